@@ -52,6 +52,7 @@ MIRRORED_ELSEWHERE = {
     "farm.*": "integration/test_farm_serving.py, with a real daemon, SSH servers and board servers",
     "models.converters.node": "unit/models/converters/test_converters.py: what a converter sees",
     "models.simplify.*": "unit/models/simplify/test_simplify.py: whole models, before and after",
+    "models.tails.*": "unit/models/tails/test_tails.py: whole tails, before and after",
     "page.*": "integration/test_pages.py looks at all of them in a browser",
     "pipeline.pages.*": "integration/test_pages.py, too: every number of a report is read on its page",
     "pipeline.rollout.crew": "unit/pipeline/rollout/test_loop.py: a crew works for its loop",

@@ -91,8 +91,11 @@ def faults(ranking: Ranking, specs: Sequence[TensorSpec]) -> list[str]:
     found = []
     for name, rows in ranking.next_rows.items():
         spec = known.get(name)
-        width = spec.elements // scores.size if spec else 0
-        if spec is None or spec.bound or spec.elements % scores.size:
+        elements, size = (spec.elements, scores.size) if spec else (0, 1)
+        if spec and spec.bound:  # as many rows as there were for the reference's inputs
+            elements, size = elements // spec.shape[spec.bound.axis], 1
+        width = elements // size
+        if spec is None or elements % size or (spec.bound and scores.shape[1] > spec.shape[spec.bound.axis]):
             found.append(f"{name}: a ranking does not fit this output")
         elif rows.shape != (*more.shape, width) or np.dtype(spec.dtype) != rows.dtype:
             found.append(f"{name}: has rows {rows.shape} {rows.dtype} in a ranking, expected {(*more.shape, width)}")

@@ -1,33 +1,28 @@
 """Outputs whose size depends on the data: as large as they can become, and how much of that counts.
 
-A network is compiled for fixed sizes. What ends with NonZero, Compress or NonMaxSuppression gets an output of the
-greatest size that there can be, and one more that says how many of its elements along one axis are the result. So do
-the outputs of a tail behind such an operator that treats each result by itself (`tails`). Elsewhere in a network the
-operator is refused: what follows would compute with elements that are not results.
+A network is compiled for fixed sizes. NonZero, Compress and NonMaxSuppression get results of the greatest size that
+there can be, and a count. What follows them is rewritten so that nothing that counts depends on what lies behind it
+(`tails`). An output whose size depends on the data comes with one more output that says how many of its elements along
+one axis are the result. Where an operator cannot be kept apart from what lies behind the results, the model is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 
 import onnx
 from onnx import helper
 
-from toolchain.models import tails
+from toolchain.errors import InputError
+from toolchain.models.tails.graph import PREFIX, Tail, Unsupported
+from toolchain.models.tails.rules import RULES
 from toolchain.tensors import Bound
 
-PREFIX = "toolchain."
-
-# Along which axis an operator's only output depends on the data.
-_AXES: Mapping[str, Callable[[onnx.NodeProto], int]] = {
-    "NonZero": lambda _: 1,
-    "NonMaxSuppression": lambda _: 0,
-    "Compress": lambda node: next((item.i for item in node.attribute if item.name == "axis"), 0),
-}
+_SOURCES = ("NonZero", "NonMaxSuppression", "Compress")
 
 
 def with_counts(proto: onnx.ModelProto, convertible: Collection[str]) -> tuple[onnx.ModelProto, dict[str, Bound]]:
-    """Replace operators at the end of a network by such that have a count as their second output.
+    """Replace operators whose result's size depends on the data by such that have a count as their second output.
 
     Args:
         proto: A model as it is imported; it stays as it is.
@@ -35,31 +30,72 @@ def with_counts(proto: onnx.ModelProto, convertible: Collection[str]) -> tuple[o
 
     Returns:
         The model, whose counts come behind its other outputs, and the bounds of outputs by name.
+
+    Raises:
+        InputError: What follows such an operator needs the number of its results; both are named.
     """
-    ends = {index: axes for index, node in enumerate(proto.graph.node) if (axes := _ends(node, proto, convertible))}
-    if not ends:
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    sources = [node for node in proto.graph.node if node.op_type in _SOURCES and _is_open(node, constants)]
+    if not sources or not all(PREFIX + node.op_type in convertible for node in sources):
         return proto, {}
+    tail = Tail.of(proto)
+    try:
+        tail.walk(proto.graph.node, RULES)
+    except Unsupported as fault:
+        raise _refusal(sources, fault) from fault
     changed = onnx.ModelProto()
     changed.CopyFrom(proto)
+    return changed, _finish(changed, tail)
+
+
+def _is_open(node: onnx.NodeProto, constants: Collection[str]) -> bool:
+    return not (node.op_type == "Compress" and node.input[1] in constants)
+
+
+def _finish(proto: onnx.ModelProto, tail: Tail) -> dict[str, Bound]:
+    """Put the rewritten graph into a model, with its counts behind its outputs."""
     bounds: dict[str, Bound] = {}
-    for index, axes in ends.items():
-        node = changed.graph.node[index]
-        count = f"{node.output[0]}.count"
-        node.op_type = PREFIX + node.op_type
-        node.output.append(count)
-        changed.graph.output.append(helper.make_tensor_value_info(count, onnx.TensorProto.INT64, [1]))
-        bounds |= {name: Bound(axis, count) for name, axis in axes.items()}
-    return changed, bounds
+    counts: dict[str, str] = {}
+    for value in proto.graph.output:
+        name = tail.resolved(value.name)
+        tail.materialize(name)
+        if extent := tail.extents.get(name):
+            count = tail.count(extent)
+            if count not in counts:
+                counts[count] = _named_count(tail, count, value.name)
+            bounds[value.name] = Bound(extent.axis, counts[count])
+        if name != value.name:
+            tail.nodes.append(helper.make_node("Identity", [name], [value.name], value.name))
+    graph = proto.graph
+    for field in ("node", "initializer", "value_info"):
+        graph.ClearField(field)
+    graph.node.extend(tail.nodes)
+    graph.initializer.extend(tail.constants.values())
+    graph.output.extend(helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [1]) for name in counts.values())
+    return bounds
 
 
-def _ends(node: onnx.NodeProto, proto: onnx.ModelProto, convertible: Collection[str]) -> dict[str, int]:
-    """Return the model's outputs that have the results of a node, and along which axis; none if it gets no count."""
-    if node.op_type not in _AXES or PREFIX + node.op_type not in convertible:
-        return {}
-    if node.op_type == "Compress" and node.input[1] in {one.name for one in proto.graph.initializer}:
-        return {}  # its size is known
-    (name,), axis = node.output, _AXES[node.op_type](node)
-    reads = {read for one in proto.graph.node for read in one.input}
-    if name in reads:
-        return tails.followed(proto, name, axis) if axis >= 0 else {}
-    return {name: axis} if any(value.name == name for value in proto.graph.output) else {}
+def _named_count(tail: Tail, count: str, output: str) -> str:
+    """Return the name of a count as an output: that of its operator, or of the output where it is computed of that."""
+    if not count.startswith(PREFIX):
+        return count
+    name = f"{output}.count"
+    tail.nodes.append(helper.make_node("Identity", [count], [name], name))
+    return name
+
+
+def _refusal(sources: list[onnx.NodeProto], fault: Unsupported) -> InputError:
+    """Return the error for a model: the operator that has the results, and what cannot be computed of them."""
+    node = fault.node
+    first = next((source for source in sources if source.output[0] == node.output[0]), None)
+    first = first or next((source for source in sources if f"{source.output[0]}.count" in fault.roots), sources[0])
+    name = first.name or first.output[0]
+    reason = "the number of its results depends on the data"
+    if node.output[0] != first.output[0]:
+        reason += f", and {node.op_type} node {node.name or node.output[0]!r} uses them"
+    return InputError(
+        f"{first.op_type} node {name!r} cannot be compiled",
+        details=f"{reason}: {fault.reason}" if fault.reason else reason,
+        hint="end the network before it, and compute the rest in the application; export a detector without its "
+        "suppression, or with an output of fixed size",
+    )

@@ -1,14 +1,14 @@
 """Find the outputs of a model whose rows are in an order of scores, and which rows came next.
 
-A node that orders (TopK, ArgMax, ArgMin) is replaced by an input, its choice. What the outputs do when the choice is
-reversed tells which of them have its rows, whatever the model computes from them. With the choice of what comes next,
-the reference computes the rows that another program may have instead of the last ones.
+A node that orders (TopK, ArgMax, ArgMin, NonMaxSuppression) is replaced by an input, its choice. What the outputs do
+when the choice is reversed tells which of them have its rows, whatever the model computes from them. With the choice of
+what comes next, the reference computes the rows that another program may have instead of the last ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,12 +16,14 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from toolchain.models import branches, reads
 from toolchain.models.ort import FAULTS, onnxruntime
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.rankings import Ranking
 from toolchain.tensors import TOLERANCE, Tensors
 
-_ORDERING = frozenset({"TopK", "ArgMax", "ArgMin"})
+_SUPPRESSION = "NonMaxSuppression"
+_ORDERING = frozenset({"TopK", "ArgMax", "ArgMin", _SUPPRESSION})
 _MOST_NODES = 8
 """More than detectors have; each of them costs some runs of the reference."""
 _GATHERS = 11
@@ -48,13 +50,56 @@ def rankings(source: SourceModel, fed: Tensors, tolerance: float | None) -> tupl
     Returns:
         One for each node whose rows outputs have; an output has the rows of one node, the last one before it.
     """
-    nodes = _ordering_nodes(source.proto)
-    if not nodes or len(nodes) > _MOST_NODES:
-        return ()
     try:
+        source = _without_branches(source, fed)
+        nodes = _ordering_nodes(source.proto)
+        if not nodes or len(nodes) > _MOST_NODES:
+            return ()
         return _found(_Replay(source, fed, nodes), TOLERANCE["float32"] if tolerance is None else tolerance)
     except FAULTS:
         return ()  # a choice that the model does not make itself may be one that it cannot go on with
+
+
+def _without_branches(source: SourceModel, fed: Tensors) -> SourceModel:
+    """Return a model in which the branch with a suppression that is taken for these inputs is a part of the graph."""
+    graph = source.proto.graph
+    held = [node for node in graph.node if node.op_type == "If" and _SUPPRESSION in _operators(node)]
+    if not held:
+        return source
+    proto = as_declared(source)
+    known = {value.name for value in (*graph.input, *graph.output)}
+    conditions = list(dict.fromkeys(node.input[0] for node in held))
+    watched = [onnx.helper.make_empty_tensor_value_info(name) for name in conditions if name not in known]
+    proto.graph.output.extend(watched)
+    values = dict(zip(conditions, _session(proto).run(conditions, dict(fed)), strict=True))
+    proto = as_declared(source)
+    nodes: list[onnx.NodeProto] = []
+    for node in proto.graph.node:
+        if node.op_type != "If" or _SUPPRESSION not in _operators(node):
+            nodes.append(node)
+            continue
+        taken = branches.body(node, condition=bool(np.asarray(values[node.input[0]]).item()))
+        branch = branches.named_apart(taken, node.output[0])
+        proto.graph.initializer.extend(branch.constants)
+        nodes += branch.nodes
+        ends = zip(branch.outputs, node.output, strict=True)
+        nodes += [onnx.helper.make_node("Identity", [inner], [outer], outer) for inner, outer in ends]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del proto.graph.node[:]
+    proto.graph.node.extend(copies)
+    return replace(source, proto=proto)
+
+
+def _operators(node: onnx.NodeProto) -> set[str]:
+    """Return the operators of branches; none where these have branches themselves."""
+    inner = [inner for body in reads.bodies(node) for inner in body.node]
+    return set() if any(list(reads.bodies(one)) for one in inner) else {one.op_type for one in inner}
+
+
+def _session(proto: onnx.ModelProto) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, _FATAL_ONLY
+    return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _ordering_nodes(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
@@ -70,11 +115,58 @@ def _found(replay: _Replay, limit: float) -> tuple[Ranking, ...]:
         order = replay.order(number)
         taken = {name for ranking in found for name in ranking.names}
         rest = [name for name in replay.source.output_names if name not in taken]
-        if not rest or not order.is_ordered or not order.next.size:
+        if not rest or not order.is_ordered or order.chosen.shape[1] + order.next.shape[1] < 2:  # noqa: PLR2004 - a pair
             continue
-        if names := _with_rows(replay, number, order, rest, limit):
+        if replay.nodes[number].op_type == _SUPPRESSION:
+            found += _of_suppression(replay, number, order, rest, limit)
+        elif names := _with_rows(replay, number, order, rest, limit):
             found.append(_ranking(replay, number, order, names, limit))
     return tuple(found)
+
+
+def _of_suppression(replay: _Replay, number: int, order: _Order, names: Sequence[str], limit: float) -> list[Ranking]:
+    """Return the rows of the boxes that a suppression keeps: the first ones of an output, with padding behind them."""
+    usual = replay.outputs(replay.values)
+    found = []
+    for count in sorted({_rows_of(usual[name]) for name in names} - {0}):
+        kept = min(count, order.chosen.shape[1])
+        reverse = np.concatenate([order.chosen[:, :kept][:, ::-1], order.chosen[:, kept:]], axis=1)
+        other = replay.outputs(replay.choose(number, reverse))
+        follow = []
+        for name in (name for name in names if _rows_of(usual[name]) == count):
+            rows, moved = (values[name].reshape(count, -1) for values in (usual, other))
+            follow += [name] if kept > 1 and _are_reversed(rows[:kept], moved[:kept], limit) else []
+            if not np.array_equal(rows[kept:], moved[kept:], equal_nan=rows.dtype.kind == "f"):
+                follow = [one for one in follow if one != name]
+        if follow:
+            found.append(_kept(replay, number, order, tuple(follow), (count, kept)))
+    return found
+
+
+def _rows_of(value: NDArray[Any]) -> int:
+    """Return the size of the first axis that is not 1: along it are the rows of one image."""
+    return next((size for size in value.shape if size != 1), 0)
+
+
+def _are_reversed(rows: NDArray[Any], moved: NDArray[Any], limit: float) -> bool:
+    """Tell whether rows are in the opposite order, as near as a limit says."""
+    is_real = rows.dtype.kind == "f"
+    scale = np.abs(rows, dtype=np.float64).max(initial=0, where=np.isfinite(rows)) if is_real else 0
+    same = np.allclose(rows[::-1], moved, rtol=0, atol=limit * scale, equal_nan=is_real)
+    return same and not np.array_equal(rows, moved, equal_nan=is_real)
+
+
+def _kept(replay: _Replay, number: int, order: _Order, names: tuple[str, ...], sizes: tuple[int, int]) -> Ranking:
+    """Collect scores of rows, and those that are cut off behind the last row."""
+    count, kept = sizes
+    more = order.chosen[:, kept : kept + max(_NEXT, kept)]
+    first = np.concatenate([more, order.chosen[:, :kept], order.chosen[:, kept + more.shape[1] :]], axis=1)
+    scores = np.full((1, count), -np.inf)
+    scores[:, :kept] = order.scores[:, :kept]
+    shown = min(more.shape[1], kept)
+    outputs = replay.outputs(replay.choose(number, first)) if shown else replay.outputs(replay.values)
+    next_rows = {name: outputs[name].reshape(1, count, -1)[:, :shown] for name in names}
+    return Ranking(names, scores, order.scores[:, kept : kept + shown], next_rows)
 
 
 def _with_rows(replay: _Replay, number: int, order: _Order, names: Sequence[str], limit: float) -> tuple[str, ...]:
@@ -92,10 +184,7 @@ def _with_rows(replay: _Replay, number: int, order: _Order, names: Sequence[str]
         if count == 1:
             follows = np.array_equal(rows[1::2], moved[1::2], equal_nan=True) and not np.array_equal(rows, moved)
         else:
-            scale = (
-                np.abs(rows, dtype=np.float64).max(initial=0, where=np.isfinite(rows)) if rows.dtype.kind == "f" else 0
-            )
-            follows = np.allclose(rows[:, ::-1], moved, rtol=0, atol=limit * scale, equal_nan=rows.dtype.kind == "f")
+            follows = _are_reversed(rows.swapaxes(0, 1), moved.swapaxes(0, 1), limit)
         found += [name] if follows else []
     return tuple(found)
 
@@ -109,6 +198,9 @@ def _ranking(replay: _Replay, number: int, order: _Order, names: tuple[str, ...]
         other = replay.order(place)
         if other.is_ordered:
             parts += [_next_of(replay, place, number, other, page) for page in other.pages]
+    if not parts:  # all of them were chosen: a sort
+        none = {name: value[:, :0] for name, value in usual.items()}
+        return Ranking(names, order.scores, order.scores[:, :0], none)
     scores = np.concatenate([part[0] for part in parts], axis=1)
     rows = {
         name: np.concatenate(
@@ -151,12 +243,14 @@ class _Order:
         chosen: [batch, rows], indices of elements.
         is_least: Whether the least ones are chosen.
         is_real: Whether the data are numbers of some precision.
+        is_suppression: Whether the chosen ones are what a suppression keeps.
     """
 
     data: NDArray[Any]
     chosen: NDArray[Any]
     is_least: bool
     is_real: bool
+    is_suppression: bool = False
 
     @property
     def is_ordered(self) -> bool:
@@ -170,7 +264,9 @@ class _Order:
 
     @cached_property
     def next(self) -> NDArray[Any]:
-        """Indices of what came next, [batch, more]."""
+        """Indices of what came next, [batch, more]; nothing of a suppression, which drops what another one covers."""
+        if self.is_suppression:
+            return self.chosen[:, :0]
         rest = self.data.copy() if self.is_least else -self.data
         np.put_along_axis(rest, self.chosen, np.nan, axis=1)  # the last ones of any order
         return np.argsort(rest, axis=1, kind="stable")[:, : rest.shape[1] - self.chosen.shape[1]]
@@ -189,7 +285,7 @@ class _Replay:
 
     def __init__(self, source: SourceModel, fed: Tensors, nodes: Sequence[onnx.NodeProto]) -> None:
         self.source, self.fed, self.nodes = source, fed, nodes
-        self.watched = [name for node in nodes for name in (node.input[0], _index_output(node))]
+        self.watched = [name for node in nodes for name in (_scored(node), _index_output(node))]
         self._sessions: dict[int, Any] = {}
         self.values = self._run(self._session(None), {})
 
@@ -199,6 +295,12 @@ class _Replay:
     def order(self, number: int, values: Mapping[str, NDArray[Any]] | None = None) -> _Order:
         """Return what a node chose, in the usual run or in another one."""
         values, node = self.values if values is None else values, self.nodes[number]
+        if node.op_type == _SUPPRESSION:
+            data = values[_scored(node)]
+            flat = np.ravel_multi_index(tuple(values[_index_output(node)].T), data.shape).reshape(1, -1)
+            return _Order(
+                data.astype(np.float64).reshape(1, -1), flat, is_least=False, is_real=True, is_suppression=True
+            )
         data, axis = values[node.input[0]], self._axis(number)
         chosen = values[_index_output(node)]
         if node.op_type != "TopK" and chosen.ndim < data.ndim:
@@ -211,12 +313,15 @@ class _Replay:
         """Run with the choice of a node, [batch, rows]."""
         node = self.nodes[number]
         usual = self.values[_index_output(node)]
+        if number not in self._sessions:
+            self._sessions[number] = self._session(number)
+        if node.op_type == _SUPPRESSION:
+            places = np.unravel_index(chosen.reshape(-1), self.values[_scored(node)].shape)
+            return self._run(self._sessions[number], {_index_output(node): np.stack(places, axis=1).astype(np.int64)})
         data, axis = self.values[node.input[0]], self._axis(number)
         sizes = list(data.shape)
         sizes[axis] = chosen.shape[-1]
         moved = np.moveaxis(chosen.reshape([size for at, size in enumerate(sizes) if at != axis] + [-1]), -1, axis)
-        if number not in self._sessions:
-            self._sessions[number] = self._session(number)
         return self._run(self._sessions[number], {_index_output(node): moved.reshape(usual.shape).astype(np.int64)})
 
     def _axis(self, number: int) -> int:
@@ -238,14 +343,17 @@ class _Replay:
         if number is not None:
             _replace(proto.graph, self.nodes[number], self.values[_index_output(self.nodes[number])].shape)
         proto.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in extra)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = 1, _FATAL_ONLY
-        return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return _session(proto)
 
     def _run(self, session: Any, more: Tensors) -> dict[str, NDArray[Any]]:
         names = [one.name for one in session.get_outputs() if one.name not in more]
         values = session.run(names, dict(self.fed) | dict(more))
         return dict(self.fed) | dict(zip(names, map(np.asarray, values), strict=True)) | dict(more)
+
+
+def _scored(node: onnx.NodeProto) -> str:
+    """Name what a node orders."""
+    return str(node.input[1 if node.op_type == _SUPPRESSION else 0])
 
 
 def _index_output(node: onnx.NodeProto) -> str:

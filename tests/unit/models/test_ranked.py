@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.support import nets, ranked_nets
+from tests.support import detector_nets, nets, ranked_nets
 from tests.support.nets import value
 from toolchain import rankings
 from toolchain.models import ranked, reference
@@ -122,3 +122,63 @@ def test_whole_numbers_and_models_without_an_order_have_none(tmp_path, detector)
     proto = nets.model(nodes, [value("x", (2, 9), "int64")], [value("y", (2, 1), "int64")], {})
     whole = model.load(nets.save(proto, tmp_path, "whole.onnx"))
     assert ranked.rankings(whole, {"x": np.arange(18).reshape(2, 9)}, None) == ()
+
+
+@pytest.fixture(scope="module", params=detector_nets.NETS)
+def suppression(request, tmp_path_factory):
+    proto = detector_nets.NETS[request.param]()
+    return model.load(nets.save(proto, tmp_path_factory.mktemp(request.param)))
+
+
+def _apart(data, spread):
+    """Have boxes side by side, so that none covers another one, with scores that lie so far apart."""
+    at = np.arange(detector_nets.ANCHORS)
+    data[0, 0], data[0, 1] = at % 10 * 60, at // 10 * 60
+    data[0, 2:4] = data[0, :2] + 50
+    data[0, 4:] = 0.1
+    data[0, 4 + at % detector_nets.CLASSES, at] = 0.9 - spread * at
+    return data
+
+
+@pytest.mark.parametrize("spread", [1e-6, 1e-3])
+def test_boxes_that_a_suppression_keeps_may_change_places(suppression, spread):
+    data = _apart(detector_nets.scene(1.0), spread)
+    other = data.copy()
+    other[0, 4:] += np.random.default_rng(0).uniform(-2e-6, 2e-6, other[0, 4:].shape).astype(np.float32)
+    wanted, got = reference.run(suppression, {"x": data}), reference.run(suppression, {"x": other})
+    found = ranked.rankings(suppression, {"x": data}, None)
+    assert sorted(name for one in found for name in one.names) == sorted(wanted)
+    assert rankings.compare(got, wanted, found).ok
+    assert bool(rankings.compare(got, wanted, found).reordered) is (spread < 1e-5)
+    wrong = {name: value.copy() for name, value in got.items()}
+    next(value for value in wrong.values() if value.shape[-1] >= 4).reshape(-1)[4 * 2] += 20
+    assert not rankings.compare(wrong, wanted, found).ok
+
+
+def test_rows_of_padding_stay_behind(tmp_path):
+    source = model.load(nets.save(detector_nets.traced(), tmp_path))
+    data = _apart(detector_nets.scene(1.0), 1e-6)
+    data[0, 4:, 4:] = 0
+    wanted = reference.run(source, {"x": data})
+    (found,) = ranked.rankings(source, {"x": data}, None)
+    rows = wanted["found"]
+    assert np.isneginf(found.scores[0]).sum() == detector_nets.MOST - 4
+    assert rankings.compare({"found": rows[:, [1, 0, *range(2, 8)]]}, wanted, [found]).ok
+    assert not rankings.compare({"found": rows[:, [0, 1, 2, 4, 3, 5, 6, 7]]}, wanted, [found]).ok
+    lost = rows.copy()
+    lost[0, 3] = 0
+    assert not rankings.compare({"found": lost}, wanted, [found]).ok
+
+
+def test_a_sort_of_everything(tmp_path):
+    nodes = [onnx.helper.make_node("TopK", ["x", "k"], ["v", "i"])]
+    proto = nets.model(
+        nodes, [value("x", (1, 5))], [value("v", (1, 5)), value("i", (1, 5), "int64")], {"k": np.array([5])}
+    )
+    source = model.load(nets.save(proto, tmp_path))
+    data = np.array([[0.5, 0.7, 0.500001, 0.1, 0.9]], np.float32)
+    wanted = reference.run(source, {"x": data})
+    found = ranked.rankings(source, {"x": data}, None)
+    near, far = ({**wanted, "i": wanted["i"][:, list(order)]} for order in ((0, 1, 3, 2, 4), (1, 0, 2, 3, 4)))
+    assert rankings.compare(near, wanted, found).ok
+    assert not rankings.compare(far, wanted, found).ok

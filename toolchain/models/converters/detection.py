@@ -16,6 +16,7 @@ from toolchain.models.converters import converter
 from toolchain.models.converters.node import Node
 
 _FIELDS = 3  # of a result: image, class, box
+_THERE = 5  # the input that says how many boxes there are
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ def non_max_suppression(node: Node) -> Any:
 
 @converter("toolchain.NonMaxSuppression")
 def counted_non_max_suppression(node: Node) -> Any:
-    """Convert NonMaxSuppression at the end of a network: [bound, 3], and how many of these rows count.
+    """Convert NonMaxSuppression: [bound, 3], and how many of these rows count.
 
-    TVM's kernel for it cannot be compiled.
+    A sixth input says how many boxes there are; those behind them are never looked at. TVM's kernel cannot be compiled.
     """
     images, classes, boxes = node.shape(1)
     limits = _limits(node, boxes)
@@ -50,16 +51,17 @@ def counted_non_max_suppression(node: Node) -> Any:
     corners = node.compute(_corners(bool(node.attributes.get("center_point_box", 0))), node.input(0), name="corners")
     order = node.emit(relax.op.argsort(node.input(1), axis=2, descending=True, dtype="int32"))
 
-    def compute(corner: Any, score: Any, first: Any) -> Any:
+    def compute(*arguments: Any) -> Any:
         return te.extern(
             [(images * classes, limits.most), (images * classes,)],
-            [corner, score, first],
+            list(arguments),
             lambda given, made: _kept(given, made, limits),
             dtype=["int32", "int32"],
             name="kept",
         )
 
-    kept = node.compute(compute, corners, node.input(1), order, name="non_max_suppression")
+    there = [] if node.input(_THERE) is None else [node.input(_THERE)]
+    kept = node.compute(compute, corners, node.input(1), order, *there, name="non_max_suppression")
     found, counts = (node.emit(relax.TupleGetItem(kept, index)) for index in range(2))
     return _gathered(node, found, counts, (classes, limits.most, bound))
 
@@ -93,7 +95,8 @@ def _kept(given: Any, made: Any, limits: Limits) -> Any:
     _, classes, boxes = (int(size) for size in given[1].shape)
     pairs = int(made[1].shape[0])
     with IRBuilder() as builder:
-        corners, scores, order, found, counts = (T.buffer_proxy(one) for one in (*given, *made))
+        corners, scores, order, *there = (T.buffer_proxy(one) for one in given)
+        found, counts = (T.buffer_proxy(one) for one in made)
         with T.serial(0, pairs) as pair:
             image, kind = pair // classes, pair % classes
             counts[pair] = T.int32(0)
@@ -102,6 +105,8 @@ def _kept(given: Any, made: Any, limits: Limits) -> Any:
                 good = counts[pair] < limits.most
                 if limits.score is not None:
                     good = tirx.all(good, scores[image, kind, box] > tirx.const(limits.score, "float32"))
+                if there:
+                    good = tirx.all(good, box.astype("int64") < there[0][0])
                 with T.If(good), T.Then():
                     free = T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local"))
                     free[0] = T.int32(1)

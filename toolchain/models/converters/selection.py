@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from toolchain.models.bounded import PREFIX
 from toolchain.models.converters import converter
 from toolchain.models.converters.casts import converted
 from toolchain.models.converters.node import Node
+from toolchain.models.tails.graph import PREFIX
 
 _LATER = "the number of selected elements depends on the data, but other nodes use them"
 

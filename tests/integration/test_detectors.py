@@ -1,0 +1,32 @@
+"""Detectors with their suppression inside, on the real runner: each scene has the rows that ONNX Runtime finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support import detector_nets, nets
+from tests.support.commands import done, parsed
+
+SHARES = (0.0, 0.255, 0.6, 1)
+
+
+@pytest.mark.parametrize("name", detector_nets.NETS)
+def test_rows_and_their_number(name, tmp_path):
+    proto = detector_nets.NETS[name]()
+    model = nets.save(proto, tmp_path)
+    scenes = np.stack([detector_nets.scene(share) for share in SHARES])
+    np.save(tmp_path / "x.npy", scenes[2])
+    words = ["--board", "local", "--root", tmp_path / "device"]
+    done("deploy", model, *words, "--input", tmp_path / "x.npy", "--budget", 0)
+    np.savez(tmp_path / "every.npz", x=scenes)
+    parsed("run", *words, "--input", tmp_path / "every.npz", "-o", tmp_path / "y.npz")
+    found = np.load(tmp_path / "y.npz")
+    for at, scene in enumerate(scenes):
+        for value, wanted in zip(proto.graph.output, detector_nets.expected(proto, scene), strict=True):
+            got = found[value.name][at]
+            if name == "regions":  # the others have a fixed number of rows
+                (count,) = (found[key] for key in found.files if key.endswith(".count"))
+                assert count[at] == len(wanted)
+                got = got[: len(wanted)]
+            np.testing.assert_allclose(got, wanted, rtol=1e-6)

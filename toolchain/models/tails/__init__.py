@@ -1,0 +1,1 @@
+"""What follows an operator whose number of results depends on the data: rewritten for the largest number of them."""

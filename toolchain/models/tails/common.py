@@ -1,0 +1,105 @@
+"""What rules share: where results lie in what an operator computes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from toolchain.models.tails import sizes
+from toolchain.models.tails.graph import Extent, Rule, Tail
+from toolchain.models.tails.sizes import Table
+
+AxisRule = Callable[[onnx.NodeProto, Tail], int]
+"""Returns along which axis a node's outputs have the results; LookupError or ValueError if they do not have them so."""
+
+
+def followed(axis_rule: AxisRule) -> Rule:
+    """Return the rule of nodes that treat each result by itself, and stay as they are."""
+
+    def rule(node: onnx.NodeProto, tail: Tail) -> None:
+        extent = _common(node, tail)
+        if extent is None:
+            tail.rename(node.output, tail.keep(node))
+            return
+        axis = axis_rule(node, tail)
+        names = tail.keep(node)
+        tail.rename(node.output, names)
+        for name in filter(None, names):
+            set_extent(tail, name, extent.along(axis))
+
+    return rule
+
+
+def set_extent(tail: Tail, name: str, extent: Extent) -> None:
+    """Say that a tensor has results along an axis, unless their number is always the same."""
+    if tail.shapes[name][extent.axis] != extent.bound:
+        raise ValueError("its size does not follow from the number of results")
+    if (extent.sizes != extent.bound).any():
+        tail.extents[name] = extent
+
+
+def set_sizes(tail: Tail, name: str, table: Table) -> None:
+    """Say which sizes a tensor has, of which one at most may depend on the data."""
+    varying = np.flatnonzero((table.values != table.values[:1]).any(axis=0))
+    if len(varying) > 1:
+        raise ValueError("two axes depend on the data")
+    if tuple(int(size) for size in table.values.max(axis=0)) != tail.shapes[name]:
+        raise ValueError("its size does not follow from the number of results")
+    if len(varying) and table.root is not None:
+        tail.extents[name] = Extent(int(varying[0]), table.root, table.values[:, varying[0]])
+
+
+def _common(node: onnx.NodeProto, tail: Tail) -> Extent | None:
+    """Return the extent of a node's inputs."""
+    extents = [tail.extents[name] for name in node.input if name in tail.extents]
+    if not all(extent.is_like(extents[0]) for extent in extents):
+        raise ValueError("it needs two selections of the same size")
+    return extents[0] if extents else None
+
+
+def attribute(node: onnx.NodeProto, name: str, usual: Any) -> Any:
+    """Return an attribute of a node as a Python value."""
+    return next((helper.get_attribute_value(one) for one in node.attribute if one.name == name), usual)
+
+
+def named_axes(node: onnx.NodeProto, tail: Tail, place: int) -> list[int]:
+    """Return the axes that a node names, in an attribute or in an input."""
+    given = attribute(node, "axes", None)
+    if given is not None:
+        return list(given)
+    return tail.tables[node.input[place]].list() if len(node.input) > place and node.input[place] else []
+
+
+def first_axis(node: onnx.NodeProto, tail: Tail) -> int:
+    """Return the axis of a node's first input, on which alone the results may have an influence."""
+    if tail.extents.keys() & set(node.input[1:]):
+        raise ValueError("the results decide on how it is computed")
+    return tail.extents[node.input[0]].axis
+
+
+def other_axis(usual: int) -> AxisRule:
+    """Return the rule of nodes that do something along one axis, which must be another one."""
+
+    def rule(node: onnx.NodeProto, tail: Tail) -> int:
+        own, rank = first_axis(node, tail), tail.rank(node.input[0])
+        if attribute(node, "axis", usual) % rank == own:
+            raise ValueError("the results are not treated by themselves")
+        return own
+
+    return rule
+
+
+def sizes_of(tail: Tail, name: str) -> Table:
+    """Return the sizes of a tensor, for each value of its count."""
+    if name in tail.tables:
+        return sizes.fixed(np.array(tail.tables[name].shape, np.int64))
+    extent = tail.extents.get(name)
+    if extent is None:
+        return sizes.fixed(np.array(tail.shapes[name], np.int64))
+    values = np.tile(np.array(tail.shapes[name], np.int64), (len(extent.sizes), 1))
+    values[:, extent.axis] = extent.sizes
+    return Table(extent.root, values)
