@@ -203,6 +203,7 @@ offline: $(READY) ## Kill 50 updates from a file at random points
 
 mali-zoo: $(READY) ## Compile the zoo's kernels for Mali GPUs with Mesa's compiler
 	@TOOLCHAIN_MALI_ZOO=1 $(VENV)/bin/python -m pytest -n0 tests/integration/test_mali_cost.py -k zoo $(ARGS)
+	@$(VENV)/bin/python -m tests.support.mali_judged
 
 graphs: $(READY) ## Run 2,000 random graphs and row kernels of 300 shapes
 	@TOOLCHAIN_GRAPHS=2000 TOOLCHAIN_ROWS=300 TOOLCHAIN_ROWS_SEED=$$(date +%Y%j) $(PYTEST) tests/integration/test_random_graphs.py tests/integration/test_row_kernels.py $(ARGS)

@@ -57,7 +57,9 @@ def test_no_device_for_this_login(lines, remedy):
 
 
 def test_a_loader_without_a_driver_has_no_device():
-    assert lacking("opencl-local", LIBRARY, LOADS) == {"device of OpenCL": "apt-get install ocl-icd-libopencl1 pocl-opencl-icd"}
+    assert lacking("opencl-local", LIBRARY, LOADS) == {
+        "device of OpenCL": "apt-get install ocl-icd-libopencl1 pocl-opencl-icd"
+    }
     assert set(lacking("opencl-local")) == {"library of OpenCL", "device of OpenCL"}
 
 
