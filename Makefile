@@ -189,7 +189,7 @@ signatures: $(READY) ## Try a million changed signatures on the reader of the de
 sessions: $(READY) ## Open and crash 1,000 sessions of a board server
 	@TOOLCHAIN_SESSIONS=1000 $(VENV)/bin/python -m pytest -n0 tests/integration/test_board_server.py tests/integration/test_board_server_socket.py -k sessions $(ARGS)
 
-interrupts: $(READY) ## Interrupt 100 builds at random points
+interrupts: $(READY) ## Interrupt 100 builds and 100 tuning runs at random points
 	@TOOLCHAIN_INTERRUPTS=100 $(VENV)/bin/python -m pytest -n0 tests/integration/test_interrupts.py $(ARGS)
 
 cuts: $(READY) ## Cut the power of disks and virtual boards 50 times
