@@ -43,8 +43,11 @@ def check() -> None:
 
 
 def request_behind(fault: BaseException) -> BaseException:
-    """Return the request to end if there was one, since what ended the command is then its consequence."""
-    if not _requests or _ending(fault):
+    """Return the request to end if there was one: what ended the command afterwards is its consequence.
+
+    An import that was interrupted fails for good, for instance, and is tried once more while the command ends.
+    """
+    if not _requests or isinstance(fault, KeyboardInterrupt):
         return fault
     found = _request()
     found.__cause__ = fault

@@ -58,7 +58,7 @@ def busy(count):
 
 
 def interrupted_tune(folder, after_s):
-    """Return how a tuning run ended that was interrupted so many seconds after its beginning."""
+    """Return how a tuning run ended that was interrupted so many seconds after its beginning; None if it went on."""
     words = ["tune", "mlp", "--without", "all", "--op", "matmul", "--tuner", "evolutionary-random", "--no-compare"]
     words += ["--number", "1", "--repeat", "1", "--min-repeat-ms", "0", "--trials", "500"]
     words += ["--records", folder / "R.jsonl", "--root", folder / "root"]
@@ -82,10 +82,13 @@ def interrupted_tune(folder, after_s):
 
 def test_interrupted_tuning_ends_with_130(tmp_path):
     stream = random.Random(SEED)  # noqa: S311 - which points, not which secrets
+    faults = []
     for number in range(TUNES):
         folder = tmp_path / str(number)
         folder.mkdir()
         after_s = stream.uniform(0.0, WITHIN_S)
         with busy(BUSY * (number % 2)):
             code, err = interrupted_tune(folder, after_s)
-        assert (code, "interrupted" in err) == (130, True), (after_s, err)
+        if (code, "interrupted" in err) != (130, True):
+            faults.append((after_s, code, err))
+    assert faults == []

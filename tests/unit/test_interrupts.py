@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from toolchain import interrupts
 from toolchain.errors import BuildError
+from toolchain.failure import Failure
 
 SCRIPT = """
 import ctypes, gc, os, signal, sys, time, weakref
@@ -135,6 +137,17 @@ def test_another_error_after_a_request_is_its_consequence():
     swallow(signal.SIGTERM)
     found = interrupts.request_behind(fault)
     assert (type(found), found.args, found.__cause__) == (KeyboardInterrupt, ("SIGTERM",), fault)
+    assert Failure.of(found) == Failure("interrupted by SIGTERM", "parallel_for failed", exit_code=130)
+
+
+@pytest.mark.usefixtures("listening")
+def test_what_fails_while_a_command_ends_does_not_hide_the_request():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        with pytest.raises(ImportError) as caught:
+            importlib.import_module("no_such_module")
+    assert Failure.of(interrupts.request_behind(caught.value)) == Failure("interrupted", exit_code=130)
 
 
 @pytest.mark.usefixtures("listening")

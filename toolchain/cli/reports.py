@@ -286,9 +286,9 @@ def own(words: Sequence[str]) -> Sequence[str]:
 
 def failure_of(fault: BaseException) -> Failure:
     """Describe what ended a command; click has errors of its own."""
-    fault = interrupts.request_behind(fault)
     if isinstance(fault, click.Abort):
         return Failure.of(fault.__cause__ if isinstance(fault.__cause__, KeyboardInterrupt) else KeyboardInterrupt())
+    fault = interrupts.request_behind(fault)
     if isinstance(fault, click.UsageError):
         named = isinstance(fault, click.NoSuchCommand | click.NoSuchOption)  # which suggest, as hints do
         message = fault.message if named else fault.format_message()
