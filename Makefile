@@ -189,7 +189,7 @@ signatures: $(READY) ## Try a million changed signatures on the reader of the de
 sessions: $(READY) ## Open and crash 1,000 sessions of a board server
 	@TOOLCHAIN_SESSIONS=1000 $(VENV)/bin/python -m pytest -n0 tests/integration/test_board_server.py tests/integration/test_board_server_socket.py -k sessions $(ARGS)
 
-interrupts: $(READY) ## Interrupt 100 builds at random points
+interrupts: $(READY) ## Interrupt 100 builds and 100 tuning runs at random points
 	@TOOLCHAIN_INTERRUPTS=100 $(VENV)/bin/python -m pytest -n0 tests/integration/test_interrupts.py $(ARGS)
 
 cuts: $(READY) ## Cut the power of disks and virtual boards 50 times
@@ -203,6 +203,7 @@ offline: $(READY) ## Kill 50 updates from a file at random points
 
 mali-zoo: $(READY) ## Compile the zoo's kernels for Mali GPUs with Mesa's compiler
 	@TOOLCHAIN_MALI_ZOO=1 $(VENV)/bin/python -m pytest -n0 tests/integration/test_mali_cost.py -k zoo $(ARGS)
+	@$(VENV)/bin/python -m tests.support.mali_judged
 
 graphs: $(READY) ## Run 2,000 random graphs and row kernels of 300 shapes
 	@TOOLCHAIN_GRAPHS=2000 TOOLCHAIN_ROWS=300 TOOLCHAIN_ROWS_SEED=$$(date +%Y%j) $(PYTEST) tests/integration/test_random_graphs.py tests/integration/test_row_kernels.py $(ARGS)

@@ -39,7 +39,9 @@ class Failure:
         if told:
             return cls(told.message, told.details, told.hint, told.exit_code)
         if isinstance(fault, KeyboardInterrupt):
-            return cls(" by ".join(["interrupted", *filter(None, fault.args)]), exit_code=EXIT_INTERRUPTED)
+            cause = fault.__cause__
+            details = cause.message if isinstance(cause, ToolchainError) else ""
+            return cls(" by ".join(["interrupted", *filter(None, fault.args)]), details, exit_code=EXIT_INTERRUPTED)
         text = f"internal error: {type(fault).__name__}: {fault}"
         return cls(text, hint="run it again with --debug and report what it prints")
 

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from toolchain import cli
+from toolchain import cli, interrupts
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Outcome:
 def toolchain(*words: object) -> Outcome:
     """Run `toolchain WORDS...`."""
     out, err = io.StringIO(), io.StringIO()
-    before, handler, hook = sys.argv, signal.getsignal(signal.SIGTERM), sys.unraisablehook
+    before, hook = sys.argv, sys.unraisablehook
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     sys.argv = ["toolchain", *map(str, words)]
     code: object = 0
     try:
@@ -35,7 +36,9 @@ def toolchain(*words: object) -> Outcome:
         code = end.code
     finally:
         sys.argv = before
-        signal.signal(signal.SIGTERM, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        interrupts._requests.clear()
         sys.unraisablehook = hook
     assert isinstance(code, int), code
     return Outcome(code, out.getvalue(), err.getvalue())

@@ -1,7 +1,11 @@
 """What Mesa's compiler said of the kernels of the zoo in a campaign, by the digest of each one's source without names.
 
 A test that finds a kernel here need not compile it. Kernels that have changed since are not here: a campaign
-(TOOLCHAIN_MALI_ZOO=1, in one process) adds them; what no kernel is any more does no harm.
+(`make mali-zoo`) compiles those and adds them as it goes. In the end it runs
+
+    python -m tests.support.mali_judged
+
+which removes what no kernel of the zoo is any more.
 """
 
 from __future__ import annotations
@@ -11,12 +15,27 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from toolchain import files
-from toolchain.backends.mali.cost import Compiler
+from toolchain import board, files
+from toolchain.backends.mali import cost
+from toolchain.backends.mali.cost import Compiler, network
+from toolchain.compile.compiler import scheduled
+from toolchain.compile.request import BuildRequest
+from toolchain.models import zoo
+from toolchain.models.inputs import Source
+from toolchain.models.request import Model
 
 PLACE = Path(__file__).parent.parent / "data" / "mali" / "judged.json"
+BOARDS = {"g610": "rk3588", "g52": "odroid-n2"}
+"""A board with each GPU that the file has rows of."""
 
 _NAME = re.compile(r"\b[A-Za-z]\w*_(kernel|ptr)\b")
+
+
+def sources_of(name: str, board_name: str) -> list[str]:
+    """Return the kernels of a network of the zoo as they are without tuning, nameless, the longest first."""
+    request = BuildRequest(Model(name, {}, Source()), board.load(board_name).resolved(), tuned=False)
+    launches = network.launches(scheduled(request), request.backend.target)
+    return sorted({nameless(launch.kernel.source) for launch in launches}, key=lambda text: (-len(text), text))
 
 
 def nameless(source: str) -> str:
@@ -47,7 +66,27 @@ def spills(asked: Compiler, place: Path = PLACE) -> Mapping[str, int]:
 
 def record(asked: Compiler, found: Iterable[tuple[str, int]], place: Path = PLACE) -> None:
     """Add kernels, each its source and its spills, to what the file has of this compiler."""
+    _write(asked, {**spills(asked, place), **{digest(source): count for source, count in found}}, place)
+
+
+def keep(asked: Compiler, sources: Iterable[str], place: Path = PLACE) -> None:
+    """Remove the rows of this compiler that are of none of these kernels."""
+    kept = {digest(source) for source in sources}
+    _write(asked, {key: count for key, count in spills(asked, place).items() if key in kept}, place)
+
+
+def _write(asked: Compiler, rows: Mapping[str, int], place: Path) -> None:
     table = json.loads(place.read_text(encoding="utf-8"))
-    rows = {**table.get(_compiler(asked), {}), **{digest(source): count for source, count in found}}
     table[_compiler(asked)] = dict(sorted(rows.items()))
     files.write_atomic(place, (json.dumps(table, indent=0, sort_keys=True) + "\n").encode())
+
+
+def main() -> None:
+    """Remove the rows of kernels that no network of the zoo has any more."""
+    for gpu, board_name in BOARDS.items():
+        asked = Compiler(cost.root(print), cost.gpu(gpu))
+        keep(asked, [text for name in zoo.NAMES for text in sources_of(name, board_name)])
+
+
+if __name__ == "__main__":
+    main()

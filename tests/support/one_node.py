@@ -114,9 +114,16 @@ def agree(
     assert not faults, "\n".join(faults)
 
 
-def agree_model(proto: onnx.ModelProto, inputs: Sequence[Array], *, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+def agree_model(
+    proto: onnx.ModelProto,
+    inputs: Sequence[Array],
+    *,
+    rtol: float = 1e-4,
+    atol: float = 1e-5,
+    kind: str = PROCESSOR,
+) -> None:
     """Check that a whole model, imported from its file, compiled and run, gives what ONNX Runtime gives."""
-    found = computed(Case("model", proto, inputs, (), rtol, atol))
+    found = computed(Case("model", proto, inputs, (), rtol, atol), kind)
     for ours, theirs in zip(found, expected(proto, inputs), strict=True):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
         np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol)

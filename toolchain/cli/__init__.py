@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import click
 
-from toolchain import __version__, files
+from toolchain import __version__, files, interrupts
 from toolchain.cli.commands import SECTIONS
 from toolchain.cli.console import SCREEN, Console, Result, print_json, print_result
 from toolchain.cli.lazy import LazyGroup
 from toolchain.cli.reports import STDOUT, ReportingCommand, failure_of, own, value_of
 from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-_AGAIN_S = 0.01  # later than where it came, sooner than anybody presses it again
 
 
 @click.group(cls=LazyGroup, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,8 +32,7 @@ def cli(context: click.Context, *, debug: bool) -> None:  # noqa: ARG001 - see _
 def main() -> None:
     """Run the command line; every failure becomes a message and the exit code of its kind."""
     files.keep_from_others()
-    signal.signal(signal.SIGTERM, _terminated)
-    sys.unraisablehook = functools.partial(_again, sys.unraisablehook)
+    interrupts.listen()
     try:
         found = cli.main(prog_name="toolchain", standalone_mode=False)
         if isinstance(found, Result):
@@ -59,21 +49,6 @@ def main() -> None:
     finally:
         SCREEN.close()
     sys.exit(found if isinstance(found, int) else 0)
-
-
-def _terminated(number: int, _frame: FrameType | None) -> None:
-    """End on SIGTERM as on Ctrl-C: through every `finally`."""
-    raise KeyboardInterrupt(signal.Signals(number).name)
-
-
-def _again(before: Callable[[sys.UnraisableHookArgs], object], found: sys.UnraisableHookArgs) -> None:
-    """Let an interrupt come again that came where nothing can be raised, as in a destructor; it would be lost."""
-    if isinstance(found.exc_value, KeyboardInterrupt):
-        timer = threading.Timer(_AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-        timer.daemon = True
-        timer.start()
-    else:
-        before(found)
 
 
 def _json_is_asked(words: Sequence[str]) -> bool:

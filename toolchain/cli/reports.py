@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from toolchain import interrupts
 from toolchain.cli.console import Result
 from toolchain.cli.helptext import Command
 from toolchain.errors import InputError
@@ -287,6 +288,7 @@ def failure_of(fault: BaseException) -> Failure:
     """Describe what ended a command; click has errors of its own."""
     if isinstance(fault, click.Abort):
         return Failure.of(fault.__cause__ if isinstance(fault.__cause__, KeyboardInterrupt) else KeyboardInterrupt())
+    fault = interrupts.request_behind(fault)
     if isinstance(fault, click.UsageError):
         named = isinstance(fault, click.NoSuchCommand | click.NoSuchOption)  # which suggest, as hints do
         message = fault.message if named else fault.format_message()

@@ -11,7 +11,7 @@ from typing import Any
 import tvm
 
 import toolchain
-from toolchain import bundle, files, tensors, versions
+from toolchain import bundle, files, interrupts, tensors, versions
 from toolchain.backends.base import Backend
 from toolchain.backends.base.attributes import EXACT, NODES, OPERATIONS
 from toolchain.board import Board
@@ -236,7 +236,7 @@ def _graph_json(module: tvm.IRModule) -> bytes:
 def _guarded(name: str, step: Callable[[], Any]) -> Any:
     """Run a step of the compiler; whatever it raises becomes a build error that says so."""
     try:
-        return step()
+        done = step()
     except Exception as fault:  # the compiler's passes raise whatever they trip over, of any class
         if isinstance(fault, (BuildError, InputError)):
             raise
@@ -245,6 +245,8 @@ def _guarded(name: str, step: Callable[[], Any]) -> Any:
             details=str(fault).strip()[-2000:],
             hint="run it again with --debug to see where; `toolchain model inspect` lists the model's operators",
         ) from fault
+    interrupts.check()  # a callback of compiled code may have lost it
+    return done
 
 
 def _write_library(work: _Work, path: Path) -> None:

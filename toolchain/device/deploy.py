@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolchain import bundle as bundles
-from toolchain import rankings, temporary, tensors
+from toolchain import interrupts, rankings, temporary, tensors
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import application as applications
@@ -73,7 +73,8 @@ class Stages:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Add the time of a block to a stage."""
+        """Add the time of a block to a stage, which does not begin once the command is to end."""
+        interrupts.check()
         start = time.perf_counter()
         try:
             yield

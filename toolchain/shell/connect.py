@@ -25,6 +25,12 @@ from toolchain.shell.protocol import words_of
 
 BROKEN = (paramiko.SSHException, EOFError, OSError)
 """What paramiko raises when something is wrong with a connection."""
+
+
+class DroppedError(UnreachableError):
+    """A server drops the connection before its greeting, as one does for a moment that has too many (MaxStartups)."""
+
+
 Lacking = Mapping[str, tuple[Sequence[str], Sequence[str]]]
 """What the server offers and what we support of each kind of algorithm that they have nothing of in common."""
 _SETTINGS = {
@@ -34,6 +40,7 @@ _SETTINGS = {
     "MAC": "`MACs`",
 }
 _GREETING_KEPT = 200
+_TOO_MANY = b"Exceeded MaxStartups"
 _REFUSED = re.compile(rb"(Exceeded MaxStartups|Not allowed at this time)")
 _UNSENT = 1 << 17
 _LARGEST_PACKET = 1 << 18  # RFC 4253 asks for 35,000 bytes
@@ -184,7 +191,8 @@ def _proxied(hop: Hop, log: IO[bytes]) -> socket.socket:
 
 def _refused(hop: Hop, wire: Wire) -> UnreachableError:
     """Return the error for an SSH server that is well, and takes no connection now."""
-    return UnreachableError(
+    kind = DroppedError if wire.greeting.startswith(_TOO_MANY) else UnreachableError
+    return kind(
         f"{hop.name} refuses the connection: the SSH server has too many connections, or blocks this host for a while",
         details=f"its first line: {wire.greeting.decode(errors='replace').splitlines()[0]!r}",
         hint="run the command again in a minute; or raise MaxStartups, or see PerSourcePenalties, in the device's "
@@ -197,6 +205,7 @@ def exchange_keys(transport: Any, wire: Wire, hop: Hop) -> None:
 
     Raises:
         VerificationError: Its key is not known here, or not the one that is.
+        DroppedError: It may accept the connection a moment later.
         UnreachableError: It is no SSH server, or none that we understand.
     """
     policy = HostKeyPolicy(hop)
@@ -234,7 +243,7 @@ def _no_ssh(fault: Exception, wire: Wire, hop: Hop, lacking: Lacking, *, late: b
             hint="check the port and the load of the device, or restart sshd on it",
         )
     if not wire.greeting:
-        return UnreachableError(
+        return DroppedError(
             f"{hop.name} closes the connection before the SSH greeting",
             details=words_of(fault),
             hint="run the command again in a minute, or check the port; the SSH server may have too many connections "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import random
 import threading
 import time
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ import paramiko
 from toolchain.errors import DeviceError, UnreachableError
 from toolchain.shell.address import Address, SshOptions
 from toolchain.shell.config import Config, Hop
-from toolchain.shell.connect import BROKEN, Wire, exchange_keys, reach
+from toolchain.shell.connect import BROKEN, DroppedError, Wire, exchange_keys, reach
 from toolchain.shell.login import Login
 from toolchain.shell.protocol import words_of
 from toolchain.shell.transport import Transport
@@ -24,6 +26,9 @@ _FREED_S = 5.0
 _SETTLED_S = 0.5
 _PAUSE_S = 0.05
 _MOST = 16
+# By default OpenSSH drops three of ten connections, and more, once ten others have not logged in yet (MaxStartups).
+_DROPPED_PAUSES_S = (0.2, 0.4, 0.8, 1.6, 3.2)
+_JITTER = random.Random()  # noqa: S311 - pauses, not secrets; of several clients, each comes at another moment
 _MAX_SESSIONS = "raise `MaxSessions` in the device's sshd_config: it allows too few sessions in one connection"
 
 
@@ -135,10 +140,7 @@ class Connections:
     def _connected(self, hop: Hop, previous: Transport | None, stack: contextlib.ExitStack) -> Transport:
         """Connect to one server and log in."""
         options = self._options
-        wire = reach(hop, previous, options, stack)
-        transport = Transport(wire)
-        stack.callback(transport.close)
-        exchange_keys(transport, wire, hop)
+        wire, transport = self._admitted(hop, previous, stack)
         try:
             Login(transport, hop, options, is_jump=hop is not self._device).run()
         except BROKEN as fault:
@@ -149,6 +151,29 @@ class Connections:
         if previous is None:
             self.wires.append(wire)
         return transport
+
+    def _admitted(self, hop: Hop, previous: Transport | None, stack: contextlib.ExitStack) -> tuple[Wire, Transport]:
+        """Connect to one server and agree on keys; try a few times more where it has too many connections."""
+        deadline = time.monotonic() + hop.timeout
+        pauses, count = iter(_DROPPED_PAUSES_S), 0
+        while True:
+            count += 1
+            try:
+                with contextlib.ExitStack() as attempt:
+                    wire = reach(hop, previous, self._options, attempt)
+                    transport = Transport(wire)
+                    attempt.callback(transport.close)
+                    exchange_keys(transport, wire, hop)
+                    stack.push(attempt.pop_all())
+                    return wire, transport
+            except DroppedError as fault:
+                pause = next(pauses, math.inf) * _JITTER.uniform(0.8, 1.2)
+                if time.monotonic() + pause >= deadline:
+                    fault.details = f"{fault.details}\ntried {count} times".strip()
+                    raise
+                if count == 1:
+                    self._options.report(f"{hop.name} accepts no more connections at the moment; trying again")
+                time.sleep(pause)
 
     def close(self) -> None:
         """End all connections. Closing twice is fine."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tvm
 
+from toolchain import interrupts
 from toolchain.backends.base import Backend, Choice
 from toolchain.device.deploy import Stages
 from toolchain.errors import BuildError
@@ -354,7 +355,8 @@ class Tuning:
         ended.state.learn([record for _, record in known])
 
     def _check(self) -> None:
-        """Stop where going on makes no sense."""
+        """Stop where going on makes no sense, or nobody wants it any more."""
+        interrupts.check()
         self._conveyor.check()
         hopeless = min(_HOPELESS, self.plan.trials)
         if self.trials >= hopeless and all(math.isinf(state.fastest_s) for state in self.states):

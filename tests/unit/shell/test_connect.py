@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import sys
 import threading
@@ -48,11 +49,12 @@ def _listener(answer: bytes, *, hold: bool):
 
         def serve() -> None:
             with contextlib.suppress(OSError):
-                connection, _ = listening.accept()
-                with connection:
-                    connection.sendall(answer)
-                    while hold and connection.recv(1000):
-                        pass
+                while True:
+                    connection, _ = listening.accept()
+                    with connection:
+                        connection.sendall(answer)
+                        while hold and connection.recv(1000):
+                            pass
 
         threading.Thread(target=serve, daemon=True).start()
         yield f"root@127.0.0.1:{listening.getsockname()[1]}"
@@ -68,7 +70,9 @@ def test_not_an_ssh_server(hold):
 
 def test_server_that_hangs_up():
     with _listener(b"", hold=False) as host:
-        assert "closes the connection" in _fails(host).message
+        fault = _fails(host)
+    assert "closes the connection" in fault.message
+    assert re.search(r"tried [45] times", fault.details)
 
 
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0-sleepy\r\n"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
+import threading
 
 import pytest
 
@@ -70,6 +72,29 @@ def test_no_more_connections_are_accepted(tmp_path):
             with pytest.raises(DeviceError, match="too many connections") as caught:
                 open_shell("board", config=options)
             assert "MaxStartups" in caught.value.hint
+            assert re.search(r"tried [45] times", caught.value.details)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_server_that_has_too_many_connections_for_a_moment(tmp_path, behind):
+    """It is tried again until one of the others has logged in, or has left; behind a jump host, too."""
+    folder, reported = tmp_path / "sshd", []
+    with sshd.running(folder, options="MaxStartups 1\nLoginGraceTime 60") as server, contextlib.ExitStack() as stack:
+        config = server.config
+        if behind:
+            jump = stack.enter_context(sshd.running(tmp_path / "jump"))
+            config = tmp_path / "config"
+            text = jump.config.read_text().replace("Host board", "Host jump", 1)
+            config.write_text(f"{text}\n{server.config.read_text()}  ProxyJump jump\n")
+        options = SshOptions(config_file=config, agent=False, connect_timeout=10, report=reported.append)
+        other = stack.enter_context(_not_logged_in(server))
+        leaves = threading.Timer(1.5, other.close)
+        leaves.start()
+        with open_shell("board", config=options) as shell:
+            assert shell.run("echo here").stdout == "here\n"
+        leaves.join()
+    assert [line for line in reported if "accepts no more connections at the moment; trying again" in line] == reported
+    assert len(reported) == 1
 
 
 @contextlib.contextmanager
@@ -81,5 +106,5 @@ def _not_logged_in(server):
         greeting = link.recv(4)
         if greeting == b"SSH-":
             with link:
-                yield
+                yield link
         link.close()

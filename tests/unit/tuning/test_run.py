@@ -1,3 +1,5 @@
+import contextlib
+import signal
 import statistics
 from concurrent.futures import Future
 
@@ -6,6 +8,7 @@ import pytest
 from tests.support.cost_models import FormulaCosts
 from tests.support.stores import soon
 from tests.support.tuning_client import FormulaBuilds, FormulaMeasures, backend, crashes, lowered
+from toolchain import interrupts
 from toolchain.backends.base import Backend
 from toolchain.errors import BuildError, DeviceError, InputError
 from toolchain.records import Key, RecordFile, tasks
@@ -477,3 +480,18 @@ def test_another_model_rules_out_other_candidates(tmp_path, kernels):
         for one in ("Mesa 1", "Mesa 2")
     }
     assert len(runs) == 2
+
+
+def test_an_interrupt_that_a_step_takes_for_a_failure_ends_the_run_all_the_same(tmp_path, kernels, monkeypatch):
+    """As compiled code does that calls Python back, or a step that goes on after any error."""
+
+    def swallowed():
+        with contextlib.suppress(KeyboardInterrupt):
+            interrupts._end(signal.SIGINT, None)
+
+    monkeypatch.setattr(interrupts, "_requests", [])
+    job = tuning(tmp_path, kernels[1:2], trials=100000)
+    job._on_tick = swallowed
+    with pytest.raises(KeyboardInterrupt):
+        job.run()
+    assert recorded(tmp_path)

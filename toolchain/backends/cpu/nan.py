@@ -34,7 +34,7 @@ def with_nan(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
 
     def limited(found: Expr) -> Expr:
         dtype = str(found.ty.dtype)
-        if not dtype.startswith("float") or not _is_limit(found.b):
+        if not dtype.startswith("float") or not is_limit(found.b):
             return found
         if machine.limits_nan and dtype.startswith("float32"):
             return tirx.call_llvm_pure_intrin(found.ty.dtype, _KINDS[type(found)], found.a, found.b)
@@ -44,14 +44,9 @@ def with_nan(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
         if not str(found.ty.dtype).startswith(("int", "uint")):
             return found
         inner = found.value
-        if isinstance(inner, prim.Max) and str(inner.ty.dtype).startswith("float32") and _is_limit(inner.a):
+        if isinstance(inner, prim.Max) and str(inner.ty.dtype).startswith("float32") and is_limit(inner.a):
             return type(found)(found.ty.dtype, prim.Max(inner.b, inner.a))
-        if (
-            machine.limits_nan
-            and isinstance(inner, Call)
-            and inner.op.same_as(_INTRINSIC)
-            and _is_limit(inner.args[-1])
-        ):
+        if machine.limits_nan and isinstance(inner, Call) and inner.op.same_as(_INTRINSIC) and is_limit(inner.args[-1]):
             return type(found)(found.ty.dtype, prim.Max(*inner.args[-2:]))
         return found
 
@@ -59,7 +54,7 @@ def with_nan(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
     return function.with_body(mapped)
 
 
-def _is_limit(expr: Expr) -> bool:
+def is_limit(expr: Expr) -> bool:
     """Whether an operand is one number for all elements: an immediate, or the only element of a scalar's buffer."""
     scalar = expr.value if isinstance(expr, prim.Broadcast) else expr
     if isinstance(scalar, TensorLoad):

@@ -15,7 +15,7 @@ from typing import Any
 
 import tvm_ffi
 
-from toolchain.backends.mali import dots
+from toolchain.backends.mali import dots, limits
 from toolchain.backends.mali.gathered import gathered
 from toolchain.backends.mali.images import imaged
 from toolchain.backends.mali.readonly import read_only
@@ -62,7 +62,8 @@ def multiple(expression: str) -> int:
 
 @tvm_ffi.register_global_func(_HOOK, override=True)  # type: ignore[untyped-decorator]
 def _processed(source: str, target: Any) -> str:  # noqa: ARG001 - TVM passes it
-    return dots.with_helper(imaged(read_only(aligned(gathered(with_shared_truths(source))))))
+    written = imaged(read_only(aligned(gathered(with_shared_truths(source)))))
+    return dots.with_helper(limits.with_helpers(written))
 
 
 def _kernel(text: str) -> str:

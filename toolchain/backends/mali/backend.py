@@ -16,11 +16,12 @@ from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.graph import fold
 from toolchain.backends.mali import (
     aligned,  # noqa: F401 - TVM calls it for each kernel that it writes
-    functions,  # noqa: F401 - TVM asks it for names as it writes kernels
+    functions,
     fusion,
     gauss,
     gpu,
     images,
+    limits,
     recurrent,
     running,
     space,
@@ -112,8 +113,9 @@ class Mali(Cpu):
         return self.completed(scheduled)
 
     def completed(self, module: tvm.IRModule) -> tvm.IRModule:
-        """Sum up in half precision where that is asked for."""
-        return in_blocks(module) if self._sums_in_half else module
+        """Let NaNs through limits, and sum up in half precision where that is asked for."""
+        summed = in_blocks(module) if self._sums_in_half else module
+        return functions.with_typed_arguments(limits.keeping_nan(summed))
 
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:
         """Say which layers sum up in half precision, where that is asked for."""

@@ -1,13 +1,17 @@
-"""Functions of OpenCL C by the names that it has them under.
+"""Functions of OpenCL C by the names that it has them under, with arguments of one type.
 
 Where TVM knows no name for OpenCL it takes C's for floats, `tanf` for one, which no OpenCL compiler knows. OpenCL C has
-one name for all types and vectors.
+one name for all types and vectors. So a compiler refuses a call whose arguments have several types: TVM writes
+infinities and NaN of each type as those of floats.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import tvm
+import tvm_ffi
 from tvm import ir, tirx
 
 NAMES = (
@@ -25,6 +29,33 @@ NAMES = (
     "tan",
 )
 """Those that TVM has no name for, and that are called the same there."""
+
+_CASTS = {"float16": "(half)", "float64": "(double)"}
+
+
+def with_typed_arguments(module: tvm.IRModule) -> tvm.IRModule:
+    """Return kernels in which infinities and NaN have their types where functions read them."""
+    functions = {
+        name: one.with_body(tvm_ffi.structural_map(one.body, (ir.Call, _typed)))
+        if isinstance(one, tirx.PrimFunc)
+        else one
+        for name, one in module.functions_items()
+    }
+    return tvm.IRModule(functions, module.attrs, module.global_infos)
+
+
+def _typed(call: ir.Call) -> ir.Call:
+    def typed(argument: Any) -> Any:
+        if not isinstance(argument, tirx.FloatImm) or math.isfinite(argument.value):
+            return argument
+        dtype = str(argument.ty.dtype)
+        number = tirx.const(argument.value, "float32")
+        return tirx.call_pure_extern(dtype, _CASTS[dtype], number) if dtype in _CASTS else argument
+
+    arguments = [typed(one) for one in call.args]
+    if all(one.same_as(other) for one, other in zip(arguments, call.args, strict=True)):
+        return call
+    return ir.Call(call.op, arguments, call.attrs, None, None, call.ty)
 
 
 def _lowered(call: Any) -> Any:

@@ -41,3 +41,15 @@ def test_each_is_called_by_its_name_and_compiles(name, dtype, lanes, tmp_path):
     source.write_text(text, encoding="utf-8")
     words = ["-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header", "-target", "spir64", "-fsyntax-only"]
     subprocess.run(["clang", *words, source], check=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text"), [("float16", "(half)(INFINITY)"), ("float64", "(double)(INFINITY)"), ("float32", ", INFINITY")]
+)
+def test_infinite_arguments_have_the_type_of_the_others(dtype, text):
+    x = te.placeholder((64,), dtype, "x")
+    y = te.compute((64,), lambda i: tvm.tirx.pow(x[i], tvm.tirx.const(float("inf"), dtype)), "y")
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
+    schedule.bind(*schedule.get_loops(schedule.get_sblock("y")), "threadIdx.x")
+    built = tvm.compile(functions.with_typed_arguments(schedule.mod), target=opencl.target())
+    assert text in built.mod.imports[0].inspect_source()
