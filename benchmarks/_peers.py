@@ -69,7 +69,7 @@ class Ort:
     """ONNX Runtime with its defaults but for the threads: all graph optimizations, workers that spin between runs."""
 
     def __init__(self, model: Path, names: Sequence[str], threads: int) -> None:
-        import onnxruntime
+        from toolchain.models.ort import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads

@@ -1,7 +1,7 @@
 """The test suites of other projects that `suites.py` tries: where they are, and which models are in them.
 
-Nothing of them is in this repository. A suite is read from a checkout; those that run the cases of ONNX itself list them by
-name, and the cases come from the installed onnx.
+Nothing of them is in this repository. A suite is read from a checkout; those that run the cases of ONNX itself list
+them by name, and the cases come from the installed onnx.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python benchmarks/suites.py [SUITE ...] [--from SUITE=FOLDER] [--only REGEX] [--again FILE] [--json FILE]
 
-Each model is built for this machine, run by the runner and compared with ONNX Runtime, or with the standard's own evaluator where
-ONNX Runtime lacks a kernel. A suite is cloned at its commit, unless --from names a folder with it. Models that
-several suites have are tried once. With --again, only those are tried that an earlier --json FILE has as not right.
+Each model is built for this machine, run by the runner and compared with ONNX Runtime, or with the standard's own
+evaluator where ONNX Runtime lacks a kernel. A suite is cloned at its commit, unless --from names a folder with it.
+Models that several suites have are tried once. With --again, only those are tried that an earlier --json FILE has as
+not right.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from _suites_sources import SUITES, Found
 
 from tests.support.judged import FAILED, KINDS, RIGHT, Verdict
 from toolchain.tables import Table
 
+ROOT = Path(__file__).resolve().parent.parent
 LONGEST_S = 180.0
 """Seconds for one model."""
 START_S = 900.0
@@ -48,25 +49,24 @@ class Worker:
     def judge(self, found: Found) -> Verdict:
         """Have a model judged; one that ends the process or takes too long is an error of the build."""
         limit = LONGEST_S
-        if self._process is None:
-            self._start()
+        process = self._process
+        if process is None:
+            process = self._start()
             limit = START_S
-        assert self._process and self._process.stdin
         job = {"model": str(found.model.resolve()), "inputs": str(found.inputs.resolve()) if found.inputs else ""}
         try:
-            self._process.stdin.write(json.dumps(job) + "\n")
-            self._process.stdin.flush()
+            print(json.dumps(job), file=process.stdin, flush=True)
             line = self._lines.get(timeout=limit)
         except (queue.Empty, BrokenPipeError):
             line = ""
         if line:
             return Verdict(**json.loads(line))
-        code = self._process.poll()
+        code = process.poll()
         self.end()
         text = f"longer than {limit:g} s" if code is None else f"the process ended with {code}"
         return Verdict(FAILED, text)
 
-    def _start(self) -> None:
+    def _start(self) -> subprocess.Popen[str]:
         words = [sys.executable, "-m", "tests.support.judged"]
         process = subprocess.Popen(
             words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -74,6 +74,7 @@ class Worker:
         lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=_pass_on, args=(process, lines), daemon=True).start()
         self._process, self._lines = process, lines
+        return process
 
     def end(self) -> None:
         """End the process."""
@@ -84,8 +85,7 @@ class Worker:
 
 
 def _pass_on(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
-    assert process.stdout
-    for line in process.stdout:
+    for line in process.stdout or ():
         lines.put(line)
     lines.put("")  # it ended
 

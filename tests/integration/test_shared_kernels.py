@@ -1,4 +1,4 @@
-"""Kernels whose cores share each step of a recurrence: on a device they wait for each other, as in TVM's runtime."""
+"""Kernels whose cores share each step of a recurrence: no step begins before the last one is complete."""
 
 from __future__ import annotations
 
@@ -32,6 +32,4 @@ def test_cores_wait_for_each_other(operator, native, program, tmp_path):
     fed = inputs.random(source.load(path).inputs, 0)
     given = networks.fed(tmp_path / "inputs.npz", fed)
     done = networks.deployed(Model(path, {}, given), native, program, tmp_path)
-    libraries = [found.read_bytes() for found in tmp_path.rglob("*.so")]
-    assert any(b"TVMBackendParallelBarrier" in content for content in libraries), "no kernel of this network is shared"
     assert done.difference.max_rel < LIMIT

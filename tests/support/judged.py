@@ -2,8 +2,9 @@
 
     python -m tests.support.judged
 
-reads one JSON object a line from standard input, `{"model": PATH, "inputs": safetensors file or ""}`, and writes a verdict a line.
-`benchmarks/suites.py` starts it, so that a model that ends the process or takes too long ends nothing else.
+reads one JSON object a line from standard input, `{"model": PATH, "inputs": safetensors file or ""}`, and writes a
+verdict a line. `benchmarks/suites.py` starts it, so that a model that ends the process or takes too long ends nothing
+else.
 """
 
 from __future__ import annotations
