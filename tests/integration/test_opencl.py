@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import tvm
 from tests.integration.test_board_server import KINDS, built, close, load
 from tests.integration.test_board_server import running as serving
 from tests.support import opencl
-from tests.support.commands import parsed, toolchain
+from tests.support.commands import done, parsed, toolchain
 
 SIZE = 1024
 X = np.linspace(-1, 1, SIZE, dtype=np.float32)
@@ -428,13 +429,28 @@ def test_a_report_of_a_driver_with_odd_letters(bundle, shim, tmp_path, monkeypat
     assert json.loads(seen.out)["processor"]["driver"] == "r38 ??"
 
 
-def test_half_precision_where_there_is_none(tmp_path):
-    """PoCL has it on Arm alone; the driver is not even asked to compile it."""
+def test_half_precision_where_there_is_none_is_found_before_the_build(tmp_path):
+    """PoCL has it on Arm alone."""
+    words = ["--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0]
+    seen = toolchain("deploy", "mlp", *words, "--float16", "-o", tmp_path / "bundle")
+    assert seen.code == 4
+    assert re.search(r"does not compute in half precision: \S.* has no cl_khr_fp16", seen.err), seen.err
+    assert "build without --float16 and --half-sums" in seen.err
+    assert "importing" not in seen.err
+    assert not (tmp_path / "bundle").exists()
+    done("build", "mlp", "--board", "opencl-local", "--float16", "-o", tmp_path / "built")
+    seen = toolchain("deploy", tmp_path / "built", *words)
+    assert (seen.code, "has no cl_khr_fp16" in seen.err) == (4, True), seen.err
+    assert list((tmp_path / "root" / "releases").iterdir()) == []
+    assert toolchain("deploy", "mlp", *words).code == 0
+
+
+def test_who_cannot_be_asked_about_half_precision_is_refused_with_the_reason(tmp_path, monkeypatch, shim):
+    for variable, text in shim.env(no_devices=1).items():
+        monkeypatch.setenv(variable, text)
     words = ["deploy", "mlp", "--board", "opencl-local", "--root", tmp_path / "root", "--budget", 0, "--float16"]
     seen = toolchain(*words)
-    assert seen.code == 4
-    assert "computes in half precision, which" in seen.err
-    assert "it has no cl_khr_fp16" in seen.err
+    assert (seen.code, "has no usable opencl device" in seen.err) == (4, True), seen.err
 
 
 # --- tuning ----------------------------------------------------------------------------------------------------------

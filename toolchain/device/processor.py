@@ -45,10 +45,10 @@ def read(value: object) -> Processor | None:
     units = value["units"]
     if isinstance(units, bool) or not isinstance(units, int) or not 0 <= units <= _MOST_UNITS:
         raise ValueError(f"{units!r:.50} is not a valid number of compute units")
-    return Processor(_text(value["name"]), _text(value["driver"]), _text(value["version"]), units)
+    return Processor(text(value["name"]), text(value["driver"]), text(value["version"]), units)
 
 
-def _text(value: object) -> str:
+def text(value: object) -> str:
     """Return a text of the device's that a terminal and a page can show."""
     if not isinstance(value, str) or len(value) > _LONGEST or not (value.isascii() and value.isprintable()):
         raise ValueError(f"{value!r:.50} is not a valid name or version")

@@ -22,7 +22,7 @@ from toolchain.adoption import needs, obstacles, probe
 from toolchain.adoption.probe import Probed
 from toolchain.board import Board
 from toolchain.bundle import Bundle
-from toolchain.device import deploy
+from toolchain.device import deploy, halves
 from toolchain.device.store import DeviceFacts
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device
@@ -194,6 +194,8 @@ def _of_run(job: Pipeline, what: str, opened: Opened | None, labels: Path | None
     checks = of_device(job.request.board, opened) if opened else []
     if opened:
         checks.append(Check("fit", lambda found: _check_fit(found[what], found["device"]), (what, "board")))
+        after = (what, "board", _LIBRARY)
+        checks.append(Check("half precision", lambda found: _check_half(job, found[what], opened), after, slow=True))
     if labels:
         checks.append(Check("labels", lambda found: _check_labels(labels, found.get(what))))
     return checks
@@ -334,6 +336,19 @@ def _check_fit(ready: Bundle | Loaded, seen: Seen) -> None:
             f"the device has {free:.1f} MiB free, and {name} needs {wanted:.1f} MiB or more",
             hint="free some space there, or keep fewer releases (`keep` in the board file)",
         )
+
+
+def _check_half(job: Pipeline, ready: Bundle | Loaded, opened: Opened) -> None:
+    """Refuse a device that lacks what kernels in half precision need: only a program on the device can ask for it."""
+    board = job.request.board
+    own = halves.Wanted(board.target.float16, board.target.half_sums)
+    wanted = halves.Wanted.of(ready.manifest) if isinstance(ready, Bundle) else own
+    if not wanted.float16 or not needs.any_of(board):
+        return
+    program = job.on_device.runner()
+    with opened() as lab:
+        found = halves.ask(program, lab.shell, lab.store, board.target.kind, job.request.tell)
+        halves.check(found, wanted, lab.shell.name)
 
 
 def _check_labels(labels: Path, ready: Bundle | Loaded | None) -> None:

@@ -208,6 +208,15 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                   })
       .def("edge_toolchain.opencl.float16",
            [](int device) { return TheDevice(device).limits.has_fp16; })
+      .def("edge_toolchain.opencl.name",
+           [](int device) { return tvm::ffi::String(TheDevice(device).limits.name); })
+      // What kernels in half precision, and those that sum up in it, miss there; empty: nothing.
+      .def("edge_toolchain.opencl.float16_lacks",
+           [](int device) { return tvm::ffi::String(TheDevice(device).limits.has_fp16 ? "" : "cl_khr_fp16"); })
+      .def("edge_toolchain.opencl.half_sums_lacks",
+           [](int device) {
+             return tvm::ffi::String(TheDevice(device).limits.keeps_small_halves ? "" : "CL_FP_DENORM for halves");
+           })
       .def("runtime.timer.opencl", [](DLDevice device) {
         return tvm::runtime::Timer(tvm::ffi::make_object<OpenClTimer>(device));
       });

@@ -20,6 +20,7 @@
 #include "crash.h"
 #include "options.h"
 #include "peak.h"
+#include "processor.h"
 #include "profile.h"
 #include "report.h"
 #include "samples.h"
@@ -104,6 +105,8 @@ void Main(int argc, char** argv) {
     puts(VersionLine().c_str());
   } else if (options.peak) {
     puts(PeakLine(MeasurePeak(options.threads)).c_str());
+  } else if (!options.halves.empty()) {
+    puts(HalvesLine(options.halves).c_str());
   } else if (!options.verify.empty()) {
     puts(Verify(options).c_str());
   } else {

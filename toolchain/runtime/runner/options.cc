@@ -20,6 +20,7 @@ const char kUsage[] =
     "              [--profile OUT.json [--profile-runs 50]]\n"
     "       runner --verify DIR [--signed FILE] [--trust DIR] [--floor N]\n"
     "       runner --peak [--threads N]\n"
+    "       runner --halves KIND\n"
     "       runner --version\n"
     "\n"
     "Runs the model of a release once for its outputs, then times it call by call.\n"
@@ -37,7 +38,9 @@ const char kUsage[] =
     "gave; 0 leaves it at that minimum.\n"
     "--profile has so many runs more, half of them watched, and tells what each call in them takes; "
     "--peak tells\n"
-    "what multiply-adds and a triad reach on these CPUs, as JSON.\n"
+    "what multiply-adds and a triad reach on these CPUs, as JSON. --halves tells what kernels in half "
+    "precision\n"
+    "miss on the first device of a kind, such as opencl, as JSON.\n"
     "--max-runs 0 leaves out the timing. Exit codes: 2 usage or unwritable output, 3 bad release "
     "or input,\n"
     "4 the library does not fit this device, 5 the model failed while it ran, 6 the outputs are not "
@@ -78,6 +81,7 @@ constexpr TextOption kTexts[] = {{"--release", &Options::release},
                                  {"--outputs", &Options::outputs},
                                  {"--report", &Options::report}};
 constexpr TextOption kOptionalTexts[] = {{"--verify", &Options::verify},
+                                         {"--halves", &Options::halves},
                                          {"--profile", &Options::profile},
                                          {"--signed", &Options::with},
                                          {"--trust", &Options::trust},
@@ -113,7 +117,7 @@ int64_t ParseNumber(const NumberOption& option, const std::string& text) {
 }
 
 void CheckComplete(const Options& options) {
-  if (options.help || options.version || options.peak) return;
+  if (options.help || options.version || options.peak || !options.halves.empty()) return;
   if (options.floor >= 0 && options.verify.empty()) {
     throw Fault(kExitUsage, "--floor is given without --verify");
   }

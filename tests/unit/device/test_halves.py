@@ -1,0 +1,63 @@
+"""What a device lacks for half precision: what its runner says, and who is refused."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from toolchain.bundle.manifest import InHalf
+from toolchain.device import halves
+from toolchain.device.halves import Halves, Wanted
+from toolchain.errors import DeviceError
+
+ALL, NO_SUMS, NOTHING = Halves("G610", "", ""), Halves("T880", "", "denormals"), Halves("PoCL", "fp16", "denormals")
+SINGLE, HALF = Wanted(float16=False, half_sums=False), Wanted(float16=True, half_sums=False)
+SUMS = Wanted(float16=True, half_sums=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "words"),
+    [
+        (NOTHING, HALF, "b does not compute in half precision: PoCL has no fp16"),
+        (NOTHING, SUMS, "b does not compute in half precision: PoCL has no fp16"),
+        (NO_SUMS, SUMS, "b does not sum up in half precision: T880 has no denormals"),
+    ],
+)
+def test_who_lacks_something_is_refused(found, wanted, words):
+    with pytest.raises(DeviceError, match=words) as caught:
+        halves.check(found, wanted, "b")
+    assert "--half-sums" in caught.value.hint
+
+
+@pytest.mark.parametrize(("found", "wanted"), [(ALL, SUMS), (NO_SUMS, HALF), (NOTHING, SINGLE)])
+def test_who_has_what_is_needed_is_not(found, wanted):
+    halves.check(found, wanted, "b")
+
+
+@pytest.mark.parametrize(
+    ("command", "half", "wanted"),
+    [
+        ("toolchain build mlp --board b", None, SINGLE),
+        ("toolchain build mlp --board b --float16", None, HALF),
+        ("toolchain build mlp --board b --half-sums", None, SUMS),
+        ("toolchain build mlp --board b", InHalf("onnxruntime", "random numbers", ()), HALF),  # says its board file
+    ],
+)
+def test_a_bundle_says_what_it_needs(command, half, wanted):
+    assert Wanted.of(SimpleNamespace(command=command, half=half)) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", json.dumps({"name": 1, "float16_lacks": "", "half_sums_lacks": ""}), '{"name": "\\u001b[2J"}'],
+)
+def test_an_answer_that_is_none_is_refused(text):
+    with pytest.raises(DeviceError, match="invalid answer about half precision"):
+        halves._read(text, "b")
+
+
+def test_an_answer_is_read():
+    text = json.dumps({"name": "G610", "float16_lacks": "", "half_sums_lacks": "denormals"})
+    assert halves._read(text, "b") == Halves("G610", "", "denormals")

@@ -1,0 +1,118 @@
+"""What a device lacks for kernels in half precision: its runner asks the driver, before anything is built."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+
+from toolchain.bundle.manifest import Manifest
+from toolchain.device import deploy, processor
+from toolchain.device.lock import Owner
+from toolchain.device.shipment import Shipment, Tell, install, send
+from toolchain.device.store import Store
+from toolchain.errors import DeviceError
+from toolchain.native.programs import RUNNER, Program
+from toolchain.shell import Shell
+
+_ANSWER_S = 60.0  # a driver that is loaded for the first time looks for its devices
+
+
+@dataclass(frozen=True)
+class Halves:
+    """What a device says of half precision, in the words of its driver.
+
+    Attributes:
+        name: The device that computes.
+        float16_lacks: What kernels in half precision need and it lacks; empty if it has everything.
+        half_sums_lacks: The same of kernels that also sum up in half precision.
+    """
+
+    name: str
+    float16_lacks: str
+    half_sums_lacks: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which precision a network needs.
+
+    Attributes:
+        float16: Whether kernels compute in half precision.
+        half_sums: Whether they also sum up in it.
+    """
+
+    float16: bool
+    half_sums: bool
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Wanted:
+        """Return what a bundle needs."""
+        words = manifest.command.split()
+        sums = "--half-sums" in words
+        return cls(sums or manifest.half is not None or "--float16" in words, sums)
+
+
+def ask(program: Program, shell: Shell, store: Store, kind: str, tell: Tell | None = None) -> Halves:
+    """Ask a device; its runner is brought there first, unless it is there.
+
+    Args:
+        program: The runner.
+        shell: The device.
+        store: Its store.
+        kind: What computes there, by the name that the code generator has for it.
+        tell: Told the progress.
+
+    Raises:
+        MismatchError: The runner does not start there.
+        DeviceError: The device is lost, busy or full, or nothing of that kind can be used there.
+    """
+    facts = store.facts()
+    deploy.check_runs(program, facts)
+    shipment = Shipment(
+        blobs={program.sha256: program.path},
+        folders={"runners": (program.sha256, {RUNNER: program.sha256})},
+        programs=(program.sha256,),
+    )
+    with store.lock(Owner.here("ask about half precision")):
+        send(shipment, store, facts, tell)
+        folder = install(shipment, store)["runners"]
+        found = shell.run(shlex.join([f"{folder}/{RUNNER}", "--halves", kind]), timeout=_ANSWER_S, check=False)
+    if found.returncode != 0:
+        raise DeviceError(
+            f"{shell.name} has no usable {kind} device",
+            details=found.stderr.strip()[-1000:],
+            hint="install its vendor's driver, or use the board type for its CPU",
+        )
+    return _read(found.stdout, shell.name)
+
+
+def check(found: Halves, wanted: Wanted, name: str) -> None:
+    """Refuse a device that lacks what kernels in half precision need.
+
+    Raises:
+        DeviceError: It does.
+    """
+    in_board_file = "in [target] of the board file"
+    if wanted.float16 and found.float16_lacks:
+        raise DeviceError(
+            f"{name} does not compute in half precision: {found.name} has no {found.float16_lacks}",
+            hint=f"build without --float16 and --half-sums, or with `float16 = false` {in_board_file}",
+        )
+    if wanted.half_sums and found.half_sums_lacks:
+        raise DeviceError(
+            f"{name} does not sum up in half precision: {found.name} has no {found.half_sums_lacks}, "
+            "so it takes numbers below 2^-14 for zero",
+            hint=f"build with --float16 instead of --half-sums, or with `half_sums = false` {in_board_file}",
+        )
+
+
+def _read(text: str, name: str) -> Halves:
+    try:
+        said = json.loads(text)
+        words = [processor.text(said[key]) for key in ("name", "float16_lacks", "half_sums_lacks")]
+    except (LookupError, RecursionError, TypeError, ValueError) as fault:
+        raise DeviceError(
+            f"the runner on {name} sent an invalid answer about half precision", details=f"{fault!s:.200}"
+        ) from fault
+    return Halves(*words)
