@@ -27,6 +27,7 @@ import pytest
 
 from tests.support.parts import require
 from tests.support.sshd import descendants, free_port
+from toolchain.backends.cpu import pieces
 from toolchain.device.store import Store
 from toolchain.native import programs
 from toolchain.rpc import server as board_server
@@ -68,6 +69,8 @@ FUNCTION(breed_and_wait) { __tvm_ffi_breed(self, args, count, result); for (;;) 
 """
 
 # As a parallel kernel does: how many threads it is given.
+PIECES = pieces.PER_CORE
+
 THREADS_CODE = """
 #include <stdint.h>
 typedef struct { void* sync; int32_t count; } Group;
@@ -562,11 +565,11 @@ def test_kernels_have_as_many_threads_as_they_are_given(server, threads_library)
     require("a second CPU", "more CPUs", cpus > 1)
     session = server.connect()
     count = load(session, threads_library)["threads"]
-    assert count() == cpus
+    assert count() == cpus * PIECES
     configure = session.get_function("runtime.config_threadpool")
     for wanted in (1, 2, 1):
         configure(1, wanted)
-        assert count() == wanted
+        assert count() == (wanted * PIECES if wanted > 1 else 1)
     close(session)
 
     session = server.connect()
@@ -574,7 +577,7 @@ def test_kernels_have_as_many_threads_as_they_are_given(server, threads_library)
     give = session.get_function("edge_toolchain.threads")
     for wanted, given in ((0, cpus), (1, 1), (2, 2)):
         assert give(wanted) == given
-        assert count() == given
+        assert count() == (given * PIECES if given > 1 else 1)
     for wrong in (-1, cpus + 1):
         with pytest.raises(RuntimeError, match=f"may use {cpus} CPUs, not {wrong}"):
             give(wrong)

@@ -192,7 +192,8 @@ int64_t ArrayBytes() {
 }
 
 Work WorkFor(const edge::ThreadPool& pool) {
-  return {Fastest(), 1, std::vector<int64_t>(static_cast<size_t>(pool.size()) * 8), {}, {}, {}};
+  const int tasks = pool.size() * edge::kPiecesPerThread;
+  return {Fastest(), 1, std::vector<int64_t>(static_cast<size_t>(tasks)), {}, {}, {}};
 }
 
 }  // namespace
