@@ -38,6 +38,7 @@ SWITCHES = frozenset(
             "EXPORTED",
             "GRAPHS",
             "INTERRUPTS",
+            "INTERRUPTS_SEED",
             "KILLS",
             "MALI_ZOO",
         ),
