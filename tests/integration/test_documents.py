@@ -118,7 +118,7 @@ TABLE: Mapping[str, list[tuple[str, Shown | Written | Run]]] = {
     ],
     "CONTRIBUTING.md": [
         ("make setup", Shown("CI runs each line of it, in .ci/run")),
-        ("TOOLCHAIN_MALI_ZOO=1", Shown(SLOW)),
+        ("make mali-zoo", Shown(SLOW)),
     ],
     "docs/adding-a-board.md": [
         ("toolchain board add", Run(after="toolchain bench --host 10-0-0-7")),
