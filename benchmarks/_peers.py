@@ -43,7 +43,6 @@ class Ours:
         sys.path.insert(0, str(place / "sdk" / "python"))
         import edge_model
 
-        # The number of threads is what the process may use of CPUs, unless $TVM_NUM_THREADS or the option says less.
         self._model = edge_model.Model(place / "bundle", threads=threads)
         # `Model.run` checks and copies arrays, which the peers' calls here leave out as well.
         self._run = self._model._functions.edge_run  # noqa: SLF001

@@ -364,6 +364,12 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write all figures to a file")
     parser.add_argument("--work", type=Path, help="keep models and bundles in this folder")
     arguments = parser.parse_args()
+    for name, least in (("threads", 1), ("rounds", 1), ("busy", 0), ("quota", 1)):
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            parser.error(f"--{name} is at least {least}")
+    if arguments.before and not (arguments.before / ".venv" / "bin" / "toolchain").exists():
+        parser.error(f"{arguments.before} has no .venv/bin/toolchain: run `make setup` there")
     arguments.networks = networks.named(arguments.networks)
     return arguments
 
