@@ -118,12 +118,13 @@ def test_a_command_that_a_signal_ended(tmp_path):
             assert "memory" in caught.value.hint
 
 
-def test_a_channel_that_the_server_closed_under_a_command(server, shell):
-    """As OpenSSH does with its ChannelTimeout."""
-    shell.run(":")
-    closing = threading.Timer(0.5, shell._session._channel.close)
-    closing.start()
-    with pytest.raises(DeviceError, match="ended without an exit code") as caught:
-        shell.run("sleep 2", check=False)
+def test_a_channel_that_the_server_closed_under_a_command(tmp_path):
+    """A server may end a channel that carries nothing for a while."""
+    with sshd.running(tmp_path / "sshd", options="ChannelTimeout session:command=1") as server:
+        options = SshOptions(config_file=server.config, agent=False)
+        with (
+            open_shell("board", config=options) as shell,
+            pytest.raises(DeviceError, match="ended without an exit code") as caught,
+        ):
+            shell.run("sleep 30", check=False)
     assert "ChannelTimeout" in caught.value.hint
-    closing.join()
