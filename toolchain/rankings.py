@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain import tensors
-from toolchain.tensors import TOLERANCE, Difference, Tensors
+from toolchain.tensors import TOLERANCE, Difference, Tensors, Tolerance, limit_of
 
 Array = NDArray[Any]
 
@@ -43,7 +43,7 @@ class Ranking:
 
 
 def compare(
-    outputs: Tensors, reference: Tensors, rankings: Sequence[Ranking], tolerance: float | None = None
+    outputs: Tensors, reference: Tensors, rankings: Sequence[Ranking], tolerance: Tolerance | None = None
 ) -> Difference:
     """Compare outputs with their reference, whose rows may be in another order where their scores allow it.
 
@@ -64,7 +64,7 @@ def compare(
 
 
 def arranged(
-    outputs: Tensors, reference: Tensors, rankings: Sequence[Ranking], tolerance: float | None
+    outputs: Tensors, reference: Tensors, rankings: Sequence[Ranking], tolerance: Tolerance | None
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
     """Return the reference with its rows in the order in which a device has them, where their scores allow it.
 
@@ -92,14 +92,16 @@ def arranged(
     return found, tuple(moved)
 
 
-def _order(outputs: Tensors, reference: Tensors, ranking: Ranking, tolerance: float | None) -> Array | None:
+def _order(outputs: Tensors, reference: Tensors, ranking: Ranking, tolerance: Tolerance | None) -> Array | None:
     """Return which of the reference's rows those of a device are, [batch, rows]; None without need or without a fit."""
     batch, count = ranking.scores.shape
     order = np.tile(np.arange(count), (batch, 1))
     off = np.zeros((batch, count), bool)
     for name in ranking.names:
         got, wanted = (ranking.rows(values[name]) for values in (outputs, reference))
-        off |= ~_alike(got, wanted, _gap(reference[name], tolerance)).all(axis=2)
+        off |= ~_alike(
+            got, wanted, _gap(reference[name], limit_of(tolerance, name, str(reference[name].dtype)).value)
+        ).all(axis=2)
     if not off.any():
         return None
     for at in np.flatnonzero(off.any(axis=1)):
@@ -115,7 +117,7 @@ def _matched(  # noqa: PLR0913, PLR0917 - what is compared, and where
     outputs: Tensors,
     reference: Tensors,
     ranking: Ranking,
-    tolerance: float | None,
+    tolerance: Tolerance | None,
     at: int,
     places: Array,
 ) -> Array | None:
@@ -126,22 +128,33 @@ def _matched(  # noqa: PLR0913, PLR0917 - what is compared, and where
     count = ranking.scores.shape[1]
     numbers = np.concatenate([places, count + np.arange(ranking.next_scores.shape[1])])
     scores = np.concatenate([ranking.scores[at], ranking.next_scores[at]])
-    fits = _alike(ranking.scores[at, places][:, None], scores[numbers][None, :], _gap(ranking.scores, tolerance))
+    fits = _alike(
+        ranking.scores[at, places][:, None],
+        scores[numbers][None, :],
+        _gap(ranking.scores, score_limit(ranking, reference, tolerance)),
+    )
     for name in ranking.names:
         every = np.concatenate([ranking.rows(reference[name])[at], ranking.next_rows[name][at]])[numbers]
         got = ranking.rows(outputs[name])[at, places]
-        gap = _gap(reference[name], tolerance)
+        gap = _gap(reference[name], limit_of(tolerance, name, str(reference[name].dtype)).value)
         for row in range(len(places)):  # one by one: all pairs at a time may be gigabytes
             fits[row] &= _alike(got[row][None, :], every, gap).all(axis=1)
     match = maximum_bipartite_matching(csr_array(fits), perm_type="column")
     return None if (match < 0).any() else numbers[match]
 
 
-def _gap(reference: Array, tolerance: float | None) -> float:
-    """Return how far numbers of a tensor may lie apart."""
-    limit = TOLERANCE.get(str(reference.dtype), 0.0)
-    if tolerance is not None and reference.dtype.kind == "f":
-        limit = tolerance
+def score_limit(ranking: Ranking, reference: Tensors, tolerance: Tolerance | None) -> float:
+    """Return how far scores may lie apart: as far as the widest limit of the outputs that they order."""
+    real = [name for name in ranking.names if reference[name].dtype.kind == "f"]
+    if tolerance is not None and not isinstance(tolerance, Mapping):
+        return tolerance
+    return max([TOLERANCE["float32"], *(limit_of(tolerance, name, str(reference[name].dtype)).value for name in real)])
+
+
+def _gap(reference: Array, limit: float) -> float:
+    """Return how far numbers of a tensor may lie apart; whole numbers are equal."""
+    if reference.dtype.kind != "f":
+        return 0.0
     finite = reference[np.isfinite(reference)]
     return float(limit * np.abs(finite.astype(np.float64)).max(initial=0))
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 from safetensors.numpy import save as save_bytes
@@ -32,6 +32,10 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-4, "float16": 2e-2}
 
 LARGEST_TOLERANCE = 0.15
 """The widest limit that a reference may set: that of quantized networks whose own reference lies far apart."""
+
+TYPE, MODEL, ROUNDING, OPTION = "type", "model", "rounding", "option"
+"""Why an output has its limit: its own element type; the least precise type inside the model; because the reference's
+own values move when the last bits of weights and inputs change; because the user says so."""
 
 _EXACT = 2**53
 """The first whole number whose successor float64 lacks."""
@@ -115,16 +119,46 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """How far an output may lie from its reference.
+
+    Attributes:
+        value: Limit for the relative difference.
+        reason: `TYPE`, `MODEL`, `ROUNDING` or `OPTION`.
+    """
+
+    value: Annotated[float, Field(gt=0, le=LARGEST_TOLERANCE)]
+    reason: Annotated[str, Field(pattern=f"^({TYPE}|{MODEL}|{ROUNDING}|{OPTION})$")]
+
+
+Tolerance = float | Mapping[str, Limit]
+"""One limit for all outputs, or those of outputs by name; an output without one has that of its type."""
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """How far one output lies from its reference; see `Difference`."""
+
+    name: str
+    max_abs: float
+    max_rel: float
+    limit: Limit
+    ok: bool
+
+
+@dataclass(frozen=True)
 class Difference:
     """How far outputs lie from their reference.
 
     Attributes:
         max_abs: Largest absolute difference over all outputs.
-        max_rel: Largest over the outputs of `max|output - reference| / max|reference|`. It is relative to the
-            tensor, not to each element, since elements near zero carry no relative precision.
+        max_rel: Largest over the outputs of `max|output - reference| / max|reference|`, or over those beyond their
+            limits if there are some. It is relative to the tensor, not to each element, since elements near zero carry
+            no relative precision.
         tolerance: The limit that `max_rel` was held against.
         ok: Whether every output is finite and within its tolerance.
         reordered: Outputs whose rows have nearly equal scores and are in another order than in the reference.
+        outputs: The same for each output.
     """
 
     max_abs: float
@@ -132,6 +166,7 @@ class Difference:
     tolerance: float
     ok: bool
     reordered: tuple[str, ...] = ()
+    outputs: tuple[OutputDifference, ...] = field(default=(), compare=False)
 
 
 def save(path: Path, tensors: Tensors, notes: Mapping[str, str] | None = None) -> None:
@@ -180,26 +215,40 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
         raise VerificationError(f"{path.name} is not a readable safetensors file", details=str(fault)) from fault
 
 
-def compare(outputs: Tensors, reference: Tensors, tolerance: float | None = None) -> Difference:
+def limit_of(tolerance: Tolerance | None, name: str, dtype: str) -> Limit:
+    """Return the limit of an output."""
+    if isinstance(tolerance, Mapping):
+        return tolerance.get(name) or limit_of(None, name, dtype)
+    return Limit(TOLERANCE.get(dtype, 0.0), TYPE) if tolerance is None else Limit(tolerance, MODEL)
+
+
+def as_option(difference: Difference) -> Difference:
+    """Return a difference whose limits are what the user says."""
+    outputs = tuple(replace(one, limit=replace(one.limit, reason=OPTION)) for one in difference.outputs)
+    return replace(difference, outputs=outputs)
+
+
+def compare(outputs: Tensors, reference: Tensors, tolerance: Tolerance | None = None) -> Difference:
     """Compare outputs with their reference; both map the same names to arrays of the same shapes.
 
     Args:
         outputs: What the device computed.
         reference: What the reference runtime computed.
-        tolerance: Limit for the relative difference; the default depends on the dtype (`TOLERANCE`), and integer
+        tolerance: Limits for the relative difference; the default depends on the dtype (`TOLERANCE`), and integer
             outputs must be equal.
 
     Raises:
         VerificationError: Names or shapes differ.
     """
     _check_alike(outputs, reference)
-    parts = [_difference(outputs[name], wanted, tolerance) for name, wanted in reference.items()]
-    worst = max(parts, key=lambda part: part.max_rel)
+    parts = tuple(_difference(name, outputs[name], wanted, tolerance) for name, wanted in reference.items())
+    worst = max(parts, key=lambda part: (not part.ok, part.max_rel))
     return Difference(
         max_abs=max(part.max_abs for part in parts),
         max_rel=worst.max_rel,
-        tolerance=worst.tolerance,
+        tolerance=worst.limit.value,
         ok=all(part.ok for part in parts),
+        outputs=parts,
     )
 
 
@@ -210,20 +259,20 @@ def _check_alike(outputs: Tensors, reference: Tensors) -> None:
         raise VerificationError("the outputs do not have the model's signature", details=f"{got}\nexpected {wanted}")
 
 
-def _difference(got: NDArray[Any], wanted: NDArray[Any], tolerance: float | None) -> Difference:
-    limit = TOLERANCE.get(str(wanted.dtype), 0.0) if tolerance is None else tolerance
+def _difference(name: str, got: NDArray[Any], wanted: NDArray[Any], tolerance: Tolerance | None) -> OutputDifference:
+    limit = limit_of(tolerance, name, str(wanted.dtype))
     if wanted.size == 0:
-        return Difference(0.0, 0.0, limit, ok=True)
+        return OutputDifference(name, 0.0, 0.0, limit, ok=True)
     wide, wide_wanted = got.astype(np.longdouble), wanted.astype(np.longdouble)  # float64 rounds 64-bit integers
     finite = np.isfinite(wide_wanted)
     alike = np.array_equal(wide[~finite], wide_wanted[~finite], equal_nan=True)  # a logarithm of 0, or a mask
     if not alike or not finite.any() or not np.isfinite(wide[finite]).all():
-        return Difference(math.inf, math.inf, limit, ok=False)
+        return OutputDifference(name, math.inf, math.inf, limit, ok=False)
     wide, wide_wanted = wide[finite], wide_wanted[finite]
     distance = np.max(np.abs(wide - wide_wanted))
     scale = np.max(np.abs(wide_wanted))
     relative = float(distance / scale if scale > 0 else distance)
-    return Difference(float(distance), relative, limit, ok=relative <= limit)
+    return OutputDifference(name, float(distance), relative, limit, ok=relative <= limit.value)
 
 
 def cut(outputs: Tensors, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:

@@ -23,18 +23,20 @@ import numpy as np
 import pytest
 
 from tests.integration.test_full_disk import disk, fill, filled
-from tests.support import bundles, deploy_client, disks, stores, updates
+from tests.support import bundles, deploy_client, disks, ranked_nets, stores, updates
 from tests.support.applications import Place
 from tests.support.commands import toolchain
 from tests.support.parts import require
 from tests.support.updates import SHELLS, Device
 from toolchain import bundle as bundling
+from toolchain import rankings
 from toolchain.device import deploy
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.devices import Application
 from toolchain.errors import BusyError, VerificationError
 from toolchain.shell import LocalShell
+from toolchain.tensors import ROUNDING, Limit
 
 __all__ = ["disk"]
 
@@ -333,6 +335,60 @@ def test_other_outputs_than_the_references_are_refused(tiny, program, bulky, bul
     done = Device().apply(script, "--root", root, "--tolerance", "0.1")
     assert done.returncode == 0, done.stderr
     assert bundles.whole_release(root) == tiny.digest
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory):
+    """A detector that ends in TopK, with two rows of nearly equal scores that the device has in the other order."""
+    folder = tmp_path_factory.mktemp("head")
+    made = bundles.of_model(ranked_nets.detector(), folder, _near_equal_scene())
+    return made, bundling.Reference.read(made.reference)
+
+
+def _near_equal_scene():
+    logits = np.full((1, ranked_nets.ANCHORS, ranked_nets.CLASSES), -4, np.float32)
+    logits[0, :, 0] = np.linspace(3, -3, ranked_nets.ANCHORS)
+    logits[0, 1, 0] = np.nextafter(logits[0, 0, 0], np.float32(0))
+    return {"logits": logits, "boxes": np.random.default_rng(0).random((1, ranked_nets.ANCHORS, 4), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("order", "fault", "ok"),
+    [
+        pytest.param((0, 1), 0.0, True, id="as the reference"),
+        pytest.param((1, 0), 0.0, True, id="nearly equal scores"),
+        pytest.param((1, 0), 0.05, False, id="a wrong box among them"),
+        pytest.param((2, 0), 0.0, False, id="scores apart"),
+    ],
+)
+def test_rows_in_another_order_are_judged_as_by_a_deploy(head, program, tmp_path, root, order, fault, ok):
+    """The reference has rows in an order that another program may find: the device's own check says so, too."""
+    built, reference = head
+    made = bundles.variant(built, tmp_path / "made", {})
+    rows = reference.outputs["found"].copy()
+    first, second = order
+    rows[0, sorted(order)] = rows[0, [first, second]]
+    rows[0, 0, 0] += np.float32(fault)
+    (ranking,) = reference.rankings
+    bundling.Reference("another order", reference.inputs, {"found": rows}, rankings=(ranking,)).save(made.folder)
+    script = updates.written(made, program, tmp_path / "update.run").path
+    done = Device().apply(script, "--root", root)
+    assert (done.returncode == 0) is ok, done.stderr
+    if not ok:
+        refused(done, VERIFICATION, "from the reference")
+    by_host = rankings.compare(reference.outputs, {"found": rows}, (ranking,))
+    assert by_host.ok is ok
+
+
+def test_an_output_has_the_limit_of_its_own(tiny, program, tmp_path, root):
+    reference = bundling.Reference.read(tiny.reference)
+    apart = {name: value * np.float32(1.01) for name, value in reference.outputs.items()}
+    for value, code in ((5e-3, VERIFICATION), (2e-2, 0)):
+        made = bundles.variant(tiny, tmp_path / f"made-{code}", {})
+        limits = {name: Limit(value, ROUNDING) for name in apart}
+        bundling.Reference("amplified", reference.inputs, apart, limits).save(made.folder)
+        script = updates.written(made, program, tmp_path / f"update-{code}.run").path
+        assert Device().apply(script, "--root", root).returncode == code
 
 
 def test_a_model_that_does_not_run_is_refused(tiny, program, tmp_path, root):

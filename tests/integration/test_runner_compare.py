@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolchain import tensors, versions
+from toolchain import rankings, tensors, versions
+from toolchain.bundle import save_expected
 from toolchain.errors import VerificationError
-from toolchain.tensors import DTYPES, Bound, TensorSpec
+from toolchain.rankings import Ranking
+from toolchain.tensors import DTYPES, ROUNDING, Bound, Limit, TensorSpec
 
 SHAPE = (3, 4)
 CASES = 20  # for each type
@@ -178,3 +180,77 @@ def test_a_wrong_tolerance_is_refused(device, text):
 def test_a_file_without_tensors_is_none_to_compare_with(device):
     done = device.run("float32", {"x": np.ones(SHAPE, np.float32)}, {}, bound=None)
     assert (done.returncode, "has no tensors" in done.stderr) == (INPUT, True), done
+
+
+def from_host(device, got, wanted, limits, order, *extra):
+    """Compare on the device what the host has written for an update, and on the host."""
+    save_expected(device.folder / "host", wanted, limits, order)
+    done = device.run("float32", got, tensors.load(device.folder / "host"), *extra, bound=None)
+    tolerance = float(extra[1]) if extra else limits
+    found = rankings.compare(got, wanted, order, tolerance)
+    assert done.returncode == (0 if found.ok else DIFFERENT), (found, done)
+    if found.ok:
+        assert json.loads(done.stdout)["tolerance"] == found.tolerance
+    return found.ok
+
+
+def test_the_limit_of_an_output_is_that_of_the_host(device):
+    wanted = {"x": values(np.random.default_rng(0), "float32")}
+    limits = {"x": Limit(1e-2, ROUNDING)}
+    got = {"x": wanted["x"] + np.float32(5e-3 * np.abs(wanted["x"]).max())}
+    assert not from_host(device, got, wanted, None, ())
+    assert from_host(device, got, wanted, limits, ())
+    assert from_host(device, got, wanted, 2e-2, ())
+    assert not from_host(device, got, wanted, limits, (), "--tolerance", "1e-3")
+
+
+@pytest.mark.parametrize("spread", [1e-6, 3e-5, 1e-3])
+def test_rows_of_nearly_equal_scores_are_judged_as_on_the_host(device, spread):
+    """Three rows, and two that came next: in any order, one of them twice, with a fault, and with other limits."""
+    stream, verdicts = np.random.default_rng(int(spread * 1e6)), set()
+    for index in range(2 * CASES):
+        scores = np.sort(1 - spread * stream.random((1, SHAPE[0] + 2)))[:, ::-1]
+        every = stream.standard_normal((1, SHAPE[0] + 2, SHAPE[1])).astype(np.float32)
+        wanted = {"x": every[0, : SHAPE[0]].copy()}
+        ranking = Ranking(("x",), scores[:, :3], scores[:, 3:], {"x": every[:, 3:]})
+        order = stream.permutation(5)[:3] if index % 3 else stream.integers(0, 5, 3)
+        got = {"x": every[0, order].copy()}
+        if index % 4 == 3:
+            got["x"].flat[stream.integers(12)] += np.float32(10.0 ** stream.integers(-6, 0))
+        limits = (None, {"x": Limit(1e-3, ROUNDING)})[index % 2]
+        extra = ("--tolerance", "1e-05") if index % 5 == 4 else ()
+        verdicts.add(from_host(device, got, wanted, limits, (ranking,), *extra))
+    assert verdicts == {True, False}
+
+
+def test_each_part_of_a_batch_has_an_order_of_its_own(device):
+    """As an ArgMax has it: rows of one number, and one that came next for each."""
+    wanted = {"x": np.arange(12, dtype=np.float32).reshape(SHAPE)}
+    more = wanted["x"].reshape(12, 1, 1) + 20
+    scores = np.linspace(1, 2, 12).reshape(12, 1)
+    ranking = Ranking(("x",), scores, scores - 1e-6, {"x": more})
+    got = {"x": wanted["x"].copy()}
+    got["x"].flat[[2, 7]] += 20
+    assert from_host(device, got, wanted, None, (ranking,))
+    got["x"].flat[3] += 21
+    assert not from_host(device, got, wanted, None, (ranking,))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ranking.0.scores", np.ones((1, 4))),
+        ("ranking.0.scores", np.ones(3)),
+        ("ranking.0.next_rows.x", np.ones((1, 1, 3), np.float32)),
+        ("ranking.0.next_rows.y", np.ones((1, 1, 4), np.float32)),
+        ("ranking.0.other", np.ones(1)),
+        ("ranking.1.scores", np.ones((1, 3))),
+        ("limit.x", np.array([np.nan])),
+    ],
+)
+def test_a_ranking_that_does_not_fit_is_refused(device, key, value):
+    wanted = {"x": np.ones(SHAPE, np.float32)}
+    ranking = Ranking(("x",), np.ones((1, 3)), np.ones((1, 1)), {"x": np.zeros((1, 1, 4), np.float32)})
+    save_expected(device.folder / "host", wanted, None, (ranking,))
+    done = device.run("float32", wanted, {**tensors.load(device.folder / "host"), key: value}, bound=None)
+    assert done.returncode == INPUT, done

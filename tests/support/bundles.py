@@ -80,6 +80,17 @@ def build(
     return compiler.build(importer.import_model(source), request, folder / "bundle", reference=both)
 
 
+def of_model(proto: onnx.ModelProto, folder: Path, given: Mapping[str, NDArray[Any]]) -> Bundle:
+    """Compile a model for this machine into `folder`/bundle, with its reference for some inputs."""
+    path = folder / "model.onnx"
+    onnx.save(proto, path)
+    source = model.load(str(path))
+    found = Expecting(source, to_the_letter=False, float16=False).of(given)
+    both = bundles.Reference(reference.NAME, given, found.outputs, found.tolerance, rankings=found.rankings)
+    request = BuildRequest(Model(str(path), {}, inputs.Source()), board.load("local").resolved(), toolchain="host")
+    return compiler.build(importer.import_model(source), request, folder / "bundle", reference=both)
+
+
 def variant(base: Bundle, folder: Path, contents: Mapping[str, bytes], **changes: Any) -> Bundle:
     """Copy a bundle with other contents of some files and other values of some fields of its manifest."""
     shutil.copytree(base.folder, folder)

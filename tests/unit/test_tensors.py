@@ -325,3 +325,16 @@ def test_a_count_that_cannot_be_in_many_samples():
 def test_bytes_and_stacks_of_a_spec():
     spec = TensorSpec("x", (2, 3), "float16")
     assert (spec.bytes, spec.stacked(5).shape, spec.stacked(5).bytes) == (12, (5, 2, 3), 60)
+
+
+def test_each_output_has_a_limit_of_its_own():
+    wanted = {"a": np.ones(3, np.float32), "b": np.ones(3, np.float32), "i": np.ones(3, np.int64)}
+    got = {"a": wanted["a"] + np.float32(1e-2), "b": wanted["b"] + np.float32(2e-4), "i": wanted["i"]}
+    limits = {"a": tensors.Limit(3e-2, tensors.ROUNDING)}
+    found = tensors.compare(got, wanted, limits)
+    assert [(one.name, one.ok, one.limit.reason) for one in found.outputs] == [
+        ("a", True, "rounding"), ("b", False, "type"), ("i", True, "type"),
+    ]  # fmt: skip
+    assert (found.ok, found.tolerance, found.max_rel) == (False, 1e-4, pytest.approx(2e-4, rel=1e-3))
+    assert [one.limit.reason for one in tensors.as_option(tensors.compare(got, wanted, 0.1)).outputs] == ["option"] * 3
+    assert tensors.compare(got, wanted, limits | {"b": tensors.Limit(1e-3, tensors.MODEL)}).ok

@@ -23,7 +23,7 @@ from toolchain.bundle.manifest import (
 )
 from toolchain.bundle.oci import ARTIFACT, LAYERS, oci_manifest
 from toolchain.bundle.package import at_hand, check_package_target, opened, pack, unpack
-from toolchain.bundle.reference import Reference
+from toolchain.bundle.reference import Reference, save_expected
 
 __all__ = [
     "ARTIFACT",
@@ -58,5 +58,6 @@ __all__ = [
     "recorded_reference",
     "records",
     "replacing",
+    "save_expected",
     "unpack",
 ]

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from toolchain.documents import FIRST_FAULT, words
 from toolchain.errors import VerificationError
 from toolchain.rankings import Ranking
-from toolchain.tensors import LARGEST_TOLERANCE, Tensors
+from toolchain.tensors import LARGEST_TOLERANCE, Limit, Tensors
 
 KIND = "sample"
 _NOTE = "samples"
@@ -27,11 +27,11 @@ class Sample:
 
     Attributes:
         sha256: Digest of the inputs, as `tensors.encode` writes them.
-        tolerance: Limit for the outputs' relative difference; None for the dtype's own.
+        tolerance: Limits for the outputs' relative difference; None for the dtype's own.
     """
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    tolerance: Annotated[float, Field(gt=0, le=LARGEST_TOLERANCE)] | None = None
+    tolerance: Annotated[float, Field(gt=0, le=LARGEST_TOLERANCE)] | Mapping[str, Limit] | None = None
 
 
 @dataclass(frozen=True)

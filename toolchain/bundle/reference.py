@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
-from toolchain import tensors
+from toolchain import rankings, tensors
 from toolchain.bundle import drawn, ranked
 from toolchain.bundle.drawn import Drawn
 from toolchain.bundle.manifest import REFERENCE, InInt8, Manifest
+from toolchain.documents import FEW_KEYS, words
 from toolchain.errors import VerificationError
 from toolchain.rankings import Ranking
-from toolchain.tensors import LARGEST_TOLERANCE, Tensors, TensorSpec
+from toolchain.tensors import LARGEST_TOLERANCE, Limit, Tensors, TensorSpec, Tolerance
 
+_LIMITS = "limits"
+_LIMITS_READER = TypeAdapter(Annotated[dict[str, Limit], FEW_KEYS])
 _KINDS = ("input", "output", drawn.KIND, ranked.KIND)
 
 
@@ -30,7 +35,7 @@ class Reference:
         runtime: What computed them, with its version.
         inputs: Inputs by name.
         outputs: The outputs for them, by name.
-        tolerance: Limit for the relative difference, where the dtype's own is not the right one.
+        tolerance: Limits for the relative difference, where the dtypes' own are not the right ones.
         drawn: The outputs for many random inputs, too, where they were asked for.
         rankings: Which outputs have rows in an order of scores.
         int8: How near what computed them is to the user's model, where that was made int8; the manifest keeps it.
@@ -39,7 +44,7 @@ class Reference:
     runtime: str
     inputs: Tensors
     outputs: Tensors
-    tolerance: float | None = None
+    tolerance: Tolerance | None = None
     drawn: Drawn | None = None
     rankings: tuple[Ranking, ...] = ()
     int8: InInt8 | None = None
@@ -48,7 +53,7 @@ class Reference:
         """Write it into the folder of a bundle, as `input.<name>` and `output.<name>`."""
         named = {f"input.{name}": value for name, value in self.inputs.items()}
         named |= {f"output.{name}": value for name, value in self.outputs.items()}
-        limit = {} if self.tolerance is None else {"tolerance": repr(self.tolerance)}
+        limit = {} if self.tolerance is None else limit_notes(self.tolerance)
         more = self.drawn.notes() if self.drawn else {}
         named |= self.drawn.tensors() if self.drawn else {}
         orders, notes = ranked.stored(self._every_ranking())
@@ -72,7 +77,7 @@ class Reference:
                 raise VerificationError(f"{path.name} has a tensor in an unknown form", details=key)
             parts[kind][name] = value
         notes = tensors.notes(path)
-        limit = _tolerance(notes["tolerance"], path.name) if "tolerance" in notes else None
+        limit = _read_limits(notes, path.name)
         runtime = notes.get("runtime", "an unnamed reference")
         samples = drawn.read(parts[drawn.KIND], notes, path.name)
         owned = ranked.read(parts[ranked.KIND], notes, path.name)
@@ -117,6 +122,37 @@ class Reference:
 
 def _has_finite(value: NDArray[Any]) -> bool:
     return not value.size or bool(np.isfinite(value).any())
+
+
+def save_expected(path: Path, outputs: Tensors, tolerance: Tolerance | None, order: Sequence[Ranking]) -> None:
+    """Write what a device compares its outputs with by itself, in the form that its runner reads.
+
+    It has `output.<name>` and `limit.<name>`, and for rows in an order of scores `ranking.<number>.<what>`, with the
+    limit of the scores.
+    """
+    named: dict[str, NDArray[Any]] = {f"output.{name}": value for name, value in outputs.items()}
+    for name, value in outputs.items():
+        named[f"limit.{name}"] = np.array([tensors.limit_of(tolerance, name, str(value.dtype)).value])
+    stored, _ = ranked.stored([(None, ranking) for ranking in order])
+    for number, ranking in enumerate(order):
+        stored[f"{ranked.KIND}.{number}.limit"] = np.array([rankings.score_limit(ranking, outputs, tolerance)])
+    tensors.save(path, named | stored)
+
+
+def limit_notes(tolerance: Tolerance) -> dict[str, str]:
+    """Return limits as notes of a file: `tolerance` for all outputs, or `limits` by output."""
+    if isinstance(tolerance, Mapping):
+        return {_LIMITS: json.dumps(json.loads(_LIMITS_READER.dump_json(dict(tolerance))), sort_keys=True)}
+    return {"tolerance": repr(tolerance)}
+
+
+def _read_limits(notes: Mapping[str, str], where: str) -> Tolerance | None:
+    if _LIMITS in notes:
+        try:
+            return _LIMITS_READER.validate_json(notes[_LIMITS])
+        except ValidationError as fault:
+            raise VerificationError(f"{where} has limits in an unknown form", details=words(fault)) from fault
+    return _tolerance(notes["tolerance"], where) if "tolerance" in notes else None
 
 
 def _tolerance(text: str, where: str) -> float:

@@ -12,8 +12,7 @@ from toolchain.cli.console import Result
 from toolchain.tables import Table
 
 if TYPE_CHECKING:
-    from toolchain.models.inspection import Inspection
-    from toolchain.tensors import TensorSpec
+    from toolchain.models.inspection import Inspection, Output
 
 
 @click.group("model", cls=helptext.Group)
@@ -66,10 +65,12 @@ def _table(found: Inspection) -> Table:
     return Table(rows)
 
 
-def _open(spec: TensorSpec) -> str:
-    """Describe an output; shape inference leaves a size 0 that depends on the data."""
-    sizes = "x".join(str(size or "?") for size in spec.shape) or "scalar"
-    return f"{spec.name} {sizes} {spec.dtype}"
+def _open(output: Output) -> str:
+    """Describe an output; a size of 0 depends on the data."""
+    if output.shape is None:
+        return f"{output.name} of unknown shape {output.dtype}"
+    sizes = "x".join(str(size or "?") for size in output.shape) or "scalar"
+    return f"{output.name} {sizes} {output.dtype}"
 
 
 def _counted(operators: Mapping[str, int]) -> str:

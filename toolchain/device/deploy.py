@@ -29,7 +29,7 @@ from toolchain.native import elf
 from toolchain.native.programs import Program
 from toolchain.rankings import Ranking
 from toolchain.shell import Shell
-from toolchain.tensors import Difference, Tensors
+from toolchain.tensors import Difference, Tensors, Tolerance
 from toolchain.versions import abi
 
 if TYPE_CHECKING:
@@ -90,14 +90,14 @@ class Samples:
         inputs: Inputs by name.
         expected: Reference outputs by name, or None if there is no reference.
         runtime: What computed the reference.
-        tolerance: The reference's own limit for the relative difference, if it has one.
+        tolerance: The reference's own limits for the relative difference, if it has some.
         rankings: Which outputs have rows in an order of scores.
     """
 
     inputs: Tensors
     expected: Tensors | None
     runtime: str = ""
-    tolerance: float | None = None
+    tolerance: Tolerance | None = None
     rankings: tuple[Ranking, ...] = ()
 
 
@@ -352,6 +352,8 @@ def check_outputs(run: Run, samples: Samples, manifest: Manifest, tolerance: flo
     limit = samples.tolerance if tolerance is None else tolerance
     outputs = tensors.cut(run.outputs, manifest.outputs)
     difference = rankings.compare(outputs, samples.expected, samples.rankings, limit)
+    if tolerance is not None:
+        difference = tensors.as_option(difference)
     if not difference.ok:
         raise OutputError(
             f"the device's outputs differ from the reference for {manifest.name}",

@@ -127,7 +127,7 @@ def _values(update: Update, places: Mapping[str, Place], before: int) -> str:
         "root": board.root,
         "keep": board.keep,
         "threads": board.threads,
-        "tolerance": "" if update.tolerance is None else repr(update.tolerance),
+        "tolerance": "",
         "blobs": " ".join(described[digest] for digest in update.shipment.blobs),
         "expected": " ".join(described[digest] for digest in expected),
         "application": printable(update.application.name) if update.application else "",

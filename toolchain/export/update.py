@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolchain import files, temporary, tensors
+from toolchain import files, temporary
 from toolchain.board import Board
-from toolchain.bundle import Bundle
+from toolchain.bundle import Bundle, save_expected
 from toolchain.device import deploy
 from toolchain.device.shipment import Shipment
 from toolchain.native import elf
@@ -31,8 +31,7 @@ class Update:
         board: The board type it was built for, which says where the store is and what stays in it.
         program: The runner.
         shipment: The blobs, and the folders that are made of them; the same as those of a deploy.
-        expected: Path and digest of the outputs that the trial run is to give; None without a reference.
-        tolerance: The reference's own limit for the relative difference, if it has one.
+        expected: Path and digest of what the outputs of the trial run are compared with; None without a reference.
         application: What runs releases on the devices that the update is for; None if an update only switches.
     """
 
@@ -41,7 +40,6 @@ class Update:
     program: Program
     shipment: Shipment
     expected: tuple[Path, str] | None
-    tolerance: float | None
     application: Application | None = None
 
     @property
@@ -81,6 +79,6 @@ def prepared(
         shipment = Shipment.of_run(program, samples.inputs, work).with_release(bundle, work)
         expected = None
         if samples.expected is not None:
-            tensors.save(work / _EXPECTED, samples.expected)
+            save_expected(work / _EXPECTED, samples.expected, samples.tolerance, samples.rankings)
             expected = (work / _EXPECTED, files.sha256_file(work / _EXPECTED))
-        yield Update(bundle, board, program, shipment, expected, samples.tolerance, application)
+        yield Update(bundle, board, program, shipment, expected, application)

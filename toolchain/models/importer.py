@@ -79,7 +79,9 @@ def import_model(source: SourceModel) -> ImportedModel:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), converters.registered() as imported:
             warnings.simplefilter("ignore")
             folded = batchnorm.fold(proto)
-            module = origins.marked(from_onnx(folded), folded.graph.node, imported.values)
+            with converters.blocks_ended():
+                module = from_onnx(folded)
+            module = origins.marked(module, folded.graph.node, imported.values)
     except InputError:
         raise
     except Exception as fault:  # the converters raise whatever they trip over, of any class

@@ -20,7 +20,7 @@ from toolchain.models import branches, reads
 from toolchain.models.ort import FAULTS, onnxruntime
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.rankings import Ranking
-from toolchain.tensors import TOLERANCE, Tensors
+from toolchain.tensors import TOLERANCE, Tensors, Tolerance
 
 _SUPPRESSION = "NonMaxSuppression"
 _ORDERING = frozenset({"TopK", "ArgMax", "ArgMin", _SUPPRESSION})
@@ -39,7 +39,7 @@ _PAGES_OF_ONE = 2  # of an ArgMax, where three equal ones are rare, and images m
 _BEHIND = 4
 
 
-def rankings(source: SourceModel, fed: Tensors, tolerance: float | None) -> tuple[Ranking, ...]:
+def rankings(source: SourceModel, fed: Tensors, tolerance: Tolerance | None) -> tuple[Ranking, ...]:
     """Find which outputs have rows in an order of scores.
 
     Args:
@@ -55,9 +55,15 @@ def rankings(source: SourceModel, fed: Tensors, tolerance: float | None) -> tupl
         nodes = _ordering_nodes(source.proto)
         if not nodes or len(nodes) > _MOST_NODES:
             return ()
-        return _found(_Replay(source, fed, nodes), TOLERANCE["float32"] if tolerance is None else tolerance)
+        return _found(_Replay(source, fed, nodes), _widest(tolerance))
     except FAULTS:
         return ()  # a choice that the model does not make itself may be one that it cannot go on with
+
+
+def _widest(tolerance: Tolerance | None) -> float:
+    if isinstance(tolerance, Mapping):
+        return max([TOLERANCE["float32"], *(limit.value for limit in tolerance.values())])
+    return TOLERANCE["float32"] if tolerance is None else tolerance
 
 
 def _without_branches(source: SourceModel, fed: Tensors) -> SourceModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,13 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from toolchain import rankings
 from toolchain.errors import InputError
 from toolchain.models.ort import onnxruntime
 from toolchain.models.simplify import dynamic_lstm
 from toolchain.models.source import SourceModel, as_declared
-from toolchain.tensors import LARGEST_TOLERANCE, TOLERANCE, Tensors, compare
+from toolchain.rankings import Ranking
+from toolchain.tensors import LARGEST_TOLERANCE, ROUNDING, TOLERANCE, Limit, Tensors
 
 Opened = Callable[[Tensors], dict[str, NDArray[Any]]]
 """A model that is open: takes inputs by name, and returns outputs by name."""
@@ -107,42 +109,61 @@ def _rounds_data(node: onnx.NodeProto) -> bool:
     return any(one.name == _ACCURACY and one.i == _OF_8_BITS for one in node.attribute)
 
 
-def widened(
-    source: SourceModel, inputs: Tensors, outputs: Tensors, literal: Opened | None = None, near: Opened | None = None
-) -> float | None:
-    """Return the limit for a model whose results depend on the order in which its sums are added up, or rounded.
+def limits(
+    source: SourceModel,
+    inputs: Tensors,
+    outputs: Tensors,
+    order: Sequence[Ranking] = (),
+    opened_as: tuple[Opened, Opened] | None = None,
+) -> dict[str, Limit]:
+    """Return the limits of outputs that depend on the order in which sums are added up, or rounded.
 
-    Such a network amplifies rounding: with the inputs at hand, ONNX Runtime itself gets other results without its
+    Such an output amplifies rounding: with the inputs at hand, ONNX Runtime itself gets another one without its
     optimizations, or with weights and inputs that differ in their last bit. No other program can come nearer than that.
 
     Args:
         source: The model.
         inputs: What it was run with.
         outputs: What `run` returned with optimizations.
-        literal: The model, opened to the letter, where many inputs make it worth keeping.
-        near: The model as `opened_near` returns it, likewise.
+        order: Which outputs have rows in an order of scores, which may be another one.
+        opened_as: The model, opened to the letter, and as `opened_near` returns it, where many inputs make it worth
+            keeping them.
 
     Returns:
-        A multiple of the reference's own difference, or of a quantized model its sum with the usual limit; None if
-        that difference is far below the usual limit.
+        By output: a multiple of the reference's own difference, or of a quantized model its sum with the usual limit.
+        An output whose difference is far below the usual limit has none.
     """
-    exact = literal(inputs) if literal else run(source, inputs, to_the_letter=True)
-    own = compare(exact, outputs).max_rel
+    literal = opened_as[0] if opened_as else opened(source, to_the_letter=True)
+    own = _moved(literal(inputs), outputs, order)
     if _is_quantized(source):
         usual = _QUANTIZED_TOLERANCE
-        return None if 2 * own <= usual else min(own + usual, LARGEST_TOLERANCE)
-    own = max(own, _conditioned((near or opened_near(source))(inputs), outputs))
-    return None if _MARGIN * own <= TOLERANCE["float32"] else min(_MARGIN * own, _QUANTIZED_TOLERANCE)
+        wider = {name: min(value + usual, LARGEST_TOLERANCE) for name, value in own.items() if 2 * value > usual}
+    else:
+        ordered = {name for ranking in order for name in ranking.names}
+        own = {name: value for name, value in own.items() if value <= _QUANTIZED_TOLERANCE or name not in ordered}
+        near = opened_as[1] if opened_as else opened_near(source)
+        for name, value in _moved(near(inputs), outputs, order).items():
+            own[name] = max(own.get(name, 0.0), value if value <= _QUANTIZED_TOLERANCE else 0.0)
+        wider = {
+            name: min(_MARGIN * value, _QUANTIZED_TOLERANCE)
+            for name, value in own.items()
+            if _MARGIN * value > TOLERANCE["float32"]
+        }
+    return {name: Limit(wider[name], ROUNDING) for name in outputs if name in wider}
 
 
-def _conditioned(near: Tensors, outputs: Tensors) -> float:
-    """Return how far outputs move when the last bits of weights and inputs do.
+def _moved(other: Tensors, outputs: Tensors, order: Sequence[Ranking]) -> dict[str, float]:
+    """Return how far outputs have moved, but for rows that are in another order.
 
-    An output that moves further than any limit is a choice (the order of scores, a class), and no measure of rounding.
+    Where last bits change, one that moved further than any limit is a choice (which results there are, a class), and no
+    measure of rounding.
     """
-    alike = [name for name, value in outputs.items() if value.shape == near[name].shape and value.dtype.kind == "f"]
-    apart = [compare({name: near[name]}, {name: outputs[name]}).max_rel for name in alike]
-    return max((value for value in apart if value <= _QUANTIZED_TOLERANCE), default=0.0)
+    alike = [name for name, value in outputs.items() if value.shape == other[name].shape and value.dtype.kind == "f"]
+    whole = [ranking for ranking in order if set(ranking.names) <= {*alike}]
+    if not alike:
+        return {}
+    found = rankings.compare({name: other[name] for name in alike}, {name: outputs[name] for name in alike}, whole)
+    return {one.name: one.max_rel for one in found.outputs if np.isfinite(one.max_rel)}
 
 
 def name(*, to_the_letter: bool = False) -> str:

@@ -156,9 +156,8 @@ class Pipeline:
                 f"and differs by {own:.1e} from the same weights in floats"
             )
         if found.amplified:
-            self.request.tell(
-                f"these inputs amplify rounding, in the reference too: the limit is {found.tolerance:.0e}"
-            )
+            named = ", ".join(f"{output} {limit.value:.0e}" for output, limit in found.amplified.items())
+            self.request.tell(f"these inputs amplify rounding, in the reference too: the limit of {named}")
         drawn = None
         if self.samples > 1:
             drawn = expecting.of_random(self.request.model.given.seed, self.samples, self.request.tell)

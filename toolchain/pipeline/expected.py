@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,7 @@ from toolchain.models.reference import Opened
 from toolchain.models.source import SourceModel
 from toolchain.progress import Step
 from toolchain.rankings import Ranking
-from toolchain.tensors import Tensors
+from toolchain.tensors import MODEL, ROUNDING, Limit, Tensors, Tolerance
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,19 @@ class Expected:
 
     Attributes:
         outputs: By name.
-        tolerance: Limit for the relative difference; None for the dtype's own.
-        amplified: Whether these inputs amplify rounding, so that the limit is a wider one.
+        tolerance: Limits for the relative difference; None for the dtype's own.
         rankings: Which outputs have rows in an order of scores.
     """
 
     outputs: dict[str, NDArray[Any]]
-    tolerance: float | None
-    amplified: bool
+    tolerance: Tolerance | None
     rankings: tuple[Ranking, ...] = ()
+
+    @property
+    def amplified(self) -> dict[str, Limit]:
+        """Outputs for which these inputs amplify rounding, so that their limit is a wider one."""
+        known = self.tolerance if isinstance(self.tolerance, Mapping) else {}
+        return {name: limit for name, limit in known.items() if limit.reason == ROUNDING}
 
 
 @dataclass(frozen=True)
@@ -73,12 +78,14 @@ class Expecting:
         """
         outputs = self._opened(fed)
         usual = reference.tolerance(self.source, float16=self.float16)
-        wider = None
-        if not (self.to_the_letter or self.float16):
-            wider = reference.widened(self.source, fed, outputs, self._literal, self._near)
-        limit = wider or usual
-        rankings = ranked.rankings(self.source, fed, limit)
-        return Expected(outputs, limit, amplified=wider is not None, rankings=rankings)
+        order = ranked.rankings(self.source, fed, usual)
+        if self.to_the_letter or self.float16:
+            return Expected(outputs, usual, order)
+        wider = reference.limits(self.source, fed, outputs, order, (self._literal, self._near))
+        if not wider:
+            return Expected(outputs, usual, order)
+        tolerance = ({} if usual is None else {name: Limit(usual, MODEL) for name in outputs}) | wider
+        return Expected(outputs, tolerance, ranked.rankings(self.source, fed, tolerance))
 
     def of_random(self, seed: int, count: int, tell: Tell) -> Drawn:
         """Run the model on inputs that are drawn, with this seed and those that follow it.

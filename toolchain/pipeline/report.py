@@ -21,7 +21,7 @@ from toolchain.failure import encoded
 from toolchain.models.inputs import Guess
 from toolchain.progress import size_text
 from toolchain.tables import Table, plain
-from toolchain.tensors import Difference
+from toolchain.tensors import ROUNDING, Difference, OutputDifference
 
 SCHEMA_VERSION = 1
 
@@ -118,7 +118,11 @@ class Report:
     def _outputs(self) -> dict[str, Any]:
         if self.difference is None:
             return {"reference": None, "max_abs_diff": None, "max_rel_diff": None, "tolerance": None, "ok": None}
-        return {"reference": self.reference, **_difference(self.difference)}
+        each = [_output(one) for one in self.difference.outputs]
+        return {"reference": self.reference, **_difference(self.difference), "each": each}
+
+
+_FEW = 3  # outputs of which a line says something
 
 
 def _difference(found: Difference) -> dict[str, Any]:
@@ -129,6 +133,17 @@ def _difference(found: Difference) -> dict[str, Any]:
         "tolerance": _finite(found.tolerance),
         "ok": found.ok,
         "reordered": list(found.reordered),
+    }
+
+
+def _output(found: OutputDifference) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "max_abs_diff": _finite(found.max_abs),
+        "max_rel_diff": _finite(found.max_rel),
+        "tolerance": _finite(found.limit.value),
+        "reason": found.limit.reason,
+        "ok": found.ok,
     }
 
 
@@ -210,9 +225,13 @@ def outputs_text(report: Report) -> str:
     verdict = "match" if report.difference.ok else "DIFFER FROM"
     names = ", ".join(report.difference.reordered)
     order = f"; rows of {names} with nearly equal scores are in another order" if names else ""
+    wider = [one for one in report.difference.outputs if one.limit.reason == ROUNDING]
+    limits = "".join(
+        f"; limit of {one.name} {one.limit.value:.0e}: these inputs amplify rounding" for one in wider[:_FEW]
+    )
     return (
         f"{verdict} {report.reference}, largest relative difference {report.difference.max_rel:.1e}"
-        f" (limit {report.difference.tolerance:.0e}){order}"
+        f" (limit {report.difference.tolerance:.0e}){order}{limits}"
     )
 
 

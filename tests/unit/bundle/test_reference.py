@@ -10,8 +10,9 @@ import pytest
 
 from tests.support import bundles
 from toolchain import bundle, tensors
+from toolchain.bundle.drawn import Drawn, Sample
 from toolchain.errors import VerificationError
-from toolchain.tensors import LARGEST_TOLERANCE, Bound, TensorSpec
+from toolchain.tensors import LARGEST_TOLERANCE, MODEL, ROUNDING, Bound, Limit, TensorSpec
 
 X, BOXES = TensorSpec("x", (2, 3), "float32"), TensorSpec("boxes", (5, 4), "float32", Bound(0, "count"))
 COUNT = TensorSpec("count", (), "int64")
@@ -114,3 +115,28 @@ def test_a_reference_beside_a_bundle_that_was_built_without_is_refused(tiny, tmp
     (other.folder / bundle.REFERENCE).write_bytes(tiny.reference.read_bytes())
     with pytest.raises(VerificationError, match="not the one that the bundle was built with"):
         bundle.load(other.folder)
+
+
+def test_limits_of_outputs_are_kept(tmp_path):
+    limits = {"y": Limit(1e-2, ROUNDING), "z": Limit(LARGEST_TOLERANCE, MODEL)}
+    sample = Sample("0" * 64, limits)
+    drawn = Drawn(7, (sample,), ({"y": np.ones(2)},))
+    bundle.Reference("", {"x": np.ones(1)}, {"y": np.ones(2)}, limits, drawn).save(tmp_path)
+    found = bundle.Reference.read(tmp_path / bundle.REFERENCE)
+    assert (found.tolerance, found.drawn.samples) == (limits, (sample,))
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        '{"value": 0.2, "reason": "rounding"}',
+        '{"value": 0, "reason": "rounding"}',
+        '{"value": NaN, "reason": "rounding"}',
+        '{"value": 0.1, "reason": "because"}',
+        '{"value": 0.1}',
+        "0.1",
+    ],
+)
+def test_a_limit_that_no_build_writes_is_refused(tmp_path, limit):
+    with pytest.raises(VerificationError, match="limits in an unknown form"):
+        bundle.Reference.read(noted(tmp_path, limits=f'{{"y": {limit}}}'))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -106,3 +107,13 @@ def test_outputs_that_no_bundle_can_describe():
 def test_a_data_dependent_output_has_a_bound():
     result, count = importer.import_model(load("data-dependent-output")).outputs
     assert result.bound == Bound(1, count.name)
+
+
+def test_a_refusal_leaves_no_open_block_behind(tmp_path, capfd):
+    """TVM would warn on stderr when its builder is destroyed, long after the error."""
+    nodes = [node("Relu", ["x"], ["r"]), node("Unique", ["r"], ["z"])]
+    proto = nets.model(nodes, [value("x", (1, 4))], [value("z", None)])
+    with pytest.raises(InputError, match="Unique"):
+        importer.import_model(model.load(nets.save(proto, tmp_path)))
+    gc.collect()
+    assert "BlockBuilder" not in capfd.readouterr().err

@@ -37,7 +37,7 @@ def test_inspection_of_a_net_made_by_hand(tmp_path):
         name="hand",
         opset=19,
         inputs=(IMAGE,),
-        outputs=(TensorSpec("y", (1, 10), "float32"),),
+        outputs=(inspection.Output("y", (1, 10), "float32"),),
         parameters=500 * 27 + 500 + 180_000,
         gflops=round(2 * (500 * 36 * 27 + 18000 * 10) / 1e9, 4),
         operators={"Conv": 1, "Gemm": 1, "Relu": 1, "Reshape": 1},
@@ -62,5 +62,18 @@ def test_inspection_of_the_zoo():
 
 def test_work_of_an_unknown_shape_is_unknown():
     found = inspection.inspect(load("data-dependent-output"))
-    assert found.outputs == (TensorSpec("y", (2, 0), "int64"),)
+    assert found.outputs == (inspection.Output("y", (2, 0), "int64"),)
     assert found.gflops == 0
+
+
+def test_the_shapes_of_outputs_that_shape_inference_does_not_know():
+    found = inspection.inspect(model.load(str(paths.DATA / "ml" / "sk-forest-two-classes.onnx")))
+    assert [(one.name, one.shape) for one in found.outputs] == [("output_label", (1,)), ("output_probability", (1, 2))]
+
+
+def test_an_output_of_no_known_shape(tmp_path):
+    nodes = [node("Foreign", ["x"], ["y"], domain="com.example")]
+    proto = nets.model(nodes, [value("x", (1, 4))], [value("y", None)])
+    proto.opset_import.add(domain="com.example", version=1)
+    (found,) = inspection.inspect(model.load(nets.save(proto, tmp_path))).outputs
+    assert found.shape is None

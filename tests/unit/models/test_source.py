@@ -246,7 +246,7 @@ def test_inferred_shapes_of_the_open_model_are_forgotten(tmp_path):
     proto = nets.model(nodes, [value("x", ("n", 3))], [value("y", ("n", 3))])
     proto = onnx.shape_inference.infer_shapes(proto)
     source = model.load(nets.save(proto, tmp_path), {"x": (4, 3)})
-    assert inspection.inspect(source).outputs == (TensorSpec("y", (4, 3), "float32"),)
+    assert inspection.inspect(source).outputs == (inspection.Output("y", (4, 3), "float32"),)
 
 
 @pytest.mark.parametrize("name", ["weights-among-inputs", "float16"])

@@ -23,18 +23,19 @@ def test_outputs_and_limit_of_one(source):
     fed = inputs.random(source.inputs, 0)
     found = Expecting(source, to_the_letter=False, float16=False).of(fed)
     assert np.array_equal(found.outputs["y"], reference.run(source, fed)["y"])
-    assert (found.tolerance, found.amplified) == (None, False)
+    assert (found.tolerance, found.amplified) == (None, {})
 
 
 def test_half_precision_has_its_own_limit(source):
     found = Expecting(source, to_the_letter=False, float16=True).of(inputs.random(source.inputs, 0))
-    assert (found.tolerance, found.amplified) == (2e-2, False)
+    assert (found.tolerance, found.amplified) == (2e-2, {})
 
 
 def test_inputs_that_amplify_rounding_are_told(source, monkeypatch):
-    monkeypatch.setattr(reference, "widened", lambda *_: 0.03)
+    limits = {"y": tensors.Limit(0.03, tensors.ROUNDING)}
+    monkeypatch.setattr(reference, "limits", lambda *_: limits)
     found = Expecting(source, to_the_letter=False, float16=False).of(inputs.random(source.inputs, 0))
-    assert (found.tolerance, found.amplified) == (0.03, True)
+    assert (found.tolerance, found.amplified) == (limits, limits)
 
 
 def test_random_samples(source):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support import junit
-from toolchain import files
+from toolchain import files, tensors
 from toolchain.bundle.manifest import HalfOutput, InHalf, Modelled
 from toolchain.device import bench
 from toolchain.device.application import Started
@@ -27,7 +27,7 @@ from toolchain.models.inputs import Guess
 from toolchain.pipeline import report
 from toolchain.pipeline.pages import measured
 from toolchain.pipeline.report import Report
-from toolchain.tensors import Difference
+from toolchain.tensors import ROUNDING, Difference, Limit
 
 FACTS = DeviceFacts(
     machine="aarch64", kernel="Linux 6.1.0", glibc="2.36", cpu="Cortex-A53", cpu_features=("fp",), cpus=4,
@@ -118,6 +118,18 @@ def test_an_application(restarted, text):
     assert f"application  detector.service, {text}" in report.table(found)
 
 
+def test_each_output_has_its_limit_and_the_reason_for_it():
+    outputs = {"boxes": np.ones(4, np.float32), "scores": np.ones(4, np.float32)}
+    got = {"boxes": outputs["boxes"] + np.float32(2e-3), "scores": outputs["scores"]}
+    found = made(difference=tensors.compare(got, outputs, {"boxes": Limit(1e-2, ROUNDING)}))
+    each = {one.pop("name"): one for one in parsed(found)["outputs"]["each"]}
+    assert (each["boxes"]["tolerance"], each["boxes"]["reason"], each["boxes"]["ok"]) == (1e-2, "rounding", True)
+    assert each["boxes"]["max_rel_diff"] == pytest.approx(2e-3, rel=1e-3)
+    assert (each["scores"]["tolerance"], each["scores"]["reason"]) == (1e-4, "type")
+    assert "limit of boxes 1e-02: these inputs amplify rounding" in report.table(found)
+    assert "limit of scores" not in report.table(found)
+
+
 def test_document():
     found = parsed(made(warnings=("hot",), top=(Guess(7, "cat", 0.5),)))
     assert found["schema_version"] == 1
@@ -129,7 +141,7 @@ def test_document():
     }  # fmt: skip
     assert found["outputs"] == {
         "reference": "onnxruntime 1.22", "max_abs_diff": 1e-6, "max_rel_diff": 2e-6, "tolerance": 1e-4, "ok": True,
-        "reordered": [],
+        "reordered": [], "each": [],
     }  # fmt: skip
     assert found["transfer"] == {
         "bytes_sent": 2048, "bytes_received": 100, "blobs_sent": 3, "blobs_skipped": 4, "seconds": 0.25,

@@ -18,7 +18,7 @@ from tvm import relax
 
 from toolchain.models.converters.node import Node
 
-__all__ = ["UPSTREAM", "Converter", "Node", "as_operator", "converter", "names", "registered"]
+__all__ = ["UPSTREAM", "Converter", "Node", "as_operator", "blocks_ended", "converter", "names", "registered"]
 
 Converter = Callable[[Node], Any]
 
@@ -101,6 +101,25 @@ def registered() -> Iterator[Imported]:
         yield imported
     finally:
         frontend._get_convert_map = theirs  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def blocks_ended() -> Iterator[None]:
+    """End what a function's builder has begun where an error leaves it: TVM does not, and warns on stderr later."""
+    scope: Any = importlib.import_module("tvm.relax.block_builder").FunctionScope
+    upstream = scope.__exit__
+
+    def ended(self: Any, kind: Any, fault: Any, trace: Any) -> Any:
+        if kind is not None and not self._is_emit_func_output_called:
+            self._bb._end_block()  # noqa: SLF001 - as above
+            self._bb.end_scope()
+        return upstream(self, kind, fault, trace)
+
+    scope.__exit__ = ended
+    try:
+        yield
+    finally:
+        scope.__exit__ = upstream
 
 
 def as_operator(  # noqa: PLR0913 - what a node has

@@ -11,7 +11,7 @@ from toolchain.pipeline import report as reports
 from toolchain.pipeline.built import half_part
 from toolchain.pipeline.pages import common
 from toolchain.pipeline.report import Report
-from toolchain.tensors import Difference
+from toolchain.tensors import ROUNDING, Difference
 
 _FIRST_RUNS = 10
 _RAILS_HEAD = ("Rail", "Idle (W)", "Running (W)", "Counted")
@@ -86,7 +86,11 @@ def _difference(found: Difference | None) -> list[tuple[str, str]]:
         ("largest relative difference", found.max_rel),
         ("limit of the relative difference", found.tolerance),
     )
-    return [(name, f"{value:.4g}") for name, value in values]
+    wider = [one for one in found.outputs if one.limit.reason == ROUNDING]
+    return [
+        *((name, f"{value:.4g}") for name, value in values),
+        *((f"limit of {one.name}", f"{one.limit.value:.4g}: these inputs amplify rounding") for one in wider),
+    ]
 
 
 def _top(report: Report) -> list[page.Part]:

@@ -9,14 +9,16 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <set>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "../model/dtype.h"
 #include "../model/fault.h"
-#include "../model/host_tensor.h"
 #include "../model/safetensors.h"
+#include "elements.h"
+#include "ranked.h"
 
 namespace runner {
 namespace {
@@ -32,27 +34,6 @@ using edge::Manifest;
 using edge::SafetensorsFile;
 
 using Real = long double;  // float64 rounds 64-bit integers
-using Shape = std::vector<int64_t>;
-
-// The elements of a tensor, one after the other.
-struct Elements {
-  const DType* dtype;
-  Shape shape;
-  std::string bytes;
-
-  template <typename T>
-  T At(size_t index) const {
-    T value;
-    memcpy(&value, bytes.data() + index * sizeof(T), sizeof(T));
-    return value;
-  }
-};
-
-Elements ElementsOf(const tvm::ffi::Tensor& tensor) {
-  const Shape shape(tensor.shape().begin(), tensor.shape().end());
-  return {edge::FindDLDType(tensor.dtype()), shape,
-          std::string(edge::DataOf(tensor), edge::SizeOf(tensor))};
-}
 
 // --- outputs whose size depends on the data -------------------------------------------------------
 
@@ -150,15 +131,6 @@ Difference CompareAs(const Elements& got, const Elements& wanted, double limit) 
   return {static_cast<double>(distance), relative, limit, relative <= limit};
 }
 
-// A float16 as a float, which holds all of them.
-float Widened(uint16_t half) {
-  const int exponent = half >> 10 & 31, fraction = half & 1023;
-  float value = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
-                              : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
-  if (exponent == 31) value = fraction ? std::nanf("") : std::numeric_limits<float>::infinity();
-  return half & 0x8000 ? -value : value;
-}
-
 template <typename To, typename From, typename Convert>
 Elements Converted(const Elements& from, Convert convert) {
   Elements to{from.dtype, from.shape, ""};
@@ -210,11 +182,58 @@ double ParseTolerance(const std::string& text) {
   return value;
 }
 
-std::map<std::string, Elements> LoadExpected(const std::string& path) {
+// What the outputs are compared with.
+struct Expected {
+  std::map<std::string, Elements> outputs;
+  std::map<std::string, double> limits;  // without one, that of the type
+  std::vector<Ranking> rankings;
+};
+
+const std::string kOutput = "output.", kLimit = "limit.", kRanking = "ranking.";
+
+bool Begins(const std::string& text, const std::string& prefix) {
+  return text.compare(0, prefix.size(), prefix) == 0;
+}
+
+// Whether the names are those that the host writes for an update: a plain file has the outputs' own.
+bool IsFromHost(const Manifest& manifest, const std::map<std::string, Elements>& tensors) {
+  std::set<std::string> named, wanted, counts;
+  for (const auto& [name, value] : tensors) {
+    if (Begins(name, kOutput)) {
+      named.insert(name.substr(kOutput.size()));
+    } else if (!Begins(name, kLimit) && !Begins(name, kRanking)) {
+      return false;
+    }
+  }
+  for (const auto& [name, bound] : BoundsOf(manifest)) counts.insert(bound.count);
+  for (const edge::TensorSpec& spec : manifest.outputs) {
+    if (counts.count(spec.name) == 0) wanted.insert(spec.name);
+  }
+  return named == wanted;
+}
+
+double OneNumber(const Elements& tensor, const std::string& name, const std::string& path) {
+  const std::vector<double> numbers = Doubles(tensor);
+  if (numbers.size() != 1 || !(numbers[0] >= 0)) throw Fault(kExitInput, name + " is not a valid limit", path);
+  return numbers[0];
+}
+
+Expected LoadExpected(const Manifest& manifest, const std::string& path) {
   const SafetensorsFile file(path);
-  std::map<std::string, Elements> expected;
-  for (const auto& [name, entry] : file.entries()) expected[name] = ElementsOf(file.Load(name));
-  if (expected.empty()) throw Fault(kExitInput, "has no tensors", path);
+  std::map<std::string, Elements> tensors;
+  for (const auto& [name, entry] : file.entries()) tensors[name] = ElementsOf(file.Load(name));
+  if (tensors.empty()) throw Fault(kExitInput, "has no tensors", path);
+  if (!IsFromHost(manifest, tensors)) return {tensors, {}, {}};
+  Expected expected;
+  std::map<std::string, Elements> ranked;
+  for (const auto& [name, value] : tensors) {
+    if (Begins(name, kOutput)) expected.outputs[name.substr(kOutput.size())] = value;
+    if (Begins(name, kRanking)) ranked[name.substr(kRanking.size())] = value;
+    if (Begins(name, kLimit)) {
+      expected.limits[name.substr(kLimit.size())] = OneNumber(value, name, path);
+    }
+  }
+  expected.rankings = ReadRankings(ranked, expected.outputs, path);
   return expected;
 }
 
@@ -236,29 +255,48 @@ std::string Number(double value, const char* format) {
   return text;
 }
 
+// Of outputs beyond their limits, the one that is furthest off; otherwise of all.
+Difference CompareAll(const std::map<std::string, Elements>& got,
+                      const std::map<std::string, Elements>& wanted,
+                      const std::map<std::string, double>& limits) {
+  Difference worst{0, -1, 0, true};
+  for (const auto& [name, elements] : wanted) {
+    const Difference one = CompareOne(Alike(got, name, elements), elements, limits.at(name));
+    const bool ok = worst.ok && one.ok;
+    const double max_abs = std::max(worst.max_abs, one.max_abs);
+    const bool is_worse = one.ok == worst.ok ? one.max_rel > worst.max_rel : !one.ok;
+    if (is_worse) worst = one;
+    worst.ok = ok;
+    worst.max_abs = max_abs;
+  }
+  return worst;
+}
+
 }  // namespace
 
 Difference Compare(const Manifest& manifest, const NamedTensors& outputs,
                    const std::string& expected, const std::string& tolerance) {
   const double limit = tolerance.empty() ? -1 : ParseTolerance(tolerance);
-  const std::map<std::string, Elements> wanted = LoadExpected(expected);
+  const Expected wanted = LoadExpected(manifest, expected);
   const std::map<std::string, Elements> got = CutOutputs(manifest, outputs);
-  if (got.size() != wanted.size()) {
-    throw Fault(kExitDifferent, std::to_string(wanted.size()) + " outputs are expected, not " +
-                                    std::to_string(got.size()));
+  if (got.size() != wanted.outputs.size()) {
+    throw Fault(kExitDifferent, std::to_string(wanted.outputs.size()) +
+                                    " outputs are expected, not " + std::to_string(got.size()));
   }
-  Difference worst{0, -1, 0, true};
-  for (const auto& [name, elements] : wanted) {
-    const double usual = UsualTolerance(*elements.dtype);
-    const Difference one =
-        CompareOne(Alike(got, name, elements), elements, limit < 0 ? usual : limit);
-    const bool ok = worst.ok && one.ok;
-    const double max_abs = std::max(worst.max_abs, one.max_abs);
-    if (one.max_rel > worst.max_rel) worst = one;
-    worst.ok = ok;
-    worst.max_abs = max_abs;
+  std::map<std::string, double> limits;
+  for (const auto& [name, elements] : wanted.outputs) {
+    const auto own = wanted.limits.find(name);
+    limits[name] = limit >= 0                      ? limit
+                   : own != wanted.limits.end() ? own->second
+                                                : UsualTolerance(*elements.dtype);
   }
-  return worst;
+  const Difference found = CompareAll(got, wanted.outputs, limits);
+  if (found.ok || wanted.rankings.empty()) return found;
+  std::map<std::string, Elements> arranged = wanted.outputs;
+  for (const Ranking& ranking : wanted.rankings) {
+    Arrange(got, ranking, limits, limit >= 0 ? limit : ranking.limit, &arranged);
+  }
+  return CompareAll(got, arranged, limits);
 }
 
 void CheckExpected(const Manifest& manifest, const NamedTensors& outputs,
