@@ -120,7 +120,7 @@ def test_a_command_that_a_signal_ended(tmp_path):
 
 def test_a_channel_that_the_server_closed_under_a_command(tmp_path):
     """A server may end a channel that carries nothing for a while."""
-    with sshd.running(tmp_path / "sshd", options="ChannelTimeout session:command=1") as server:
+    with sshd.running(tmp_path / "sshd", options="ChannelTimeout session:command=3") as server:
         options = SshOptions(config_file=server.config, agent=False)
         with (
             open_shell("board", config=options) as shell,
