@@ -2,9 +2,9 @@
 
     python -m tests.support.judged
 
-reads one JSON object a line from standard input, `{"model": PATH, "inputs": safetensors file or ""}`, and writes a
-verdict a line. `benchmarks/suites.py` starts it, so that a model that ends the process or takes too long ends nothing
-else.
+reads one JSON object a line from standard input, `{"model": PATH, "inputs": PATH}`, where the inputs are a safetensors
+file or empty, and writes a verdict a line. `benchmarks/suites.py` starts it, so that a model that ends the process or
+takes too long ends nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from toolchain.native import programs
 from toolchain.native.programs import Program
 from toolchain.pipeline.expected import Expected, Expecting
 from toolchain.shell import LocalShell
-from toolchain.tensors import Difference, Tensors
+from toolchain.tensors import Difference, Tensors, TensorSpec
 
 Array = NDArray[Any]
 
@@ -62,7 +62,7 @@ def judge(path: Path, given: Mapping[str, Array], native: Board, program: Progra
     """Build a model, run it and compare, with inputs that are given or else drawn."""
     try:
         read = source.load(str(path), _shapes(path, given))
-        fed = {spec.name: given[spec.name] for spec in read.inputs} if given else inputs.make(_RANDOM, read.inputs)
+        fed = _fed(given, read.inputs)
         imported = importer.import_model(read)
     except InputError as fault:
         return Verdict(REFUSED, _text(fault))
@@ -82,6 +82,12 @@ def judge(path: Path, given: Mapping[str, Array], native: Board, program: Progra
 
 
 _RANDOM = inputs.Source()
+
+
+def _fed(given: Mapping[str, Array], specs: Sequence[TensorSpec]) -> Tensors:
+    """Return the inputs that a suite gives, or others where those are none for the model."""
+    own = {spec.name: given[spec.name] for spec in specs if spec.name in given}
+    return inputs.random(specs, 0) if tensors.check_signature(own, specs) else own
 
 
 class _NoReferenceError(Exception):
