@@ -214,7 +214,7 @@ def _difference(got: NDArray[Any], wanted: NDArray[Any], tolerance: float | None
     limit = TOLERANCE.get(str(wanted.dtype), 0.0) if tolerance is None else tolerance
     if wanted.size == 0:
         return Difference(0.0, 0.0, limit, ok=True)
-    wide, wide_wanted = got.astype(np.longdouble), wanted.astype(np.longdouble)  # float64 rounds 64-bit integers
+    wide, wide_wanted = _widened(got), _widened(wanted)
     finite = np.isfinite(wide_wanted)
     alike = np.array_equal(wide[~finite], wide_wanted[~finite], equal_nan=True)  # a logarithm of 0, or a mask
     if not alike or not finite.any() or not np.isfinite(wide[finite]).all():
@@ -224,6 +224,17 @@ def _difference(got: NDArray[Any], wanted: NDArray[Any], tolerance: float | None
     scale = np.max(np.abs(wide_wanted))
     relative = float(distance / scale if scale > 0 else distance)
     return Difference(float(distance), relative, limit, ok=relative <= limit)
+
+
+def _widened(array: NDArray[Any]) -> NDArray[np.longdouble]:
+    """Return numbers in a type that holds 64-bit integers too; the largest floats, which mask as well, as infinite.
+
+    A reference that writes the least number for minus infinity would otherwise be the scale of all differences.
+    """
+    wide = array.astype(np.longdouble)
+    if array.dtype.kind != "f":
+        return wide
+    return np.where(np.abs(wide) >= np.finfo(array.dtype).max, np.copysign(np.inf, wide), wide)
 
 
 def cut(outputs: Tensors, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:

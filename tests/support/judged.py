@@ -47,6 +47,8 @@ RIGHT, REFUSED, UNREFERENCED = "right", "refused", "without a reference"
 WRONG, FAILED = "wrong", "build error"
 KINDS = (RIGHT, REFUSED, UNREFERENCED, WRONG, FAILED)
 _THREADS = 2
+_OPEN = 3
+"""The size of a dimension that a file leaves open, and for which nobody gives an input."""
 _MOST_TEXT = 600
 
 
@@ -120,16 +122,15 @@ def difference(found: Tensors, read: SourceModel, fed: Tensors) -> Difference:
 
 
 def _shapes(path: Path, given: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of given inputs, which a file may leave open."""
-    if not given:
-        return {}
+    """Return shapes for inputs that a file leaves open: those of the given ones, or else of a few elements."""
     graph = onnx.load(path, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
-    return {
-        value.name: given[value.name].shape
-        for value in graph.input
-        if value.name in given and value.name not in weights and _is_open(value)
-    }
+    values = [value for value in graph.input if value.name not in weights and _is_open(value)]
+    return {value.name: given[value.name].shape if value.name in given else _closed(value) for value in values}
+
+
+def _closed(value: onnx.ValueInfoProto) -> tuple[int, ...]:
+    return tuple(dim.dim_value if dim.dim_value > 0 else _OPEN for dim in value.type.tensor_type.shape.dim)
 
 
 def _is_open(value: onnx.ValueInfoProto) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import onnx
 from onnx import numpy_helper, shape_inference
 
@@ -127,10 +128,11 @@ def _draw(spec: TensorSpec, readers: _Readers) -> Draw | None:
             found.append(Draw(draw.low - offset, draw.high - offset))
     if is_integer(spec) and _MASK.search(spec.name):
         found.append(Draw(0, 2))
-    if spec.dtype.startswith("uint"):
-        found = [replace(draw, low=max(draw.low, 0)) for draw in found]
     if not found:
         return None
+    if is_integer(spec):
+        kind = np.iinfo(spec.dtype)
+        found.append(Draw(float(kind.min), float(kind.max)))
     low, high = max(draw.low for draw in found), min(draw.high for draw in found)
     return Draw(float(low), float(high)) if low < high else None
 

@@ -53,6 +53,12 @@ CASES = {
         {**TABLE, "two": np.array(2)},
         Draw(-2, 2),
     ),
+    "bytes that are rows of a longer table": (
+        [node("Cast", ["i"], ["c"], to=TensorProto.INT32), node("Gather", ["long", "c"], ["y"])],
+        [ids(6, dtype="uint8")],
+        {"long": np.ones((300, 2), np.float32)},
+        Draw(0, 255),
+    ),
     "classes of a loss": (
         [node("SoftmaxCrossEntropyLoss", ["x", "i"], ["y"])],
         [value("x", (5, 3)), ids(5)],

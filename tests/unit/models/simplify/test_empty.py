@@ -89,6 +89,13 @@ def test_a_model_whose_inputs_are_all_empty_is_constant(tmp_path):
     assert [spec.shape for spec in importer.import_model(loaded).outputs] == [(2, 4)]
 
 
+def test_a_result_without_elements_is_refused_although_the_file_claims_some(tmp_path):
+    nodes = [node("Slice", ["x", "s", "e", "a", "t"], ["y"])]
+    proto = nets.model(nodes, [value("x", (1, 3))], [value("y", (1, 3))], slice_of(0, 3, -1))
+    with pytest.raises(InputError, match=r"Slice at node 0 'y' has a tensor without elements"):
+        importer.import_model(source.load(nets.save(proto, tmp_path)))
+
+
 def test_what_remains_is_refused_by_node(tmp_path):
     nodes = [
         node("Slice", ["x", "s", "e", "a", "t"], ["n"]),
