@@ -87,10 +87,11 @@ def _closed(model: onnx.ModelProto, given: Any) -> onnx.ModelProto:
     closed.CopyFrom(model)
     known: dict[str, int] = {}
     for value in model.graph.input:
-        for dim, size in zip(value.type.tensor_type.shape.dim, np.shape(given.get(value.name, ())), strict=False):
+        array = given.get(value.name)
+        for dim, size in zip(value.type.tensor_type.shape.dim, () if array is None else np.shape(array), strict=False):
             known[dim.dim_param] = size
     for value in closed.graph.input:
         for dim in value.type.tensor_type.shape.dim:
             if not dim.HasField("dim_value"):
-                dim.dim_value = known.get(dim.dim_param or "", _OPEN)
+                dim.dim_value = known.get(dim.dim_param, _OPEN)
     return closed

@@ -217,8 +217,10 @@ def _difference(got: NDArray[Any], wanted: NDArray[Any], tolerance: float | None
     wide, wide_wanted = _widened(got), _widened(wanted)
     finite = np.isfinite(wide_wanted)
     alike = np.array_equal(wide[~finite], wide_wanted[~finite], equal_nan=True)  # a logarithm of 0, or a mask
-    if not alike or not finite.any() or not np.isfinite(wide[finite]).all():
+    if not alike or not np.isfinite(wanted).any() or not np.isfinite(wide[finite]).all():
         return Difference(math.inf, math.inf, limit, ok=False)
+    if not finite.any():
+        return Difference(0.0, 0.0, limit, ok=True)
     wide, wide_wanted = wide[finite], wide_wanted[finite]
     distance = np.max(np.abs(wide - wide_wanted))
     scale = np.max(np.abs(wide_wanted))

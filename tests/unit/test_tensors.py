@@ -196,6 +196,8 @@ def test_the_least_number_of_a_mask_is_minus_infinity_and_no_scale(dtype):
     assert tensors.compare({"y": np.array([1, -np.inf], dtype)}, wanted).ok
     assert not tensors.compare({"y": np.array([2, least], dtype)}, wanted).ok
     assert not tensors.compare({"y": np.array([1, np.inf], dtype)}, wanted).ok
+    mask = {"y": np.array([least], dtype)}
+    assert tensors.compare(mask, mask).ok
 
 
 def test_empty_output():
