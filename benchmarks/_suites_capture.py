@@ -20,6 +20,10 @@ from toolchain.tensors import DTYPES
 
 _FOLDER = Path(os.environ["SUITES_FOLDER"])
 _LONGEST = 120
+_OPEN = 3
+"""The size of a dimension that a test leaves open."""
+_IR_VERSION = 10
+"""What the tests were written for; onnx writes a newer one today, which ONNX Runtime does not read."""
 _current: list[str] = []
 _numbers: dict[str, int] = {}
 
@@ -28,8 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the stand-ins into each module of tests."""
     for module in {item.module for item in items if isinstance(item, pytest.Function)}:
         for name in ("check_correctness", "run_in_tvm"):
-            setattr(module, name, _stand_in(module, has_opset=True, then=None))
-        module.from_onnx = _stand_in(module, has_opset=False, then=module.from_onnx)
+            setattr(module, name, _stand_in(module, compares=True, then=None))
+        module.from_onnx = _stand_in(module, compares=False, then=module.from_onnx)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -37,18 +41,32 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     _current[:] = [re.sub(r"[^\w.-]+", "_", item.name)[:_LONGEST]]
 
 
-def _stand_in(module: Any, *, has_opset: bool, then: Callable[..., Any] | None) -> Callable[..., Any]:
+def _stand_in(module: Any, *, compares: bool, then: Callable[..., Any] | None) -> Callable[..., Any]:
     """Return what keeps a model, and does what a test needs of its own function: an import, or nothing."""
 
     def keep(model: onnx.ModelProto, *args: Any, **options: Any) -> Any:
-        given = args[0] if args and has_opset else options.get("inputs")
-        if has_opset:
-            model.ir_version = options.get("ir_version", 8) or model.ir_version
-            model.opset_import[0].version = options.get("opset", 14) or model.opset_import[0].version
-        _save(module, model, given)
+        kept = onnx.ModelProto()
+        kept.CopyFrom(model)
+        opset = options.get("opset", 14 if compares else None)
+        if opset is not None:
+            kept.opset_import[0].version = opset
+        kept.ir_version = min(kept.ir_version, _IR_VERSION)
+        if compares:
+            given = args[0] if args else options.get("inputs")
+        else:
+            given, shapes = None, args[0] if args else options.get("shape_dict")
+            for value in kept.graph.input if shapes else ():
+                _set_shape(value, shapes.get(value.name))
+        _save(module, kept, given)
         return then(model, *args, **options) if then else None
 
     return keep
+
+
+def _set_shape(value: onnx.ValueInfoProto, shape: Any) -> None:
+    for dim, size in zip(value.type.tensor_type.shape.dim, shape or (), strict=False):
+        if isinstance(size, int):
+            dim.dim_value = size
 
 
 def _save(module: Any, model: onnx.ModelProto, given: Any) -> None:
@@ -56,8 +74,24 @@ def _save(module: Any, model: onnx.ModelProto, given: Any) -> None:
     number = _numbers[test] = _numbers.get(test, -1) + 1
     path = _FOLDER / f"{test}{f'-{number}' if number else ''}.onnx"
     path.write_bytes(model.SerializeToString())
-    values = module.generate_random_inputs(model, given)
+    values = module.generate_random_inputs(_closed(model, given or {}), given)
     weights = {tensor.name for tensor in model.graph.initializer}
     arrays = {name: np.asarray(value) for name, value in values.items() if name not in weights}
     if arrays and all(str(value.dtype) in DTYPES for value in arrays.values()):
         tensors.save(path.with_suffix(".safetensors"), arrays)
+
+
+def _closed(model: onnx.ModelProto, given: Any) -> onnx.ModelProto:
+    """Return a model whose open sizes are set, equal ones for equal names: else TVM draws inputs without elements."""
+    closed = onnx.ModelProto()
+    closed.CopyFrom(model)
+    known: dict[str, int] = {}
+    for value in model.graph.input:
+        array = given.get(value.name)
+        for dim, size in zip(value.type.tensor_type.shape.dim, () if array is None else np.shape(array), strict=False):
+            known[dim.dim_param] = size
+    for value in closed.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if not dim.HasField("dim_value"):
+                dim.dim_value = known.get(dim.dim_param, _OPEN)
+    return closed

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from _suites_sources import SUITES, Found
 
@@ -43,51 +43,51 @@ class Worker:
     """A process that judges models, one after the other; a new one takes its place when it ends."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        self._lines: queue.Queue[str] = queue.Queue()
+        self._process: Process | None = None
 
     def judge(self, found: Found) -> Verdict:
         """Have a model judged; one that ends the process or takes too long is an error of the build."""
-        limit = LONGEST_S
-        process = self._process
-        if process is None:
-            process = self._start()
-            limit = START_S
-        job = {"model": str(found.model.resolve()), "inputs": str(found.inputs.resolve()) if found.inputs else ""}
-        try:
-            print(json.dumps(job), file=process.stdin, flush=True)
-            line = self._lines.get(timeout=limit)
-        except (queue.Empty, BrokenPipeError):
-            line = ""
+        limit = LONGEST_S if self._process else START_S
+        process = self._process = self._process or Process()
+        line = process.ask(found, limit)
         if line:
             return Verdict(**json.loads(line))
-        code = process.poll()
+        code = process.popen.poll()
         self.end()
-        text = f"longer than {limit:g} s" if code is None else f"the process ended with {code}"
-        return Verdict(FAILED, text)
-
-    def _start(self) -> subprocess.Popen[str]:
-        words = [sys.executable, "-m", "tests.support.judged"]
-        process = subprocess.Popen(
-            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=_pass_on, args=(process, lines), daemon=True).start()
-        self._process, self._lines = process, lines
-        return process
+        return Verdict(FAILED, f"longer than {limit:g} s" if code is None else f"the process ended with {code}")
 
     def end(self) -> None:
         """End the process."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.popen.kill()
+            self._process.popen.wait()
             self._process = None
 
 
-def _pass_on(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
-    for line in process.stdout or ():
-        lines.put(line)
-    lines.put("")  # it ended
+class Process:
+    """A process of `tests.support.judged`, whose lines a thread reads, so that nobody waits for them without limit."""
+
+    def __init__(self) -> None:
+        words = [sys.executable, "-m", "tests.support.judged"]
+        self.popen = subprocess.Popen(
+            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def ask(self, found: Found, limit: float) -> str:
+        """Return the answer for a model; empty if there is none in time."""
+        given = str(found.inputs.resolve()) if found.inputs else ""
+        try:
+            print(json.dumps({"model": str(found.model.resolve()), "inputs": given}), file=self.popen.stdin, flush=True)
+            return self._lines.get(timeout=limit)
+        except (queue.Empty, BrokenPipeError):
+            return ""
+
+    def _read(self) -> None:
+        for line in self.popen.stdout or ():
+            self._lines.put(line)
+        self._lines.put("")  # it ended
 
 
 def judged(models: Sequence[Found], jobs: int) -> list[Row]:

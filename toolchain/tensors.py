@@ -263,16 +263,29 @@ def _difference(name: str, got: NDArray[Any], wanted: NDArray[Any], tolerance: T
     limit = limit_of(tolerance, name, str(wanted.dtype))
     if wanted.size == 0:
         return OutputDifference(name, 0.0, 0.0, limit, ok=True)
-    wide, wide_wanted = got.astype(np.longdouble), wanted.astype(np.longdouble)  # float64 rounds 64-bit integers
+    wide, wide_wanted = _widened(got), _widened(wanted)
     finite = np.isfinite(wide_wanted)
     alike = np.array_equal(wide[~finite], wide_wanted[~finite], equal_nan=True)  # a logarithm of 0, or a mask
-    if not alike or not finite.any() or not np.isfinite(wide[finite]).all():
+    if not alike or not np.isfinite(wanted).any() or not np.isfinite(wide[finite]).all():
         return OutputDifference(name, math.inf, math.inf, limit, ok=False)
+    if not finite.any():
+        return OutputDifference(name, 0.0, 0.0, limit, ok=True)
     wide, wide_wanted = wide[finite], wide_wanted[finite]
     distance = np.max(np.abs(wide - wide_wanted))
     scale = np.max(np.abs(wide_wanted))
     relative = float(distance / scale if scale > 0 else distance)
     return OutputDifference(name, float(distance), relative, limit, ok=relative <= limit.value)
+
+
+def _widened(array: NDArray[Any]) -> NDArray[np.longdouble]:
+    """Return numbers in a type that holds 64-bit integers too; the largest floats, which mask as well, as infinite.
+
+    A reference that writes the least number for minus infinity would otherwise be the scale of all differences.
+    """
+    wide = array.astype(np.longdouble)
+    if array.dtype.kind != "f":
+        return wide
+    return np.where(np.abs(wide) >= np.finfo(array.dtype).max, np.copysign(np.inf, wide), wide)
 
 
 def cut(outputs: Tensors, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:

@@ -101,14 +101,17 @@ def changed(stream: np.random.Generator, value: np.ndarray) -> np.ndarray:
     place = tuple(stream.integers(0, size) for size in SHAPE)
     kind = stream.integers(5)
     if value.dtype.kind == "f":
+        masks = [np.nan, np.inf, -np.inf, np.finfo(value.dtype).min, np.finfo(value.dtype).max]
         if kind == 1:
             other = (value * (1 + stream.standard_normal(SHAPE) * 10.0 ** stream.integers(-7, 0))).astype(value.dtype)
         elif kind == 2:
-            other[place] = stream.choice([np.nan, np.inf, -np.inf])
+            other[place] = stream.choice(masks)
         elif kind == 3:
-            value[place] = other[place] = stream.choice([np.nan, np.inf, -np.inf])
+            value[place], other[place] = stream.choice(masks, 2)
+            if stream.integers(2):
+                value[place] = other[place]
         elif kind == 4:
-            value[...] = other[...] = stream.choice([0, np.nan])
+            value[...] = other[...] = stream.choice([0, np.nan, masks[-1]])
             other[place] = stream.choice([0, 1e-5, np.nan])
     elif kind > 1:
         other[place] = values(stream, str(value.dtype))[place]

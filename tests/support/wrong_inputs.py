@@ -343,7 +343,6 @@ _CASES = [
         2,
         r"not a valid ONNX model",
     ),
-    ("a model without inputs", "model inspect {data}/models/no-inputs.onnx", 2, r"no inputs"),
     ("an element type that nobody has", "build {data}/models/string-input.onnx -o {w}/out", 2, r"string"),
     ("no such model to tune", "tune mobilent", 2, r"did you mean mobilenet"),
     ("no such model to survey", "survey mlp mobilent -o {w}/out", 2, r"did you mean mobilenet"),

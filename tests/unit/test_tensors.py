@@ -189,6 +189,17 @@ def test_reference_of_zeros_compares_absolutely(got, ok):
     assert found.max_rel == found.max_abs == pytest.approx(got)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_least_number_of_a_mask_is_minus_infinity_and_no_scale(dtype):
+    least = np.finfo(dtype).min
+    wanted = {"y": np.array([1, least], dtype)}
+    assert tensors.compare({"y": np.array([1, -np.inf], dtype)}, wanted).ok
+    assert not tensors.compare({"y": np.array([2, least], dtype)}, wanted).ok
+    assert not tensors.compare({"y": np.array([1, np.inf], dtype)}, wanted).ok
+    mask = {"y": np.array([least], dtype)}
+    assert tensors.compare(mask, mask).ok
+
+
 def test_empty_output():
     assert compare([], []) == Difference(0.0, 0.0, 1e-4, ok=True)
 

@@ -119,8 +119,8 @@ def scheduled(request: BuildRequest) -> tvm.IRModule:
         InputError: There is no such model, or it cannot be imported.
         BuildError: TVM cannot compile it.
     """
-    wanted, backend = request.model, request.backend
-    loaded = source.load(wanted.source, wanted.shapes, wanted.given.seed, wanted.fixed)
+    backend = request.backend
+    loaded = source.load_request(request.model)
     found = records.Known(records.own_records(request), records.shipped_for(request))
     imported = importer.import_model(prepare.suited(loaded, request).source)
     lowered = _guarded(loaded.name, lambda: backend.lowered(prepare.fitted(imported, request)))

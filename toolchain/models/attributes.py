@@ -28,6 +28,13 @@ _VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("Upsample", "mode"): ("nearest", "linear", "bilinear"),
 }
 
+_NUMBERS: dict[tuple[str, str], tuple[int, ...]] = {
+    ("ConcatFromSequence", "new_axis"): (0, 1),
+    ("GRU", "layout"): (0, 1),
+    ("LSTM", "layout"): (0, 1),
+    ("RNN", "layout"): (0, 1),
+}
+
 
 def check(proto: onnx.ModelProto) -> None:
     """Refuse a model with a value that the standard does not define.
@@ -37,14 +44,25 @@ def check(proto: onnx.ModelProto) -> None:
     """
     for node in _nodes(proto.graph):
         for attribute in node.attribute:
-            allowed = _VALUES.get((node.op_type, attribute.name)) if not node.domain else None
-            value = attribute.s.decode(errors="replace")
-            if allowed and attribute.type == onnx.AttributeProto.STRING and value not in allowed:
-                raise InputError(
-                    f"{node.op_type} node {node.name or node.output[0]!r} has {attribute.name}={value!r}",
-                    details="the standard defines: " + ", ".join(allowed),
-                    hint=did_you_mean(value, allowed) or "export the model again with one of these values",
-                )
+            if not node.domain:
+                _check_value(node, attribute)
+
+
+def _check_value(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
+    key = (node.op_type, attribute.name)
+    value: str | int
+    allowed: tuple[str, ...] | tuple[int, ...]
+    if attribute.type == onnx.AttributeProto.STRING:
+        value, allowed = attribute.s.decode(errors="replace"), _VALUES.get(key, ())
+    else:
+        value, allowed = attribute.i, _NUMBERS.get(key, ())
+    if allowed and value not in allowed:
+        words = [str(one) for one in allowed]
+        raise InputError(
+            f"{node.op_type} node {node.name or node.output[0]!r} has {attribute.name}={value!r}",
+            details="the standard defines: " + ", ".join(words),
+            hint=did_you_mean(str(value), words) or "export the model again with one of these values",
+        )
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

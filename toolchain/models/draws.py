@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import onnx
 from onnx import numpy_helper, shape_inference
 
@@ -94,30 +95,44 @@ class _Readers:
             return None
         return float(numpy_helper.to_array(tensor).reshape(()))
 
-    def of(self, name: str) -> Iterator[tuple[onnx.NodeProto, int]]:
-        """Yield the nodes that read a tensor's values, moved or converted on the way, and as which input."""
-        names, seen = [name], {name}
+    def of(self, name: str) -> Iterator[tuple[onnx.NodeProto, int, float]]:
+        """Yield the nodes that read a tensor's values, as which input, and what was added before.
+
+        They may be moved or converted on the way. Positions behind a few special ones are sums with a constant.
+        """
+        names, seen = [(name, 0.0)], {name}
         while names:
-            for node, index in self.by_name.get(names.pop(), ()):
-                yield node, index
+            name, offset = names.pop()
+            for node, index in self.by_name.get(name, ()):
+                yield node, index, offset
                 is_moved = node.op_type in _PASSED_ON and (index == 0 or node.op_type == "Concat")
-                if is_moved or node.op_type == "Cast":
-                    names += [output for output in node.output if output not in seen]
+                added = 0.0 if is_moved or node.op_type == "Cast" else self._added(node, index)
+                if added is not None:
+                    names += [(output, offset + added) for output in node.output if output not in seen]
                     seen.update(node.output)
+
+    def _added(self, node: onnx.NodeProto, index: int) -> float | None:
+        """Return the constant that a node adds to one of its inputs; None if it does something else."""
+        is_sum = node.op_type == "Add" or (node.op_type == "Sub" and index == 0)
+        number = self.scalar(node.input[1 - index]) if is_sum else None
+        return number if number is None or node.op_type == "Add" else -number
 
 
 def _draw(spec: TensorSpec, readers: _Readers) -> Draw | None:
     rules = _INTEGERS if is_integer(spec) else _FLOATS if spec.dtype.startswith("float") else {}
     found = []
-    for node, index in readers.of(spec.name) if rules else ():
+    for node, index, offset in readers.of(spec.name) if rules else ():
         rule = rules.get((node.op_type, index))
         draw = rule(node, readers) if rule else None
         if draw is not None:
-            found.append(draw)
+            found.append(Draw(draw.low - offset, draw.high - offset))
     if is_integer(spec) and _MASK.search(spec.name):
         found.append(Draw(0, 2))
     if not found:
         return None
+    if is_integer(spec):
+        kind = np.iinfo(spec.dtype)
+        found.append(Draw(float(kind.min), float(kind.max)))
     low, high = max(draw.low for draw in found), min(draw.high for draw in found)
     return Draw(float(low), float(high)) if low < high else None
 
@@ -145,6 +160,12 @@ def _coordinates(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
     """Indices of GatherND and ScatterND: each counts along an axis of its own; the smallest of them suits all."""
     sizes = [size for size in readers.sizes(node.input[0]) if size > 0]
     return Draw(0, min(sizes)) if sizes else None
+
+
+def _classes(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
+    """Classes that a loss compares scores with, which lie along the second axis."""
+    sizes = readers.sizes(node.input[0])
+    return Draw(0, sizes[1]) if len(sizes) > 1 and sizes[1] > 0 else None
 
 
 def _depth(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
@@ -194,6 +215,8 @@ _INTEGERS: Mapping[tuple[str, int], Rule] = {
     ("GatherND", 1): _coordinates,
     ("ScatterND", 1): _coordinates,
     ("OneHot", 0): _depth,
+    ("NegativeLogLikelihoodLoss", 1): _classes,
+    ("SoftmaxCrossEntropyLoss", 1): _classes,
     ("Div", 1): _between(1, _LARGEST_DIVISOR),
     ("Mod", 1): _between(1, _LARGEST_DIVISOR),
     ("BitShift", 1): _between(0, 8),

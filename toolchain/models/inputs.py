@@ -93,6 +93,17 @@ def from_npz(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]
     return read
 
 
+def shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays of an .npz file by name; none for an .npy file, which names none.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    if path.is_file() and not zipfile.is_zipfile(path):
+        return {}
+    return {name: array.shape for name, array in arrays(path, ()).items()}
+
+
 def arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
     """Read the arrays of an .npz file by name; that of an .npy file has the name of the only input.
 

@@ -78,11 +78,12 @@ def _computed_types(proto: onnx.ModelProto) -> set[int]:
     """
     types: set[int] = set()
     graphs = [proto.graph]
+    weights: dict[str, int] = {}
     known: dict[str, int] = {}
     bodies = [function.node for function in proto.functions]
     while graphs:
         graph = graphs.pop()
-        known |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+        weights |= {tensor.name: tensor.data_type for tensor in graph.initializer}
         known |= {value.name: value.type.tensor_type.elem_type for value in graph.input}
         bodies.append(graph.node)
         for node in graph.node:
@@ -92,10 +93,12 @@ def _computed_types(proto: onnx.ModelProto) -> set[int]:
         for node in nodes:
             attributes = {attribute.name: attribute for attribute in node.attribute}
             if node.op_type == "Constant" and "value" in attributes:
-                known[node.output[0]] = attributes["value"].t.data_type
+                weights[node.output[0]] = attributes["value"].t.data_type
             elif node.op_type != "Cast":
-                types |= {known[name] for name in node.input if name in known}
-            elif node.input[0] not in known:
+                types |= {kind for name in node.input if (kind := weights.get(name, known.get(name))) is not None}
+            elif node.input[0] in weights:
+                weights[node.output[0]] = attributes["to"].i
+            else:
                 types.add(attributes["to"].i)
     return types
 

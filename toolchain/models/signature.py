@@ -71,6 +71,21 @@ def _number(word: str, dtype: np.dtype[Any]) -> float | int | bool:
     return float(word) if dtype.kind == "f" else int(word)
 
 
+def open_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return those shapes that belong to inputs with open dimensions and agree with the others."""
+    inputs = {value.name: value for value in proto.graph.input if value.type.HasField("tensor_type")}
+    return {name: shape for name, shape in shapes.items() if name in inputs and _is_open(inputs[name], shape)}
+
+
+def _is_open(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> bool:
+    """Whether an input has open dimensions, and a shape may be the one that it takes."""
+    if not value.type.tensor_type.HasField("shape"):
+        return True
+    dims = _dims(value)
+    alike = len(dims) == len(shape) and all(own <= 0 or own == size for own, size in zip(dims, shape, strict=True))
+    return alike and any(own <= 0 for own in dims)
+
+
 def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
     """Write shapes into a graph's inputs, and forget what was inferred from open ones.
 

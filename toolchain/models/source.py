@@ -20,12 +20,14 @@ from toolchain.models import (
     draws,
     expansion,
     external,
+    inputs,
     memory,
     names,
     signature,
     zoo,
 )
 from toolchain.models.formats import recognised
+from toolchain.models.request import Model
 from toolchain.tensors import TensorSpec
 
 _LARGEST = 2**31
@@ -67,11 +69,22 @@ class SourceModel:
     guessed: tuple[str, ...] = ()
 
 
+def load_request(wanted: Model) -> SourceModel:
+    """Read the model that a user names. A dimension that it leaves open, without --shape, is that of the user's input.
+
+    Raises:
+        InputError: As `load`; or the file with the inputs cannot be read.
+    """
+    given = inputs.shapes(wanted.given.npz) if wanted.given.npz else {}
+    return load(wanted.source, wanted.shapes, wanted.given.seed, wanted.fixed, given)
+
+
 def load(
     source: str,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     seed: int = 0,
     fixed: Mapping[str, str] | None = None,
+    given: Mapping[str, tuple[int, ...]] | None = None,
 ) -> SourceModel:
     """Read a model of the zoo by its name, or an ONNX file by its path.
 
@@ -80,6 +93,7 @@ def load(
         shapes: Shapes by input name, for inputs whose file leaves dimensions open.
         seed: Seed of a zoo network's weights.
         fixed: Values by input name, for inputs that are to be constants.
+        given: Shapes by input name of what it will be run with; those of inputs with open dimensions are used.
 
     Raises:
         InputError: No such model, not an ONNX model, no such input, or a dimension stays open.
@@ -93,17 +107,24 @@ def load(
     signature.drop_weights(proto)
     signature.fix(proto, fixed or {})
     declared = tuple(map(_copied, proto.graph.input))
-    guessed = (*changed, *signature.set_shapes(proto, shapes or {}))
+    known = dict(shapes or {})
+    of_arrays = signature.open_shapes(proto, {key: shape for key, shape in (given or {}).items() if key not in known})
+    guessed = (*changed, *signature.set_shapes(proto, {**of_arrays, **known}))
+    guessed += tuple(f"input {key} has the shape of its array: {_sizes(shape)}" for key, shape in of_arrays.items())
     specs = draws.with_draws(proto, signature.specs(proto))
     declared = tuple(value for value in declared if value.name in {spec.name for spec in specs})
     signature.check_outputs(proto)
-    if not specs and any(0 in shape for shape in (shapes or {}).values()):
-        raise InputError(f"no input of model {name} has any elements", hint="set at least one --shape without a 0")
-    if not specs or not proto.graph.output:
-        raise InputError(f"model {name} has no inputs or no outputs", hint="export it with its graph's signature")
+    if not proto.graph.output:
+        raise InputError(f"model {name} has no outputs", hint="export it with its graph's signature")
+    if not specs:
+        guessed = (*guessed, f"{name} has no inputs: its outputs are constants")
     digest = files.sha256_bytes(proto.SerializeToString(deterministic=True))
     results = tuple(value.name for value in proto.graph.output)
     return SourceModel(name, origin, proto, digest, specs, results, declared, guessed)
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "scalar"
 
 
 def _named(path: Path) -> str:

@@ -77,12 +77,11 @@ class Pipeline:
         """
         from toolchain.models import source as model  # noqa: PLC0415 - a deploy of a package does without ONNX
 
-        wanted = self.request.model
-        source = model.load(wanted.source, wanted.shapes, wanted.given.seed, wanted.fixed)
+        source = model.load_request(self.request.model)
         for line in source.guessed:
             self.request.tell(line)
         model.check_memory(source)
-        return Loaded(source, inputs.make(wanted.given, source.inputs))
+        return Loaded(source, inputs.make(self.request.model.given, source.inputs))
 
     def check_possible(self) -> None:
         """See that the board's compiler knows its target, and that the records that were asked for are there.

@@ -115,14 +115,14 @@ def extract(request: BuildRequest) -> Extracted:
     Raises:
         InputError: There is no such model, it cannot be imported, or the board file does not say the board's cores.
     """
-    wanted, board, backend = request.model, request.board, request.backend
+    board, backend = request.board, request.backend
     if not board.cores:
         raise InputError(
             f"board {board.name} does not say how many cores kernels are scheduled for",
             hint=f"set `cores` in boards/{board.name}.toml",
         )
     _ = backend.target  # what it has against the board file is told before the model is read
-    loaded = source.load(wanted.source, wanted.shapes, wanted.given.seed, wanted.fixed)
+    loaded = source.load_request(request.model)
     for line in loaded.guessed:
         request.tell(line)
     imported = importer.import_model(prepare.suited(loaded, request).source)

@@ -47,6 +47,24 @@ CASES = {
         {**TABLE, "small": np.ones((2, 8), np.float32)},
         Draw(0, 2),
     ),
+    "rows behind a few special ones": (
+        [node("Add", ["i", "two"], ["j"]), node("Gather", ["table", "j"], ["y"])],
+        [ids(6)],
+        {**TABLE, "two": np.array(2)},
+        Draw(-2, 2),
+    ),
+    "bytes that are rows of a longer table": (
+        [node("Cast", ["i"], ["c"], to=TensorProto.INT32), node("Gather", ["long", "c"], ["y"])],
+        [ids(6, dtype="uint8")],
+        {"long": np.ones((300, 2), np.float32)},
+        Draw(0, 255),
+    ),
+    "classes of a loss": (
+        [node("SoftmaxCrossEntropyLoss", ["x", "i"], ["y"])],
+        [value("x", (5, 3)), ids(5)],
+        {},
+        Draw(0, 3),
+    ),
     "a computed table": (
         [node("Relu", ["x"], ["t"]), node("Gather", ["t", "i"], ["y"])],
         [value("x", (3, 2)), ids(6)],

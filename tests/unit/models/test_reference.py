@@ -95,6 +95,25 @@ def test_packed_weights_have_one_where_their_data_is_rounded(level, limit, tmp_p
     assert reference.tolerance(model.load(nets.save(proto, tmp_path))) == limit
 
 
+@pytest.mark.parametrize(("kind", "limit"), [("FLOAT16", 2e-2), ("BFLOAT16", 1e-1), ("FLOAT", None)])
+def test_an_input_that_is_converted_counts_as_what_it_becomes(kind, limit, tmp_path):
+    types = onnx.TensorProto
+    nodes = [
+        nets.node("Cast", ["x"], ["h"], to=getattr(types, kind)),
+        nets.node("AveragePool", ["h"], ["p"], kernel_shape=[2]),
+        nets.node("Cast", ["p"], ["y"], to=types.FLOAT),
+    ]
+    proto = nets.model(nodes, [nets.value("x", (1, 1, 8))], [nets.value("y", (1, 1, 7))])
+    assert reference.tolerance(model.load(nets.save(proto, tmp_path))) == limit
+
+
+def test_weights_stored_in_half_precision_count_as_what_they_become(tmp_path):
+    nodes = [nets.node("Cast", ["w"], ["f"], to=onnx.TensorProto.FLOAT), nets.node("MatMul", ["x", "f"], ["y"])]
+    ends = [nets.value("x", (1, 2))], [nets.value("y", (1, 2))]
+    proto = nets.model(nodes, *ends, {"w": np.ones((2, 2), np.float16)})
+    assert reference.tolerance(model.load(nets.save(proto, tmp_path))) is None
+
+
 def test_half_precision_has_a_tolerance_of_its_own(layer):
     source, _ = layer
     assert (reference.tolerance(source), reference.tolerance(source, float16=True)) == (None, 2e-2)

@@ -12,8 +12,9 @@ from tests.support import nets, paths
 from tests.support.nets import node, value
 from toolchain import files
 from toolchain.errors import InputError
-from toolchain.models import importer, inspection
+from toolchain.models import importer, inputs, inspection
 from toolchain.models import source as model
+from toolchain.models.request import Model
 from toolchain.tensors import TensorSpec
 
 DATA = paths.DATA / "models"
@@ -293,5 +294,20 @@ def test_an_input_that_is_no_tensor():
     assert rejected("sequence-input").message == "input s is not a tensor"
 
 
-def test_a_model_without_inputs():
-    assert rejected("no-inputs").message == "model no-inputs has no inputs or no outputs"
+def test_a_model_without_inputs_is_constant_and_says_so():
+    loaded = load("no-inputs")
+    assert loaded.inputs == ()
+    assert loaded.guessed == ("no-inputs has no inputs: its outputs are constants",)
+
+
+def test_open_dimensions_are_those_of_the_users_array(tmp_path):
+    path = nets.save(nets.relu(("batch", 3, "height")), tmp_path)
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 3, 5), np.float32))
+    np.savez(tmp_path / "other.npz", x=np.zeros((2, 4, 5), np.float32))
+    given = inputs.Source(npz=tmp_path / "x.npz")
+    loaded = model.load_request(Model(path, {}, given))
+    assert [spec.shape for spec in loaded.inputs] == [(2, 3, 5)]
+    assert loaded.guessed == ("input x has the shape of its array: 2 x 3 x 5",)
+    assert [spec.shape for spec in model.load_request(Model(path, {"x": (1, 3, 7)}, given)).inputs] == [(1, 3, 7)]
+    with pytest.raises(InputError, match="open dimensions"):
+        model.load_request(Model(path, {}, inputs.Source(npz=tmp_path / "other.npz")))

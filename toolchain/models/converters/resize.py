@@ -82,6 +82,8 @@ def resize(node: Node) -> Any:
         return _simple(node, node.constant(1))
     how = _coordinates(node)
     axes = [axis for axis in _axes(node, how) if axis.changes]
+    if how != _CROP and all(axis.after == axis.before for axis in axes):
+        return node.input(0)  # a scale that changes no length: ONNX Runtime moves nothing, and the standard little
     outside = node.attributes.get("extrapolation_value", 0.0) if how == _CROP else None
     if _is_plain(node, how, axes):
         return _plain(node, how, axes)
@@ -252,8 +254,9 @@ def _half_pixel(x: _POINTS, axis: Axis) -> _POINTS:
 def _symmetric(x: _POINTS, axis: Axis) -> _POINTS:
     """Keep the centre where it is, though the length of the result was rounded."""
     off = np.float32(axis.before / 2) * (1 - np.float32(axis.after) / (axis.scale * np.float32(axis.before)))
-    # In ONNX Runtime's order: another one rounds positions half way between two elements to the other element.
-    return off + (x + np.float32(0.5)) / axis.scale - np.float32(0.5)
+    # In ONNX Runtime's order and precision: positions half way between two elements are rounded to one of them.
+    exact = np.float64(off) + (x.astype(np.float64) + 0.5) / np.float64(axis.scale) - 0.5
+    return exact.astype(np.float32)
 
 
 def _asymmetric(x: _POINTS, axis: Axis) -> _POINTS:

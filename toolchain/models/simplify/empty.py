@@ -46,8 +46,15 @@ def folded_away(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
-    graph = shape_inference.infer_shapes(proto, data_prop=True).graph
+    undeclared = onnx.ModelProto()
+    undeclared.CopyFrom(proto)
+    for value in undeclared.graph.output:  # a file may claim elements for a result that has none
+        value.type.tensor_type.ClearField("shape")
+    graph = shape_inference.infer_shapes(undeclared, data_prop=True).graph
     types = {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}
+    types |= {
+        value.name: value.type.tensor_type for value in proto.graph.output if not types[value.name].HasField("shape")
+    }
     for tensor in graph.initializer:
         types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
     return types

@@ -110,19 +110,30 @@ bool IsSame(T left, T right) {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
+// The largest floats mask as infinity does. As numbers they would be the scale of all differences.
 template <typename T>
-Difference CompareAs(const Elements& got, const Elements& wanted, double limit) {
+T MaskAsInfinity(T value, T largest) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (std::fabs(value) >= largest) return std::copysign(std::numeric_limits<T>::infinity(), value);
+  }
+  return value;
+}
+
+template <typename T>
+Difference CompareAs(const Elements& got, const Elements& wanted, double limit,
+                     T largest = std::numeric_limits<T>::max()) {
   const size_t size = wanted.bytes.size() / sizeof(T);
   Real distance = 0, scale = 0;
   bool any = size == 0;
   for (size_t i = 0; i < size; ++i) {
-    const T left = got.At<T>(i), right = wanted.At<T>(i);
+    const T left = MaskAsInfinity(got.At<T>(i), largest);
+    const T right = MaskAsInfinity(wanted.At<T>(i), largest);
+    any = any || IsFinite(wanted.At<T>(i));
     if (!IsFinite(right)) {  // a logarithm of 0, or a mask
       if (!IsSame(left, right)) return {kInfinite, kInfinite, limit, false};
       continue;
     }
     if (!IsFinite(left)) return {kInfinite, kInfinite, limit, false};
-    any = true;
     distance = std::max(distance, Distance(left, right));
     scale = std::max(scale, Distance(right, T{0}));
   }
@@ -141,6 +152,8 @@ Elements Converted(const Elements& from, Convert convert) {
   return to;
 }
 
+constexpr float kLargestHalf = 65504;
+
 Elements WidenedHalf(const Elements& from) { return Converted<float, uint16_t>(from, Widened); }
 
 Elements Truth(const Elements& from) {
@@ -151,7 +164,9 @@ Difference CompareOne(const Elements& got, const Elements& wanted, double limit)
   const std::string type = wanted.dtype->name;
   if (type == "float32") return CompareAs<float>(got, wanted, limit);
   if (type == "float64") return CompareAs<double>(got, wanted, limit);
-  if (type == "float16") return CompareAs<float>(WidenedHalf(got), WidenedHalf(wanted), limit);
+  if (type == "float16") {
+    return CompareAs<float>(WidenedHalf(got), WidenedHalf(wanted), limit, kLargestHalf);
+  }
   if (type == "int8") return CompareAs<int8_t>(got, wanted, limit);
   if (type == "uint8") return CompareAs<uint8_t>(got, wanted, limit);
   if (type == "int16") return CompareAs<int16_t>(got, wanted, limit);

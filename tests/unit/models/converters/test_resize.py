@@ -124,6 +124,13 @@ def test_positions_half_way_between_two_elements() -> None:
     row = np.arange(5, dtype=np.float32).reshape(1, 1, 1, 5)
     how = {"coordinate_transformation_mode": "half_pixel_symmetric", "nearest_mode": "floor"}
     agree([_resize(row, (1, 1, 1, scale), **how) for scale in (1.5, 1.3, 2.3, 0.7)], opset=19)
+    agree([_resize(row, (1, 1, 1, scale), **how | {"nearest_mode": "ceil"}) for scale in (2.5, 0.6)], opset=19)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_a_scale_that_changes_no_length_moves_nothing(mode: str) -> None:
+    row = np.random.default_rng(0).standard_normal((1, 2, 1, 4)).astype(np.float32)
+    agree([_resize(row, (1, 1, 1, 1.2), mode=mode), _resize(row, (1, 1, 1.5, 1.2), mode=mode)], opset=19)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])

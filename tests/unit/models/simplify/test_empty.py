@@ -80,10 +80,20 @@ def test_a_cache_that_is_empty_at_the_first_step(tmp_path):
     assert importer.import_model(source.load(path, {"past": (1, 2, 2, 4)})).outputs[0].shape == (1, 2, 5, 4)
 
 
-def test_a_model_whose_inputs_are_all_empty_is_refused(tmp_path):
-    proto = nets.model([node("Relu", ["x"], ["y"])], [value("x", ("n", 3))], [value("y", ("n", 3))])
-    with pytest.raises(InputError, match="no input of model net has any elements"):
-        source.load(nets.save(proto, tmp_path), {"x": (0, 3)})
+def test_a_model_whose_inputs_are_all_empty_is_constant(tmp_path):
+    nodes = [node("MatMul", ["x", "w"], ["p"]), node("Add", ["p", "b"], ["y"])]
+    weights = {"w": np.zeros((0, 4), np.float32), "b": np.arange(4, dtype=np.float32)}
+    path = nets.save(nets.model(nodes, [value("x", (2, "n"))], [value("y", (2, 4))], weights), tmp_path)
+    loaded = source.load(path, {"x": (2, 0)})
+    assert loaded.inputs == ()
+    assert [spec.shape for spec in importer.import_model(loaded).outputs] == [(2, 4)]
+
+
+def test_a_result_without_elements_is_refused_although_the_file_claims_some(tmp_path):
+    nodes = [node("Slice", ["x", "s", "e", "a", "t"], ["y"])]
+    proto = nets.model(nodes, [value("x", (1, 3))], [value("y", (1, 3))], slice_of(0, 3, -1))
+    with pytest.raises(InputError, match=r"Slice at node 0 'y' has a tensor without elements"):
+        importer.import_model(source.load(nets.save(proto, tmp_path)))
 
 
 def test_what_remains_is_refused_by_node(tmp_path):

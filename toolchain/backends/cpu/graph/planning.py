@@ -132,7 +132,7 @@ class Planning:
         plan, bytes_ = self.end(value), self.bytes.get(value)
         if plan is None or (result_grid is not None and not isinstance(plan, BytePlan)):
             return None
-        before: list[Effect] = [] if bytes_ is None else [Rounded(bytes_.grid)]
+        before: list[Effect] = [] if bytes_ is None else [Rounded(self._grid_within(plan, bytes_.grid))]
         suited = self.suited(plan, more)
         longer = None if suited is None else plan.then([*before, *suited], out, at)
         if longer is not None and isinstance(longer, BytePlan):
@@ -144,6 +144,11 @@ class Planning:
         self.blocked.discard(plan.out)
         self._add(longer)
         return longer
+
+    def _grid_within(self, plan: Plan, grid: Grid) -> Grid:
+        """Return a grid of this machine's bytes for a layer whose data may be bytes of the other type."""
+        data = plan.bare.data if isinstance(plan, BytePlan) else None
+        return grid.moved(self.byte, data.dtype) if data is not None and data.is_bytes else grid
 
     def suited(self, plan: Plan, more: list[Effect]) -> list[Effect] | None:
         """Return effects as a plan can have them: layers on bytes take other tensors in bytes, and on their blocks."""

@@ -550,3 +550,24 @@ def test_a_network_of_the_quantizer_is_computed_to_the_letter(tmp_path):
         data = random((1, 3, 32, 32), seed)
         wanted = reference.run(made, {"x": data}, to_the_letter=True)["y"]
         np.testing.assert_allclose(compute(data), wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("shape", [(1, 3, 1, 1), (1, 16, 5, 5)])
+@pytest.mark.parametrize("machine", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_bytes_that_the_network_is_given(dtype, shape, machine):
+    """They may be of another type than those of the machine's products."""
+    require_dot()
+    scales = {"s": np.float32(1 / 32), "t": np.float32(1 / 64), "z": np.array(3, dtype)}
+    nodes = [
+        node("DequantizeLinear", ["x", "s", "z"], ["d"]),
+        node("Tanh", ["d"], ["h"]),
+        node("QuantizeLinear", ["h", "t", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "t", "z"], ["r"]),
+        node("Sigmoid", ["r"], ["y"]),
+    ]
+    proto = nets.model(nodes, [value("x", shape, dtype)], [value("y", shape)], scales)
+    kind = np.iinfo(dtype)
+    data = np.random.default_rng(0).integers(kind.min, kind.max + 1, shape).astype(dtype)
+    found = compiled(lowered(imported(proto), machine), machine)(data)
+    np.testing.assert_allclose(found, nets.run(proto, {"x": data})[0], atol=1 / 64)
