@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from benchmarks import _product
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -39,11 +41,11 @@ class Ours:
     """A bundle in libedge_model, as an application that uses the SDK's Python opens it."""
 
     def __init__(self, place: Path, _names: Sequence[str], threads: int) -> None:
-        """`place` is a folder with the bundle (`bundle`) and the SDK (`sdk`)."""
-        sys.path.insert(0, str(place / "sdk" / "python"))
+        """`place` is a folder that `_product.build` has written."""
+        sys.path.insert(0, str(place / _product.SDK / "python"))
         import edge_model
 
-        self._model = edge_model.Model(place / "bundle", threads=threads)
+        self._model = edge_model.Model(place / _product.BUNDLE, threads=threads)
         # `Model.run` checks and copies arrays, which the peers' calls here leave out as well.
         self._run = self._model._functions.edge_run  # noqa: SLF001
         self._handle = self._model._model  # noqa: SLF001

@@ -15,6 +15,19 @@ LIMIT = 1e-3
 """Of the largest absolute difference of float32 outputs over their largest absolute value."""
 
 
+def grouped(found: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows by their condition."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for one in found:
+        groups.setdefault(one["condition"], []).append(one)
+    return groups
+
+
+def by_condition(found: Sequence[dict[str, Any]]) -> list[str]:
+    """Render a table for each condition."""
+    return [f"{condition}\n{table(rows)}" for condition, rows in grouped(found).items()]
+
+
 def table(found: Sequence[dict[str, Any]]) -> str:
     """Render the times of all networks, median and 99th percentile, and ours over the best peer's."""
     names = [name for name in TITLES if any(name in one["engines"] for one in found)]
@@ -79,7 +92,7 @@ def right(found: dict[str, float]) -> bool:
 def footprint_table(found: Sequence[dict[str, Any]]) -> str:
     """Render memory and load times of all networks; each is that of a Python process with one engine."""
     rows = [["network", "engine", "peak MiB", "load ms", "import ms"]]
-    for one in found:
+    for one in {one["name"]: one for one in found}.values():
         for name, values in one["footprint"].items():
             figures = (f"{values[key]:.1f}" for key in ("peak_mib", "load_ms", "import_ms"))
             rows.append([one["name"], TITLES[name], *figures])

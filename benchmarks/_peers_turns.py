@@ -1,17 +1,13 @@
-"""Engines timed in turns: warm, alone on the CPUs, and without the rounds that other work disturbed."""
+"""Bursts of runs: warm, alone on the CPUs, and repeated where other work disturbed them."""
 
 from __future__ import annotations
 
-import gc
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from benchmarks import _ab
 
 if TYPE_CHECKING:
     from _peers import Engine
@@ -19,7 +15,6 @@ if TYPE_CHECKING:
 Turns = list[list[float]]
 """Milliseconds of every timed run of one engine, one list for each round."""
 
-_LEAST_ROUNDS = 6  # fewer have no 95 % interval
 _BURST_S = 0.15
 _SLOW_S = 1.0
 _WARM_S = 0.01
@@ -30,26 +25,6 @@ _OTHERS = 0.05  # of one CPU
 _TICK_S = 0.02  # the kernel counts in ticks of 10 ms
 _NAP_S = 0.005
 _MOST_NAPS = 100
-
-
-def in_turns(engines: Mapping[str, Engine], seconds: float) -> tuple[dict[str, Turns], float]:
-    """Time all engines in rounds; each is first, last and in between equally often, so that what drifts drifts for all.
-
-    Returns:
-        The turns of each engine, and the share of rounds that other work on this machine disturbed. Those are left
-        out where enough others remain, and else prolong the measurement up to the double.
-    """
-    rounds: list[dict[str, list[float]]] = []
-    quiet: list[dict[str, list[float]]] = []
-    start = time.perf_counter()
-    gc.disable()
-    while len(rounds) < _LEAST_ROUNDS or time.perf_counter() - start < seconds * (1 + (len(quiet) < _LEAST_ROUNDS)):
-        bursts = {name: quiet_burst(engines[name]) for name in _ab.order(list(engines), len(rounds))}
-        rounds.append({name: samples for name, (samples, _) in bursts.items()})
-        quiet += rounds[-1:] if all(undisturbed for _, undisturbed in bursts.values()) else []
-    gc.enable()
-    used = quiet if len(quiet) >= _LEAST_ROUNDS else rounds
-    return {name: [one[name] for one in used] for name in engines}, 1 - len(quiet) / len(rounds)
 
 
 def quiet_burst(engine: Engine) -> tuple[list[float], bool]:
@@ -115,10 +90,3 @@ def summary(turns: Turns) -> dict[str, Any]:
         "runs": sum(len(one) for one in turns),
         "rounds_ms": [round(one, 5) for one in medians],
     }
-
-
-def ratios(turns: dict[str, Turns]) -> dict[str, dict[str, Any]]:
-    """Return what ours takes over what each peer takes, with its 95 % interval; below 1 ours is quicker."""
-    peers = [name for name in turns if name != "ours"] if "ours" in turns else []
-    seconds = {name: [[value / 1000 for value in one] for one in turns[name]] for name in turns}
-    return {name: _ab.ratio(seconds["ours"], seconds[name]) for name in peers}

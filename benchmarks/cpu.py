@@ -1,6 +1,6 @@
 r"""How quick a network is on this machine's CPU, quiet or busy: libedge_model against other engines, in turns.
 
-    python benchmarks/cpu.py [NETWORK ...] [--threads 2] [--rounds 10] [--busy N] [--quota PERCENT]
+    python benchmarks/cpu.py [NETWORK ...] [--threads 2] [--rounds 10] [--busy N ...] [--quota PERCENT ...]
                              [--peers FOLDER] [--before CHECKOUT] [--records FILE | --no-records]
                              [--without winograd] [--footprint] [--json FILE] [--work FOLDER]
 
@@ -17,8 +17,9 @@ this project; other peers, and newer ones, from a folder:
 Every engine has a process of its own, and gets the same file, inputs and number of threads. They take turns of half a
 second, in changing order, with a pause before each in which the threads of the one before go to sleep. A ratio is the
 median over the rounds of the ratios of both engines' medians. `--busy` starts busy loops at ordinary priority,
-`--quota` limits each engine to some percent of one CPU (150: one and a half). `--before` measures an older checkout,
-which has a virtual environment of its own, as one more engine.
+`--quota` limits each engine to some percent of one CPU (150: one and a half). Each of their values is a condition of
+its own, under which all engines are measured: `--busy 0 1 2 --quota 150` are four. `--before` measures an older
+checkout, which has a virtual environment of its own, as one more engine.
 
 The exit code is 1 where our outputs differ from ONNX Runtime's, or where a network could not be measured.
 """
@@ -44,6 +45,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import _neighbours
 import _peers
 import _peers_tables
+import _product
 import numpy as np
 from _engine import read, save
 
@@ -61,13 +63,24 @@ _TWICE = 0.75  # of the time of one thread is what two threads take at most, whe
 
 
 @dataclass(frozen=True)
+class Condition:
+    """What goes on beside the engine that is measured, and how much of the CPUs it may use in percent of one."""
+
+    busy: int = 0
+    quota: int | None = None
+
+    def __str__(self) -> str:
+        """Name it in a table."""
+        return f"quota {self.quota} %" if self.quota else f"{self.busy} busy" if self.busy else "quiet"
+
+
+@dataclass(frozen=True)
 class Given:
     """What the user asked for."""
 
     threads: int
     rounds: int
-    busy: int
-    quota: int | None
+    conditions: Sequence[Condition]
     peers: Path | None
     before: Path | None
     build: Sequence[str]
@@ -118,7 +131,7 @@ class Child:
 
 @dataclass
 class Measured:
-    """What one network took.
+    """What one network took under one condition.
 
     Attributes:
         turns: By engine and round, the milliseconds of each run.
@@ -127,6 +140,7 @@ class Measured:
     """
 
     name: str
+    condition: Condition
     quantized: bool
     turns: dict[str, list[list[float]]]
     outputs: dict[str, dict[str, float]]
@@ -136,6 +150,7 @@ class Measured:
         """Return it as JSON's types, with medians, 99th percentiles and ratios."""
         return {
             "name": self.name,
+            "condition": str(self.condition),
             "quantized": self.quantized,
             "engines": {name: _summary(turns) for name, turns in self.turns.items()},
             "ratios": {name: _ratio(self.turns["ours"], turns) for name, turns in self.turns.items() if name != "ours"},
@@ -164,8 +179,8 @@ def _ratio(ours: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) ->
 # --- one network -------------------------------------------------------------------------------------------------
 
 
-def measured(name: str, given: Given) -> Measured:
-    """Build a network, load it in all engines, compare their outputs, and time them in turns."""
+def measured(name: str, given: Given) -> Iterator[Measured]:
+    """Build a network, load it in all engines, compare their outputs, and time them in turns under each condition."""
     import _peers_networks as networks
 
     network = networks.obtain(name, given.work)
@@ -175,11 +190,21 @@ def measured(name: str, given: Given) -> Measured:
         answers = {key: read(child.answers) for key, child in children.items()}
         how = agreement if network.quantized else difference
         outputs = {key: how(found, answers["ort"]) for key, found in answers.items() if key != "ort"}
-        for child in children.values() if given.quota else ():
-            stack.enter_context(_neighbours.quota(child.process.pid, given.quota or 0))
-        stack.enter_context(_neighbours.loops(given.busy))
-        turns = in_turns(children, given.rounds)
-        return Measured(name, network.quantized, turns, outputs, {key: one.loaded for key, one in children.items()})
+        footprint = {key: one.loaded for key, one in children.items()}
+        for condition in given.conditions:
+            with beside(condition, children):
+                turns = in_turns(children, given.rounds)
+            yield Measured(name, condition, network.quantized, turns, outputs, footprint)
+
+
+@contextlib.contextmanager
+def beside(condition: Condition, children: Mapping[str, Child]) -> Iterator[None]:
+    """Keep up a condition."""
+    with contextlib.ExitStack() as stack:
+        for child in children.values() if condition.quota else ():
+            stack.enter_context(_neighbours.quota(child.process.pid, condition.quota or 0))
+        stack.enter_context(_neighbours.loops(condition.busy))
+        yield
 
 
 def in_turns(children: Mapping[str, Child], rounds: int) -> dict[str, list[list[float]]]:
@@ -214,21 +239,9 @@ def _loaded(network: Network, given: Given, stack: contextlib.ExitStack) -> Iter
 
 
 def _built(network: Network, name: str, given: Given) -> Path:
-    """Do what a user does to embed a network: build it, and write the SDK; returns the folder of both."""
     folder = given.work / f"{network.path.stem}-{name}"
     older = given.before / ".venv" / "bin" if given.before and name == "before" else None
-    program = (older or Path(sys.executable).parent) / "toolchain"
-    fed = given.work / "build-input.npz"
-    np.savez(fed, **network.samples(1)[0])
-    words = [network.build, "--board", "local", "-o", folder / "bundle", "--input", fed, *given.build]
-    for key, shape in network.shapes.items():
-        if key not in network.fixed and shape:
-            words += ["--shape", f"{key}:{','.join(map(str, shape))}"]
-    words += [word for key, value in network.fixed.items() for word in ("--fix", f"{key}={value}")]
-    for command in (["build", *words], ["sdk", "-o", folder / "sdk"]):
-        done = subprocess.run([program, *command], check=False, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"toolchain {command[0]} failed: {done.stderr.strip()[-500:]}")
+    _product.build(network, folder, given.build, older)
     return folder
 
 
@@ -299,46 +312,51 @@ def main() -> None:
     note(f"doubtful: {doubt}" if doubt else "two threads have a core each")
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         given = given_by(arguments, Path(folder))
-        found = [one.document() for name in arguments.networks if (one := attempted(name, given))]
-    print(_peers_tables.table(found))
+        rows = {name: attempted(name, given) for name in arguments.networks}
+    found = [one.document() for each in rows.values() for one in each]
+    if len(rows) > 1:
+        print("\n\n".join(_peers_tables.by_condition(found)))
     if arguments.footprint:
         print(f"\n{_peers_tables.footprint_table(found)}")
     if arguments.json:
         arguments.json.write_text(json.dumps(document(found, given, doubt), indent=2) + "\n", encoding="utf-8")
-    wrong = [one["name"] for one in found if not _peers_tables.right(one["outputs"].get("ours", {}))]
-    if wrong or len(found) < len(arguments.networks):
-        sys.exit(f"wrong outputs: {', '.join(wrong) or 'none'}; not measured: {len(arguments.networks) - len(found)}")
+    wrong = {one["name"] for one in found if not _peers_tables.right(one["outputs"].get("ours", {}))}
+    missing = [name for name, each in rows.items() if len(each) < len(given.conditions)]
+    if wrong or missing:
+        sys.exit(f"wrong outputs: {', '.join(sorted(wrong)) or 'none'}; not measured: {', '.join(missing) or 'none'}")
 
 
-def attempted(name: str, given: Given) -> Measured | None:
-    """Measure a network and print its row; None if that failed, with the reason on the standard error."""
+def attempted(name: str, given: Given) -> list[Measured]:
+    """Measure a network and print its rows; what fails is named on the standard error, and its rows are missing."""
     from toolchain.errors import ToolchainError
 
     note(f"--- {name}")
+    found: list[Measured] = []
     try:
-        found = measured(name, given)
+        for one in measured(name, given):
+            found.append(one)
+            note(f"{one.condition}\n{_peers_tables.table([one.document()])}")
     except ToolchainError as fault:
         note("\n".join(filter(None, (fault.message, fault.details, fault.hint))))
     except (RuntimeError, OSError) as fault:
         note(f"{name} is not measured: {fault}")
-    else:
-        print(f"{_peers_tables.table([found.document()])}\n", flush=True)
-        return found
-    return None
+    if len(found) == len(given.conditions):
+        print("\n\n".join(_peers_tables.by_condition([one.document() for one in found])) + "\n", flush=True)
+    return found
 
 
 def document(found: Sequence[dict[str, Any]], given: Given, doubt: str | None) -> dict[str, Any]:
     """Return everything as JSON's types."""
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "cpu": cpu_name(),
         "cpus": len(os.sched_getaffinity(0)),
         "threads": given.threads,
-        "busy": given.busy,
-        "quota_percent": given.quota,
         "doubt": doubt,
         "versions": _peers.versions(),
-        "geometric_mean": _peers_tables.geometric_means(found),
+        "geometric_means": {
+            condition: _peers_tables.geometric_means(each) for condition, each in _peers_tables.grouped(found).items()
+        },
         "networks": found,
     }
 
@@ -351,8 +369,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("networks", nargs="*", default=networks.DEFAULT, metavar="NETWORK")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each engine")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each engine")
-    parser.add_argument("--busy", type=int, default=0, help="busy loops beside the engines")
-    parser.add_argument("--quota", type=int, help="CPU time of each engine, in percent of one CPU")
+    parser.add_argument("--busy", type=int, nargs="+", default=[], metavar="N", help="busy loops beside the engines")
+    parser.add_argument(
+        "--quota", type=int, nargs="+", default=[], metavar="PERCENT", help="CPU time of each engine: 100 is one CPU"
+    )
     parser.add_argument("--peers", type=Path, help="folder with other engines' packages")
     parser.add_argument("--before", type=Path, help="an older checkout, to be measured as well")
     parser.add_argument("--engine", action="append", choices=_peers.PEERS, help="only these peers")
@@ -365,8 +385,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, help="keep models and bundles in this folder")
     arguments = parser.parse_args()
     for name, least in (("threads", 1), ("rounds", 1), ("busy", 0), ("quota", 1)):
-        value = getattr(arguments, name)
-        if value is not None and value < least:
+        if any(value < least for value in np.atleast_1d(getattr(arguments, name))):
             parser.error(f"--{name} is at least {least}")
     if arguments.before and not (arguments.before / ".venv" / "bin" / "toolchain").exists():
         parser.error(f"{arguments.before} has no .venv/bin/toolchain: run `make setup` there")
@@ -390,8 +409,11 @@ def given_by(arguments: argparse.Namespace, folder: Path) -> Given:
     return Given(
         threads=arguments.threads,
         rounds=arguments.rounds,
-        busy=arguments.busy,
-        quota=arguments.quota,
+        conditions=[
+            *(Condition(busy=count) for count in arguments.busy),
+            *(Condition(quota=percent) for percent in arguments.quota),
+        ]
+        or [Condition()],
         peers=arguments.peers.resolve() if arguments.peers else None,
         before=arguments.before.resolve() if arguments.before else None,
         build=build,

@@ -35,14 +35,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks import _ab, _peers, _peers_turns, _stock
+from benchmarks import _ab, _peers, _peers_turns, _product, _stock
 from benchmarks._peers_networks import Network, obtain
 from benchmarks.rounds import cpu_name
-from toolchain import board, bundle
-from toolchain.compile.request import BuildRequest
-from toolchain.models import inputs
-from toolchain.models.request import Model
-from toolchain.pipeline import Pipeline
+from toolchain import bundle
 from toolchain.records import SHIPPED
 from toolchain.tables import Table
 
@@ -112,12 +108,10 @@ def tuned(network: Network, trials: int, records: Path) -> dict[str, Any]:
     }
 
 
-def built(network: Network, records: Path, folder: Path) -> _peers.Ours:
-    """Load what a deploy makes with some records."""
-    request = BuildRequest(
-        Model(str(network.path), {}, inputs.Source()), board.load("local").resolved(), note, records=records
-    )
-    return _peers.Ours(Pipeline(request).build(folder), THREADS)
+def built(network: Network, records: str | Path, folder: Path) -> _peers.Ours:
+    """Load what a user builds with some records."""
+    _product.build(network, folder, ["--records", records])
+    return _peers.Ours(folder, (), THREADS)
 
 
 def differences(engines: Mapping[str, Any], given: _peers.Arrays) -> dict[str, float]:
@@ -146,12 +140,13 @@ def of_network(name: str, given: argparse.Namespace, folder: Path) -> dict[str, 
     engines = {
         # The first, since TVM binds threads to CPUs.
         ORT: _peers.Ort(network.path, network.source.output_names, THREADS),
-        "default": built(network, Path(SHIPPED), folder / "default"),
+        "default": built(network, SHIPPED, folder / "default"),
         "tuned": built(network, folder / "records.jsonl", folder / "tuned"),
         "TVM": _stock.Engine(folder / _stock.UNTUNED, network.source.inputs, network.source.output_names),
         "TVM tuned": _stock.Engine(folder / _stock.TUNED, network.source.inputs, network.source.output_names),
     }
-    row["same_code"] = len({(folder / one / bundle.LIBRARY).read_bytes() for one in ("default", "tuned")}) == 1
+    libraries = [folder / one / _product.BUNDLE / bundle.LIBRARY for one in ("default", "tuned")]
+    row["same_code"] = libraries[0].read_bytes() == libraries[1].read_bytes()
     row["max_abs"] = differences(engines, network.samples(1)[0])
     if not same(row):
         return row

@@ -99,8 +99,11 @@ class _Place:
 
     @property
     def workplace(self) -> compiling.Workplace:
-        """Where all are compiled: most of their objects are the same."""
-        return compiling.Workplace(self.root, self.triple, self.key)
+        """Where all are compiled: most of their objects are the same.
+
+        CMake does not go on under another path of the same folder, such as one through a link.
+        """
+        return compiling.Workplace(self.root.resolve(), self.triple, self.key)
 
 
 def build(name: str, triple: str, machine: str, tell: Tell | None = None) -> Program:

@@ -366,8 +366,9 @@ def slow_driver(tmp_path):
     return driver, go, log
 
 
+@pytest.mark.parametrize("by_link", [False, True])
 @pytest.mark.parametrize(("number", "compiled"), [(signal.SIGINT, 1), (signal.SIGKILL, 2)])
-def test_an_interrupted_build_is_gone_on_with(cache, tiny_sources, tmp_path, monkeypatch, number, compiled):
+def test_an_interrupted_build_is_gone_on_with(cache, tiny_sources, tmp_path, monkeypatch, number, compiled, by_link):
     """And a killed one is not: its compiler may be at work."""
     driver, go, log = slow_driver(tmp_path)
     argv = [sys.executable, "-c", BUILD, str(tiny_sources), str(driver), BOARD_SERVER]
@@ -378,11 +379,15 @@ def test_an_interrupted_build_is_gone_on_with(cache, tiny_sources, tmp_path, mon
         builder.communicate(timeout=60)
     go.touch()
     compile_with(monkeypatch, str(driver))
+    if by_link:
+        (tmp_path / "linked").mkdir()
+        (tmp_path / "linked" / "device").symlink_to(cache)
+        monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "linked"))
     made = make(name=BOARD_SERVER)
     subprocess.run([made.path], check=True, timeout=60)
     assert log.read_text().split().count("shared") == compiled
     runner = make()
-    assert set(cache.iterdir()) == {made.path.parent, runner.path.parent}
+    assert {path.name for path in cache.iterdir()} == {made.path.parent.name, runner.path.parent.name}
 
 
 @pytest.mark.usefixtures("sources")

@@ -104,8 +104,9 @@ struct Output {
 Output OutputOf(const Ranking& ranking, const Elements& got, const Elements& expected,
                 const Elements& next, double limit) {
   const size_t row_bytes = expected.bytes.size() / (ranking.batch * ranking.rows);
+  const size_t width = row_bytes / static_cast<size_t>(expected.dtype->bytes);
   Output output{Doubles(got), Doubles(expected), Doubles(next), &got, &expected, &next, 0,
-                row_bytes / expected.dtype->bytes, row_bytes};
+                width, row_bytes};
   output.gap = GapOf(output.expected, limit);
   return output;
 }

@@ -1,0 +1,43 @@
+"""A network as a user embeds it: `toolchain build` and `toolchain sdk` in one folder, which `_peers.Ours` opens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from benchmarks._peers_networks import Network
+
+BUNDLE, SDK = "bundle", "sdk"
+
+
+def build(network: Network, folder: Path, options: Sequence[str | Path] = (), programs: Path | None = None) -> None:
+    """Write the bundle and the SDK.
+
+    Args:
+        network: What to build.
+        folder: Where they go.
+        options: Further ones for `toolchain build`.
+        programs: The folder of another checkout's `toolchain`.
+
+    Raises:
+        RuntimeError: The toolchain fails.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    fed = folder / "input.npz"
+    np.savez(fed, **network.samples(1)[0])
+    words = [network.build, "--board", "local", "-o", folder / BUNDLE, "--input", fed, *options]
+    for key, shape in network.shapes.items():
+        if key not in network.fixed and shape:
+            words += ["--shape", f"{key}:{','.join(map(str, shape))}"]
+    words += [word for key, value in network.fixed.items() for word in ("--fix", f"{key}={value}")]
+    program = (programs or Path(sys.executable).parent) / "toolchain"
+    for command in (["build", *words], ["sdk", "-o", folder / SDK]):
+        done = subprocess.run([program, *command], check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"toolchain {command[0]} failed: {done.stderr.strip()[-500:]}")
