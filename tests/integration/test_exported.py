@@ -19,13 +19,10 @@ LIMIT = 1e-4
 ALIVE = 10 * LIMIT
 """What two inputs must at least differ by in the outputs, for the limit to tell right from wrong."""
 
-# Rounding seems to decide which of its boxes a suppression keeps, since random weights give them nearly equal scores.
-UNDECIDED = {"ssdlite-boxes-script"}
-
 CHOSEN = exported.NAMES if "TOOLCHAIN_EXPORTED" in os.environ else exported.NAMES[::2]
 
 
-@pytest.mark.parametrize("name", [name for name in CHOSEN if name not in UNDECIDED])
+@pytest.mark.parametrize("name", CHOSEN)
 def test_an_exported_network_matches_onnxruntime_on_the_device(name, native, program, tmp_path):
     made, path = exported.load(name), tmp_path / f"{name}.onnx"
     onnx.save(made.proto, path)

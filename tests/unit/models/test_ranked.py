@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.support import detector_nets, nets, ranked_nets
-from tests.support.nets import value
+from tests.support.nets import node, value
 from toolchain import rankings
 from toolchain.models import ranked, reference
 from toolchain.models import source as model
@@ -182,3 +182,24 @@ def test_a_sort_of_everything(tmp_path):
     near, far = ({**wanted, "i": wanted["i"][:, list(order)]} for order in ((0, 1, 3, 2, 4), (1, 0, 2, 3, 4)))
     assert rankings.compare(near, wanted, found).ok
     assert not rankings.compare(far, wanted, found).ok
+
+
+def test_the_last_order_of_many_is_that_of_the_rows(tmp_path):
+    """As in a detector that picks candidates for each of 90 classes before it keeps the best of all."""
+    nodes = []
+    for number in range(12):
+        nodes.append(node("Slice", ["x", f"from{number}", f"to{number}", "axis"], [f"part{number}"]))
+        nodes.append(node("TopK", [f"part{number}", "two"], [f"best{number}", f"at{number}"]))
+    nodes.append(node("Concat", [f"best{number}" for number in range(12)], ["all"], axis=1))
+    nodes.append(node("TopK", ["all", "four"], ["v", "i"]))
+    held = {"axis": np.array([1]), "two": np.array([2]), "four": np.array([4])}
+    held |= {f"from{number}": np.array([number * 4]) for number in range(12)}
+    held |= {f"to{number}": np.array([number * 4 + 4]) for number in range(12)}
+    proto = nets.model(nodes, [value("x", (1, 48))], [value("v", (1, 4)), value("i", (1, 4), "int64")], held)
+    source = model.load(nets.save(proto, tmp_path))
+    data = np.linspace(0.1, 0.5, 48, dtype=np.float32).reshape(1, 48)
+    data[0, [3, 7, 11]] = 0.9, 0.8, 0.800001
+    wanted = reference.run(source, {"x": data})
+    (found,) = ranked.rankings(source, {"x": data}, None)
+    assert rankings.compare({**wanted, "i": wanted["i"][:, [0, 2, 1, 3]]}, wanted, [found]).ok
+    assert not rankings.compare({**wanted, "i": wanted["i"][:, [1, 0, 2, 3]]}, wanted, [found]).ok
