@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _PERIOD_US = 100_000
+_VERSION_1, _VERSION_2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 
 
 @contextlib.contextmanager
@@ -29,27 +30,44 @@ def loops(count: int) -> contextlib.AbstractContextManager[None]:
     return kept([sys.executable, "-c", "while True: pass"], count)
 
 
-@contextlib.contextmanager
-def quota(process: int, percent: int) -> Iterator[None]:
+def quota(process: int, percent: int) -> contextlib.AbstractContextManager[None]:
     """Limit a process to some percent of one CPU's time, by a cgroup of its own of either version.
 
     Raises:
         OSError: This process may make no cgroup.
     """
-    of_version_1 = Path("/sys/fs/cgroup/cpu")
-    parent = of_version_1 if of_version_1.is_dir() else Path("/sys/fs/cgroup")
-    folder = parent / f"benchmark-{os.getpid()}-{process}"
+    return _limited("cgroup.procs", [process], percent, f"{process}")
+
+
+def slow(process: int, percent: int) -> contextlib.AbstractContextManager[None]:
+    """Limit all threads of a process but its first to some percent of one CPU's time, as if they had slower cores.
+
+    Raises:
+        OSError: This process may make no cgroup of version 1; those of version 2 take whole processes.
+    """
+    if not _VERSION_1.is_dir():
+        raise OSError(f"there is no {_VERSION_1}, which limits single threads")
+    threads = [int(path.name) for path in Path(f"/proc/{process}/task").iterdir()]
+    return _limited("tasks", [one for one in threads if one != process], percent, f"{process}-threads")
+
+
+@contextlib.contextmanager
+def _limited(members: str, numbers: Sequence[int], percent: int, name: str) -> Iterator[None]:
+    parent = _VERSION_1 if _VERSION_1.is_dir() else _VERSION_2
+    folder = parent / f"benchmark-{os.getpid()}-{name}"
     folder.mkdir()
     try:
         limit = percent * _PERIOD_US // 100
-        if parent == of_version_1:
+        if parent == _VERSION_1:
             (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
             (folder / "cpu.cfs_quota_us").write_text(str(limit))
         else:
             (folder / "cpu.max").write_text(f"{limit} {_PERIOD_US}")
-        (folder / "cgroup.procs").write_text(str(process))
+        for number in numbers:
+            (folder / members).write_text(str(number))
         yield
-        (parent / "cgroup.procs").write_text(str(process))
+        for number in numbers:
+            (parent / members).write_text(str(number))
     finally:
         with contextlib.suppress(OSError):  # the process has not left yet; an empty folder of a cgroup does no harm
             folder.rmdir()

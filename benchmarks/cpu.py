@@ -1,7 +1,7 @@
 r"""How quick a network is on this machine's CPU, quiet or busy: libedge_model against other engines, in turns.
 
     python benchmarks/cpu.py [NETWORK ...] [--threads 2] [--rounds 10] [--busy N ...] [--quota PERCENT ...]
-                             [--peers FOLDER] [--before CHECKOUT] [--records FILE | --no-records]
+                             [--slow PERCENT ...] [--peers FOLDER] [--before CHECKOUT] [--records FILE | --no-records]
                              [--without winograd] [--footprint] [--json FILE] [--work FOLDER]
 
 NETWORK is a name of the zoo, one of the onnx wheel (vgg19, inception_v1, ...), one that PyTorch exported (vit-dynamo,
@@ -17,7 +17,8 @@ this project; other peers, and newer ones, from a folder:
 Every engine has a process of its own, and gets the same file, inputs and number of threads. They take turns of half a
 second, in changing order, with a pause before each in which the threads of the one before go to sleep. A ratio is the
 median over the rounds of the ratios of both engines' medians. `--busy` starts busy loops at ordinary priority,
-`--quota` limits each engine to some percent of one CPU (150: one and a half). Each of their values is a condition of
+`--quota` limits each engine to some percent of one CPU (150: one and a half), and `--slow` its threads but the first,
+as on a board with cores of different speed. Each of their values is a condition of
 its own, under which all engines are measured: `--busy 0 1 2 --quota 150` are four. `--before` measures an older
 checkout, which has a virtual environment of its own, as one more engine.
 
@@ -64,13 +65,22 @@ _TWICE = 0.75  # of the time of one thread is what two threads take at most, whe
 
 @dataclass(frozen=True)
 class Condition:
-    """What goes on beside the engine that is measured, and how much of the CPUs it may use in percent of one."""
+    """What an engine runs under.
+
+    Attributes:
+        busy: Busy loops beside it.
+        quota: Percent of one CPU that it may use; None for all it can get.
+        slow: Percent of one CPU that its threads but the first may use.
+    """
 
     busy: int = 0
     quota: int | None = None
+    slow: int | None = None
 
     def __str__(self) -> str:
         """Name it in a table."""
+        if self.slow:
+            return f"other threads {self.slow} %"
         return f"quota {self.quota} %" if self.quota else f"{self.busy} busy" if self.busy else "quiet"
 
 
@@ -201,8 +211,11 @@ def measured(name: str, given: Given) -> Iterator[Measured]:
 def beside(condition: Condition, children: Mapping[str, Child]) -> Iterator[None]:
     """Keep up a condition."""
     with contextlib.ExitStack() as stack:
-        for child in children.values() if condition.quota else ():
-            stack.enter_context(_neighbours.quota(child.process.pid, condition.quota or 0))
+        for child in children.values():
+            if condition.quota:
+                stack.enter_context(_neighbours.quota(child.process.pid, condition.quota))
+            if condition.slow:
+                stack.enter_context(_neighbours.slow(child.process.pid, condition.slow))
         stack.enter_context(_neighbours.loops(condition.busy))
         yield
 
@@ -373,6 +386,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--quota", type=int, nargs="+", default=[], metavar="PERCENT", help="CPU time of each engine: 100 is one CPU"
     )
+    parser.add_argument(
+        "--slow", type=int, nargs="+", default=[], metavar="PERCENT", help="CPU time of threads but an engine's first"
+    )
     parser.add_argument("--peers", type=Path, help="folder with other engines' packages")
     parser.add_argument("--before", type=Path, help="an older checkout, to be measured as well")
     parser.add_argument("--engine", action="append", choices=_peers.PEERS, help="only these peers")
@@ -384,7 +400,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write all figures to a file")
     parser.add_argument("--work", type=Path, help="keep models and bundles in this folder")
     arguments = parser.parse_args()
-    for name, least in (("threads", 1), ("rounds", 1), ("busy", 0), ("quota", 1)):
+    for name, least in (("threads", 1), ("rounds", 1), ("busy", 0), ("quota", 1), ("slow", 1)):
         if any(value < least for value in np.atleast_1d(getattr(arguments, name))):
             parser.error(f"--{name} is at least {least}")
     if arguments.before and not (arguments.before / ".venv" / "bin" / "toolchain").exists():
@@ -412,6 +428,7 @@ def given_by(arguments: argparse.Namespace, folder: Path) -> Given:
         conditions=[
             *(Condition(busy=count) for count in arguments.busy),
             *(Condition(quota=percent) for percent in arguments.quota),
+            *(Condition(slow=percent) for percent in arguments.slow),
         ]
         or [Condition()],
         peers=arguments.peers.resolve() if arguments.peers else None,
