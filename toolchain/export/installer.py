@@ -34,7 +34,7 @@ if ! command -v sha256sum >/dev/null; then
   echo "error: this device lacks sha256sum" >&2
   exit 4
 fi
-if [ -f "$$self" ] && [ "$$(tail -c +$first "$$self" | sha256sum | cut -c 1-64)" = $digest ]; then
+if [ -f "$$self" ] && [ "$$(tail -c +$first "$$self" | sha256sum | cut -c 1-64)" = '$digest' ]; then
   :
 else
   echo "error: $$self is damaged: its bytes differ from those that were exported" >&2
