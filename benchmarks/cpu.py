@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from _peers import Arrays
     from _peers_networks import Network
 
-_TURN_S, _PAUSE_S = 0.5, 0.3
+_TURN_S, _PAUSE_S = 0.5, 0.15
 _PATIENCE_S = 300.0
 _INT8_SAMPLES = 8
 _EXACT = 1e-20  # 200 dB stand for no noise at all

@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
 #include <unistd.h>
@@ -27,7 +27,11 @@ constexpr int kMostThreads = 1024;
 // How long a thread looks for what it waits for, however busy the CPUs are: about what it takes to
 // wake a thread that sleeps.
 constexpr microseconds kWorkerLeast{50}, kLauncherLeast{5};
-// For how long the pool remembers that another process took a CPU from one of its threads.
+// Other processes disturb a thread if they take a quarter of the CPU from it for some time slices.
+// Short and rare interruptions do not count: every system has them.
+constexpr std::chrono::milliseconds kWindow{20};
+constexpr int kLostShare = 4;
+// For how long the pool remembers that.
 constexpr std::chrono::milliseconds kMemory{100};
 
 thread_local ThreadPool* used = nullptr;
@@ -63,15 +67,41 @@ void WakeSleepers(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Whether the system took the CPU from this thread since it last asked.
-bool WasPreempted() {
-  thread_local long before = -1;
-  rusage used_so_far;
-  if (getrusage(RUSAGE_THREAD, &used_so_far) != 0) return false;
-  const bool was = before >= 0 && used_so_far.ru_nivcsw != before;
-  before = used_so_far.ru_nivcsw;
-  return was;
+std::chrono::nanoseconds CpuTime() {
+  timespec used_so_far;
+  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used_so_far) != 0) return {};
+  return std::chrono::seconds{used_so_far.tv_sec} + std::chrono::nanoseconds{used_so_far.tv_nsec};
 }
+
+// Measures how much of a CPU a thread gets of what it wants.
+class CpuWatch {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // The thread wanted no CPU, or computed for somebody else, since then.
+  void AwayFrom(Clock::time_point start) { away_ += Clock::now() - start; }
+
+  // Whether others took more than the limit since the last window began. Begins a new one if this
+  // one is over.
+  bool LostMuch(Clock::time_point now) {
+    const auto window = now - begin_;
+    if (window < kWindow) return false;
+    const std::chrono::nanoseconds used = CpuTime(), lost = window - (used - used_) - away_;
+    const bool is_first = begin_ == Clock::time_point{};
+    begin_ = now;
+    used_ = used;
+    away_ = {};
+    return !is_first && lost * kLostShare > window;
+  }
+
+ private:
+  Clock::time_point begin_{};
+  std::chrono::nanoseconds used_{}, away_{};
+};
+
+thread_local CpuWatch watch;
+// When this thread last left Launch.
+thread_local CpuWatch::Clock::time_point left{};
 
 // The application's signals are for its own threads; what a fault of a kernel raises stays here.
 class NoSignals {
@@ -163,9 +193,11 @@ void ThreadPool::Work(int member) {
 // it looks for the number: one of them sees the other.
 uint32_t ThreadPool::NextJob(uint32_t seen) {
   if (!Spin([&] { return jobs_.load(std::memory_order_acquire) != seen; }, kWorkerLeast)) {
+    const Clock::time_point start = Clock::now();
     sleepers_.fetch_add(1);
     while (jobs_.load() == seen) SleepWhile(jobs_, seen);
     sleepers_.fetch_sub(1);
+    watch.AwayFrom(start);
   }
   return jobs_.load();
 }
@@ -177,6 +209,7 @@ void ThreadPool::Announce() {
 
 int ThreadPool::Launch(FTVMParallelLambda lambda, void* data, int tasks) {
   if (within_task || size() == 1) return RunAlone(lambda, data, tasks);
+  watch.AwayFrom(left);
   const int all = tasks == 0 ? size() * kPiecesPerThread : tasks;
   job_ = {lambda, data, {nullptr, all}};
   unfinished_.store(static_cast<uint32_t>(all), std::memory_order_relaxed);
@@ -191,6 +224,7 @@ int ThreadPool::Launch(FTVMParallelLambda lambda, void* data, int tasks) {
   within_task = false;
   unfinished_.fetch_sub(done, std::memory_order_acq_rel);
   AwaitTasks();
+  left = Clock::now();
   return Outcome();
 }
 
@@ -216,11 +250,13 @@ void ThreadPool::FinishTasks(uint32_t count) {
 
 void ThreadPool::AwaitTasks() {
   if (Spin([this] { return unfinished_.load(std::memory_order_acquire) == 0; }, kLauncherLeast)) return;
+  const Clock::time_point start = Clock::now();
   launcher_sleeps_.store(true);
-  for (uint32_t left = unfinished_.load(); left != 0; left = unfinished_.load()) {
-    SleepWhile(unfinished_, left);
+  for (uint32_t rest = unfinished_.load(); rest != 0; rest = unfinished_.load()) {
+    SleepWhile(unfinished_, rest);
   }
   launcher_sleeps_.store(false);
+  watch.AwayFrom(start);
 }
 
 // Where other processes want the CPUs, whoever spins uses up the time that it would need as soon as
@@ -233,9 +269,9 @@ bool ThreadPool::Spin(Holds holds, microseconds least) {
 }
 
 bool ThreadPool::IsDisturbed() {
-  const Clock::duration now = Clock::now().time_since_epoch();
-  if (WasPreempted()) disturbed_until_.store(std::chrono::duration_cast<Clock::duration>(now + kMemory).count());
-  return now.count() < disturbed_until_.load();
+  const Clock::time_point now = Clock::now();
+  if (watch.LostMuch(now)) disturbed_until_.store((now + kMemory).time_since_epoch().count());
+  return now.time_since_epoch().count() < disturbed_until_.load();
 }
 
 void ThreadPool::Fail(tvm::ffi::Error error) {
