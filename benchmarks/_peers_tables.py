@@ -40,6 +40,24 @@ def table(found: Sequence[dict[str, Any]]) -> str:
     return str(Table(rows))
 
 
+def markdown(found: Sequence[dict[str, Any]]) -> str:
+    """Render the tables of a page of documentation, one for each condition: median / 99th percentile in ms."""
+    return "\n\n".join(f"{condition}:\n\n{_markdown(rows)}" for condition, rows in grouped(found).items())
+
+
+def _markdown(found: Sequence[dict[str, Any]]) -> str:
+    names = [name for name in TITLES if any(name in one["engines"] for one in found)]
+    head = ["network", *(TITLES[name] for name in names), "ours / best peer", "p99"]
+    rows = [head, ["---"] * len(head)]
+    for one in found:
+        peer, ratio = best(one, "value")
+        cells = [latency(one, name) for name in names]
+        rows.append([one["name"], *cells, f"{ratio:.2f} {TITLES[peer]}", f"{best(one, 'p99')[1]:.2f}"])
+    means = geometric_means(found)
+    rows.append(["geometric mean", *("" for _ in names), f"{means['median']:.2f}", f"{means['p99']:.2f}"])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def latency(one: dict[str, Any], name: str) -> str:
     """Render what one engine takes for a network: median, and after a slash the 99th percentile."""
     if name not in one["engines"]:

@@ -23,6 +23,7 @@ its own, under which all engines are measured: `--busy 0 1 2 --quota 150` are fo
 checkout, which has a virtual environment of its own, as one more engine.
 
 The exit code is 1 where our outputs differ from ONNX Runtime's, or where a network could not be measured.
+`--markdown FILE` prints the tables of docs/cpu.md from an earlier `--json FILE`, and measures nothing.
 """
 
 from __future__ import annotations
@@ -321,6 +322,9 @@ def cpu_name() -> str:
 def main() -> None:
     """Measure each network, and print the tables."""
     arguments = parsed()
+    if arguments.markdown:
+        print(_peers_tables.markdown(json.loads(arguments.markdown.read_text(encoding="utf-8"))["networks"]))
+        return
     doubt = cores_doubt()
     note(f"doubtful: {doubt}" if doubt else "two threads have a core each")
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
@@ -398,6 +402,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--without", action="append", default=[], help="do not use a template, such as winograd; `all`")
     parser.add_argument("--footprint", action="store_true", help="peak memory and load time")
     parser.add_argument("--json", type=Path, help="write all figures to a file")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="print the tables of an earlier --json FILE")
     parser.add_argument("--work", type=Path, help="keep models and bundles in this folder")
     arguments = parser.parse_args()
     for name, least in (("threads", 1), ("rounds", 1), ("busy", 0), ("quota", 1), ("slow", 1)):
