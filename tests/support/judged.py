@@ -185,7 +185,7 @@ def _expected(read: SourceModel, fed: Tensors) -> Expected:
         text = f"ONNX Runtime: {first[-_MOST_TEXT // 2 :]}; evaluator: {type(fault).__name__}: {fault}"
         raise _NoReferenceError(text[:_MOST_TEXT]) from fault
     outputs = {name: np.asarray(value) for name, value in zip(read.output_names, values, strict=True)}
-    return Expected(outputs, reference.tolerance(read), amplified=False)
+    return Expected(outputs, reference.tolerance(read))
 
 
 def _compared(found: Tensors, expected: Expected) -> Verdict:
