@@ -323,7 +323,7 @@ def main() -> None:
     """Measure each network, and print the tables."""
     arguments = parsed()
     if arguments.markdown:
-        print(_peers_tables.markdown(json.loads(arguments.markdown.read_text(encoding="utf-8"))["networks"]))
+        print(markdown(arguments.markdown))
         return
     doubt = cores_doubt()
     note(f"doubtful: {doubt}" if doubt else "two threads have a core each")
@@ -341,6 +341,14 @@ def main() -> None:
     missing = [name for name, each in rows.items() if len(each) < len(given.conditions)]
     if wrong or missing:
         sys.exit(f"wrong outputs: {', '.join(sorted(wrong)) or 'none'}; not measured: {', '.join(missing) or 'none'}")
+
+
+def markdown(path: Path) -> str:
+    """Render the tables of an earlier run's file."""
+    try:
+        return _peers_tables.markdown(json.loads(path.read_text(encoding="utf-8"))["networks"])
+    except (OSError, ValueError, LookupError, TypeError) as fault:
+        sys.exit(f"{path} is not a file of --json: {fault!r}")
 
 
 def attempted(name: str, given: Given) -> list[Measured]:
