@@ -6,7 +6,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
 #include <unistd.h>
@@ -20,19 +19,17 @@ namespace edge {
 namespace {
 
 using std::chrono::microseconds;
+using std::chrono::milliseconds;
 
 constexpr int kLooksBetweenClocks = 64;
 constexpr int kMostThreads = 1024;
 
-// How long a thread looks for what it waits for, however busy the CPUs are: about what it takes to
-// wake a thread that sleeps.
-constexpr microseconds kWorkerLeast{50}, kLauncherLeast{5};
-// Other processes disturb a thread if they take a quarter of the CPU from it for some time slices.
-// Short and rare interruptions do not count: every system has them.
-constexpr std::chrono::milliseconds kWindow{20};
-constexpr int kLostShare = 4;
-// For how long the pool remembers that.
-constexpr std::chrono::milliseconds kMemory{100};
+// How long a thread looks for what it waits for while other processes are busy: about what it takes
+// to wake a thread that sleeps.
+constexpr microseconds kLeastSpin{50};
+// Then a worker computes for this long at most before it sleeps. The system's time slices are 3 to
+// 4 ms: a worker that stops in time is not stopped within a piece, for which all others would wait.
+constexpr milliseconds kTurn{2};
 
 thread_local ThreadPool* used = nullptr;
 thread_local std::unique_ptr<ThreadPool> own;
@@ -67,41 +64,12 @@ void WakeSleepers(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-std::chrono::nanoseconds CpuTime() {
-  timespec used_so_far;
-  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used_so_far) != 0) return {};
-  return std::chrono::seconds{used_so_far.tv_sec} + std::chrono::nanoseconds{used_so_far.tv_nsec};
-}
-
-// Measures how much of a CPU a thread gets of what it wants.
-class CpuWatch {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  // The thread wanted no CPU, or computed for somebody else, since then.
-  void AwayFrom(Clock::time_point start) { away_ += Clock::now() - start; }
-
-  // Whether others took more than the limit since the last window began. Begins a new one if this
-  // one is over.
-  bool LostMuch(Clock::time_point now) {
-    const auto window = now - begin_;
-    if (window < kWindow) return false;
-    const std::chrono::nanoseconds used = CpuTime(), lost = window - (used - used_) - away_;
-    const bool is_first = begin_ == Clock::time_point{};
-    begin_ = now;
-    used_ = used;
-    away_ = {};
-    return !is_first && lost * kLostShare > window;
-  }
-
- private:
-  Clock::time_point begin_{};
-  std::chrono::nanoseconds used_{}, away_{};
-};
-
 thread_local CpuWatch watch;
 // When this thread last left Launch.
 thread_local CpuWatch::Clock::time_point left{};
+// When this worker's turn began.
+thread_local CpuWatch::Clock::time_point turn{};
+thread_local WorkersCpus workers_cpus;
 
 // The application's signals are for its own threads; what a fault of a kernel raises stays here.
 class NoSignals {
@@ -168,11 +136,11 @@ ThreadPool::~ThreadPool() { Stop(); }
 void ThreadPool::Start(const PoolOptions& options) {
   const NoSignals none;
   for (size_t worker = 1; worker < shares_.size(); ++worker) {
-    workers_.emplace_back([this, worker, cpus = PlaceOf(worker, options)] {
+    workers_.emplace_back([this, worker, cpus = PlaceOf(worker, options), pinned = options.pinned] {
       pthread_setname_np(pthread_self(), "edge-kernels");
       if (!cpus.empty()) StayOn(cpus);
       within_task = true;
-      Work(static_cast<int>(worker));
+      Work(static_cast<int>(worker), pinned);
     });
   }
 }
@@ -183,22 +151,31 @@ void ThreadPool::Stop() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::Work(int member) {
+void ThreadPool::Work(int member, bool pinned) {
   for (uint32_t seen = NextJob(0); !ended_.load(); seen = NextJob(seen)) {
+    if (!pinned) workers_cpus.Follow(neighbours_, neighbours_.AreBusy(Clock::now()));
     FinishTasks(RunTasks(member));
   }
+}
+
+// Whether a worker has to leave the rest to the others.
+bool ThreadPool::IsTurnOver() const {
+  const Clock::time_point now = Clock::now();
+  return now - turn > kTurn && neighbours_.AreBusy(now);
 }
 
 // A job's number is stored before the launcher looks for sleepers, and a sleeper is counted before
 // it looks for the number: one of them sees the other.
 uint32_t ThreadPool::NextJob(uint32_t seen) {
-  if (!Spin([&] { return jobs_.load(std::memory_order_acquire) != seen; }, kWorkerLeast)) {
+  if (IsTurnOver() || !Spin([&] { return jobs_.load(std::memory_order_acquire) != seen; })) {
     const Clock::time_point start = Clock::now();
     sleepers_.fetch_add(1);
     while (jobs_.load() == seen) SleepWhile(jobs_, seen);
     sleepers_.fetch_sub(1);
-    watch.AwayFrom(start);
+    turn = Clock::now();
+    watch.SetAside(turn - start);
   }
+  neighbours_.LookAsWorker(watch, Clock::now());
   return jobs_.load();
 }
 
@@ -209,7 +186,9 @@ void ThreadPool::Announce() {
 
 int ThreadPool::Launch(FTVMParallelLambda lambda, void* data, int tasks) {
   if (within_task || size() == 1) return RunAlone(lambda, data, tasks);
-  watch.AwayFrom(left);
+  const Clock::time_point start = Clock::now();
+  watch.SetAside(start - left);
+  neighbours_.LookAsLauncher(watch, start);
   const int all = tasks == 0 ? size() * kPiecesPerThread : tasks;
   job_ = {lambda, data, {nullptr, all}};
   unfinished_.store(static_cast<uint32_t>(all), std::memory_order_relaxed);
@@ -234,7 +213,10 @@ uint32_t ThreadPool::RunTasks(int member) {
   uint32_t count = 0;
   for (int other = 0; other < size(); ++other) {
     Share& share = shares_[static_cast<size_t>((member + other) % size())];
-    for (auto task = share.Take(); task; task = share.Take(), ++count) {
+    while (member == 0 || !IsTurnOver()) {
+      const auto task = share.Take();
+      if (!task) break;
+      ++count;
       if (job_.lambda(static_cast<int>(*task), &job_.env, job_.data) == 0) continue;
       Fail(tvm::ffi::details::MoveFromSafeCallRaised());
     }
@@ -249,29 +231,23 @@ void ThreadPool::FinishTasks(uint32_t count) {
 }
 
 void ThreadPool::AwaitTasks() {
-  if (Spin([this] { return unfinished_.load(std::memory_order_acquire) == 0; }, kLauncherLeast)) return;
+  if (Spin([this] { return unfinished_.load(std::memory_order_acquire) == 0; })) return;
   const Clock::time_point start = Clock::now();
   launcher_sleeps_.store(true);
   for (uint32_t rest = unfinished_.load(); rest != 0; rest = unfinished_.load()) {
     SleepWhile(unfinished_, rest);
   }
   launcher_sleeps_.store(false);
-  watch.AwayFrom(start);
+  watch.SetAside(Clock::now() - start);
 }
 
 // Where other processes want the CPUs, whoever spins uses up the time that it would need as soon as
 // there is work; and the CPU of one that sleeps is free for a thread of ours that waits for one.
 template <typename Holds>
-bool ThreadPool::Spin(Holds holds, microseconds least) {
+bool ThreadPool::Spin(Holds holds) {
   const Clock::time_point start = Clock::now();
-  if (SpinUntil(holds, start + std::min(least, spin_))) return true;
-  return !IsDisturbed() && SpinUntil(holds, start + spin_);
-}
-
-bool ThreadPool::IsDisturbed() {
-  const Clock::time_point now = Clock::now();
-  if (watch.LostMuch(now)) disturbed_until_.store((now + kMemory).time_since_epoch().count());
-  return now.time_since_epoch().count() < disturbed_until_.load();
+  if (SpinUntil(holds, start + std::min(kLeastSpin, spin_))) return true;
+  return !neighbours_.AreBusy(Clock::now()) && SpinUntil(holds, start + spin_);
 }
 
 void ThreadPool::Fail(tvm::ffi::Error error) {

@@ -18,6 +18,8 @@
 #include <thread>
 #include <vector>
 
+#include "neighbours.h"
+
 namespace edge {
 
 // Until a worker sleeps: longer than what lies between two kernels, short for a battery.
@@ -81,15 +83,15 @@ class ThreadPool {
 
   void Start(const PoolOptions& options);
   void Stop();
-  void Work(int member);
+  void Work(int member, bool pinned);
   uint32_t NextJob(uint32_t seen);
+  bool IsTurnOver() const;
   void Announce();
   uint32_t RunTasks(int member);
   void FinishTasks(uint32_t count);
   void AwaitTasks();
-  bool IsDisturbed();
   template <typename Holds>
-  bool Spin(Holds holds, std::chrono::microseconds least);
+  bool Spin(Holds holds);
   void Fail(tvm::ffi::Error error);
   int Outcome();
 
@@ -106,7 +108,7 @@ class ThreadPool {
   alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<bool> launcher_sleeps_{false};
   std::atomic<bool> ended_{false};
-  std::atomic<Clock::rep> disturbed_until_{0};
+  Neighbours neighbours_;
 };
 
 // Leaves this thread, and those that it starts from now on, to some CPUs. One that went away leaves
