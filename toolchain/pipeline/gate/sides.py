@@ -14,9 +14,12 @@ from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import released
+from toolchain.device.connected import ConnectedDevice
+from toolchain.device.installed import DeviceRelease
 from toolchain.device.store import Store
 from toolchain.errors import InputError
 from toolchain.models import names, zoo
+from toolchain.native.programs import Program
 from toolchain.registry import Access
 from toolchain.tensors import TensorSpec
 
@@ -54,6 +57,16 @@ class Side:
     def size(self) -> int:
         """Bytes of all files that travel to a device."""
         return sum(record.size for record in self.manifest.files.values())
+
+    def release(self, program: Program, device: ConnectedDevice, threads: int) -> DeviceRelease:
+        """Return it as a release of a device that can run it.
+
+        Raises:
+            MismatchError, VerificationError: As `DeviceRelease.of_bundle`.
+        """
+        if self.bundle:
+            return DeviceRelease.of_bundle(self.bundle, program, device, threads)
+        return DeviceRelease.of_device(self.manifest, self.digest, program, device, threads)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ import numpy as np
 from toolchain import stats, temporary
 from toolchain.backends import backend_of
 from toolchain.backends.base import Backend
-from toolchain.device import deploy, profiling
+from toolchain.device.connected import ConnectedDevice
+from toolchain.device.installed import Installed
 from toolchain.device.lock import Owner
 from toolchain.device.profiling import Watched
 from toolchain.errors import InputError
 from toolchain.models import inputs
 from toolchain.native.programs import Program
-from toolchain.pipeline.device import Lab
-from toolchain.pipeline.profile import MACHINE, Side, Wanted, paced, placed
+from toolchain.pipeline.profile import MACHINE, ProfileRequest, Side, run_seconds, watch
 from toolchain.pipeline.profile.rows import is_kernel, node_text, nodes_in_order, operator
 from toolchain.progress import Step
 from toolchain.stats import Estimate
@@ -147,96 +147,78 @@ def check(new: Side, base: Side) -> None:
         )
 
 
-def run(  # noqa: PLR0913, PLR0917 - two sides, and what a profile takes
-    new: Side,
-    base: Side,
+def run(
+    sides: tuple[Side, Side],
     given: inputs.Source,
     program: Program,
-    lab: Lab,
-    wanted: Wanted,
+    device: ConnectedDevice,
+    request: ProfileRequest,
     tell: Callable[[str], None],
 ) -> Against:
     """Profile two releases in turns under one lock; the device keeps the release that it has.
 
     Args:
-        new: The one that is looked at.
-        base: The one it is held against.
+        sides: The release of interest, and the one that it is compared with.
         given: What both are run with.
         program: The runner for the device.
-        lab: The device.
-        wanted: How; its runs are dealt to the rounds, at least five to each.
-        tell: Told about progress.
+        device: The device.
+        request: How; its runs are divided among the rounds, at least five in each.
+        tell: Called with progress.
 
     Raises:
         InputError: As `check`.
         VerificationError: The device does not fit.
         DeviceError: It is lost, busy or full, or a model does not run on it.
     """
+    new, base = sides
     check(new, base)
-    facts = lab.store.facts()
-    for side in (new, base):
-        deploy.check_fits(side.manifest, program, facts)
-    fed = inputs.make(given, new.manifest.inputs)
-    with temporary.folder() as work, lab.store.lock(Owner.here("profile")):
+    releases = [side.release(program, device, request.threads) for side in sides]
+    arrays = inputs.make(given, new.manifest.inputs)
+    with temporary.folder() as work, device.store.lock(Owner.here("profile")):
         try:
-            places = [placed(side, program, fed, lab, Path(work)) for side in (new, base)]
-            return turns(new, base, places, lab, wanted, tell)
+            installed = [release.install(arrays, Path(work)) for release in releases]
+            return turns(sides, installed, request, tell)
         finally:
             if new.bundle or base.bundle:
-                lab.store.prune(lab.board.keep)
+                device.store.prune(device.board.keep)
 
 
-def turns(  # noqa: PLR0913, PLR0917 - as above
-    new: Side,
-    base: Side,
-    places: Sequence[Mapping[str, str]],
-    lab: Lab,
-    wanted: Wanted,
-    tell: Callable[[str], None],
+def turns(
+    sides: Sequence[Side], installed: Sequence[Installed], request: ProfileRequest, tell: Callable[[str], None]
 ) -> Against:
     """Profile two releases that are on the device already; the caller holds its lock, as a gate does.
 
     Args:
-        new: The one that is looked at.
-        base: The one it is held against.
-        places: Of each, the folders on the device with the runner, the inputs, and the release (`releases`).
-        lab: The device.
-        wanted: How.
-        tell: Told about progress.
+        sides: The release of interest, and the one that it is compared with.
+        installed: Both on the device.
+        request: How.
+        tell: Called with progress.
 
     Raises:
         DeviceError: The device is lost, or a model does not run on it.
     """
-    seen: tuple[list[Watched], list[Watched]] = ([], [])
-    threads = wanted.threads or lab.board.threads
-    run_s = [paced(lab, place, threads, pinned=wanted.pinned) for place in places]
+    new, base = sides
+    device = installed[0].release.device
+    watched: tuple[list[Watched], list[Watched]] = ([], [])
+    run_s = [run_seconds(release, pinned=request.pinned) for release in installed]
+    runs = max(_LEAST_RUNS, -(-request.runs // ROUNDS))
     for number in range(ROUNDS):
         tell(Step("profiling both in turns", number, ROUNDS, "rounds"))
-        for which in (0, 1) if number % 2 == 0 else (1, 0):
-            found = profiling.watch(
-                lab.shell,
-                lab.store.root,
-                places[which],
-                release=places[which]["releases"],
-                threads=threads,
-                runs=max(_LEAST_RUNS, -(-wanted.runs // ROUNDS)),
-                run_s=run_s[which],
-                pinned=wanted.pinned,
-            )
-            seen[which].append(found)
-    plain = [[one.plain_ns for one in watched] for watched in seen]
+        for index in (0, 1) if number % 2 == 0 else (1, 0):
+            watched[index].append(watch(installed[index], runs, run_s[index], pinned=request.pinned))
+    plain = [[each.plain_ns for each in turns_of_side] for turns_of_side in watched]
     return Against(
         model=new.manifest.name,
-        board=lab.board.name,
-        host=lab.shell.name,
-        emulated=lab.emulated,
+        board=device.board.name,
+        host=device.name,
+        emulated=device.emulated,
         new_digest=new.digest,
         base_digest=base.digest,
         rounds=ROUNDS,
         new_ms=_middle(plain[0]),
         base_ms=_middle(plain[1]),
         change=stats.estimate(stats.log_ratios(*plain), 1 - _ERRORS).change(),
-        layers=_layers(new, base, seen, backend_of(lab.board)),
+        layers=_layers(new, base, watched, backend_of(device.board)),
     )
 
 
