@@ -14,7 +14,7 @@ from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
 
 if TYPE_CHECKING:
-    pass
+    from toolchain.pipeline.run import RunRequest
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,13 @@ class RunOptions:
     labels: Path | None = same(options.InputOptions, "labels")
     threads: int | None = same(options.MeasureOptions, "threads")
 
-    def wanted(self) -> Wanted:
-        """Return what is run; what can be seen without the device was looked at."""
-        wanted = Wanted(self.output, self.npz, self.pictures, self.labels, self.threads or 0)
-        wanted.check()
-        return wanted
+    def request(self) -> RunRequest:
+        """Return what is run, checked as far as that is possible without the device."""
+        from toolchain.pipeline.run import RunRequest
+
+        request = RunRequest(self.output, self.npz, self.pictures, self.labels, self.threads or 0)
+        request.check()
+        return request
 
 
 @click.command("run", cls=helptext.Command)

@@ -14,7 +14,6 @@ from toolchain import bundle, temporary
 from toolchain import bundle as bundles
 from toolchain.bundle.manifest import Manifest
 from toolchain.device.connected import ConnectedDevice
-from toolchain.device.deploy import Settings
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.runner import Plan, Run
 from toolchain.device.shipment import Transfer
@@ -149,7 +148,7 @@ def check_current(store: Store, digest: str, name: str) -> None:
 
 
 def measure(
-    current: Current, program: Program, device: ConnectedDevice, inputs: Tensors, settings: Settings
+    current: Current, program: Program, device: ConnectedDevice, inputs: Tensors, plan: Plan, threads: int = 0
 ) -> Measurement:
     """Time the current release of a device; the caller holds the lock of its store.
 
@@ -158,18 +157,19 @@ def measure(
         program: The runner for the device; pushed if it is not there.
         device: The device.
         inputs: Arrays by name; pushed if they are not there.
-        settings: How long, and on how many threads.
+        plan: How often to run.
+        threads: Threads of the model; 0 means the board file's number.
 
     Raises:
         DeviceError: The device runs another release by now, is busy or lost, or the model does not run on it.
     """
     digest = current.generation.digest
-    release = DeviceRelease.of_device(current.manifest, digest, program, device, settings.threads)
+    release = DeviceRelease.of_device(current.manifest, digest, program, device, threads)
     with temporary.folder() as work:
         check_current(device.store, digest, device.name)
         installed = release.install(inputs, Path(work))
         before = conditions(device.shell)
-        run = installed.run(Plan(settings.budget_s, pinned=settings.pinned))
+        run = installed.run(plan)
         after = conditions(device.shell)
     latency = statistics([value / 1e6 for value in run.samples_ns])
     cpus = release.facts.cpus

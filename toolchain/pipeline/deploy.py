@@ -16,6 +16,7 @@ from toolchain.device.bench import Measurement
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.deploy import Settings
 from toolchain.device.lock import Owner
+from toolchain.device.runner import Plan
 from toolchain.device.stages import Stages
 from toolchain.device.store import DeviceFacts
 from toolchain.models import inputs
@@ -140,7 +141,9 @@ def measure(
     """Time the current release of a device whose lock is held."""
     stages.tell(stage(f"measuring for {settings.budget_s:g} s"))
     with stages.timed("bench"):
-        return bench.measure(bench.current(device.store, device.name), runner, device, arrays, settings)
+        plan = Plan(settings.budget_s, pinned=settings.pinned)
+        current = bench.current(device.store, device.name)
+        return bench.measure(current, runner, device, arrays, plan, settings.threads)
 
 
 def read_labels(path: Path | None, manifest: Manifest) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -298,6 +298,7 @@ def _typical(watched: Watched) -> tuple[tuple[str, int], ...]:
 
 
 def _with_warnings(profile: Profile) -> Profile:
+    shown_sum = f"{profile.sum_share:.1%}"
     checks = [
         (profile.emulated, "emulated: these times say nothing about the real board"),
         (
@@ -313,8 +314,7 @@ def _with_warnings(profile: Profile) -> Profile:
         (profile.hook_share > _HOOK, f"profiling makes a run {profile.hook_share:.1%} longer"),
         (
             not _LEAST_SUM <= profile.sum_share <= _MOST_SUM and not profile.waits,
-            f"the kernels add up to {profile.sum_share:.1%} of a run without profiling:"
-            " other work or very short kernels",
+            f"the kernels add up to {shown_sum} of a run without profiling: other work or very short kernels",
         ),
         (
             profile.before.busy > _BUSY,

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.support import gates
-from toolchain.device import deploy
+from tests.support import deploys, gates
 from toolchain.device.lock import Owner
 from toolchain.errors import InputError, VerificationError
 from toolchain.pipeline.profile import of_bundle, of_release
@@ -13,16 +12,16 @@ def test_a_release_has_the_kernels_of_the_bundle_that_it_was(program, tiny, tmp_
     bench = gates.bench(tmp_path / "device", program)
     bench.says(tiny)
     with pytest.raises(InputError, match="no such release"):
-        of_release(bench.lab)
-    deploy.deploy(tiny, bench.program, bench.lab.shell, bench.lab.store, keep=3, threads=1)
+        of_release(bench.device)
+    deploys.deploy(tiny, bench.program, bench.device.shell, bench.device.store)
     made = of_bundle(tiny)
     for word in ("current", "1", tiny.digest[:8]):
-        found = of_release(bench.lab, word)
+        found = of_release(bench.device, word)
         assert (found.digest, found.kernels, found.bundle) == (tiny.digest, made.kernels, None)
     graph = bench.folder / "store" / "releases" / tiny.digest / "graph.txt"
-    with bench.lab.store.lock(Owner.here("test")):
+    with bench.device.store.lock(Owner.here("test")):
         text = graph.read_bytes()
         graph.unlink()
         graph.write_bytes(text[:-1] + b"x")
     with pytest.raises(VerificationError, match="does not match its digest"):
-        of_release(bench.lab)
+        of_release(bench.device)
