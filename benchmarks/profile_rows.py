@@ -32,6 +32,7 @@ from toolchain.models.request import Model
 from toolchain.native import cross, programs
 from toolchain.pipeline import profile as profiling
 from toolchain.pipeline.profile import Profile, ProfileRequest
+from toolchain.pipeline.sides import Side
 from toolchain.pipeline.source import BundleSource
 from toolchain.shell import LocalShell
 
@@ -78,7 +79,7 @@ def built(model: str, folder: Path) -> Bundle:
 
 def profiled(made: Bundle, lab: ConnectedDevice, program: programs.Program, wanted: ProfileRequest) -> Profile:
     """Profile a bundle on this machine."""
-    side = profiling.of_bundle(made)
+    side = Side.of(made)
     return profiling.run(side, _RANDOM, program, lab, wanted, lambda _line: None)
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from toolchain.board import Board
     from toolchain.bundle import Bundle
     from toolchain.device.connected import ConnectedDevice
-    from toolchain.pipeline.profile import ProfileRequest, Side
+    from toolchain.pipeline.profile import ProfileRequest
+    from toolchain.pipeline.sides import Side
 
 _JSON = json_kind("a profile", "schema_version", "board", "host")
 _TRACE = json_kind("a trace", "traceEvents")
@@ -130,8 +131,8 @@ def _at_hand(word: str | None) -> Iterator[tuple[str | None, Bundle | None]]:
 
 def _side(word: str, made: Bundle | None, kind: Board, device: ConnectedDevice) -> Side:
     from toolchain.bundle import check_board
-    from toolchain.pipeline import profile as profiling
+    from toolchain.pipeline import sides
 
-    side = profiling.of_bundle(made) if made else profiling.of_release(device, word)
+    side = sides.Side.of(made) if made else sides.on_device(word, device.store)
     check_board(side.manifest, kind, root="" if made else device.store.root)
     return side

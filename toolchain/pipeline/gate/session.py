@@ -33,8 +33,8 @@ from toolchain.pipeline.gate.result import (
     is_told,
     of_turn,
 )
-from toolchain.pipeline.gate.sides import Side, check_pair
 from toolchain.pipeline.profile import against
+from toolchain.pipeline.sides import Side, check_pair
 from toolchain.progress import Step, stage
 from toolchain.stats import Judgement, Rule, Verdict
 from toolchain.tensors import Difference, Tensors
@@ -200,13 +200,10 @@ class _Session:
         self.tell(stage("looking for the layers that became slower"))
         request = profile.ProfileRequest(_PROFILED_RUNS, self.settings.threads, self.settings.pinned)
         try:
-            sides = [self._profiled(side) for side in (self.new, self.base)]
+            sides = (self.new, self.base)
             return carried(against.turns(sides, (new, base.with_inputs_of(new)), request, self.tell))
         except ToolchainError as fault:
             return f"unknown, because profiling failed: {fault.message}"
-
-    def _profiled(self, side: Side) -> profile.Side:
-        return profile.of_bundle(side.bundle) if side.bundle else profile.of_release(self.device, side.digest)
 
     def _outputs(self, samples: Sequence[Samples], new: Installed, base: Installed) -> Outputs:
         """Run each side on its own reference's inputs, and both on the same; what differs ends the gate."""

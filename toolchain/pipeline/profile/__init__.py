@@ -28,8 +28,8 @@ from toolchain.errors import DeviceError
 from toolchain.models import inputs
 from toolchain.native.programs import Program
 from toolchain.pipeline.profile.rows import MACHINE, Row, rows_of
-from toolchain.pipeline.profile.sides import Side, of_bundle, of_release
 from toolchain.pipeline.profile.split import Split, split
+from toolchain.pipeline.sides import Side
 from toolchain.progress import stage
 
 __all__ = [
@@ -38,8 +38,6 @@ __all__ = [
     "ProfileRequest",
     "Row",
     "Side",
-    "of_bundle",
-    "of_release",
     "run",
     "run_seconds",
     "watch",
@@ -194,7 +192,7 @@ def run(
     arrays = inputs.make(given, side.manifest.inputs)
     with temporary.folder() as work, device.store.lock(Owner.here("profile")):
         try:
-            installed = release.install(arrays, Path(work))
+            installed, kernels = release.install(arrays, Path(work)), side.kernels(device)
             before = bench.conditions(device.shell)
             tell(stage("measuring the peak of the device"))
             peak, no_peak = _peak(installed, kept=before.busy <= _BUSY)
@@ -205,7 +203,7 @@ def run(
         finally:
             if side.bundle:
                 device.store.prune(device.board.keep)
-    rows = rows_of(watched, side.kernels, backend_of(device.board), peak)
+    rows = rows_of(watched, kernels, backend_of(device.board), peak)
     return _profile(release, watched, rows, (peak, no_peak), (before, after))
 
 

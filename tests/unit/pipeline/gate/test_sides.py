@@ -10,7 +10,8 @@ from tests.support import deploys, gates
 from toolchain import bundle
 from toolchain.device.lock import Owner
 from toolchain.errors import InputError, ToolchainError, VerificationError
-from toolchain.pipeline.gate import Finding, Side, check_pair, on_device, sides
+from toolchain.pipeline import sides
+from toolchain.pipeline.gate import Finding, Side, check_pair, on_device
 from toolchain.registry import Access
 
 ADDRESS = "oci://registry.lab/nets/dense"
