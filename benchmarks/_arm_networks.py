@@ -27,7 +27,7 @@ from toolchain.compile.request import BuildRequest
 from toolchain.models import importer, inputs, source
 from toolchain.models.request import Model
 from toolchain.native import cross
-from toolchain.pipeline import Pipeline
+from toolchain.pipeline.source import BundleSource
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def counts(kind: Board, name: str, emulator: Path) -> Iterator[Count]:
         work = Path(scratch)
         tool = _qemu.Emulator(emulator, _qemu.plugin(work))
         request = BuildRequest(Model(name, {}, inputs.Source()), kind, toolchain="host", tuned=False)
-        ours = Pipeline(request).build(work / "ours")
+        ours = BundleSource(request).build(work / "ours")
         for build, made in (("ours", ours), ("TVM", _unscheduled(kind, name, ours, work / "plain"))):
             (first, _), (both, difference) = (_run(made, kind, tool, timed) for timed in (0, 1))
             found = {key: both[key] - first[key] for key in first}

@@ -15,7 +15,7 @@ from typing import Any
 from toolchain import tensors
 from toolchain.board import Board
 from toolchain.bundle import Bundle
-from toolchain.device import deploy
+from toolchain.device import verification
 from toolchain.native import programs
 
 _SOURCE = Path(__file__).with_name("qemu_count.c")
@@ -58,7 +58,7 @@ class Emulator:
             options: The plugin's arguments.
             timed: How many runs follow the first.
         """
-        samples, runner = deploy.samples_of(made), programs.build(programs.RUNNER, kind.triple, kind.machine).path
+        samples, runner = verification.samples_of(made), programs.build(programs.RUNNER, kind.triple, kind.machine).path
         with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
             work = Path(scratch)
             tensors.save(work / "inputs", samples.inputs)

@@ -35,7 +35,8 @@ from toolchain.bundle.kernels import Kernel
 from toolchain.compile.request import BuildRequest
 from toolchain.models.inputs import Source
 from toolchain.models.request import Model
-from toolchain.pipeline import Pipeline, tune
+from toolchain.pipeline import tune
+from toolchain.pipeline.source import BundleSource
 
 SIMULATED, BOARD = "vta-sim-armv7", "pynq-z1"
 OBJDUMP = "arm-linux-gnueabihf-objdump"
@@ -108,7 +109,7 @@ def counted(name: str, emulator: Path) -> Row:
     """Build a network, and count."""
     print(f"building and counting {name}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
-        made = Pipeline(request(name, SIMULATED)).build(Path(scratch) / "bundle")
+        made = BundleSource(request(name, SIMULATED)).build(Path(scratch) / "bundle")
         rows, copies, difference = of_cpu(made, emulator)
     return {
         "network": name,

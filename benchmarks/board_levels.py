@@ -24,10 +24,14 @@ from benchmarks import _ab
 from toolchain import board, files
 from toolchain.board import Board
 from toolchain.bundle import Bundle
+from toolchain.compile.request import BuildRequest
+from toolchain.device.connected import Connection
+from toolchain.device.deploy import Settings
 from toolchain.devices import find_device
 from toolchain.models import inputs
 from toolchain.models.request import Model
-from toolchain.pipeline import BuildRequest, Pipeline, Settings, compare, opened
+from toolchain.pipeline import compare, device_programs
+from toolchain.pipeline.source import BundleSource
 from toolchain.shell import SshOptions
 
 BOARDS = ("x86_64", "x86_64-v2", "x86_64-v3", "x86_64-v4", "x86_64-v4-vnni")
@@ -53,14 +57,14 @@ def source(network: str, folder: Path) -> str:
 def measured(network: str, budget_s: float, folder: Path) -> list[dict[str, Any]]:
     """Build a network for each board type, and compare each build with the first."""
     model = Model(source(network, folder), {}, inputs.Source())
-    jobs = [Pipeline(BuildRequest(model, kind, print)) for kind in kinds()]
+    jobs = [BundleSource(BuildRequest(model, kind, print)) for kind in kinds()]
     builds: list[Bundle] = [job.build(folder / job.request.board.name) for job in jobs]
-    program = jobs[0].on_device.runner()
+    program = device_programs.runner(jobs[0].request.board, jobs[0].stages)
     rows = []
     here = board.load("local").resolved()
-    with opened(here, find_device(here, None, {}), SshOptions(), str(folder / "root")) as lab:
+    with Connection(here, find_device(here, None, {}), SshOptions(), str(folder / "root")).open() as device:
         for name, build in zip(BOARDS[1:], builds[1:], strict=True):
-            found = compare.run((builds[0], build), program, lab, Settings(budget_s))
+            found = compare.run((builds[0], build), program, device, Settings(budget_s))
             rows.append(
                 {
                     "network": network,

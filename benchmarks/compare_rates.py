@@ -19,23 +19,27 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._neighbours import loops
 from toolchain import board
+from toolchain.compile.request import BuildRequest
+from toolchain.device.connected import Connection
+from toolchain.device.deploy import Settings
 from toolchain.devices import find_device
 from toolchain.models import inputs
 from toolchain.models.request import Model
-from toolchain.pipeline import BuildRequest, Pipeline, Settings, compare, opened
+from toolchain.pipeline import compare, device_programs
+from toolchain.pipeline.source import BundleSource
 from toolchain.shell import SshOptions
 
 
 def compared(model: str, comparisons: int, budget_s: float, folder: Path) -> list[dict[str, Any]]:
     """Compare a model with itself; return the verdict and the figures of each comparison."""
     kind = board.load("local").resolved()
-    job = Pipeline(BuildRequest(Model(model, {}, inputs.Source()), kind, print))
-    program = job.on_device.runner()
+    job = BundleSource(BuildRequest(Model(model, {}, inputs.Source()), kind, print))
+    program = device_programs.runner(kind, job.stages)
     made = job.build(folder / "bundle")
     rows = []
-    with opened(kind, find_device(kind, None, {}), SshOptions(), str(folder / "root")) as lab:
+    with Connection(kind, find_device(kind, None, {}), SshOptions(), str(folder / "root")).open() as device:
         for number in range(comparisons):
-            found = compare.run((made, made), program, lab, Settings(budget_s))
+            found = compare.run((made, made), program, device, Settings(budget_s))
             row = {"verdict": found.ratio.verdict, "ratio": found.ratio.value, "ci95": found.ratio.ci95}
             rows.append({**row, "ci99": found.ratio.ci99, "busy": found.before.busy})
             print(f"{number + 1}: {found.outcome}", flush=True)

@@ -32,7 +32,7 @@ from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest
 from toolchain.models import inputs
 from toolchain.models.request import Model
-from toolchain.pipeline import Pipeline
+from toolchain.pipeline.source import BundleSource
 from toolchain.records import Record, RecordFile, encode
 
 _LEAST, _MOST = 0.05, 0.07
@@ -86,7 +86,7 @@ def built(model: str, records: list[Record], folder: Path) -> Bundle:
     file.write_bytes(encode([replace(one, verdict="faster") for one in records]))  # a build takes winners alone
     kind = board.load("local").resolved()
     request = BuildRequest(Model(model, {}, inputs.Source()), kind, toolchain="host", records=file)
-    return Pipeline(request).build(folder / "bundle")
+    return BundleSource(request).build(folder / "bundle")
 
 
 def worse(records: Path, median_s: float) -> list[Record]:

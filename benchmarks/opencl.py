@@ -24,48 +24,43 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import _ab
+from tests.support import deploys
 from toolchain import board
 from toolchain.bundle import Bundle
-from toolchain.device import bench, deploy
+from toolchain.compile.request import BuildRequest
+from toolchain.device import bench, verification
+from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan, Run
 from toolchain.device.store import Store
 from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.native.programs import Program
-from toolchain.pipeline import BuildRequest, Pipeline
+from toolchain.pipeline import device_programs
+from toolchain.pipeline.source import BundleSource
 from toolchain.shell import LocalShell
 
 NETWORKS = ("mlp", "squeezenet_v1.1", "mobilenet", "resnet-18")
 CACHE, POCL_CACHE = "EDGE_OPENCL_CACHE", "POCL_CACHE_DIR"
 
 
-def run_once(  # noqa: PLR0913, PLR0917 - a run has these independent parts
-    made: Bundle, program: Program, store: Store, shell: LocalShell, cache: Path | None, scratch: Path
-) -> Run:
+def run_once(made: Bundle, program: Program, store: Store, shell: LocalShell, cache: Path | None, scratch: Path) -> Run:
     """Start the runner once, with kernels kept in a folder or nowhere; PoCL's own cache is empty each time."""
     os.environ[CACHE] = str(cache or "")
     os.environ[POCL_CACHE] = tempfile.mkdtemp(prefix="pocl-", dir=scratch)
-    measured = bench.measure(
-        bench.current(store, shell.name),
-        program,
-        shell,
-        store,
-        given=deploy.samples_of(made).inputs,
-        threads=0,
-        plan=Plan(budget_s=0.0, min_runs=1, max_runs=1),
-        emulated=True,
-    )
-    return measured.run
+    plan, inputs = Plan(budget_s=0.0, min_runs=1, max_runs=1), verification.samples_of(made).inputs
+    with store.lock(Owner.here("benchmark")):
+        current = bench.current(store, shell.name)
+        return bench.measure(current, program, deploys.connected(shell, store), inputs, plan).run
 
 
 def starts(network: str, kind: board.Board, rounds: int, folder: Path) -> dict[str, Any]:
     """Start a network without and with kept kernels, in turns; medians in milliseconds."""
-    job = Pipeline(BuildRequest(Model(network, {}, inputs.Source()), kind))
-    made, program = job.build(folder / "bundle"), job.on_device.runner()
+    job = BundleSource(BuildRequest(Model(network, {}, inputs.Source()), kind))
+    made, program = job.build(folder / "bundle"), device_programs.runner(kind, job.stages)
     os.environ[CACHE] = str(folder / "kernels")
     with LocalShell() as shell:
         store = Store(shell, str(folder / "device"))
-        done = deploy.deploy(made, program, shell, store, keep=1, threads=0)
+        done = deploys.deploy(made, program, shell, store, keep=1, threads=0)
         kept = {"without": None, "with": folder / "kernels"}
         calls = {name: partial(run_once, made, program, store, shell, cache, folder) for name, cache in kept.items()}
         runs = _ab.in_turns(calls, rounds)

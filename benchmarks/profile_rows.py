@@ -24,14 +24,16 @@ from unittest import mock
 from toolchain import board
 from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest
+from toolchain.device.connected import ConnectedDevice
 from toolchain.device.store import Store
 from toolchain.devices import Device
 from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.native import cross, programs
-from toolchain.pipeline import Lab, Pipeline
 from toolchain.pipeline import profile as profiling
-from toolchain.pipeline.profile import Profile, Wanted
+from toolchain.pipeline.profile import Profile, ProfileRequest
+from toolchain.pipeline.sides import Side
+from toolchain.pipeline.source import BundleSource
 from toolchain.shell import LocalShell
 
 DELAY_NS = 200_000
@@ -72,12 +74,12 @@ def built(model: str, folder: Path) -> Bundle:
     """Build a model for this machine."""
     kind = board.load("local").resolved()
     request = BuildRequest(Model(model, {}, _RANDOM, {}), kind, lambda _line: None)
-    return Pipeline(request).build(folder)
+    return BundleSource(request).build(folder)
 
 
-def profiled(made: Bundle, lab: Lab, program: programs.Program, wanted: Wanted) -> Profile:
+def profiled(made: Bundle, lab: ConnectedDevice, program: programs.Program, wanted: ProfileRequest) -> Profile:
     """Profile a bundle on this machine."""
-    side = profiling.of_bundle(made)
+    side = Side.of(made)
     return profiling.run(side, _RANDOM, program, lab, wanted, lambda _line: None)
 
 
@@ -92,9 +94,9 @@ def main() -> None:
     asked = parser.parse_args()
     kind = board.load("local").resolved()
     program = programs.build(programs.RUNNER, kind.triple, kind.machine)
-    wanted = Wanted(asked.runs, asked.threads)
+    wanted = ProfileRequest(asked.runs, asked.threads)
     with tempfile.TemporaryDirectory() as folder, LocalShell() as shell:
-        lab = Lab(kind, Device("local", "local"), shell, Store(shell, f"{folder}/root"))
+        lab = ConnectedDevice(kind, Device("local", "local"), shell, Store(shell, f"{folder}/root"))
         plain = built(asked.model, Path(folder) / "plain")
         first = profiled(plain, lab, program, wanted)
         kernel = steadiest(first)

@@ -38,12 +38,12 @@ from benchmarks._recorded import Recording, Round
 from toolchain import board, bundle, tensors
 from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest
-from toolchain.device import deploy, runner
+from toolchain.device import runner, verification
 from toolchain.device.runner import Plan
 from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.native import programs
-from toolchain.pipeline import Pipeline
+from toolchain.pipeline.source import BundleSource
 
 _SAVE_EVERY = 500
 _BUSY = """
@@ -93,14 +93,14 @@ class Setup:
 def built(name: str, folder: Path) -> Bundle:
     """Build a network for this machine."""
     request = BuildRequest(Model(name, {}, inputs.Source()), board.load("local").resolved(), toolchain="host")
-    return Pipeline(request).build(folder / "bundle")
+    return BundleSource(request).build(folder / "bundle")
 
 
 def prepared(made: Bundle, noise: Noise, budget_ms: float, folder: Path) -> Setup:
     """Put the inputs down and return the command line of a round."""
     kind = board.load("local").resolved()
     program = programs.build(programs.RUNNER, kind.triple, kind.machine)
-    tensors.save(folder / runner.INPUTS, deploy.samples_of(made).inputs)
+    tensors.save(folder / runner.INPUTS, verification.samples_of(made).inputs)
     places = {"runners": str(program.path.parent), "inputs": str(folder)}
     argv = runner.command(places, str(made.folder.resolve()), str(folder), Plan(budget_s=budget_ms / 1000))
     return Setup((*noise.before, *argv, "--threads", str(noise.threads)), folder / "report")

@@ -24,7 +24,7 @@ class Step(str):
     total: float
     unit: str
 
-    def __new__(cls, text: str, done: float, total: float, unit: str) -> Self:  # noqa: D102 - see the class
+    def __new__(cls, text: str, done: float, total: float, unit: str) -> Self:
         made = super().__new__(cls, text)
         made.done, made.total, made.unit = done, total, unit
         return made

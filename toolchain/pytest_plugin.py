@@ -147,7 +147,8 @@ def board(request: pytest.FixtureRequest) -> Iterator[Rig]:
 @pytest.fixture(scope="session")
 def release(request: pytest.FixtureRequest, board: Rig) -> Iterator[Release]:
     """What --package names, deployed to the board, with its outputs checked, and measured for a moment."""
-    from toolchain.pipeline import Settings, rig  # noqa: PLC0415 - see above
+    from toolchain.device.deploy import Settings  # noqa: PLC0415 - see above
+    from toolchain.pipeline import rig  # noqa: PLC0415
 
     config = request.config
     source = _given(config, "package") or _missing("--package")

@@ -113,7 +113,7 @@ def _order(outputs: Tensors, reference: Tensors, ranking: Ranking, tolerance: To
     return order
 
 
-def _matched(  # noqa: PLR0913, PLR0917 - what is compared, and where
+def _matched(
     outputs: Tensors,
     reference: Tensors,
     ranking: Ranking,

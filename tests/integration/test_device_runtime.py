@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from tests.support import bundles
 from tests.support.parts import require
 from toolchain import board, tensors
-from toolchain.device import deploy
+from toolchain.device import verification
 from toolchain.native import elf
 from toolchain.native import programs as device_runtime
 
@@ -102,7 +102,7 @@ def test_runs_a_model(made, tmp_path):
     start = launcher(triple)
     kind = board.load(KINDS[triple].board).resolved()
     bundle = bundles.build(tmp_path, rows=8, columns=4, kind=kind)
-    samples = deploy.samples_of(bundle)
+    samples = verification.samples_of(bundle)
     tensors.save(tmp_path / "inputs", samples.inputs)
     argv = [*start, programs["runner"].path, "--release", bundle.folder, "--inputs", tmp_path / "inputs"]
     argv += ["--outputs", tmp_path / "outputs", "--report", tmp_path / "report", "--max-runs", "5", "--threads", "2"]

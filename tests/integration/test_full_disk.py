@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import bundles, sshd
+from tests.support import bundles, deploys, sshd
 from tests.support.parts import require
-from toolchain.device import deploy
 from toolchain.device.store import Store
 from toolchain.errors import DeviceError, FullError
 from toolchain.shell import SshOptions, open_shell
@@ -60,7 +59,7 @@ def ship(disk, connect, program):
         with connect() as shell:
             meddle(shell)
             store = Store(shell, str(disk / "device"))
-            return deploy.deploy(bundle, program, shell, store, keep=3, threads=1)
+            return deploys.deploy(bundle, program, shell, store)
 
     return ship
 

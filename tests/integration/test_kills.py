@@ -19,7 +19,7 @@ import pytest
 
 from tests.support import bundles, deploy_client, sshd
 from toolchain import tensors
-from toolchain.device import deploy, runner
+from toolchain.device import runner, verification
 from toolchain.errors import ToolchainError
 from toolchain.native.programs import Program
 from toolchain.shell import LocalShell
@@ -117,7 +117,7 @@ def _judge(root: Path, names: dict[str, str], tally: Tally) -> None:
 
 def _run_current(root: Path, program: Program, known: dict[str | None, bundles.Bundle]) -> None:
     """Run what the device would run after this kill."""
-    samples = deploy.samples_of(known[bundles.whole_release(root)])
+    samples = verification.samples_of(known[bundles.whole_release(root)])
     given = root.parent / "given"
     given.mkdir(exist_ok=True)
     tensors.save(given / runner.INPUTS, samples.inputs)

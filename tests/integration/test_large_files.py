@@ -9,7 +9,7 @@ from toolchain import board, bundle, files, outputs, validation
 from toolchain.backends.vta.isa import config
 from toolchain.cli import reports
 from toolchain.errors import ToolchainError
-from toolchain.pipeline.gate import sides
+from toolchain.pipeline import sides
 from toolchain.pipeline.rollout import state
 from toolchain.signing import keys, trust
 

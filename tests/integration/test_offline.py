@@ -23,14 +23,13 @@ import numpy as np
 import pytest
 
 from tests.integration.test_full_disk import disk, fill, filled
-from tests.support import bundles, deploy_client, disks, ranked_nets, stores, updates
+from tests.support import bundles, deploy_client, deploys, disks, ranked_nets, stores, updates
 from tests.support.applications import Place
 from tests.support.commands import toolchain
 from tests.support.parts import require
 from tests.support.updates import SHELLS, Device
 from toolchain import bundle as bundling
 from toolchain import rankings
-from toolchain.device import deploy
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.devices import Application
@@ -109,7 +108,7 @@ def test_a_host_goes_on_where_an_update_was_applied(tiny, program, bulky, bulky_
         assert done.returncode == 0, done.stderr
         assert bundles.whole_release(root) == made.digest
     shell = LocalShell()
-    done = deploy.deploy(bulky[0], program, shell, Store(shell, str(root)), keep=3, threads=1)
+    done = deploys.deploy(bulky[0], program, shell, Store(shell, str(root)))
     assert (done.changed, done.transfer.blobs_sent) == (False, 0)
     assert toolchain("rollback", "--root", root).code == 0
     assert bundles.whole_release(root) == tiny.digest

@@ -22,7 +22,7 @@ from tvm import tirx
 from tests.integration.test_board_server import KINDS as MACHINES
 from tests.integration.test_board_server import built as board_server_of
 from tests.integration.test_board_server import running as serving
-from tests.support import bundles, nets, sshd, vta_layers, vta_nets, vta_streams
+from tests.support import bundles, deploys, nets, sshd, vta_layers, vta_nets, vta_streams
 from tests.support.commands import toolchain
 from tests.support.rpc_sessions import called, compute_there, computed, visiting
 from toolchain import board, bundle
@@ -33,7 +33,6 @@ from toolchain.backends.vta.device.devices import DEVICES
 from toolchain.backends.vta.isa.instructions import Load, Memory
 from toolchain.backends.vta.isa.stream import Stream
 from toolchain.bundle import Bundle
-from toolchain.device import deploy
 from toolchain.device.store import Store
 from toolchain.farm import boards
 from toolchain.models import reference
@@ -79,7 +78,7 @@ def deployed(server: sshd.Server, one: Bundle, root: Path) -> dict[str, np.ndarr
     options = SshOptions(known_hosts=(server.known_hosts,), identity=server.key_file, agent=False)
     program = programs.build(programs.RUNNER, kind.triple, kind.machine)
     with open_shell(server.host, config=options) as shell:
-        return deploy.deploy(one, program, shell, Store(shell, str(root)), keep=1, threads=0).run.outputs
+        return deploys.deploy(one, program, shell, Store(shell, str(root)), keep=1, threads=0).run.outputs
 
 
 def expected(one: Bundle) -> dict[str, np.ndarray]:

@@ -360,7 +360,7 @@ def test_a_device_without_flock_is_told_what_to_install(tiny, tmp_path, monkeypa
         (tools / name).symlink_to(shutil.which(name))
     require("the usual tools", "coreutils", (tools / "df").exists())
     monkeypatch.setenv("PATH", f"{tools}")
-    from toolchain.device import deploy
+    from toolchain.device import fit
     from toolchain.device.store import Store
     from toolchain.errors import DeviceError
     from toolchain.native.programs import Program
@@ -368,7 +368,7 @@ def test_a_device_without_flock_is_told_what_to_install(tiny, tmp_path, monkeypa
 
     program = Program(tmp_path / "runner", "0" * 64, "", tiny.manifest.machine, tiny.manifest.versions)
     with LocalShell() as shell, pytest.raises(DeviceError, match=r"lacks flock") as caught:
-        deploy.check_fits(tiny.manifest, program, Store(shell, str(tmp_path / "device")).facts())
+        fit.check_fits(tiny.manifest, program, Store(shell, str(tmp_path / "device")).facts())
     assert "busybox" in caught.value.hint
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import bundles as made_bundles
-from tests.support import signers
+from tests.support import deploys, signers
 from tests.support.signers import Pair
 from toolchain import board
 from toolchain import bundle as bundles
 from toolchain.bundle import Bundle
-from toolchain.device import deploy, scripts, trust
+from toolchain.device import scripts, trust
 from toolchain.device.store import Store
 from toolchain.errors import ToolchainError
 from toolchain.native import programs
@@ -378,7 +378,7 @@ def main() -> None:
 
     def tried(bundle: Bundle) -> int:
         try:
-            deploy.deploy(bundle, program, shell, store, keep=3, threads=1)
+            deploys.deploy(bundle, program, shell, store, keep=3, threads=1)
         except ToolchainError as fault:
             sys.stderr.write(f"  {fault.message}: {fault.details.splitlines()[:1]}\n")
             return fault.exit_code

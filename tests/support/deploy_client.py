@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support import deploys
 from tests.support.paths import ROOT
 from toolchain import bundle
 from toolchain.bundle import Bundle
-from toolchain.device import deploy
 from toolchain.device.store import Store
 from toolchain.errors import ToolchainError
 from toolchain.native import programs
@@ -31,7 +31,7 @@ def plain_deploy(made: Bundle, program: Program, root: Path, ssh: tuple[str, ...
     """Deploy from this process; `ssh` is empty, or a host and an ssh_config that knows it."""
     options = SshOptions(config_file=Path(ssh[1])) if ssh else SshOptions()
     with open_shell(ssh[0] if ssh else None, config=options) as shell:
-        deploy.deploy(made, program, shell, Store(shell, str(root)), keep=KEEP, threads=1)
+        deploys.deploy(made, program, shell, Store(shell, str(root)), keep=KEEP, threads=1)
 
 
 @contextlib.contextmanager

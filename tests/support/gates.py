@@ -18,13 +18,13 @@ from toolchain.board import Board
 from toolchain.bundle import Bundle, FileRecord, Manifest
 from toolchain.bundle.reference import Reference
 from toolchain.device.bench import Conditions
+from toolchain.device.connected import ConnectedDevice
 from toolchain.device.rounds import State, Turn
 from toolchain.device.runner import Run
 from toolchain.device.store import DeviceFacts, Store
 from toolchain.native.programs import Program
-from toolchain.pipeline import Lab
 from toolchain.pipeline.gate.result import LATENCY, PACKAGE_SIZE, PEAK_MEMORY, Gate, Outputs, Quantity, Round
-from toolchain.pipeline.gate.sides import Side
+from toolchain.pipeline.sides import Side
 from toolchain.shell import LocalShell
 from toolchain.stats import Judgement, Rule, Verdict
 from toolchain.tensors import Difference, TensorSpec
@@ -117,7 +117,7 @@ class Bench:
     """A device on this machine whose runner is a script, and says what is prepared for it."""
 
     folder: Path
-    lab: Lab
+    device: ConnectedDevice
     program: Program
 
     def says(self, made: Bundle, *reports: dict[str, object], scale: float = 1.0) -> None:
@@ -177,10 +177,10 @@ def bench(
     path.write_text(_RUNNER.format(folder=folder, more=more))
     path.chmod(0o755)
     kind = kind or board.load("local").resolved()
-    device = dataclasses.replace(devices.find_device(kind, None, {}), emulated=emulated)
+    entry = dataclasses.replace(devices.find_device(kind, None, {}), emulated=emulated)
     shell = LocalShell()
-    lab = Lab(kind, device, shell, Store(shell, str(folder / "store")))
-    return Bench(folder, lab, dataclasses.replace(program, path=path, sha256=files.sha256_file(path)))
+    device = ConnectedDevice(kind, entry, shell, Store(shell, str(folder / "store")))
+    return Bench(folder, device, dataclasses.replace(program, path=path, sha256=files.sha256_file(path)))
 
 
 def alike(made: Bundle, folder: Path, text: bytes = b"\n") -> Bundle:

@@ -17,7 +17,7 @@ import numpy as np
 
 from toolchain import bundle, files, tensors
 from toolchain.bundle import Bundle, contents, inventories
-from toolchain.device import deploy
+from toolchain.device import verification
 from toolchain.errors import ToolchainError
 
 Content = dict[str, bytes]
@@ -92,7 +92,7 @@ def run(originals: tuple[Original, Original], seed: int, folder: Path, tally: Ta
     try:
         found = bundle.unpack(path, folder / "out")
         _judge(found, originals, said, tally)
-        deploy.samples_of(found, unchecked=True)
+        verification.samples_of(found, unchecked=True)
     except ToolchainError as fault:
         name = f"{type(fault).__name__} ({fault.exit_code})"
         tally.refused[name] = tally.refused.get(name, 0) + 1

@@ -7,24 +7,25 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.support import deploys
 from toolchain.board import Board
-from toolchain.device import deploy
+from toolchain.compile.request import BuildRequest
 from toolchain.device.deploy import Deployment
 from toolchain.device.store import Store
 from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.native.programs import Program
-from toolchain.pipeline import BuildRequest, Pipeline
+from toolchain.pipeline.source import BundleSource
 from toolchain.shell import LocalShell
 
 
 def deployed(model: str | Model, kind: Board, program: Program, folder: Path) -> Deployment:
     """Build a model and deploy it to this machine, without the benchmark."""
     named = Model(model, {}, inputs.Source()) if isinstance(model, str) else model
-    made = Pipeline(BuildRequest(named, kind)).build(folder / "bundle")
+    made = BundleSource(BuildRequest(named, kind)).build(folder / "bundle")
     with LocalShell() as shell:
         store = Store(shell, str(folder / "device"))
-        return deploy.deploy(made, program, shell, store, keep=1, threads=0)
+        return deploys.deploy(made, program, shell, store, keep=1, threads=0)
 
 
 def fed(path: Path, given: Mapping[str, np.ndarray]) -> inputs.Source:

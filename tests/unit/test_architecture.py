@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -17,60 +16,6 @@ import pytest
 from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "toolchain"
-UNIT = ROOT / "tests" / "unit"
-
-# Test modules that mirror no module: this one, that of a helper of the tests, and that of the Makefile.
-NO_MIRROR = {
-    "test_architecture.py",
-    "test_docs.py",
-    "test_hints.py",
-    "test_isolation.py",
-    "test_messages.py",
-    "test_light.py",
-    "test_makefile.py",
-    "test_shared.py",
-}
-SMALL = 60
-"""A module of at most so many lines needs no test module of its own."""
-MIRRORED_ELSEWHERE = {
-    "backends.cpu.kernels": "unit/backends/test_backends.py",
-    "backends.cpu.kernels.multiply_add": "a part of each kernel; unit/backends/cpu/kernels/test_dense.py",
-    "backends.cpu.kernels.direct.*": "unit/backends/cpu/kernels/direct: a part alone computes nothing",
-    "backends.cpu.kernels.int8.narrow": "unit/backends/cpu/kernels/int8/test_conv.py computes through it",
-    "backends.cpu.kernels.winograd.*": "unit/backends/cpu/kernels/winograd: a part alone computes nothing",
-    "backends.cpu.expr": "unit/backends/cpu/schedule/test_schedule.py schedules whole kernels",
-    "backends.cpu.math": "unit/backends/cpu/schedule/test_schedule.py schedules whole kernels",
-    "backends.cpu.schedule.*": "unit/backends/cpu/schedule/test_schedule.py schedules whole kernels",
-    "backends.mali.cost.*": "integration/test_mali_cost.py, with the real compiler",
-    "backends.vta.device.s*": "integration/test_vta_simulator.py and test_vta_device.py, where instructions run",
-    "backends.vta.isa.*": "unit/backends/vta/isa/test_isa.py: encoding and decoding need both",
-    "backends.vta.listing": "unit/cli/test_vta.py shows listings",
-    "bundle.*": "unit/bundle/test_bundle.py: folder, manifest and package are one way there and back",
-    "cli.*": "unit/cli/test_cli.py",
-    "containers.*": "integration/test_containers.py, with a real Docker",
-    "device.*": "unit/device/test_store.py and test_deploy.py, with real shells",
-    "farm.*": "integration/test_farm_serving.py, with a real daemon, SSH servers and board servers",
-    "models.converters.node": "unit/models/converters/test_converters.py: what a converter sees",
-    "models.simplify.*": "unit/models/simplify/test_simplify.py: whole models, before and after",
-    "models.tails.*": "unit/models/tails/test_tails.py: whole tails, before and after",
-    "page.*": "integration/test_pages.py looks at all of them in a browser",
-    "pipeline.pages.*": "integration/test_pages.py, too: every number of a report is read on its page",
-    "pipeline.rollout.crew": "unit/pipeline/rollout/test_loop.py: a crew works for its loop",
-    "pipeline.rollout.page": "unit/pipeline/rollout/test_result.py, and integration/test_pages.py",
-    "pipeline.rollout.texts": "unit/pipeline/rollout/test_result.py",
-    "pipeline.rollout.work": "integration/test_rollout.py, with real devices",
-    "places.labgrid": "integration/test_labgrid.py, with a real coordinator and exporter",
-    "records.*": "unit/records/test_records.py",
-    "rpc.*": "unit/rpc/test_session.py, with real servers and evil ones",
-    "runtime.sdk.edge_model": "integration/test_sdk.py, with a library to call",
-    "shell.*": "integration/test_ssh.py, with a real OpenSSH",
-    "tuning.build.*": "unit/tuning/build/test_build.py: workers are processes of the builder",
-    "tuning.measure.*": "integration/test_measure.py, on real board servers",
-    "tuning.report.*": "unit/tuning/report/test_report.py draws whole pages",
-    "tuning.trials": "plain records without behaviour",
-    "virtual.*": "integration/test_farm.py, with a real Docker and real emulators",
-}
-"""Larger modules without a test module of their own, and where they are tested instead."""
 
 # What works on a device, or without a compiler, is there in milliseconds: it never loads TVM, which takes seconds.
 WITHOUT_TVM = ("board", "devices", "bundle", "cli", "containers", "device", "farm", "native", "shell", "virtual")
@@ -122,13 +67,6 @@ def ancestors(name: str) -> list[str]:
     """Name a module and the packages that it lies in."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-
-
-def mirror(name: str) -> Path:
-    """Return where the tests of a module belong; those of a package are named after it."""
-    path = MODULES[name].relative_to(PACKAGE)
-    stem = path.parent.name if path.name == "__init__.py" else path.stem
-    return UNIT / path.parent / f"test_{stem}.py"
 
 
 @functools.cache
@@ -329,17 +267,6 @@ def test_no_error_is_swallowed():
     texts = {path: text for path, text in sources().items() if path.suffix == ".py"}
     handling = {path: ast.parse(text) for path, text in texts.items() if "except" in text}
     assert not [f"{path}:{line}" for path, tree in handling.items() for line in swallows(tree)]
-
-
-def test_a_module_has_its_test_module():
-    large = {name for name, path in MODULES.items() if path.read_text(encoding="utf-8").count("\n") > SMALL}
-    missing = {name.removeprefix("toolchain.") for name in large if not mirror(name).is_file()}
-    assert not [name for name in missing if not any(fnmatch(name, one) for one in MIRRORED_ELSEWHERE)]
-
-
-def test_a_test_module_mirrors_a_module():
-    known = {mirror(name) for name in MODULES}
-    assert not [path for path in UNIT.rglob("test_*.py") if path not in known and path.name not in NO_MIRROR]
 
 
 def test_size():

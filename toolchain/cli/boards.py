@@ -308,8 +308,8 @@ def _of_device(asked: DoctorOptions) -> tuple[tuple[Check, ...], DeviceError | N
     if not named and not (kind.connection == "local" and needs.any_of(kind)):
         return (), None
     try:
-        with open_device(kind, asked) as lab:
-            found = probe.ask(lab.shell, asked.folder() or kind.root)
+        with open_device(kind, asked) as device:
+            found = probe.ask(device.shell, asked.folder() or kind.root)
     except DeviceError as fault:
         return (Check(kind.name, f"device {named or 'of this machine'}", "", fault.hint or fault.message),), fault
     there = (Check(kind.name, f"device {named}", f"{found.machine}, {found.model}".rstrip(", "), ""),) if named else ()

@@ -48,17 +48,19 @@ def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: boo
 
     MODEL is a predefined network or an .onnx file.
     """
-    from toolchain.pipeline import Pipeline, built, preflight
+    from toolchain.device.stages import Stages
+    from toolchain.pipeline import built, preflight
+    from toolchain.pipeline.source import BundleSource
 
     kind = asked.board.board(**asked.compiling.kernels.precision)
     wanted = asked.model.model(source, asked.inputs)
     request = asked.compiling.request(wanted, kind, console.say, asked.toolchain, threads=asked.threads)
     model = request.backend.cost_model(console.say) if asked.cost else None  # what cannot be had is told at once
-    job = Pipeline(request, samples=asked.samples)
-    made = job.build(asked.output, preflight.before_compile(job))
-    found = built.Built(made, built.costs(made, kind, model) if model else None)
-    result = Result(found.shown(), found.document(), as_json, found.refusal())
-    return written(result, None, {asked.html_path: lambda: found.html().encode()})
+    bundle_source = BundleSource(request, Stages(console.say), samples=asked.samples)
+    bundle = bundle_source.build(asked.output, preflight.before_compile(bundle_source))
+    report = built.Built(bundle, built.costs(bundle, kind, model) if model else None)
+    result = Result(report.shown(), report.document(), as_json, report.refusal())
+    return written(result, None, {asked.html_path: lambda: report.html().encode()})
 
 
 @click.command("package", cls=helptext.Command)

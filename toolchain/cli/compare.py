@@ -20,8 +20,8 @@ from toolchain.errors import InputError, ToolchainError
 
 if TYPE_CHECKING:
     from toolchain.board import Board
-    from toolchain.pipeline import Pipeline
     from toolchain.pipeline.compare import Comparison
+    from toolchain.pipeline.source import BundleSource
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,10 @@ class CompareOptions:
     tolerance: float | None = options.tolerance()
     html_path: Path | None = options.html()
 
-    def pipelines(self, source: str, kind: Board, console: Console) -> tuple[Pipeline, Pipeline]:
+    def sources(self, source: str, kind: Board, console: Console) -> tuple[BundleSource, BundleSource]:
         """Return what builds a model untuned, as it is without any records of the user's, and what builds it tuned."""
-        from toolchain.pipeline import Pipeline
+        from toolchain.device.stages import Stages
+        from toolchain.pipeline.source import BundleSource
         from toolchain.records import SHIPPED
 
         wanted, tuned = self.model.model(source, self.inputs), self.compiling
@@ -51,12 +52,13 @@ class CompareOptions:
         untuned = dataclasses.replace(tuned, records=None if only_shipped else Path(SHIPPED), no_records=only_shipped)
         emulated = self.device.device(kind).emulated
         first, second = (
-            Pipeline(
-                how.request(
+            BundleSource(
+                compiling.request(
                     wanted, kind, console.say, self.toolchain, emulated=emulated, threads=self.measuring.threads
-                )
+                ),
+                Stages(console.say),
             )
-            for how in (untuned, tuned)
+            for compiling in (untuned, tuned)
         )
         return first, second
 
@@ -84,23 +86,23 @@ def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json:
     from toolchain.pipeline.pages import compared
 
     kind = asked.device.board(**asked.compiling.kernels.precision)
-    jobs = asked.pipelines(source, kind, console)
+    sources = asked.sources(source, kind, console)
     remedy = asked.tuning_command(source)
-    _check_tuned(jobs[1], remedy)
-    read = preflight.before_build(jobs[1], functools.partial(open_device, kind, asked.device, console.say))
+    _check_tuned(sources[1], remedy)
+    loaded = preflight.before_build(sources[1], functools.partial(open_device, kind, asked.device, console.say))
     connect = functools.partial(open_device, kind, asked.device, tell=console.say)
-    found = comparing.compared(jobs, read, connect, asked.measuring.settings(None, asked.tolerance), remedy)
-    result = Result(comparing.table(found), found.document(), as_json)
-    return written(result, None, {asked.html_path: lambda: compared.html(found).encode()})
+    comparison = comparing.compared(sources, loaded, connect, asked.measuring.settings(None, asked.tolerance), remedy)
+    result = Result(comparing.table(comparison), comparison.document(), as_json)
+    return written(result, None, {asked.html_path: lambda: compared.html(comparison).encode()})
 
 
-def _check_tuned(job: Pipeline, remedy: str) -> None:
+def _check_tuned(source: BundleSource, remedy: str) -> None:
     from toolchain.pipeline import compare as comparing
 
-    if not job.has_records():
-        job.load()  # one that is misspelt was never tuned either
+    if not source.has_records():
+        source.load()  # one that is misspelt was never tuned either
         why = "there are no tuning records for the board"
-        raise comparing.nothing_to_compare(job.request.model.source, job.request.board.name, why, remedy)
+        raise comparing.nothing_to_compare(source.request.model.source, source.request.board.name, why, remedy)
 
 
 def end_to_end(console: Console, source: str, asked: CompareOptions) -> Comparison | str:
@@ -114,8 +116,7 @@ def end_to_end(console: Console, source: str, asked: CompareOptions) -> Comparis
     connect = functools.partial(open_device, kind, asked.device, tell=console.say)
     settings, remedy = asked.measuring.settings(None, asked.tolerance), asked.tuning_command(source)
     try:
-        jobs = asked.pipelines(source, kind, console)
-        return comparing.compared(jobs, None, connect, settings, remedy)
+        return comparing.compared(asked.sources(source, kind, console), None, connect, settings, remedy)
     except comparing.SameCodeError:
         return "tuning found nothing faster, so the code is the same"
     except ToolchainError as fault:

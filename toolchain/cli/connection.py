@@ -20,11 +20,11 @@ from toolchain.errors import InputError
 
 if TYPE_CHECKING:
     from toolchain.board import Board
+    from toolchain.device.connected import ConnectedDevice
     from toolchain.device.store import DeviceFacts
     from toolchain.device.waiting import Patience
     from toolchain.devices import Device
     from toolchain.farm.boards import Wanted
-    from toolchain.pipeline import Lab
     from toolchain.places.labgrid import Placed
     from toolchain.shell import SshOptions
 
@@ -174,16 +174,16 @@ class AddressOptions(BoardOptions):
 
     def _probed(self) -> Selected:
         from toolchain.adoption import selection
+        from toolchain.device.connected import explained_host
         from toolchain.devices import load_devices
-        from toolchain.pipeline import preflight
         from toolchain.progress import stage
         from toolchain.shell import open_shell
 
         placed, say = self._placed(), _say()
         address = placed.host if placed else self.host
-        named = preflight.Named(self.host or "", load_devices(self.devices))
+        names = load_devices(self.devices)
         say(stage(f"probing {address} for its board type"))
-        with named.explaining(), open_shell(address, config=self.ssh()) as shell:
+        with explained_host(self.host or "", names), open_shell(address, config=self.ssh()) as shell:
             found = selection.select(shell)
         say(found.sentence(address or ""))
         return Selected(found.board.resolved(), found.reason, found.emulated)
@@ -325,7 +325,7 @@ def open_device(
     options: AddressOptions,
     say: Callable[[str], None] = lambda _line: None,
     tell: Callable[[str], None] | None = None,
-) -> Iterator[Lab]:
+) -> Iterator[ConnectedDevice]:
     """Connect to the device that a command's options name.
 
     Args:
@@ -338,26 +338,40 @@ def open_device(
         InputError: There is no such device.
         DeviceError: It cannot be reached.
     """
+    from toolchain.device.connected import Connection
+
+    entry = options.device(kind)
+    announce(entry, kind, options, say)
+    connection = Connection(
+        board=kind,
+        entry=entry,
+        ssh=options.ssh(),
+        root=options.folder(),
+        progress=tell or say,
+        patience=options.patience(),
+        host=options.host or "",
+        names=options.lab(kind),
+    )
+    with connection.open() as device:
+        yield device
+
+
+def announce(entry: Device, kind: Board, options: AddressOptions, say: Callable[[str], None]) -> None:
+    """Say which list of devices names the device, if one does."""
     from toolchain.devices import whence
-    from toolchain.pipeline import preflight
 
-    device = options.device(kind)
-    if kind.connection != "local" and (source := whence(device, options.devices)):
-        say(f"device {device.host} of {source}")
-    named = preflight.Named(options.host or "", options.lab(kind))
-    ssh, folder, patience = options.ssh(), options.folder(), options.patience()
-    with preflight.opened(kind, device, ssh, folder, named, tell or say, patience) as lab:
-        yield lab
+    if kind.connection != "local" and (source := whence(entry, options.devices)):
+        say(f"device {entry.host} of {source}")
 
 
-def unused(lab: Lab, facts: DeviceFacts, options: AddressOptions) -> tuple[str, ...]:
+def unused(device: ConnectedDevice, facts: DeviceFacts, options: AddressOptions) -> tuple[str, ...]:
     """Return the warning of what the device's CPU has and its board type leaves unused; an emulator's says nothing."""
     from toolchain.adoption import unused
     from toolchain.devices import whence
 
-    if lab.emulated or lab.board.connection == "local":
+    if device.emulated or device.board.connection == "local":
         return ()
-    text = unused.warning(lab.board, facts, lab.shell, listed=str(whence(lab.device, options.devices) or ""))
+    text = unused.warning(device.board, facts, device.shell, listed=str(whence(device.entry, options.devices) or ""))
     return (text,) if text else ()
 
 

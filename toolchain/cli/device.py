@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from toolchain import temporary
 from toolchain.cli import completion, connection, helptext, options, tuning
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
     from toolchain.board import Board
     from toolchain.device import trust
     from toolchain.device.application import State, Trial
-    from toolchain.pipeline import Lab
-    from toolchain.pipeline.report import Report
 
 
 @dataclass(frozen=True)
@@ -63,9 +58,9 @@ class DeployOptions:
         Raises:
             InputError: There are some.
         """
-        from toolchain import pipeline
+        from toolchain.pipeline.source import is_built
 
-        built = pipeline.is_built(source)
+        built = is_built(source)
         if self.output and built and Path(source).is_dir():
             raise InputError("-o keeps a new bundle, but this is already a bundle", hint="leave -o out")
         self.registry.check(source)
@@ -114,41 +109,41 @@ def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
 def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
     """Deploy a model as the command does; see there."""
     from toolchain import bundle
-    from toolchain.pipeline import Pipeline, is_built, preflight
+    from toolchain.device.stages import Stages
+    from toolchain.pipeline.deploy import Job, deploy_model
+    from toolchain.pipeline.source import BundleSource, is_built
 
     if asked.output:
         bundle.check_target(asked.output)
     asked.check(source)
     if is_built(source):
         asked = dataclasses.replace(asked, device=asked.device.for_bundle(source))
-    kind = asked.device.board(**asked.compiling.kernels.precision)
-    emulated = asked.device.device(kind).emulated
-    wanted = asked.model.model(source, asked.inputs)
+    device, board = asked.device, asked.device.board(**asked.compiling.kernels.precision)
+    entry = device.device(board)
+    connection.announce(entry, board, device, console.say)
     request = asked.compiling.request(
-        wanted, kind, console.say, asked.toolchain, emulated=emulated, threads=asked.measuring.threads
+        asked.model.model(source, asked.inputs),
+        board,
+        console.say,
+        asked.toolchain,
+        emulated=entry.emulated,
+        threads=asked.measuring.threads,
     )
-    job = Pipeline(request, access=asked.registry.access(), samples=asked.samples, unchecked=asked.unchecked)
-    opened = functools.partial(open_device, kind, asked.device)
-    with _scratch() as scratch, contextlib.ExitStack() as stack:
-        folder = asked.output or scratch / "bundle"
-        first = dataclasses.replace(request, records=None) if asked.trials else request  # tuning makes them
-        told = functools.partial(opened, console.say)
-        ready = preflight.before_deploy(dataclasses.replace(job, request=first), folder, told, asked.inputs.labels)
-        if asked.trials:
-            tuning.tuned(console, source, asked.tuning(asked.trials))
-        with job.on_device.building_runner():
-            made, given = job.obtain(folder, ready)
-            program = job.on_device.runner()
-        with job.stages.timed("connect"):
-            lab = stack.enter_context(opened(tell=console.say))
-        settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance, asked.samples)
-        settings = dataclasses.replace(settings, library=asked.library, unchecked=asked.unchecked)
-        found = job.on_device.deploy(made, given, program, lab, settings)
-        result = asked.report.written(_noted(found, lab, asked.device), "deploy")
-        return with_next(result, _next(asked.device, kind, can_roll_back=len(lab.store.generations()) > 1))
+    settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance, asked.samples)
+    job = Job(
+        source=BundleSource(request, Stages(console.say), asked.registry.access(), asked.samples, asked.unchecked),
+        connect=functools.partial(open_device, board, device, tell=console.say),
+        settings=dataclasses.replace(settings, library=asked.library, unchecked=asked.unchecked),
+        folder=asked.output,
+        tune=functools.partial(tuning.tuned, console, source, asked.tuning(asked.trials)) if asked.trials else None,
+        warnings=lambda connected, facts: connection.unused(connected, facts, device),
+    )
+    report = dataclasses.replace(deploy_model(job), board_reason=device.resolve().reason)
+    result = asked.report.written(report, "deploy")
+    return with_next(result, _next(device, board, can_roll_back=report.can_roll_back))
 
 
-def _next(device: DeviceOptions, kind: Board, *, can_roll_back: bool) -> list[list[str]]:
+def _next(device: DeviceOptions, board: Board, *, can_roll_back: bool) -> list[list[str]]:
     """Return the commands that are used on a device after a deploy."""
     given: list[tuple[str, object]] = [
         ("--host", device.host),
@@ -157,23 +152,11 @@ def _next(device: DeviceOptions, kind: Board, *, can_roll_back: bool) -> list[li
     ]
     given += [("--root", device.root), ("--identity", device.identity), ("--ssh-config", device.ssh_config)]
     given += [("--known-hosts", path) for path in device.known_hosts]
-    board = device.board_name if device.board_name.endswith(".toml") else kind.name
-    where = ["--board", board, *(word for name, value in given if value for word in (name, str(value)))]
+    name = device.board_name if device.board_name.endswith(".toml") else board.name
+    where = ["--board", name, *(word for option_name, value in given if value for word in (option_name, str(value)))]
     commands = [["run", *where, "--input", "FILE.npz", "-o", "outputs.npz"], ["profile", *where]]
     commands += [["rollback", *where]] if can_roll_back else []
     return [["toolchain", *words] for words in commands]
-
-
-def _noted(found: Report, lab: Lab, device: DeviceOptions) -> Report:
-    """Return a report with why the board type is the one, and what that leaves unused of the device's CPU."""
-    unused = connection.unused(lab, found.facts, device)
-    return dataclasses.replace(found, board_reason=device.resolve().reason, warnings=(*found.warnings, *unused))
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    with temporary.folder() as folder:
-        yield Path(folder)
 
 
 @dataclass(frozen=True)
@@ -195,15 +178,18 @@ class BenchOptions:
 @click.pass_obj
 def bench(console: Console, /, asked: BenchOptions) -> Result:
     """Measure the release that a device runs."""
-    from toolchain.pipeline import DeviceStages, preflight
+    from toolchain.device.stages import Stages
+    from toolchain.pipeline import preflight
+    from toolchain.pipeline.bench import bench_current
 
-    kind = asked.device.board()
-    with open_device(kind, asked.device, console.say) as lab:
-        preflight.before_bench(kind, lab)
-        settings = dataclasses.replace(asked.measuring.settings(asked.inputs.labels), energy=asked.energy)
-        stages = DeviceStages(kind, console.say)
-        found = stages.bench(asked.inputs.source(asked.seed), lab, settings)
-        return asked.report.written(_noted(found, lab, asked.device), "bench")
+    board = asked.device.board()
+    settings = dataclasses.replace(asked.measuring.settings(asked.inputs.labels), energy=asked.energy)
+    with open_device(board, asked.device, console.say) as device:
+        preflight.before_bench(board, device)
+        report = bench_current(asked.inputs.source(asked.seed), device, settings, Stages(console.say))
+        warnings = connection.unused(device, report.facts, asked.device)
+    reason = asked.device.resolve().reason
+    return asked.report.written(dataclasses.replace(report, board_reason=reason, warnings=warnings), "bench")
 
 
 @click.command("status", cls=helptext.Command)
@@ -214,22 +200,23 @@ def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Res
     """Show what a device is and which release it runs."""
     from toolchain.device import application, trust
 
-    with open_device(device.board(), device, console.say) as lab:
-        facts, current = lab.store.facts(), lab.store.current()
-        trial = application.trial(lab.store)
-        run = application.state(lab.store, lab.device.run) if lab.device.run else None
-        unchecked = lab.store.is_unchecked(current.digest) if current else None
-        signature = trust.state(lab.store) if current else None
+    with open_device(device.board(), device, console.say) as connected:
+        store, own = connected.store, connected.entry.run
+        facts, current = store.facts(), store.current()
+        trial = application.trial(store)
+        run = application.state(store, own) if own else None
+        unchecked = store.is_unchecked(current.digest) if current else None
+        signature = trust.state(store) if current else None
     rows = [
-        ("device", f"{lab.shell.name}, {facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
-        ("free", f"{size_text(facts.free_kib * 1024)} in {lab.store.root}"),
+        ("device", f"{connected.name}, {facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
+        ("free", f"{size_text(facts.free_kib * 1024)} in {store.root}"),
         ("release", f"{current.name} {current.digest[:16]}" if current else "none"),
         *([("outputs", "UNCHECKED: deployed without reference outputs")] if unchecked else []),
         *([("signed", _signature_text(signature))] if signature else []),
         *([("application", _state_text(run))] if run else []),
         *([("trial", _trial_text(trial))] if trial else []),
     ]
-    document = {"host": lab.shell.name, "facts": facts, "current": current, "unchecked": unchecked}
+    document = {"host": connected.name, "facts": facts, "current": current, "unchecked": unchecked}
     document |= {"signature": signature, "application": run, "trial": trial}
     return Result(Table(rows), document, as_json)
 
@@ -278,12 +265,12 @@ def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> R
     """
     from toolchain.device import application
 
-    with open_device(device.board(), device, console.say) as lab:
-        found, trial = lab.store.generations(), application.trial(lab.store)
+    with open_device(device.board(), device, console.say) as connected:
+        generations, trial = connected.store.generations(), application.trial(connected.store)
     failed = set()
     if trial and trial.state in {"failed", "interrupted"} and trial.new != trial.old:
         failed = {(trial.new, trial.digest)}
-    kept = [{**dataclasses.asdict(item), "failed": (item.number, item.digest) in failed} for item in found]
+    document = [{**dataclasses.asdict(item), "failed": (item.number, item.digest) in failed} for item in generations]
     rows = [
         (
             "*" if item.current else "failed" if (item.number, item.digest) in failed else "",
@@ -292,9 +279,9 @@ def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> R
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item.time)),
             item.name,
         )
-        for item in found
+        for item in generations
     ]
-    return Result(Table(rows, ("", "#", "RELEASE", "ACTIVATED", "MODEL")), kept, as_json)
+    return Result(Table(rows, ("", "#", "RELEASE", "ACTIVATED", "MODEL")), document, as_json)
 
 
 @click.command("rollback", cls=helptext.Command)
@@ -304,11 +291,11 @@ def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> R
 def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """Make the previous release current again."""
     from toolchain.device.lock import Owner
-    from toolchain.pipeline.device import roll_back
+    from toolchain.device.rollback import roll_back
 
-    with open_device(device.board(), device, console.say) as lab, lab.store.lock(Owner.here("rollback")):
-        found, started = roll_back(lab, console.say)
-    text = f"{lab.shell.name} runs {found.name} {found.digest[:16]} again"
+    with open_device(device.board(), device, console.say) as connected, connected.store.lock(Owner.here("rollback")):
+        previous, started = roll_back(connected, console.say)
+    text = f"{connected.name} runs {previous.name} {previous.digest[:16]} again"
     text += f"; {started.name} is healthy after {started.seconds:.1f} s" if started else ""
-    document = {**dataclasses.asdict(found), "application": started, "waited": lab.store.waited}
+    document = {**dataclasses.asdict(previous), "application": started, "waited": connected.store.waited}
     return Result(text, document, as_json)

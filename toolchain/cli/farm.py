@@ -176,7 +176,7 @@ def status(console: Console, /, asked: StatusOptions, *, as_json: bool) -> Resul
 @single(DeviceOptions, "wait_s")
 @options.json_flag
 @click.pass_obj
-def lock(  # noqa: PLR0913 - these are independent
+def lock(
     console: Console, name: str, command: tuple[str, ...], span: str | None, wait_s: float, *, as_json: bool
 ) -> Result | int:
     """Reserve the board NAME for some time, or while CMD runs.

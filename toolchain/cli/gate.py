@@ -186,23 +186,23 @@ def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
     Exit codes: 0: NEW passes. 5: its outputs differ. 6: it is slower. 7: inconclusive (too much noise).
     """
     from toolchain.device.lock import Owner
-    from toolchain.pipeline import DeviceStages, preflight
+    from toolchain.device.stages import Stages
+    from toolchain.pipeline import device_programs, preflight
     from toolchain.pipeline import gate as gating
 
     settings, kind = asked.settings(), asked.device.board()
     gating.check_emulated(kind.emulated or asked.device.device(kind).emulated, kind.name, settings)
-    stages = DeviceStages(kind, console.say)
     words = (source, asked.base)
     with _finding(asked, words, console) as finding:
         here = [finding.here(word, other) for word, other in (words, words[::-1])]
         if here[0] and here[1]:
             gating.check_pair(here[0], here[1], kind)
-        with open_device(kind, asked.device, console.say) as lab:
-            preflight.before_bench(kind, lab)
-            gating.check_pair(*gating.both(here, words, lab.store), kind)  # to build a runner may take minutes
-            program = stages.runner()
-            with lab.store.lock(Owner.here("gate")):
-                new, base = gating.both(here, words, lab.store)  # what is current may be another one by now
-                found = gating.run(new, base, program, lab, settings, console.say)
-            found = dataclasses.replace(found, notes=connection.unused(lab, found.facts, asked.device))
-    return asked.written(found)
+        with open_device(kind, asked.device, console.say) as device:
+            preflight.before_bench(kind, device)
+            gating.check_pair(*gating.both(here, words, device.store), kind)  # to build a runner may take minutes
+            program = device_programs.runner(kind, Stages(console.say))
+            with device.store.lock(Owner.here("gate")):
+                new, base = gating.both(here, words, device.store)  # what is current may be another one by now
+                result = gating.run(new, base, program, device, settings, console.say)
+            result = dataclasses.replace(result, notes=connection.unused(device, result.facts, asked.device))
+    return asked.written(result)

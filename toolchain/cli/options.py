@@ -18,9 +18,10 @@ from toolchain.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from toolchain.board import Board
+    from toolchain.compile.request import BuildRequest, Tell
+    from toolchain.device.deploy import Settings
     from toolchain.models import inputs
     from toolchain.models.request import Model
-    from toolchain.pipeline import BuildRequest, Settings, Tell
     from toolchain.pipeline.report import Report
     from toolchain.tuning.build.cluster.scheduler import Scheduler
     from toolchain.tuning.plan import Plan
@@ -192,7 +193,7 @@ class CompileOptions:
     )
     kernels: KernelOptions = record(KernelOptions)
 
-    def request(  # noqa: PLR0913 - a build depends on these
+    def request(
         self,
         model: Model,
         kind: Board,
@@ -215,7 +216,7 @@ class CompileOptions:
         Raises:
             InputError: The options exclude each other, or name what is not there.
         """
-        from toolchain.pipeline import BuildRequest
+        from toolchain.compile.request import BuildRequest
 
         if self.records and self.no_records:
             raise InputError("--records and --no-records cannot be combined", hint="leave one of them out")
@@ -426,7 +427,7 @@ class MeasureOptions:
             tolerance: Limit for the difference.
             samples: How many inputs are compared.
         """
-        from toolchain.pipeline import Settings
+        from toolchain.device.deploy import Settings
 
         return Settings(self.budget, self.threads or 0, tolerance, not self.no_pin, labels, samples)
 
@@ -525,10 +526,10 @@ def telling(rule: Rule) -> Callable[[click.Context, click.Parameter, Any], Any]:
         for word in [value] if isinstance(value, str) else value or ():
             if not Path(word).exists():
                 continue  # and the zoo, which takes a while, need not be imported
-            from toolchain import pipeline
             from toolchain.models import names
+            from toolchain.pipeline.source import is_built
 
-            built = rule == "path" or (rule == "package" and pipeline.is_built(word))
+            built = rule == "path" or (rule == "package" and is_built(word))
             console = context.find_root().obj
             if console and (text := names.ambiguity(word, built=built)):
                 console.say(text)

@@ -21,8 +21,9 @@ from toolchain.errors import InputError
 if TYPE_CHECKING:
     from toolchain.board import Board
     from toolchain.bundle import Bundle
-    from toolchain.pipeline import Lab
-    from toolchain.pipeline.profile import Side, Wanted
+    from toolchain.device.connected import ConnectedDevice
+    from toolchain.pipeline.profile import ProfileRequest
+    from toolchain.pipeline.sides import Side
 
 _JSON = json_kind("a profile", "schema_version", "board", "host")
 _TRACE = json_kind("a trace", "traceEvents")
@@ -55,11 +56,11 @@ class ProfileOptions:
         "--trace", type=options.PATH, help="Write the trace of a typical run, for Perfetto or Chrome."
     )
 
-    def wanted(self) -> Wanted:
+    def request(self) -> ProfileRequest:
         """Return how to profile."""
-        from toolchain.pipeline.profile import Wanted
+        from toolchain.pipeline.profile import ProfileRequest
 
-        return Wanted(self.runs, self.threads or 0, not self.no_pin)
+        return ProfileRequest(self.runs, self.threads or 0, not self.no_pin)
 
 
 @click.command("profile", cls=ReportingCommand, reports={"--json": _JSON, "--html": PAGE, "--trace": _TRACE})
@@ -80,7 +81,8 @@ def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> R
     """
     from toolchain.bundle import check_board
     from toolchain.device.lock import Owner
-    from toolchain.pipeline import DeviceStages, preflight
+    from toolchain.device.stages import Stages
+    from toolchain.pipeline import device_programs, preflight
     from toolchain.pipeline import profile as profiling
     from toolchain.pipeline.profile import against, pages, shown
 
@@ -94,41 +96,43 @@ def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> R
         for _, bundle in made:
             if bundle:
                 check_board(bundle.manifest, kind)
-        lab = stack.enter_context(open_device(kind, asked.device, console.say))
-        preflight.before_bench(kind, lab)
-        program = DeviceStages(kind, console.say).runner()
+        device = stack.enter_context(open_device(kind, asked.device, console.say))
+        preflight.before_bench(kind, device)
+        program = device_programs.runner(kind, Stages(console.say))
         given = asked.inputs.source(asked.seed)
-        stack.enter_context(lab.store.lock(Owner.here("profile")))
+        stack.enter_context(device.store.lock(Owner.here("profile")))
         # Only now: a deploy that was waited for may have changed what `current` is, or removed the release.
-        sides = [_side(word, bundle, kind, lab) for word, bundle in made if word]
+        sides = [_side(word, bundle, kind, device) for word, bundle in made if word]
         if len(sides) > 1:
-            held = against.run(sides[0], sides[1], given, program, lab, asked.wanted(), console.say)
-            page: dict[Path | None, Callable[[], bytes]] = {asked.html: functools.partial(pages.against, held)}
-            return written(Result(against.shown(held), held.document()), asked.json_path, page)
-        found = profiling.run(sides[0], given, program, lab, asked.wanted(), console.say)
-        wanted: dict[Path | None, Callable[[], bytes]] = {
-            asked.html: functools.partial(pages.profile, found),
-            asked.trace: found.trace,
+            pair = (sides[0], sides[1])
+            comparison = against.run(pair, given, program, device, asked.request(), console.say)
+            page: dict[Path | None, Callable[[], bytes]] = {asked.html: functools.partial(pages.against, comparison)}
+            return written(Result(against.shown(comparison), comparison.document()), asked.json_path, page)
+        profile = profiling.run(sides[0], given, program, device, asked.request(), console.say)
+        files: dict[Path | None, Callable[[], bytes]] = {
+            asked.html: functools.partial(pages.profile, profile),
+            asked.trace: profile.trace,
         }
-        return written(Result(shown.shown(found), found.document()), asked.json_path, wanted)
+        return written(Result(shown.shown(profile), profile.document()), asked.json_path, files)
 
 
 @contextlib.contextmanager
 def _at_hand(word: str | None) -> Iterator[tuple[str | None, Bundle | None]]:
     """Open what a word names on this machine, if it names anything here; else it is a release of the device."""
-    from toolchain import bundle, pipeline
+    from toolchain import bundle
+    from toolchain.pipeline.source import is_built
 
-    if word and (pipeline.is_built(word) or "/" in word or Path(word).exists()):
+    if word and (is_built(word) or "/" in word or Path(word).exists()):
         with bundle.at_hand(Path(word)) as made:
             yield word, made
     else:
         yield word, None
 
 
-def _side(word: str, made: Bundle | None, kind: Board, lab: Lab) -> Side:
+def _side(word: str, made: Bundle | None, kind: Board, device: ConnectedDevice) -> Side:
     from toolchain.bundle import check_board
-    from toolchain.pipeline import profile as profiling
+    from toolchain.pipeline import sides
 
-    side = profiling.of_bundle(made) if made else profiling.of_release(lab, word)
-    check_board(side.manifest, kind, root="" if made else lab.store.root)
+    side = sides.Side.of(made) if made else sides.on_device(word, device.store)
+    check_board(side.manifest, kind, root="" if made else device.store.root)
     return side

@@ -183,10 +183,10 @@ class RolloutOptions:
         Raises:
             InputError: There is such a thing.
         """
-        from toolchain import pipeline
+        from toolchain.pipeline.source import is_built
 
         self.registry.check(source)
-        if not pipeline.is_built(source):
+        if not is_built(source):
             raise InputError(
                 f"{source!r} is not a package; a roll-out deploys one package to every device",
                 hint="make one with `toolchain build` and `toolchain package`",
@@ -228,7 +228,9 @@ def _plan(made: Bundle, fleet: Fleet, asked: RolloutOptions) -> Plan:
 
 
 def _work(made: Bundle, kind: Board, fleet: Fleet, asked: RolloutOptions, console: Console) -> DeviceWork:
-    from toolchain.pipeline import DeviceStages, Settings, preflight
+    from toolchain.device.deploy import Settings
+    from toolchain.device.stages import Stages
+    from toolchain.pipeline import device_programs, preflight
     from toolchain.pipeline.rollout import DeviceWork
 
     bound = fleet.limits(kind.name).latency_ms
@@ -238,7 +240,7 @@ def _work(made: Bundle, kind: Board, fleet: Fleet, asked: RolloutOptions, consol
             hint="--roll-back and latency_ms need `keep = 2` or more in the board file",
         )
     preflight.check_host()
-    program = DeviceStages(kind, console.say).runner()
+    program = device_programs.runner(kind, Stages(console.say))
     settings = Settings(budget_s=asked.budget)
     return DeviceWork(made, program, kind, fleet.devices, asked.fleet.ssh(), settings, bound, asked.rules.wait_s)
 
@@ -257,7 +259,7 @@ def rollout(console: Console, /, source: str, asked: RolloutOptions) -> Result:
     those that were in progress are checked.
     """
     from toolchain import board, bundle
-    from toolchain.device import deploy
+    from toolchain.device import verification
     from toolchain.pipeline.rollout import Loop, Rollout, groups, state
 
     began = time.monotonic()
@@ -266,7 +268,7 @@ def rollout(console: Console, /, source: str, asked: RolloutOptions) -> Result:
     with _package(source, asked, console) as made:
         kind = board.load(made.manifest.board).resolved()
         bundle.check_board(made.manifest, kind)
-        deploy.check_referenced(made, unchecked=False)
+        verification.check_referenced(made, unchecked=False)
         fleet = whole.of(kind.name)
         plan = _plan(made, fleet, asked)
         places = groups.assigned(plan.waves, fleet.devices)

@@ -14,7 +14,7 @@ from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
 
 if TYPE_CHECKING:
-    from toolchain.pipeline.run import Wanted
+    from toolchain.pipeline.run import RunRequest
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class RunOptions:
     labels: Path | None = same(options.InputOptions, "labels")
     threads: int | None = same(options.MeasureOptions, "threads")
 
-    def wanted(self) -> Wanted:
-        """Return what is run; what can be seen without the device was looked at."""
-        from toolchain.pipeline.run import Wanted
+    def request(self) -> RunRequest:
+        """Return what is run, checked as far as that is possible without the device."""
+        from toolchain.pipeline.run import RunRequest
 
-        wanted = Wanted(self.output, self.npz, self.pictures, self.labels, self.threads or 0)
-        wanted.check()
-        return wanted
+        request = RunRequest(self.output, self.npz, self.pictures, self.labels, self.threads or 0)
+        request.check()
+        return request
 
 
 @click.command("run", cls=helptext.Command)
@@ -57,11 +57,12 @@ def run(console: Console, /, asked: RunOptions, *, as_json: bool) -> Result:
 
     Its outputs are written to a file.
     """
-    from toolchain.pipeline import DeviceStages, preflight
+    from toolchain.device.stages import Stages
+    from toolchain.pipeline import preflight
     from toolchain.pipeline import run as running
 
-    wanted, kind = asked.wanted(), asked.device.board()
-    with open_device(kind, asked.device, console.say) as lab:
-        preflight.before_bench(kind, lab)
-        done = running.run(DeviceStages(kind, console.say), lab, wanted)
-    return Result(done.shown(), done.document(), as_json)
+    request, board = asked.request(), asked.device.board()
+    with open_device(board, asked.device, console.say) as device:
+        preflight.before_bench(board, device)
+        report = running.run(request, device, Stages(console.say))
+    return Result(report.shown(), report.document(), as_json)

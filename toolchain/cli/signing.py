@@ -157,7 +157,7 @@ def floor(console: Console, /, sequence: int, device: DeviceOptions, *, as_json:
     from toolchain.device import trust
     from toolchain.device.lock import Owner
 
-    with open_device(device.board(), device, console.say) as lab, lab.store.lock(Owner.here("floor")):
-        found = trust.raise_floor(lab.store, sequence)
-    text = f"{lab.shell.name} accepts {found.model} from sequence number {found.floor} on; it runs {found.sequence}"
-    return Result(text, {**dataclasses.asdict(found), "waited": lab.store.waited}, as_json)
+    with open_device(device.board(), device, console.say) as connected, connected.store.lock(Owner.here("floor")):
+        floor = trust.raise_floor(connected.store, sequence)
+    text = f"{connected.name} accepts {floor.model} from sequence number {floor.floor} on; it runs {floor.sequence}"
+    return Result(text, {**dataclasses.asdict(floor), "waited": connected.store.waited}, as_json)

@@ -89,5 +89,5 @@ def _check(wanted: Request, device: DeviceOptions, console: Console) -> None:
 
     kind = wanted.board
     device.device(kind)
-    jobs = [surveys.pipeline(wanted, network, console.say) for network in wanted.networks]
+    jobs = [surveys.bundle_source(wanted, network, console.say) for network in wanted.networks]
     preflight.before_survey(jobs, lambda: open_device(kind, device))

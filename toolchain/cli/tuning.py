@@ -19,7 +19,7 @@ from toolchain.errors import InputError
 if TYPE_CHECKING:
     from toolchain.farm.boards import Wanted
     from toolchain.pipeline.costed import Costed
-    from toolchain.pipeline.preflight import Opened
+    from toolchain.pipeline.preflight import Connect
     from toolchain.pipeline.tune import Request
     from toolchain.tables import Table
     from toolchain.tuning.report import TuneReport
@@ -146,7 +146,8 @@ def tasks(console: Console, /, source: str, asked: TaskOptions, *, as_json: bool
 
     For each one: shape, operator, weight (how often the model runs it) and work.
     """
-    from toolchain.pipeline import BuildRequest, costed, tune
+    from toolchain.compile.request import BuildRequest
+    from toolchain.pipeline import costed, tune
     from toolchain.records import tasks as extracted
 
     kind = asked.board.board(**asked.kernels.precision)
@@ -198,12 +199,13 @@ def tuned(console: Console, source: str, asked: TuneOptions, *, passing: bool = 
         asked: The options.
         passing: Whether the file of records is gone after the run, so that nobody is told to go on from it.
     """
-    from toolchain.pipeline import Pipeline, preflight
+    from toolchain.pipeline import preflight
     from toolchain.pipeline import tune as tuning
+    from toolchain.pipeline.source import BundleSource
 
     wanted = asked.request(source, passing=passing)
     if not asked.modelled:
-        preflight.before_build(Pipeline(wanted.build(console.say)), _opened(asked.device, wanted.boards))
+        preflight.before_build(BundleSource(wanted.build(console.say)), _opened(asked.device, wanted.boards))
     return tuning.run(wanted, console.say, console.redraw)
 
 
@@ -232,7 +234,7 @@ def _compared(console: Console, source: str, asked: TuneOptions, found: TuneRepo
     return retraction.taken_back(found, RecordFile(asked.records or default_path(found.board)))
 
 
-def _opened(device: DeviceOptions, wanted: Wanted) -> Opened | None:
+def _opened(device: DeviceOptions, wanted: Wanted) -> Connect | None:
     """Say how the device of a run is asked before it; None if there is none of the run's own.
 
     A tracker's boards are asked by those who serve them, and so are the farm's, which may well be at work for somebody;

@@ -13,10 +13,10 @@ import numpy as np
 from toolchain import bundle, temporary
 from toolchain import bundle as bundles
 from toolchain.bundle.manifest import Manifest
-from toolchain.device import deploy, runner
-from toolchain.device.lock import Owner
+from toolchain.device.connected import ConnectedDevice
+from toolchain.device.installed import DeviceRelease
 from toolchain.device.runner import Plan, Run
-from toolchain.device.shipment import Shipment, Transfer, install, send
+from toolchain.device.shipment import Transfer
 from toolchain.device.store import Generation, Store
 from toolchain.errors import DeviceError
 from toolchain.native.programs import Program
@@ -147,55 +147,34 @@ def check_current(store: Store, digest: str, name: str) -> None:
         )
 
 
-def measure(  # noqa: PLR0913 - a benchmark has these independent parts
-    found: Current,
-    program: Program,
-    shell: Shell,
-    store: Store,
-    *,
-    given: Tensors,
-    threads: int,
-    plan: Plan,
-    emulated: bool,
+def measure(
+    current: Current, program: Program, device: ConnectedDevice, inputs: Tensors, plan: Plan, threads: int = 0
 ) -> Measurement:
-    """Time the current release of a device; nobody can deploy to it meanwhile.
+    """Time the current release of a device; the caller holds the lock of its store.
 
     Args:
-        found: The release.
+        current: The release.
         program: The runner for the device; pushed if it is not there.
-        shell: The device.
-        store: The device's store.
-        given: Inputs by name; pushed if they are not there.
-        threads: Threads; 0 means every CPU.
+        device: The device.
+        inputs: Arrays by name; pushed if they are not there.
         plan: How often to run.
-        emulated: Whether the device is an emulator, which makes its times worthless.
+        threads: Threads of the model; 0 means the board file's number.
 
     Raises:
         DeviceError: The device runs another release by now, is busy or lost, or the model does not run on it.
     """
-    facts = store.facts()
-    deploy.check_fits(found.manifest, program, facts)
-    with temporary.folder() as work, store.lock(Owner.here("bench")):
-        check_current(store, found.generation.digest, shell.name)
-        shipment = Shipment.of_run(program, given, Path(work))
-        sent = send(shipment, store, facts)
-        places = install(shipment, store)
-        release = f"{store.root}/releases/{found.generation.digest}"
-        before = conditions(shell)
-        run = runner.call(
-            shell,
-            store.root,
-            places,
-            release=release,
-            threads=threads,
-            plan=plan,
-            outputs=found.manifest.outputs,
-            size=runner.weight(found.manifest),
-        )
-        after = conditions(shell)
+    digest = current.generation.digest
+    release = DeviceRelease.of_device(current.manifest, digest, program, device, threads)
+    with temporary.folder() as work:
+        check_current(device.store, digest, device.name)
+        installed = release.install(inputs, Path(work))
+        before = conditions(device.shell)
+        run = installed.run(plan)
+        after = conditions(device.shell)
     latency = statistics([value / 1e6 for value in run.samples_ns])
-    notes = doubts(latency, before, after, threads=run.threads, cpus=facts.cpus, emulated=emulated)
-    return Measurement(latency, run, before, after, notes, Transfer.of(sent, shell))
+    cpus = release.facts.cpus
+    warnings = doubts(latency, before, after, threads=run.threads, cpus=cpus, emulated=device.emulated)
+    return Measurement(latency, run, before, after, warnings, Transfer.of(installed.sent, device.shell))
 
 
 def conditions(shell: Shell) -> Conditions:
@@ -263,7 +242,7 @@ def _batches(size: int) -> list[int]:
     return [len(part) for part in np.array_split(np.arange(_RESAMPLES), count)]
 
 
-def doubts(  # noqa: PLR0913 - each is an independent fact
+def doubts(
     latency: Latency, before: Conditions, after: Conditions, *, threads: int, cpus: int, emulated: bool
 ) -> tuple[str, ...]:
     """Say in plain words what makes the numbers doubtful."""

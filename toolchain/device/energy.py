@@ -212,9 +212,7 @@ def longest_s(method: Method, inference_s: float) -> float:
     return _FREE_S + method.idle_s + 10 * max(method.run_s + _SETTLED_S, LEAST_INFERENCES * inference_s)
 
 
-def _run(  # noqa: PLR0913, PLR0917 - a script has these parts
-    shell: Shell, folder: str, argv: Sequence[str], found: Sequence[Sensor], method: Method, limit: float
-) -> str:
+def _run(shell: Shell, folder: str, argv: Sequence[str], found: Sequence[Sensor], method: Method, limit: float) -> str:
     words = {
         "PLACE": shlex.quote(folder),
         "FILES": shlex.join([path for sensor in found for path in sensor.files]) or "/dev/null",

@@ -15,7 +15,7 @@ from toolchain.bundle import Bundle
 from toolchain.bundle.drawn import Drawn
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import sampling
-from toolchain.device.sampling import Place
+from toolchain.device.installed import DeviceRelease
 from toolchain.device.shipment import Tell
 from toolchain.errors import InputError, OutputError, VerificationError
 from toolchain.models import series
@@ -68,11 +68,11 @@ def carried(bundle: Bundle, count: int) -> Drawn | None:
     return Drawn(drawn.seed, drawn.samples[:count], drawn.outputs[:count], drawn.rankings[:count])
 
 
-def check(place: Place, drawn: Drawn, tolerance: float | None, tell: Tell | None = None) -> Fidelity:
+def check(release: DeviceRelease, drawn: Drawn, tolerance: float | None, tell: Tell | None = None) -> Fidelity:
     """Run a release on samples and compare what it computes.
 
     Args:
-        place: The release on its device, whose lock the caller holds.
+        release: The release, which is on its device; the caller holds the lock.
         drawn: What the reference computed.
         tolerance: Limit for the outputs' relative difference; None for that of each sample.
         tell: Called with progress.
@@ -82,33 +82,33 @@ def check(place: Place, drawn: Drawn, tolerance: float | None, tell: Tell | None
         OutputError: Outputs of a sample differ by more than its tolerance.
         VerificationError: This machine draws other inputs.
     """
-    given = series.random(place.manifest.inputs, drawn.seed, len(drawn.samples))
-    _check_drawn(given, drawn)
-    outputs = sampling.run_all(place, given, tell).outputs
-    found = compare(outputs, drawn, place.manifest, tolerance)
-    if found.beyond:
+    samples = series.random(release.manifest.inputs, drawn.seed, len(drawn.samples))
+    _check_drawn(samples, drawn)
+    outputs = sampling.run_all(release, samples, tell).outputs
+    fidelity = compare(outputs, drawn, release.manifest, tolerance)
+    if fidelity.beyond:
+        worst, seed = fidelity.difference, fidelity.seed + fidelity.worst
         raise OutputError(
-            f"the device's outputs differ from the reference for {place.manifest.name}, "
-            f"on {found.beyond} of {found.samples} samples",
-            details=f"sample {found.worst} (seed {found.seed + found.worst}): largest relative difference "
-            f"{found.difference.max_rel:.3g}, tolerance {found.difference.tolerance:.3g}; largest absolute difference "
-            f"{found.difference.max_abs:.3g}{_flips_text(found)}",
+            f"the device's outputs differ from the reference for {release.manifest.name}, "
+            f"on {fidelity.beyond} of {fidelity.samples} samples",
+            details=f"sample {fidelity.worst} (seed {seed}): largest relative difference {worst.max_rel:.3g}, "
+            f"tolerance {worst.tolerance:.3g}; largest absolute difference {worst.max_abs:.3g}{_flips_text(fidelity)}",
             hint="the device keeps its previous release; use --tolerance to set another limit",
         )
-    return found
+    return fidelity
 
 
-def _flips_text(found: Fidelity) -> str:
-    return "" if found.flips is None else f"\na different class in {found.flips} of {found.rows}"
+def _flips_text(fidelity: Fidelity) -> str:
+    return "" if fidelity.flips is None else f"\na different class in {fidelity.flips} of {fidelity.rows}"
 
 
-def _check_drawn(given: series.Series, drawn: Drawn) -> None:
-    for at, sample in enumerate(drawn.samples):
-        one = {name: value[0] for name, value in given.take(range(at, at + 1)).items()}
-        if files.sha256_bytes(tensors.encode(one)) != sample.sha256:
+def _check_drawn(samples: series.Series, drawn: Drawn) -> None:
+    for number, sample in enumerate(drawn.samples):
+        arrays = {name: value[0] for name, value in samples.take(range(number, number + 1)).items()}
+        if files.sha256_bytes(tensors.encode(arrays)) != sample.sha256:
             raise VerificationError(
                 "this machine's random inputs differ from those that the reference was computed for",
-                details=f"sample {at}: numpy {np.__version__}",
+                details=f"sample {number}: numpy {np.__version__}",
                 hint="install the versions in requirements.lock (`make setup`), or deploy the model itself",
             )
 
@@ -125,26 +125,28 @@ def compare(outputs: Tensors, drawn: Drawn, manifest: Manifest, tolerance: float
     Raises:
         VerificationError: Names or shapes differ.
     """
-    got = [
-        tensors.cut({name: value[at] for name, value in outputs.items()}, manifest.outputs)
-        for at in range(len(drawn.samples))
+    count = len(drawn.samples)
+    computed = [
+        tensors.cut({name: value[number] for name, value in outputs.items()}, manifest.outputs)
+        for number in range(count)
     ]
-    orders = drawn.rankings or ((),) * len(got)
-    found = [
-        rankings.compare(one, wanted, order, sample.tolerance if tolerance is None else tolerance)
-        for one, wanted, sample, order in zip(got, drawn.outputs, drawn.samples, orders, strict=True)
+    differences = [
+        rankings.compare(arrays, reference, order, sample.tolerance if tolerance is None else tolerance)
+        for arrays, reference, sample, order in zip(
+            computed, drawn.outputs, drawn.samples, drawn.rankings or ((),) * count, strict=True
+        )
     ]
-    worst = max(range(len(found)), key=lambda at: (not found[at].ok, found[at].max_rel))
+    worst = max(range(count), key=lambda number: (not differences[number].ok, differences[number].max_rel))
     first = manifest.outputs[0].name
-    flips = _flipped([one[first] for one in got], [one[first] for one in drawn.outputs])
-    rows = sum(len(one[first]) for one in got) if flips is not None else 0
-    beyond = sum(not one.ok for one in found)
-    return Fidelity(len(found), drawn.seed, worst, found[worst], beyond, flips, rows)
+    flips = _flipped([arrays[first] for arrays in computed], [arrays[first] for arrays in drawn.outputs])
+    rows = sum(len(arrays[first]) for arrays in computed) if flips is not None else 0
+    beyond = sum(not difference.ok for difference in differences)
+    return Fidelity(count, drawn.seed, worst, differences[worst], beyond, flips, rows)
 
 
-def _flipped(got: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> int | None:
-    """Count rows whose largest element is another one; None if these are no tables of classes."""
-    if any(one.ndim != _CLASSES_RANK or one.shape[-1] < _FEWEST_CLASSES for one in wanted):
+def _flipped(computed: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> int | None:
+    """Count rows whose largest element is another one; None if these are not tables of classes."""
+    if any(scores.ndim != _CLASSES_RANK or scores.shape[-1] < _FEWEST_CLASSES for scores in reference):
         return None
-    pairs = zip(got, wanted, strict=True)
-    return int(sum(np.count_nonzero(one.argmax(-1) != other.argmax(-1)) for one, other in pairs))
+    pairs = zip(computed, reference, strict=True)
+    return int(sum(np.count_nonzero(scores.argmax(-1) != right.argmax(-1)) for scores, right in pairs))

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 
 from toolchain.bundle.manifest import Manifest
-from toolchain.device import deploy, processor
+from toolchain.device import fit, processor
 from toolchain.device.lock import Owner
 from toolchain.device.shipment import Shipment, Tell, install, send
 from toolchain.device.store import Store
@@ -68,7 +68,7 @@ def ask(program: Program, shell: Shell, store: Store, kind: str, tell: Tell | No
         DeviceError: The device is lost, busy or full, or nothing of that kind can be used there.
     """
     facts = store.facts()
-    deploy.check_runs(program, facts)
+    fit.check_runs(program, facts)
     shipment = Shipment(
         blobs={program.sha256: program.path},
         folders={"runners": (program.sha256, {RUNNER: program.sha256})},

@@ -70,7 +70,7 @@ class Watched:
     processor: Processor | None = None
 
 
-def pace(  # noqa: PLR0913 - one call has these independent parts
+def pace(
     shell: Shell, root: str, places: Mapping[str, str], *, release: str, threads: int, pinned: bool = True
 ) -> float:
     """Return the seconds that a run of a release takes, by a single one, so that `watch` knows what to wait for.
@@ -218,9 +218,7 @@ class Peak:
         )
 
 
-def peak(  # noqa: PLR0913 - it depends on these
-    shell: Shell, runners: str, program: Program, facts: DeviceFacts, *, threads: int, kept: bool
-) -> Peak:
+def peak(shell: Shell, runners: str, program: Program, facts: DeviceFacts, *, threads: int, kept: bool) -> Peak:
     """Return what a device reaches: what was measured before, on this device at this clock, or measured now.
 
     Args:

@@ -11,45 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolchain import temporary, tensors
-from toolchain.bundle.manifest import Manifest
-from toolchain.device import runner
+from toolchain import files, temporary, tensors
+from toolchain.device.installed import DeviceRelease
 from toolchain.device.processor import Processor
 from toolchain.device.runner import SMOKE, Run
-from toolchain.device.shipment import Sent, Shipment, Tell, install, send
-from toolchain.device.store import DeviceFacts, Store
+from toolchain.device.shipment import Sent, Tell
+from toolchain.device.store import Store
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.models.series import Series
-from toolchain.native.programs import Program
 from toolchain.progress import Step
-from toolchain.shell import Shell
 from toolchain.tensors import Tensors, TensorSpec
 
 PIECE_BYTES = 64 << 20
 _PIECE_SAMPLES = 4096  # the report of a run names the time of each
-
-
-@dataclass(frozen=True)
-class Place:
-    """A release on a device, and what runs it there.
-
-    Attributes:
-        shell: The device.
-        store: Its store, whose lock the caller holds.
-        program: The runner.
-        facts: What the device is.
-        manifest: The release's.
-        digest: The release's.
-        threads: Threads; 0 means every CPU.
-    """
-
-    shell: Shell
-    store: Store
-    program: Program
-    facts: DeviceFacts
-    manifest: Manifest
-    digest: str
-    threads: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,11 +51,11 @@ class Sampled:
     sent: Sent
 
 
-def run_all(place: Place, series: Series, tell: Tell | None = None) -> Sampled:
-    """Run a release on samples; the caller holds the lock.
+def run_all(release: DeviceRelease, series: Series, tell: Tell | None = None) -> Sampled:
+    """Run a release of a device on samples; the caller holds the lock.
 
     Args:
-        place: The release on its device.
+        release: The release, which is there.
         series: The samples, which fit it.
         tell: Called with progress.
 
@@ -89,22 +63,23 @@ def run_all(place: Place, series: Series, tell: Tell | None = None) -> Sampled:
         DeviceError: The device is full or lost, or the model does not run on it.
         VerificationError: The outputs do not have the model's signature.
     """
-    specs = place.manifest.outputs
+    release = replace(release, bundle=None)
+    specs = release.manifest.outputs
     outputs = {spec.name: np.empty((series.count, *spec.shape), spec.dtype) for spec in specs}
-    parts = pieces(series.count, [*place.manifest.inputs, *specs])
+    ranges = pieces(series.count, [*release.manifest.inputs, *specs])
     runs, sent = [], []
-    for part in parts:
+    for piece in ranges:
         if tell:
-            tell(Step("running the samples", part.start, series.count, "samples"))
-        run, pushed = _run_piece(place, series.take(part), len(part))
+            tell(Step("running the samples", piece.start, series.count, "samples"))
+        run, transfer = _run_piece(release, series.take(piece), len(piece))
         for name, value in run.outputs.items():
-            outputs[name][part.start : part.stop] = value
+            outputs[name][piece.start : piece.stop] = value
         runs.append(run)
-        sent.append(pushed)
+        sent.append(transfer)
     return Sampled(
         outputs=outputs,
         each_ns=tuple(value for run in runs for value in run.each_ns),
-        pieces=len(parts),
+        pieces=len(ranges),
         load_ms=runs[-1].load_ms,
         threads=runs[-1].threads,
         peak_rss_kib=max(run.peak_rss_kib for run in runs),
@@ -125,33 +100,20 @@ def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
     return [range(start, min(start + step, count)) for start in range(0, count, step)]
 
 
-def _run_piece(place: Place, given: Tensors, count: int) -> tuple[Run, Sent]:
-    with temporary.folder() as work:
-        shipment = Shipment.of_run(place.program, given, Path(work))
-        with _dropped(place.store, shipment.folders["inputs"][0]):
-            sent = send(shipment, place.store, place.facts)
-            folders = install(shipment, place.store)
-            release = f"{place.store.root}/releases/{place.digest}"
-            plan = replace(SMOKE, samples=count)
-            run = runner.call(
-                place.shell,
-                place.store.root,
-                folders,
-                release=release,
-                threads=place.threads,
-                plan=plan,
-                outputs=place.manifest.outputs,
-                size=runner.weight(place.manifest),
-            )
-    faults = tensors.check_signature(run.outputs, [spec.stacked(count) for spec in place.manifest.outputs])
+def _run_piece(release: DeviceRelease, inputs: Tensors, count: int) -> tuple[Run, Sent]:
+    digest = files.sha256_bytes(tensors.encode(inputs))
+    with temporary.folder() as work, _dropped(release.device.store, digest):
+        installed = release.install(inputs, Path(work))
+        run = installed.run(replace(SMOKE, samples=count))
+    faults = tensors.check_signature(run.outputs, [spec.stacked(count) for spec in release.manifest.outputs])
     if faults or len(run.each_ns) != count:
         raise VerificationError("the device's outputs do not have the model's signature", details="\n".join(faults))
-    return run, sent
+    return run, installed.sent
 
 
 @contextlib.contextmanager
 def _dropped(store: Store, digest: str) -> Iterator[None]:
-    """Remove inputs from the device after a block, be it as it may; what ended the block is what is told."""
+    """Remove inputs from the device after a block, also after one that failed, whose error is the one to report."""
     try:
         yield
     except BaseException:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from toolchain import files, temporary
 from toolchain.board import Board
 from toolchain.bundle import Bundle, save_expected
-from toolchain.device import deploy
+from toolchain.device import fit, verification
 from toolchain.device.shipment import Shipment
 from toolchain.native import elf
 from toolchain.native.programs import Program
@@ -72,8 +72,8 @@ def prepared(
         VerificationError: The reference is missing or does not fit the model, or the runner is made of another TVM
             than the bundle.
     """
-    deploy.check_versions(bundle.manifest, program.versions)
-    samples = deploy.samples_of(bundle, unchecked=unchecked)
+    fit.check_versions(bundle.manifest, program.versions)
+    samples = verification.samples_of(bundle, unchecked=unchecked)
     with temporary.folder() as folder:
         work = Path(folder)
         shipment = Shipment.of_run(program, samples.inputs, work).with_release(bundle, work)

@@ -11,18 +11,19 @@ from typing import Any
 
 from toolchain import bundle, rankings, stats, temporary
 from toolchain.bundle import Bundle
-from toolchain.device import bench, deploy, runner
+from toolchain.device import bench, verification
 from toolchain.device.bench import Conditions, Latency
-from toolchain.device.deploy import Samples
+from toolchain.device.connected import ConnectedDevice
+from toolchain.device.deploy import Settings
+from toolchain.device.installed import DeviceRelease, Installed
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan, Run
-from toolchain.device.shipment import Shipment, install, send
-from toolchain.device.store import Store
+from toolchain.device.verification import Samples
 from toolchain.device.waiting import Waited
 from toolchain.errors import InputError, VerificationError
 from toolchain.native.programs import Program
-from toolchain.pipeline import Loaded, Pipeline
-from toolchain.pipeline.device import Lab, Settings
+from toolchain.pipeline import device_programs
+from toolchain.pipeline.source import BundleSource, Loaded
 from toolchain.progress import Step, stage
 from toolchain.stats import Ratio
 from toolchain.tensors import Difference
@@ -119,11 +120,11 @@ def check_differ(first: Bundle, second: Bundle, remedy: str) -> None:
     Raises:
         InputError: The two compute the same with the same code.
     """
-    one, other = (made.manifest.files for made in (first, second))
-    if any(one[name].sha256 != other[name].sha256 for name in _COMPUTING):
+    first_files, second_files = (bundle.manifest.files for bundle in (first, second))
+    if any(first_files[name].sha256 != second_files[name].sha256 for name in _COMPUTING):
         return
-    known = second.manifest.records
-    applied = known.tuned if known else 0
+    records = second.manifest.records
+    applied = records.tuned if records else 0
     if not applied:
         raise nothing_to_compare(second.manifest.name, second.manifest.board, "no tuning record applies to it", remedy)
     why = f"for all {applied} kernel(s) with records, the untuned version is the fastest"
@@ -141,17 +142,17 @@ def nothing_to_compare(model: str, board: str, why: str, remedy: str) -> SameCod
 
 
 def compared(
-    jobs: tuple[Pipeline, Pipeline],
-    read: Loaded | None,
-    connect: Callable[[], contextlib.AbstractContextManager[Lab]],
+    sources: tuple[BundleSource, BundleSource],
+    loaded: Loaded | None,
+    connect: Callable[[], contextlib.AbstractContextManager[ConnectedDevice]],
     settings: Settings,
     remedy: str,
 ) -> Comparison:
     """Build a model untuned and tuned, and run both in turns.
 
     Args:
-        jobs: What builds it as a deploy without the user's records does, and what builds it tuned.
-        read: The model, if it was read before.
+        sources: What builds it as a deploy without the user's records does, and what builds it tuned.
+        loaded: The model, if it was read before.
         connect: Opens the device, once both are built.
         settings: How to measure; the seconds are for both together.
         remedy: The command that tunes the model.
@@ -160,62 +161,54 @@ def compared(
         InputError: Both are the same.
         ToolchainError: As a build, or as `run`.
     """
-    tell = jobs[1].request.tell
+    request, stages = sources[1].request, sources[1].stages
     with temporary.folder() as work:
-        with jobs[1].on_device.building_runner():
+        with device_programs.building_runner(request.board):
             untuned, tuned = (
-                _in_one_line(job, how).build(Path(work) / how, read)
-                for job, how in zip(jobs, ("untuned", "tuned"), strict=True)
+                _in_one_line(source, how).build(Path(work) / how, loaded)
+                for source, how in zip(sources, ("untuned", "tuned"), strict=True)
             )
             check_differ(untuned, tuned, remedy)
-            program = jobs[1].on_device.runner()
-        with connect() as lab:
-            tell(stage(f"measuring for {settings.budget_s:g} s"))
-            return run((untuned, tuned), program, lab, settings)
+            runner = device_programs.runner(request.board, stages)
+        with connect() as device:
+            request.tell(stage(f"measuring for {settings.budget_s:g} s"))
+            return run((untuned, tuned), runner, device, settings)
 
 
-def _in_one_line(job: Pipeline, how: str) -> Pipeline:
-    """Say once what a build makes, and let it tell no stages: both builds have the same."""
-    tell = job.request.tell
-    tell(stage(f"building {job.request.model.source} {how}"))
+def _in_one_line(source: BundleSource, how: str) -> BundleSource:
+    """Announce a build in one line instead of its stages, which both builds have."""
+    tell = source.request.tell
+    tell(stage(f"building {source.request.model.source} {how}"))
 
     def tell_others(line: str) -> None:
         if not isinstance(line, Step) or line.is_counted:
             tell(line)
 
-    return replace(job, request=replace(job.request, tell=tell_others))
+    return replace(source, request=replace(source.request, tell=tell_others))
 
 
-def run(bundles: tuple[Bundle, Bundle], program: Program, lab: Lab, settings: Settings) -> Comparison:
-    """Run two bundles in turns on a device, which keeps the release that it has; what the comparison brought goes.
+def run(bundles: tuple[Bundle, Bundle], program: Program, device: ConnectedDevice, settings: Settings) -> Comparison:
+    """Run two bundles in turns on a device, which keeps the release that it has; what was brought for it is removed.
 
     Args:
         bundles: The base, and what is compared with it.
         program: The runner for the device.
-        lab: The device.
+        device: The device.
         settings: How to measure; the seconds are for both together.
 
     Raises:
         VerificationError: The device does not fit, or the two compute different outputs.
         DeviceError: The device is lost, busy or full, or a model does not run on it.
     """
-    samples, store = deploy.samples_of(bundles[1]), lab.store
-    facts = store.facts()
-    for one in bundles:
-        deploy.check_fits(one.manifest, program, facts)
-    with temporary.folder() as work, store.lock(Owner.here("compare")):
+    samples = verification.samples_of(bundles[1])
+    releases = [DeviceRelease.of_bundle(bundle, program, device, settings.threads) for bundle in bundles]
+    with temporary.folder() as work, device.store.lock(Owner.here("compare")):
         try:
-            places = [_install(one, program, samples, store, Path(work)) for one in bundles]
-            turns = _turns(bundles, lab, places, settings)
+            installed = [release.install(samples.inputs, Path(work)) for release in releases]
+            turns = _take_turns(installed, settings)
         finally:
-            store.prune(lab.board.keep)
-    return _summed(bundles, samples, turns, lab, settings.tolerance)
-
-
-def _install(bundle: Bundle, program: Program, samples: Samples, store: Store, work: Path) -> dict[str, str]:
-    shipment = Shipment.of_run(program, samples.inputs, work).with_release(bundle, work)
-    send(shipment, store, store.facts())
-    return install(shipment, store)
+            device.store.prune(device.board.keep)
+    return _comparison(bundles, samples, turns, device, settings.tolerance)
 
 
 @dataclass(frozen=True)
@@ -228,34 +221,27 @@ class _Turns:
     after: Conditions
 
 
-def _turns(bundles: Sequence[Bundle], lab: Lab, places: Sequence[dict[str, str]], settings: Settings) -> _Turns:
+def _take_turns(installed: Sequence[Installed], settings: Settings) -> _Turns:
     """Run each bundle in `ROUNDS` turns; what drifts then drifts for both."""
-    budget_s = settings.budget_s / ROUNDS / len(places)
+    shell = installed[0].release.device.shell
+    budget_s = settings.budget_s / ROUNDS / len(installed)
     plan = Plan(budget_s, warmup_runs=1, min_runs=_LEAST_RUNS, pinned=settings.pinned)
-    threads = settings.threads or lab.board.threads
-    before = bench.conditions(lab.shell)
-    found: tuple[list[Run], list[Run]] = ([], [])
+    before = bench.conditions(shell)
+    runs: tuple[list[Run], list[Run]] = ([], [])
     for number in range(ROUNDS):
-        for which in (0, 1) if number % 2 == 0 else (1, 0):
-            at = places[which]
-            run = runner.call(
-                lab.shell,
-                lab.store.root,
-                at,
-                release=at["releases"],
-                threads=threads,
-                plan=plan,
-                outputs=bundles[which].manifest.outputs,
-            )
-            found[which].append(run)
-    return _Turns(*found, before, bench.conditions(lab.shell))
+        for index in (0, 1) if number % 2 == 0 else (1, 0):
+            runs[index].append(installed[index].run(plan))
+    return _Turns(*runs, before, bench.conditions(shell))
 
 
-def _summed(
-    bundles: tuple[Bundle, Bundle], samples: Samples, turns: _Turns, lab: Lab, tolerance: float | None
+def _comparison(
+    bundles: tuple[Bundle, Bundle],
+    samples: Samples,
+    turns: _Turns,
+    device: ConnectedDevice,
+    tolerance: float | None,
 ) -> Comparison:
-    last = turns.second[0]
-    manifest = bundles[1].manifest
+    last, manifest = turns.second[0], bundles[1].manifest
     limit = samples.tolerance if tolerance is None else tolerance
     difference = rankings.compare(last.outputs, turns.first[0].outputs, samples.rankings, limit)
     if not difference.ok:
@@ -265,47 +251,50 @@ def _summed(
             hint="`toolchain records show` lists what was applied; --tolerance sets another limit",
         )
     sides = [[run.samples_ns for run in runs] for runs in (turns.first, turns.second)]
-    first, second = (bench.statistics([value / 1e6 for turn in one for value in turn]) for one in sides)
+    first, second = (bench.statistics([value / 1e6 for turn in side for value in turn]) for side in sides)
+    records = manifest.records
     return Comparison(
         model=manifest.name,
         board=manifest.board,
-        host=lab.shell.name,
-        emulated=lab.emulated,
+        host=device.name,
+        emulated=device.emulated,
         first=first,
         second=second,
         ratio=stats.ratio(*sides),
         difference=difference,
-        reference=deploy.check_outputs(last, samples, manifest, tolerance),
+        reference=verification.check_outputs(last, samples, manifest, tolerance),
         before=turns.before,
         after=turns.after,
         threads=last.threads,
-        tasks=manifest.records.tasks if manifest.records else 0,
-        tuned=manifest.records.tuned if manifest.records else 0,
-        shipped=manifest.records.shipped if manifest.records else 0,
-        waited=lab.store.waited,
-        digests=tuple(f"sha256:{one.digest}" for one in bundles),
+        tasks=records.tasks if records else 0,
+        tuned=records.tuned if records else 0,
+        shipped=records.shipped if records else 0,
+        waited=device.store.waited,
+        digests=tuple(f"sha256:{bundle.digest}" for bundle in bundles),
     )
 
 
-def table(found: Comparison) -> str:
-    """Render a comparison for a terminal, as the tutorials of old end: mean, median and std of both."""
-    mark = "  emulated: says nothing about the real board" if found.emulated else ""
+def table(comparison: Comparison) -> str:
+    """Render a comparison for a terminal: mean, median and std of both, as the old tutorials end."""
+    mark = "  emulated: says nothing about the real board" if comparison.emulated else ""
     rows: list[tuple[str, ...]] = [("", "MEAN", "MEDIAN", "STD", "MIN", "RUNS")]
-    for name, one in (("untuned", found.first), ("tuned", found.second)):
-        values = map(duration, (one.mean, one.median, one.std, one.min))
-        rows.append((name, *values, str(len(one.samples))))
+    for name, latency in (("untuned", comparison.first), ("tuned", comparison.second)):
+        values = map(duration, (latency.mean, latency.median, latency.std, latency.min))
+        rows.append((name, *values, str(len(latency.samples))))
+    where = f"{comparison.model} on {comparison.board} at {comparison.host}"
+    applied = f"records applied to {comparison.tuned} of {comparison.tasks} kernels"
     lines = [
-        f"{found.model} on {found.board} at {found.host}, {found.threads} thread(s), {ROUNDS} rounds of each{mark}",
+        f"{where}, {comparison.threads} thread(s), {ROUNDS} rounds of each{mark}",
         "\n".join("  ".join(f"{cell:>12}" for cell in row).rstrip() for row in rows),
-        found.outcome,
-        f"records applied to {found.tuned} of {found.tasks} kernels, the toolchain's own to {found.shipped}",
-        f"outputs are the same, largest relative difference {_difference(found.difference)}",
-        *(f"warning: {one}" for one in found.warnings),
-        *(f"waited {one.seconds:.1f} s: {one.owner}" for one in found.waited),
+        comparison.outcome,
+        f"{applied}, the toolchain's own to {comparison.shipped}",
+        f"outputs are the same, largest relative difference {_difference(comparison.difference)}",
+        *(f"warning: {warning}" for warning in comparison.warnings),
+        *(f"waited {waited.seconds:.1f} s: {waited.owner}" for waited in comparison.waited),
     ]
     return "\n".join(lines)
 
 
-def _difference(found: Difference) -> str:
-    value = f"{found.max_rel:.1e}" if math.isfinite(found.max_rel) else "infinite"
-    return f"{value} (limit {found.tolerance:.0e})"
+def _difference(difference: Difference) -> str:
+    value = f"{difference.max_rel:.1e}" if math.isfinite(difference.max_rel) else "infinite"
+    return f"{value} (limit {difference.tolerance:.0e})"

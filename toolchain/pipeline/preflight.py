@@ -10,30 +10,29 @@ import contextlib
 import resource
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from toolchain import board as boards
-from toolchain import bundle, files, pipeline, registry
+from toolchain import bundle, files, registry
 from toolchain.adoption import needs, obstacles, probe
 from toolchain.adoption.probe import Probed
 from toolchain.board import Board
 from toolchain.bundle import Bundle
-from toolchain.device import deploy, halves
+from toolchain.device import fit, halves, verification
+from toolchain.device.connected import ConnectedDevice
 from toolchain.device.store import DeviceFacts
-from toolchain.device.waiting import Patience
-from toolchain.devices import Device
-from toolchain.errors import DeviceError, FullError, InputError, MismatchError, ToolchainError, did_you_mean
+from toolchain.errors import FullError, InputError, MismatchError, ToolchainError
 from toolchain.models import inputs
 from toolchain.native import cross, elf, programs
 from toolchain.native.linker import is_android
-from toolchain.pipeline import Lab, Loaded, Pipeline, is_built
-from toolchain.shell import SshOptions
+from toolchain.pipeline import device_programs
+from toolchain.pipeline.source import BundleSource, Loaded, is_built
 
-Opened = Callable[[], AbstractContextManager[Lab]]
+Connect = Callable[[], AbstractContextManager[ConnectedDevice]]
 """Connects to the device."""
 
 _SPARE_KIB = 1024
@@ -119,111 +118,112 @@ def _described(name: str, fault: ToolchainError) -> str:
 # --- the checks of commands ------------------------------------------------------------------------------------------
 
 
-def before_build(job: Pipeline, opened: Opened | None = None, labels: Path | None = None) -> Loaded:
+def before_build(source: BundleSource, connect: Connect | None = None, labels: Path | None = None) -> Loaded:
     """Check all that a build needs, and the device that it is for.
 
     Args:
-        job: The stages that will be run.
-        opened: Connects to the device; None if there is none to ask.
+        source: What will be built or opened.
+        connect: Connects to the device; None if there is none to ask.
         labels: File of class names.
 
     Returns:
-        The model as it was read, for `Pipeline.build`.
+        The model as it was read, for `BundleSource.build`.
     """
-    ready: Loaded = run([*_of_host(job), *_of_model(job), *_of_run(job, "model", opened, labels)])["model"]
+    ready: Loaded = run([*_of_host(source), *_of_model(source), *_of_run(source, "model", connect, labels)])["model"]
     return ready
 
 
-def before_compile(job: Pipeline) -> Loaded:
+def before_compile(source: BundleSource) -> Loaded:
     """Check all that a build for no device in particular needs; the model is returned as it was read."""
-    ready: Loaded = run([Check("this machine", lambda _: check_room()), *_of_model(job)])["model"]
+    ready: Loaded = run([Check("this machine", lambda _: check_room()), *_of_model(source)])["model"]
     return ready
 
 
-def before_deploy(job: Pipeline, folder: Path, opened: Opened, labels: Path | None = None) -> Bundle | Loaded:
+def before_deploy(source: BundleSource, folder: Path, connect: Connect, labels: Path | None = None) -> Bundle | Loaded:
     """Check all that a deploy needs; as `before_build`, but for a package or a bundle too.
 
     Args:
-        job: The stages that will be run.
+        source: What will be built or opened.
         folder: Where a package is unpacked or pulled to.
-        opened: Connects to the device.
+        connect: Connects to the device.
         labels: File of class names.
 
     Returns:
-        The model as it was read, or the bundle, for `Pipeline.obtain`.
+        The model as it was read, or the bundle, for `BundleSource.obtain`.
     """
-    if not is_built(job.request.model.source):
-        return before_build(job, opened, labels)
-    open_bundle = Check("bundle", lambda _: _fitting_bundle(job, folder))
-    ready: Bundle = run([*_of_host(job), open_bundle, *_of_run(job, "bundle", opened, labels)])["bundle"]
+    if not is_built(source.request.model.source):
+        return before_build(source, connect, labels)
+    open_bundle = Check("bundle", lambda _: _fitting_bundle(source, folder))
+    ready: Bundle = run([*_of_host(source), open_bundle, *_of_run(source, "bundle", connect, labels)])["bundle"]
     return ready
 
 
-def before_bench(kind: Board, lab: Lab) -> None:
-    """Check an opened device that is to be measured."""
-    run([*_of_programs(kind), *of_device(kind, lambda: contextlib.nullcontext(lab))])
+def before_bench(kind: Board, device: ConnectedDevice) -> None:
+    """Check an connect device that is to be measured."""
+    run([*_of_programs(kind), *of_device(kind, lambda: contextlib.nullcontext(device))])
 
 
-def before_serving(kind: Board, opened: Opened) -> None:
+def before_serving(kind: Board, connect: Connect) -> None:
     """Check a device that a board server is to be started on."""
-    run([Check("this machine", lambda _: check_host()), *_of_programs(kind), *of_device(kind, opened)])
+    run([Check("this machine", lambda _: check_host()), *_of_programs(kind), *of_device(kind, connect)])
 
 
-def before_survey(jobs: Sequence[Pipeline], opened: Opened) -> None:
+def before_survey(sources: Sequence[BundleSource], connect: Connect) -> None:
     """Check all that a survey needs, each of its networks among it; a missing library is one of its results."""
-    first = jobs[0]
-    device = [check for check in of_device(first.request.board, opened) if check.name != _LIBRARY]
-    models = [Check(job.request.model.source, lambda _, job=job: job.load()) for job in jobs]  # type: ignore[misc]
+    first = sources[0]
+    device = [check for check in of_device(first.request.board, connect) if check.name != _LIBRARY]
+    models = [Check(source.request.model.source, lambda _, source=source: source.load()) for source in sources]  # type: ignore[misc]
     run([*_of_host(first), *of_compiler(first), *models, *device])
 
 
-def _of_model(job: Pipeline) -> list[Check]:
-    return [*of_compiler(job), Check("model", lambda _: job.load())]
+def _of_model(source: BundleSource) -> list[Check]:
+    return [*of_compiler(source), Check("model", lambda _: source.load())]
 
 
-def _of_host(job: Pipeline) -> list[Check]:
-    return [Check("this machine", lambda _: check_host()), *_of_programs(job.request.board)]
+def _of_host(source: BundleSource) -> list[Check]:
+    return [Check("this machine", lambda _: check_host()), *_of_programs(source.request.board)]
 
 
 def _of_programs(kind: Board) -> list[Check]:
     return [Check("device programs", lambda _: programs.check(kind.triple))]
 
 
-def _of_run(job: Pipeline, what: str, opened: Opened | None, labels: Path | None) -> list[Check]:
+def _of_run(source: BundleSource, what: str, connect: Connect | None, labels: Path | None) -> list[Check]:
     """Look at the device that something runs on, at how it fits there, and at the names of its classes."""
-    checks = of_device(job.request.board, opened) if opened else []
-    if opened:
+    checks = of_device(source.request.board, connect) if connect else []
+    if connect:
         checks.append(Check("fit", lambda found: _check_fit(found[what], found["device"]), (what, "board")))
         after = (what, "board", _LIBRARY)
-        checks.append(Check("half precision", lambda found: _check_half(job, found[what], opened), after, slow=True))
+        half = Check("half precision", lambda found: _check_half(source, found[what], connect), after, slow=True)
+        checks.append(half)
     if labels:
         checks.append(Check("labels", lambda found: _check_labels(labels, found.get(what))))
     return checks
 
 
-def of_compiler(job: Pipeline) -> list[Check]:
+def of_compiler(source: BundleSource) -> list[Check]:
     """Ask LLVM for the board's target, and look for what links its libraries: a compiler here, or an image."""
     return [
-        Check("target", lambda _: job.check_possible(), slow=True),
-        Check("compiler", lambda _: cross.choose(job.request.board, job.request.toolchain).describe(), slow=True),
+        Check("target", lambda _: source.check_possible(), slow=True),
+        Check("compiler", lambda _: cross.choose(source.request.board, source.request.toolchain).describe(), slow=True),
     ]
 
 
-def of_device(kind: Board, opened: Opened) -> list[Check]:
+def of_device(kind: Board, connect: Connect) -> list[Check]:
     """Ask a device what it is, and whether somebody else is at work on it.
 
     Args:
         kind: The board type that it is said to be of.
-        opened: Connects to it.
+        connect: Connects to it.
     """
 
     def ask(_: Mapping[str, Any]) -> Seen:
-        with opened() as lab:
-            facts = lab.store.facts()
-            lab.store.check_free()
-            probed = _probed(kind, lab, facts)
-            has_runner = bool(lab.store.look('ls "$ROOT"/runners 2>/dev/null || :').split())
-            return Seen(facts, frozenset(one.name for one in lab.store.generations()), has_runner, probed)
+        with connect() as device:
+            facts = device.store.facts()
+            device.store.check_free()
+            probed = _probed(kind, device, facts)
+            has_runner = bool(device.store.look('ls "$ROOT"/runners 2>/dev/null || :').split())
+            return Seen(facts, frozenset(one.name for one in device.store.generations()), has_runner, probed)
 
     return [
         Check("device", ask),
@@ -232,11 +232,11 @@ def of_device(kind: Board, opened: Opened) -> list[Check]:
     ]
 
 
-def _probed(kind: Board, lab: Lab, facts: DeviceFacts) -> Probed | None:
+def _probed(kind: Board, device: ConnectedDevice, facts: DeviceFacts) -> Probed | None:
     """Look at the rest of a device, and refuse a folder where nothing can be run."""
     if facts.lacks or facts.machine != kind.machine:
         return None  # which says more
-    found = probe.ask(lab.shell, lab.store.root)
+    found = probe.ask(device.shell, device.store.root)
     obstacles.check_use(found, f"--root {obstacles.ANOTHER_ROOT}")
     return found
 
@@ -285,7 +285,7 @@ def check_board(kind: Board, facts: DeviceFacts) -> None:
             details=f"boards for {facts.machine}: {', '.join(fitting)}" if fitting else "",
             hint="use --board with the board type of this device; `toolchain boards` lists them",
         )
-    deploy.check_tools(facts)
+    fit.check_tools(facts)
     _check_c_library(kind, facts)
     if missing := [flag for flag in kind.cpu_features if flag not in facts.cpu_features]:
         raise MismatchError(
@@ -306,10 +306,10 @@ def _check_c_library(kind: Board, facts: DeviceFacts) -> None:
         )
 
 
-def _fitting_bundle(job: Pipeline, folder: Path) -> Bundle:
-    made, _given = job.obtain(folder)
-    bundle.check_board(made.manifest, job.request.board, _as_path(job.request.model.source))
-    deploy.check_referenced(made, unchecked=job.unchecked)
+def _fitting_bundle(source: BundleSource, folder: Path) -> Bundle:
+    made = source.obtain(folder)
+    bundle.check_board(made.manifest, source.request.board, _as_path(source.request.model.source))
+    verification.check_referenced(made, unchecked=source.unchecked)
     return made
 
 
@@ -325,7 +325,7 @@ def _as_path(source: str) -> str:
 def _check_fit(ready: Bundle | Loaded, seen: Seen) -> None:
     """Refuse a device that cannot run what is there, or surely has no room for it."""
     if isinstance(ready, Bundle):
-        deploy.check_suits(ready.manifest, programs.versions(), seen.facts)
+        fit.check_suits(ready.manifest, programs.versions(), seen.facts)
         size, name = sum(record.size for record in ready.manifest.files.values()), ready.manifest.name
     else:
         size, name = ready.source.proto.ByteSize() // _QUANTIZED, ready.source.name
@@ -338,17 +338,17 @@ def _check_fit(ready: Bundle | Loaded, seen: Seen) -> None:
         )
 
 
-def _check_half(job: Pipeline, ready: Bundle | Loaded, opened: Opened) -> None:
+def _check_half(source: BundleSource, ready: Bundle | Loaded, connect: Connect) -> None:
     """Refuse a device that lacks what kernels in half precision need: only a program on the device can ask for it."""
-    board = job.request.board
+    board = source.request.board
     own = halves.Wanted(board.target.float16, board.target.half_sums)
     wanted = halves.Wanted.of(ready.manifest) if isinstance(ready, Bundle) else own
     if not wanted.float16 or not needs.any_of(board):
         return
-    program = job.on_device.runner()
-    with opened() as lab:
-        found = halves.ask(program, lab.shell, lab.store, board.target.kind, job.request.tell)
-        halves.check(found, wanted, lab.shell.name)
+    program = device_programs.runner(board, source.stages)
+    with connect() as device:
+        found = halves.ask(program, device.shell, device.store, board.target.kind, source.request.tell)
+        halves.check(found, wanted, device.shell.name)
 
 
 def _check_labels(labels: Path, ready: Bundle | Loaded | None) -> None:
@@ -357,44 +357,3 @@ def _check_labels(labels: Path, ready: Bundle | Loaded | None) -> None:
 
 def _classes(ready: Bundle | Loaded) -> int | None:
     return ready.manifest.outputs[0].elements if isinstance(ready, Bundle) else ready.classes
-
-
-@dataclass(frozen=True)
-class Named:
-    """What a user wrote as the host, and the devices of the lab whose name it may have been meant to be."""
-
-    host: str
-    devices: Mapping[str, Device]
-
-    @contextlib.contextmanager
-    def explaining(self) -> Iterator[None]:
-        """Explain a word that is not a host, for the time of a block that connects to it."""
-        try:
-            yield
-        except DeviceError as fault:
-            raise self.explained(fault) from fault
-
-    def explained(self, fault: DeviceError) -> ToolchainError:
-        """Say what a word that is no host was perhaps meant to be."""
-        if set(self.host) & set("@.:") or self.host in self.devices or "cannot be resolved" not in fault.message:
-            return fault
-        return InputError(
-            f"there is no device {self.host!r}, and no host of that name",
-            details=f"devices: {', '.join(self.devices) or 'none'}\n{fault.message}: {fault.details}",
-            hint=did_you_mean(self.host, self.devices) or "write user@host, user@host:port, or a name in devices.toml",
-        )
-
-
-@contextlib.contextmanager
-def opened(  # noqa: PLR0913, PLR0917 - as `pipeline.opened`, and how it was named
-    kind: Board,
-    device: Device,
-    ssh: SshOptions,
-    root: str,
-    named: Named,
-    tell: Callable[[str], None],
-    patience: Patience,
-) -> Iterator[Lab]:
-    """Connect to a device as `pipeline.opened` does, and know what a misspelt name was meant to be."""
-    with named.explaining(), pipeline.opened(kind, device, ssh, root, tell, patience) as lab:
-        yield lab

@@ -54,6 +54,7 @@ class Report:
         half: How far half precision is from the reference by the machine that built it; None in single precision.
         int8: How near a network that was made int8 is to the user's own, by that machine; None where it was not.
         board_reason: Why the board type is the one, where a probe of the device chose it; else empty.
+        can_roll_back: Whether the device keeps an earlier release.
     """
 
     board: str
@@ -79,6 +80,7 @@ class Report:
     half: InHalf | None = None
     int8: InInt8 | None = None
     board_reason: str = ""
+    can_roll_back: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return the report as report.json holds it; docs/report.md describes every field."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,22 +15,26 @@ from numpy.typing import NDArray
 
 from toolchain import temporary, tensors
 from toolchain.board import Board
-from toolchain.compile.request import Tell
+from toolchain.compile.request import BuildRequest, Tell
 from toolchain.device import sampling
 from toolchain.device.bench import Latency
+from toolchain.device.connected import ConnectedDevice, Connection
+from toolchain.device.deploy import Settings
+from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Lease, Owner
-from toolchain.device.sampling import Place
+from toolchain.device.stages import Stages
 from toolchain.device.waiting import Patience, Waited
 from toolchain.devices import Device, find_device
 from toolchain.errors import BusyError, DeviceError, InputError
 from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.models.series import Series
-from toolchain.pipeline import BuildRequest, Pipeline, preflight
+from toolchain.pipeline import device_programs, preflight
 from toolchain.pipeline import gate as gating
-from toolchain.pipeline.device import Lab, Settings, opened
+from toolchain.pipeline.deploy import deploy_bundle
 from toolchain.pipeline.gate import Gate, GateSettings
 from toolchain.pipeline.report import Report
+from toolchain.pipeline.source import BundleSource
 from toolchain.registry import Access
 from toolchain.shell import SshOptions
 
@@ -41,7 +44,7 @@ _LEAST_REST_S, _REST = 5.0, 10.0
 
 
 @dataclass(frozen=True, repr=False)
-class Rig(Lab):
+class Rig(ConnectedDevice):
     """A device whose lock is held.
 
     Attributes:
@@ -99,23 +102,23 @@ def held(kind: Board, devices: Sequence[Device], ssh: SshOptions, owner: Owner, 
     """
     tried = [_Candidate(kind, device, ssh, owner) for device in _ORDER.sample(devices, len(devices))]
 
-    def take() -> tuple[_Candidate, Lab, Lease]:
+    def take() -> tuple[_Candidate, ConnectedDevice, Lease]:
         faults: list[DeviceError] = []
-        for one in tried:
+        for candidate in tried:
             try:
-                return one, *one.take()
+                return candidate, *candidate.take()
             except DeviceError as fault:
                 faults.append(fault)
         raise _none_free(faults)
 
     with contextlib.ExitStack() as stack:
-        for one in tried:
-            stack.callback(one.close)
-        taken, lab, lease = patience.get(take)
-        for one in tried:
-            if one is not taken:
-                one.close()
-        yield Rig(lab.board, lab.device, lab.shell, lab.store, lease, patience.waited)
+        for candidate in tried:
+            stack.callback(candidate.close)
+        chosen, device, lease = patience.get(take)
+        for candidate in tried:
+            if candidate is not chosen:
+                candidate.close()
+        yield Rig(device.board, device.entry, device.shell, device.store, lease, patience.waited)
 
 
 class _Candidate:
@@ -129,14 +132,14 @@ class _Candidate:
     """
 
     def __init__(self, kind: Board, device: Device, ssh: SshOptions, owner: Owner) -> None:
-        self._connect = functools.partial(opened, kind, device, ssh)
+        self._connection = Connection(kind, device, ssh)
         self._owner = owner
         self._stack = contextlib.ExitStack()
-        self._lab: Lab | None = None
+        self._device: ConnectedDevice | None = None
         self._fault: DeviceError | None = None
         self._not_before = 0.0
 
-    def take(self) -> tuple[Lab, Lease]:
+    def take(self) -> tuple[ConnectedDevice, Lease]:
         """Lock it.
 
         Raises:
@@ -147,9 +150,9 @@ class _Candidate:
             raise self._fault
         began = time.monotonic()
         try:
-            if self._lab is None:
-                self._lab = self._stack.enter_context(self._connect())
-            return self._lab, self._stack.enter_context(self._lab.store.lock(self._owner))
+            if self._device is None:
+                self._device = self._stack.enter_context(self._connection.open())
+            return self._device, self._stack.enter_context(self._device.store.lock(self._owner))
         except BusyError:
             raise
         except DeviceError as fault:
@@ -160,7 +163,7 @@ class _Candidate:
 
     def close(self) -> None:
         """Give it back, and end the connection."""
-        self._lab = None
+        self._device = None
         self._stack.close()
 
 
@@ -182,14 +185,14 @@ class Release:
     Attributes:
         rig: The device, which is held.
         report: What a deploy reports.
-        place: Where it lies there, and what runs it.
+        release: The release there, and what runs it.
         folder: Its bundle, on this machine.
         tell: Called with lines about progress.
     """
 
     rig: Rig
     report: Report
-    place: Place
+    release: DeviceRelease
     folder: Path
     tell: Tell
 
@@ -225,12 +228,12 @@ class Release:
             DeviceError: The device, or its lock, is lost; or the model does not run.
         """
         self.rig.check()
-        manifest = self.place.manifest
+        manifest = self.release.manifest
         given = {name: np.asarray(value) for name, value in fed.items()}
         if faults := tensors.check_signature(given, manifest.inputs):
             raise InputError("the arrays do not fit the model's inputs", details="\n".join(faults))
         series = Series(1, lambda _: {name: value[None] for name, value in given.items()}, single=True)
-        found = sampling.run_all(self.place, series).outputs
+        found = sampling.run_all(self.release, series).outputs
         return tensors.cut({name: value[0] for name, value in found.items()}, manifest.outputs)
 
     def gated(self, base: str, settings: GateSettings) -> Gate:
@@ -252,7 +255,7 @@ class Release:
                 finding.here(word, other) or gating.on_device(word, self.rig.store)
                 for word, other in (words, words[::-1])
             )
-            return gating.run(new, old, self.place.program, self.rig, settings, self.tell)
+            return gating.run(new, old, self.release.program, self.rig, settings, self.tell)
 
 
 @contextlib.contextmanager
@@ -268,23 +271,14 @@ def released(rig: Rig, source: str, settings: Settings, tell: Tell) -> Iterator[
     Raises:
         ToolchainError: As `deploy`.
     """
-    job = Pipeline(
-        BuildRequest(Model(source, {}, inputs.Source(None, None, 0)), rig.board, tell), samples=settings.samples
-    )
+    stages = Stages(tell)
+    model = Model(source, {}, inputs.Source(None, None, 0))
+    bundle_source = BundleSource(BuildRequest(model, rig.board, tell), stages, samples=settings.samples)
     with temporary.folder() as work:
         folder = Path(work) / "bundle"
-        ready = preflight.before_deploy(job, folder, lambda: contextlib.nullcontext(rig))
-        made, given = job.obtain(folder, ready)
-        stages = job.on_device
-        program = stages.runner()
-        report = stages.deploy(made, given, program, rig, settings)
-        place = Place(
-            rig.shell,
-            rig.store,
-            program,
-            report.facts,
-            made.manifest,
-            made.digest,
-            settings.threads or rig.board.threads,
-        )
-        yield Release(rig, replace(report, waited=rig.waited), place, made.folder, tell)
+        checked = preflight.before_deploy(bundle_source, folder, lambda: contextlib.nullcontext(rig))
+        bundle = bundle_source.obtain(folder, checked)
+        runner = device_programs.runner(rig.board, stages)
+        report = deploy_bundle(bundle, runner, rig, settings, stages, bundle_source.own_inputs)
+        release = DeviceRelease.of_device(bundle.manifest, bundle.digest, runner, rig, settings.threads)
+        yield Release(rig, replace(report, waited=rig.waited), release, bundle.folder, tell)

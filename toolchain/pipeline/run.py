@@ -13,26 +13,28 @@ from numpy.typing import NDArray
 from toolchain import arrays, tensors
 from toolchain.bundle import check_board
 from toolchain.bundle.manifest import Manifest
-from toolchain.compile.request import Tell
-from toolchain.device import bench, deploy, sampling
-from toolchain.device.bench import Current, Latency
+from toolchain.device import bench, sampling
+from toolchain.device.bench import Latency
+from toolchain.device.connected import ConnectedDevice
+from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
 from toolchain.device.processor import Processor
-from toolchain.device.sampling import Place, Sampled
+from toolchain.device.sampling import Sampled
 from toolchain.device.shipment import Transfer
+from toolchain.device.stages import Stages
 from toolchain.device.waiting import Waited
 from toolchain.errors import InputError
 from toolchain.models import inputs, series
 from toolchain.models.inputs import Guess
 from toolchain.models.series import Series
-from toolchain.native.programs import Program
-from toolchain.pipeline.device import DeviceStages, Lab
+from toolchain.pipeline import device_programs
+from toolchain.pipeline.deploy import read_labels
 from toolchain.pipeline.report import waited_rows
 from toolchain.tables import Table
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RunRequest:
     """What is run, and where the outputs go.
 
     Attributes:
@@ -80,7 +82,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Ran:
+class RunReport:
     """What a run on somebody's inputs gave.
 
     Attributes:
@@ -123,23 +125,23 @@ class Ran:
 
     def document(self) -> dict[str, Any]:
         """Return what --json prints; docs/device.md describes it."""
-        kept = ("board", "host", "model", "emulated", "samples", "pieces", "load_ms", "threads", "peak_rss_kib")
+        plain = ("board", "host", "model", "emulated", "samples", "pieces", "load_ms", "threads", "peak_rss_kib")
         return {
-            **{name: getattr(self, name) for name in kept},
+            **{name: getattr(self, name) for name in plain},
             "bundle_digest": f"sha256:{self.digest}",
             "output": str(self.output),
             "outputs": {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in self.shapes.items()},
             "latency_ms": asdict(self.latency),
             "processor": asdict(self.processor) if self.processor else None,
             "transfer": asdict(self.transfer),
-            "waited": [asdict(one) for one in self.waited],
-            "top": [{"sample": name, "classes": [_guess(one) for one in guesses]} for name, guesses in self.top],
+            "waited": [asdict(waited) for waited in self.waited],
+            "top": [{"sample": name, "classes": [_guess(guess) for guess in guesses]} for name, guesses in self.top],
         }
 
     def shown(self) -> list[str | Table]:
         """Return what a person is shown."""
         mark = " (emulated)" if self.emulated else ""
-        found = ", ".join(f"{name} {_size(shape)} {dtype}" for name, (shape, dtype) in self.shapes.items())
+        outputs = ", ".join(f"{name} {_size(shape)} {dtype}" for name, (shape, dtype) in self.shapes.items())
         rows = [
             ("model", self.model),
             ("release", self.digest[:16]),
@@ -147,101 +149,91 @@ class Ran:
             *([("computed on", self.processor.text)] if self.processor else []),
             ("samples", f"{self.samples} in {self.pieces} process(es) on {self.threads} thread(s)"),
             ("latency", f"{self.latency.median:.3g} ms median{mark}, {self.latency.max:.3g} ms max"),
-            ("outputs", f"{found} in {self.output}"),
+            ("outputs", f"{outputs} in {self.output}"),
             *waited_rows(self.waited),
         ]
-        best = [(name, f"{one.score:.4g}", one.label) for name, guesses in self.top for one in guesses]
+        best = [(name, f"{guess.score:.4g}", guess.label) for name, guesses in self.top for guess in guesses]
         ranked: list[str | Table] = ["", Table(best, ("sample", "score", "class"))] if best else []
         return [Table(rows), *ranked]
 
 
-def _guess(one: Guess) -> dict[str, Any]:
-    return {**asdict(one), "score": one.score if np.isfinite(one.score) else None}
+def _guess(guess: Guess) -> dict[str, Any]:
+    return {**asdict(guess), "score": guess.score if np.isfinite(guess.score) else None}
 
 
 def _size(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
-def run(stages: DeviceStages, lab: Lab, wanted: Wanted) -> Ran:
+def run(requested: RunRequest, device: ConnectedDevice, stages: Stages) -> RunReport:
     """Run the release that a device runs on inputs, and write its outputs to a file.
 
     Args:
-        stages: The stages of the device's board type.
-        lab: The device.
-        wanted: What to run; it was checked.
+        requested: What to run; it was checked.
+        device: The device.
+        stages: Gets progress.
 
     Raises:
         InputError: The inputs do not fit the release, or the file cannot be written.
         DeviceError: Nothing was deployed there; the device is busy, full or lost; the model does not run on it.
         VerificationError: The device or the board type does not fit the release, or the outputs are not what it says.
     """
-    owner = Owner.here("run")
-    lab.store.settle(owner)
-    seen = bench.current(lab.store, lab.shell.name)
+    store, owner = device.store, Owner.here("run")
+    store.settle(owner)
+    expected = bench.current(store, device.name)
     # What does not fit is refused before the runner is built.
-    given, labels = _fitting(wanted, seen.manifest, stages, lab.store.root)
-    program = stages.runner()
-    with lab.store.lock(owner):
-        found = bench.current(lab.store, lab.shell.name)
-        if found.generation.digest != seen.generation.digest:  # a deploy that was waited for has changed it
-            given, labels = _fitting(wanted, found.manifest, stages, lab.store.root)
-        threads = wanted.threads or stages.board.threads
-        sampled = _run_current(found, program, lab, given, threads, stages.tell)
-    kept = _outputs(sampled, given, found.manifest)
-    arrays.save(wanted.output, kept, f"sha256:{found.generation.digest}")
-    return Ran(
-        board=stages.board.name,
-        host=lab.shell.name,
-        model=found.manifest.name,
-        digest=found.generation.digest,
-        emulated=lab.emulated,
-        output=wanted.output,
-        shapes={name: (tuple(value.shape), str(value.dtype)) for name, value in kept.items()},
-        samples=given.count,
+    samples, labels = _fitting(requested, expected.manifest, device)
+    runner = device_programs.runner(device.board, stages)
+    with store.lock(owner):
+        current = bench.current(store, device.name)
+        manifest, digest = current.manifest, current.generation.digest
+        if digest != expected.generation.digest:  # a deploy that was waited for has changed it
+            samples, labels = _fitting(requested, manifest, device)
+        release = DeviceRelease.of_device(manifest, digest, runner, device, requested.threads)
+        sampled = sampling.run_all(release, samples, stages.tell)
+    outputs = _outputs(sampled, samples, manifest)
+    arrays.save(requested.output, outputs, f"sha256:{digest}")
+    return RunReport(
+        board=device.board.name,
+        host=device.name,
+        model=manifest.name,
+        digest=digest,
+        emulated=device.emulated,
+        output=requested.output,
+        shapes={name: (tuple(value.shape), str(value.dtype)) for name, value in outputs.items()},
+        samples=samples.count,
         latency=bench.statistics([value / 1e6 for value in sampled.each_ns]),
         pieces=sampled.pieces,
         load_ms=sampled.load_ms,
         threads=sampled.threads,
         peak_rss_kib=sampled.peak_rss_kib,
         processor=sampled.processor,
-        transfer=Transfer.of(sampled.sent, lab.shell),
-        top=_top(sampled, given, labels, found.manifest) if labels else (),
-        waited=lab.store.waited,
+        transfer=Transfer.of(sampled.sent, device.shell),
+        top=_top(sampled, samples, labels, manifest) if labels else (),
+        waited=store.waited,
     )
 
 
-def _fitting(wanted: Wanted, manifest: Manifest, stages: DeviceStages, root: str) -> tuple[Series, list[str]]:
+def _fitting(requested: RunRequest, manifest: Manifest, device: ConnectedDevice) -> tuple[Series, list[str]]:
     """Return the samples and the labels for a release.
 
     Raises:
         InputError: They do not fit it.
         VerificationError: It was built for another board.
     """
-    check_board(manifest, stages.board, root=root)
-    given = wanted.series(manifest)
-    return given, inputs.read_labels(wanted.labels, manifest.outputs[0].elements) if wanted.labels else []
+    check_board(manifest, device.board, root=device.store.root)
+    return requested.series(manifest), read_labels(requested.labels, manifest)
 
 
-def _run_current(  # noqa: PLR0913, PLR0917 - these are independent
-    found: Current, program: Program, lab: Lab, given: Series, threads: int, tell: Tell
-) -> Sampled:
-    """Run samples on a device's current release; its lock is held."""
-    facts = lab.store.facts()
-    deploy.check_fits(found.manifest, program, facts)
-    place = Place(lab.shell, lab.store, program, facts, found.manifest, found.generation.digest, threads)
-    return sampling.run_all(place, given, tell)
-
-
-def _outputs(sampled: Sampled, given: Series, manifest: Manifest) -> dict[str, NDArray[Any]]:
-    if given.single:
+def _outputs(sampled: Sampled, samples: Series, manifest: Manifest) -> dict[str, NDArray[Any]]:
+    if samples.single:
         return tensors.cut({name: value[0] for name, value in sampled.outputs.items()}, manifest.outputs)
     return tensors.cut_stacked(sampled.outputs, manifest.outputs)
 
 
 def _top(
-    sampled: Sampled, given: Series, labels: list[str], manifest: Manifest
+    sampled: Sampled, samples: Series, labels: list[str], manifest: Manifest
 ) -> tuple[tuple[str, tuple[Guess, ...]], ...]:
     scores = sampled.outputs[manifest.outputs[0].name]
-    names = given.names or tuple(map(str, range(given.count)))
-    return tuple((name, inputs.top(one, labels)) for name, one in zip(names, scores, strict=True))
+    names = samples.names or tuple(map(str, range(samples.count)))
+    return tuple((name, inputs.top(row, labels)) for name, row in zip(names, scores, strict=True))

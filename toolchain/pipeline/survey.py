@@ -22,18 +22,23 @@ import toolchain
 from toolchain import bundle as bundles
 from toolchain import files, outputs, temporary
 from toolchain.board import Board
-from toolchain.device import deploy, runner
+from toolchain.compile.request import BuildRequest, Tell
+from toolchain.device import runner, verification
+from toolchain.device.connected import ConnectedDevice, Connection
+from toolchain.device.deploy import Settings
+from toolchain.device.installed import DeviceRelease, Installed
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan, Run
-from toolchain.device.shipment import Shipment, install, send
+from toolchain.device.stages import Stages
 from toolchain.devices import find_device
 from toolchain.errors import InputError, ToolchainError
 from toolchain.farm import boards as places
 from toolchain.farm.boards import Wanted
 from toolchain.models import inputs
 from toolchain.models.request import Model
-from toolchain.pipeline import BuildRequest, Lab, Pipeline, Settings, Tell, anonymous
-from toolchain.pipeline import opened as open_lab
+from toolchain.pipeline import anonymous, device_programs
+from toolchain.pipeline.deploy import deploy_bundle
+from toolchain.pipeline.source import BundleSource
 from toolchain.records import SHIPPED
 from toolchain.rpc import hardware
 from toolchain.tuning.report import TuneReport
@@ -184,16 +189,15 @@ class _Job:
     has_float16: bool = False
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Lab]:
-        """Connect to the device."""
+    def connect(self) -> Iterator[ConnectedDevice]:
         boards = self.wanted.boards
-        device = find_device(boards.board, boards.host or None, boards.devices)
-        device = dataclasses.replace(device, run=None)  # an application has nothing to do with what a survey tries
-        self.names |= anonymous.names_of(device.host)
-        self.emulated = boards.board.emulated or device.emulated
-        with open_lab(boards.board, device, boards.ssh, boards.root, self.tell, boards.patience) as lab:
-            self.names |= anonymous.names_of(lab.shell.name)
-            yield lab
+        entry = find_device(boards.board, boards.host or None, boards.devices)
+        entry = dataclasses.replace(entry, run=None)  # an application has nothing to do with what a survey tries
+        self.names |= anonymous.names_of(entry.host)
+        self.emulated = boards.board.emulated or entry.emulated
+        with Connection(boards.board, entry, boards.ssh, boards.root, self.tell, boards.patience).open() as device:
+            self.names |= anonymous.names_of(device.name)
+            yield device
 
     def folder(self, network: str, kind: str = "") -> Path:
         """Return where something of a network is kept; a file's own path may be anywhere."""
@@ -310,8 +314,8 @@ def _write(found: Survey, folder: Path) -> Survey:
 
 
 def _device(job: _Job) -> Figures:
-    with job.opened() as lab:
-        facts = lab.store.facts()
+    with job.connect() as device:
+        facts = device.store.facts()
     kept = ("machine", "kernel", "glibc", "cpu", "cpus", "memory_kib")
     return {name: getattr(facts, name) for name in kept}
 
@@ -337,12 +341,13 @@ def _float16(job: _Job, network: str) -> Figures:
 
 def _deploy(job: _Job, network: str, board: Board | None = None) -> Figures:
     """Build, deploy, check the outputs and time them."""
-    stages = pipeline(job.wanted, network, job.tell, board)
-    with stages.on_device.building_runner():
-        made = stages.build(job.folder(network, "float16" if board else ""))
-        program = stages.on_device.runner()
-    with job.opened() as lab:
-        report = stages.on_device.deploy(made, None, program, lab, Settings(job.wanted.budget_s))
+    source = bundle_source(job.wanted, network, job.tell, board)
+    with device_programs.building_runner(source.request.board):
+        bundle = source.build(job.folder(network, "float16" if board else ""))
+        program = device_programs.runner(source.request.board, source.stages)
+    with job.connect() as connected:
+        device = dataclasses.replace(connected, board=source.request.board)  # perhaps its type in half precision
+        report = deploy_bundle(bundle, program, device, Settings(job.wanted.budget_s), source.stages)
     latency, run = report.measurement.latency, report.measurement.run
     difference = report.difference
     return {
@@ -363,12 +368,13 @@ def _deploy(job: _Job, network: str, board: Board | None = None) -> Figures:
 
 def _start(job: _Job, network: str) -> Figures:
     """Start a network twice with an empty cache at first, from which the second start takes compiled kernels."""
-    with _installed(job, network) as (lab, call):
-        folder = f"{lab.store.root}/run/cache-{secrets.token_hex(8)}"
+    with _installed(job, network) as release:
+        device = release.release.device
+        folder = f"{device.store.root}/run/cache-{secrets.token_hex(8)}"
         try:
-            first, second = (_start_ms(call(runner.SMOKE, {_CACHE: folder})) for _ in range(2))
+            first, second = (_start_ms(release.run(runner.SMOKE, {_CACHE: folder})) for _ in range(2))
         finally:
-            lab.shell.run(f"rm -rf {shlex.quote(folder)}", check=False)
+            device.shell.run(f"rm -rf {shlex.quote(folder)}", check=False)
     return {"first_start_ms": first, "second_start_ms": second, "ratio": first / second}
 
 
@@ -379,10 +385,9 @@ def _start_ms(run: Run) -> float:
 def _steadiness(job: _Job, network: str) -> Figures:
     """Time a network several times over, in processes of their own."""
     plan = Plan(job.wanted.budget_s / _ROUNDS, warmup_runs=1)
-    with _installed(job, network) as (_lab, call):
-        medians = [
-            sorted(run.samples_ns)[len(run.samples_ns) // 2] / 1e6 for run in (call(plan) for _ in range(_ROUNDS))
-        ]
+    with _installed(job, network) as release:
+        runs = [release.run(plan) for _ in range(_ROUNDS)]
+    medians = [sorted(run.samples_ns)[len(run.samples_ns) // 2] / 1e6 for run in runs]
     spread = 100 * (max(medians) / min(medians) - 1)
     return {"rounds": _ROUNDS, "lowest_median_ms": min(medians), "highest_median_ms": max(medians), "spread_%": spread}
 
@@ -404,8 +409,8 @@ def _tune(job: _Job, network: str) -> Figures:
     }
 
 
-def pipeline(wanted: Request, network: str, tell: Tell, board: Board | None = None) -> Pipeline:
-    """Return the stages of a network, without tuning records of this machine's own: they would not be found elsewhere.
+def bundle_source(wanted: Request, network: str, tell: Tell, board: Board | None = None) -> BundleSource:
+    """Return what builds a network, without this machine's own tuning records: they would not be found elsewhere.
 
     Args:
         wanted: The survey.
@@ -414,40 +419,24 @@ def pipeline(wanted: Request, network: str, tell: Tell, board: Board | None = No
         board: The board type, where it is not the survey's as it stands in its file.
     """
     model = Model(network, {}, inputs.Source(None, None, 0))
-    return Pipeline(BuildRequest(model, board or wanted.board, tell, wanted.toolchain, Path(SHIPPED)))
+    request = BuildRequest(model, board or wanted.board, tell, wanted.toolchain, Path(SHIPPED))
+    return BundleSource(request, Stages(tell))
 
 
 @contextlib.contextmanager
-def _installed(job: _Job, network: str) -> Iterator[tuple[Lab, Callable[..., Run]]]:
+def _installed(job: _Job, network: str) -> Iterator[Installed]:
     """Bring a network to the device for the time of a block, where nobody else can deploy meanwhile."""
-    stages, folder = pipeline(job.wanted, network, job.tell), job.folder(network)
-    made = bundles.load(folder) if (folder / bundles.MANIFEST).is_file() else stages.build(folder)
-    program = stages.on_device.runner()
-    given = deploy.samples_of(made).inputs
+    source, folder = bundle_source(job.wanted, network, job.tell), job.folder(network)
+    bundle = bundles.load(folder) if (folder / bundles.MANIFEST).is_file() else source.build(folder)
+    program = device_programs.runner(source.request.board, source.stages)
+    samples = verification.samples_of(bundle)
     with (
-        job.opened() as lab,
+        job.connect() as device,
         temporary.folder() as work,
-        lab.store.lock(Owner.here("survey")),
+        device.store.lock(Owner.here("survey")),
     ):
-        facts = lab.store.facts()
-        deploy.check_fits(made.manifest, program, facts)
-        shipment = Shipment.of_run(program, given, Path(work)).with_release(made, Path(work))
-        send(shipment, lab.store, facts)
-        where = install(shipment, lab.store)
-
-        def call(plan: Plan, environment: Mapping[str, str] | None = None) -> Run:
-            return runner.call(
-                lab.shell,
-                lab.store.root,
-                where,
-                release=where["releases"],
-                threads=lab.board.threads,
-                plan=plan,
-                outputs=made.manifest.outputs,
-                environment=environment,
-            )
-
+        release = DeviceRelease.of_bundle(bundle, program, device)
         try:
-            yield lab, call
+            yield release.install(samples.inputs, Path(work))
         finally:
-            lab.store.prune(lab.board.keep)
+            device.store.prune(device.board.keep)

@@ -67,7 +67,7 @@ class Key:
     options: str = ""
 
     @classmethod
-    def of(  # noqa: PLR0913 - a key has these parts
+    def of(
         cls,
         target: Mapping[str, Any],
         *,

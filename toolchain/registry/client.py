@@ -96,7 +96,7 @@ class Client:
         if self._deadline.passed:  # a body without a length ends as its connection does
             raise late
 
-    def ask(  # noqa: PLR0913 - a request has these parts
+    def ask(
         self,
         method: str,
         path: str,

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from toolchain.device import deploy
+from toolchain.device import fit
 from toolchain.device.lock import Owner
 from toolchain.device.shipment import Shipment, Tell, install, send
 from toolchain.device.store import Store
@@ -142,7 +142,7 @@ def push(program: Program, store: Store, tell: Tell | None = None) -> str:
         DeviceError: The device is lost, busy or full.
     """
     facts = store.facts()
-    deploy.check_runs(program, facts)
+    fit.check_runs(program, facts)
     shipment = Shipment(
         blobs={program.sha256: program.path},
         folders={"servers": (program.sha256, {BOARD_SERVER: program.sha256})},

@@ -77,7 +77,7 @@ class Conveyor:
         note: Is told each result the moment that it is known, in the thread that it comes in.
     """
 
-    def __init__(  # noqa: PLR0913 - the way has these independent parts
+    def __init__(
         self,
         builds: Builds,
         measures: Measures,

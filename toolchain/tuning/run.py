@@ -21,7 +21,7 @@ import tvm
 
 from toolchain import interrupts
 from toolchain.backends.base import Backend, Choice
-from toolchain.device.deploy import Stages
+from toolchain.device.stages import Stages
 from toolchain.errors import BuildError
 from toolchain.records import Catalog, Key, Record, RecordFile, Start, Workload, traces
 from toolchain.records.lines import modelled_by
@@ -81,7 +81,7 @@ class Tuning:
         self.states = [TaskState(task) for task in tasks]
         self.points: list[Point] = []
         self._way = tuple(stage for stage in STAGES if pruner or stage != "model")
-        self.shares = Stages(dict.fromkeys(("search", *self._way, "finals"), 0.0))
+        self.shares = Stages(seconds=dict.fromkeys(("search", *self._way, "finals"), 0.0))
         self.causes: Counter[str] = Counter()
         self.resumed = 0
         self.ended = ""  # why, where it ends before all trials are made

@@ -24,7 +24,7 @@ from toolchain.device.store import Store
 from toolchain.errors import InputError
 from toolchain.native import programs
 from toolchain.native.programs import BOARD_SERVER
-from toolchain.pipeline import Pipeline
+from toolchain.pipeline.source import BundleSource
 from toolchain.shell import LocalShell
 
 
@@ -59,7 +59,7 @@ def test_the_report_keeps_its_contract(device, tiny):
 
 
 def test_a_deploy_builds_its_runner_and_nothing_else_beside_the_model(tiny, tmp_path, monkeypatch):
-    order, honest_obtain, honest_build = [], Pipeline.obtain, programs.build
+    order, honest_obtain, honest_build = [], BundleSource.obtain, programs.build
 
     @contextlib.contextmanager
     def building(name, *_):
@@ -77,7 +77,7 @@ def test_a_deploy_builds_its_runner_and_nothing_else_beside_the_model(tiny, tmp_
 
     monkeypatch.setattr(programs, "building", building)
     monkeypatch.setattr(programs, "build", build)
-    monkeypatch.setattr(Pipeline, "obtain", obtain)
+    monkeypatch.setattr(BundleSource, "obtain", obtain)
     done("deploy", tiny.folder, "--root", tmp_path / "root", "--budget", 0)
     assert order[-4:] == ["runner begun", "model", "runner", "ended"]
     assert BOARD_SERVER not in order

@@ -9,10 +9,11 @@ import pytest
 
 from tests.support import nets
 from toolchain import board, bundle
+from toolchain.compile.request import BuildRequest
 from toolchain.models import inputs
 from toolchain.models.request import Model
-from toolchain.pipeline import BuildRequest, Pipeline
 from toolchain.pipeline.built import Built
+from toolchain.pipeline.source import BundleSource
 
 LOCAL = board.load("opencl-local").resolved()
 RANDOM = np.random.default_rng(0)
@@ -25,7 +26,7 @@ def built(nodes, shape, held, folder, kind):
     proto = nets.model(nodes, [nets.value("x", shape)], [nets.value("y", result.shape)], held)
     told: list[str] = []
     request = BuildRequest(Model(nets.save(proto, folder), {}, inputs.Source(seed=5)), kind, told.append)
-    return Pipeline(request).build(folder / "made"), "\n".join(map(str, told))
+    return BundleSource(request).build(folder / "made"), "\n".join(map(str, told))
 
 
 def dense(folder, kind, weights=None):

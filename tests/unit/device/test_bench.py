@@ -10,9 +10,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.support import bundles
-from toolchain.device import bench, deploy, runner
+from tests.support import bundles, deploys
+from toolchain.device import bench, runner, verification
 from toolchain.device.bench import Conditions
+from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.errors import DeviceError
 from toolchain.process import Result
@@ -170,14 +171,14 @@ def test_a_release_that_was_replaced_meanwhile_is_not_measured(tiny, program, tm
     other = bundles.reweighted(tiny, tmp_path / "other", seed=2)
     with LocalShell() as shell:
         store = Store(shell, str(tmp_path / "device"))
-        deploy.deploy(tiny, program, shell, store, keep=2, threads=1)
-        found = bench.current(store, "local")
-        given = deploy.samples_of(tiny).inputs
-        settings = {"given": given, "threads": 1, "plan": runner.Plan(0.0), "emulated": False}
-        assert len(bench.measure(found, program, shell, store, **settings).latency.samples) == 3
-        deploy.deploy(other, program, shell, store, keep=2, threads=1)
-        with pytest.raises(DeviceError, match="another deployment replaced"):
-            bench.measure(found, program, shell, store, **settings)
+        device, plan = deploys.connected(shell, store), runner.Plan(0.0)
+        deploys.deploy(tiny, program, shell, store)
+        current, inputs = bench.current(store, "local"), verification.samples_of(tiny).inputs
+        with store.lock(Owner.here("test")):
+            assert len(bench.measure(current, program, device, inputs, plan, threads=1).latency.samples) == 3
+        deploys.deploy(other, program, shell, store)
+        with store.lock(Owner.here("test")), pytest.raises(DeviceError, match="another deployment replaced"):
+            bench.measure(current, program, device, inputs, plan, threads=1)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support import bundles
+from tests.support import bundles, deploys
 from toolchain import bundle as bundle_files
 from toolchain import files, tensors
-from toolchain.device import bench, deploy, runner
-from toolchain.device.deploy import Samples
+from toolchain.device import bench, fit, runner, verification
+from toolchain.device.lock import Owner
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Shipment
+from toolchain.device.stages import Stages
 from toolchain.device.store import DeviceFacts, Store
+from toolchain.device.verification import Samples
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.rankings import Ranking
 from toolchain.shell import LocalShell
@@ -33,8 +35,7 @@ def ship(root, program):
 
     def ship(bundle, shell=None, **options):
         shell = shell or LocalShell()
-        wanted = {"keep": 2, "threads": 1, **options}
-        return deploy.deploy(bundle, program, shell, Store(shell, str(root)), **wanted)
+        return deploys.deploy(bundle, program, shell, Store(shell, str(root)), **{"keep": 2, **options})
 
     return ship
 
@@ -83,12 +84,12 @@ def generations(root: Path) -> list[tuple[int, bool]]:
 
 
 def test_fitting_device(tiny, program, facts):
-    deploy.check_fits(tiny.manifest, program, facts)
+    fit.check_fits(tiny.manifest, program, facts)
 
 
 @pytest.mark.parametrize("glibc", ["", "2.99"])
 def test_unknown_or_newer_glibc_fits(tiny, program, facts, glibc):
-    deploy.check_fits(tiny.manifest, program, dataclasses.replace(facts, glibc=glibc))
+    fit.check_fits(tiny.manifest, program, dataclasses.replace(facts, glibc=glibc))
 
 
 @pytest.mark.parametrize(
@@ -103,9 +104,7 @@ def test_unknown_or_newer_glibc_fits(tiny, program, facts, glibc):
 def test_devices_that_do_not_fit(fitting, device, manifest, message, details):
     bundle, program, facts = fitting
     with pytest.raises(VerificationError, match=message) as caught:
-        deploy.check_fits(
-            dataclasses.replace(bundle.manifest, **manifest), program, dataclasses.replace(facts, **device)
-        )
+        fit.check_fits(dataclasses.replace(bundle.manifest, **manifest), program, dataclasses.replace(facts, **device))
     assert details in caught.value.details
     assert caught.value.hint
 
@@ -122,13 +121,13 @@ def test_bundles_of_another_tvm(fitting, versions, message):
     bundle, program, facts = fitting
     known = {name: text for name, text in {**bundle.manifest.versions, **versions}.items() if text}
     with pytest.raises(VerificationError, match=message) as caught:
-        deploy.check_fits(dataclasses.replace(bundle.manifest, versions=known), program, facts)
+        fit.check_fits(dataclasses.replace(bundle.manifest, versions=known), program, facts)
     assert (caught.value.exit_code, caught.value.hint) == (5, "build it again with this toolchain")
 
 
 def test_post_releases_share_an_abi(tiny, program, facts):
     versions = {**tiny.manifest.versions, "tvm_ffi": "0.1.14"}
-    deploy.check_fits(dataclasses.replace(tiny.manifest, versions=versions), program, facts)
+    fit.check_fits(dataclasses.replace(tiny.manifest, versions=versions), program, facts)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +155,7 @@ def test_misfits_are_refused_before_anything_is_sent(tiny, ship, root, facts, mo
 
 def test_device_without_programs(tiny, program, facts):
     with pytest.raises(DeviceError, match="lacks flock, sync"):
-        deploy.check_fits(tiny.manifest, program, dataclasses.replace(facts, lacks=("flock", "sync")))
+        fit.check_fits(tiny.manifest, program, dataclasses.replace(facts, lacks=("flock", "sync")))
 
 
 def test_refused_device_keeps_its_release(tiny, other, ship, root):
@@ -189,7 +188,7 @@ def test_full_device_takes_what_it_has(tiny, ship, monkeypatch):
 
 
 def test_samples_of_a_reference(tiny):
-    samples = deploy.samples_of(tiny)
+    samples = verification.samples_of(tiny)
     assert {name: value.shape for name, value in samples.inputs.items()} == {"x": (1, 8)}
     assert {name: value.shape for name, value in samples.expected.items()} == {"y": (1, 4)}
 
@@ -197,7 +196,7 @@ def test_samples_of_a_reference(tiny):
 def test_samples_without_a_reference(tiny, tmp_path):
     bare = bundles.variant(tiny, tmp_path / "bare", {})
     (bare.folder / bundle_files.REFERENCE).unlink()
-    first, second = (deploy.samples_of(bare, unchecked=True) for _ in range(2))
+    first, second = (verification.samples_of(bare, unchecked=True) for _ in range(2))
     assert first.expected is None
     assert np.array_equal(first.inputs["x"], second.inputs["x"])
 
@@ -205,12 +204,12 @@ def test_samples_without_a_reference(tiny, tmp_path):
 def test_reference_of_another_model(tiny, tmp_path):
     wrong = tensors.encode({"input.x": np.zeros((2, 8), np.float32), "output.y": np.zeros((1, 4), np.float32)})
     with pytest.raises(VerificationError, match="does not fit its model") as caught:
-        deploy.samples_of(bundles.variant(tiny, tmp_path / "wrong", {bundle_files.REFERENCE: wrong}))
+        verification.samples_of(bundles.variant(tiny, tmp_path / "wrong", {bundle_files.REFERENCE: wrong}))
     assert "(2, 8)" in caught.value.details
 
 
 def test_shipment(tiny, program, tmp_path):
-    shipment = Shipment.of_run(program, deploy.samples_of(tiny).inputs, tmp_path).with_release(tiny, tmp_path)
+    shipment = Shipment.of_run(program, verification.samples_of(tiny).inputs, tmp_path).with_release(tiny, tmp_path)
     assert set(shipment.folders) == {"runners", "inputs", "releases"}
     name, release = shipment.folders["releases"]
     assert name == tiny.digest == release["oci.json"]
@@ -225,8 +224,9 @@ def test_shipment(tiny, program, tmp_path):
 
 
 def test_first_deploy(tiny, ship, root, program):
-    stages, seen = deploy.Stages(), []
-    done = ship(tiny, stages=stages, tell=seen.append)
+    seen = []
+    stages = Stages(seen.append)
+    done = ship(tiny, stages=stages)
     assert done.changed
     assert done.digest == bundles.whole_release(root) == tiny.digest
     assert done.difference.ok
@@ -405,14 +405,14 @@ def _run(outputs):
 
 def test_outputs_of_another_signature(tiny):
     with pytest.raises(VerificationError, match="signature") as caught:
-        deploy.check_outputs(_run({"y": np.zeros((1, 5), np.float32)}), Samples({}, None), tiny.manifest, None)
+        verification.check_outputs(_run({"y": np.zeros((1, 5), np.float32)}), Samples({}, None), tiny.manifest, None)
     assert "(1, 5)" in caught.value.details
 
 
 def test_outputs_that_are_not_finite(tiny):
     expected = {"y": np.ones((1, 4), np.float32)}
     with pytest.raises(VerificationError, match="outputs differ from the reference"):
-        deploy.check_outputs(_run({"y": expected["y"] * np.nan}), Samples({}, expected), tiny.manifest, 1e9)
+        verification.check_outputs(_run({"y": expected["y"] * np.nan}), Samples({}, expected), tiny.manifest, 1e9)
 
 
 def test_rows_of_nearly_equal_scores_in_another_order(tiny):
@@ -420,11 +420,11 @@ def test_rows_of_nearly_equal_scores_in_another_order(tiny):
     got = _run({"y": expected["y"][:, [1, 0, 2, 3]]})
     scores = np.array([[0.9, 0.89999, 0.5, 0.1]])
     order = Ranking(("y",), scores, np.empty((1, 0)), {"y": np.empty((1, 0, 1), np.float32)})
-    found = deploy.check_outputs(got, Samples({}, expected, rankings=(order,)), tiny.manifest, None)
+    found = verification.check_outputs(got, Samples({}, expected, rankings=(order,)), tiny.manifest, None)
     assert found.ok
     assert found.reordered == ("y",)
     with pytest.raises(VerificationError, match="outputs differ from the reference"):
-        deploy.check_outputs(got, Samples({}, expected), tiny.manifest, None)
+        verification.check_outputs(got, Samples({}, expected), tiny.manifest, None)
 
 
 # --- benchmarks of what was deployed ---
@@ -437,8 +437,11 @@ def test_measure(tiny, ship, root, program):
     found = bench.current(store, shell.name)
     assert (found.generation.digest, found.manifest) == (tiny.digest, tiny.manifest)
     plan = runner.Plan(budget_s=0.0, min_runs=12, warmup_runs=2)
-    given = deploy.samples_of(tiny).inputs
-    measured = bench.measure(found, program, shell, store, given=given, threads=1, plan=plan, emulated=True)
+    given = verification.samples_of(tiny).inputs
+    device = deploys.connected(shell, store)
+    device = dataclasses.replace(device, entry=dataclasses.replace(device.entry, emulated=True))
+    with store.lock(Owner.here("test")):
+        measured = bench.measure(found, program, device, given, plan, threads=1)
     assert len(measured.latency.samples) == 12
     assert len(measured.run.warmup_ns) == 3
     assert measured.run.threads == 1

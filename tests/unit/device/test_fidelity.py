@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.support import bundles
+from tests.support import bundles, deploys
 from toolchain.bundle.drawn import Drawn, Sample
-from toolchain.device import deploy, fidelity
+from toolchain.device import fidelity
 from toolchain.device.store import Store
 from toolchain.errors import InputError, VerificationError
 from toolchain.shell import LocalShell
@@ -35,7 +35,7 @@ def ship(program, tmp_path):
     def ship(bundle, count, **options):
         shell = LocalShell()
         store = Store(shell, str(tmp_path / "device"))
-        return deploy.deploy(bundle, program, shell, store, keep=2, threads=1, count=count, **options)
+        return deploys.deploy(bundle, program, shell, store, samples=count, **options)
 
     return ship
 

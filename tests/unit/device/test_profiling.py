@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from toolchain.device import deploy, profiling, runner
+from toolchain.device import profiling, runner, verification
 from toolchain.device.store import DeviceFacts
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.shell import LocalShell
@@ -27,7 +27,7 @@ _FACTS = DeviceFacts("aarch64", "Linux", "2.36", "a CPU", (), 2, 1, 1, ())
 @pytest.fixture
 def places(tiny, program, tmp_path):
     (tmp_path / "inputs").mkdir()
-    runner.tensors.save(tmp_path / "inputs" / runner.INPUTS, deploy.samples_of(tiny).inputs)
+    runner.tensors.save(tmp_path / "inputs" / runner.INPUTS, verification.samples_of(tiny).inputs)
     return {"runners": str(program.path.parent), "inputs": str(tmp_path / "inputs")}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolchain.device import deploy, rounds, runner
+from toolchain.device import rounds, runner, verification
 from toolchain.device.rounds import State, Turn
 from toolchain.device.runner import Plan, Run
 from toolchain.errors import DeviceError
@@ -20,7 +20,7 @@ RUN = Run({}, (1, 1, 1), (1,), 1.0, 1, 9)
 @pytest.fixture
 def places(tiny, program, tmp_path):
     (tmp_path / "inputs").mkdir()
-    runner.tensors.save(tmp_path / "inputs" / runner.INPUTS, deploy.samples_of(tiny).inputs)
+    runner.tensors.save(tmp_path / "inputs" / runner.INPUTS, verification.samples_of(tiny).inputs)
     return {"runners": str(program.path.parent), "inputs": str(tmp_path / "inputs")}
 
 

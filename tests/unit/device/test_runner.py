@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from toolchain.device import deploy, runner
+from toolchain.device import runner, verification
 from toolchain.device.runner import Plan
 from toolchain.errors import DeviceError
 from toolchain.shell import LocalShell
@@ -19,7 +19,7 @@ def places(tiny, program, tmp_path):
     """The folders of a call, without a store; the root has a name that a shell would take apart."""
     root = tmp_path / "the root's"
     (root / "inputs").mkdir(parents=True)
-    runner.tensors.save(root / "inputs" / runner.INPUTS, deploy.samples_of(tiny).inputs)
+    runner.tensors.save(root / "inputs" / runner.INPUTS, verification.samples_of(tiny).inputs)
     return root, {"runners": str(program.path.parent), "inputs": str(root / "inputs")}
 
 
@@ -49,7 +49,7 @@ def test_a_runner_that_hangs_is_ended(tiny, places, tmp_path, monkeypatch):
 def test_smoke_call(tiny, places):
     root, folders = places
     run = call(root, folders, release=str(tiny.folder), threads=1, plan=runner.SMOKE)
-    assert np.allclose(run.outputs["y"], deploy.samples_of(tiny).expected["y"], rtol=1e-5)
+    assert np.allclose(run.outputs["y"], verification.samples_of(tiny).expected["y"], rtol=1e-5)
     assert (run.samples_ns, len(run.warmup_ns), run.threads) == ((), 1, 1)
     assert run.load_ms > 0
     assert run.peak_rss_kib > 1000

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support import deploys
 from tests.support.stores import locked
 from toolchain import tensors
 from toolchain.bundle import PARAMS
-from toolchain.device import deploy, sampling
-from toolchain.device.sampling import Place
+from toolchain.device import runner, sampling
+from toolchain.device.installed import DeviceRelease
 from toolchain.device.store import Store
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.models import series
@@ -21,13 +22,14 @@ from toolchain.tensors import TensorSpec
 
 
 @pytest.fixture
-def place(tiny, program, tmp_path):
-    """A device whose lock is held, with a release."""
+def release(tiny, program, tmp_path):
+    """A release of a device whose lock is held."""
     shell, root = LocalShell(), tmp_path / "device"
     store = Store(shell, str(root))
-    deploy.deploy(tiny, program, shell, store, keep=2, threads=1)
+    deploys.deploy(tiny, program, shell, store)
     with locked(store):
-        yield Place(shell, store, program, store.facts(), tiny.manifest, tiny.digest, 1)
+        device = deploys.connected(shell, store)
+        yield DeviceRelease.of_device(tiny.manifest, tiny.digest, program, device, threads=1)
 
 
 def expected(tiny, x):
@@ -42,17 +44,17 @@ def kept(root):
 
 
 @pytest.mark.parametrize("piece", [3, 4096])
-def test_samples_come_out_in_order_whatever_the_pieces(tiny, place, monkeypatch, piece):
+def test_samples_come_out_in_order_whatever_the_pieces(tiny, release, monkeypatch, piece):
     monkeypatch.setattr(sampling, "_PIECE_SAMPLES", piece)
     given, told = series.random(tiny.manifest.inputs, 0, 10), []
-    before = kept(Path(place.store.root))
-    found = sampling.run_all(place, given, told.append)
+    before = kept(Path(release.device.store.root))
+    found = sampling.run_all(release, given, told.append)
     x = given.take(range(10))["x"]
     np.testing.assert_allclose(found.outputs["y"], expected(tiny, x), rtol=1e-4, atol=1e-5)
     assert (len(found.each_ns), found.pieces, found.threads) == (10, -(-10 // piece), 1)
     assert min(found.each_ns) > 0
     assert [(step.done, step.total) for step in told] == [(at, 10) for at in range(0, 10, piece)]
-    assert kept(Path(place.store.root)) == before
+    assert kept(Path(release.device.store.root)) == before
 
 
 def test_pieces_are_of_64_mib_or_one_sample():
@@ -64,25 +66,25 @@ def test_pieces_are_of_64_mib_or_one_sample():
     assert [at for part in sampling.pieces(100, [big, big]) for at in part] == list(range(100))
 
 
-def test_a_run_that_fails_leaves_no_inputs(place, monkeypatch):
+def test_a_run_that_fails_leaves_no_inputs(release, monkeypatch):
     def fails(*_, **__):
         raise DeviceError("the model does not run")
 
-    root = Path(place.store.root)
+    root = Path(release.device.store.root)
     before = kept(root)
-    monkeypatch.setattr(sampling.runner, "call", fails)
+    monkeypatch.setattr(runner, "call", fails)
     with pytest.raises(DeviceError, match="does not run"):
-        sampling.run_all(place, series.random(place.manifest.inputs, 0, 3))
+        sampling.run_all(release, series.random(release.manifest.inputs, 0, 3))
     assert kept(root) == before
 
 
-def test_outputs_of_another_signature_are_refused(place, monkeypatch):
-    honest = sampling.runner.call
+def test_outputs_of_another_signature_are_refused(release, monkeypatch):
+    honest = runner.call
 
     def short(*words, **more):
         run = honest(*words, **more)
         return dataclasses.replace(run, outputs={"y": run.outputs["y"][:-1]})
 
-    monkeypatch.setattr(sampling.runner, "call", short)
+    monkeypatch.setattr(runner, "call", short)
     with pytest.raises(VerificationError, match="signature"):
-        sampling.run_all(place, series.random(place.manifest.inputs, 0, 3))
+        sampling.run_all(release, series.random(release.manifest.inputs, 0, 3))

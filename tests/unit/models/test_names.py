@@ -9,7 +9,7 @@ import pytest
 from tests.support import nets
 from toolchain.errors import InputError
 from toolchain.models import names, source
-from toolchain.pipeline import is_built
+from toolchain.pipeline.source import is_built
 
 
 @pytest.fixture(autouse=True)

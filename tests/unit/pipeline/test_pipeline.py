@@ -13,10 +13,11 @@ from tests.support import bundles, nets, tunings
 from toolchain import board, bundle
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.bundle import manifest
+from toolchain.compile.request import BuildRequest
 from toolchain.errors import InputError
 from toolchain.models import importer, inputs, reference, source
 from toolchain.models.request import Model
-from toolchain.pipeline import BuildRequest, Pipeline
+from toolchain.pipeline.source import BundleSource
 from toolchain.records import Record, RecordFile, Records, default_path
 
 
@@ -48,7 +49,7 @@ def request(model, kind, tell, **options):
 
 def build(dense, native, folder, **options):
     told = []
-    made = Pipeline(request(dense, native, told.append, **options)).build(folder / "bundle")
+    made = BundleSource(request(dense, native, told.append, **options)).build(folder / "bundle")
     return made, "\n".join(told)
 
 
@@ -152,7 +153,7 @@ def test_a_damaged_file_stops_the_build_before_the_model_is_imported(dense, nati
     path.write_text("a note\n")
     told = []
     with pytest.raises(InputError, match=r"line 1 of .* is not a valid tuning record"):
-        Pipeline(request(dense, native, told.append)).build(folder / "bundle")
+        BundleSource(request(dense, native, told.append)).build(folder / "bundle")
     assert told == []
 
 

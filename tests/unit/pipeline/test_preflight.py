@@ -13,35 +13,40 @@ import pytest
 from tests.support import bundles, nets
 from tests.support.parts import require
 from toolchain import board
+from toolchain.compile.request import BuildRequest
+from toolchain.device.connected import ConnectedDevice, explained_host
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.devices import Device
 from toolchain.errors import BuildError, BusyError, DeviceError, InputError, VerificationError
 from toolchain.models import inputs
 from toolchain.models.request import Model
-from toolchain.pipeline import BuildRequest, Lab, Loaded, Pipeline, preflight
-from toolchain.pipeline.preflight import Check, Named
+from toolchain.pipeline import preflight
+from toolchain.pipeline.preflight import Check
+from toolchain.pipeline.source import BundleSource, Loaded
 from toolchain.shell import LocalShell
 
 
 @pytest.fixture
-def lab(native, tmp_path):
+def device(native, tmp_path):
     with LocalShell() as shell:
-        yield Lab(native, Device(board=native.name, host="local"), shell, Store(shell, str(tmp_path / "device")))
+        yield ConnectedDevice(
+            native, Device(board=native.name, host="local"), shell, Store(shell, str(tmp_path / "device"))
+        )
 
 
 @pytest.fixture
-def facts(lab):
-    return lab.store.facts()
+def facts(device):
+    return device.store.facts()
 
 
 @pytest.fixture
-def opened(lab):
-    return lambda: contextlib.nullcontext(lab)
+def connect(device):
+    return lambda: contextlib.nullcontext(device)
 
 
 def job_of(path, kind):
-    return Pipeline(BuildRequest(Model(str(path), {}, inputs.Source()), kind))
+    return BundleSource(BuildRequest(Model(str(path), {}, inputs.Source()), kind))
 
 
 def fails(fault):
@@ -160,22 +165,22 @@ def small(tmp_path):
     return tmp_path / nets.save(nets.relu(), tmp_path)
 
 
-def test_what_a_build_needs_is_there(native, small, opened):
-    ready = preflight.before_build(job_of(small, native), opened)
+def test_what_a_build_needs_is_there(native, small, connect):
+    ready = preflight.before_build(job_of(small, native), connect)
     assert isinstance(ready, Loaded)
     assert list(ready.fed) == ["x"]
 
 
-def test_a_bundle_is_opened_once(native, tiny, opened, tmp_path):
-    assert preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", opened) == tiny
+def test_a_bundle_is_opened_once(native, tiny, connect, tmp_path):
+    assert preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", connect) == tiny
 
 
-def test_a_busy_device_and_a_missing_file_are_told_together(native, small, opened, lab, tmp_path):
+def test_a_busy_device_and_a_missing_file_are_told_together(native, small, connect, device, tmp_path):
     with (
-        Store(LocalShell(), lab.store.root).lock(Owner.here("deploy")),
+        Store(LocalShell(), device.store.root).lock(Owner.here("deploy")),
         pytest.raises(BusyError, match="2 problems: device, labels") as caught,
     ):
-        preflight.before_build(job_of(small, native), opened, tmp_path / "none.txt")
+        preflight.before_build(job_of(small, native), connect, tmp_path / "none.txt")
     assert "is busy" in caught.value.details
     assert "none.txt" in caught.value.details
 
@@ -191,33 +196,33 @@ def test_a_bundle_for_another_machine_is_refused_without_the_device(native, tiny
     assert "was built for a different board that is also named local" in caught.value.details
 
 
-def test_labels_are_counted_before_a_build(native, small, opened, tmp_path):
+def test_labels_are_counted_before_a_build(native, small, connect, tmp_path):
     (tmp_path / "labels.txt").write_text("one\ntwo\n")
     with pytest.raises(InputError, match="2 labels for 6 classes"):
-        preflight.before_build(job_of(small, native), opened, tmp_path / "labels.txt")
+        preflight.before_build(job_of(small, native), connect, tmp_path / "labels.txt")
 
 
-def test_labels_of_a_bundle_are_counted_too(native, tiny, opened, tmp_path):
+def test_labels_of_a_bundle_are_counted_too(native, tiny, connect, tmp_path):
     (tmp_path / "labels.txt").write_text("one\ntwo\n")
     with pytest.raises(InputError, match="2 labels for 4 classes"):
-        preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", opened, tmp_path / "labels.txt")
+        preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", connect, tmp_path / "labels.txt")
 
 
-def test_a_device_without_room(native, tiny, opened, tmp_path, monkeypatch):
+def test_a_device_without_room(native, tiny, connect, tmp_path, monkeypatch):
     plain = Store.facts
     monkeypatch.setattr(Store, "facts", lambda self: dataclasses.replace(plain(self), free_kib=100))
     with pytest.raises(DeviceError, match=r"0\.1 MiB free, and dense needs 4\.\d MiB or more"):
-        preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", opened)
+        preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", connect)
     (tmp_path / "device" / "runners" / "old").mkdir(parents=True)
     with pytest.raises(DeviceError, match=r"0\.1 MiB free, and dense needs 1\.\d MiB or more"):
-        preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", opened)
+        preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", connect)
 
 
-def test_a_missing_tool_is_reported_once(native, tiny, opened, tmp_path, monkeypatch):
+def test_a_missing_tool_is_reported_once(native, tiny, connect, tmp_path, monkeypatch):
     plain = Store.facts
     monkeypatch.setattr(Store, "facts", lambda self: dataclasses.replace(plain(self), lacks=("flock",)))
     with pytest.raises(DeviceError, match=r"^the device lacks flock$"):
-        preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", opened)
+        preflight.before_deploy(job_of(tiny.folder, native), tmp_path / "out", connect)
 
 
 def test_a_folder_where_nothing_runs(native, small, tmp_path):
@@ -228,9 +233,11 @@ def test_a_folder_where_nothing_runs(native, small, tmp_path):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec,size=64m", "tmpfs", point], check=True)
     try:
         with LocalShell() as shell:
-            lab = Lab(native, Device(board=native.name, host="local"), shell, Store(shell, f"{point}/device"))
+            device = ConnectedDevice(
+                native, Device(board=native.name, host="local"), shell, Store(shell, f"{point}/device")
+            )
             with pytest.raises(DeviceError, match="it is mounted noexec") as caught:
-                preflight.before_build(job_of(small, native), lambda: contextlib.nullcontext(lab))
+                preflight.before_build(job_of(small, native), lambda: contextlib.nullcontext(device))
         assert "--root" in caught.value.hint
         assert not (point / "device" / "blobs").exists()
     finally:
@@ -241,14 +248,16 @@ def test_a_device_without_the_library_of_its_board(small, tmp_path, monkeypatch)
     kind = board.load("opencl-local").resolved()
     monkeypatch.setattr("toolchain.adoption.script._libraries", lambda _accelerator: "")
     with LocalShell() as shell:
-        lab = Lab(kind, Device(board=kind.name, host="local"), shell, Store(shell, str(tmp_path / "device")))
+        device = ConnectedDevice(
+            kind, Device(board=kind.name, host="local"), shell, Store(shell, str(tmp_path / "device"))
+        )
         with pytest.raises(DeviceError, match="lacks the library of OpenCL"):
-            preflight.before_build(job_of(small, kind), lambda: contextlib.nullcontext(lab))
+            preflight.before_build(job_of(small, kind), lambda: contextlib.nullcontext(device))
 
 
-def test_every_network_of_a_survey_is_read(native, small, opened, tmp_path):
+def test_every_network_of_a_survey_is_read(native, small, connect, tmp_path):
     with pytest.raises(InputError, match="there is no model 'mobilent'"):
-        preflight.before_survey([job_of(small, native), job_of("mobilent", native)], opened)
+        preflight.before_survey([job_of(small, native), job_of("mobilent", native)], connect)
 
 
 def test_a_full_disk_of_this_machine(monkeypatch):
@@ -269,11 +278,11 @@ def test_a_limit_of_files_counts_as_a_full_disk():
     assert "TMPDIR" in caught.value.hint
 
 
-def test_a_misspelt_cpu_and_a_missing_compiler_are_told_together(native, opened, small):
+def test_a_misspelt_cpu_and_a_missing_compiler_are_told_together(native, connect, small):
     target = dataclasses.replace(native.target, mcpu="skylakke")
     kind = dataclasses.replace(native, target=target, compiler="no-such-compiler")
     with pytest.raises(InputError, match="2 problems: target, compiler") as caught:
-        preflight.before_build(job_of(small, kind), opened)
+        preflight.before_build(job_of(small, kind), connect)
     assert "did you mean skylake" in caught.value.details
     assert "no-such-compiler is not installed" in caught.value.details
 
@@ -285,11 +294,15 @@ LOST = DeviceError("the name deks cannot be resolved", details="Name or service 
 
 def test_a_misspelt_device_is_suggested():
     devices = {"desk": Device(board="rpi4", host="pi@10.0.0.7")}
-    told = Named("deks", devices).explained(LOST)
+    with pytest.raises(InputError) as caught, explained_host("deks", devices):
+        raise LOST
+    told = caught.value
     assert (type(told), told.message) == (InputError, "there is no device 'deks', and no host of that name")
     assert told.hint == "did you mean desk?"
 
 
 @pytest.mark.parametrize(("host", "fault"), [("pi@deks", LOST), ("deks.lan", LOST), ("deks", DeviceError("off"))])
 def test_an_address_stays_one(host, fault):
-    assert Named(host, {}).explained(fault) is fault
+    with pytest.raises(DeviceError) as caught, explained_host(host, {}):
+        raise fault
+    assert caught.value is fault

@@ -10,12 +10,14 @@ import pytest
 
 from toolchain import board
 from toolchain.device import waiting
+from toolchain.device.connected import ConnectedDevice, Connection
+from toolchain.device.deploy import Settings
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device
 from toolchain.errors import BusyError, DeviceError, InputError
-from toolchain.pipeline import Settings, rig
+from toolchain.pipeline import rig
 from toolchain.shell import LocalShell, SshOptions
 
 ME = Owner("me@desk", "pytest")
@@ -99,13 +101,14 @@ class Flaky:
         self.tries: list[str] = []
 
     @contextlib.contextmanager
-    def opened(self, kind, device, _ssh):
-        self.tries.append(device.host)
-        if device.host in self.lost:
-            raise DeviceError(f"{device.host} cannot be reached")
-        self.open.append(device.host)
-        yield rig.Lab(kind, device, device.host, self.store(device.host))
-        self.open.remove(device.host)
+    def connect(self, connection):
+        host = connection.entry.host
+        self.tries.append(host)
+        if host in self.lost:
+            raise DeviceError(f"{host} cannot be reached")
+        self.open.append(host)
+        yield ConnectedDevice(connection.board, connection.entry, host, self.store(host))
+        self.open.remove(host)
 
     def store(self, host: str) -> SimpleNamespace:
         @contextlib.contextmanager
@@ -126,7 +129,7 @@ class Flaky:
 @pytest.fixture
 def flaky(monkeypatch):
     found = Flaky()
-    monkeypatch.setattr(rig, "opened", found.opened)
+    monkeypatch.setattr(Connection, "open", lambda connection: found.connect(connection))  # noqa: PLW0108 - a bound method gets no `self`
     monkeypatch.setattr(rig._ORDER, "sample", lambda all_of_them, _count: list(all_of_them))
     monkeypatch.setattr(waiting.time, "sleep", lambda _seconds: None)
     return found

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from toolchain.errors import InputError
-from toolchain.pipeline.run import Wanted
+from toolchain.pipeline.run import RunRequest
 
 
 @pytest.fixture
@@ -16,14 +16,14 @@ def npz(tmp_path):
 
 
 def test_what_is_complete_is_taken(npz, tmp_path):
-    Wanted(tmp_path / "y.npz", npz=npz).check()
+    RunRequest(tmp_path / "y.npz", npz=npz).check()
 
 
 def test_inputs_are_wanted_and_of_one_kind(npz, tmp_path):
     with pytest.raises(InputError, match="nothing to run"):
-        Wanted(tmp_path / "y.npz").check()
+        RunRequest(tmp_path / "y.npz").check()
     with pytest.raises(InputError, match="cannot be combined"):
-        Wanted(tmp_path / "y.npz", npz=npz, pictures=(npz,)).check()
+        RunRequest(tmp_path / "y.npz", npz=npz, pictures=(npz,)).check()
 
 
 @pytest.mark.parametrize("field", ["npz", "pictures", "labels"])
@@ -33,17 +33,17 @@ def test_a_file_that_is_missing(npz, tmp_path, field):
     if field == "pictures":
         del given["npz"]
     with pytest.raises(InputError, match=r"there is no file .*none"):
-        Wanted(tmp_path / "y.npz", **given).check()
+        RunRequest(tmp_path / "y.npz", **given).check()
 
 
 def test_what_is_read_is_not_replaced(npz):
     with pytest.raises(InputError, match="--output would overwrite"):
-        Wanted(npz, npz=npz).check()
+        RunRequest(npz, npz=npz).check()
 
 
 def test_an_output_of_somebody_elses(npz, tmp_path):
     (tmp_path / "picture.jpg").write_bytes(b"no images")
     with pytest.raises(InputError, match="something other"):
-        Wanted(tmp_path / "picture.jpg", npz=npz).check()
+        RunRequest(tmp_path / "picture.jpg", npz=npz).check()
     with pytest.raises(InputError, match="cannot write"):
-        Wanted(tmp_path / "none" / "y.npz", npz=npz).check()
+        RunRequest(tmp_path / "none" / "y.npz", npz=npz).check()

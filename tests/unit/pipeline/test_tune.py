@@ -14,11 +14,12 @@ from tests.support import nets, tuning_client
 from tests.support.vta_nets import Net
 from toolchain import board
 from toolchain.backends.vta.backend import Vta
+from toolchain.compile.request import BuildRequest
 from toolchain.errors import DeviceError, InputError, VerificationError
 from toolchain.farm.boards import Boards, Wanted
 from toolchain.models import inputs
 from toolchain.models.request import Model
-from toolchain.pipeline import BuildRequest, tune
+from toolchain.pipeline import tune
 from toolchain.records import Key, RecordFile, tasks
 from toolchain.records.metaschedule import target_table
 from toolchain.rpc import hardware

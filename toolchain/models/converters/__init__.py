@@ -122,7 +122,7 @@ def blocks_ended() -> Iterator[None]:
         scope.__exit__ = upstream
 
 
-def as_operator(  # noqa: PLR0913 - what a node has
+def as_operator(
     node: Node,
     operator: str,
     inputs: Sequence[Any],

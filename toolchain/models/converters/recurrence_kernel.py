@@ -161,9 +161,7 @@ class _Writer:
             with self._units() as unit:
                 self._phase(phase, direction, state, place, step, unit)
 
-    def _phase(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
-        self, phase: Phase, direction: Expr, state: Expr, place: Place, step: Expr, unit: Expr
-    ) -> None:
+    def _phase(self, phase: Phase, direction: Expr, state: Expr, place: Place, step: Expr, unit: Expr) -> None:
         """Write a phase of a step for some units."""
         about = self._about
         before = T.Bind(step % 2)

@@ -6,7 +6,7 @@ that it returns is a report, and its `fault` what a command ends with. `texts` a
 
 from toolchain.pipeline.gate.result import Gate, Quantity, Round
 from toolchain.pipeline.gate.session import GateSettings, check_emulated, run
-from toolchain.pipeline.gate.sides import Finding, Side, both, check_pair, on_device
+from toolchain.pipeline.sides import Finding, Side, both, check_pair, on_device
 
 __all__ = [
     "Finding",

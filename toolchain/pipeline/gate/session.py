@@ -11,17 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from toolchain import rankings, temporary, tensors
-from toolchain.device import bench, deploy, rounds, runner, trust
-from toolchain.device.deploy import Samples
+from toolchain.device import bench, rounds, runner, verification
+from toolchain.device.connected import ConnectedDevice
+from toolchain.device.installed import DeviceRelease, Installed
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan, Run
-from toolchain.device.shipment import Shipment
-from toolchain.device.store import DeviceFacts
+from toolchain.device.verification import Samples
 from toolchain.errors import InputError, ToolchainError, VerificationError
 from toolchain.models import inputs
 from toolchain.native.programs import Program
 from toolchain.pipeline import profile
-from toolchain.pipeline.device import Lab
 from toolchain.pipeline.gate.result import (
     LATENCY,
     LOAD_TIME,
@@ -34,11 +33,11 @@ from toolchain.pipeline.gate.result import (
     is_told,
     of_turn,
 )
-from toolchain.pipeline.gate.sides import Side, check_pair
 from toolchain.pipeline.profile import against
+from toolchain.pipeline.sides import Side, check_pair
 from toolchain.progress import Step, stage
 from toolchain.stats import Judgement, Rule, Verdict
-from toolchain.tensors import Difference
+from toolchain.tensors import Difference, Tensors
 from toolchain.units import duration
 
 _MOST_RUNS = 2000  # of a round: each is kept
@@ -104,11 +103,11 @@ def check_emulated(lab_emulated: bool, name: str, settings: GateSettings) -> Non
         )
 
 
-def run(  # noqa: PLR0913, PLR0917 - two sides, and what runs them where
+def run(
     new: Side,
     base: Side,
     program: Program,
-    lab: Lab,
+    device: ConnectedDevice,
     settings: GateSettings,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> Gate:
@@ -120,7 +119,7 @@ def run(  # noqa: PLR0913, PLR0917 - two sides, and what runs them where
         new: What is judged.
         base: What it is held against.
         program: The runner for the device.
-        lab: The device.
+        device: The device.
         settings: How to gate.
         tell: Who is told about each stage.
 
@@ -129,126 +128,98 @@ def run(  # noqa: PLR0913, PLR0917 - two sides, and what runs them where
         VerificationError: The device does not fit, or outputs differ from a reference or from each other.
         DeviceError: The device is lost, busy or full, or a side does not run on it.
     """
-    check_emulated(lab.emulated, lab.shell.name, settings)
-    check_pair(new, base, lab.board)
-    given = _given(new, base)
-    _check_comparable(given, settings)
-    facts = lab.store.facts()
-    for side in (new, base):
-        deploy.check_fits(side.manifest, program, facts)
-        if side.bundle:
-            trust.check_signed(lab.shell.name, facts, side.bundle)
-    with temporary.folder() as work, lab.store.lock(Owner.here("gate")):
+    check_emulated(device.emulated, device.name, settings)
+    check_pair(new, base, device.board)
+    samples = _samples(new, base)
+    _check_comparable(samples, settings)
+    releases = [side.release(program, device, settings.threads) for side in (new, base)]
+    with temporary.folder() as work, device.store.lock(Owner.here("gate")):
         began = time.monotonic()
         try:
-            at_work = _Session(new, base, program, lab, settings, facts, Path(work), tell)
-            return at_work.gate(given, began)
+            session = _Session(new, base, releases, settings, Path(work), tell)
+            return session.gate(samples, began)
         finally:
-            lab.store.prune(lab.board.keep)
+            device.store.prune(device.board.keep)
 
 
 @dataclass(frozen=True)
 class _Session:
-    """A gate at work, within the lock."""
+    """A gate at work, within the lock; `releases` are those of both sides, the new one first."""
 
     new: Side
     base: Side
-    program: Program
-    lab: Lab
+    releases: Sequence[DeviceRelease]
     settings: GateSettings
-    facts: DeviceFacts
     work: Path
     tell: Callable[[str], None]
 
     @property
-    def threads(self) -> int:
-        return self.settings.threads or self.lab.board.threads
+    def device(self) -> ConnectedDevice:
+        return self.releases[0].device
 
-    def gate(self, given: Sequence[Samples], began: float) -> Gate:
-        self.tell(stage(f"sending both releases to {self.lab.shell.name}"))
-        places = [self._brought(side, given[place]) for place, side in enumerate((self.new, self.base))]
+    def gate(self, samples: Sequence[Samples], began: float) -> Gate:
+        device = self.device
+        self.tell(stage(f"sending both releases to {device.name}"))
+        new, base = (self._install(release, own.inputs) for release, own in zip(self.releases, samples, strict=True))
         self.tell(stage("comparing their outputs"))
-        outputs = self._outputs(given, places)
-        before = bench.conditions(self.lab.shell)
-        with runner.scratch(self.lab.shell, self.lab.store.root) as folder:
-            taking = _Taking(self, folder, places)
-            judged = taking.judge_all()
-        after = bench.conditions(self.lab.shell)
+        outputs = self._outputs(samples, new, base)
+        before = bench.conditions(device.shell)
+        with runner.scratch(device.shell, device.store.root) as folder:
+            measuring = _Measuring(self, folder, (new, base))
+            judged = measuring.judge_all()
+        after = bench.conditions(device.shell)
         quantities = (*judged, *self._exact())
         slower = quantities[0].verdict is Verdict.REGRESSION
         return Gate(
             new=self.new,
             base=self.base,
-            board=self.lab.board.name,
-            host=self.lab.shell.name,
-            emulated=self.lab.emulated,
-            facts=self.facts,
-            threads=taking.threads,
+            board=device.board.name,
+            host=device.name,
+            emulated=device.emulated,
+            facts=self.releases[0].facts,
+            threads=measuring.threads,
             outputs=outputs,
             quantities=quantities,
-            rounds=tuple(taking.taken),
-            hot=taking.hot,
+            rounds=tuple(measuring.rounds),
+            hot=measuring.hot,
             before=before,
             after=after,
-            waited=self.lab.store.waited,
-            carrier=self._carrier(places) if slower else "",
+            waited=device.store.waited,
+            carrier=self._carrier(new, base) if slower else "",
             seconds=time.monotonic() - began,
         )
 
-    def _carrier(self, places: Sequence[dict[str, str]]) -> str:
-        """Say which layers carry a slow-down; that nobody knows does not make it less of one."""
+    def _install(self, release: DeviceRelease, inputs: Tensors) -> Installed:
+        """Install a side without activating it."""
+        folder = self.work / release.digest
+        folder.mkdir()
+        return release.install(inputs, folder, self.tell)
+
+    def _carrier(self, new: Installed, base: Installed) -> str:
+        """Name the layers that became slower. If profiling fails, the gate still reports the slow-down."""
         self.tell(stage("looking for the layers that became slower"))
-        alike = [places[0], {**places[1], "inputs": places[0]["inputs"]}]
-        wanted = profile.Wanted(_PROFILED_RUNS, self.threads, self.settings.pinned)
+        request = profile.ProfileRequest(_PROFILED_RUNS, self.settings.threads, self.settings.pinned)
         try:
-            new, base = (self._profiled(side) for side in (self.new, self.base))
-            return carried(against.turns(new, base, alike, self.lab, wanted, self.tell))
+            sides = (self.new, self.base)
+            return carried(against.turns(sides, (new, base.with_inputs_of(new)), request, self.tell))
         except ToolchainError as fault:
             return f"unknown, because profiling failed: {fault.message}"
 
-    def _profiled(self, side: Side) -> profile.Side:
-        return profile.of_bundle(side.bundle) if side.bundle else profile.of_release(self.lab, side.digest)
-
-    def _brought(self, side: Side, given: Samples) -> dict[str, str]:
-        """Install a side without activating it; of one that the device keeps, only what it is run with."""
-        folder = self.work / side.digest
-        folder.mkdir()
-        shipment = Shipment.of_run(self.program, given.inputs, folder)
-        store = self.lab.store
-        if side.bundle:
-            return deploy.bring(shipment.with_release(side.bundle, folder), store, self.facts, self.tell)[1]
-        _sent, places, _verified = deploy.bring(shipment, store, self.facts, self.tell)
-        return {**places, "releases": f"{store.root}/releases/{side.digest}"}
-
-    def _outputs(self, given: Sequence[Samples], places: Sequence[dict[str, str]]) -> Outputs:
+    def _outputs(self, samples: Sequence[Samples], new: Installed, base: Installed) -> Outputs:
         """Run each side on its own reference's inputs, and both on the same; what differs ends the gate."""
-        found = []
-        for side, samples, place in zip((self.new, self.base), given, places, strict=True):
-            ran = self._smoke(side, place, place["inputs"])
-            found.append((ran, self._checked(side, ran, samples)))
-        (first, new), (second, base) = found
-        reference = given[0].runtime or given[1].runtime
+        first, second = new.run(runner.SMOKE), base.run(runner.SMOKE)
+        new_difference = self._checked(self.new, first, samples[0])
+        base_difference = self._checked(self.base, second, samples[1])
+        reference = samples[0].runtime or samples[1].runtime
         if self.settings.retrained:
-            return Outputs(new, base, None, reference)
-        if places[0]["inputs"] != places[1]["inputs"]:
-            second = self._smoke(self.base, places[1], places[0]["inputs"])
-        return Outputs(new, base, self._alike(first, second, given[0]), reference)
+            return Outputs(new_difference, base_difference, None, reference)
+        if new.folders["inputs"] != base.folders["inputs"]:
+            second = base.with_inputs_of(new).run(runner.SMOKE)
+        return Outputs(new_difference, base_difference, self._alike(first, second, samples[0]), reference)
 
-    def _smoke(self, side: Side, place: Mapping[str, str], fed: str) -> Run:
-        return runner.call(
-            self.lab.shell,
-            self.lab.store.root,
-            {**place, "inputs": fed},
-            release=place["releases"],
-            threads=self.threads,
-            plan=runner.SMOKE,
-            outputs=side.manifest.outputs,
-            size=runner.weight(side.manifest),
-        )
-
-    def _checked(self, side: Side, ran: Run, samples: Samples) -> Difference | None:
+    def _checked(self, side: Side, run: Run, samples: Samples) -> Difference | None:
         try:
-            return deploy.check_outputs(ran, samples, side.manifest, self.settings.tolerance)
+            return verification.check_outputs(run, samples, side.manifest, self.settings.tolerance)
         except VerificationError as fault:
             which = "the new release" if side is self.new else "the base"
             raise VerificationError(
@@ -258,16 +229,16 @@ class _Session:
     def _alike(self, first: Run, second: Run, samples: Samples) -> Difference:
         limit = samples.tolerance if self.settings.tolerance is None else self.settings.tolerance
         specs = self.new.manifest.outputs
-        one, other = (tensors.cut(ran.outputs, specs) for ran in (first, second))
-        found = rankings.compare(one, other, samples.rankings, limit)
-        if not found.ok:
+        new, base = (tensors.cut(run.outputs, specs) for run in (first, second))
+        difference = rankings.compare(new, base, samples.rankings, limit)
+        if not difference.ok:
             raise VerificationError(
                 f"{self.new.named} and {self.base.named} compute different outputs",
-                details=f"largest relative difference {found.max_rel:.3g}, tolerance {found.tolerance:.3g}; "
-                f"largest absolute difference {found.max_abs:.3g}",
+                details=f"largest relative difference {difference.max_rel:.3g}, tolerance {difference.tolerance:.3g}; "
+                f"largest absolute difference {difference.max_abs:.3g}",
                 hint="use --retrained if the weights were meant to change, or --tolerance for another limit",
             )
-        return found
+        return difference
 
     def _exact(self) -> list[Quantity]:
         limit = self.settings.package_size
@@ -278,31 +249,38 @@ class _Session:
         return [Quantity(PACKAGE_SIZE, self.new.size, self.base.size, limit, None, Judgement(verdict))]
 
 
-def carried(found: against.Against) -> str:
-    """Name the layers that carry a slow-down, the worst first, and of many the first five."""
-    worst = against.carriers(found)
-    named = [f"{one.name} ({duration(one.more_ms, signed=True)})" for one in worst[:_NAMED]]
+def carried(comparison: against.Against) -> str:
+    """Name the layers that cause a slow-down, the worst first, and of many the first five."""
+    worst = against.carriers(comparison)
+    layers = [f"{layer.name} ({duration(layer.more_ms, signed=True)})" for layer in worst[:_NAMED]]
     more = [f"and {len(worst) - _NAMED} more"] if len(worst) > _NAMED else []
-    alone = [against.unmatched_text(found)] if against.unmatched(found) else []
-    return "; ".join([*(named or ["no single layer is measurably slower"]), *more, *alone])
+    unmatched = [against.unmatched_text(comparison)] if against.unmatched(comparison) else []
+    return "; ".join([*(layers or ["no single layer is measurably slower"]), *more, *unmatched])
 
 
-def _given(new: Side, base: Side) -> tuple[Samples, Samples]:
+def _samples(new: Side, base: Side) -> tuple[Samples, Samples]:
     """Return what each side is compared on: its own reference's inputs, or else the other's, or random ones."""
-    own = [deploy.samples_of(side.bundle, unchecked=True) if side.bundle else None for side in (new, base)]
-    known = [one if one and one.expected is not None else None for one in own]
-    drawn = Samples(inputs.random(new.manifest.inputs, seed=0), None)
-    other = next((Samples(one.inputs, None, one.runtime, one.tolerance, one.rankings) for one in known if one), drawn)
-    return known[0] or other, known[1] or other
+    own = [verification.samples_of(side.bundle, unchecked=True) if side.bundle else None for side in (new, base)]
+    referenced = [samples if samples and samples.expected is not None else None for samples in own]
+    random = Samples(inputs.random(new.manifest.inputs, seed=0), None)
+    other = next(
+        (
+            Samples(samples.inputs, None, samples.runtime, samples.tolerance, samples.rankings)
+            for samples in referenced
+            if samples
+        ),
+        random,
+    )
+    return referenced[0] or other, referenced[1] or other
 
 
-def _check_comparable(given: tuple[Samples, Samples], settings: GateSettings) -> None:
-    """Refuse a new release whose outputs nothing would be held against.
+def _check_comparable(samples: tuple[Samples, Samples], settings: GateSettings) -> None:
+    """Refuse a new release whose outputs would be compared with nothing.
 
     Raises:
         InputError: Its weights are others, and it has no reference of its own.
     """
-    if settings.retrained and given[0].expected is None:
+    if settings.retrained and samples[0].expected is None:
         raise InputError(
             "the outputs of the new release cannot be verified: it has other weights and no reference here",
             details="with --retrained, its outputs are compared only with its own reference",
@@ -311,75 +289,77 @@ def _check_comparable(given: tuple[Samples, Samples], settings: GateSettings) ->
 
 
 @dataclass
-class _Taking:
-    """The rounds as they are taken."""
+class _Measuring:
+    """The rounds as they are taken; `sides` are the new release and the base on the device."""
 
     session: _Session
     folder: str
-    places: Sequence[dict[str, str]]
-    taken: list[Round] = field(default_factory=list)
+    sides: tuple[Installed, Installed]
+    rounds: list[Round] = field(default_factory=list)
     hot: str = ""
     threads: int = 0
 
     def judge_all(self) -> list[Quantity]:
         """Take rounds until every quantity is judged, or until the device is too hot to go on."""
         rules = self.session.settings.rules()
-        found = self._judged(rules)
-        while not self.hot and not all(one.final for one in found.values()):
-            going_on = any(one.verdict is Verdict.GO_ON for one in found.values())
-            needed = max(
-                one.needed for one in found.values() if (one.verdict is Verdict.GO_ON) == going_on and not one.final
-            )
-            self._take(fresh=not going_on, needed=needed)
-            found = self._judged(rules)
-        return [self._quantity(name, rule, found[name]) for name, rule in rules.items()]
+        judgements = self._judged(rules)
+        while not self.hot and not all(judgement.final for judgement in judgements.values()):
+            open_ones = [judgement for judgement in judgements.values() if not judgement.final]
+            undecided = [judgement for judgement in open_ones if judgement.verdict is Verdict.GO_ON]
+            # Only when no quantity needs more of the usual rounds are fresh ones taken, which confirm.
+            needed = max(judgement.needed for judgement in undecided or open_ones)
+            self._take(fresh=not undecided, needed=needed)
+            judgements = self._judged(rules)
+        return [self._quantity(name, rule, judgements[name]) for name, rule in rules.items()]
+
+    @property
+    def _counted(self) -> list[Round]:
+        return [each for each in self.rounds if not each.throttled]
 
     def _judged(self, rules: Mapping[str, Rule]) -> dict[str, Judgement]:
-        counted = [one for one in self.taken if not one.throttled]
-        return {name: self._of(counted, name, rule) for name, rule in rules.items()}
+        return {name: self._judgement(name, rule) for name, rule in rules.items()}
 
-    @staticmethod
-    def _of(counted: Sequence[Round], name: str, rule: Rule) -> Judgement:
-        logs, fresh = ([one.ratio(name) for one in counted if one.fresh is which] for which in (False, True))
-        return rule.follow(logs, fresh)
+    def _judgement(self, name: str, rule: Rule) -> Judgement:
+        usual, fresh = ([each.ratio(name) for each in self._counted if each.fresh is kind] for kind in (False, True))
+        return rule.follow(usual, fresh)
 
     def _take(self, *, fresh: bool, needed: int) -> None:
         """Take one more round that counts."""
-        done = sum(not one.throttled and one.fresh is fresh for one in self.taken)
+        done = sum(each.fresh is fresh for each in self._counted)
         what = "confirming" if fresh else "measuring in turns"
         self.session.tell(Step(what, done, needed, "rounds"))
-        while (one := self._round(fresh=fresh)).throttled:
-            if sum(bool(each.throttled) for each in self.taken) > _REPEATS:
-                self.hot = f"the device throttled in {_REPEATS + 1} rounds: {', '.join(one.throttled)}"
+        while (latest := self._round(fresh=fresh)).throttled:
+            if sum(bool(each.throttled) for each in self.rounds) > _REPEATS:
+                self.hot = f"the device throttled in {_REPEATS + 1} rounds: {', '.join(latest.throttled)}"
                 return
             time.sleep(_COOLING_S)
 
     def _round(self, *, fresh: bool) -> Round:
-        number = len(self.taken) + 1
+        number = len(self.rounds) + 1
         # A repeat goes in the order of the round that it is in place of: heat may come with one order alone.
-        counted = sum(not one.throttled and one.fresh is fresh for one in self.taken)
-        first = (1, 0) if counted % 2 else (0, 1)
-        settings, lab = self.session.settings, self.session.lab
+        order = (1, 0) if sum(each.fresh is fresh for each in self._counted) % 2 else (0, 1)
+        settings, device = self.session.settings, self.session.device
         turns = rounds.run(
-            lab.shell,
+            device.shell,
             self.folder,
-            self.places[0],
-            [self.places[which]["releases"] for which in first],
-            threads=self.session.threads,
+            self.sides[0].folders,
+            [self.sides[index].folders["releases"] for index in order],
+            threads=self.session.releases[0].threads,
             plan=Plan(settings.round_s, 1, _LEAST_RUNS, _MOST_RUNS, settings.pinned),
             sysfs=settings.sysfs,
         )
         self.threads = turns[0].run.threads
-        new, base = (turns[first.index(which)] for which in (0, 1))
-        self.taken.append(Round(number, fresh, first[0] == 0, new, base))
-        return self.taken[-1]
+        new, base = (turns[order.index(index)] for index in (0, 1))
+        self.rounds.append(Round(number, fresh, order[0] == 0, new, base))
+        return self.rounds[-1]
 
-    def _quantity(self, name: str, rule: Rule, judged: Judgement) -> Quantity:
-        counted = [one for one in self.taken if not one.throttled]
+    def _quantity(self, name: str, rule: Rule, judgement: Judgement) -> Quantity:
+        counted = self._counted
         new, base = (
-            float(np.median([of_turn(getattr(one, side), name) for one in counted])) if counted else math.nan
+            float(np.median([of_turn(getattr(each, side), name) for each in counted])) if counted else math.nan
             for side in ("new", "base")
         )
-        given_up = Judgement(Verdict.INCONCLUSIVE, 0, judged.estimate, judged.confirmation)
-        told = all(is_told(turn, name) for one in counted for turn in (one.new, one.base))
-        return Quantity(name, new, base, rule.worst, rule, judged if judged.final and told else given_up)
+        inconclusive = Judgement(Verdict.INCONCLUSIVE, 0, judgement.estimate, judgement.confirmation)
+        is_complete = all(is_told(turn, name) for each in counted for turn in (each.new, each.base))
+        verdict = judgement if judgement.final and is_complete else inconclusive
+        return Quantity(name, new, base, rule.worst, rule, verdict)

@@ -6,9 +6,8 @@ The model runs in turns watched and unwatched, in one process. `against` holds t
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,32 @@ import numpy as np
 
 from toolchain import temporary
 from toolchain.backends import backend_of
-from toolchain.device import bench, deploy, profiling
+from toolchain.device import bench, profiling
 from toolchain.device.bench import Conditions
+from toolchain.device.connected import ConnectedDevice
+from toolchain.device.installed import DeviceRelease, Installed
 from toolchain.device.lock import Owner
 from toolchain.device.processor import Processor
 from toolchain.device.profiling import Peak, Watched
-from toolchain.device.shipment import Shipment, install, send
 from toolchain.device.waiting import Waited
 from toolchain.errors import DeviceError
 from toolchain.models import inputs
 from toolchain.native.programs import Program
-from toolchain.pipeline.device import Lab
 from toolchain.pipeline.profile.rows import MACHINE, Row, rows_of
-from toolchain.pipeline.profile.sides import Side, of_bundle, of_release
 from toolchain.pipeline.profile.split import Split, split
+from toolchain.pipeline.sides import Side
 from toolchain.progress import stage
-from toolchain.tensors import Tensors
 
-__all__ = ["MACHINE", "Profile", "Row", "Side", "Wanted", "of_bundle", "of_release", "paced", "placed", "run"]
+__all__ = [
+    "MACHINE",
+    "Profile",
+    "ProfileRequest",
+    "Row",
+    "Side",
+    "run",
+    "run_seconds",
+    "watch",
+]
 
 SCHEMA_VERSION = 1
 _FEW_RUNS = 10
@@ -43,7 +50,7 @@ _HOOK, _LEAST_SUM, _MOST_SUM, _BUSY = 0.02, 0.95, 1.01, 0.1
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ProfileRequest:
     """How to profile.
 
     Attributes:
@@ -124,13 +131,13 @@ class Profile:
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON's types; docs/profile.md describes every field."""
-        found = asdict(self)
-        del found["typical"]
-        found["peak"] = {**asdict(self.peak), "method": self.peak.method} if self.peak else None
+        document = asdict(self)
+        del document["typical"]
+        document["peak"] = {**asdict(self.peak), "method": self.peak.method} if self.peak else None
         derived = {"hook_share": round(self.hook_share, 5), "sum_share": round(self.sum_share, 5)}
         return {
             "schema_version": SCHEMA_VERSION,
-            **found,
+            **document,
             **derived,
             "split": asdict(self.split) if self.split else None,
             "bundle_digest": f"sha256:{self.bundle_digest}",
@@ -145,85 +152,87 @@ class Profile:
         rows = (row for row in self.rows if row.kernel)
         events: list[dict[str, Any]] = []
         now = 0.0
-        for name, taken in self.typical:
+        for name, duration_ns in self.typical:
             row = next(rows, None) if name in kernels else None
             about: dict[str, Any] = {}
             if row:
                 about = {"operator": row.operator, "shape": row.shape, "gflop": row.gflop, "nodes": row.nodes}
-            one = {"name": row.brief if row else name, "cat": "kernel" if row else "machine", "ph": "X"}
-            events.append(
-                {**one, "ts": round(now, 3), "dur": taken / 1e3, "pid": 1, "tid": 1, "args": {"call": name, **about}}
-            )
-            now += taken / 1e3
+            event = {"name": row.brief if row else name, "cat": "kernel" if row else "machine", "ph": "X"}
+            times = {"ts": round(now, 3), "dur": duration_ns / 1e3}
+            events.append({**event, **times, "pid": 1, "tid": 1, "args": {"call": name, **about}})
+            now += duration_ns / 1e3
         about = {"model": self.model, "board": self.board, "release": self.bundle_digest, "emulated": self.emulated}
         document = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
         return (json.dumps(document) + "\n").encode()
 
 
-def run(  # noqa: PLR0913, PLR0917 - a profile takes these
-    side: Side, given: inputs.Source, program: Program, lab: Lab, wanted: Wanted, tell: Callable[[str], None]
+def run(
+    side: Side,
+    given: inputs.Source,
+    program: Program,
+    device: ConnectedDevice,
+    request: ProfileRequest,
+    tell: Callable[[str], None],
 ) -> Profile:
-    """Profile a release on a device, which keeps the release that it has; what was brought for this goes.
+    """Profile a release on a device, which keeps the release that it has; what was brought for this is removed.
 
     Args:
         side: The release.
         given: What it is run with.
         program: The runner for the device.
-        lab: The device.
-        wanted: How.
-        tell: Told about the stages.
+        device: The device.
+        request: How.
+        tell: Called with the stages.
 
     Raises:
         VerificationError: The device does not fit.
         DeviceError: It is lost, busy or full, or the model does not run on it.
     """
-    store, facts = lab.store, lab.store.facts()
-    deploy.check_fits(side.manifest, program, facts)
-    fed = inputs.make(given, side.manifest.inputs)
-    threads = wanted.threads or lab.board.threads
-    with temporary.folder() as work, store.lock(Owner.here("profile")):
+    release = side.release(program, device, request.threads)
+    arrays = inputs.make(given, side.manifest.inputs)
+    with temporary.folder() as work, device.store.lock(Owner.here("profile")):
         try:
-            places = placed(side, program, fed, lab, Path(work))
-            before = bench.conditions(lab.shell)
+            installed, kernels = release.install(arrays, Path(work)), side.kernels(device)
+            before = bench.conditions(device.shell)
             tell(stage("measuring the peak of the device"))
-            measure = functools.partial(profiling.peak, lab.shell, places["runners"], program, facts)
-            peak, no_peak = _peak(side, functools.partial(measure, threads=threads, kept=before.busy <= _BUSY))
-            run_s = paced(lab, places, threads, pinned=wanted.pinned)
-            tell(stage(f"profiling {wanted.runs} runs{_about(wanted.runs, run_s)}"))
-            watched = profiling.watch(
-                lab.shell,
-                store.root,
-                places,
-                release=places["releases"],
-                threads=threads,
-                runs=wanted.runs,
-                run_s=run_s,
-                pinned=wanted.pinned,
-            )
-            after = bench.conditions(lab.shell)
+            peak, no_peak = _peak(installed, kept=before.busy <= _BUSY)
+            run_s = run_seconds(installed, pinned=request.pinned)
+            tell(stage(f"profiling {request.runs} runs{_about(request.runs, run_s)}"))
+            watched = watch(installed, request.runs, run_s, pinned=request.pinned)
+            after = bench.conditions(device.shell)
         finally:
             if side.bundle:
-                store.prune(lab.board.keep)
-    made = rows_of(watched, side.kernels, backend_of(lab.board), peak)
-    return _profile(side, lab, threads, watched, made, peak, no_peak, (before, after))
+                device.store.prune(device.board.keep)
+    rows = rows_of(watched, kernels, backend_of(device.board), peak)
+    return _profile(release, watched, rows, (peak, no_peak), (before, after))
 
 
-def placed(side: Side, program: Program, fed: Tensors, lab: Lab, work: Path) -> dict[str, str]:
-    """Bring what a side's runs need to the device, whose lock the caller holds; return the folders there.
+def run_seconds(installed: Installed, *, pinned: bool) -> float:
+    """Return the seconds of a run of a release."""
+    device, folders = installed.release.device, installed.folders
+    return profiling.pace(
+        device.shell,
+        device.store.root,
+        folders,
+        release=folders["releases"],
+        threads=installed.release.threads,
+        pinned=pinned,
+    )
 
-    The folder `releases` among them is that of the side, be it brought now or kept there.
-    """
-    shipment = Shipment.of_run(program, fed, work)
-    if side.bundle:
-        shipment = shipment.with_release(side.bundle, work)
-    send(shipment, lab.store, lab.store.facts())
-    return {"releases": f"{lab.store.root}/releases/{side.digest}", **install(shipment, lab.store)}
 
-
-def paced(lab: Lab, places: Mapping[str, str], threads: int, *, pinned: bool) -> float:
-    """Return the seconds of a run of a side, of which `placed` told the folders."""
-    release = places["releases"]
-    return profiling.pace(lab.shell, lab.store.root, places, release=release, threads=threads, pinned=pinned)
+def watch(installed: Installed, runs: int, run_s: float, *, pinned: bool) -> Watched:
+    """Run a release and watch its calls; see `profiling.watch`."""
+    device, folders = installed.release.device, installed.folders
+    return profiling.watch(
+        device.shell,
+        device.store.root,
+        folders,
+        release=folders["releases"],
+        threads=installed.release.threads,
+        runs=runs,
+        run_s=run_s,
+        pinned=pinned,
+    )
 
 
 def _about(runs: int, run_s: float) -> str:
@@ -232,78 +241,82 @@ def _about(runs: int, run_s: float) -> str:
     return f", which takes about {minutes:.0f} minutes" if minutes >= _LONG_MINUTES else ""
 
 
-def _peak(side: Side, measure: Callable[[], Peak]) -> tuple[Peak | None, str]:
+def _peak(installed: Installed, *, kept: bool) -> tuple[Peak | None, str]:
     """Return what the device reaches, or why that is not known."""
-    kind = str(side.manifest.target.get("kind", ""))
+    release, runner = installed.release, installed.folders["runners"]
+    kind = str(release.manifest.target.get("kind", ""))
     if kind != "llvm":
         return None, f"the peak is measured on CPUs only, and this release computes on {kind}"
     try:
-        return measure(), ""
+        shell = release.device.shell
+        return profiling.peak(shell, runner, release.program, release.facts, threads=release.threads, kept=kept), ""
     except DeviceError as fault:
         return None, fault.message
 
 
-def _profile(  # noqa: PLR0913, PLR0917 - a profile has these sources
-    side: Side,
-    lab: Lab,
-    threads: int,
+def _profile(
+    release: DeviceRelease,
     watched: Watched,
-    made: tuple[Row, ...],
-    peak: Peak | None,
-    no_peak: str,
+    rows: tuple[Row, ...],
+    peak: tuple[Peak | None, str],
     conditions: tuple[Conditions, Conditions],
 ) -> Profile:
-    plain, seen = (float(np.median(values)) / 1e6 for values in (watched.plain_ns, watched.watched_ns))
-    found = Profile(
-        model=side.manifest.name,
-        board=lab.board.name,
-        host=lab.shell.name,
-        bundle_digest=side.digest,
-        emulated=lab.emulated,
-        threads=threads,
+    device = release.device
+    plain_ms, watched_ms = (float(np.median(values)) / 1e6 for values in (watched.plain_ns, watched.watched_ns))
+    profile = Profile(
+        model=release.manifest.name,
+        board=device.board.name,
+        host=device.name,
+        bundle_digest=release.digest,
+        emulated=device.emulated,
+        threads=release.threads,
         runs=len(watched.watched_ns),
         other_runs=watched.other_runs,
-        plain_ms=plain,
-        watched_ms=seen,
-        sum_ms=sum(row.ms for row in made),
+        plain_ms=plain_ms,
+        watched_ms=watched_ms,
+        sum_ms=sum(row.ms for row in rows),
         waits=watched.waits,
-        rows=made,
-        peak=peak,
-        no_peak=no_peak,
+        rows=rows,
+        peak=peak[0],
+        no_peak=peak[1],
         before=conditions[0],
         after=conditions[1],
-        waited=lab.store.waited,
+        waited=device.store.waited,
         warnings=(),
         typical=_typical(watched),
         processor=watched.processor,
     )
-    return _with_warnings(found)
+    return _with_warnings(profile)
 
 
 def _typical(watched: Watched) -> tuple[tuple[str, int], ...]:
     order = np.argsort(watched.watched_ns, kind="stable")
-    place = int(order[len(order) // 2])
-    return tuple((call.name, call.own_ns[place]) for call in watched.calls)
+    median_run = int(order[len(order) // 2])
+    return tuple((call.name, call.own_ns[median_run]) for call in watched.calls)
 
 
-def _with_warnings(found: Profile) -> Profile:
+def _with_warnings(profile: Profile) -> Profile:
+    shown_sum = f"{profile.sum_share:.1%}"
     checks = [
-        (found.emulated, "emulated: these times say nothing about the real board"),
+        (profile.emulated, "emulated: these times say nothing about the real board"),
         (
-            any(row.modelled_ms is not None for row in found.rows),
+            any(row.modelled_ms is not None for row in profile.rows),
             "modelled: the accelerator's times were computed by a model, not measured",
         ),
-        (found.waits, "each call was waited for, so calls could not overlap: their sum is longer than a run"),
-        (found.runs < _FEW_RUNS, f"only {found.runs} runs: use more --runs for reliable medians"),
+        (profile.waits, "each call was waited for, so calls could not overlap: their sum is longer than a run"),
+        (profile.runs < _FEW_RUNS, f"only {profile.runs} runs: use more --runs for reliable medians"),
         (
-            found.other_runs > 0,
-            f"{found.other_runs} runs are not counted: this model's data made them call other kernels",
+            profile.other_runs > 0,
+            f"{profile.other_runs} runs are not counted: this model's data made them call other kernels",
         ),
-        (found.hook_share > _HOOK, f"profiling makes a run {found.hook_share:.1%} longer"),
+        (profile.hook_share > _HOOK, f"profiling makes a run {profile.hook_share:.1%} longer"),
         (
-            not _LEAST_SUM <= found.sum_share <= _MOST_SUM and not found.waits,
-            f"the kernels add up to {found.sum_share:.1%} of a run without profiling: other work or very short kernels",
+            not _LEAST_SUM <= profile.sum_share <= _MOST_SUM and not profile.waits,
+            f"the kernels add up to {shown_sum} of a run without profiling: other work or very short kernels",
         ),
-        (found.before.busy > _BUSY, f"busy: other work used {found.before.busy:.0%} of the CPUs just before the runs"),
+        (
+            profile.before.busy > _BUSY,
+            f"busy: other work used {profile.before.busy:.0%} of the CPUs just before the runs",
+        ),
     ]
-    return dataclasses.replace(found, warnings=tuple(text for doubtful, text in checks if doubtful))
+    return dataclasses.replace(profile, warnings=tuple(text for doubtful, text in checks if doubtful))

@@ -2,70 +2,32 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from toolchain import stats, temporary
 from toolchain.backends import backend_of
-from toolchain.backends.base import Backend
-from toolchain.device import deploy, profiling
+from toolchain.device.connected import ConnectedDevice
+from toolchain.device.installed import Installed
 from toolchain.device.lock import Owner
 from toolchain.device.profiling import Watched
 from toolchain.errors import InputError
 from toolchain.models import inputs
 from toolchain.native.programs import Program
-from toolchain.pipeline.device import Lab
-from toolchain.pipeline.profile import MACHINE, Side, Wanted, paced, placed
-from toolchain.pipeline.profile.rows import is_kernel, node_text, nodes_in_order, operator
+from toolchain.pipeline.profile import ProfileRequest, run_seconds, watch
+from toolchain.pipeline.profile.layers import ERRORS, ROUNDS, Layer, WatchedRelease, compare_layers, median_ms
+from toolchain.pipeline.sides import Side
 from toolchain.progress import Step
 from toolchain.stats import Estimate
 from toolchain.tables import Table
 from toolchain.units import duration
 
-ROUNDS = 16
-"""Turns of each side; an even number, since each goes first in every other one."""
 _LEAST_RUNS = 5
-_ERRORS = 0.01  # that any layer's interval misses is no likelier than this
 _MOST_OF_IT = 0.8
-_Key = tuple[str, int, int]
 _NAMED = 3  # of layers that are held against others together, and of those that are against none
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A layer of both releases, or of one; or several between two that match, which other kernels compute in each.
-
-    Attributes:
-        name: Operator and shapes, as the new one has them.
-        new: Its kernel in the new release, or its kernels; empty where that has none for it.
-        base: That of the base.
-        new_ms: Milliseconds in the new one, the median of the rounds.
-        base_ms: Milliseconds in the base.
-        change: How much longer the new one takes: 0.05 is 5 % more; None where only one has something there.
-    """
-
-    name: str
-    new: str
-    base: str
-    new_ms: float
-    base_ms: float
-    change: Estimate | None
-
-    @property
-    def more_ms(self) -> float:
-        """Milliseconds that the new one takes more."""
-        return self.new_ms - self.base_ms
-
-    @property
-    def is_slower(self) -> bool:
-        """Whether the interval says so; of a layer that nothing is held against nobody can say it."""
-        return self.change is not None and self.change.low > 0
 
 
 @dataclass(frozen=True)
@@ -130,228 +92,96 @@ def unmatched(found: Against) -> tuple[Layer, ...]:
 
 
 def check(new: Side, base: Side) -> None:
-    """Refuse to hold a release against itself, or against one of another model.
-
-    Raises:
-        InputError: It is so.
-    """
+    """Refuse to compare a release with itself, or with one of another model."""
     if new.digest == base.digest:
         raise InputError(
             "--against names the release that is profiled", details=new.digest, hint="name another release or package"
         )
-    one, other = ([(spec.name, spec.dtype, spec.shape) for spec in side.manifest.inputs] for side in (new, base))
-    if one != other:
+    new_inputs, base_inputs = (
+        [(spec.name, spec.dtype, spec.shape) for spec in side.manifest.inputs] for side in (new, base)
+    )
+    if new_inputs != base_inputs:
         raise InputError(
             f"{new.manifest.name} and {base.manifest.name} have different inputs, so they are different models",
             hint="`toolchain releases` lists what the device keeps",
         )
 
 
-def run(  # noqa: PLR0913, PLR0917 - two sides, and what a profile takes
-    new: Side,
-    base: Side,
+def run(
+    sides: tuple[Side, Side],
     given: inputs.Source,
     program: Program,
-    lab: Lab,
-    wanted: Wanted,
+    device: ConnectedDevice,
+    request: ProfileRequest,
     tell: Callable[[str], None],
 ) -> Against:
     """Profile two releases in turns under one lock; the device keeps the release that it has.
 
     Args:
-        new: The one that is looked at.
-        base: The one it is held against.
+        sides: The release of interest, and the one that it is compared with.
         given: What both are run with.
         program: The runner for the device.
-        lab: The device.
-        wanted: How; its runs are dealt to the rounds, at least five to each.
-        tell: Told about progress.
+        device: The device.
+        request: How; its runs are divided among the rounds, at least five in each.
+        tell: Called with progress.
 
     Raises:
         InputError: As `check`.
         VerificationError: The device does not fit.
         DeviceError: It is lost, busy or full, or a model does not run on it.
     """
+    new, base = sides
     check(new, base)
-    facts = lab.store.facts()
-    for side in (new, base):
-        deploy.check_fits(side.manifest, program, facts)
-    fed = inputs.make(given, new.manifest.inputs)
-    with temporary.folder() as work, lab.store.lock(Owner.here("profile")):
+    releases = [side.release(program, device, request.threads) for side in sides]
+    arrays = inputs.make(given, new.manifest.inputs)
+    with temporary.folder() as work, device.store.lock(Owner.here("profile")):
         try:
-            places = [placed(side, program, fed, lab, Path(work)) for side in (new, base)]
-            return turns(new, base, places, lab, wanted, tell)
+            installed = [release.install(arrays, Path(work)) for release in releases]
+            return turns(sides, installed, request, tell)
         finally:
             if new.bundle or base.bundle:
-                lab.store.prune(lab.board.keep)
+                device.store.prune(device.board.keep)
 
 
-def turns(  # noqa: PLR0913, PLR0917 - as above
-    new: Side,
-    base: Side,
-    places: Sequence[Mapping[str, str]],
-    lab: Lab,
-    wanted: Wanted,
-    tell: Callable[[str], None],
+def turns(
+    sides: Sequence[Side], installed: Sequence[Installed], request: ProfileRequest, tell: Callable[[str], None]
 ) -> Against:
     """Profile two releases that are on the device already; the caller holds its lock, as a gate does.
 
     Args:
-        new: The one that is looked at.
-        base: The one it is held against.
-        places: Of each, the folders on the device with the runner, the inputs, and the release (`releases`).
-        lab: The device.
-        wanted: How.
-        tell: Told about progress.
+        sides: The release of interest, and the one that it is compared with.
+        installed: Both on the device.
+        request: How.
+        tell: Called with progress.
 
     Raises:
         DeviceError: The device is lost, or a model does not run on it.
     """
-    seen: tuple[list[Watched], list[Watched]] = ([], [])
-    threads = wanted.threads or lab.board.threads
-    run_s = [paced(lab, place, threads, pinned=wanted.pinned) for place in places]
+    new, base = sides
+    device = installed[0].release.device
+    watched: tuple[list[Watched], list[Watched]] = ([], [])
+    graphs = [side.kernels(device) for side in sides]
+    run_s = [run_seconds(release, pinned=request.pinned) for release in installed]
+    runs = max(_LEAST_RUNS, -(-request.runs // ROUNDS))
     for number in range(ROUNDS):
         tell(Step("profiling both in turns", number, ROUNDS, "rounds"))
-        for which in (0, 1) if number % 2 == 0 else (1, 0):
-            found = profiling.watch(
-                lab.shell,
-                lab.store.root,
-                places[which],
-                release=places[which]["releases"],
-                threads=threads,
-                runs=max(_LEAST_RUNS, -(-wanted.runs // ROUNDS)),
-                run_s=run_s[which],
-                pinned=wanted.pinned,
-            )
-            seen[which].append(found)
-    plain = [[one.plain_ns for one in watched] for watched in seen]
+        for index in (0, 1) if number % 2 == 0 else (1, 0):
+            watched[index].append(watch(installed[index], runs, run_s[index], pinned=request.pinned))
+    plain = [[each.plain_ns for each in turns_of_side] for turns_of_side in watched]
+    releases = [WatchedRelease(kernels, rounds) for kernels, rounds in zip(graphs, watched, strict=True)]
     return Against(
         model=new.manifest.name,
-        board=lab.board.name,
-        host=lab.shell.name,
-        emulated=lab.emulated,
+        board=device.board.name,
+        host=device.name,
+        emulated=device.emulated,
         new_digest=new.digest,
         base_digest=base.digest,
         rounds=ROUNDS,
-        new_ms=_middle(plain[0]),
-        base_ms=_middle(plain[1]),
-        change=stats.estimate(stats.log_ratios(*plain), 1 - _ERRORS).change(),
-        layers=_layers(new, base, seen, backend_of(lab.board)),
+        new_ms=median_ms(plain[0]),
+        base_ms=median_ms(plain[1]),
+        change=stats.estimate(stats.log_ratios(*plain), 1 - ERRORS).change(),
+        layers=compare_layers(new.manifest.name, *releases, backend_of(device.board)),
     )
-
-
-def _middle(rounds: Sequence[Sequence[int]]) -> float:
-    """Return the median of the rounds' medians, in ms."""
-    return float(np.median([np.median(samples) for samples in rounds])) / 1e6
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A kernel's call in one release: what it is, and its times by round.
-
-    Attributes:
-        key: What a layer of another build has in common with it: operator, and sizes of data and result.
-        name: Operator and shapes, for people.
-        kernel: Its function's name.
-        rounds: Its nanoseconds in each watched run of each round.
-    """
-
-    key: _Key
-    name: str
-    kernel: str
-    rounds: tuple[tuple[int, ...], ...]
-
-
-def _layers(new: Side, base: Side, seen: Sequence[Sequence[Watched]], backend: Backend) -> tuple[Layer, ...]:
-    ours, theirs = (_parts(side, watched, backend) for side, watched in zip((new, base), seen, strict=True))
-    stretches = list(_stretches([one.key for one in ours], [one.key for one in theirs]))
-    confidence = 1 - max(_ERRORS / max(1, len(stretches)), 2.0 ** (1 - ROUNDS) * 1.001)
-    return tuple(_layer(ours[one], theirs[other], confidence) for one, other in stretches)
-
-
-def _stretches(ours: Sequence[_Key], theirs: Sequence[_Key]) -> Iterator[tuple[slice, slice]]:
-    """Yield what is held against each other: layers that are the same, and all that lies between two of them.
-
-    Two builds that fuse differently compute the same in other kernels. Only their sums say whether it takes longer.
-    """
-    done = (0, 0)
-    for block in difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks():
-        if (block.a, block.b) != done:
-            between = slice(done[0], block.a), slice(done[1], block.b)
-            sizes = [[key[1:] for key in keys[part]] for keys, part in zip((ours, theirs), between, strict=True)]
-            if sizes[0] == sizes[1] and all(any(one) for one in sizes[0]):  # the same layers, by other operators
-                yield from _one_by_one(done[0], done[1], len(sizes[0]))
-            else:
-                yield between
-        yield from _one_by_one(block.a, block.b, block.size)
-        done = block.a + block.size, block.b + block.size
-
-
-def _one_by_one(first: int, second: int, count: int) -> Iterator[tuple[slice, slice]]:
-    for step in range(count):
-        yield slice(first + step, first + step + 1), slice(second + step, second + step + 1)
-
-
-def _layer(new: Sequence[_Part], base: Sequence[_Part], confidence: float) -> Layer:
-    name, kernels = _briefly([one.name for one in new or base]), [_kernels(new), _kernels(base)]
-    sums = [_sums(new), _sums(base)]
-    times = [_middle(rounds) if rounds else 0.0 for rounds in sums]
-    change = stats.estimate(stats.log_ratios(*sums), confidence).change() if all(sums) else None
-    return Layer(name, kernels[0], kernels[1], times[0], times[1], change)
-
-
-def _kernels(parts: Sequence[_Part]) -> str:
-    return ", ".join(one.kernel for one in parts)
-
-
-def _sums(parts: Sequence[_Part]) -> list[tuple[int, ...]]:
-    """Return what the parts take together in each run of each round."""
-    together = zip(*(one.rounds for one in parts), strict=True)
-    return [tuple(map(sum, zip(*samples, strict=True))) for samples in together]
-
-
-def _briefly(names: Sequence[str]) -> str:
-    """Join names, and of many the first."""
-    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    return " + ".join([*names[:_NAMED], *more])
-
-
-def _parts(side: Side, rounds: Sequence[Watched], backend: Backend) -> list[_Part]:
-    """Return the kernels of a release in order; a process that made other calls than the first is left out."""
-    names = [call.name for call in rounds[0].calls]
-    alike = [one for one in rounds if [call.name for call in one.calls] == names]
-    if len(alike) < len(rounds):
-        raise InputError(
-            f"{side.manifest.name} calls other kernels in each process, so its layers cannot be compared",
-            hint="`toolchain gate` compares whole runs",
-        )
-    found: list[_Part] = []
-    nodes = iter(nodes_in_order([call for call in rounds[0].calls if is_kernel(call)], side.kernels))
-    for place, call in enumerate(rounds[0].calls):
-        if not is_kernel(call):
-            continue
-        kernel = side.kernels.get(call.name)
-        what = operator(call.name, kernel, backend)
-        shapes = [shape for _, shape in kernel.buffers] if kernel and kernel.buffers else [(0,)]
-        node = node_text(next(nodes))
-        name = f"{len(found) + 1} {what} {_shape(shapes[0])} -> {_shape(shapes[-1])}{node and f' ({node})'}"
-        found.append(
-            _Part(
-                (what, math.prod(shapes[0]), math.prod(shapes[-1])),
-                name,
-                call.name,
-                tuple(one.calls[place].own_ns for one in alike),
-            )
-        )
-    own = [place for place, call in enumerate(rounds[0].calls) if not is_kernel(call)]
-    if own:
-        sums = tuple(tuple(map(sum, zip(*(one.calls[place].own_ns for place in own), strict=True))) for one in alike)
-        found.append(_Part((MACHINE, 0, 0), MACHINE, "", sums))
-    return found
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
 
 
 def shown(found: Against) -> list[str | Table]:

@@ -52,7 +52,7 @@ class Builder:
         hire: Makes what compiles, instead of those.
     """
 
-    def __init__(  # noqa: PLR0913 - what is compiled, where it goes, and by whom
+    def __init__(
         self,
         target: tvm.target.Target,
         cross: Cross,

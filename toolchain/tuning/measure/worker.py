@@ -80,7 +80,7 @@ class Worker:
         name: The place's.
     """
 
-    def __init__(  # noqa: PLR0913 - these are independent
+    def __init__(
         self,
         place: Place,
         jobs: Jobs,

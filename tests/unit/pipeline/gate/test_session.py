@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.support import bundles, gates
+from tests.support import bundles, deploys, gates
 from toolchain.device.lock import Owner
 from toolchain.errors import BusyError, DeviceError, InputError, VerificationError
 from toolchain.pipeline import gate
@@ -30,7 +30,7 @@ def bench(program, tmp_path):
 
 
 def gated(bench, new, base, **settings):
-    return gate.run(Side.of(new, "new"), Side.of(base, "old"), bench.program, bench.lab, GateSettings(**settings))
+    return gate.run(Side.of(new, "new"), Side.of(base, "old"), bench.program, bench.device, GateSettings(**settings))
 
 
 def left(bench):
@@ -48,7 +48,7 @@ def test_the_same_speed_passes_after_eight_rounds(bench, tiny, other):
     assert found.threads == 2
     assert found.outputs.each_other.ok
     assert left(bench) == []
-    assert bench.lab.store.current() is None
+    assert bench.device.store.current() is None
 
 
 def test_slower_is_a_regression_once_it_is_confirmed(bench, tiny, other):
@@ -127,7 +127,7 @@ def test_other_weights_are_told_and_may_be_meant(bench, tiny, tmp_path):
 def test_other_weights_without_a_reference_are_refused_before_any_work(bench, tiny, other):
     new = dataclasses.replace(Side.of(other, "new"), bundle=None)
     with pytest.raises(InputError, match="the outputs of the new release cannot be verified"):
-        gate.run(new, Side.of(tiny, "old"), bench.program, bench.lab, GateSettings(retrained=True))
+        gate.run(new, Side.of(tiny, "old"), bench.program, bench.device, GateSettings(retrained=True))
     assert not (bench.folder / "store").exists()
 
 
@@ -193,20 +193,19 @@ def test_the_device_keeps_the_release_that_it_has(bench, tiny, other, tmp_path):
     root = bench.folder / "store"
     bench.says(tiny)
     bench.says(other)
-    with bench.lab.store.lock(Owner.here("test")):
-        gate.run(Side.of(other), Side.of(tiny), bench.program, bench.lab, GateSettings())
-    from toolchain.device import deploy
+    with bench.device.store.lock(Owner.here("test")):
+        gate.run(Side.of(other), Side.of(tiny), bench.program, bench.device, GateSettings())
 
-    deploy.deploy(tiny, bench.program, bench.lab.shell, bench.lab.store, keep=3, threads=1)
+    deploys.deploy(tiny, bench.program, bench.device.shell, bench.device.store)
     assert bundles.whole_release(root) == tiny.digest
-    kept = gate.on_device("current", bench.lab.store)
+    kept = gate.on_device("current", bench.device.store)
     assert (kept.digest, kept.bundle) == (tiny.digest, None)
-    found = gate.run(Side.of(other), kept, bench.program, bench.lab, GateSettings())
+    found = gate.run(Side.of(other), kept, bench.program, bench.device, GateSettings())
     assert found.verdict is Verdict.PASS
     assert found.outputs.base is None
     assert bundles.whole_release(root) == tiny.digest
     assert left(bench) == [tiny.digest]
-    assert gate.run(kept, Side.of(other), bench.program, bench.lab, GateSettings()).verdict is Verdict.PASS
+    assert gate.run(kept, Side.of(other), bench.program, bench.device, GateSettings()).verdict is Verdict.PASS
 
 
 def test_a_release_that_does_not_run_leaves_nothing(bench, tiny, other):
@@ -240,7 +239,7 @@ def test_a_device_that_others_hold_longer_than_a_round_keeps_its_lock(bench, tin
         except BusyError:
             seen.append(str(line))
 
-    gate.run(Side.of(other), Side.of(tiny), bench.program, bench.lab, GateSettings(), tell)
+    gate.run(Side.of(other), Side.of(tiny), bench.program, bench.device, GateSettings(), tell)
     assert sum("measuring in turns" in line for line in seen) == 8
 
 

@@ -6,11 +6,12 @@ import dataclasses
 
 import pytest
 
-from tests.support import gates
+from tests.support import deploys, gates
 from toolchain import bundle
 from toolchain.device.lock import Owner
 from toolchain.errors import InputError, ToolchainError, VerificationError
-from toolchain.pipeline.gate import Finding, Side, check_pair, on_device, sides
+from toolchain.pipeline import sides
+from toolchain.pipeline.gate import Finding, Side, check_pair, on_device
 from toolchain.registry import Access
 
 ADDRESS = "oci://registry.lab/nets/dense"
@@ -89,15 +90,14 @@ def test_a_file_that_pins_nothing(finding, tmp_path, content, words):
 
 
 def test_releases_on_a_device_by_all_their_names(program, tiny, tmp_path):
-    from toolchain.device import deploy
 
     bench = gates.bench(tmp_path / "device", program)
     bench.says(tiny)
-    store = bench.lab.store
+    store = bench.device.store
     with pytest.raises(InputError, match="no such release") as caught:
         on_device("current", store)
     assert caught.value.details == "the device has no releases"
-    deploy.deploy(tiny, bench.program, bench.lab.shell, store, keep=3, threads=1)
+    deploys.deploy(tiny, bench.program, bench.device.shell, store)
     (tmp_path / "base.txt").write_text(f"sha256:{tiny.digest}")
     for word in ("current", "1", tiny.digest, f"sha256:{tiny.digest[:8]}", str(tmp_path / "base.txt")):
         assert on_device(word, store) == Side(word, tiny.manifest, tiny.digest)

@@ -9,7 +9,9 @@ from toolchain import stats
 from toolchain.bundle.kernels import Kernel
 from toolchain.device.profiling import Call, Watched
 from toolchain.errors import InputError
-from toolchain.pipeline.profile import Side, against
+from toolchain.pipeline.profile import against
+from toolchain.pipeline.profile.layers import WatchedRelease, compare_layers
+from toolchain.pipeline.sides import Side
 
 
 class _Templates:
@@ -20,9 +22,12 @@ class _Templates:
 _BACKEND = SimpleNamespace(templates=_Templates())
 
 
-def side(names, digest="0", size=4):
-    kernels = {name: Kernel(name, (("float32", (1, size)),) * 2, layer=what) for name, what in names.items()}
-    return Side(SimpleNamespace(name="net", inputs=()), digest, kernels)
+def graph(names, size=4):
+    return {name: Kernel(name, (("float32", (1, size)),) * 2, layer=what) for name, what in names.items()}
+
+
+def side(digest, *inputs):
+    return Side("net", SimpleNamespace(name="net", inputs=inputs), digest)
 
 
 def rounds(times, seed=0, noise=0.02):
@@ -39,7 +44,8 @@ def rounds(times, seed=0, noise=0.02):
 
 
 def layers(new, base, times_new, times_base):
-    return against._layers(new, base, (rounds(times_new, 1), rounds(times_base, 2)), _BACKEND)
+    releases = WatchedRelease(new, rounds(times_new, 1)), WatchedRelease(base, rounds(times_base, 2))
+    return compare_layers("net", *releases, _BACKEND)
 
 
 def held(found):
@@ -52,7 +58,7 @@ def test_the_layer_that_is_slower_is_named_and_no_other():
     names = {f"conv{number}": f"conv2d_{number}" for number in range(20)}
     usual = [(name, 200_000) for name in names]
     slow = [(name, 300_000 if name == "conv7" else value) for name, value in usual]
-    found = layers(side(names), side(names, "1"), slow, usual)
+    found = layers(graph(names), graph(names), slow, usual)
     (worst,) = against.carriers(held(found))
     assert (worst.new, worst.base) == ("conv7", "conv7")
     assert worst.more_ms == pytest.approx(0.1, rel=0.1)
@@ -61,8 +67,8 @@ def test_the_layer_that_is_slower_is_named_and_no_other():
 
 
 def test_layers_of_another_name_are_the_same_by_what_they_compute_and_fusion_may_differ():
-    new = side({"a": "conv2d", "b": "relu", "c": "dense"})
-    base = side({"x": "conv2d", "z": "dense", "gone": "sigmoid"}, "1")
+    new = graph({"a": "conv2d", "b": "relu", "c": "dense"})
+    base = graph({"x": "conv2d", "z": "dense", "gone": "sigmoid"})
     found = layers(new, base, [("a", 100), ("b", 50), ("c", 70)], [("x", 100), ("z", 70), ("gone", 9)])
     assert [(one.new, one.base) for one in found] == [("a", "x"), ("b", ""), ("c", "z"), ("", "gone")]
     assert [one.name.split()[1] for one in against.unmatched(held(found))] == ["relu", "sigmoid"]
@@ -72,8 +78,8 @@ def test_layers_of_another_name_are_the_same_by_what_they_compute_and_fusion_may
 
 def test_what_other_kernels_compute_is_held_against_them_and_the_slow_layer_is_named():
     """The new build fuses what the base does not: that is no slow-down, whatever one layer of it takes."""
-    new = side({"a": "conv_a", "fused": "conv+relu", "c": "dense"})
-    base = side({"a": "conv_a", "conv": "conv", "relu": "relu", "c": "dense"}, "1")
+    new = graph({"a": "conv_a", "fused": "conv+relu", "c": "dense"})
+    base = graph({"a": "conv_a", "conv": "conv", "relu": "relu", "c": "dense"})
     ours = [("a", 5_000_000), ("fused", 4_000_000), ("c", 1_000_000)]
     theirs = [("a", 4_500_000), ("conv", 3_500_000), ("relu", 500_000), ("c", 1_000_000)]
     found = held(layers(new, base, ours, theirs))
@@ -88,8 +94,8 @@ def test_what_other_kernels_compute_is_held_against_them_and_the_slow_layer_is_n
 
 
 def test_a_layer_that_moved_is_not_matched_and_carries_nothing():
-    new = side({"a": "conv_a", "fused": "conv+relu", "b": "pool", "c": "dense"})
-    base = side({"a": "conv_a", "b": "pool", "conv": "conv", "c": "dense"}, "1")
+    new = graph({"a": "conv_a", "fused": "conv+relu", "b": "pool", "c": "dense"})
+    base = graph({"a": "conv_a", "b": "pool", "conv": "conv", "c": "dense"})
     ours = [("a", 5_000_000), ("fused", 4_000_000), ("b", 90_000), ("c", 1_000_000)]
     theirs = [("a", 4_500_000), ("b", 90_000), ("conv", 4_000_000), ("c", 1_000_000)]
     found = held(layers(new, base, ours, theirs))
@@ -104,7 +110,7 @@ def test_a_layer_that_moved_is_not_matched_and_carries_nothing():
 
 def test_layers_that_other_operators_compute_one_by_one_are_held_against_each_other_by_their_sizes():
     names = [f"k{number}" for number in range(6)]
-    new, base = (side({name: f"{what}_{name}" for name in names}, what) for what in ("plain", "template"))
+    new, base = (graph({name: f"{what}_{name}" for name in names}) for what in ("plain", "template"))
     found = layers(new, base, [(name, 300 if name == "k3" else 100) for name in names], [(name, 100) for name in names])
     assert [(one.new, one.base) for one in found] == [(name, name) for name in names]
     assert [one.new for one in against.carriers(held(found))] == ["k3"]
@@ -112,7 +118,7 @@ def test_layers_that_other_operators_compute_one_by_one_are_held_against_each_ot
 
 def test_of_many_layers_together_the_first_are_named():
     names = {f"k{number}": f"odd_{number}" for number in range(9)}
-    (one,) = layers(side(names), side({"x": "conv"}, "1"), [(name, 100) for name in names], [("x", 900)])
+    (one,) = layers(graph(names), graph({"x": "conv"}), [(name, 100) for name in names], [("x", 900)])
     assert one.name.endswith("odd_2 4 -> 4 + 6 more") or one.name.endswith("+ 6 more")
     assert one.new.count(", ") == 8
 
@@ -120,7 +126,7 @@ def test_of_many_layers_together_the_first_are_named():
 def test_no_layer_is_named_where_none_is_slower():
     names = {f"conv{number}": f"conv2d_{number}" for number in range(50)}
     usual = [(name, 200_000) for name in names]
-    found = layers(side(names), side(names, "1"), usual, usual)
+    found = layers(graph(names), graph(names), usual, usual)
     assert against.carriers(held(found)) == ()
     assert against.carried_text(held(found)) == "no layer is measurably slower"
     document = held(found).document()
@@ -130,7 +136,7 @@ def test_no_layer_is_named_where_none_is_slower():
 
 def test_a_release_is_not_held_against_itself_or_another_model():
     with pytest.raises(InputError, match="the release that is profiled"):
-        against.check(side({}), side({}))
-    other = Side(SimpleNamespace(name="other", inputs=(SimpleNamespace(name="x", dtype="int8", shape=(1,)),)), "1", {})
+        against.check(side("0"), side("0"))
+    other = side("1", SimpleNamespace(name="x", dtype="int8", shape=(1,)))
     with pytest.raises(InputError, match="different inputs"):
-        against.check(side({}), other)
+        against.check(side("0"), other)

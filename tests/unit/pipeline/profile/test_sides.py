@@ -2,27 +2,26 @@
 
 import pytest
 
-from tests.support import gates
-from toolchain.device import deploy
+from tests.support import deploys, gates
 from toolchain.device.lock import Owner
 from toolchain.errors import InputError, VerificationError
-from toolchain.pipeline.profile import of_bundle, of_release
+from toolchain.pipeline.sides import Side, on_device
 
 
 def test_a_release_has_the_kernels_of_the_bundle_that_it_was(program, tiny, tmp_path):
     bench = gates.bench(tmp_path / "device", program)
     bench.says(tiny)
     with pytest.raises(InputError, match="no such release"):
-        of_release(bench.lab)
-    deploy.deploy(tiny, bench.program, bench.lab.shell, bench.lab.store, keep=3, threads=1)
-    made = of_bundle(tiny)
+        on_device("current", bench.device.store)
+    deploys.deploy(tiny, bench.program, bench.device.shell, bench.device.store)
+    kernels = Side.of(tiny).kernels(bench.device)
     for word in ("current", "1", tiny.digest[:8]):
-        found = of_release(bench.lab, word)
-        assert (found.digest, found.kernels, found.bundle) == (tiny.digest, made.kernels, None)
+        side = on_device(word, bench.device.store)
+        assert (side.digest, side.kernels(bench.device), side.bundle) == (tiny.digest, kernels, None)
     graph = bench.folder / "store" / "releases" / tiny.digest / "graph.txt"
-    with bench.lab.store.lock(Owner.here("test")):
+    with bench.device.store.lock(Owner.here("test")):
         text = graph.read_bytes()
         graph.unlink()
         graph.write_bytes(text[:-1] + b"x")
     with pytest.raises(VerificationError, match="does not match its digest"):
-        of_release(bench.lab)
+        side.kernels(bench.device)

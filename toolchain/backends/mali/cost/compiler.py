@@ -78,7 +78,7 @@ class _Start:
         }
 
 
-def compiled(  # noqa: PLR0913 - these are independent of each other
+def compiled(
     root: Root,
     gpu: Gpu,
     sources: Sequence[str],

@@ -264,9 +264,7 @@ class _Writer:
 
     # --- products ----------------------------------------------------------------------------------------------
 
-    def _group(  # noqa: PLR0913, PLR0917 - it needs that much room
-        self, chunk: Any, group: Any, transformed: _Space, base: Any, halves: _Space, products: _Space
-    ) -> None:
+    def _group(self, chunk: Any, group: Any, transformed: _Space, base: Any, halves: _Space, products: _Space) -> None:
         """Multiply the inputs of a chunk with the weights of a group of output blocks, and write the results."""
         plan, side = self._plan, self._plan.side
         with T.serial(0, side) as column:
@@ -354,9 +352,7 @@ class _Writer:
                 at = (row * plan.side) * plan.output_line + (number * plan.chunk + strip.place + offset) * self._lanes
                 self._store_row(halves, T.Bind(at), block, strip, T.Bind(strip.column + offset), row)
 
-    def _store_row(  # noqa: PLR0913, PLR0917 - a row has that many coordinates
-        self, halves: _Space, at: Any, block: Any, strip: _Strip, across: Any, row: Any
-    ) -> None:
+    def _store_row(self, halves: _Space, at: Any, block: Any, strip: _Strip, across: Any, row: Any) -> None:
         """Store one row of a tile's results."""
         plan, tile, lanes = self._plan, self._tile, self._lanes
         last = self._layer.out.width - (plan.across - 1) * tile

@@ -1,22 +1,26 @@
-"""What is gated, and against what: packages, bundles, and releases that the device keeps, as a user names them."""
+"""What is measured, alone or in turns with another one: packages, bundles and releases, as a user names them."""
 
 from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from toolchain import bundle, files, registry
+from toolchain import bundle, files, registry, temporary
 from toolchain.board import Board
-from toolchain.bundle import Bundle
-from toolchain.bundle.manifest import Manifest
+from toolchain.bundle import Bundle, kernels
+from toolchain.bundle.kernels import Kernel
+from toolchain.bundle.manifest import LARGEST_GRAPH, Manifest
 from toolchain.device import released
+from toolchain.device.connected import ConnectedDevice
+from toolchain.device.installed import DeviceRelease
 from toolchain.device.store import Store
 from toolchain.errors import InputError
 from toolchain.models import names, zoo
+from toolchain.native.programs import Program
 from toolchain.registry import Access
 from toolchain.tensors import TensorSpec
 
@@ -31,7 +35,7 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two that are held against each other.
+    """A release that is measured.
 
     Attributes:
         named: What the user called it.
@@ -46,14 +50,44 @@ class Side:
     bundle: Bundle | None = None
 
     @classmethod
-    def of(cls, made: Bundle, named: str = "") -> Side:
-        """Take a bundle."""
-        return cls(named or made.manifest.name, made.manifest, made.digest, made)
+    def of(cls, bundle: Bundle, named: str = "") -> Side:
+        return cls(named or bundle.manifest.name, bundle.manifest, bundle.digest, bundle)
 
     @property
     def size(self) -> int:
         """Bytes of all files that travel to a device."""
         return sum(record.size for record in self.manifest.files.values())
+
+    def release(self, program: Program, device: ConnectedDevice, threads: int) -> DeviceRelease:
+        """Return it as a release of a device that can run it.
+
+        Raises:
+            MismatchError, VerificationError: As `DeviceRelease.of_bundle`.
+        """
+        if self.bundle:
+            return DeviceRelease.of_bundle(self.bundle, program, device, threads)
+        return DeviceRelease.of_device(self.manifest, self.digest, program, device, threads)
+
+    def kernels(self, device: ConnectedDevice) -> Mapping[str, Kernel]:
+        """Return the kernels of its graph by name.
+
+        Raises:
+            DeviceError: The device is lost.
+            VerificationError: The graph on the device is not what the release's digest says.
+        """
+        if self.bundle:  # its files were checked when it was opened
+            text = files.read_limited(self.bundle.folder / bundle.GRAPH_TEXT, LARGEST_GRAPH).decode()
+            return kernels.read(text)
+        record = self.manifest.files[bundle.GRAPH_TEXT]
+        if record.size > LARGEST_GRAPH:
+            raise released.damaged(device.store, self.digest)
+        with temporary.folder() as folder:
+            path = Path(folder) / bundle.GRAPH_TEXT
+            source = f"{device.store.root}/releases/{self.digest}/{bundle.GRAPH_TEXT}"
+            device.shell.pull(source, path, most=record.size)
+            if files.sha256_file(path) != record.sha256:
+                raise released.damaged(device.store, self.digest)
+            return kernels.read(path.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)

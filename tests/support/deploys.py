@@ -1,0 +1,44 @@
+"""Deploys to this machine by the product's own steps, without a command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from toolchain import board
+from toolchain.bundle import Bundle
+from toolchain.device import deploy as product
+from toolchain.device.connected import ConnectedDevice
+from toolchain.device.deploy import Deployment, Settings
+from toolchain.device.lock import Owner
+from toolchain.device.stages import Stages
+from toolchain.device.store import Store
+from toolchain.devices import Application, Device
+from toolchain.native.programs import Program
+from toolchain.shell import Shell
+
+
+def connected(shell: Shell, store: Store, *, keep: int = 3, application: Application | None = None) -> ConnectedDevice:
+    """Return this machine as a device that keeps so many releases, with an application that runs them."""
+    local = dataclasses.replace(board.load("local").resolved(), keep=keep)
+    return ConnectedDevice(local, Device(local.name, "local", run=application), shell, store)
+
+
+def deploy(
+    bundle: Bundle,
+    program: Program,
+    shell: Shell,
+    store: Store,
+    *,
+    keep: int = 3,
+    application: Application | None = None,
+    library: Program | None = None,
+    tell: Callable[[str], None] = lambda _line: None,
+    stages: Stages | None = None,
+    **settings: object,
+) -> Deployment:
+    """Deploy a bundle; `settings` are those of the product, on one thread by default."""
+    device = connected(shell, store, keep=keep, application=application)
+    wanted = Settings(**{"threads": 1, **settings})
+    with store.lock(Owner.here("deploy")):
+        return product.deploy(bundle, program, device, wanted, stages or Stages(tell), library)

@@ -1,0 +1,97 @@
+"""A device that a connection is open to, as every stage on it carries it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from toolchain.board import Board
+from toolchain.device.store import Store
+from toolchain.device.waiting import Patience
+from toolchain.devices import Device
+from toolchain.errors import DeviceError, InputError, ToolchainError, did_you_mean
+from toolchain.shell import Shell, SshOptions, open_shell
+
+
+@dataclass(frozen=True)
+class ConnectedDevice:
+    """A device's board type, its entry in the list of devices, the connection to it, and its store."""
+
+    board: Board
+    entry: Device
+    shell: Shell
+    store: Store
+
+    @property
+    def name(self) -> str:
+        return self.shell.name
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its times are an emulator's."""
+        return self.board.emulated or self.entry.emulated
+
+    def threads(self, requested: int) -> int:
+        """Return the threads of a model there; 0 requested ones stand for the board file's number."""
+        return requested or self.board.threads
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How a device is reached.
+
+    Attributes:
+        board: Its board type, resolved.
+        entry: Its entry in the list of devices, or what a user wrote as the host.
+        ssh: How the user wants it to be reached; the entry's own SSH configuration comes second.
+        root: Folder on it; empty for the entry's, or the board type's.
+        progress: Called with what had to be repaired on the device.
+        patience: How long others may use it; by default it must be free.
+        host: What the user wrote as the host; empty where nothing was written.
+        names: The devices that the user may have meant with it.
+    """
+
+    board: Board
+    entry: Device
+    ssh: SshOptions
+    root: str = ""
+    progress: Callable[[str], None] = lambda _line: None
+    patience: Patience | None = None
+    host: str = ""
+    names: Mapping[str, Device] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[ConnectedDevice]:
+        """Connect for the time of a block.
+
+        Raises:
+            InputError: The host is neither a device of the list nor the name of a machine.
+            DeviceError: The device cannot be reached.
+        """
+        address = None if self.board.connection == "local" else self.entry.host
+        root = self.root or self.entry.root or self.board.root
+        with (
+            explained_host(self.host, self.names),
+            open_shell(address, config=self.ssh.before(self.entry.ssh_config)) as shell,
+        ):
+            yield ConnectedDevice(self.board, self.entry, shell, Store(shell, root, self.progress, self.patience))
+
+
+@contextlib.contextmanager
+def explained_host(host: str, names: Mapping[str, Device]) -> Iterator[None]:
+    """Explain a host that cannot be resolved, and is perhaps the misspelt name of a device."""
+    try:
+        yield
+    except DeviceError as fault:
+        raise _explanation(fault, host, names) from fault
+
+
+def _explanation(fault: DeviceError, host: str, names: Mapping[str, Device]) -> ToolchainError:
+    if set(host) & set("@.:") or host in names or "cannot be resolved" not in fault.message:
+        return fault
+    return InputError(
+        f"there is no device {host!r}, and no host of that name",
+        details=f"devices: {', '.join(names) or 'none'}\n{fault.message}: {fault.details}",
+        hint=did_you_mean(host, names) or "write user@host, user@host:port, or a name in devices.toml",
+    )

@@ -1,0 +1,28 @@
+"""The stages of a command: what it says of each, and how long each took."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from toolchain import interrupts
+
+
+@dataclass
+class Stages:
+    """Wall-clock seconds by stage, in order, for the report; `tell` is called with lines about progress."""
+
+    tell: Callable[[str], None] = lambda _line: None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time of a block to a stage, which does not begin once the command is to end."""
+        interrupts.check()
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

@@ -1,0 +1,97 @@
+"""A measurement of the release that a device runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolchain import temporary
+from toolchain.bundle import check_board
+from toolchain.bundle.manifest import Manifest
+from toolchain.device import bench, energy
+from toolchain.device.bench import Measurement
+from toolchain.device.connected import ConnectedDevice
+from toolchain.device.deploy import Settings
+from toolchain.device.energy import Energy
+from toolchain.device.installed import DeviceRelease
+from toolchain.device.lock import Owner
+from toolchain.device.stages import Stages
+from toolchain.models import inputs
+from toolchain.pipeline import device_programs
+from toolchain.pipeline.deploy import measure, read_labels, top_classes
+from toolchain.pipeline.report import Report
+from toolchain.progress import stage
+from toolchain.tensors import Tensors
+
+
+def bench_current(given: inputs.Source, device: ConnectedDevice, settings: Settings, stages: Stages) -> Report:
+    """Measure the release that a device runs.
+
+    Raises:
+        InputError: Inputs or labels do not fit it.
+        VerificationError: It was built for another board, whose name the report would not say.
+    """
+    store, owner = device.store, Owner.here("bench")
+    store.settle(owner)
+    expected = bench.current(store, device.name)
+    # What does not fit is refused before a runner is built.
+    arrays, labels = _fitting(given, expected.manifest, device, settings)
+    runner = device_programs.runner(device.board, stages)
+    with store.lock(owner):
+        current = bench.current(store, device.name)
+        if current.generation.digest != expected.generation.digest:  # a deploy that was waited for has changed it
+            arrays, labels = _fitting(given, current.manifest, device, settings)
+        measurement = measure(runner, device, arrays, settings, stages)
+        joules = None
+        if settings.energy:
+            digest = current.generation.digest
+            release = DeviceRelease.of_device(current.manifest, digest, runner, device, settings.threads)
+            joules = _energy(release, measurement, arrays, settings, stages)
+    manifest, digest = current.manifest, current.generation.digest
+    return Report(
+        board=device.board.name,
+        host=device.name,
+        model=manifest.name,
+        energy=joules,
+        bundle_digest=digest,
+        emulated=device.emulated,
+        facts=store.facts(),
+        stages=stages.seconds,
+        measurement=measurement,
+        transfer=measurement.transfer,
+        top=top_classes(labels, measurement),
+        modelled=manifest.modelled,
+        half=manifest.half,
+        int8=manifest.int8,
+        unchecked=store.is_unchecked(digest),
+        waited=store.waited,
+    )
+
+
+def _fitting(
+    given: inputs.Source, manifest: Manifest, device: ConnectedDevice, settings: Settings
+) -> tuple[Tensors, list[str]]:
+    """Return inputs and labels for a release, or refuse those that do not fit it, and one of another board."""
+    check_board(manifest, device.board, root=device.store.root)
+    return inputs.make(given, manifest.inputs), read_labels(settings.labels, manifest)
+
+
+def _energy(
+    release: DeviceRelease, latency: Measurement, arrays: Tensors, settings: Settings, stages: Stages
+) -> Energy:
+    """Measure the energy of what was just measured for its latency, on a device whose lock is held."""
+    device, times = release.device, latency.run.samples_ns
+    if device.emulated:
+        return Energy(None, "an emulator does not have the board's power consumption")
+    stages.tell(stage(f"measuring energy for {energy.IDLE_S + energy.RUN_S:g} s or more"))
+    with stages.timed("energy"), temporary.folder() as work:
+        installed = release.install(arrays, Path(work))  # it is there, from the latency before
+        return energy.measure(
+            device.shell,
+            device.store.root,
+            installed.folders,
+            release=installed.folders["releases"],
+            threads=release.threads,
+            method=energy.Method(meter=device.entry.power.command if device.entry.power else ""),
+            inference_s=sum(times) / len(times) / 1e9,
+            pinned=settings.pinned,
+        )

@@ -1,0 +1,155 @@
+"""A deploy, from what a user names to a report: the stages from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from toolchain import temporary
+from toolchain.bundle import Bundle, check_board
+from toolchain.bundle.manifest import Manifest
+from toolchain.device import bench, deploy, verification
+from toolchain.device.bench import Measurement
+from toolchain.device.connected import ConnectedDevice
+from toolchain.device.deploy import Settings
+from toolchain.device.lock import Owner
+from toolchain.device.runner import Plan
+from toolchain.device.stages import Stages
+from toolchain.device.store import DeviceFacts
+from toolchain.models import inputs
+from toolchain.models.inputs import Guess
+from toolchain.native.programs import Program
+from toolchain.pipeline import device_programs, preflight
+from toolchain.pipeline.report import Report
+from toolchain.pipeline.source import BundleSource
+from toolchain.progress import stage
+from toolchain.tensors import Tensors
+
+Connect = Callable[[], AbstractContextManager[ConnectedDevice]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A deploy as a user asks for it.
+
+    Attributes:
+        source: What is deployed.
+        connect: Connects to the device; it is asked before the build, too.
+        settings: How outputs are checked, and latency is measured.
+        folder: Where the bundle is kept; None to keep none.
+        tune: Tunes the model before it is built, where that is wanted.
+        warnings: Says what else makes the result doubtful.
+    """
+
+    source: BundleSource
+    connect: Connect
+    settings: Settings
+    folder: Path | None = None
+    tune: Callable[[], object] | None = None
+    warnings: Callable[[ConnectedDevice, DeviceFacts], tuple[str, ...]] = lambda _device, _facts: ()
+
+
+def deploy_model(job: Job) -> Report:
+    """Check everything that can be checked, build or open the bundle, and deploy it.
+
+    Raises:
+        ToolchainError: With its cause; the device keeps the release that it had, unless only the measurement failed.
+    """
+    source, board, stages = job.source, job.source.request.board, job.source.stages
+    with temporary.folder() as scratch, contextlib.ExitStack() as stack:
+        folder = job.folder or Path(scratch) / "bundle"
+        # Records that the build will use may be made only now, by tuning.
+        checkable = replace(source, request=replace(source.request, records=None)) if job.tune else source
+        checked = preflight.before_deploy(checkable, folder, job.connect, job.settings.labels)
+        if job.tune:
+            job.tune()
+        with device_programs.building_runner(board):
+            bundle = source.obtain(folder, checked)
+            runner = device_programs.runner(board, stages)
+        with stages.timed("connect"):
+            device = stack.enter_context(job.connect())
+        report = deploy_bundle(bundle, runner, device, job.settings, stages, source.own_inputs)
+        return replace(report, warnings=job.warnings(device, report.facts))
+
+
+def deploy_bundle(
+    bundle: Bundle,
+    runner: Program,
+    device: ConnectedDevice,
+    settings: Settings,
+    stages: Stages,
+    own_inputs: inputs.Source | None = None,
+) -> Report:
+    """Ship a bundle to a device, verify its outputs there, activate it, and measure it.
+
+    Args:
+        bundle: The bundle.
+        runner: The runner for the device.
+        device: The device.
+        settings: How outputs are checked, and latency is measured.
+        stages: Gets the time of each stage, and progress.
+        own_inputs: What it is measured with; None for the inputs of its reference.
+
+    Raises:
+        VerificationError: It was built for another board; and as `deploy.deploy`.
+    """
+    manifest = bundle.manifest
+    check_board(manifest, device.board)
+    labels = read_labels(settings.labels, manifest)
+    library = device_programs.library(device.board, stages) if settings.library else None
+    arrays = (
+        inputs.make(own_inputs, manifest.inputs)
+        if own_inputs
+        else verification.samples_of(bundle, unchecked=True).inputs
+    )
+    stages.tell(stage(f"deploying {manifest.name} to {device.name}"))
+    with device.store.lock(Owner.here(f"deploy {manifest.name}")):
+        deployment = deploy.deploy(bundle, runner, device, settings, stages, library)
+        bench.check_current(device.store, bundle.digest, device.name)
+        measurement = measure(runner, device, arrays, settings, stages)
+    return Report(
+        board=device.board.name,
+        host=device.name,
+        model=manifest.name,
+        bundle_digest=bundle.digest,
+        emulated=device.emulated,
+        facts=deployment.facts,
+        stages=stages.seconds,
+        measurement=measurement,
+        reference=deployment.reference,
+        difference=deployment.difference,
+        transfer=deployment.transfer,
+        top=top_classes(labels, measurement),
+        modelled=manifest.modelled,
+        half=manifest.half,
+        int8=manifest.int8,
+        application=deployment.application,
+        fidelity=deployment.fidelity,
+        unchecked=deployment.difference is None,
+        verified=deployment.verified,
+        waited=device.store.waited,
+        can_roll_back=len(device.store.generations()) > 1,
+    )
+
+
+def measure(
+    runner: Program, device: ConnectedDevice, arrays: Tensors, settings: Settings, stages: Stages
+) -> Measurement:
+    """Time the current release of a device whose lock is held."""
+    stages.tell(stage(f"measuring for {settings.budget_s:g} s"))
+    with stages.timed("bench"):
+        plan = Plan(settings.budget_s, pinned=settings.pinned)
+        current = bench.current(device.store, device.name)
+        return bench.measure(current, runner, device, arrays, plan, settings.threads)
+
+
+def read_labels(path: Path | None, manifest: Manifest) -> list[str]:
+    """Read class names before anything is deployed, since they may not fit the model."""
+    return inputs.read_labels(path, manifest.outputs[0].elements) if path else []
+
+
+def top_classes(labels: list[str], measurement: Measurement) -> tuple[Guess, ...]:
+    return inputs.top(next(iter(measurement.run.outputs.values())), labels) if labels else ()
