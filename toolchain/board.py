@@ -27,31 +27,27 @@ _X86_32 = {"i386", "i486", "i586", "i686"}
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Target:
-    """The TVM code-generation target of a board.
+    """The TVM code-generation target of a board."""
 
-    Attributes:
-        kind: TVM target kind.
-        device: TVM's name of the accelerator, for a kind that has several.
-        mcpu: LLVM CPU name, or `native` on a board that is this machine.
-        mattr: LLVM features to switch on or off, such as `+neon`.
-        max_threads_per_block: Most work-items of a work-group; 0 means TVM's default, here and below.
-        max_shared_memory_per_block: Bytes of local memory of a work-group.
-        thread_warp_size: Work-items that run in step.
-        float16: Whether layers compute in half precision; inputs and outputs keep their types.
-        half_sums: Whether such layers also sum up in it, as far as they may.
-    """
-
-    kind: Annotated[Word, Field(description="TVM target kind")] = "llvm"
+    kind: Annotated[Word, Field(description="TVM target kind")] = "llvm"  # TVM target kind
+    # TVM's name of the accelerator, for a kind that has several
     device: Annotated[str, Field(pattern=r"^[a-z0-9-]*$", description="TVM's name of the accelerator")] = ""
+    # LLVM CPU name, or `native` on a board that is this machine
     mcpu: Annotated[Word, Field(description="LLVM CPU name; `native` means this machine's")] = "generic"
+    # LLVM features to switch on or off, such as `+neon`
     mattr: Annotated[
         tuple[Annotated[str, Field(pattern=r"^[+-][A-Za-z0-9_.-]+$")], ...],
         Field(description="LLVM features, each with + or - before it"),
     ] = ()
+    # most work-items of a work-group; 0 means TVM's default, here and below
     max_threads_per_block: Annotated[int, Field(ge=0, le=4096, description="most work-items of a work-group")] = 0
+    # bytes of local memory of a work-group
     max_shared_memory_per_block: Annotated[int, Field(ge=0, le=2**20, description="bytes of local memory")] = 0
+    # work-items that run in step
     thread_warp_size: Annotated[int, Field(ge=0, le=128, description="work-items that run in step")] = 0
+    # whether layers compute in half precision; inputs and outputs keep their types
     float16: Annotated[bool, Field(description="layers compute in half precision")] = False
+    # whether such layers also sum up in it, as far as they may
     half_sums: Annotated[bool, Field(description="with float16: layers sum up in half precision, too")] = False
 
 
@@ -63,63 +59,52 @@ def short_gpu(name: str) -> str:
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Gpu:
-    """The GPU of a board, for models of what kernels take there.
+    """The GPU of a board, for models of what kernels take there."""
 
-    Attributes:
-        name: Its short name, such as `g610`.
-        cores: Its shader cores.
-        clock_mhz: Their highest clock.
-    """
-
+    # its short name, such as `g610`
     name: Annotated[Word, AfterValidator(short_gpu), Field(description="short name of the GPU, such as `g610`")]
-    cores: Annotated[int, Field(ge=1, le=256, description="shader cores")]
-    clock_mhz: Annotated[int, Field(ge=1, le=10_000, description="their highest clock")]
+    cores: Annotated[int, Field(ge=1, le=256, description="shader cores")]  # its shader cores
+    clock_mhz: Annotated[int, Field(ge=1, le=10_000, description="their highest clock")]  # their highest clock
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Board:
-    """One board type, as its file in boards/ describes it.
+    """One board type, as its file in boards/ describes it."""
 
-    Attributes:
-        name: The file's name without `.toml`.
-        description: One line for lists.
-        backend: Which compiler backend serves it.
-        toolchain: Where its libraries are linked if the command line does not say: in a `container` or on this `host`.
-        image: Name of the image in docker/ that carries its compiler; empty if there is none.
-        compiler: The compiler driver, where it is not the triple's own, `<triple>-g++`.
-        connection: `local` for this machine, `ssh` for any other.
-        machine: What `uname -m` says on it; `native` on this machine.
-        triple: GNU triple of its libraries; `native` for this machine.
-        target: TVM code-generation target.
-        cpu_features: CPU flags that /proc/cpuinfo must show before a library is run.
-        cores: CPUs that kernels are scheduled for; 0 if unknown, or on this machine, where it means every CPU.
-        threads: Threads a model runs on; 0 means every CPU of the device.
-        root: Folder on the device for everything that is deployed; `~` is the login's home.
-        keep: How many activations stay on the device for a roll-back.
-        emulated: Whether timings taken on it are of an emulator, which every report then says.
-        gpu: Its GPU, for models of what kernels take there; None if it has none that there is a model of.
-    """
-
+    # the file's name without `.toml`
     name: Annotated[Word, Field(description="the file's name without .toml; set by the loader")]
-    description: Annotated[str, Field(min_length=1, description="one line for lists")]
+    description: Annotated[str, Field(min_length=1, description="one line for lists")]  # one line for lists
+    # `local` for this machine, `ssh` for any other
     connection: Annotated[Literal["local", "ssh"], Field(description="how to connect to the device")]
+    # what `uname -m` says on it; `native` on this machine
     machine: Annotated[Word, Field(description="what `uname -m` prints there; `native` for this machine")]
+    # GNU triple of its libraries; `native` for this machine
     triple: Annotated[Word, Field(description="GNU triple of its libraries; `native` for this machine")]
-    target: Annotated[Target, Field(description="TVM code-generation target")]
-    backend: Annotated[Word, Field(description="compiler backend")] = "cpu"
+    target: Annotated[Target, Field(description="TVM code-generation target")]  # TVM code-generation target
+    backend: Annotated[Word, Field(description="compiler backend")] = "cpu"  # which compiler backend serves it
+    # where its libraries are linked if the command line does not say: in a `container` or on this `host`
     toolchain: Annotated[
         Literal["container", "host"], Field(description="where its libraries are linked by default")
     ] = "host"
+    # name of the image in docker/ that carries its compiler; empty if there is none
     image: Annotated[str, Field(pattern=r"^[a-z0-9-]*$", description="image in docker/ that has its compiler")] = ""
+    # the compiler driver, where it is not the triple's own, `<triple>-g++`
     compiler: Annotated[str, Field(description="compiler driver; <triple>-g++ by default")] = ""
+    # CPU flags that /proc/cpuinfo must show before a library is run
     cpu_features: Annotated[tuple[Word, ...], Field(description="flags that /proc/cpuinfo must show")] = ()
+    # CPUs that kernels are scheduled for; 0 if unknown, or on this machine, where it means every CPU
     cores: Annotated[int, Field(ge=0, le=1024, description="CPUs that kernels are scheduled for; 0 if unknown")] = 0
+    # threads a model runs on; 0 means every CPU of the device
     threads: Annotated[int, Field(ge=0, le=1024, description="threads that a model runs on; 0 means every CPU")] = 0
+    # folder on the device for everything that is deployed; `~` is the login's home
     root: Annotated[DeviceFolder, Field(description="folder on the device for releases")] = (
         "~/.local/share/edge-toolchain"
     )
+    # how many activations stay on the device for a roll-back
     keep: Annotated[int, Field(ge=1, le=100, description="number of activations to keep for a roll-back")] = 3
+    # whether timings taken on it are of an emulator, which every report then says
     emulated: Annotated[bool, Field(description="timings come from an emulator")] = False
+    # its GPU, for models of what kernels take there; None if it has none that there is a model of
     gpu: Annotated[Gpu | None, Field(description="the GPU, for cost models of kernels")] = None
 
     def resolved(self) -> Board:

@@ -28,28 +28,22 @@ def _one_line(text: str) -> str:
     return text
 
 
+# one line of shell, run on the device, or on this machine for a meter
 Command = Annotated[str, AfterValidator(_one_line)]
-"""One line of shell, run on the device, or on this machine for a meter."""
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Application:
-    """The application that runs a device's current release, from the `run` table of a device.
+    """The application that runs a device's current release, from the `run` table of a device."""
 
-    Attributes:
-        unit: Unit of systemd that is restarted.
-        scope: Whose it is: the login's own, `systemctl --user`, or the system's, `sudo -n systemctl`.
-        restart: Command that restarts it instead, where there is no systemd.
-        health: Command on the device that exits with 0 once the application is well; without one the unit must be
-            active and stay so.
-        within: Seconds that it may take, such as `30s`.
-    """
-
-    unit: UnitName | None = None
+    unit: UnitName | None = None  # unit of systemd that is restarted
+    # whose it is: the login's own, `systemctl --user`, or the system's, `sudo -n systemctl`
     scope: Literal["user", "system"] = "user"
-    restart: Command | None = None
+    restart: Command | None = None  # command that restarts it instead, where there is no systemd
+    # command on the device that exits with 0 once the application is well; without one the unit must be active and stay
+    # so
     health: Command | None = None
-    within: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,2}s$")] = "30s"
+    within: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,2}s$")] = "30s"  # seconds that it may take, such as `30s`
 
     @model_validator(mode="after")
     def _check(self) -> Application:
@@ -74,39 +68,26 @@ class Application:
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Meter:
-    """What measures the power of a device from outside, from the `power` table of a device.
+    """What measures the power of a device from outside, from the `power` table of a device."""
 
-    Attributes:
-        command: Command on this machine that says a time stamp (seconds since 1970) and watts, a line for each reading,
-            until it is ended.
-    """
-
+    # command on this machine that says a time stamp (seconds since 1970) and watts, a line for each reading, until it
+    # is ended
     command: Command
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Device:
-    """One device of a lab, from devices.toml: where it is, and which board type it is of.
+    """One device of a lab, from devices.toml: where it is, and which board type it is of."""
 
-    Attributes:
-        board: Its board type.
-        host: `user@address[:port]`, or an alias of the SSH configuration; or `adb:SERIAL`.
-        root: Folder on it, instead of the board type's.
-        ssh_config: SSH configuration of its own; in the file, relative to the file's folder.
-        emulated: Whether it is an emulator, whose timings mean nothing.
-        run: The application that runs its releases; None if a deploy only switches.
-        power: The meter in its supply; None for the sensors that it has.
-        tags: Words by which a roll-out picks devices.
-    """
-
-    board: Word
+    board: Word  # its board type
+    # `user@address[:port]`, or an alias of the SSH configuration; or `adb:SERIAL`
     host: Annotated[str, Field(min_length=1, description="user@address[:port] or adb:SERIAL")]
-    root: DeviceFolder | None = None
-    ssh_config: Path | None = None
-    emulated: bool = False
-    run: Application | None = None
-    power: Meter | None = None
-    tags: tuple[Word, ...] = ()
+    root: DeviceFolder | None = None  # folder on it, instead of the board type's
+    ssh_config: Path | None = None  # SSH configuration of its own; in the file, relative to the file's folder
+    emulated: bool = False  # whether it is an emulator, whose timings mean nothing
+    run: Application | None = None  # the application that runs its releases; None if a deploy only switches
+    power: Meter | None = None  # the meter in its supply; None for the sensors that it has
+    tags: tuple[Word, ...] = ()  # words by which a roll-out picks devices
 
 
 def farm_devices() -> Path:

@@ -20,10 +20,8 @@ def _with_few_keys(table: Any) -> Any:
     return table
 
 
-FIRST_FAULT = FailFast()
-"""Annotates a list: it ends with its first fault."""
-FEW_KEYS = BeforeValidator(_with_few_keys)
-"""Annotates a table, whose values are all looked at."""
+FIRST_FAULT = FailFast()  # annotates a list: it ends with its first fault
+FEW_KEYS = BeforeValidator(_with_few_keys)  # annotates a table, whose values are all looked at
 
 
 def words(fault: ValidationError, most: int = 1) -> str:

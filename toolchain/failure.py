@@ -18,19 +18,12 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a command did not succeed.
+    """Why a command did not succeed."""
 
-    Attributes:
-        message: One sentence.
-        details: What was seen.
-        hint: What to do next.
-        exit_code: What the command ended with; None if it has not ended.
-    """
-
-    message: str
-    details: str = ""
-    hint: str = ""
-    exit_code: int | None = EXIT_INTERNAL
+    message: str  # one sentence
+    details: str = ""  # what was seen
+    hint: str = ""  # what to do next
+    exit_code: int | None = EXIT_INTERNAL  # what the command ended with; None if it has not ended
 
     @classmethod
     def of(cls, fault: BaseException) -> Failure:
@@ -76,8 +69,8 @@ class Failure:
         return encoded(root)
 
 
+# what a report says from the start of a run until its end
 NOT_ENDED = Failure("the run has not finished", "it is still running, or it was killed", exit_code=None)
-"""What a report says from the start of a run until its end."""
 
 
 def encoded(suite: ET.Element) -> bytes:

@@ -19,8 +19,7 @@ from types import FrameType
 
 _AGAIN_S = 0.01  # later than where it came, sooner than anybody presses it again
 
-_requests: list[str] = []
-"""What each KeyboardInterrupt since `listen` says."""
+_requests: list[str] = []  # what each KeyboardInterrupt since `listen` says
 
 
 def listen() -> None:

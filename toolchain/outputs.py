@@ -18,8 +18,7 @@ from pathlib import Path
 from toolchain import files
 from toolchain.errors import InputError
 
-Foreign = Callable[[Path], str]
-"""Says why what is at a path is no earlier result; empty if it is one."""
+Foreign = Callable[[Path], str]  # says why what is at a path is no earlier result; empty if it is one
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2

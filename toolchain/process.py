@@ -20,6 +20,7 @@ from toolchain.errors import BuildError, InputError, ToolchainError, reason
 
 _TAIL_LINES, _TAIL_LETTERS = 30, 1 << 14
 _COMPILER = re.compile(r"(?P<triple>\w+-linux-\w+)-(?P<driver>g\+\+|gcc)")
+# what Debian and Ubuntu call the packages of programs that are not called as their package is
 _PACKAGES = {
     "c++": "g++",
     "docker": "docker.io",
@@ -32,29 +33,21 @@ _PACKAGES = {
     "ssh-keygen": "openssh-client",
     "timeout": "coreutils",
 }
-"""What Debian and Ubuntu call the packages of programs that are not called as their package is."""
 _SAME_NAME = frozenset({"adb", "g++", "gcc", "make", "cmake"})
 _GRACE_S = 2.0
 _SECRETS = frozenset({"TOOLCHAIN_SSH_PASSWORD"})
 
 
-Serving = subprocess.Popen[bytes]
-"""What `serve` starts."""
+Serving = subprocess.Popen[bytes]  # what `serve` starts
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a finished command left behind.
+    """What a finished command left behind."""
 
-    Attributes:
-        returncode: Its exit code; negative for the signal that ended it.
-        stdout: Its standard output, decoded as UTF-8 with replacement characters.
-        stderr: Its standard error, decoded in the same way.
-    """
-
-    returncode: int
-    stdout: str
-    stderr: str
+    returncode: int  # its exit code; negative for the signal that ended it
+    stdout: str  # its standard output, decoded as UTF-8 with replacement characters
+    stderr: str  # its standard error, decoded in the same way
 
 
 def tail(text: str, lines: int = _TAIL_LINES) -> str:

@@ -6,8 +6,7 @@ from typing import Self
 
 _MEGABYTE, _GIGABYTE = 1e6, 1e9
 _MANY = 10 * _GIGABYTE
-MEGABYTES = "MB"
-"""Unit of a step that counts bytes."""
+MEGABYTES = "MB"  # unit of a step that counts bytes
 
 
 class Step(str):

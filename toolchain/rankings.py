@@ -22,19 +22,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Ranking:
-    """Rows of some outputs in the order of their scores.
+    """Rows of some outputs in the order of their scores."""
 
-    Attributes:
-        names: The outputs that have these rows: each can be reshaped to [batch, rows, numbers of a row].
-        scores: Score of each row of the reference, [batch, rows].
-        next_scores: Scores of the rows that came next, [batch, more]; NaN where there are fewer of them.
-        next_rows: These rows by output, [batch, more, numbers of a row].
-    """
-
-    names: tuple[str, ...]
-    scores: Array
-    next_scores: Array
-    next_rows: Mapping[str, Array]
+    names: tuple[str, ...]  # the outputs that have these rows: each can be reshaped to [batch, rows, numbers of a row]
+    scores: Array  # score of each row of the reference, [batch, rows]
+    next_scores: Array  # scores of the rows that came next, [batch, more]; NaN where there are fewer of them
+    next_rows: Mapping[str, Array]  # these rows by output, [batch, more, numbers of a row]
 
     def rows(self, value: Array) -> Array:
         """Return an output as [batch, rows, numbers of a row]."""

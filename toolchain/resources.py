@@ -7,22 +7,19 @@ from pathlib import Path
 
 from toolchain.errors import BuildError
 
-PACKAGE = Path(__file__).resolve().parent
-"""The package itself, which the image of the toolchain is made of too."""
+PACKAGE = Path(__file__).resolve().parent  # the package itself, which the image of the toolchain is made of too
 
-DATA = "_data"
-"""The folder in an installed package of what lies beside it in a checkout; see pyproject.toml."""
+DATA = "_data"  # the folder in an installed package of what lies beside it in a checkout; see pyproject.toml
 
 _INSTALLED = (PACKAGE / DATA).is_dir()
 
+# what has `boards`, `docker`, `docs`, the Dockerfile and what that copies, all but the package
 ROOT = PACKAGE / DATA if _INSTALLED else PACKAGE.parent
-"""What has `boards`, `docker`, `docs`, the Dockerfile and what that copies, all but the package."""
 
-RUNTIME = PACKAGE / "runtime"
-"""The C++ sources of what runs on a board."""
+RUNTIME = PACKAGE / "runtime"  # the C++ sources of what runs on a board
 
+# the hint for a Python package that is missing or of another version
 REPAIR = "`pip check` names what to install" if _INSTALLED else "make setup"
-"""The hint for a Python package that is missing or of another version."""
 
 
 def manual(name: str) -> str:

@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 
 DEVICES = "devices.toml"
+# what makes a folder a project: an empty folder or file of the first name, a list of devices, or tuning records
 MARKERS = (".edge-toolchain", DEVICES, "records/*.jsonl")
-"""What makes a folder a project: an empty folder or file of the first name, a list of devices, or tuning records."""
 
 _NAME = "edge-toolchain"
 _ADMINISTRATOR = 0

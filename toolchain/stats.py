@@ -58,21 +58,13 @@ def log_ratios(new_ns: Sequence[Sequence[float]], base_ns: Sequence[Sequence[flo
 
 @dataclass(frozen=True)
 class Estimate:
-    """A Hodges-Lehmann estimate of where paired differences lie, with its interval, in the unit of the differences.
+    """A Hodges-Lehmann estimate of where paired differences lie, with its interval, in the unit of the differences."""
 
-    Attributes:
-        value: The estimate.
-        low: Lower end of the interval; minus infinity where there are too few differences for the confidence.
-        high: Upper end.
-        confidence: Least probability with which the interval holds the true value.
-        rounds: Number of differences.
-    """
-
-    value: float
-    low: float
-    high: float
-    confidence: float
-    rounds: int
+    value: float  # the estimate
+    low: float  # lower end of the interval; minus infinity where there are too few differences for the confidence
+    high: float  # upper end
+    confidence: float  # least probability with which the interval holds the true value
+    rounds: int  # number of differences
 
     def change(self) -> Estimate:
         """Return an estimate of log ratios as one of changes: 0.05 is 5 % more, -0.5 is half."""
@@ -132,19 +124,12 @@ def _signed_rank(count: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast a second thing is as a first.
+    """How many times as fast a second thing is as a first."""
 
-    Attributes:
-        value: The estimate over the rounds: 2 is twice as fast.
-        ci95: Its 95 % interval; None with fewer than 6 rounds, which have none.
-        rounds: The ratio in each round, in order.
-        ci99: Its 99 % interval; None with fewer than 8 rounds.
-    """
-
-    value: float
-    ci95: tuple[float, float] | None
-    rounds: tuple[float, ...]
-    ci99: tuple[float, float] | None = None
+    value: float  # the estimate over the rounds: 2 is twice as fast
+    ci95: tuple[float, float] | None  # its 95 % interval; None with fewer than 6 rounds, which have none
+    rounds: tuple[float, ...]  # the ratio in each round, in order
+    ci99: tuple[float, float] | None = None  # its 99 % interval; None with fewer than 8 rounds
 
     @property
     def verdict(self) -> str:
@@ -188,18 +173,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a rule makes of rounds.
+    """What a rule makes of rounds."""
 
-    Attributes:
-        verdict: `GO_ON` wants more rounds, `CONFIRM` wants fresh ones; the others are final.
-        needed: How many rounds there have to be for the next judgement: all so far counted, or the fresh ones.
-        estimate: Of the rounds, as log ratios; None before the first look.
-        confirmation: Of the fresh rounds that were to confirm a regression; None where none are judged.
-    """
-
-    verdict: Verdict
-    needed: int = 0
-    estimate: Estimate | None = None
+    verdict: Verdict  # `GO_ON` wants more rounds, `CONFIRM` wants fresh ones; the others are final
+    needed: int = 0  # how many rounds there have to be for the next judgement: all so far counted, or the fresh ones
+    estimate: Estimate | None = None  # of the rounds, as log ratios; None before the first look
+    # of the fresh rounds that were to confirm a regression; None where none are judged
     confirmation: Estimate | None = None
 
     @property
@@ -216,24 +195,17 @@ class Rule:
     once fresh rounds confirm it, since many looks find by chance what one would not. Otherwise its high end below
     `worst` is a pass, and so is an improvement.
 
-    Attributes:
-        least: Change beyond which there is a regression: 0.01 is 1 % slower.
-        worst: Change that a pass excludes.
-        confidence: Of the interval at each look.
-        looks: Numbers of rounds after which to look; after the last of them nothing is left open.
-        confirming: Number of fresh rounds that confirm a regression.
-        confirming_confidence: Of their interval, whose low end must be above 0.
-
     Raises:
         InputError: The limits or the looks contradict each other, or are too few for the confidence.
     """
 
-    least: float = 0.01
-    worst: float = 0.05
-    confidence: float = 0.99
+    least: float = 0.01  # change beyond which there is a regression: 0.01 is 1 % slower
+    worst: float = 0.05  # change that a pass excludes
+    confidence: float = 0.99  # of the interval at each look
+    # numbers of rounds after which to look; after the last of them nothing is left open
     looks: tuple[int, ...] = (8, 16, 24, 32, 48, 64)
-    confirming: int = 16
-    confirming_confidence: float = 0.90
+    confirming: int = 16  # number of fresh rounds that confirm a regression
+    confirming_confidence: float = 0.90  # of their interval, whose low end must be above 0
 
     def __post_init__(self) -> None:
         """Refuse a rule that could not be met."""

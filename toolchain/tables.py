@@ -11,18 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text.
+    """Rows of text."""
 
-    Attributes:
-        rows: The rows, each as long as the others.
-        head: Names of the columns; empty if the first cell of each row is its name.
-        numbers: Places of the columns that hold numbers, which are aligned to the right.
-        spare: Places of the columns that a narrow screen can do without, the most dispensable one first.
-    """
-
-    rows: Sequence[Sequence[str]]
-    head: Sequence[str] = ()
-    numbers: Sequence[int] = ()
+    rows: Sequence[Sequence[str]]  # the rows, each as long as the others
+    head: Sequence[str] = ()  # names of the columns; empty if the first cell of each row is its name
+    numbers: Sequence[int] = ()  # places of the columns that hold numbers, which are aligned to the right
+    # places of the columns that a narrow screen can do without, the most dispensable one first
     spare: Sequence[int] = ()
 
     @property
@@ -56,8 +50,8 @@ class Table:
         return [cell.rjust(width) if place in self.numbers else cell.ljust(width) for place, (cell, width) in pairs]
 
 
+# what a person is shown: lines, a table, or several of them below each other
 Shown = str | Table | Sequence[str | Table]
-"""What a person is shown: lines, a table, or several of them below each other."""
 
 
 def parts(shown: Shown) -> list[str | Table]:

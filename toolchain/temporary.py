@@ -14,8 +14,8 @@ from pathlib import Path
 
 from toolchain import locks
 
+# how each of these folders begins: whatever is called so, and is not locked, is what a killed command left
 PREFIX = "toolchain-work-"
-"""How each of these folders begins: whatever is called so, and is not locked, is what a killed command left."""
 _NEW_S = 60.0  # a folder that was just made may not be locked yet
 
 

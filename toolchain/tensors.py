@@ -30,61 +30,43 @@ DTYPES = (
 # A library computes in another order than the reference does: what counts as the same answer, by output dtype.
 TOLERANCE = {"float32": 1e-4, "float64": 1e-4, "float16": 2e-2}
 
+# the widest limit that a reference may set: that of quantized networks whose own reference lies far apart
 LARGEST_TOLERANCE = 0.15
-"""The widest limit that a reference may set: that of quantized networks whose own reference lies far apart."""
 
+# why an output has its limit: its own element type; the least precise type inside the model; because the reference's
+# own values move when the last bits of weights and inputs change; because the user says so
 TYPE, MODEL, ROUNDING, OPTION = "type", "model", "rounding", "option"
-"""Why an output has its limit: its own element type; the least precise type inside the model; because the reference's
-own values move when the last bits of weights and inputs change; because the user says so."""
 
-_EXACT = 2**53
-"""The first whole number whose successor float64 lacks."""
+_EXACT = 2**53  # the first whole number whose successor float64 lacks
 _NOTES = "notes"
 _NOTES_READER = TypeAdapter(Annotated[dict[str, str], FEW_KEYS])
 
 
 @dataclass(frozen=True)
 class Bound:
-    """How much of an output is the result, where its size depends on the data.
+    """How much of an output is the result, where its size depends on the data."""
 
-    Attributes:
-        axis: The axis along which it does.
-        count: The output, of one int64, that says how many elements along it count: the first ones.
-    """
-
-    axis: int
-    count: str
+    axis: int  # the axis along which it does
+    count: str  # the output, of one int64, that says how many elements along it count: the first ones
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Which random values an input takes.
+    """Which random values an input takes."""
 
-    Attributes:
-        low: The least.
-        high: No value is as large as this.
-    """
-
-    low: float
-    high: float
+    low: float  # the least
+    high: float  # no value is as large as this
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Name, shape and element type of one input or output.
+    """Name, shape and element type of one input or output."""
 
-    Attributes:
-        name: The name that the model file gives it.
-        shape: Dimensions, all static.
-        dtype: One of `DTYPES`.
-        bound: Set where the shape is the greatest that there can be.
-        draw: Set where the model takes other values than those that are drawn by default.
-    """
-
-    name: str
-    shape: Annotated[tuple[int, ...], FIRST_FAULT]
-    dtype: str
-    bound: Bound | None = None
+    name: str  # the name that the model file gives it
+    shape: Annotated[tuple[int, ...], FIRST_FAULT]  # dimensions, all static
+    dtype: str  # one of `DTYPES`
+    bound: Bound | None = None  # set where the shape is the greatest that there can be
+    # set where the model takes other values than those that are drawn by default
     draw: Draw | None = field(default=None, compare=False)
 
     @property
@@ -120,19 +102,15 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Limit:
-    """How far an output may lie from its reference.
+    """How far an output may lie from its reference."""
 
-    Attributes:
-        value: Limit for the relative difference.
-        reason: `TYPE`, `MODEL`, `ROUNDING` or `OPTION`.
-    """
-
-    value: Annotated[float, Field(gt=0, le=LARGEST_TOLERANCE)]
+    value: Annotated[float, Field(gt=0, le=LARGEST_TOLERANCE)]  # limit for the relative difference
+    # `TYPE`, `MODEL`, `ROUNDING` or `OPTION`
     reason: Annotated[str, Field(pattern=f"^({TYPE}|{MODEL}|{ROUNDING}|{OPTION})$")]
 
 
+# one limit for all outputs, or those of outputs by name; an output without one has that of its type
 Tolerance = float | Mapping[str, Limit]
-"""One limit for all outputs, or those of outputs by name; an output without one has that of its type."""
 
 
 @dataclass(frozen=True)
@@ -148,25 +126,17 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far outputs lie from their reference.
+    """How far outputs lie from their reference."""
 
-    Attributes:
-        max_abs: Largest absolute difference over all outputs.
-        max_rel: Largest over the outputs of `max|output - reference| / max|reference|`, or over those beyond their
-            limits if there are some. It is relative to the tensor, not to each element, since elements near zero carry
-            no relative precision.
-        tolerance: The limit that `max_rel` was held against.
-        ok: Whether every output is finite and within its tolerance.
-        reordered: Outputs whose rows have nearly equal scores and are in another order than in the reference.
-        outputs: The same for each output.
-    """
-
-    max_abs: float
+    max_abs: float  # largest absolute difference over all outputs
+    # largest over the outputs of `max|output - reference| / max|reference|`, or over those beyond their limits if there
+    # are some. It is relative to the tensor, not to each element, since elements near zero carry no relative precision.
     max_rel: float
-    tolerance: float
-    ok: bool
+    tolerance: float  # the limit that `max_rel` was held against
+    ok: bool  # whether every output is finite and within its tolerance
+    # outputs whose rows have nearly equal scores and are in another order than in the reference
     reordered: tuple[str, ...] = ()
-    outputs: tuple[OutputDifference, ...] = field(default=(), compare=False)
+    outputs: tuple[OutputDifference, ...] = field(default=(), compare=False)  # the same for each output
 
 
 def save(path: Path, tensors: Tensors, notes: Mapping[str, str] | None = None) -> None:

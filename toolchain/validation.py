@@ -19,8 +19,8 @@ from toolchain.errors import did_you_mean
 # Strict: a board file that says threads = "4" has a fault, and guessing hides it.
 CONFIG = ConfigDict(extra="forbid", strict=True)
 
+# a folder on a device: it stands in shell commands unquoted, so that `~/` means what it should
 DEVICE_FOLDER = r"^(~/|/)[^\s'\"\\$`]+$"
-"""A folder on a device: it stands in shell commands unquoted, so that `~/` means what it should."""
 
 DeviceFolder = Annotated[str, Field(pattern=DEVICE_FOLDER)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]

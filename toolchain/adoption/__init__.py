@@ -35,29 +35,18 @@ _FINGERPRINT = re.compile(r"(SHA256:)?[A-Za-z0-9+/]{43}=?")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a user asks for.
+    """What a user asks for."""
 
-    Attributes:
-        host: The device's address.
-        ssh: How it is reached.
-        fingerprint: The host key that it must have; empty if a person is asked.
-        name: What it is to be called; empty for a name made of its address.
-        board: Its board type, or the name of a new one; empty if that is left to us.
-        root: Folder on it; empty for the usual one.
-        devices: The list that it is added to; None for the project's, or the user's own.
-        emulated: Whether its times are an emulator's, where it does not show that itself; None if that is left to us.
-        more: What else the user's command says, for a command that goes on.
-    """
-
-    host: str
-    ssh: SshOptions
-    fingerprint: str = ""
-    name: str = ""
-    board: str = ""
-    root: str = ""
-    devices: Path | None = None
+    host: str  # the device's address
+    ssh: SshOptions  # how it is reached
+    fingerprint: str = ""  # the host key that it must have; empty if a person is asked
+    name: str = ""  # what it is to be called; empty for a name made of its address
+    board: str = ""  # its board type, or the name of a new one; empty if that is left to us
+    root: str = ""  # folder on it; empty for the usual one
+    devices: Path | None = None  # the list that it is added to; None for the project's, or the user's own
+    # whether its times are an emulator's, where it does not show that itself; None if that is left to us
     emulated: bool | None = None
-    more: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()  # what else the user's command says, for a command that goes on
 
     def command(self, **changes: Any) -> str:
         """Return the command that asks for this, but for what changes."""
@@ -87,44 +76,28 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a device stands, or will.
+    """Where a device stands, or will."""
 
-    Attributes:
-        file: The list.
-        name: Its name there.
-        old: What stands there by that name; None if nothing does.
-    """
-
-    file: Path
-    name: str
-    old: Device | None
+    file: Path  # the list
+    name: str  # its name there
+    old: Device | None  # what stands there by that name; None if nothing does
 
 
 @dataclass(frozen=True)
 class Adopted:
-    """A device of the lab.
+    """A device of the lab."""
 
-    Attributes:
-        found: What it is.
-        choice: Its board type.
-        board_file: The file of that which was written; None if there is one that fits.
-        entry: Where it stands.
-        device: What stands there.
-        written: Whether the list was changed.
-        running: Name of the release that it runs already; empty if it runs none.
-    """
-
-    found: Probed
-    choice: Choice
-    board_file: Path | None
-    entry: Entry
-    device: Device
-    written: bool
-    running: str
+    found: Probed  # what it is
+    choice: Choice  # its board type
+    board_file: Path | None  # the file of that which was written; None if there is one that fits
+    entry: Entry  # where it stands
+    device: Device  # what stands there
+    written: bool  # whether the list was changed
+    running: str  # name of the release that it runs already; empty if it runs none
 
 
+# asks a person whether a server's key is the right one; raises unless it is
 Approve = Callable[["UnknownHostKeyError"], None]
-"""Asks a person whether a server's key is the right one; raises unless it is."""
 
 
 def resolved(host: str) -> str:

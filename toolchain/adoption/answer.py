@@ -9,8 +9,7 @@ from toolchain import process
 from toolchain.errors import DeviceError
 from toolchain.tables import printable
 
-MOST_SAID = 1 << 20
-"""Bytes of an answer."""
+MOST_SAID = 1 << 20  # bytes of an answer
 _LONGEST = 300  # characters of a value; of a list of flags there may be more
 _LONGEST_LIST = 8000
 _MOST_LINES = 40_000

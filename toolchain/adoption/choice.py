@@ -28,19 +28,12 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,62}")
 
 @dataclass(frozen=True)
 class Choice:
-    """The board type of a device.
+    """The board type of a device."""
 
-    Attributes:
-        board: The board type.
-        text: Its file, where it has none yet; else empty.
-        accelerated: Other board types that suit it, for what computes there beside the CPU.
-        notes: What a person should know of it.
-    """
-
-    board: Board
-    text: str
-    accelerated: tuple[str, ...]
-    notes: tuple[str, ...]
+    board: Board  # the board type
+    text: str  # its file, where it has none yet; else empty
+    accelerated: tuple[str, ...]  # other board types that suit it, for what computes there beside the CPU
+    notes: tuple[str, ...]  # what a person should know of it
 
 
 def check_named(named: str) -> None:

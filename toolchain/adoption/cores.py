@@ -10,33 +10,22 @@ from toolchain.adoption import known
 from toolchain.adoption.answer import Answer, number
 from toolchain.adoption.known import Part
 
-ANY_CPU = "generic"
-"""LLVM's name of a CPU that has none."""
+ANY_CPU = "generic"  # LLVM's name of a CPU that has none
 _MOST_KHZ = 10**8
 _CACHE = re.compile(r"([1-4]) (Data|Instruction|Unified) ([0-9]{1,9})(K|M)?")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Cores that are alike.
+    """Cores that are alike."""
 
-    Attributes:
-        numbers: Their CPU numbers.
-        name: What LLVM calls them, or else what /proc/cpuinfo does.
-        part: Implementer and part; empty where the kernel names none.
-        max_mhz: Highest clock; 0 if unknown.
-        capacity: Their share of the biggest core's capacity, of 1024; 0 if unknown.
-        caches: Their caches in KiB, such as `l1d`.
-        flags: Flags that all of them have.
-    """
-
-    numbers: tuple[int, ...]
-    name: str
-    part: tuple[str, str]
-    max_mhz: int
-    capacity: int
-    caches: tuple[tuple[str, int], ...]
-    flags: frozenset[str]
+    numbers: tuple[int, ...]  # their CPU numbers
+    name: str  # what LLVM calls them, or else what /proc/cpuinfo does
+    part: tuple[str, str]  # implementer and part; empty where the kernel names none
+    max_mhz: int  # highest clock; 0 if unknown
+    capacity: int  # their share of the biggest core's capacity, of 1024; 0 if unknown
+    caches: tuple[tuple[str, int], ...]  # their caches in KiB, such as `l1d`
+    flags: frozenset[str]  # flags that all of them have
 
     @property
     def count(self) -> int:
@@ -46,21 +35,13 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What LLVM is told of a device's CPUs.
+    """What LLVM is told of a device's CPUs."""
 
-    Attributes:
-        mcpu: Its name for the big cores; `generic` where it has none.
-        mattr: Features beside those that the name stands for, and those of them that some core lacks.
-        cpu_features: Flags of /proc/cpuinfo that programs for it need.
-        board: What a board type of it is called, where it stands for a level.
-        known: Whether the cores have a name.
-    """
-
-    mcpu: str
-    mattr: tuple[str, ...]
-    cpu_features: tuple[str, ...] = ()
-    board: str = ""
-    known: bool = True
+    mcpu: str  # its name for the big cores; `generic` where it has none
+    mattr: tuple[str, ...]  # features beside those that the name stands for, and those of them that some core lacks
+    cpu_features: tuple[str, ...] = ()  # flags of /proc/cpuinfo that programs for it need
+    board: str = ""  # what a board type of it is called, where it stands for a level
+    known: bool = True  # whether the cores have a name
 
 
 def clusters(answer: Answer, machine: str) -> tuple[Cluster, ...]:

@@ -13,98 +13,63 @@ from toolchain import resources
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What computes beside the CPU, and where it is seen on a device.
+    """What computes beside the CPU, and where it is seen on a device."""
 
-    Attributes:
-        name: A word for it.
-        title: What it is called in a summary.
-        backend: The backend that compiles for it.
-        libraries: Patterns of the files of its library.
-        devices: Patterns of its device files.
-        kinds: Patterns of files that are there only where it is of the kind that the backend's board types have.
-        drivers: Patterns of the files by which a library that is only a loader finds drivers.
-        loader: Text in a library that is only a loader of drivers.
-        mark: Text in each library that is one.
-        variable: The variable of the device's environment that names another library; empty if there is none.
-        drivers_variable: The one that names another folder of drivers, or the file of one.
-        choice: The one that chooses among devices by their names.
-        remedies: What brings a missing `library` or `device`, and either where its work is `emulated`; with `android_`
-            in front, what does on Android.
-    """
-
-    name: str
-    title: str
-    backend: str
-    libraries: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
+    name: str  # a word for it
+    title: str  # what it is called in a summary
+    backend: str  # the backend that compiles for it
+    libraries: tuple[str, ...] = ()  # patterns of the files of its library
+    devices: tuple[str, ...] = ()  # patterns of its device files
+    # patterns of files that are there only where it is of the kind that the backend's board types have
     kinds: tuple[str, ...] = ()
-    drivers: tuple[str, ...] = ()
-    loader: str = ""
-    mark: str = ""
-    variable: str = ""
-    drivers_variable: str = ""
-    choice: str = ""
+    drivers: tuple[str, ...] = ()  # patterns of the files by which a library that is only a loader finds drivers
+    loader: str = ""  # text in a library that is only a loader of drivers
+    mark: str = ""  # text in each library that is one
+    variable: str = ""  # the variable of the device's environment that names another library; empty if there is none
+    drivers_variable: str = ""  # the one that names another folder of drivers, or the file of one
+    choice: str = ""  # the one that chooses among devices by their names
+    # what brings a missing `library` or `device`, and either where its work is `emulated`; with `android_` in front,
+    # what does on Android
     remedies: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One kind of Arm core.
+    """One kind of Arm core."""
 
-    Attributes:
-        mcpu: LLVM's name of it.
-        rank: The greater, the bigger a core it is, where a kernel does not say which ones are.
-        only64: Whether it runs no 32-bit programs.
-        uses: LLVM features that the name stands for, beside those that every core has.
-    """
-
-    mcpu: str
-    rank: int
-    only64: bool = False
-    uses: tuple[str, ...] = ()
+    mcpu: str  # LLVM's name of it
+    rank: int  # the greater, the bigger a core it is, where a kernel does not say which ones are
+    only64: bool = False  # whether it runs no 32-bit programs
+    uses: tuple[str, ...] = ()  # LLVM features that the name stands for, beside those that every core has
 
 
 @dataclass(frozen=True)
 class Level:
-    """A set of flags that compilers have a name for.
+    """A set of flags that compilers have a name for."""
 
-    Attributes:
-        mcpu: LLVM's name of it.
-        board: What a board type of it is called.
-        flags: Flags of /proc/cpuinfo that it needs.
-        mattr: LLVM features beside those that the name stands for.
-        has: What a CPU of it has, in words.
-        speed: How many times as fast networks run as on the machine's lowest level, by their type: float32, int8.
-    """
-
-    mcpu: str
-    board: str
-    flags: tuple[str, ...]
-    mattr: tuple[str, ...] = ()
-    has: str = ""
+    mcpu: str  # LLVM's name of it
+    board: str  # what a board type of it is called
+    flags: tuple[str, ...]  # flags of /proc/cpuinfo that it needs
+    mattr: tuple[str, ...] = ()  # LLVM features beside those that the name stands for
+    has: str = ""  # what a CPU of it has, in words
+    # how many times as fast networks run as on the machine's lowest level, by their type: float32, int8
     speed: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Cpus:
-    """What is known of CPUs.
+    """What is known of CPUs."""
 
-    Attributes:
-        parts: Kinds of Arm cores by implementer and part, as /proc/cpuinfo writes them.
-        features: Of each LLVM feature the flags of /proc/cpuinfo that stand for it; any one of them does.
-        plain: LLVM features that a CPU without a name is given in each kind of machine, where it has them.
-        named: LLVM features that are said of a CPU with a name, in each kind of machine: that it has them, or has not.
-        levels: By machine, the levels of its CPUs, the highest first.
-        used: By machine, the LLVM features that our kernels make use of, each with its name and what it speeds up.
-        foreign: Of each machine the words that /proc/cpuinfo has on others.
-    """
-
-    parts: Mapping[tuple[str, str], Part]
+    parts: Mapping[tuple[str, str], Part]  # kinds of Arm cores by implementer and part, as /proc/cpuinfo writes them
+    # of each LLVM feature the flags of /proc/cpuinfo that stand for it; any one of them does
     features: Mapping[str, frozenset[str]]
+    # LLVM features that a CPU without a name is given in each kind of machine, where it has them
     plain: Mapping[str, tuple[str, ...]]
+    # LLVM features that are said of a CPU with a name, in each kind of machine: that it has them, or has not
     named: Mapping[str, tuple[str, ...]]
-    levels: Mapping[str, tuple[Level, ...]]
-    foreign: Mapping[str, tuple[str, ...]]
+    levels: Mapping[str, tuple[Level, ...]]  # by machine, the levels of its CPUs, the highest first
+    foreign: Mapping[str, tuple[str, ...]]  # of each machine the words that /proc/cpuinfo has on others
+    # by machine, the LLVM features that our kernels make use of, each with its name and what it speeds up
     used: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 

@@ -16,17 +16,11 @@ _LIBRARY = "library of"
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that a device is to have.
+    """One thing that a device is to have."""
 
-    Attributes:
-        what: What it is.
-        found: What is there; empty if it is missing, or not for this login.
-        remedy: What brings it.
-    """
-
-    what: str
-    found: str
-    remedy: str
+    what: str  # what it is
+    found: str  # what is there; empty if it is missing, or not for this login
+    remedy: str  # what brings it
 
 
 def of(board: Board, found: Probed) -> tuple[Need, ...]:

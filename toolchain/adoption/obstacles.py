@@ -8,15 +8,13 @@ from toolchain.adoption.probe import Probed
 from toolchain.errors import DeviceError, ToolchainError, VerificationError
 from toolchain.native import elf, programs
 
-LEAST_FREE_KIB = 16 << 10
-"""KiB that the device programs, the smallest network and what a deploy needs beside them take."""
+LEAST_FREE_KIB = 16 << 10  # kiB that the device programs, the smallest network and what a deploy needs beside them take
 
 _LEAST_ANDROID = 24
-ANOTHER_ROOT = "/FOLDER/edge-toolchain"
-"""What stands for a folder in the command that goes on with another one."""
+ANOTHER_ROOT = "/FOLDER/edge-toolchain"  # what stands for a folder in the command that goes on with another one
 _PACKAGES = {"flock": "util-linux", "find": "findutils"}
+# of each machine the triple of the device programs that run on it
 TRIPLES = {"aarch64": "aarch64-linux-gnu", "armv7l": "arm-linux-gnueabihf", "x86_64": "x86_64-linux-gnu"}
-"""Of each machine the triple of the device programs that run on it."""
 
 
 def check_system(found: Probed, another: str) -> None:

@@ -35,35 +35,23 @@ Libc = Literal["glibc", "musl", "bionic", ""]
 
 @dataclass(frozen=True)
 class Seen:
-    """What there is of an accelerator.
+    """What there is of an accelerator."""
 
-    Attributes:
-        name: Its word in the backends' list.
-        title: What it is called.
-        backend: What compiles for it.
-        libraries: Files of its library.
-        devices: Its device files, each with what the login may do with it (`rw`, `r`, `w` or nothing) and its group.
-        suits: Whether all that the backend's board types need is there: its library, its device, and one of their kind.
-        drivers: Files by which its library, if that is only a loader, finds drivers.
-        loaders: Those of the libraries that are only loaders of drivers.
-        own: What shows that it is of the kind that the backend's board types have; device files may be among that.
-        named: The only library that is used, as a variable there says; empty if none is named.
-        drivers_named: Where alone drivers are looked for, as a variable there says.
-        choice: Which of its devices are used, as a variable there says; empty for any.
-    """
-
-    name: str
-    title: str
-    backend: str
-    libraries: tuple[str, ...]
+    name: str  # its word in the backends' list
+    title: str  # what it is called
+    backend: str  # what compiles for it
+    libraries: tuple[str, ...]  # files of its library
+    # its device files, each with what the login may do with it (`rw`, `r`, `w` or nothing) and its group
     devices: tuple[tuple[str, str, str], ...]
+    # whether all that the backend's board types need is there: its library, its device, and one of their kind
     suits: bool
-    drivers: tuple[str, ...] = ()
-    loaders: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()  # files by which its library, if that is only a loader, finds drivers
+    loaders: tuple[str, ...] = ()  # those of the libraries that are only loaders of drivers
+    # what shows that it is of the kind that the backend's board types have; device files may be among that
     own: tuple[str, ...] = ()
-    named: str = ""
-    drivers_named: str = ""
-    choice: str = ""
+    named: str = ""  # the only library that is used, as a variable there says; empty if none is named
+    drivers_named: str = ""  # where alone drivers are looked for, as a variable there says
+    choice: str = ""  # which of its devices are used, as a variable there says; empty for any
 
     @property
     def missing_groups(self) -> tuple[str, ...]:
@@ -74,24 +62,16 @@ class Seen:
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of the store to be, and what was tried there.
+    """The folder of the store to be, and what was tried there."""
 
-    Attributes:
-        root: The folder; it need not be there yet.
-        at: The nearest folder that there is.
-        mount: File system type and mount options.
-        free_kib: Free KiB.
-        faults: What does not work, by what it is needed for: `writes`, `fills`, `executes`, `locks`, `switches`; each
-            with the device's words.
-        links: Whether it has hard links.
-    """
-
-    root: str
-    at: str
-    mount: str
-    free_kib: int
+    root: str  # the folder; it need not be there yet
+    at: str  # the nearest folder that there is
+    mount: str  # file system type and mount options
+    free_kib: int  # free KiB
+    # what does not work, by what it is needed for: `writes`, `fills`, `executes`, `locks`, `switches`; each with the
+    # device's words
     faults: Mapping[str, str]
-    links: bool
+    links: bool  # whether it has hard links
 
     @property
     def options(self) -> frozenset[str]:
@@ -101,96 +81,53 @@ class Place:
 
 @dataclass(frozen=True)
 class Sensors:
-    """What a device can be watched by.
+    """What a device can be watched by."""
 
-    Attributes:
-        thermal: Thermal zones, each with its temperature in degrees Celsius, or None.
-        cooling: Kinds of cooling devices.
-        power: Channels of power, current and voltage that the login may read.
-        unreadable: Those that it may not.
-        throttled: What the firmware says of throttling; empty where nobody can be asked.
-    """
-
+    # thermal zones, each with its temperature in degrees Celsius, or None
     thermal: tuple[tuple[str, float | None], ...] = ()
-    cooling: tuple[str, ...] = ()
-    power: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
-    throttled: str = ""
+    cooling: tuple[str, ...] = ()  # kinds of cooling devices
+    power: tuple[str, ...] = ()  # channels of power, current and voltage that the login may read
+    unreadable: tuple[str, ...] = ()  # those that it may not
+    throttled: str = ""  # what the firmware says of throttling; empty where nobody can be asked
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What a device is.
+    """What a device is."""
 
-    Attributes:
-        name: Its name, as its shell has it.
-        machine: What its programs are made for, as `uname -m` would say; see `user_machine`.
-        kernel_machine: What `uname -m` says.
-        kernel: Release of its kernel.
-        system: `uname -s`.
-        model: What it is called; empty where it does not say.
-        libc: Its C library.
-        libc_version: Version of it; of bionic, Android's API level.
-        loaders: Its dynamic loaders.
-        clusters: Its CPUs, the biggest first.
-        cpus: CPUs that a program may use.
-        allowed: Which ones, such as `0-3`.
-        cpu_limit: CPUs that its control group gives time of; None without a limit.
-        memory_kib: Main memory.
-        swap_kib: Swap.
-        memory_limit_kib: What its control group gives of it; None without a limit.
-        place: The folder of the store.
-        lacks: Programs that the store needs and the device does not have.
-        login: Who logged in.
-        groups: The login's groups.
-        accelerators: What computes beside the CPUs.
-        governors: Of how many CPUs each governor rules the clock.
-        governor_writable: Whether the login may change them.
-        sensors: What it can be watched by.
-        emulation: Signs that its times mean nothing.
-        unsure: Whether a virtual machine whose times are real ones would show these signs, too.
-        virtual: Whether it is a virtual machine that runs on such a CPU.
-        shell: What runs scripts there.
-        sftp: Whether it has an SFTP server that is a program of its own.
-        server: The banner of its SSH server.
-        seconds: How long the answer took.
-        round_trip_ms: Time of a command that does nothing.
-        upload_mib_s: How fast it takes data.
-    """
-
-    name: str
-    machine: str
-    kernel_machine: str
-    kernel: str
-    system: str
-    model: str
-    libc: Libc
-    libc_version: str
-    loaders: tuple[str, ...]
-    clusters: tuple[Cluster, ...]
-    cpus: int
-    allowed: str
-    cpu_limit: float | None
-    memory_kib: int
-    swap_kib: int
-    memory_limit_kib: int | None
-    place: Place
-    lacks: tuple[str, ...]
-    login: str
-    groups: tuple[str, ...]
-    accelerators: tuple[Seen, ...]
-    governors: Mapping[str, int]
-    governor_writable: bool
-    sensors: Sensors
-    emulation: tuple[str, ...]
-    unsure: bool
-    virtual: bool
-    shell: str
-    sftp: bool
-    server: str = ""
-    seconds: float = 0.0
-    round_trip_ms: float | None = None
-    upload_mib_s: float | None = None
+    name: str  # its name, as its shell has it
+    machine: str  # what its programs are made for, as `uname -m` would say; see `user_machine`
+    kernel_machine: str  # what `uname -m` says
+    kernel: str  # release of its kernel
+    system: str  # `uname -s`
+    model: str  # what it is called; empty where it does not say
+    libc: Libc  # its C library
+    libc_version: str  # version of it; of bionic, Android's API level
+    loaders: tuple[str, ...]  # its dynamic loaders
+    clusters: tuple[Cluster, ...]  # its CPUs, the biggest first
+    cpus: int  # CPUs that a program may use
+    allowed: str  # which ones, such as `0-3`
+    cpu_limit: float | None  # CPUs that its control group gives time of; None without a limit
+    memory_kib: int  # main memory
+    swap_kib: int  # swap
+    memory_limit_kib: int | None  # what its control group gives of it; None without a limit
+    place: Place  # the folder of the store
+    lacks: tuple[str, ...]  # programs that the store needs and the device does not have
+    login: str  # who logged in
+    groups: tuple[str, ...]  # the login's groups
+    accelerators: tuple[Seen, ...]  # what computes beside the CPUs
+    governors: Mapping[str, int]  # of how many CPUs each governor rules the clock
+    governor_writable: bool  # whether the login may change them
+    sensors: Sensors  # what it can be watched by
+    emulation: tuple[str, ...]  # signs that its times mean nothing
+    unsure: bool  # whether a virtual machine whose times are real ones would show these signs, too
+    virtual: bool  # whether it is a virtual machine that runs on such a CPU
+    shell: str  # what runs scripts there
+    sftp: bool  # whether it has an SFTP server that is a program of its own
+    server: str = ""  # the banner of its SSH server
+    seconds: float = 0.0  # how long the answer took
+    round_trip_ms: float | None = None  # time of a command that does nothing
+    upload_mib_s: float | None = None  # how fast it takes data
     flags: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property

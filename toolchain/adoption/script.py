@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from toolchain.adoption.known import Accelerator
 from toolchain.device import scripts
 
+# the beginning of the name of the folder in which it tries what a store needs; it is removed again
 PROBE_FOLDER = ".edge-toolchain-probe"
-"""The beginning of the name of the folder in which it tries what a store needs; it is removed again."""
 
 _BEGIN = """
 umask 077; LC_ALL=C; export LC_ALL

@@ -20,19 +20,12 @@ from toolchain.shell import Shell
 
 @dataclass(frozen=True)
 class Selection:
-    """A board type that was chosen by a probe.
+    """A board type that was chosen by a probe."""
 
-    Attributes:
-        board: The board type; it may have no file.
-        reason: Why it is the one, in words.
-        is_new: Whether it has no file, and exists for this command alone.
-        emulated: Whether the device shows signs of an emulator.
-    """
-
-    board: Board
-    reason: str
-    is_new: bool
-    emulated: bool
+    board: Board  # the board type; it may have no file
+    reason: str  # why it is the one, in words
+    is_new: bool  # whether it has no file, and exists for this command alone
+    emulated: bool  # whether the device shows signs of an emulator
 
     def sentence(self, address: str) -> str:
         """Say in one line which board type was chosen, and why."""

@@ -78,17 +78,11 @@ def _unpacker(head: bytes) -> str:
 
 @dataclass(frozen=True)
 class Archive:
-    """The blobs of an opened archive.
+    """The blobs of an opened archive."""
 
-    Attributes:
-        name: What errors call it.
-        stream: The file.
-        places: Where each member begins, and its bytes, by name.
-    """
-
-    name: str
-    stream: IO[bytes]
-    places: Mapping[str, tuple[int, int]]
+    name: str  # what errors call it
+    stream: IO[bytes]  # the file
+    places: Mapping[str, tuple[int, int]]  # where each member begins, and its bytes, by name
 
     def index(self) -> bytes:
         """Return the list of its manifests."""

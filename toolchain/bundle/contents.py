@@ -50,14 +50,10 @@ _LARGEST_COMPANION = 8 << 30  # a reference of many samples is large; and the di
 
 @dataclass(frozen=True)
 class Contents:
-    """A bundle and what accompanies it.
+    """A bundle and what accompanies it."""
 
-    Attributes:
-        blobs: Everything that the manifests name, and they themselves, by SHA-256.
-        manifests: The manifests' descriptors as documents, the bundle's first, which the others refer to.
-    """
-
-    blobs: Mapping[str, bytes | Path]
+    blobs: Mapping[str, bytes | Path]  # everything that the manifests name, and they themselves, by SHA-256
+    # the manifests' descriptors as documents, the bundle's first, which the others refer to
     manifests: tuple[dict[str, Any], ...]
 
 

@@ -23,14 +23,10 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class Sample:
-    """One of the inputs, and what its outputs are held against.
+    """One of the inputs, and what its outputs are held against."""
 
-    Attributes:
-        sha256: Digest of the inputs, as `tensors.encode` writes them.
-        tolerance: Limits for the outputs' relative difference; None for the dtype's own.
-    """
-
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # digest of the inputs, as `tensors.encode` writes them
+    # limits for the outputs' relative difference; None for the dtype's own
     tolerance: Annotated[float, Field(gt=0, le=LARGEST_TOLERANCE)] | Mapping[str, Limit] | None = None
 
 
@@ -42,19 +38,12 @@ class _Note:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Reference outputs for random inputs.
+    """Reference outputs for random inputs."""
 
-    Attributes:
-        seed: Seed of the first inputs; each one's is one more than that of the one before.
-        samples: What is known of each of the inputs.
-        outputs: For each of them the outputs by name.
-        rankings: For each of them which outputs have rows in an order of scores.
-    """
-
-    seed: int
-    samples: tuple[Sample, ...]
-    outputs: tuple[Tensors, ...]
-    rankings: tuple[tuple[Ranking, ...], ...] = ()
+    seed: int  # seed of the first inputs; each one's is one more than that of the one before
+    samples: tuple[Sample, ...]  # what is known of each of the inputs
+    outputs: tuple[Tensors, ...]  # for each of them the outputs by name
+    rankings: tuple[tuple[Ranking, ...], ...] = ()  # for each of them which outputs have rows in an order of scores
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Return the outputs as a file holds them: `sample.<number>.<name>`."""

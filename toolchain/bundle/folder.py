@@ -30,17 +30,11 @@ _FEW_NAMES = 5
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle in a folder, whose files are what its manifest says.
+    """A bundle in a folder, whose files are what its manifest says."""
 
-    Attributes:
-        folder: Where its files are.
-        manifest: Its manifest.
-        digest: SHA-256 of its OCI manifest, which names it everywhere: in reports, packages and on devices.
-    """
-
-    folder: Path
-    manifest: Manifest
-    digest: str
+    folder: Path  # where its files are
+    manifest: Manifest  # its manifest
+    digest: str  # SHA-256 of its OCI manifest, which names it everywhere: in reports, packages and on devices
 
     @property
     def reference(self) -> Path | None:

@@ -19,10 +19,8 @@ from toolchain.inventory import Build, Component
 if TYPE_CHECKING:
     from toolchain.bundle.folder import Bundle
 
-NAMES = frozenset({BILL, PROVENANCE})
-"""The names of their files."""
-AT_MOST = 4 << 20
-"""The most bytes that one has."""
+NAMES = frozenset({BILL, PROVENANCE})  # the names of their files
+AT_MOST = 4 << 20  # the most bytes that one has
 # What a library asks for when it runs; the others took part in making it.
 _RUNS_WITH = frozenset({"apache-tvm", "apache-tvm-ffi"})
 _SHA256 = "sha256:"

@@ -22,25 +22,16 @@ _ATTRIBUTES = ("layer", "exact", "choice", "operations")
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of a graph.
+    """One kernel of a graph."""
 
-    Attributes:
-        name: Its function's name, which a library and a device know it by.
-        buffers: Type and shape of each argument in order, the result last.
-        layer: What a template computes with it, as JSON; empty where there is none.
-        exact: The same with the buffers of its network; empty where a backend tells no difference.
-        choice: How a template wrote it, as JSON; empty where none is told.
-        operations: Arithmetic operations of one call, as the compiler counted them; 0 where it did not.
-        nodes: For each call of it in a run, in order, the nodes of the model's file that the call computes, the one
-            with most of the work first; empty in bundles of older toolchains.
-    """
-
-    name: str
-    buffers: tuple[tuple[str, tuple[int, ...]], ...]
-    layer: str = ""
-    exact: str = ""
-    choice: str = ""
-    operations: int = 0
+    name: str  # its function's name, which a library and a device know it by
+    buffers: tuple[tuple[str, tuple[int, ...]], ...]  # type and shape of each argument in order, the result last
+    layer: str = ""  # what a template computes with it, as JSON; empty where there is none
+    exact: str = ""  # the same with the buffers of its network; empty where a backend tells no difference
+    choice: str = ""  # how a template wrote it, as JSON; empty where none is told
+    operations: int = 0  # arithmetic operations of one call, as the compiler counted them; 0 where it did not
+    # for each call of it in a run, in order, the nodes of the model's file that the call computes, the one with most of
+    # the work first; empty in bundles of older toolchains
     nodes: tuple[tuple[str, ...], ...] = ()
 
     @property

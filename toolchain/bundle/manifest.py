@@ -27,25 +27,23 @@ BILL = "bill.cdx.json"  # what is in the bundle and what it was made with, as Cy
 PROVENANCE = "provenance.intoto.json"  # how it was made, as an in-toto statement
 STATEMENT = "release.json"  # what is signed of the bundle: see the room `signing`
 SIGNATURES = "release.json.sig"  # of OpenSSH, one after the other
+# bytes that a manifest may have, of a bundle or of OCI: that of a network with a thousand params has a tenth of it
 LARGEST_MANIFEST = 1 << 20
-"""Bytes that a manifest may have, of a bundle or of OCI: that of a network with a thousand params has a tenth of it."""
-LARGEST_GRAPH = 256 << 20
-"""Bytes of a graph that are read, as text or as JSON."""
-LARGEST_STATEMENT = 1 << 20
-"""Bytes that a statement, or signatures, may have: as on a device."""
+LARGEST_GRAPH = 256 << 20  # bytes of a graph that are read, as text or as JSON
+LARGEST_STATEMENT = 1 << 20  # bytes that a statement, or signatures, may have: as on a device
 
+# what travels to a device, and no manifest may list anything else: least of all itself
 FILES = (LIBRARY, GRAPH, GRAPH_TEXT, PARAMS)
-"""What travels to a device, and no manifest may list anything else: least of all itself."""
 
+# 1: the manifest was no layer of the package, so that no other client than ours pulled a whole bundle. 2: it did not
+# name the reference, so that anybody could put another one beside a bundle.
 _SCHEMA = 3
-"""1: the manifest was no layer of the package, so that no other client than ours pulled a whole bundle.
-2: it did not name the reference, so that anybody could put another one beside a bundle."""
 _LARGEST_FILE = (8 << 30) - 1  # of what a plain tar file can say the size
 _LARGEST_TENSOR = 1 << 32
 _MOST_AXES = 32
 _LARGEST_COUNT = 2**53 - 1  # exact in every reader of JSON
+# bytes that a tensor without a name takes in the header of a safetensors file
 _SMALLEST_ENTRY = len('"":{"dtype":"I8","shape":[],"data_offsets":[0,0]}')
-"""Bytes that a tensor without a name takes in the header of a safetensors file."""
 _FEW = 10
 _SHOWN = 200
 
@@ -75,44 +73,28 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning records had to do with a bundle.
+    """What tuning records had to do with a bundle."""
 
-    Attributes:
-        sha256: SHA-256 of the records that were applied, which are in the bundle's folder; empty if there are none.
-        tasks: How many kernels the model has; 0 where none is tuned.
-        tuned: For how many of them a record was applied.
-        shipped: For how many more a record that comes with the toolchain was.
-        modelled: What a model computed the applied records' times for, and by what; empty where they were measured.
-    """
-
+    # SHA-256 of the records that were applied, which are in the bundle's folder; empty if there are none
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    tasks: _Count = 0
-    tuned: _Count = 0
-    shipped: _Count = 0
+    tasks: _Count = 0  # how many kernels the model has; 0 where none is tuned
+    tuned: _Count = 0  # for how many of them a record was applied
+    shipped: _Count = 0  # for how many more a record that comes with the toolchain was
+    # what a model computed the applied records' times for, and by what; empty where they were measured
     modelled: str = ""
 
 
 @dataclass(frozen=True)
 class Modelled:
-    """What a model of an accelerator says of its part of one run. Nothing of it was measured.
+    """What a model of an accelerator says of its part of one run. Nothing of it was measured."""
 
-    Attributes:
-        model: Name of the model.
-        clock_mhz: Clock of the accelerator.
-        kernels: Calls of its kernels.
-        cycles: Clock cycles of all of them.
-        macs: Multiply-adds that count.
-        macs_per_cycle: The most that the accelerator does in a cycle.
-        calibration: What the model was calibrated on; empty where nothing was.
-    """
-
-    model: str
-    clock_mhz: Annotated[float, Field(gt=0)]
-    kernels: _Positive
-    cycles: _Positive
-    macs: _Count
-    macs_per_cycle: _Positive
-    calibration: str = ""
+    model: str  # name of the model
+    clock_mhz: Annotated[float, Field(gt=0)]  # clock of the accelerator
+    kernels: _Positive  # calls of its kernels
+    cycles: _Positive  # clock cycles of all of them
+    macs: _Count  # multiply-adds that count
+    macs_per_cycle: _Positive  # the most that the accelerator does in a cycle
+    calibration: str = ""  # what the model was calibrated on; empty where nothing was
 
     @property
     def milliseconds(self) -> float:
@@ -132,19 +114,13 @@ class Modelled:
 
 @dataclass(frozen=True)
 class HalfOutput:
-    """How far an output in half precision is from the reference.
+    """How far an output in half precision is from the reference."""
 
-    Attributes:
-        name: Of the output.
-        max_rel: The largest difference, relative to the largest magnitude of the reference; None if it is not finite.
-        limit: What a deploy accepts.
-        ok: Whether it is within that.
-    """
-
-    name: str
+    name: str  # of the output
+    # the largest difference, relative to the largest magnitude of the reference; None if it is not finite
     max_rel: Annotated[float, Field(ge=0)] | None
-    limit: Annotated[float, Field(ge=0)]
-    ok: bool
+    limit: Annotated[float, Field(ge=0)]  # what a deploy accepts
+    ok: bool  # whether it is within that
 
     def __str__(self) -> str:
         off = "not finite" if self.max_rel is None else f"{self.max_rel:.1e} of the largest value off"
@@ -153,19 +129,12 @@ class HalfOutput:
 
 @dataclass(frozen=True)
 class InHalf:
-    """How far a network in half precision is from its reference, as the machine that built it computed. No device did.
+    """How far a network in half precision is from its reference, as the build machine computed; no device did."""
 
-    Attributes:
-        reference: What computed the reference.
-        inputs: What both were run with, for people.
-        outputs: What was found of each output; none if nothing is known.
-        obstacle: Why nothing is; empty if it is.
-    """
-
-    reference: str
-    inputs: str
-    outputs: Annotated[tuple[HalfOutput, ...], FIRST_FAULT]
-    obstacle: str = ""
+    reference: str  # what computed the reference
+    inputs: str  # what both were run with, for people
+    outputs: Annotated[tuple[HalfOutput, ...], FIRST_FAULT]  # what was found of each output; none if nothing is known
+    obstacle: str = ""  # why nothing is; empty if it is
 
     @property
     def ok(self) -> bool:
@@ -182,22 +151,14 @@ class InHalf:
 
 @dataclass(frozen=True)
 class InInt8:
-    """How near a network that was made int8 for its board is to the user's own, as the machine that built it computed.
+    """How near a network that was made int8 for its board is to the user's own, as the build machine computed."""
 
-    Attributes:
-        against: What its results were compared with.
-        method: How its activations got their scales: `file` for the ranges of the user's own file.
-        samples: How many inputs that is based on.
-        random: How many of them are random numbers.
-        snr_db: Signal over noise of the results; None where they are equal.
-        top1_agreement: Share of inputs for which both put the same class first; None where the results are no classes.
-    """
-
-    against: str
-    method: str
-    samples: _Positive
-    random: _Count
-    snr_db: float | None = None
+    against: str  # what its results were compared with
+    method: str  # how its activations got their scales: `file` for the ranges of the user's own file
+    samples: _Positive  # how many inputs that is based on
+    random: _Count  # how many of them are random numbers
+    snr_db: float | None = None  # signal over noise of the results; None where they are equal
+    # share of inputs for which both put the same class first; None where the results are no classes
     top1_agreement: Annotated[float, Field(ge=0, le=1)] | None = None
 
     def lines(self) -> list[str]:
@@ -210,58 +171,34 @@ class InInt8:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything that someone has to know about a bundle before running it, and to make it again.
+    """Everything that someone has to know about a bundle before running it, and to make it again."""
 
-    Attributes:
-        schema: Version of this document.
-        name: Model name.
-        board: Board type it was built for.
-        machine: What `uname -m` must say on the device.
-        triple: GNU triple of the library.
-        target: TVM code-generation target.
-        glibc: Lowest glibc version that the library loads on; empty if it needs none.
-        cpu_features: Flags that the device's /proc/cpuinfo must show.
-        entry: Function of the library that runs the model: inputs first, then the params in `params_order`.
-        library: File name of the Relax VM library.
-        params: File name of the params, in safetensors format.
-        params_order: Names of the params in the order of the entry's arguments.
-        inputs: Input signature in the order of the entry's arguments.
-        outputs: Output signature.
-        versions: Versions of `toolchain`, `tvm` and `tvm_ffi`, and of what prepared the model: `onnx`, `onnxruntime`.
-        compiler: What compiled and linked the library.
-        model: Origin and digest of the model file.
-        command: The command that makes this bundle again.
-        files: Digest and size of each of the bundle's files.
-        reference: Digest and size of the reference; None if it was built without one.
-        records: The tuning records that were applied.
-        modelled: What a model of the board's accelerator says; None where there is none.
-        half: How far half precision is from the reference; None where the board computes in single.
-        int8: How near a network that was made int8 for the board is to the user's own; None where it was not.
-    """
-
-    schema: Literal[3]
-    name: _Name
-    board: _Word
-    machine: _Word
-    triple: _Word
-    target: Mapping[str, Any]
+    schema: Literal[3]  # version of this document
+    name: _Name  # model name
+    board: _Word  # board type it was built for
+    machine: _Word  # what `uname -m` must say on the device
+    triple: _Word  # GNU triple of the library
+    target: Mapping[str, Any]  # TVM code-generation target
+    # lowest glibc version that the library loads on; empty if it needs none
     glibc: Annotated[str, Field(pattern=r"^([0-9]{1,4}(\.[0-9]{1,4})*)?$")]
-    cpu_features: Annotated[tuple[_Word, ...], FIRST_FAULT]
-    entry: str
-    library: Literal["model.so"]
-    params: Literal["params.safetensors"]
-    params_order: Annotated[tuple[str, ...], FIRST_FAULT]
-    inputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]
-    outputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]
+    cpu_features: Annotated[tuple[_Word, ...], FIRST_FAULT]  # flags that the device's /proc/cpuinfo must show
+    entry: str  # function of the library that runs the model: inputs first, then the params in `params_order`
+    library: Literal["model.so"]  # file name of the Relax VM library
+    params: Literal["params.safetensors"]  # file name of the params, in safetensors format
+    params_order: Annotated[tuple[str, ...], FIRST_FAULT]  # names of the params in the order of the entry's arguments
+    inputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]  # input signature in the order of the entry's arguments
+    outputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]  # output signature
+    # versions of `toolchain`, `tvm` and `tvm_ffi`, and of what prepared the model: `onnx`, `onnxruntime`
     versions: _Texts
-    compiler: _Texts
-    model: _Texts
-    command: str
-    files: Annotated[Mapping[str, FileRecord], FEW_KEYS]
-    reference: FileRecord | None = None
-    records: Tuned | None = None
-    modelled: Modelled | None = None
-    half: InHalf | None = None
+    compiler: _Texts  # what compiled and linked the library
+    model: _Texts  # origin and digest of the model file
+    command: str  # the command that makes this bundle again
+    files: Annotated[Mapping[str, FileRecord], FEW_KEYS]  # digest and size of each of the bundle's files
+    reference: FileRecord | None = None  # digest and size of the reference; None if it was built without one
+    records: Tuned | None = None  # the tuning records that were applied
+    modelled: Modelled | None = None  # what a model of the board's accelerator says; None where there is none
+    half: InHalf | None = None  # how far half precision is from the reference; None where the board computes in single
+    # how near a network that was made int8 for the board is to the user's own; None where it was not
     int8: InInt8 | None = None
 
     def encoded(self) -> bytes:

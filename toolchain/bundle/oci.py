@@ -28,8 +28,7 @@ from toolchain.documents import FEW_KEYS, FIRST_FAULT, words
 from toolchain.errors import VerificationError
 from toolchain.inventory import BILL_TYPE, STATEMENT_TYPE
 
-VENDOR = "application/vnd.edge-toolchain"
-"""What the types begin with that nobody else has."""
+VENDOR = "application/vnd.edge-toolchain"  # what the types begin with that nobody else has
 ARTIFACT = f"{VENDOR}.bundle.v1"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 TITLE = "org.opencontainers.image.title"
@@ -49,8 +48,7 @@ _RECORDS_ARTIFACT = f"{VENDOR}.records.v1"
 _STATEMENT_ARTIFACT = f"{VENDOR}.statement.v1"
 _SIGNATURES_ARTIFACT = f"{VENDOR}.signatures.v1"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
-EMPTY = b"{}"
-"""The config of an artifact, which has none."""
+EMPTY = b"{}"  # the config of an artifact, which has none
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 REF_NAME = "org.opencontainers.image.ref.name"
 # What travels in a package beside the bundle: the name of each artifact's only file, and its media type.
@@ -70,21 +68,14 @@ _Form = TypeVar("_Form")
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What names a blob.
+    """What names a blob."""
 
-    Attributes:
-        digest: `sha256:` and 64 hexadecimal digits.
-        size: Its bytes.
-        media: Its media type.
-        artifact: Of a manifest, the type of what it describes; empty if it does not say.
-        annotations: What else is said of it.
-    """
-
-    digest: _Digest
-    size: Annotated[int, Field(ge=0, le=1 << 40)]
-    media: Annotated[str, Field(validation_alias="mediaType")]
+    digest: _Digest  # `sha256:` and 64 hexadecimal digits
+    size: Annotated[int, Field(ge=0, le=1 << 40)]  # its bytes
+    media: Annotated[str, Field(validation_alias="mediaType")]  # its media type
+    # of a manifest, the type of what it describes; empty if it does not say
     artifact: Annotated[str, Field(validation_alias="artifactType")] = ""
-    annotations: Annotated[Mapping[str, str], FEW_KEYS] = field(default_factory=dict)
+    annotations: Annotated[Mapping[str, str], FEW_KEYS] = field(default_factory=dict)  # what else is said of it
 
     @property
     def sha256(self) -> str:

@@ -32,8 +32,8 @@ class _Entry:
 
 
 _READER = TypeAdapter(Annotated[tuple[_Entry, ...], FIRST_FAULT])
+# rankings, each with the number of its sample; None for the inputs of the bundle
 Owned = Sequence[tuple[int | None, Ranking]]
-"""Rankings, each with the number of its sample; None for the inputs of the bundle."""
 
 
 def stored(owned: Owned) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

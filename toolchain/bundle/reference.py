@@ -29,24 +29,16 @@ _KINDS = ("input", "output", drawn.KIND, ranked.KIND)
 
 @dataclass(frozen=True)
 class Reference:
-    """What a bundle's outputs are compared with.
+    """What a bundle's outputs are compared with."""
 
-    Attributes:
-        runtime: What computed them, with its version.
-        inputs: Inputs by name.
-        outputs: The outputs for them, by name.
-        tolerance: Limits for the relative difference, where the dtypes' own are not the right ones.
-        drawn: The outputs for many random inputs, too, where they were asked for.
-        rankings: Which outputs have rows in an order of scores.
-        int8: How near what computed them is to the user's model, where that was made int8; the manifest keeps it.
-    """
-
-    runtime: str
-    inputs: Tensors
-    outputs: Tensors
+    runtime: str  # what computed them, with its version
+    inputs: Tensors  # inputs by name
+    outputs: Tensors  # the outputs for them, by name
+    # limits for the relative difference, where the dtypes' own are not the right ones
     tolerance: Tolerance | None = None
-    drawn: Drawn | None = None
-    rankings: tuple[Ranking, ...] = ()
+    drawn: Drawn | None = None  # the outputs for many random inputs, too, where they were asked for
+    rankings: tuple[Ranking, ...] = ()  # which outputs have rows in an order of scores
+    # how near what computed them is to the user's model, where that was made int8; the manifest keeps it
     int8: InInt8 | None = None
 
     def save(self, folder: Path) -> None:

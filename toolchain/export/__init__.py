@@ -8,8 +8,7 @@ from toolchain.export import mender, offline, rauc
 from toolchain.export.offline import Written
 from toolchain.export.update import Update, prepared
 
-FORMATS = ("offline", "mender", "rauc")
-"""What an update is written as."""
+FORMATS = ("offline", "mender", "rauc")  # what an update is written as
 
 __all__ = ["FORMATS", "Update", "Written", "check_target", "prepared", "write"]
 

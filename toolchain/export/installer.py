@@ -15,10 +15,9 @@ from toolchain.device.shipment import SPARE_KIB
 from toolchain.export.update import Update
 from toolchain.native.programs import RUNNER
 
-BLOCK = 512
-"""Contents begin at a multiple of so many bytes of a file, as in any tar archive."""
+BLOCK = 512  # contents begin at a multiple of so many bytes of a file, as in any tar archive
+# how every installer begins
 MARK = b"#!/bin/sh\n{ # An update for a device: see `sh FILE --help`.\n"
-"""How every installer begins."""
 
 _MAIN = (Path(__file__).parent / "install.sh").read_text(encoding="utf-8")
 _TOKEN = "@token@"  # noqa: S105 - a place in a command line, and a word that shlex leaves as it is

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-Contents = Mapping[str, bytes | Path]
-"""Members by name, in the archive's order: their bytes, or the file that has them."""
+Contents = Mapping[str, bytes | Path]  # members by name, in the archive's order: their bytes, or the file that has them
 
 
 def append(stream: IO[bytes], contents: Contents) -> None:

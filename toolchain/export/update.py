@@ -24,22 +24,15 @@ _EXPECTED = "expected.safetensors"
 
 @dataclass(frozen=True)
 class Update:
-    """What an update holds.
+    """What an update holds."""
 
-    Attributes:
-        bundle: The bundle that becomes the device's current release.
-        board: The board type it was built for, which says where the store is and what stays in it.
-        program: The runner.
-        shipment: The blobs, and the folders that are made of them; the same as those of a deploy.
-        expected: Path and digest of what the outputs of the trial run are compared with; None without a reference.
-        application: What runs releases on the devices that the update is for; None if an update only switches.
-    """
-
-    bundle: Bundle
-    board: Board
-    program: Program
-    shipment: Shipment
+    bundle: Bundle  # the bundle that becomes the device's current release
+    board: Board  # the board type it was built for, which says where the store is and what stays in it
+    program: Program  # the runner
+    shipment: Shipment  # the blobs, and the folders that are made of them; the same as those of a deploy
+    # path and digest of what the outputs of the trial run are compared with; None without a reference
     expected: tuple[Path, str] | None
+    # what runs releases on the devices that the update is for; None if an update only switches
     application: Application | None = None
 
     @property

@@ -13,8 +13,7 @@ from toolchain.inventory.component import Component
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component as Written
 
-BILL_TYPE = "application/vnd.cyclonedx+json"
-"""The media type of a bill."""
+BILL_TYPE = "application/vnd.cyclonedx+json"  # the media type of a bill
 
 _NAMES = uuid.uuid5(uuid.NAMESPACE_URL, BILL_TYPE)
 

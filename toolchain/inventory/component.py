@@ -8,27 +8,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Component:
-    """One part.
+    """One part."""
 
-    Attributes:
-        kind: What it is, as CycloneDX says it: `library`, `application`, `file`, `container`, `machine-learning-model`.
-        name: Its name.
-        version: Its version; empty if it has none.
-        purl: Its package URL; empty if it is no package.
-        sha256: Its digest, as 64 hexadecimal digits; empty where there is none of the whole.
-        required: Whether it is in the whole, or needed to run it, and not only used to make it.
-        needs: The references of what it needs itself.
-        notes: What else is said of it.
-    """
-
+    # what it is, as CycloneDX says it: `library`, `application`, `file`, `container`, `machine-learning-model`
     kind: str
-    name: str
-    version: str = ""
-    purl: str = ""
-    sha256: str = ""
-    required: bool = True
-    needs: tuple[str, ...] = ()
-    notes: Mapping[str, str] = field(default_factory=dict)
+    name: str  # its name
+    version: str = ""  # its version; empty if it has none
+    purl: str = ""  # its package URL; empty if it is no package
+    sha256: str = ""  # its digest, as 64 hexadecimal digits; empty where there is none of the whole
+    required: bool = True  # whether it is in the whole, or needed to run it, and not only used to make it
+    needs: tuple[str, ...] = ()  # the references of what it needs itself
+    notes: Mapping[str, str] = field(default_factory=dict)  # what else is said of it
 
     @property
     def reference(self) -> str:

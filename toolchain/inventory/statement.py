@@ -10,8 +10,7 @@ from toolchain import __version__, files
 from toolchain.inventory.component import Component
 from toolchain.inventory.python import TOOLCHAIN
 
-STATEMENT_TYPE = "application/vnd.in-toto+json"
-"""The media type of a statement."""
+STATEMENT_TYPE = "application/vnd.in-toto+json"  # the media type of a statement
 
 _STATEMENT = "https://in-toto.io/Statement/v1"
 _PREDICATE = "https://slsa.dev/provenance/v1"
@@ -19,19 +18,12 @@ _PREDICATE = "https://slsa.dev/provenance/v1"
 
 @dataclass(frozen=True)
 class Build:
-    """How something was made.
+    """How something was made."""
 
-    Attributes:
-        kind: What kind of thing was made: `bundle`, `image`.
-        asked: What was asked for, from outside; with it and the materials it can be made again.
-        chosen: What the toolchain chose itself.
-        materials: What went into it; of those, what has a package URL or a digest is named.
-    """
-
-    kind: str
-    asked: Mapping[str, Any]
-    chosen: Mapping[str, Any]
-    materials: Iterable[Component]
+    kind: str  # what kind of thing was made: `bundle`, `image`
+    asked: Mapping[str, Any]  # what was asked for, from outside; with it and the materials it can be made again
+    chosen: Mapping[str, Any]  # what the toolchain chose itself
+    materials: Iterable[Component]  # what went into it; of those, what has a package URL or a digest is named
 
 
 def statement(subjects: Mapping[str, str], build: Build) -> bytes:

@@ -15,42 +15,25 @@ _NAMES, _SAID = 264, 200  # most room for names on the left, and for what is sai
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar.
+    """A bar."""
 
-    Attributes:
-        name: What it stands for; a long one is cut in the picture, and whole where somebody points at it.
-        value: Its length; below zero it goes to the left.
-        said: What is written beside it; the value if that is empty.
-        label: What is said of it where somebody points at it, beside its name.
-        low: Where its interval begins; None if it has none.
-        high: Where its interval ends; None if it has none.
-        kind: Its place among `Bars.kinds`.
-    """
-
-    name: str
-    value: float
-    said: str = ""
-    label: str = ""
-    low: float | None = None
-    high: float | None = None
-    kind: int = 0
+    name: str  # what it stands for; a long one is cut in the picture, and whole where somebody points at it
+    value: float  # its length; below zero it goes to the left
+    said: str = ""  # what is written beside it; the value if that is empty
+    label: str = ""  # what is said of it where somebody points at it, beside its name
+    low: float | None = None  # where its interval begins; None if it has none
+    high: float | None = None  # where its interval ends; None if it has none
+    kind: int = 0  # its place among `Bars.kinds`
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars below each other, in the order that they are given in.
+    """Bars below each other, in the order that they are given in."""
 
-    Attributes:
-        caption: Its title.
-        across: What the lengths are, with the unit.
-        bars: The bars.
-        kinds: Names of the kinds that the bars are of; each has its colour.
-    """
-
-    caption: str
-    across: str
-    bars: Sequence[Bar]
-    kinds: Sequence[str] = ()
+    caption: str  # its title
+    across: str  # what the lengths are, with the unit
+    bars: Sequence[Bar]  # the bars
+    kinds: Sequence[str] = ()  # names of the kinds that the bars are of; each has its colour
 
     def html(self) -> str:
         """Write it as HTML."""

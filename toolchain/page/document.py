@@ -9,23 +9,17 @@ from toolchain.page.parts import Part, Tone, escaped
 from toolchain.page.style import STYLE
 
 _GENERATOR = '<meta name="generator" content="toolchain '
-HEAD = 1024
-"""In so many bytes of a page its generator is named."""
+HEAD = 1024  # in so many bytes of a page its generator is named
 # Nothing is fetched, nothing runs, and no form goes anywhere, whatever a name on the page tries.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A stamp under the title, such as `emulated`.
+    """A stamp under the title, such as `emulated`."""
 
-    Attributes:
-        text: A word or two.
-        tone: What it is to its reader.
-    """
-
-    text: str
-    tone: Tone = "doubt"
+    text: str  # a word or two
+    tone: Tone = "doubt"  # what it is to its reader
 
 
 EMULATED = Mark("emulated")
@@ -35,28 +29,18 @@ INCONCLUSIVE = Mark("inconclusive")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a page says in one sentence, above all else.
+    """What a page says in one sentence, above all else."""
 
-    Attributes:
-        text: The sentence; line ends are kept.
-        tone: What it is to its reader.
-    """
-
-    text: str
-    tone: Tone = "plain"
+    text: str  # the sentence; line ends are kept
+    tone: Tone = "plain"  # what it is to its reader
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page under a title of its own.
+    """A part of a page under a title of its own."""
 
-    Attributes:
-        title: The title.
-        parts: What stands in it; if that is nothing at all, there is no section.
-    """
-
-    title: str
-    parts: Sequence[Part]
+    title: str  # the title
+    parts: Sequence[Part]  # what stands in it; if that is nothing at all, there is no section
 
     def html(self) -> str:
         """Write it as HTML."""
@@ -83,21 +67,13 @@ def _paired(sections: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Page:
-    """A page: the verdict first, then its sections.
+    """A page: the verdict first, then its sections."""
 
-    Attributes:
-        title: Its heading.
-        command: The command that made it, such as `tune`.
-        verdict: What it says in one sentence; None if nothing.
-        sections: Its sections: numbers, plots, conditions and warnings, provenance, in this order.
-        marks: What it is stamped with.
-    """
-
-    title: str
-    command: str
-    verdict: Verdict | None
-    sections: Sequence[Section]
-    marks: Sequence[Mark] = ()
+    title: str  # its heading
+    command: str  # the command that made it, such as `tune`
+    verdict: Verdict | None  # what it says in one sentence; None if nothing
+    sections: Sequence[Section]  # its sections: numbers, plots, conditions and warnings, provenance, in this order
+    marks: Sequence[Mark] = ()  # what it is stamped with
 
     def html(self) -> str:
         """Write the page, in the light or the dark as its reader has it."""

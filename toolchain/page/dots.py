@@ -16,44 +16,26 @@ _LARGE, _SMALL, _MANY = 4.0, 2.5, 100
 
 @dataclass(frozen=True)
 class Dot:
-    """A value.
+    """A value."""
 
-    Attributes:
-        x: Its place in order, such as the number of a round.
-        y: The value.
-        low: Where its interval begins; None if it has none.
-        high: Where its interval ends; None if it has none.
-        label: What is said of it where somebody points at it.
-        kind: Its place among `Dots.kinds`.
-    """
-
-    x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
-    label: str = ""
-    kind: int = 0
+    x: float  # its place in order, such as the number of a round
+    y: float  # the value
+    low: float | None = None  # where its interval begins; None if it has none
+    high: float | None = None  # where its interval ends; None if it has none
+    label: str = ""  # what is said of it where somebody points at it
+    kind: int = 0  # its place among `Dots.kinds`
 
 
 @dataclass(frozen=True)
 class Dots:
-    """Values with intervals, in order. One far beyond all others lies at the edge, as a ring, and is told of below.
+    """Values with intervals, in order. One far beyond all others lies at the edge, as a ring, and is told of below."""
 
-    Attributes:
-        caption: Its title.
-        across: Name of the horizontal axis.
-        up: Name of the vertical axis, with the unit.
-        dots: The values.
-        levels: Limits, as lines across the plot.
-        kinds: Names of the kinds that the values are of, such as rounds of the test and of its confirmation; each has
-            its colour.
-    """
-
-    caption: str
-    across: str
-    up: str
-    dots: Sequence[Dot]
-    levels: Sequence[Level] = ()
+    caption: str  # its title
+    across: str  # name of the horizontal axis
+    up: str  # name of the vertical axis, with the unit
+    dots: Sequence[Dot]  # the values
+    levels: Sequence[Level] = ()  # limits, as lines across the plot
+    # names of the kinds that the values are of, such as rounds of the test and of its confirmation; each has its colour
     kinds: Sequence[str] = ()
 
     def html(self) -> str:

@@ -12,8 +12,7 @@ from toolchain.page.scale import Scale
 from toolchain.tables import printable
 
 WIDTH = 720
-COLOURS = ("one", "two", "three")
-"""Classes of the colours that sets of values have in turn."""
+COLOURS = ("one", "two", "three")  # classes of the colours that sets of values have in turn
 TOP, BOTTOM, RIGHT = 18, 48, 18
 
 _LETTER = 8.0  # width of a letter in the picture, about; some fonts are wide
@@ -24,15 +23,10 @@ _NOTHING = "Nothing to draw: there are no values."
 
 @dataclass(frozen=True)
 class Level:
-    """A line across a plot that its values are held against.
+    """A line across a plot that its values are held against."""
 
-    Attributes:
-        name: What it is called.
-        value: Where it is.
-    """
-
-    name: str
-    value: float
+    name: str  # what it is called
+    value: float  # where it is
 
 
 def colour(place: int) -> str:

@@ -17,30 +17,19 @@ _FEWEST_BINS, _MOST_BINS = 8, 100
 
 @dataclass(frozen=True)
 class Group:
-    """A set of values.
+    """A set of values."""
 
-    Attributes:
-        name: What it is called.
-        values: The values; those that are no finite numbers are left out.
-    """
-
-    name: str
-    values: Sequence[float]
+    name: str  # what it is called
+    values: Sequence[float]  # the values; those that are no finite numbers are left out
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Sets of values, counted by size; those far beyond all others are told of below it.
+    """Sets of values, counted by size; those far beyond all others are told of below it."""
 
-    Attributes:
-        caption: Its title.
-        across: What the values are, with the unit.
-        groups: The sets, each with a row of its own.
-    """
-
-    caption: str
-    across: str
-    groups: Sequence[Group]
+    caption: str  # its title
+    across: str  # what the values are, with the unit
+    groups: Sequence[Group]  # the sets, each with a row of its own
 
     def html(self) -> str:
         """Write it as HTML."""

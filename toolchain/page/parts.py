@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 
 from toolchain.tables import printable
 
+# what a text is to its reader: nothing special, well, wrong, or not to be relied on
 Tone = Literal["plain", "good", "bad", "doubt"]
-"""What a text is to its reader: nothing special, well, wrong, or not to be relied on."""
 
 NOTHING = "-"
 _ROOM = 20  # letters of the longest texts in a column that stand in a line at least
@@ -47,15 +47,10 @@ def escaped(text: str) -> str:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph.
+    """A paragraph."""
 
-    Attributes:
-        text: What it says; line ends are kept.
-        tone: What that is to its reader.
-    """
-
-    text: str
-    tone: Tone = "plain"
+    text: str  # what it says; line ends are kept
+    tone: Tone = "plain"  # what that is to its reader
 
     def html(self) -> str:
         """Write it as HTML; an empty one is nothing."""
@@ -64,15 +59,10 @@ class Text:
 
 @dataclass(frozen=True)
 class Notes:
-    """A list of remarks, such as warnings; nothing where there are none.
+    """A list of remarks, such as warnings; nothing where there are none."""
 
-    Attributes:
-        texts: The remarks.
-        tone: What they are to their reader.
-    """
-
-    texts: Sequence[str]
-    tone: Tone = "doubt"
+    texts: Sequence[str]  # the remarks
+    tone: Tone = "doubt"  # what they are to their reader
 
     def html(self) -> str:
         """Write it as HTML."""
@@ -82,13 +72,9 @@ class Notes:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and what is said of each; those of which nothing is said are left out.
+    """Names and what is said of each; those of which nothing is said are left out."""
 
-    Attributes:
-        rows: A name and a text each.
-    """
-
-    rows: Sequence[tuple[str, str]]
+    rows: Sequence[tuple[str, str]]  # a name and a text each
 
     def html(self) -> str:
         """Write it as HTML."""
@@ -100,17 +86,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table that is more than its text.
+    """A cell of a table that is more than its text."""
 
-    Attributes:
-        text: What it says.
-        share: From 0 to 1: the length of a bar beside the text; None if there is none.
-        tone: What it is to its reader.
-    """
-
-    text: str
-    share: float | None = None
-    tone: Tone = "plain"
+    text: str  # what it says
+    share: float | None = None  # from 0 to 1: the length of a bar beside the text; None if there is none
+    tone: Tone = "plain"  # what it is to its reader
 
 
 @dataclass(frozen=True)
@@ -118,18 +98,12 @@ class Table:
     """Rows below a head; the first cell of a row is its name.
 
     A narrow screen shows each row as a block, with the names of the columns beside the cells.
-
-    Attributes:
-        head: Names of the columns.
-        rows: The rows, each as long as the head.
-        numbers: Places of the columns that hold numbers.
-        name: What the table shows, for those who do not see it; the section's title says it to the others.
     """
 
-    head: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
-    numbers: Sequence[int] = ()
-    name: str = "table"
+    head: Sequence[str]  # names of the columns
+    rows: Sequence[Sequence[str | Cell]]  # the rows, each as long as the head
+    numbers: Sequence[int] = ()  # places of the columns that hold numbers
+    name: str = "table"  # what the table shows, for those who do not see it; the section's title says it to the others
 
     def html(self) -> str:
         """Write it as HTML."""

@@ -20,21 +20,13 @@ _FEWEST_FENCED = 8
 
 @dataclass(frozen=True)
 class Scale:
-    """Where values between two others lie.
+    """Where values between two others lie."""
 
-    Attributes:
-        low: The smaller value.
-        high: The greater one.
-        start: Where the smaller one lies.
-        end: Where the greater one lies.
-        logarithmic: Whether equal factors are equally far apart; both values are above zero then.
-    """
-
-    low: float
-    high: float
-    start: float
-    end: float
-    logarithmic: bool = False
+    low: float  # the smaller value
+    high: float  # the greater one
+    start: float  # where the smaller one lies
+    end: float  # where the greater one lies
+    logarithmic: bool = False  # whether equal factors are equally far apart; both values are above zero then
 
     def at(self, value: float) -> float:
         """Return where a value lies; one outside lies at the edge."""

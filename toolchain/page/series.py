@@ -9,8 +9,7 @@ from toolchain.page import figure, scale
 from toolchain.page.figure import BOTTOM, TOP, Level
 from toolchain.page.scale import Scale
 
-MOST_POINTS = 5000
-"""Of a longer series, each column of pixels keeps its smallest and its greatest value."""
+MOST_POINTS = 5000  # of a longer series, each column of pixels keeps its smallest and its greatest value
 _HEIGHT = 300
 _ROOM = 8.0
 # Points are wider where there are fewer of them: up to so many, so wide.
@@ -20,16 +19,11 @@ _THIN = 2.2
 
 @dataclass(frozen=True)
 class Run:
-    """A set of values in the order that they were taken in.
+    """A set of values in the order that they were taken in."""
 
-    Attributes:
-        name: What it is called.
-        values: The values; those that are no finite numbers are left out.
-        places: The place of each in the order of all of them, where several sets took turns; from 1 on if empty.
-    """
-
-    name: str
-    values: Sequence[float]
+    name: str  # what it is called
+    values: Sequence[float]  # the values; those that are no finite numbers are left out
+    # the place of each in the order of all of them, where several sets took turns; from 1 on if empty
     places: Sequence[float] = ()
 
     def points(self) -> list[tuple[float, float]]:
@@ -41,21 +35,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Series:
-    """Sets of values, every one in its order; the scale is logarithmic where one value is four times another.
+    """Sets of values, every one in its order; the scale is logarithmic where one value is four times another."""
 
-    Attributes:
-        caption: Its title.
-        across: Name of the horizontal axis.
-        up: Name of the vertical axis, with the unit.
-        runs: The sets.
-        levels: Values to hold them against, such as a median.
-    """
-
-    caption: str
-    across: str
-    up: str
-    runs: Sequence[Run]
-    levels: Sequence[Level] = ()
+    caption: str  # its title
+    across: str  # name of the horizontal axis
+    up: str  # name of the vertical axis, with the unit
+    runs: Sequence[Run]  # the sets
+    levels: Sequence[Level] = ()  # values to hold them against, such as a median
 
     def html(self) -> str:
         """Write it as HTML."""

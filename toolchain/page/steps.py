@@ -14,38 +14,23 @@ _HEIGHT = 320
 
 @dataclass(frozen=True)
 class Step:
-    """A value that holds from a moment on.
+    """A value that holds from a moment on."""
 
-    Attributes:
-        x: The moment.
-        y: The value, above zero.
-        label: What is said of it where somebody points at it.
-    """
-
-    x: float
-    y: float
-    label: str = ""
+    x: float  # the moment
+    y: float  # the value, above zero
+    label: str = ""  # what is said of it where somebody points at it
 
 
 @dataclass(frozen=True)
 class Steps:
-    """A step line over time.
+    """A step line over time."""
 
-    Attributes:
-        caption: Its title.
-        across: Name of the horizontal axis, with the unit.
-        up: Name of the vertical axis, with the unit.
-        steps: The steps in the order of their moments; those that are not above zero are left out.
-        end: Where the horizontal axis ends; it begins at zero.
-        levels: Values to hold the line against, above zero.
-    """
-
-    caption: str
-    across: str
-    up: str
-    steps: Sequence[Step]
-    end: float
-    levels: Sequence[Level] = ()
+    caption: str  # its title
+    across: str  # name of the horizontal axis, with the unit
+    up: str  # name of the vertical axis, with the unit
+    steps: Sequence[Step]  # the steps in the order of their moments; those that are not above zero are left out
+    end: float  # where the horizontal axis ends; it begins at zero
+    levels: Sequence[Level] = ()  # values to hold the line against, above zero
 
     def html(self) -> str:
         """Write it as HTML."""

@@ -20,17 +20,11 @@ class Login:
 
 @dataclass(frozen=True)
 class Access:
-    """How a registry is reached.
+    """How a registry is reached."""
 
-    Attributes:
-        authorities: File of the CA certificates that are trusted; None for those of this system.
-        plain: Whether to speak to it without TLS, wherever it is.
-        login: Whom to log in as; None for what `docker login` or `oras login` has kept.
-    """
-
-    authorities: Path | None = None
-    plain: bool = False
-    login: Login | None = None
+    authorities: Path | None = None  # file of the CA certificates that are trusted; None for those of this system
+    plain: bool = False  # whether to speak to it without TLS, wherever it is
+    login: Login | None = None  # whom to log in as; None for what `docker login` or `oras login` has kept
 
 
 def trusted(authorities: Path | None) -> str | Literal[True]:

@@ -23,19 +23,12 @@ _PORTS = range(1, 65536)
 
 @dataclass(frozen=True)
 class Address:
-    """A place in a registry.
+    """A place in a registry."""
 
-    Attributes:
-        registry: Host and port, as its login is filed under.
-        repository: What stands between host and tag.
-        tag: A name that may move; empty if there is none.
-        digest: `sha256:` and 64 hexadecimal digits, which go before the tag; empty if there are none.
-    """
-
-    registry: str
-    repository: str
-    tag: str = ""
-    digest: str = ""
+    registry: str  # host and port, as its login is filed under
+    repository: str  # what stands between host and tag
+    tag: str = ""  # a name that may move; empty if there is none
+    digest: str = ""  # `sha256:` and 64 hexadecimal digits, which go before the tag; empty if there are none
 
     def __str__(self) -> str:
         tag, digest = self.tag and f":{self.tag}", self.digest and f"@{self.digest}"

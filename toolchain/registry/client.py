@@ -26,8 +26,8 @@ from toolchain.registry.access import Access, Login, trusted
 from toolchain.registry.address import Address
 from toolchain.registry.deadline import Deadline, WatchedAdapter
 
+# what is sent: bytes, or what opens a file anew, since a request may be made twice
 Body = bytes | Callable[[], IO[bytes]]
-"""What is sent: bytes, or what opens a file anew, since a request may be made twice."""
 
 LARGEST_DOCUMENT = 1 << 20  # a bundle's manifest, or a page of referrers, has some kilobytes
 _HOSTS = {"docker.io": "registry-1.docker.io"}

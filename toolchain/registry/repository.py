@@ -36,17 +36,11 @@ _SPARE = 16 << 20
 
 @dataclass(frozen=True)
 class Repository:
-    """Where a package is, or will be.
+    """Where a package is, or will be."""
 
-    Attributes:
-        client: Speaks to the registry.
-        address: The package's.
-        done: Told how many bytes more have gone or come.
-    """
-
-    client: Client
-    address: Address
-    done: Callable[[int], None] = lambda _count: None
+    client: Client  # speaks to the registry
+    address: Address  # the package's
+    done: Callable[[int], None] = lambda _count: None  # told how many bytes more have gone or come
 
     @property
     def name(self) -> str:

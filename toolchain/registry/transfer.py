@@ -15,29 +15,19 @@ from toolchain.progress import MEGABYTES, Step, stage
 from toolchain.registry.access import Access
 from toolchain.registry.address import Address
 
-Tell = Callable[[str], None]
-"""Called with a `Step` as bytes go on."""
+Tell = Callable[[str], None]  # called with a `Step` as bytes go on
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push has done.
+    """What a push has done."""
 
-    Attributes:
-        address: The package's, by its digest.
-        tag: The tag that now names it.
-        blobs_sent: Blobs that the registry lacked, the manifests not counted.
-        blobs_skipped: Blobs that it had.
-        bytes_sent: Bytes of those that it lacked.
-        companions: Manifests that accompany the bundle: its reference and its records.
-    """
-
-    address: Address
-    tag: str
-    blobs_sent: int
-    blobs_skipped: int
-    bytes_sent: int
-    companions: int
+    address: Address  # the package's, by its digest
+    tag: str  # the tag that now names it
+    blobs_sent: int  # blobs that the registry lacked, the manifests not counted
+    blobs_skipped: int  # blobs that it had
+    bytes_sent: int  # bytes of those that it lacked
+    companions: int  # manifests that accompany the bundle: its reference and its records
 
 
 @dataclass

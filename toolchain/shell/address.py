@@ -24,32 +24,22 @@ def _ignore(_line: str) -> None:
 
 @dataclass(frozen=True)
 class SshOptions:
-    """How SSH connections are made; the defaults are those of the `ssh` command.
+    """How SSH connections are made; the defaults are those of the `ssh` command."""
 
-    Attributes:
-        config_file: Configuration to read instead of ~/.ssh/config.
-        known_hosts: Files of trusted host keys, instead of the configured and the system-wide ones.
-        identity: Private key to try first.
-        password: Password to try last.
-        agent: Whether the keys of a running SSH agent are tried.
-        connect_timeout: Seconds for each hop to connect and to exchange keys; None is the configured
-            ConnectTimeout, or 10.
-        stall_timeout: Seconds without progress after which a transfer is given up.
-        keepalive: Seconds of silence after which a sign of life is sent; after three of them without an
-            answer the connection counts as lost. 0 is never.
-        report: Called with a line about what is unusual in a connection, or slow.
-        noted: Logins of which that was reported, for all connections that are made with these options.
-    """
-
-    config_file: Path | None = None
-    known_hosts: tuple[Path, ...] = ()
-    identity: Path | None = None
-    password: str | None = field(default=None, repr=False)
-    agent: bool = True
+    config_file: Path | None = None  # configuration to read instead of ~/.ssh/config
+    known_hosts: tuple[Path, ...] = ()  # files of trusted host keys, instead of the configured and the system-wide ones
+    identity: Path | None = None  # private key to try first
+    password: str | None = field(default=None, repr=False)  # password to try last
+    agent: bool = True  # whether the keys of a running SSH agent are tried
+    # seconds for each hop to connect and to exchange keys; None is the configured ConnectTimeout, or 10
     connect_timeout: float | None = None
-    stall_timeout: float = 60.0
+    stall_timeout: float = 60.0  # seconds without progress after which a transfer is given up
+    # seconds of silence after which a sign of life is sent; after three of them without an answer the connection counts
+    # as lost. 0 is never.
     keepalive: int = 15
+    # called with a line about what is unusual in a connection, or slow
     report: Callable[[str], None] = field(default=_ignore, repr=False, compare=False)
+    # logins of which that was reported, for all connections that are made with these options
     noted: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def before(self, config_file: Path | None) -> SshOptions:

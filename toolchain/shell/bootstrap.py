@@ -18,8 +18,7 @@ from toolchain.errors import DeviceError
 from toolchain.shell.bounds import MOST_SAID, STDERR_KEPT, Limit
 from toolchain.tables import printable
 
-START_S = 10.0
-"""Seconds of silence after which a login that has not started our sh is given up."""
+START_S = 10.0  # seconds of silence after which a login that has not started our sh is given up
 _START_IN_ALL_S = 60.0
 _LOOK_S = 1.0
 _SHOWN_LINES = 5
@@ -44,14 +43,11 @@ class Stream(Protocol):
     def code(self) -> int | None:
         """Its exit code, once it is known."""
 
-    def receive(self, timeout: float) -> tuple[bytes, bytes]:
-        """As `Channel.receive`."""
+    def receive(self, timeout: float) -> tuple[bytes, bytes]: ...
 
-    def send(self, data: bytes, limit: Limit) -> None:
-        """As `Channel.send`."""
+    def send(self, data: bytes, limit: Limit) -> None: ...
 
-    def wait(self, timeout: float) -> bool:
-        """As `Channel.wait`."""
+    def wait(self, timeout: float) -> bool: ...
 
 
 def command_line(token: str) -> str:

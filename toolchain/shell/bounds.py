@@ -8,10 +8,8 @@ from typing import IO, Protocol
 
 from toolchain.errors import DeviceError
 
-MOST_SAID = 1 << 20
-"""Bytes of a script's output, or of one line of a process, unless the caller knows better."""
-STDERR_KEPT = 1 << 14
-"""Bytes of standard error that are remembered, the last ones."""
+MOST_SAID = 1 << 20  # bytes of a script's output, or of one line of a process, unless the caller knows better
+STDERR_KEPT = 1 << 14  # bytes of standard error that are remembered, the last ones
 _LOOK_S = 1.0  # how often we look for progress
 
 

@@ -10,37 +10,25 @@ from typing import Any
 
 import paramiko
 
-SUFFIX = "-cert-v01@openssh.com"
-"""What the type of a certificate ends with."""
+SUFFIX = "-cert-v01@openssh.com"  # what the type of a certificate ends with
 _HOST = 2
+# how many fields the key itself has in a certificate, by its type
 _FIELDS = {"ssh-ed25519": 1, "ssh-rsa": 2, "ecdsa-sha2-nistp256": 2, "ecdsa-sha2-nistp384": 2, "ecdsa-sha2-nistp521": 2}
-"""How many fields the key itself has in a certificate, by its type."""
 _FOREVER = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What an authority says of a key.
+    """What an authority says of a key."""
 
-    Attributes:
-        kind: 1 for a user's key, 2 for a host's.
-        principals: The names that it is for.
-        begin: When it begins to be valid, in seconds since 1970.
-        end: When it is not valid any more.
-        critical: Options that whoever does not know them must refuse.
-        authority: The authority's public key.
-        signed: What the authority has signed.
-        signature: Its signature.
-    """
-
-    kind: int
-    principals: tuple[str, ...]
-    begin: int
-    end: int
-    critical: bytes
-    authority: bytes
-    signed: bytes
-    signature: bytes
+    kind: int  # 1 for a user's key, 2 for a host's
+    principals: tuple[str, ...]  # the names that it is for
+    begin: int  # when it begins to be valid, in seconds since 1970
+    end: int  # when it is not valid any more
+    critical: bytes  # options that whoever does not know them must refuse
+    authority: bytes  # the authority's public key
+    signed: bytes  # what the authority has signed
+    signature: bytes  # its signature
 
     def fault(self, host: str, now: float | None = None) -> str:
         """Say why it does not prove that its key is a host's; empty if it does, as far as its authority is trusted."""

@@ -33,8 +33,8 @@ _KNOWN_HOSTS = {
 }
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _PROXIES = {"proxycommand", "proxyjump"}
+# options whose value is a command with all that follows, `#` among it
 _WHOLE_LINE = {"proxycommand", "localcommand", "remotecommand", "knownhostscommand"}
-"""Options whose value is a command with all that follows, `#` among it."""
 _CRITERIA = frozenset({"all", "canonical", "exec", "final", "host", "localuser", "originalhost", "user"})
 
 

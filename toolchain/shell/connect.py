@@ -23,16 +23,15 @@ from toolchain.shell.config import Hop, in_shell
 from toolchain.shell.host_keys import HostKeyPolicy
 from toolchain.shell.protocol import words_of
 
-BROKEN = (paramiko.SSHException, EOFError, OSError)
-"""What paramiko raises when something is wrong with a connection."""
+BROKEN = (paramiko.SSHException, EOFError, OSError)  # what paramiko raises when something is wrong with a connection
 
 
 class DroppedError(UnreachableError):
     """A server drops the connection before its greeting, as one does for a moment that has too many (MaxStartups)."""
 
 
+# what the server offers and what we support of each kind of algorithm that they have nothing of in common
 Lacking = Mapping[str, tuple[Sequence[str], Sequence[str]]]
-"""What the server offers and what we support of each kind of algorithm that they have nothing of in common."""
 _SETTINGS = {
     "key exchange": "`KexAlgorithms`",
     "host key": "`HostKeyAlgorithms`",

@@ -34,17 +34,11 @@ _MAX_SESSIONS = "raise `MaxSessions` in the device's sshd_config: it allows too 
 
 @dataclass
 class _Connection:
-    """One connection to the device.
+    """One connection to the device."""
 
-    Attributes:
-        transport: The connection.
-        channels: Those that were opened, and are perhaps closed by now.
-        most: How many channels the server was found to allow; None as long as it refused none.
-    """
-
-    transport: Transport
-    channels: list[Any] = field(default_factory=list)
-    most: int | None = None
+    transport: Transport  # the connection
+    channels: list[Any] = field(default_factory=list)  # those that were opened, and are perhaps closed by now
+    most: int | None = None  # how many channels the server was found to allow; None as long as it refused none
 
     @property
     def is_full(self) -> bool:

@@ -12,12 +12,10 @@ class CountedShell(Shell):
 
     @property
     def bytes_sent(self) -> int:
-        """See `Shell.bytes_sent`."""
         return self._sent
 
     @property
     def bytes_received(self) -> int:
-        """See `Shell.bytes_received`."""
         return self._received
 
     def count(self, sent: int = 0, received: int = 0) -> None:

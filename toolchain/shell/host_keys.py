@@ -23,23 +23,14 @@ from toolchain.shell.config import Hop
 
 @dataclass(frozen=True)
 class OfferedKey:
-    """The key of a server of which none is known here.
+    """The key of a server of which none is known here."""
 
-    Attributes:
-        alias: The server, as the user or the SSH configuration names it.
-        host: The name under which known_hosts files hold its key.
-        kind: Type of the key, such as `ssh-ed25519`.
-        blob: The key itself.
-        fingerprint: What people compare, `SHA256:` and Base64.
-        file: The known_hosts file that it would stand in; None where the configuration names none.
-    """
-
-    alias: str
-    host: str
-    kind: str
-    blob: bytes
-    fingerprint: str
-    file: Path | None
+    alias: str  # the server, as the user or the SSH configuration names it
+    host: str  # the name under which known_hosts files hold its key
+    kind: str  # type of the key, such as `ssh-ed25519`
+    blob: bytes  # the key itself
+    fingerprint: str  # what people compare, `SHA256:` and Base64
+    file: Path | None  # the known_hosts file that it would stand in; None where the configuration names none
 
 
 class UnknownHostKeyError(HostKeyError):

@@ -35,11 +35,9 @@ class LocalChannel:
 
     @property
     def code(self) -> int | None:
-        """See `Channel.code`."""
         return self._process.poll()
 
     def receive(self, timeout: float) -> tuple[bytes, bytes]:
-        """See `Channel.receive`."""
         while self._open:
             ready = _ready(self._open, select.POLLIN, timeout)
             if not ready:
@@ -53,7 +51,6 @@ class LocalChannel:
         return b"", b""
 
     def send(self, data: bytes, limit: Limit) -> None:
-        """See `Channel.send`."""
         if self._input is None or self._input.closed:
             raise BrokenPipeError
         while data:
@@ -67,20 +64,16 @@ class LocalChannel:
         return None
 
     def end_input(self) -> None:
-        """See `Channel.end_input`."""
         if self._input:
             self._input.close()
 
     def wait(self, timeout: float) -> bool:
-        """See `Channel.wait`."""
         return process.ended(self._process, timeout)
 
     def stop(self) -> None:
-        """See `Channel.stop`."""
         process.kill_group(self._process)
 
     def close(self) -> None:
-        """See `Channel.close`."""
         if self._process.poll() is None or not self._outlived:
             self.stop()
         for stream in (self._input, *self._outputs):
@@ -120,17 +113,14 @@ class LocalShell(CountedShell):
     def push(
         self, source: Path, target: str, *, offset: int = 0, progress: Callable[[int], None] | None = None
     ) -> None:
-        """See `Shell.push`."""
         super().push(source, target, offset=offset, progress=progress)
         self.count(sent=source.stat().st_size - offset)
 
     def pull(self, source: str, target: Path, *, most: int) -> None:
-        """See `Shell.pull`."""
         super().pull(source, target, most=most)
         self.count(received=target.stat().st_size)
 
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:  # noqa: ARG002 - as above
-        """See `Shell.stream`."""
         return process.attach(["/bin/sh", "-c", script])
 
     def check_alive(self, doing: str) -> None:

@@ -18,12 +18,9 @@ from toolchain.errors import DeviceError, InputError, UnreachableError
 from toolchain.shell.bounds import MOST_SAID, Bounded, Channel, Limit, collect
 from toolchain.shell.remote import RemoteProcess
 
-CHUNK = 1 << 20
-"""Bytes between two calls of a progress callback."""
-STREAM_S = 30.0
-"""Seconds for a device to start the script of a stream."""
-PACKET = (1 << 15) - 64
-"""Bytes that one SSH packet holds; more would only be cut, and copied for it."""
+CHUNK = 1 << 20  # bytes between two calls of a progress callback
+STREAM_S = 30.0  # seconds for a device to start the script of a stream
+PACKET = (1 << 15) - 64  # bytes that one SSH packet holds; more would only be cut, and copied for it
 _SLOWEST = 1 << 10  # bytes in a second; who sends less only keeps us waiting
 
 # The relay passes standard input on and outlives it: when the input ends, because `close` was called or because
@@ -58,32 +55,26 @@ wait $guard
 exit $code
 """
 
-UNKNOWN_CODE = -1
-"""Stands for the exit code of a command whose channel ended without one."""
-SIGNALLED = 128
-"""What a shell adds to the number of the signal that ended a command."""
+UNKNOWN_CODE = -1  # stands for the exit code of a command whose channel ended without one
+SIGNALLED = 128  # what a shell adds to the number of the signal that ended a command
 _SIGNAL_HINTS = {
     "SIGKILL": "the device may have too little memory; log in and look for the OOM killer: `dmesg | tail`",
     "SIGXFSZ": "the login may not write files of this size: raise `ulimit -f` in its profile or in limits.conf",
     "SIGXCPU": "the login may not use this much CPU time: raise `ulimit -t` in its profile or in limits.conf",
 }
 
+# how a script is run: with empty input and to its end, as a `cat` of ours, or for as long as its input is open
 Kind = Literal["run", "copy", "held"]
-"""How a script is run: with empty input and to its end, as a `cat` of ours, or for as long as its input is open."""
 
 
 class Shell(ABC):
     """A device that runs POSIX shell scripts and holds files.
 
     Files go through `cat` on the device, not through SFTP: boards with dropbear often have no SFTP server.
-
-    Attributes:
-        name: The device's name: "local", "user@host:port" or "adb:SERIAL".
-        stall: Seconds without progress after which a transfer is given up.
     """
 
-    name: str
-    stall: float = 60.0
+    name: str  # the device's name: "local", "user@host:port" or "adb:SERIAL"
+    stall: float = 60.0  # seconds without progress after which a transfer is given up
 
     def report(self, line: str) -> None:  # noqa: B027 - most shells have nobody to report to
         """Report a line about what is unusual in a connection, or slow."""

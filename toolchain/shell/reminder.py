@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-EVERY_S = 5.0
-"""Seconds between two lines."""
+EVERY_S = 5.0  # seconds between two lines
 
 
 @contextmanager

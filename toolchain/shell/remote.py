@@ -8,8 +8,7 @@ from collections.abc import Callable
 from toolchain.errors import DeviceError
 from toolchain.shell.bounds import MOST_SAID, STDERR_KEPT, Channel, Limit, LineBuffer
 
-CLOSE_GRACE = 4.0
-"""Seconds a remote process gets to end once its input is closed: two on its own, then TERM, then KILL."""
+CLOSE_GRACE = 4.0  # seconds a remote process gets to end once its input is closed: two on its own, then TERM, then KILL
 _LAST_WORDS = 1.0  # seconds to wait for what a process wrote before it ended
 _LOOK_S = 1.0
 _WRITE_S = 60.0

@@ -188,7 +188,6 @@ class SessionChannel:
         self._err.feed(err)
 
     def receive(self, timeout: float) -> tuple[bytes, bytes]:
-        """See `Channel.receive`."""
         deadline = time.monotonic() + timeout
         while True:
             out, err = self._out.take(ended=self._over), self._err.take(ended=self._over)
@@ -197,14 +196,12 @@ class SessionChannel:
             self._absorb(max(0.0, deadline - time.monotonic()))
 
     def send(self, data: bytes, limit: Limit) -> None:
-        """See `Channel.send`."""
         if len(data) > self._left:
             raise BrokenPipeError
         self._channel.send(data, limit)
         self._left -= len(data)
 
     def progress(self) -> object:
-        """See `Channel.progress`."""
         return self._channel.progress()
 
     def end_input(self) -> None:
@@ -222,7 +219,6 @@ class SessionChannel:
             self._channel.stop()
 
     def close(self) -> None:
-        """See `Channel.close`."""
         if not self._closed:
             self._closed = True
             self._session.usable = self._over and not self._lost and not self._left

@@ -113,7 +113,6 @@ class SshChannel:
 
     @property
     def code(self) -> int | None:
-        """See `Channel.code`."""
         if not self._channel.exit_status_ready():
             return None
         ended_by = signal_number(self._channel.transport.ended_by.get(self._channel, ""))
@@ -159,12 +158,10 @@ class SshChannel:
         return self._sent + self._channel.out_window_size
 
     def end_input(self) -> None:
-        """See `Channel.end_input`."""
         with contextlib.suppress(*BROKEN):
             self._channel.shutdown_write()
 
     def wait(self, timeout: float) -> bool:
-        """See `Channel.wait`."""
         return bool(self._channel.status_event.wait(timeout))
 
     def stop(self) -> None:
@@ -180,7 +177,6 @@ class SshChannel:
                 pass
 
     def close(self) -> None:
-        """See `Channel.close`."""
         end(self._channel)
 
 
@@ -211,7 +207,6 @@ class SshShell(Shell):
         self._session_in_use = threading.Lock()
 
     def report(self, line: str) -> None:
-        """See `Shell.report`."""
         self._options.report(line)
 
     @property
@@ -221,17 +216,14 @@ class SshShell(Shell):
 
     @property
     def server(self) -> str:
-        """See `Shell.server`."""
         return str(self._connections.first.remote_version)
 
     @property
     def bytes_sent(self) -> int:
-        """See `Shell.bytes_sent`."""
         return sum(wire.sent for wire in self._connections.wires)
 
     @property
     def bytes_received(self) -> int:
-        """See `Shell.bytes_received`."""
         return sum(wire.received for wire in self._connections.wires)
 
     def _open(self, script: str, kind: Kind, timeout: float, size: int = 0) -> Channel:
@@ -270,7 +262,6 @@ class SshShell(Shell):
         self._session = None
 
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
-        """See `Shell.stream`."""
         return _carried(self._begun(_script(script, "copy"), timeout).carrier)
 
     def _begun(self, script: str, timeout: float) -> SshChannel:
@@ -316,7 +307,6 @@ class SshShell(Shell):
             raise self._lost(doing, fault) from fault
 
     def check_alive(self, doing: str) -> None:
-        """See `Shell.check_alive`."""
         if lost := self._connections.lost:
             raise self._lost(doing, lost.get_exception() or EOFError())
 
@@ -331,7 +321,6 @@ class SshShell(Shell):
         )
 
     def close(self) -> None:
-        """See `Shell.close`."""
         self._connections.close()
 
 

@@ -38,11 +38,9 @@ class FileKey:
 
     @property
     def public(self) -> bytes:
-        """See `Key`."""
         return self.private.public_key().public_bytes_raw()
 
     def sign(self, data: bytes) -> bytes:
-        """See `Key`."""
         return self.private.sign(data)
 
 

@@ -17,17 +17,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from toolchain.errors import VerificationError
 
-NAMESPACE = b"edge-release"
-"""What the signatures are for: one of the same bytes for something else does not hold."""
+NAMESPACE = b"edge-release"  # what the signatures are for: one of the same bytes for something else does not hold
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
 KEY_TYPE = b"ssh-ed25519"
 
 _MAGIC, _VERSION = b"SSHSIG", 1
 _HASHES = (b"sha512", b"sha256")
-HASH = _HASHES[0]
-"""What messages are hashed with here, as ssh-keygen does it."""
-MOST = 16
-"""Signatures that a release may have."""
+HASH = _HASHES[0]  # what messages are hashed with here, as ssh-keygen does it
+MOST = 16  # signatures that a release may have
 _LINE = 70
 # The points of an order of at most 8, and how else they can be written; the highest bit does not matter.
 _SMALL_ORDER = frozenset(

@@ -13,10 +13,8 @@ from toolchain.bundle import Manifest
 from toolchain.documents import words
 from toolchain.errors import InputError, VerificationError
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-"""A model or a board: each is also the name of a file on a device."""
-LARGEST = 2**53 - 1
-"""The largest number that JSON has everywhere."""
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"  # a model or a board: each is also the name of a file on a device
+LARGEST = 2**53 - 1  # the largest number that JSON has everywhere
 
 _Name = Annotated[str, Field(pattern=NAME)]
 _Sequence = Annotated[int, Field(ge=1, le=LARGEST)]
@@ -24,22 +22,15 @@ _Sequence = Annotated[int, Field(ge=1, le=LARGEST)]
 
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Statement:
-    """A statement about one bundle.
+    """A statement about one bundle."""
 
-    Attributes:
-        schema: Version of this document.
-        bundle: SHA-256 of the bundle, 64 hexadecimal digits.
-        model: The model's name.
-        board: Board type that it was built for.
-        sequence: Its place among the releases of the model, chosen by the signer; devices may refuse those below one.
-        minimum: The least sequence that devices take from this release on; None leaves that as it is.
-    """
-
-    schema: Literal[1]
-    bundle: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    model: _Name
-    board: _Name
+    schema: Literal[1]  # version of this document
+    bundle: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256 of the bundle, 64 hexadecimal digits
+    model: _Name  # the model's name
+    board: _Name  # board type that it was built for
+    # its place among the releases of the model, chosen by the signer; devices may refuse those below one
     sequence: _Sequence
+    # the least sequence that devices take from this release on; None leaves that as it is
     minimum: _Sequence | None = None
 
     def encoded(self) -> bytes:

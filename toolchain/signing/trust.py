@@ -31,17 +31,11 @@ class Signer:
 
 @dataclass(frozen=True)
 class Trust:
-    """Whom to believe.
+    """Whom to believe."""
 
-    Attributes:
-        signers: Who may sign, each key once.
-        revoked: Keys that count no more.
-        threshold: How many different keys must have signed.
-    """
-
-    signers: tuple[Signer, ...]
-    revoked: frozenset[bytes] = frozenset()
-    threshold: int = 1
+    signers: tuple[Signer, ...]  # who may sign, each key once
+    revoked: frozenset[bytes] = frozenset()  # keys that count no more
+    threshold: int = 1  # how many different keys must have signed
 
     @classmethod
     def read(cls, trusted: Path, revoked: Path | None = None, threshold: int = 1) -> Trust:

@@ -7,8 +7,7 @@ import re
 from toolchain.errors import InputError
 from toolchain.shell.address import SshOptions
 
-PREFIX = "adb:"
-"""What the address of such a device begins with."""
+PREFIX = "adb:"  # what the address of such a device begins with
 
 # Of USB devices, of emulators, `usb:1-4`, HOST:PORT and [IPv6]:PORT, and what devices in a network are announced as.
 # Nothing that begins with a hyphen: no serial is to be read as an option.

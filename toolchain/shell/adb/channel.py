@@ -17,8 +17,7 @@ from toolchain.shell.bounds import Limit
 from toolchain.shell.local import LocalChannel
 from toolchain.shell.remote import CLOSE_GRACE
 
-_LONGEST = 64
-"""More bytes than a line with a code has."""
+_LONGEST = 64  # more bytes than a line with a code has
 
 
 class AdbChannel(LocalChannel):
@@ -80,7 +79,6 @@ class AdbChannel(LocalChannel):
         return words
 
     def send(self, data: bytes, limit: Limit) -> None:
-        """See `Channel.send`."""
         super().send(data, limit)
         self.sent += len(data)
 
@@ -111,7 +109,6 @@ class AdbChannel(LocalChannel):
                 pass
 
     def close(self) -> None:
-        """See `Channel.close`."""
         self._stopped = True
         super().close()
 

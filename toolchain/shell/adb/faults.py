@@ -11,12 +11,9 @@ from toolchain.errors import DeviceError, UnreachableError
 from toolchain.shell.adb.address import PREFIX, is_network, lacks_port
 from toolchain.tables import printable
 
-VARIABLE = "TOOLCHAIN_ADB"
-"""Names the client, instead of the `adb` in PATH."""
-READY = "device"
-"""The state of a device that takes commands."""
-PASSING = frozenset({"offline", "authorizing", "connecting"})
-"""The states of a device that is coming, or going."""
+VARIABLE = "TOOLCHAIN_ADB"  # names the client, instead of the `adb` in PATH
+READY = "device"  # the state of a device that takes commands
+PASSING = frozenset({"offline", "authorizing", "connecting"})  # the states of a device that is coming, or going
 _NO_ANDROID = {"bootloader", "host", "recovery", "rescue", "sideload"}
 _SHOWN = 20
 _AGAIN = "then run the same command again"
@@ -24,15 +21,10 @@ _AGAIN = "then run the same command again"
 
 @dataclass(frozen=True)
 class Attached:
-    """A device that adb's server knows.
+    """A device that adb's server knows."""
 
-    Attributes:
-        serial: Its serial.
-        state: What adb says of it: `device`, `offline`, `unauthorized`, `no permissions (...)` and others.
-    """
-
-    serial: str
-    state: str
+    serial: str  # its serial
+    state: str  # what adb says of it: `device`, `offline`, `unauthorized`, `no permissions (...)` and others
 
 
 def not_installed(asked: str) -> UnreachableError:

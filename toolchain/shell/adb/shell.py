@@ -102,7 +102,6 @@ class AdbShell(CountedShell):
             process.run(argv, timeout=_END_S, check=False, error=DeviceError)
 
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:  # noqa: ARG002 - as above
-        """See `Shell.stream`."""
         try:
             return process.attach(self._argv(f"exec sh -c {shlex.quote(script)}"))
         except OSError as fault:
@@ -130,7 +129,6 @@ class _Counted(AdbChannel):
         self._shell: AdbShell | None = shell
 
     def close(self) -> None:
-        """See `Channel.close`."""
         super().close()
         if self._shell:
             self._shell.count(self.sent, self.received)
