@@ -1,4 +1,4 @@
-"""What is known of CPUs and of what computes beside them, from two files of the backends."""
+"""What is known of CPUs and accelerators, from two tables of the backends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolchain import resources
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What computes beside the CPU, and where it is seen on a device."""
+    """What computes beside the CPU, and how it is recognized on a device."""
 
     name: str  # a word for it
     title: str  # what it is called in a summary
@@ -58,7 +58,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Cpus:
-    """What is known of CPUs."""
+    """The table of CPUs."""
 
     parts: Mapping[tuple[str, str], Part]  # kinds of Arm cores by implementer and part, as /proc/cpuinfo writes them
     # of each LLVM feature the flags of /proc/cpuinfo that stand for it; any one of them does
@@ -79,39 +79,36 @@ def _read(name: str) -> dict[str, Any]:
 
 @functools.cache
 def accelerators() -> tuple[Accelerator, ...]:
-    """Return what there may be beside a CPU."""
-    found = _read("accelerators.toml").items()
     return tuple(
         Accelerator(
             name=name,
-            title=one["title"],
-            backend=one["backend"],
-            libraries=tuple(one.get("libraries", ())),
-            devices=tuple(one.get("devices", ())),
-            kinds=tuple(one.get("kinds", ())),
-            drivers=tuple(one.get("drivers", ())),
-            loader=one.get("loader", ""),
-            mark=one.get("mark", ""),
-            variable=one.get("variable", ""),
-            drivers_variable=one.get("drivers_variable", ""),
-            choice=one.get("choice", ""),
-            remedies=one["remedies"],
+            title=entry["title"],
+            backend=entry["backend"],
+            libraries=tuple(entry.get("libraries", ())),
+            devices=tuple(entry.get("devices", ())),
+            kinds=tuple(entry.get("kinds", ())),
+            drivers=tuple(entry.get("drivers", ())),
+            loader=entry.get("loader", ""),
+            mark=entry.get("mark", ""),
+            variable=entry.get("variable", ""),
+            drivers_variable=entry.get("drivers_variable", ""),
+            choice=entry.get("choice", ""),
+            remedies=entry["remedies"],
         )
-        for name, one in found
+        for name, entry in _read("accelerators.toml").items()
     )
 
 
 @functools.cache
 def cpus() -> Cpus:
-    """Return what is known of CPUs."""
     table = _read("cpus.toml")
     groups = {name: tuple(values) for name, values in table["groups"].items()}
     parts = {
         (maker, number): Part(
-            one["mcpu"], one["rank"], one.get("only64", False), groups[one["group"]] if "group" in one else ()
+            part["mcpu"], part["rank"], part.get("only64", False), groups[part["group"]] if "group" in part else ()
         )
-        for maker, found in table["parts"].items()
-        for number, one in found.items()
+        for maker, numbers in table["parts"].items()
+        for number, part in numbers.items()
     }
     levels = {
         machine: tuple(
@@ -123,9 +120,9 @@ def cpus() -> Cpus:
                 has=level["has"],
                 speed=level["speed"],
             )
-            for level in found
+            for level in entries
         )
-        for machine, found in table["levels"].items()
+        for machine, entries in table["levels"].items()
     }
     return Cpus(
         parts,
@@ -133,6 +130,6 @@ def cpus() -> Cpus:
         {machine: tuple(names) for machine, names in table["plain"].items()},
         {machine: tuple(names) for machine, names in table["named"].items()},
         levels,
-        {machine: tuple(words) for machine, words in table["foreign"].items()},
+        {machine: tuple(texts) for machine, texts in table["foreign"].items()},
         table["used"],
     )
