@@ -83,7 +83,15 @@ def choose(probed: Probed, name: str, fallback: str) -> Choice:
         return Choice(board, "", accelerated, _notes(board, chosen, probed))
     fitting = [board for board in candidates if board.backend == _CPU and fits(board, chosen, probed)]
     if fitting and not name:
-        best = min(fitting, key=lambda board: _distance(board, chosen, probed))
+        # The best one leaves the fewest features unused, and is for about as many CPUs.
+        best = min(
+            fitting,
+            key=lambda board: (
+                len({*chosen.mattr} - {*board.target.mattr}),
+                abs(board.cores - probed.usable_cpus),
+                board.name,
+            ),
+        )
         return Choice(best, "", accelerated, _notes(best, chosen, probed))
     if not name:
         # A board type's name that ended in `.toml` would be a path.
@@ -128,12 +136,6 @@ def fits(board: Board, chosen: Chosen, probed: Probed) -> bool:
         and (chosen.known or wishes == has)
         and all(cores.has(feature[1:], probed.flags) for feature in has if feature.startswith("+"))
     )
-
-
-def _distance(board: Board, chosen: Chosen, probed: Probed) -> tuple[int, int, str]:
-    """Return how far a fitting board type is from a device: by the features it leaves unused, then by CPUs."""
-    unused = {*chosen.mattr} - {*board.target.mattr}
-    return len(unused), abs(board.cores - probed.usable_cpus), board.name
 
 
 def _check_runs(board: Board, probed: Probed) -> None:

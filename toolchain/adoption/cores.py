@@ -128,13 +128,10 @@ def choose(groups: Sequence[Cluster], machine: str) -> Chosen:
     part = part_of(groups[0].part, machine) if groups else None
     if part is None:
         mattr = tuple(f"+{name}" for name in plain if has(name, flags))
-        return Chosen(ANY_CPU, mattr, _flags_of(mattr, flags), known=False)
+        # The flags by which a device shows that it has these features; each has one that is there.
+        table = hardware_tables.cpus().features
+        shown_by = tuple(dict.fromkeys(min(table[name[1:]] & flags) for name in mattr))
+        return Chosen(ANY_CPU, mattr, shown_by, known=False)
     usual = tuple(f"{'+' if has(name, flags) else '-'}{name}" for name in hardware_tables.cpus().named.get(machine, ()))
     lacking = tuple(f"-{name}" for name in part.uses if not has(name, flags))
     return Chosen(part.mcpu, (*usual, *lacking))
-
-
-def _flags_of(mattr: Sequence[str], flags: frozenset[str]) -> tuple[str, ...]:
-    """Return the flags by which a device shows that it has some features; each has one that is there."""
-    table = hardware_tables.cpus().features
-    return tuple(dict.fromkeys(min(table[name[1:]] & flags) for name in mattr))

@@ -19,7 +19,7 @@ class Need:
     """One thing that a device must have for a board type."""
 
     what: str  # what it is
-    probed: str  # what is there; empty if it is missing, or not for this login
+    found: str  # what is there; empty if it is missing, or not for this login
     remedy: str  # what brings it
 
 
@@ -60,10 +60,11 @@ def check_library(board: Board, probed: Probed | None) -> None:
 
 def _accelerators(board: Board) -> list[Accelerator]:
     """Return what a board's kernels run on; nothing for our own simulator."""
-    accelerators = [
-        accelerator for accelerator in hardware_tables.accelerators() if accelerator.backend == board.backend
+    return [
+        accelerator
+        for accelerator in hardware_tables.accelerators()
+        if accelerator.backend == board.backend and (not board.emulated or _EMULATED in accelerator.remedies)
     ]
-    return [accelerator for accelerator in accelerators if not board.emulated or _EMULATED in accelerator.remedies]
 
 
 def _needs_of(accelerator: Accelerator, probed: Probed, *, emulated: bool) -> list[Need]:
@@ -114,9 +115,8 @@ def _library(accelerator: Accelerator, probe: AcceleratorProbe, remedy: str) -> 
     """Return the library that is used, and the remedy where there is none."""
     if probe.named and not probe.libraries:
         return "", _no_library(accelerator, probe)
-    if (
-        not probe.libraries or _driver(probe) or remedy == accelerator.remedies.get(_EMULATED)
-    ):  # then the device is missing
+    # Where the library is there but nothing emulates, what is missing is the device.
+    if not probe.libraries or _driver(probe) or remedy == accelerator.remedies.get(_EMULATED):
         return ", ".join(probe.libraries[:1]), remedy
     others = [library for library in probe.libraries if library not in probe.loaders]
     loader = f"{probe.libraries[0]} only loads drivers, and finds none"

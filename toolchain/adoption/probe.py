@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import re
 import secrets
@@ -186,6 +187,7 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
             hint="log in and run `uname -m`",
         )
     machine = user_machine(kernel_machine, answer.text("bits"))
+    group_memory = answer.texts("group_memory")
     libc, version = _libc(answer)
     clusters = cores.clusters(answer, machine)
     last = answer.cpus[-1] if answer.cpus else {}  # where old kernels name the board
@@ -207,13 +209,14 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
         cpu_limit=_cpu_limit(answer),
         memory_kib=answer.number("MemTotal", _MOST_KIB) or answer.number("memory", _MOST_KIB),
         swap_kib=answer.number("SwapTotal", _MOST_KIB),
-        memory_limit_kib=_memory_limit(answer),
+        # Version 1 of control groups writes "no limit" as an impossibly large number of bytes.
+        memory_limit_kib=min(filter(None, (number(text, 1 << 50) // 1024 for text in group_memory)), default=None),
         place=_store_folder(answer),
         lacks=answer.texts("lacks"),
         login=answer.text("login"),
         groups=tuple(answer.text("groups").split()),
         accelerators=_accelerators(answer),
-        governors=_governors(answer),
+        governors=collections.Counter(name for _cpu, names in answer.by_cpu("governor") for name in names[:1]),
         governor_writable=answer.has("governor_writable"),
         sensors=_sensors(answer),
         emulation=(*sure, *perhaps),
@@ -246,12 +249,6 @@ def _cpu_limit(answer: Answer) -> float | None:
         if number(quota, 10**12) and number(period, 10**9):
             limits.append(int(quota) / int(period))
     return min(limits, default=None)
-
-
-def _memory_limit(answer: Answer) -> int | None:
-    """Read limits in bytes; version 1 of control groups writes "no limit" as an impossibly large one."""
-    limits = [number(text, 1 << 50) // 1024 for text in answer.texts("group_memory")]
-    return min((limit for limit in limits if limit), default=None)
 
 
 def _store_folder(answer: Answer) -> StoreFolder:
@@ -305,14 +302,6 @@ def _device_file(text: str) -> tuple[str, str, str]:
     *before, path = text.split(" ")
     rights = before[0] if before and before[0] in {"r", "w", "rw"} else ""
     return path, rights, before[-1] if len(before) > bool(rights) else ""
-
-
-def _governors(answer: Answer) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for _cpu, values in answer.by_cpu("governor"):
-        for name in values[:1]:
-            counts[name] = counts.get(name, 0) + 1
-    return counts
 
 
 def _sensors(answer: Answer) -> Sensors:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from toolchain.adoption import choice, cores, hardware_tables, probe
 from toolchain.adoption.hardware_tables import Level
 from toolchain.board import Board
@@ -50,8 +48,11 @@ def instructions(board: Board, facts: DeviceFacts) -> str:
     if board.backend != _CPU or board.machine != facts.machine:
         return ""
     if hardware_tables.cpus().levels.get(board.machine):
-        used, best = _level_of(board), _highest(board.machine, facts.cpu_features)
-        return best.has if used and best and _is_above(best, used) else ""
+        levels, flags = hardware_tables.cpus().levels[board.machine], {*facts.cpu_features}
+        used, best = _level_of(board), next((level for level in levels if flags and {*level.flags} <= flags), None)
+        if used is None or best is None:
+            return ""
+        return best.has if any(best.speed[kind] >= _LEAST_GAIN * used.speed[kind] for kind in used.speed) else ""
     implied = _implied_features(board)
     if implied is None:
         return ""
@@ -84,15 +85,6 @@ def _level_of(board: Board) -> Level | None:
     levels = hardware_tables.cpus().levels.get(board.machine, ())
     fitting = [level for level in levels if level.mcpu == board.target.mcpu and {*level.mattr} <= {*board.target.mattr}]
     return fitting[0] if fitting else None
-
-
-def _highest(machine: str, flags: Collection[str]) -> Level | None:
-    levels = hardware_tables.cpus().levels.get(machine, ())
-    return next((level for level in levels if flags and {*level.flags} <= {*flags}), None)
-
-
-def _is_above(best: Level, used: Level) -> bool:
-    return any(best.speed[kind] >= _LEAST_GAIN * used.speed[kind] for kind in used.speed)
 
 
 def _implied_features(board: Board) -> set[str] | None:
