@@ -1,4 +1,4 @@
-"""What a signer says of a release: which bundle it is, of which model, for which board, and its place in the order."""
+"""The statement that a signer signs: the bundle, its model and board, and its place in the order of releases."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ _Sequence = Annotated[int, Field(ge=1, le=LARGEST)]
 
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Statement:
-    """A statement about one bundle."""
-
     schema: Literal[1]  # version of this document
     bundle: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256 of the bundle, 64 hexadecimal digits
     model: _Name  # the model's name
@@ -34,7 +32,6 @@ class Statement:
     minimum: _Sequence | None = None
 
     def encoded(self) -> bytes:
-        """Return it as the bytes that are signed."""
         return files.canonical_json({key: value for key, value in asdict(self).items() if value is not None})
 
 
@@ -43,17 +40,17 @@ _READER = TypeAdapter(Statement)
 
 @dataclass(frozen=True)
 class Order:
-    """Where a release stands: its sequence, and the least one that devices take from it on, or None."""
+    """The position of a release."""
 
     sequence: int
-    minimum: int | None = None
+    minimum: int | None = None  # the least sequence that devices accept from this release on
 
 
 def about(manifest: Manifest, digest: str, order: Order) -> Statement:
-    """Return what is signed of a bundle.
+    """Return the statement about a bundle.
 
     Raises:
-        InputError: The order makes no sense, or the model's name is none that a device could keep a floor for.
+        InputError: The order is contradictory, or the model's name cannot be a file name on a device.
     """
     if order.minimum is not None and order.minimum > order.sequence:
         raise InputError(
@@ -71,17 +68,17 @@ def about(manifest: Manifest, digest: str, order: Order) -> Statement:
 
 
 def read(data: bytes, where: str) -> Statement:
-    """Read a statement.
+    """Parse a statement.
 
     Raises:
-        VerificationError: It is none, or says what this toolchain does not know.
+        VerificationError: It is not valid, or this toolchain does not know its form.
     """
     try:
-        found = _READER.validate_json(data)
+        statement = _READER.validate_json(data)
     except ValidationError as fault:
         raise VerificationError(
             f"{where} is not a valid statement about a release", details=words(fault), hint="sign the package again"
         ) from fault
-    if found.minimum is not None and found.minimum > found.sequence:
+    if statement.minimum is not None and statement.minimum > statement.sequence:
         raise VerificationError(f"{where} has a minimum above its own sequence", hint="sign the package again")
-    return found
+    return statement
