@@ -158,7 +158,7 @@ def test_oci_documents(tiny, data, kind):
     index = {"manifests": list(known.manifests)}
     image = json.loads(contents.data_of(known.blobs[known.manifests[1]["digest"].removeprefix("sha256:")]))
     content = data.draw(around(index) | around(image))
-    fed(content, Parser(lambda text: oci.parsed(kind, text, "here"), None, (VerificationError,)))
+    fed(content, Parser(lambda text: oci.parse(kind, text, "here"), None, (VerificationError,)))
 
 
 @QUICK

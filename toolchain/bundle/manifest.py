@@ -1,4 +1,4 @@
-"""What a bundle says of itself: for which board it was built, from what, and with which files."""
+"""The manifest of a bundle: for which board it was built, from what, and with which files."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning records had to do with a bundle."""
+    """How many kernels of a bundle have tuning records."""
 
     # SHA-256 of the records that were applied, which are in the bundle's folder; empty if there are none
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
@@ -86,7 +86,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Modelled:
-    """What a model of an accelerator says of its part of one run. Nothing of it was measured."""
+    """What a model of an accelerator computes for its part of one run. Nothing of it was measured."""
 
     model: str  # name of the model
     clock_mhz: Annotated[float, Field(gt=0)]  # clock of the accelerator
@@ -138,15 +138,15 @@ class InHalf:
 
     @property
     def ok(self) -> bool:
-        """Whether no output is known to be beyond its limit."""
-        return all(one.ok for one in self.outputs)
+        """Whether no output is known to exceed its limit."""
+        return all(output.ok for output in self.outputs)
 
     def lines(self) -> list[str]:
-        """Say it, a line for each output."""
         if self.obstacle:
             return [f"the error of half precision is not known before a deploy: {self.obstacle}"]
         by = f"from {self.reference} with {self.inputs}, emulated"
-        return [f"{'in half precision,' if one.ok else 'WRONG in half precision:'} {one} {by}" for one in self.outputs]
+        heads = ["in half precision," if output.ok else "WRONG in half precision:" for output in self.outputs]
+        return [f"{head} {output} {by}" for head, output in zip(heads, self.outputs, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,6 @@ class InInt8:
     top1_agreement: Annotated[float, Field(ge=0, le=1)] | None = None
 
     def lines(self) -> list[str]:
-        """Say it in one line."""
         near = "the same as" if self.snr_db is None else f"{self.snr_db:.1f} dB signal over noise against"
         top = "" if self.top1_agreement is None else f", the same class first for {self.top1_agreement:.1%}"
         kind = {0: "", self.samples: "random "}.get(self.random, "partly random ")
@@ -171,10 +170,10 @@ class InInt8:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything that someone has to know about a bundle before running it, and to make it again."""
+    """Everything that someone has to know about a bundle to run it, and to make it again."""
 
-    schema: Literal[3]  # version of this document
-    name: _Name  # model name
+    schema: Literal[3]
+    name: _Name  # of the model
     board: _Word  # board type it was built for
     machine: _Word  # what `uname -m` must say on the device
     triple: _Word  # GNU triple of the library
@@ -217,13 +216,13 @@ class Manifest:
 
 
 _MANIFEST_READER: TypeAdapter[Manifest] = TypeAdapter(Manifest)
-_REQUIRED = {one.name for one in fields(Manifest) if one.default is MISSING}
+_REQUIRED = {field.name for field in fields(Manifest) if field.default is MISSING}
 
 
 def older_schema(data: bytes) -> int | None:
     """Return the schema version of a manifest that an older toolchain wrote; None for anything else."""
-    found = _schema_of(data)
-    return found if found is not None and 0 < found < _SCHEMA else None
+    schema = _schema_of(data)
+    return schema if schema is not None and 0 < schema < _SCHEMA else None
 
 
 def _schema_of(data: bytes) -> int | None:
@@ -232,8 +231,8 @@ def _schema_of(data: bytes) -> int | None:
         document = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    found = document.get("schema") if isinstance(document, dict) and document.keys() >= _REQUIRED else None
-    return found if isinstance(found, int) else None
+    schema = document.get("schema") if isinstance(document, dict) and document.keys() >= _REQUIRED else None
+    return schema if isinstance(schema, int) else None
 
 
 def read_manifest(data: bytes, where: str) -> Manifest:
@@ -256,8 +255,8 @@ def read_manifest(data: bytes, where: str) -> Manifest:
         )
     try:
         json.loads(data, parse_constant=_refuse_constant)
-        found = _MANIFEST_READER.validate_json(data)
-        faults = _faults(found, data)
+        manifest = _MANIFEST_READER.validate_json(data)
+        faults = _faults(manifest, data)
     except ValidationError as fault:
         faults = [words(fault, _FEW)]
     except (ValueError, RecursionError) as fault:
@@ -266,38 +265,43 @@ def read_manifest(data: bytes, where: str) -> Manifest:
         raise VerificationError(
             f"the manifest of {where} is not valid", details="\n".join(faults[:_FEW]), hint="build or fetch it again"
         )
-    return found
+    return manifest
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a valid JSON number")
 
 
-def _faults(found: Manifest, data: bytes) -> list[str]:
-    """List what no type says: which files there are, which tensors there can be, and that nothing else is written."""
-    specs = (*found.inputs, *found.outputs)
+def _faults(manifest: Manifest, data: bytes) -> list[str]:
+    """Return the faults that no type excludes: files, impossible tensors, and bytes in another form."""
+    specs = (*manifest.inputs, *manifest.outputs)
     faults = [f"{spec!s:.{_SHOWN}}" for spec in specs if not _is_possible(spec)]
-    faults += _bound_faults(found) if not faults else []
-    faults += _total_faults(found) if not faults else []
-    faults += [f"files: it lists {name}{', itself' if name == MANIFEST else ''}" for name in found.files.keys() - FILES]
-    faults += [f"files: it does not list {name}" for name in FILES if name not in found.files]
-    faults += _amount_faults(found) if PARAMS in found.files and GRAPH_TEXT in found.files else []
-    faults += ["outputs: the list is empty"] if not found.outputs else []
-    faults += ["board: it is a file name, not a board name"] if found.board.endswith(".toml") else []
-    if not faults and found.encoded() != data:
+    faults += _bound_faults(manifest) if not faults else []
+    if not faults:
+        for side, tensors in {"inputs": manifest.inputs, "outputs": manifest.outputs}.items():
+            if sum(spec.bytes for spec in tensors) > _LARGEST_TENSOR:
+                faults.append(f"{side}: together they have more than {_LARGEST_TENSOR} bytes")
+    faults += [
+        f"files: it lists {name}{', itself' if name == MANIFEST else ''}" for name in manifest.files.keys() - FILES
+    ]
+    faults += [f"files: it does not list {name}" for name in FILES if name not in manifest.files]
+    faults += _amount_faults(manifest) if PARAMS in manifest.files and GRAPH_TEXT in manifest.files else []
+    faults += ["outputs: the list is empty"] if not manifest.outputs else []
+    faults += ["board: it is a file name, not a board name"] if manifest.board.endswith(".toml") else []
+    if not faults and manifest.encoded() != data:
         faults.append("it does not have the exact form that the toolchain writes")
     return faults
 
 
-def _bound_faults(found: Manifest) -> list[str]:
-    """List what is wrong with the names of tensors, and with those whose size depends on the data."""
-    faults = [f"{spec.name}: no input has a bound" for spec in found.inputs if spec.bound]
-    faults += [f"{spec.name}: an output is not drawn" for spec in found.outputs if spec.draw]
-    faults += [f"{spec.name}: no {spec.dtype} can be drawn" for spec in found.inputs if not spec.can_be_drawn]
-    for specs in (found.inputs, found.outputs):
+def _bound_faults(manifest: Manifest) -> list[str]:
+    """Return what is wrong with the names of tensors, and with those whose size depends on the data."""
+    faults = [f"{spec.name}: no input has a bound" for spec in manifest.inputs if spec.bound]
+    faults += [f"{spec.name}: an output is not drawn" for spec in manifest.outputs if spec.draw]
+    faults += [f"{spec.name}: no {spec.dtype} can be drawn" for spec in manifest.inputs if not spec.can_be_drawn]
+    for specs in (manifest.inputs, manifest.outputs):
         faults += ["two tensors have the same name"] if len({spec.name for spec in specs}) < len(specs) else []
-    counts = {spec.name for spec in found.outputs if (spec.dtype, spec.elements) == ("int64", 1)}
-    for spec in found.outputs:
+    counts = {spec.name for spec in manifest.outputs if (spec.dtype, spec.elements) == ("int64", 1)}
+    for spec in manifest.outputs:
         if spec.bound and not 0 <= spec.bound.axis < len(spec.shape):
             faults.append(f"{spec.name}: its bound is for an axis that it does not have")
         if spec.bound and spec.bound.count not in counts - {spec.name}:
@@ -305,41 +309,32 @@ def _bound_faults(found: Manifest) -> list[str]:
     return faults
 
 
-def _total_faults(found: Manifest) -> list[str]:
-    """List which tensors are possible one by one, but not together."""
-    totals = {"inputs": found.inputs, "outputs": found.outputs}
-    return [
-        f"{side}: together they have more than {_LARGEST_TENSOR} bytes"
-        for side, specs in totals.items()
-        if sum(spec.bytes for spec in specs) > _LARGEST_TENSOR
-    ]
-
-
-def _amount_faults(found: Manifest) -> list[str]:
-    """List the counts that the rest of the manifest shows to be wrong: a device allocates memory for each param."""
-    params, features = found.params_order, found.cpu_features
+def _amount_faults(manifest: Manifest) -> list[str]:
+    """Return the counts that the rest of the manifest disproves: a device allocates memory for each param."""
+    params, features = manifest.params_order, manifest.cpu_features
     header = sum(len(name.encode()) + _SMALLEST_ENTRY for name in params)
     wrong = {
         "params_order: it has a name twice": len(set(params)) < len(params),
-        f"params_order: it has more names than {PARAMS} has room for": header > found.files[PARAMS].size,
+        f"params_order: it has more names than {PARAMS} has room for": header > manifest.files[PARAMS].size,
         "cpu_features: it has a name twice": len(set(features)) < len(features),
     }
-    if tuned := found.records:
+    if tuned := manifest.records:
         wrong["records: more kernels are tuned than there are"] = tuned.tuned + tuned.shipped > tuned.tasks
-        wrong[f"records: {GRAPH_TEXT} has no room for so many kernels"] = tuned.tasks > found.files[GRAPH_TEXT].size
-    if array := found.modelled:
+        wrong[f"records: {GRAPH_TEXT} has no room for so many kernels"] = tuned.tasks > manifest.files[GRAPH_TEXT].size
+    if array := manifest.modelled:
         wrong["modelled: it has more kernels than cycles"] = array.kernels > array.cycles
         wrong["modelled: it has more multiply-adds than its cycles allow"] = array.utilisation > 1
         wrong["modelled: its clock is not a finite number"] = not math.isfinite(array.clock_mhz)
-    if half := found.half:
-        wrong["half: it has more outputs than the model"] = len(half.outputs) > len(found.outputs)
-    if int8 := found.int8:
+    if half := manifest.half:
+        wrong["half: it has more outputs than the model"] = len(half.outputs) > len(manifest.outputs)
+    if int8 := manifest.int8:
         wrong["int8: more inputs are random than there are"] = int8.random > int8.samples
     return [fault for fault, is_wrong in wrong.items() if is_wrong]
 
 
 def _is_possible(spec: TensorSpec) -> bool:
-    """Tell whether a device could have it; the rank comes first, since many sizes take long to multiply."""
+    """Whether a device could have such a tensor."""
+    # The rank comes first, since many sizes take long to multiply.
     if len(spec.shape) > _MOST_AXES or spec.dtype not in DTYPES:
         return False
     if not all(0 <= size <= _LARGEST_TENSOR for size in spec.shape):

@@ -1,4 +1,4 @@
-"""A package as OCI knows it: media types, descriptors, and the image manifest, whose digest is the bundle's."""
+"""A package as OCI sees it: media types, descriptors, and the image manifest, whose digest is the bundle's."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _Form = TypeVar("_Form")
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What names a blob."""
+    """The reference to a blob."""
 
     digest: _Digest  # `sha256:` and 64 hexadecimal digits
     size: Annotated[int, Field(ge=0, le=1 << 40)]  # its bytes
@@ -99,13 +99,11 @@ class Image:
 
 @dataclass(frozen=True)
 class Index:
-    """A list of manifests."""
-
     manifests: Annotated[tuple[Descriptor, ...], FIRST_FAULT]
 
 
-def parsed(kind: type[_Form], data: bytes, where: str) -> _Form:
-    """Read an OCI document, `Image` or `Index`; `where` says whose it is.
+def parse(kind: type[_Form], data: bytes, where: str) -> _Form:
+    """Parse an OCI document, `Image` or `Index`; `where` names it in errors.
 
     Raises:
         VerificationError: It is not in a valid form.
@@ -122,13 +120,13 @@ def parsed(kind: type[_Form], data: bytes, where: str) -> _Form:
 
 def oci_manifest(manifest: Manifest) -> bytes:
     """Return the OCI image manifest of a bundle; its SHA-256 is the bundle's digest."""
-    described = descriptor(_MANIFEST_LAYER, bytes_record(manifest.encoded()), {TITLE: MANIFEST})
+    manifest_layer = descriptor(_MANIFEST_LAYER, bytes_record(manifest.encoded()), {TITLE: MANIFEST})
     layers = [descriptor(media, manifest.files[name], {TITLE: name}) for name, media in LAYERS.items()]
-    return encoded(ARTIFACT, [described, *layers])
+    return encode_manifest(ARTIFACT, [manifest_layer, *layers])
 
 
-def encoded(artifact: str, layers: list[dict[str, Any]], subject: dict[str, Any] | None = None) -> bytes:
-    """Return an image manifest; `subject` is the one that it accompanies."""
+def encode_manifest(artifact: str, layers: list[dict[str, Any]], subject: dict[str, Any] | None = None) -> bytes:
+    """Return an image manifest; `subject` is the manifest that it accompanies."""
     document = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,
@@ -141,17 +139,15 @@ def encoded(artifact: str, layers: list[dict[str, Any]], subject: dict[str, Any]
     return files.canonical_json(document)
 
 
-def encoded_index(manifests: list[dict[str, Any]]) -> bytes:
-    """Return a list of manifests, each given by its descriptor."""
+def encode_index(manifests: list[dict[str, Any]]) -> bytes:
     return files.canonical_json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests})
 
 
 def descriptor(media: str, record: FileRecord, annotations: dict[str, str] | None = None) -> dict[str, Any]:
-    """Return what names a blob: its media type, its digest, and its size in bytes."""
     entry: dict[str, Any] = {"mediaType": media, "digest": f"sha256:{record.sha256}", "size": record.size}
     return {**entry, "annotations": annotations} if annotations else entry
 
 
 def bytes_record(data: bytes) -> FileRecord:
-    """Return the record of bytes that are in no file yet."""
+    """Return the record of a blob in memory."""
     return FileRecord(files.sha256_bytes(data), len(data))

@@ -142,8 +142,8 @@ class Repository:
         for _ in range(_PAGES):
             with self.client.ask("GET", path, expected=_OK | _WITHOUT_REFERRERS, what="referrers") as response:
                 if response.status_code in _WITHOUT_REFERRERS:
-                    return oci.parsed(Index, self._tagged(digest), self.name).manifests
-                found += oci.parsed(Index, self._document(response), self.name).manifests
+                    return oci.parse(Index, self._tagged(digest), self.name).manifests
+                found += oci.parse(Index, self._document(response), self.name).manifests
                 following = response.links.get("next", {}).get("url", "")
                 path = urljoin(response.url, following) if following else ""
             if not path:
@@ -153,7 +153,7 @@ class Repository:
     def _tagged(self, digest: str) -> bytes:
         """Return the index of a registry without a list of referrers; an empty one if there is none yet."""
         with self._get_manifest(_tag_of(digest), expected=_FOUND) as response:
-            return self._document(response) if response.status_code in _OK else oci.encoded_index([])
+            return self._document(response) if response.status_code in _OK else oci.encode_index([])
 
     # --- what is brought there
 
@@ -206,14 +206,14 @@ class Repository:
     def refer(self, subject: str, described: Mapping[str, Any]) -> None:
         """Add a manifest to the tag of what it accompanies, in place of an earlier one of its kind, if that is ours."""
         known, kind = self._tagged(subject), str(described["artifactType"])
-        oci.parsed(Index, known, self.name)
+        oci.parse(Index, known, self.name)
         others = [
             one
             for one in json.loads(known)["manifests"]
             if one["digest"] != described["digest"]
             and not (kind.startswith(oci.VENDOR) and one.get("artifactType") == kind)
         ]
-        self.put(_tag_of(subject), oci.encoded_index([*others, dict(described)]), INDEX_TYPE)
+        self.put(_tag_of(subject), oci.encode_index([*others, dict(described)]), INDEX_TYPE)
 
 
 def _tag_of(digest: str) -> str:
