@@ -276,4 +276,4 @@ def test_errors_of_registries(content):
     from toolchain.registry import client  # slow to import
 
     response = SimpleNamespace(iter_content=lambda _size: iter([content]), url="https://here/v2/")
-    assert client._said(response).isprintable()
+    assert client._error_text(response).isprintable()

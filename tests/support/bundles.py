@@ -106,7 +106,7 @@ def renamed(base: Bundle, name: str) -> Bundle:
 
 def described(base: Bundle, folder: Path, **changes: Any) -> Bundle:
     """Write the manifest of a bundle whose files were changed in its folder, and open it."""
-    measured = {"files": bundles.records(folder), "reference": bundles.recorded_reference(folder)}
+    measured = {"files": bundles.records(folder), "reference": bundles.reference_record(folder)}
     manifest = dataclasses.replace(base.manifest, **measured, **changes)
     (folder / bundles.MANIFEST).write_bytes(manifest.encoded())
     inventories.save(folder, manifest)
