@@ -19,7 +19,7 @@ _FOREVER = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Certificate:
-    """What an authority says of a key."""
+    """What an authority has signed about a key."""
 
     kind: int  # 1 for a user's key, 2 for a host's
     principals: tuple[str, ...]  # the names that it is for
@@ -31,7 +31,7 @@ class Certificate:
     signature: bytes  # its signature
 
     def fault(self, host: str, now: float | None = None) -> str:
-        """Say why it does not prove that its key is a host's; empty if it does, as far as its authority is trusted."""
+        """Return why it does not prove that its key is a host's; empty if it does, and the authority is trusted."""
         now = time.time() if now is None else now
         if self.kind != _HOST:
             return "it is for a user, not for a host"
@@ -54,10 +54,10 @@ class Certificate:
 
 
 def read(blob: bytes) -> Certificate:
-    """Read a certificate.
+    """Parse a certificate.
 
     Raises:
-        ValueError: It is none, or of a type that is not supported here.
+        ValueError: It is not valid, or of an unsupported type.
     """
     message = paramiko.Message(blob)
     kind = _type_of(blob)
@@ -79,18 +79,18 @@ def read(blob: bytes) -> Certificate:
 
 
 def of(key: Any) -> Certificate | None:
-    """Return the certificate that a server showed with its key, if it did.
+    """Return the certificate that a server sent with its key, if any.
 
     Raises:
-        ValueError: It cannot be read.
+        ValueError: It cannot be parsed.
     """
     blob = getattr(key, "public_blob", None)
     return read(blob.key_blob) if blob is not None and blob.key_type.endswith(SUFFIX) else None
 
 
-def types(offered: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the types of certificates among those that paramiko knows, for the key types that we accept."""
-    return [kind + SUFFIX for kind in offered if kind + SUFFIX in known]
+def types(offered: Sequence[str], supported: Sequence[str]) -> list[str]:
+    """Return the types of certificates that paramiko supports, for the key types that we accept."""
+    return [kind + SUFFIX for kind in offered if kind + SUFFIX in supported]
 
 
 def _type_of(blob: bytes) -> str:
@@ -98,7 +98,7 @@ def _type_of(blob: bytes) -> str:
 
 
 def _strings(data: bytes) -> list[bytes]:
-    message, found = paramiko.Message(data), []
+    message, strings = paramiko.Message(data), []
     while message.get_remainder():
-        found.append(message.get_binary())
-    return found
+        strings.append(message.get_binary())
+    return strings

@@ -12,20 +12,19 @@ from typing import IO
 
 from toolchain import process
 from toolchain.shell.bounds import Channel, Limit
-from toolchain.shell.counted import CountedShell
-from toolchain.shell.protocol import CHUNK, HELD, STREAM_S, Kind
+from toolchain.shell.protocol import CHUNK, HELD, STREAM_S, CountedShell, Kind
 
 
 class LocalChannel:
     """A command on this host, in a process group of its own.
 
     Args:
-        words: The program and its arguments.
+        command: The program and its arguments.
         outlived: Whether what it leaves running in the background may stay.
     """
 
-    def __init__(self, words: list[str], *, outlived: bool) -> None:
-        self._process = process.spawn(words)
+    def __init__(self, command: list[str], *, outlived: bool) -> None:
+        self._process = process.spawn(command)
         self._outlived = outlived
         self._input, out, err = self._process.stdin, self._process.stdout, self._process.stderr
         self._outputs = [stream for stream in (out, err) if stream]
@@ -56,11 +55,11 @@ class LocalChannel:
         while data:
             if not _ready([self._input], select.POLLOUT, limit.check()):
                 raise TimeoutError
-            with contextlib.suppress(BlockingIOError):  # there is less room than for what a pipe takes at once
+            with contextlib.suppress(BlockingIOError):  # less room than a pipe takes at once
                 data = data[os.write(self._input.fileno(), data) :]
 
     def progress(self) -> object:
-        """See `Channel.progress`; a pipe holds too little to wait for."""
+        """See `Channel`; a pipe holds too little to wait for."""
         return None
 
     def end_input(self) -> None:
@@ -83,25 +82,25 @@ class LocalChannel:
 
 
 def _ready(streams: Sequence[IO[str]], event: int, timeout: float) -> list[IO[str]]:
-    """Wait until one of the streams is ready, or at its end; `select` itself knows no descriptor above 1023."""
+    """Wait until one of the streams is ready or at its end; `select` itself cannot use descriptors above 1023."""
     poller = select.poll()
     for stream in streams:
         poller.register(stream, event)
-    found = {number for number, _ in poller.poll(timeout * 1000)}
-    return [stream for stream in streams if stream.fileno() in found]
+    numbers = {number for number, _ in poller.poll(timeout * 1000)}
+    return [stream for stream in streams if stream.fileno() in numbers]
 
 
 class LocalShell(CountedShell):
-    """A Shell on this host, for boards that are the host and for tests; no SSH is involved."""
+    """A Shell on this host, for boards that are the host and for tests."""
 
     name = "local"
 
     def _open(self, script: str, kind: Kind, timeout: float, size: int = 0) -> Channel:  # noqa: ARG002 - it starts at once
-        words = ["/bin/sh", "-c", HELD, "sh", script] if kind == "held" else ["/bin/sh", "-c", script]
+        command = ["/bin/sh", "-c", HELD, "sh", script] if kind == "held" else ["/bin/sh", "-c", script]
         channel = None
         try:
             with process.signals_later():
-                channel = LocalChannel(words, outlived=kind != "held")
+                channel = LocalChannel(command, outlived=kind != "held")
         except BaseException:
             if channel:
                 channel.close()

@@ -1,4 +1,4 @@
-"""What a device can be asked. Whatever carries a command, what is done with it is the same, and is bounded."""
+"""The Shell protocol: commands and files on a device, whatever carries them, with bounds on time and size."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from toolchain.shell.remote import RemoteProcess
 CHUNK = 1 << 20  # bytes between two calls of a progress callback
 STREAM_S = 30.0  # seconds for a device to start the script of a stream
 PACKET = (1 << 15) - 64  # bytes that one SSH packet holds; more would only be cut, and copied for it
-_SLOWEST = 1 << 10  # bytes in a second; who sends less only keeps us waiting
+_SLOWEST = 1 << 10  # bytes per second; a slower transfer is given up
 
 # The relay passes standard input on and outlives it: when the input ends, because `close` was called or because
-# this program was killed, it ends the script's whole process group. The shell that runs it leads that group.
+# this program was killed, it ends the script's whole process group, whose leader is the shell that runs this.
 # The code of the script comes through a command substitution, which ends with the script, not with the relay.
 HELD = """
 exec 3<&0 4>&1
@@ -73,11 +73,11 @@ class Shell(ABC):
     Files go through `cat` on the device, not through SFTP: boards with dropbear often have no SFTP server.
     """
 
-    name: str  # the device's name: "local", "user@host:port" or "adb:SERIAL"
+    name: str  # "local", "user@host:port" or "adb:SERIAL"
     stall: float = 60.0  # seconds without progress after which a transfer is given up
 
     def report(self, line: str) -> None:  # noqa: B027 - most shells have nobody to report to
-        """Report a line about what is unusual in a connection, or slow."""
+        """Report a line about something unusual or slow in a connection."""
 
     @property
     def server(self) -> str:
@@ -96,14 +96,7 @@ class Shell(ABC):
 
     @abstractmethod
     def _open(self, script: str, kind: Kind, timeout: float, size: int = 0) -> Channel:
-        """Start a script; the caller closes its channel.
-
-        Args:
-            script: The script.
-            kind: How it is run.
-            timeout: Seconds for the device to start it.
-            size: Bytes that a copy gets on its standard input.
-        """
+        """Start a script; the caller closes its channel. A copy gets `size` bytes on its standard input."""
 
     @abstractmethod
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
@@ -114,7 +107,7 @@ class Shell(ABC):
             timeout: Seconds for the device to start it.
 
         Returns:
-            Our end, without a time limit. The caller closes it, and then nothing of the script is left.
+            Our end, without a time limit. When the caller closes it, the script ends.
 
         Raises:
             DeviceError: The script cannot be started, or the connection is lost.
@@ -138,7 +131,7 @@ class Shell(ABC):
             most: Bytes that it may write to standard output; of standard error the last ones are kept.
 
         Returns:
-            What it left behind; one that a signal ended has the code 128 + signal, as in a shell.
+            Its output; one that a signal ended has the code 128 + signal, as in a shell.
 
         Raises:
             DeviceError: It failed under `check`, ran out of time, wrote too much, or the connection or channel is lost.
@@ -151,7 +144,7 @@ class Shell(ABC):
                 channel.stop()
                 raise
         result = process.Result(result.returncode, out.getvalue().decode(errors="replace"), result.stderr)
-        # Without a code it says nothing of the script: the channel was closed under it.
+        # Without a code the result says nothing about the script: the server closed the channel.
         return check_result(who, script, result) if check or result.returncode == UNKNOWN_CODE else result
 
     def push(
@@ -167,27 +160,25 @@ class Shell(ABC):
 
         Raises:
             InputError: `source` cannot be read or is shorter than `offset`.
-            DeviceError: The device refuses the data (its words are in the details) or is lost.
+            DeviceError: The device refuses the data or is lost.
         """
-        with reading(source, offset) as (stream, left):
+        with reading(source, offset) as (stream, remaining):
             script = f"umask 022; exec cat >> {shlex.quote(target)}"
-            with self._copying(script, f"writing {target}", left) as (channel, finish):
-                moved = Limit(self.stall, lambda: (stream.tell(), channel.progress()), self.stall + left / _SLOWEST)
-                sent = self._feed(channel, stream, moved, progress)
+            with self._copying(script, f"writing {target}", remaining) as (channel, finish):
+                limit = Limit(
+                    self.stall, lambda: (stream.tell(), channel.progress()), self.stall + remaining / _SLOWEST
+                )
+                sent = self._feed(channel, stream, limit, progress)
                 channel.end_input()
-                finish(io.BytesIO(), 0, moved)
-            if sent < left:
+                finish(io.BytesIO(), 0, limit)
+            if sent < remaining:
                 raise DeviceError(
-                    f"{self.name} did not receive the last {left - sent} bytes of {source}", hint="resume the upload"
+                    f"{self.name} did not receive the last {remaining - sent} bytes of {source}",
+                    hint="resume the upload",
                 )
 
     def pull(self, source: str, target: Path, *, most: int) -> None:
-        """Copy a file from the device; `target` appears whole or not at all.
-
-        Args:
-            source: Its path on the device.
-            target: Where it goes.
-            most: Bytes that it can have.
+        """Copy a file of at most `most` bytes from the device; `target` appears complete or not at all.
 
         Raises:
             InputError: `target` cannot be written.
@@ -213,7 +204,7 @@ class Shell(ABC):
     def _copying(
         self, script: str, doing: str, size: int = 0
     ) -> Iterator[tuple[Channel, Callable[[IO[bytes], int, Limit], None]]]:
-        """Start a `cat`; give its channel, and what takes its output and sees that it ends well."""
+        """Start a `cat`; yield its channel, and a function that takes its output and checks its end."""
         who = f"{self.name}, {doing},"
 
         def finish(sink: IO[bytes], most: int, limit: Limit) -> None:
@@ -223,25 +214,25 @@ class Shell(ABC):
             yield channel, finish
 
     def _feed(self, channel: Channel, stream: IO[bytes], limit: Limit, progress: Callable[[int], None] | None) -> int:
-        """Send a stream until it ends or the device stops reading, whose words tell why; return the bytes sent."""
+        """Send a stream until it ends or the device stops reading; return the bytes sent."""
         try:
             return _pass_on(channel, stream, limit, progress)
         except TimeoutError:
             raise UnreachableError(f"{self.name} {limit}", hint="check the device and the network") from None
 
     def _finish(self, channel: Channel, out: Bounded, limit: Limit, who: str, script: str) -> process.Result:
-        """Take a command's output until it ends; `who` is the subject of the error if it does not in time."""
-        in_time, words = collect(channel, out, limit)
+        """Read a command's output until it ends; `who` is the subject of errors."""
+        in_time, stderr = collect(channel, out, limit)
         if not in_time:
             self.check_alive("running a command")
             raise DeviceError(
                 f"{who} {limit} and was ended",
-                details=f"{process.tail(script)}\n{process.tail(words)}".strip(),
+                details=f"{process.tail(script)}\n{process.tail(stderr)}".strip(),
             )
         code = UNKNOWN_CODE if channel.code is None else channel.code
         if code < 0:
             self.check_alive("running a command")
-        return process.Result(code if code >= UNKNOWN_CODE else SIGNALLED - code, "", words)
+        return process.Result(code if code >= UNKNOWN_CODE else SIGNALLED - code, "", stderr)
 
     def __enter__(self) -> Self:
         return self
@@ -250,12 +241,29 @@ class Shell(ABC):
         self.close()
 
 
+class CountedShell(Shell):
+    """A shell that counts payload bytes: of the commands and files that its callers report."""
+
+    _sent = _received = 0
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self._received
+
+    def count(self, sent: int = 0, received: int = 0) -> None:
+        self._sent += sent
+        self._received += received
+
+
 def check_result(who: str, script: str, result: process.Result) -> process.Result:
-    """Return what a script left behind.
+    """Return a script's result.
 
     Raises:
-        DeviceError: It ended with a non-zero code, by a signal or without a code; the script and its last words are in
-            the details.
+        DeviceError: It ended with a non-zero code, by a signal or without a code.
     """
     if result.returncode == 0:
         return result
@@ -268,7 +276,7 @@ def check_result(who: str, script: str, result: process.Result) -> process.Resul
 
 
 def ending_of(code: int) -> tuple[str, str]:
-    """Say how a command ended that failed, and what helps; a signal and a channel that was closed are not its fault."""
+    """Return how a failed command ended, and a hint; a signal and a closed channel are not its fault."""
     if code == UNKNOWN_CODE:
         return (
             "ended without an exit code: the device's server closed its channel",
@@ -299,10 +307,10 @@ def _pass_on(channel: Channel, stream: IO[bytes], limit: Limit, progress: Callab
 
 @contextlib.contextmanager
 def reading(source: Path, offset: int) -> Iterator[tuple[IO[bytes], int]]:
-    """Open a file to push it from byte `offset` on; give its stream and the number of bytes that are left.
+    """Open a file to push it from byte `offset` on; yield its stream and the number of remaining bytes.
 
     Raises:
-        InputError: It is no readable file, or has fewer than `offset` bytes.
+        InputError: It is not a readable file, or has fewer than `offset` bytes.
     """
     try:
         stream = source.open("rb")
@@ -318,11 +326,11 @@ def reading(source: Path, offset: int) -> Iterator[tuple[IO[bytes], int]]:
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[IO[bytes]]:
-    """Give a stream for the new content of `target`, which takes its place only when all went well."""
-    with files.atomic_path(target) as part, part.open("wb") as stream:
+    """Yield a stream for the new content of `target`, which replaces it only when the block succeeds."""
+    with files.atomic_path(target) as staging, staging.open("wb") as stream:
         yield stream
 
 
-def words_of(fault: BaseException) -> str:
-    """Return what an error says, or else what it is."""
+def fault_text(fault: BaseException) -> str:
+    """Return an error's text, or else its type."""
     return str(fault) or type(fault).__name__
