@@ -1,4 +1,4 @@
-"""Where the files are that are no modules: at the top of a checkout, or in `_data` inside an installed package."""
+"""Files that are not modules: at the top of a checkout, or in `_data` inside an installed package."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from toolchain.errors import BuildError
 
 PACKAGE = Path(__file__).resolve().parent  # the package itself, which the image of the toolchain is made of too
 
-DATA = "_data"  # the folder in an installed package of what lies beside it in a checkout; see pyproject.toml
+DATA = "_data"  # in an installed package: the files that lie beside it in a checkout; see pyproject.toml
 
 _INSTALLED = (PACKAGE / DATA).is_dir()
 
-# what has `boards`, `docker`, `docs`, the Dockerfile and what that copies, all but the package
+# the folder of `boards`, `docker`, `docs`, the Dockerfile and the files that it copies, except the package
 ROOT = PACKAGE / DATA if _INSTALLED else PACKAGE.parent
 
 RUNTIME = PACKAGE / "runtime"  # the C++ sources of what runs on a board
@@ -23,7 +23,7 @@ REPAIR = "`pip check` names what to install" if _INSTALLED else "make setup"
 
 
 def manual(name: str) -> str:
-    """Return where a page of the documentation is, for a hint."""
+    """Return the path of a page of the documentation, for a hint."""
     page = f"docs/{name}.md"
     return str(ROOT / page) if _INSTALLED else page
 

@@ -338,11 +338,11 @@ def open_device(
         InputError: There is no such device.
         DeviceError: It cannot be reached.
     """
-    from toolchain.devices import whence
+    from toolchain.devices import source_of
     from toolchain.pipeline import preflight
 
     device = options.device(kind)
-    if kind.connection != "local" and (source := whence(device, options.devices)):
+    if kind.connection != "local" and (source := source_of(device, options.devices)):
         say(f"device {device.host} of {source}")
     named = preflight.Named(options.host or "", options.lab(kind))
     ssh, folder, patience = options.ssh(), options.folder(), options.patience()
@@ -353,11 +353,11 @@ def open_device(
 def unused(lab: Lab, facts: DeviceFacts, options: AddressOptions) -> tuple[str, ...]:
     """Return the warning of what the device's CPU has and its board type leaves unused; an emulator's says nothing."""
     from toolchain.adoption import unused
-    from toolchain.devices import whence
+    from toolchain.devices import source_of
 
     if lab.emulated or lab.board.connection == "local":
         return ()
-    text = unused.warning(lab.board, facts, lab.shell, listed=str(whence(lab.device, options.devices) or ""))
+    text = unused.warning(lab.board, facts, lab.shell, listed=str(source_of(lab.device, options.devices) or ""))
     return (text,) if text else ()
 
 

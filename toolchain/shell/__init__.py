@@ -36,7 +36,8 @@ def open_shell(host: str | None, *, config: SshOptions = _DEFAULTS) -> Shell:
     """Return a shell on this host if `host` is None, else one over SSH or adb.
 
     Args:
-        host: `[user@]host[:port]`, where host may be an alias of the SSH configuration; or `adb:SERIAL`, or `adb:` for the
+        host: `[user@]host[:port]`, where host may be an alias of the SSH configuration; or `adb:SERIAL`, or `adb:` for
+            the
             only attached device.
         config: Files, credentials and time limits of the connection.
 

@@ -39,8 +39,8 @@ _BODIES = {"run": GUARDED, "copy": _COPY, "held": _HELD}
 class AdbShell(CountedShell):
     """A Shell over adb; an empty serial is the only device.
 
-    Streams go through commands (`adb shell -T`), also for RPC: a forwarded port would be open to everybody on this host,
-    and would outlive us.
+    Streams go through commands (`adb shell -T`), also for RPC: a forwarded port would be open to everybody on this
+    host, and would outlive us.
 
     Raises:
         InputError: ANDROID_SERIAL is not a valid serial.
