@@ -216,7 +216,8 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
         login=answer.text("login"),
         groups=tuple(answer.text("groups").split()),
         accelerators=_accelerators(answer),
-        governors=collections.Counter(name for _cpu, names in answer.by_cpu("governor") for name in names[:1]),
+        # A plain dict: `asdict` cannot copy a Counter.
+        governors=dict(collections.Counter(name for _cpu, names in answer.by_cpu("governor") for name in names[:1])),
         governor_writable=answer.has("governor_writable"),
         sensors=_sensors(answer),
         emulation=(*sure, *perhaps),
