@@ -15,11 +15,7 @@ _MARK = b"toolchain run"
 
 
 def check_target(path: Path) -> None:
-    """Check that arrays can be written to a file, without touching it.
-
-    Raises:
-        InputError: It cannot be written, or was not written by `save`.
-    """
+    """Check that arrays can be written to a file, without touching it."""
     outputs.check_file(path, _CONTENT, foreign)
 
 
@@ -35,13 +31,7 @@ def foreign(path: Path) -> str:
 def save(path: Path, arrays: Tensors, about: str) -> None:
     """Write arrays by name, complete or not at all, as `numpy.savez` does, which writes no comment and no array `file`.
 
-    Args:
-        path: The file; one that `save` wrote is replaced.
-        arrays: The arrays.
-        about: What they are, in a word or two, for the archive's comment.
-
-    Raises:
-        InputError: As `check_target`.
+    `about` says what they are, in a word or two, for the archive's comment. Only a file of `save` is replaced.
     """
     check_target(path)  # minutes have passed
     with files.atomic_path(path) as aside, zipfile.ZipFile(aside, "w") as archive:

@@ -20,15 +20,10 @@ _MARK = "\ufeff"
 
 
 def add(path: Path, name: str, device: Device) -> bool:
-    """Add a device to a list, or correct its entry; the file is made if it is missing.
+    """Add a device to a list, or correct its entry; return whether the file was changed.
 
-    Args:
-        path: The devices.toml.
-        name: The device's name.
-        device: The device, with an absolute SSH configuration. The entry's application is left as it is.
-
-    Returns:
-        Whether the file was changed.
+    A missing file is made. The device must have an absolute SSH configuration; its entry's application is left as it
+    is.
 
     Raises:
         InputError: The list has faults, or cannot be written.

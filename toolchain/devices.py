@@ -157,11 +157,7 @@ def read_table(source: Path) -> dict[str, Any]:
 
 
 def devices_of(source: Path, table: object) -> dict[str, Device]:
-    """Validate a table of devices; SSH configurations are relative to the folder of `source`.
-
-    Raises:
-        InputError: It has faults.
-    """
+    """Validate a table of devices; SSH configurations are relative to the folder of `source`."""
     devices: dict[str, Device] | None
     devices, faults = validate(dict[str, Device], table, "device")
     if devices is None:
@@ -193,10 +189,7 @@ def with_faults(source: Path, faults: Sequence[Fault]) -> InputError:
 def find_device(board: Board, host: str | None, devices: Mapping[str, Device]) -> Device:
     """Decide which device of a board type is meant.
 
-    Args:
-        board: The board type.
-        host: An address, a name from devices.toml, or None for the only device of this type.
-        devices: The lab's devices.
+    `host` is an address, a name from devices.toml, or None for the only device of this type.
 
     Raises:
         InputError: No device was named and none can be chosen, or the named one is of another type.

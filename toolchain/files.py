@@ -42,11 +42,7 @@ def canonical_json(value: Any) -> bytes:
 
 @contextlib.contextmanager
 def atomic_path(target: Path) -> Iterator[Path]:
-    """Yield a path beside `target` that replaces it once the block has succeeded, and is removed otherwise.
-
-    Raises:
-        InputError: The folder does not exist or cannot be written.
-    """
+    """Yield a path beside `target` that replaces it once the block has succeeded, and is removed otherwise."""
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as fault:
@@ -116,11 +112,7 @@ def refused(fault: BaseException) -> ToolchainError | None:
 
 
 def check_cache() -> Path:
-    """Create the cache folder if it is missing, check that it can be written, and return it.
-
-    Raises:
-        InputError: It cannot be made or written.
-    """
+    """Create the cache folder if it is missing, check that it can be written, and return it."""
     folder = cache_root()
     try:
         folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
@@ -142,14 +134,11 @@ def write_atomic(target: Path, data: bytes) -> None:
 
 
 def edit(target: Path, change: Callable[[bytes], bytes]) -> bool:
-    """Change a user's file, completely or not at all; concurrent edits wait for each other.
+    """Change a user's file, completely or not at all, and return whether it changed. Concurrent edits wait for each other.
 
     Args:
         target: The file, whose mode stays, or a link to it. A missing file and its folder are made, for the user alone.
         change: Maps the old content, empty for a missing file, to the new content.
-
-    Returns:
-        Whether anything was written: not if nothing changes.
 
     Raises:
         InputError: It cannot be read or written.
@@ -185,12 +174,7 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 
 def read_limited(path: Path, limit: int = _LARGEST_DOCUMENT, error: type[ToolchainError] = InputError) -> bytes:
-    """Read a file that should be small; of a larger one, at most `limit` bytes are read.
-
-    Raises:
-        OSError: It cannot be read.
-        ToolchainError: Of class `error`: it is larger.
-    """
+    """Read a file that should be small, or raise `error`; at most `limit` + 1 bytes are read."""
     # The size that the file system states is not enough: a file may grow meanwhile, and a pipe states none.
     with path.open("rb") as stream:
         data = stream.read(limit + 1)
@@ -200,11 +184,7 @@ def read_limited(path: Path, limit: int = _LARGEST_DOCUMENT, error: type[Toolcha
 
 
 def read_json(path: Path, error: type[ToolchainError] = InputError, limit: int = _LARGEST_DOCUMENT) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        ToolchainError: Of class `error`: the file is missing, is not JSON, or has more bytes than the limit.
-    """
+    """Read a JSON file of at most `limit` bytes, or raise `error`."""
     try:
         return json.loads(read_limited(path, limit, error))
     except OSError as fault:

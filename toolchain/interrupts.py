@@ -32,11 +32,7 @@ def listen() -> None:
 
 
 def check() -> None:
-    """Raise a request that was lost, unless a block is ending because of it.
-
-    Raises:
-        KeyboardInterrupt: The command should have ended.
-    """
+    """Raise a request to end that was lost, unless a block is ending because of it."""
     if _requests and threading.current_thread() is threading.main_thread() and not _ending(sys.exc_info()[1]):
         raise _request()
 

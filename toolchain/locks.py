@@ -21,15 +21,8 @@ _LOCKS = Path("/proc/locks")
 def open_lock(path: Path, mode: int = PRIVATE, *, follow: bool = False) -> int:
     """Open the file of a lock, which is made if it is missing, with exactly `mode`.
 
-    Whoever can open a file can lock it for ever, so others must not even read it.
-
-    Args:
-        path: The file.
-        mode: Who may use the lock.
-        follow: Whether the path may be a link: not in a folder that others can write to.
-
-    Raises:
-        OSError: It cannot be opened.
+    Whoever can open a file can lock it for ever, so others must not even read it. `follow` allows the path to be a
+    link, which is not safe in a folder that others can write to.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     handle = os.open(path, flags, mode)
@@ -56,13 +49,7 @@ def mode_beside(path: Path) -> int:
 
 
 def acquire(handle: int, what: str, seconds: float, tell: Callable[[str], None] | None = None) -> None:
-    """Lock an open file or folder, and wait at most `seconds` for its owner.
-
-    Args:
-        handle: The open file.
-        what: The locked thing, for messages.
-        seconds: The longest wait.
-        tell: Called once with a line about the wait.
+    """Lock an open file or folder, and wait at most `seconds` for its owner; `what` it is stands in messages.
 
     Raises:
         BusyError: Another process still has it after that time.
@@ -108,12 +95,7 @@ def attempt(handle: int) -> bool:
 
 @contextlib.contextmanager
 def hold(path: Path, what: str, seconds: float, tell: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold the lock of a private file for the time of a block; see `acquire`.
-
-    Raises:
-        BusyError: Another process still has it after that time.
-        OSError: It cannot be opened.
-    """
+    """Hold the lock of a private file for the time of a block; see `acquire`."""
     handle = open_lock(path)
     try:
         acquire(handle, what, seconds, tell)

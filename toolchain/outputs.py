@@ -29,7 +29,6 @@ def check_file(path: Path, what: str, foreign: Foreign) -> None:
     """Check that a file can be written or replaced, without touching it.
 
     Args:
-        path: The file.
         what: Its future content, such as `a package`.
         foreign: Called with a file that exists and is not empty.
 
@@ -52,7 +51,6 @@ def check_folder(folder: Path, what: str, foreign: Foreign) -> None:
     """Check that a folder can be made or replaced, without touching it.
 
     Args:
-        folder: The folder; those above it need not exist.
         what: Its future content, such as `a bundle`.
         foreign: Called with a folder that exists and is not empty.
 

@@ -69,11 +69,6 @@ def run(  # noqa: PLR0913 - each is an independent property of one command
     """Run a command to its end, in a process group that dies with its time limit.
 
     Args:
-        argv: The program and its arguments; no shell is involved.
-        cwd: Folder to run in.
-        env: Variables added to this process's environment.
-        timeout: Seconds until the whole process group is killed.
-        check: Raise on a non-zero exit code.
         input_text: Standard input, which is empty by default.
         error: The exception class for a failure.
 
@@ -188,9 +183,7 @@ def serve(
     """Start a worker with piped binary streams, as the leader of a process group of its own.
 
     Args:
-        argv: The program and its arguments.
         log: File for its standard error, which is replaced.
-        env: Additional variables of its environment.
         inherit: Whether it gets those of this process as well.
     """
     with log.open("wb") as stream:
@@ -224,14 +217,10 @@ def spawn_background(argv: Sequence[str], log: Path, *, attached: bool) -> subpr
 
 
 def attach(argv: Sequence[str], log: IO[bytes] | None = None) -> socket.socket:
-    """Start a command whose standard input and output are one stream.
+    """Start a command whose standard input and output are one stream; return our end of it.
 
-    Args:
-        argv: The program and its arguments.
-        log: File for its standard error, which is discarded by default.
-
-    Returns:
-        Our end. When it is closed, or the command ends, the rest of its process group is ended.
+    When that is closed, or the command ends, the rest of its process group is ended. `log` is a file for its standard
+    error, which is discarded by default.
     """
     ours, theirs = socket.socketpair()
     try:
@@ -268,14 +257,7 @@ def _end_with(stream: socket.socket, child: subprocess.Popen[bytes]) -> None:
 
 
 def attend(argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run a command with this process's terminal, input and outputs, to its end.
-
-    Returns:
-        Its exit code, as a shell would report it.
-
-    Raises:
-        InputError: There is no such program.
-    """
+    """Run a command with this process's terminal to its end; return its exit code, as a shell would report it."""
     try:
         child = subprocess.Popen(list(argv), env={**os.environ, **env})  # noqa: S603 - as above
     except OSError as fault:

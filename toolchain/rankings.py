@@ -40,12 +40,6 @@ def compare(
 ) -> Difference:
     """Compare outputs with their reference, whose rows may be in another order where their scores allow it.
 
-    Args:
-        outputs: A device's outputs, with the names and shapes of the reference.
-        reference: The reference's outputs.
-        rankings: The outputs that have rows in an order of scores.
-        tolerance: As for `tensors.compare`.
-
     Raises:
         VerificationError: Names or shapes differ.
     """

@@ -29,11 +29,7 @@ def manual(name: str) -> str:
 
 
 def package_folder(name: str) -> Path:
-    """Find the folder of an installed Python package without importing it.
-
-    Raises:
-        BuildError: It is not installed.
-    """
+    """Find the folder of an installed Python package without importing it, or raise a BuildError."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise BuildError(f"the Python package {name} is not installed", hint=REPAIR)

@@ -26,7 +26,7 @@ _LEAST_OF_MODE, _SHARE_OF_MODE, _APART = 3, 0.15, 6.0
 
 
 def log_ratio(new_ns: Sequence[float], base_ns: Sequence[float]) -> float:
-    """Return the logarithm of the ratio of the medians of one round's samples, in nanoseconds.
+    """Return the logarithm of the ratio of the medians of one round's samples, in ns.
 
     Raises:
         ValueError: A side has no samples, or one is not a duration.
@@ -42,11 +42,7 @@ def _median(samples: Sequence[float]) -> float:
 
 
 def log_ratios(new_ns: Sequence[Sequence[float]], base_ns: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Return the logarithm of each round's ratio; samples are in nanoseconds, one sequence for each round.
-
-    Raises:
-        ValueError: The sides have different numbers of rounds, or as for `log_ratio`.
-    """
+    """Return the logarithm of each round's ratio; samples are in ns, one sequence for each round."""
     return tuple(log_ratio(new, base) for new, base in zip(new_ns, base_ns, strict=True))
 
 
@@ -72,10 +68,6 @@ def estimate(differences: Sequence[float], confidence: float = 0.99) -> Estimate
     The value is the median of the Walsh averages: the means of all pairs of differences, each with itself included. The
     ends of the interval are those averages that the exact distribution of the signed-rank statistic cuts off. Both
     belong to the interval, so that ties and zeros, which coarse clocks produce, widen it and do not invalidate it.
-
-    Args:
-        differences: One for each round, such as log ratios.
-        confidence: Above 0 and below 1.
 
     Raises:
         ValueError: There are no differences, one is not finite, or the confidence is out of range.
@@ -129,15 +121,7 @@ class Ratio:
 
 
 def ratio(first_ns: Sequence[Sequence[float]], second_ns: Sequence[Sequence[float]]) -> Ratio:
-    """Return how many times as fast a second thing is, from a fixed number of rounds.
-
-    Args:
-        first_ns: Samples of the base, in nanoseconds, one sequence for each round.
-        second_ns: Samples of the other, in the same rounds.
-
-    Raises:
-        ValueError: There are no rounds, or as for `log_ratios`.
-    """
+    """Return how many times as fast the second of two things is, from a fixed number of rounds of samples in ns."""
     logs = log_ratios(first_ns, second_ns)
     narrow, wide = (estimate(logs, confidence) for confidence in (0.95, 0.99))
     return Ratio(math.exp(narrow.value), _ends(narrow), tuple(map(math.exp, logs)), _ends(wide))
@@ -209,24 +193,12 @@ class Rule:
                 )
 
     def within(self, rounds: int) -> Rule:
-        """Return the rule that decides after `rounds` rounds at the latest.
-
-        Raises:
-            InputError: They are too few for the confidence.
-        """
+        """Return the rule that decides after `rounds` rounds at the latest."""
         looks = (*(look for look in self.looks if look < rounds), rounds)
         return Rule(self.least, self.worst, self.confidence, looks, self.confirming, self.confirming_confidence)
 
     def judge(self, rounds: Sequence[float], fresh: Sequence[float] = ()) -> Judgement:
-        """Judge the rounds so far.
-
-        Args:
-            rounds: Log ratios in order. Rounds beyond the last look do not count.
-            fresh: Log ratios of later rounds, which are to confirm a regression.
-
-        Raises:
-            ValueError: One of them is not finite.
-        """
+        """Judge the log ratios of the rounds so far; `fresh` are later rounds, which are to confirm a regression."""
         waiting = [look for look in self.looks if look > len(rounds)]
         if waiting and len(rounds) not in self.looks:
             return Judgement(Verdict.GO_ON, waiting[0])

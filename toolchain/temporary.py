@@ -21,11 +21,7 @@ _NEW_S = 60.0  # a folder that was just made may not be locked yet
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """Make a private temporary folder for the time of a block.
-
-    Raises:
-        OSError: It cannot be made.
-    """
+    """Make a private temporary folder for the time of a block."""
     # The folder is locked for that time. The kernel frees the lock when this process ends, however it ends; the number
     # of a process would soon belong to another one.
     _sweep_once(tempfile.gettempdir())

@@ -157,11 +157,7 @@ def encode(tensors: Tensors, notes: Mapping[str, str] | None = None) -> bytes:
 
 
 def notes(path: Path) -> dict[str, str]:
-    """Read the notes of a safetensors file.
-
-    Raises:
-        VerificationError: The file is missing, truncated or not in the format.
-    """
+    """Read the notes of a safetensors file, or raise a VerificationError."""
     try:
         with safe_open(path, "np") as stream:
             entries = json.loads((stream.metadata() or {}).get(_NOTES, "{}"))
@@ -171,11 +167,7 @@ def notes(path: Path) -> dict[str, str]:
 
 
 def load(path: Path) -> dict[str, NDArray[Any]]:
-    """Read a safetensors file.
-
-    Raises:
-        VerificationError: The file is missing, truncated or not in the format.
-    """
+    """Read a safetensors file, or raise a VerificationError."""
     try:
         return dict(load_file(path))
     except (OSError, SafetensorError, ValueError, KeyError, AttributeError, OverflowError) as fault:
@@ -199,8 +191,6 @@ def compare(outputs: Tensors, reference: Tensors, tolerance: Tolerance | None = 
     """Compare outputs with their reference; both map the same names to arrays of the same shapes.
 
     Args:
-        outputs: The device's outputs.
-        reference: The reference's outputs.
         tolerance: Limits for the relative difference; the default depends on the dtype (`TOLERANCE`), and integer
             outputs must be equal.
 
@@ -269,13 +259,9 @@ def cut(outputs: Tensors, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]
 
 
 def cut_stacked(outputs: Tensors, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Return the outputs of many samples, those with a bound cut to the largest count among them.
+    """Return the outputs of many samples, which have an axis of samples in front, cut to the largest count.
 
-    Elements behind a sample's own count are 0, and the counts stay among the outputs.
-
-    Args:
-        outputs: Outputs by name, each with an axis of samples in front.
-        specs: Specs of one sample's outputs.
+    Elements behind a sample's own count are 0, and the counts stay among the outputs. `specs` are those of one sample.
 
     Raises:
         VerificationError: A count is negative, or larger than the output.

@@ -25,11 +25,7 @@ def folder() -> Path:
 
 
 def load() -> None:
-    """Let interrupts pass, and load all plug-ins, which register themselves.
-
-    Raises:
-        OSError: A plug-in cannot be loaded; TVM turns that into a warning.
-    """
+    """Let interrupts pass, and load all plug-ins, which register themselves. TVM turns an OSError into a warning."""
     # Ctrl-C in a callback goes through C++ by the name of its class. An unknown class arrives as a RuntimeError without
     # a message, as if the compiler had failed.
     importlib.import_module("tvm_ffi").register_error("KeyboardInterrupt", KeyboardInterrupt)

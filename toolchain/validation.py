@@ -61,8 +61,6 @@ def validate(kind: Any, value: Any, what: str) -> tuple[Any, list[Fault]]:
     """Convert plain values to a dataclass, or a mapping of dataclasses.
 
     Args:
-        kind: The type.
-        value: The content of a file.
         what: Kind of thing that must have the missing keys, such as `board file`.
 
     Returns:

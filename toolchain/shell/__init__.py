@@ -36,9 +36,7 @@ def open_shell(host: str | None, *, config: SshOptions = _DEFAULTS) -> Shell:
     """Return a shell on this host if `host` is None, else one over SSH or adb.
 
     Args:
-        host: `[user@]host[:port]`, where host may be an alias of the SSH configuration; or `adb:SERIAL`, or `adb:` for
-            the
-            only attached device.
+        host: `[user@]host[:port]` or an alias of the SSH configuration; `adb:SERIAL`, or `adb:` for the only device.
         config: Files, credentials and time limits of the connection.
 
     Raises:

@@ -58,11 +58,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Parse `[user@]host[:port]`, where an IPv6 address with a port stands in brackets.
-
-    Raises:
-        InputError: It is not valid.
-    """
+    """Parse `[user@]host[:port]`, where an IPv6 address with a port stands in brackets."""
     user, separator, location = text.rpartition("@")
     host, port = _split_port(text, location)
     name = host

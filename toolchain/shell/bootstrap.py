@@ -85,11 +85,7 @@ class Preamble:
 
 
 def await_marker(stream: Stream, out: Preamble, err: Preamble, name: str, patience_s: float) -> None:
-    """Wait until a login has started our sh, with at most `patience_s` seconds of silence.
-
-    Raises:
-        DeviceError: It does something else.
-    """
+    """Wait until a login has started our sh, with at most `patience_s` seconds of silence, or raise a DeviceError."""
     silence = time.monotonic() + patience_s
     end = time.monotonic() + max(_START_IN_ALL_S, 2 * patience_s)
     while not out.passed:

@@ -105,14 +105,7 @@ class Bounded:
 
 
 def collect(channel: Channel, out: Bounded, limit: Limit) -> tuple[bool, str]:
-    """Read what a command writes to the end of both outputs, and wait for its exit code.
-
-    Returns:
-        Whether it ended within the limit, and the end of its standard error.
-
-    Raises:
-        DeviceError: It wrote more than `out` takes.
-    """
+    """Read a command's outputs to their end; return whether it ended within the limit, and the end of its stderr."""
     err = bytearray()
     ended = False
     while not ended and (remaining := limit.left()) > 0:

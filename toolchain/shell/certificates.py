@@ -54,11 +54,7 @@ class Certificate:
 
 
 def read(blob: bytes) -> Certificate:
-    """Parse a certificate.
-
-    Raises:
-        ValueError: It is not valid, or of an unsupported type.
-    """
+    """Parse a certificate, or raise a ValueError."""
     message = paramiko.Message(blob)
     kind = _type_of(blob)
     message.get_binary()
@@ -79,11 +75,7 @@ def read(blob: bytes) -> Certificate:
 
 
 def of(key: Any) -> Certificate | None:
-    """Return the certificate that a server sent with its key, if any.
-
-    Raises:
-        ValueError: It cannot be parsed.
-    """
+    """Return the certificate that a server sent with its key, if any, or raise a ValueError."""
     blob = getattr(key, "public_blob", None)
     return read(blob.key_blob) if blob is not None and blob.key_type.endswith(SUFFIX) else None
 

@@ -74,11 +74,7 @@ class Hop:
 
 
 class Config:
-    """The SSH client configuration, read once per connection.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """The SSH client configuration, read once per connection."""
 
     def __init__(self, options: SshOptions) -> None:
         self.options = options
@@ -94,11 +90,7 @@ class Config:
         return InputError(f"cannot read the SSH configuration {self._path}: {fault}")
 
     def route(self, address: Address, jumps: Sequence[str] | None = None, depth: int = 0) -> tuple[Hop, ...]:
-        """Return the servers to go through, the device itself last.
-
-        Raises:
-            InputError: The configuration is wrong, or has a setting that is not supported.
-        """
+        """Return the servers to go through, the device itself last."""
         if depth > _MAX_HOPS:
             raise InputError(f"ProxyJump of {address.host} refers back to itself")
         try:
@@ -237,11 +229,7 @@ def _setting(line: str) -> tuple[str, str]:
 
 
 def _canonical(name: str, settings: Mapping[str, Any]) -> str:
-    """Return the full name of a host, with the first of CanonicalDomains that resolves.
-
-    Raises:
-        ValueError: None does, and the name may not be used without a domain.
-    """
+    """Return the full name of a host, with the first of CanonicalDomains that resolves."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(name)
         return name

@@ -57,10 +57,7 @@ def end(*ends: Any) -> None:
 class Wire:
     """A socket that counts its bytes, and gives up after `stall` seconds on a peer that takes none.
 
-    Args:
-        sock: A socket, or an object like one.
-        stall: Seconds.
-        log: The standard error of a ProxyCommand.
+    `log` is the standard error of a ProxyCommand.
     """
 
     def __init__(self, sock: Any, stall: float, log: IO[bytes] | None = None) -> None:
@@ -145,13 +142,7 @@ def _tcp(hop: Hop, keepalive: int) -> socket.socket:
 
 
 def reach(hop: Hop, previous: Any | None, options: SshOptions, stack: contextlib.ExitStack) -> Wire:
-    """Open a connection for bytes to a server: through the previous one, by a command, or directly.
-
-    Args:
-        hop: The server.
-        previous: The connection to the server before it, if any.
-        options: Time limits.
-        stack: Closes what belongs to the connection.
+    """Open a connection to a server: through the previous one, by a command, or directly; `stack` closes it.
 
     Raises:
         UnreachableError: It cannot be opened.

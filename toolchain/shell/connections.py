@@ -73,11 +73,6 @@ class Connections:
         name: `user@host:port`.
         timeout: Seconds for a connection to be made.
         wires: The sockets of all connections that begin on this host.
-
-    Raises:
-        InputError: The SSH configuration is wrong.
-        VerificationError: A host key on the way is unknown, changed or revoked.
-        UnreachableError: A server on the way cannot be reached or refuses us.
     """
 
     def __init__(self, address: Address, options: SshOptions) -> None:
@@ -105,12 +100,7 @@ class Connections:
         return next((transport for transport in transports if not transport.is_active()), None)
 
     def open_channel(self, timeout: float) -> Any:
-        """Open a channel for a command, if needed in a new connection; the caller closes it.
-
-        Raises:
-            UnreachableError: A connection cannot be made.
-            DeviceError: The server does not allow any channel.
-        """
+        """Open a channel for a command, if needed in a new connection; the caller closes it."""
         with self._opening:
             for connection in self._open:
                 if channel := connection.open(timeout):

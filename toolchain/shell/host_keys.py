@@ -42,11 +42,7 @@ class UnknownHostKeyError(HostKeyError):
 
 
 def trust(key: OfferedKey) -> Path:
-    """Add a key that a person has confirmed to known_hosts, and return that file.
-
-    Raises:
-        InputError: It cannot be written.
-    """
+    """Add a key that a person has confirmed to known_hosts, and return that file."""
     if key.file is None:
         raise InputError(
             f"no known_hosts file is configured for {key.host}", hint="pass one: --known-hosts ~/.ssh/known_hosts"
@@ -115,9 +111,7 @@ class HostKeyPolicy:
     def order(self, offered: Sequence[str], supported: Sequence[str] = ()) -> list[str]:
         """Return our key types with the known ones first, so that the server proves itself with one of those.
 
-        Args:
-            offered: Our key types.
-            supported: All types that paramiko knows; certificates' types are used where an authority is trusted.
+        The types of certificates among all `supported` ones come before them if an authority is trusted.
         """
         kinds = {key.kind for key in self._trusted}
         ordered = sorted(offered, key=lambda kind: ("ssh-rsa" if kind.startswith("rsa-") else kind) not in kinds)

@@ -19,7 +19,6 @@ class LocalChannel:
     """A command on this host, in a process group of its own.
 
     Args:
-        command: The program and its arguments.
         outlived: Whether what it leaves running in the background may stay.
     """
 

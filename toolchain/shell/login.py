@@ -26,11 +26,7 @@ _PASSWORD_METHODS = frozenset({"password", "keyboard-interactive"})
 class Login:
     """Tries the available proofs of identity, and remembers their results.
 
-    Args:
-        transport: The connection, after its key exchange.
-        hop: The server.
-        options: The available proofs.
-        is_jump: Whether it is a server on the way, which must not see the device's password.
+    A jump host must not see the device's password.
     """
 
     def __init__(self, transport: Any, hop: Hop, options: SshOptions, *, is_jump: bool = False) -> None:
@@ -44,11 +40,7 @@ class Login:
         self._accepted = False
 
     def run(self) -> None:
-        """Log in; a server may require several proofs, such as a key and a password.
-
-        Raises:
-            UnreachableError: The server accepts none of them, or not enough.
-        """
+        """Log in; a server may require several proofs, such as a key and a password."""
         # The method `none` returns what the server accepts, and is enough for a board without a password.
         methods: set[str] | None = None
         try:
@@ -169,11 +161,7 @@ class Login:
 
 
 class _Agent(paramiko.agent.AgentSSH):  # type: ignore[misc]
-    """The keys of a running agent; none if there is no agent.
-
-    Args:
-        path: Its socket; empty for the one that SSH_AUTH_SOCK names.
-    """
+    """The keys of a running agent at a socket, by default that of SSH_AUTH_SOCK; none if there is no agent."""
 
     def __init__(self, path: str) -> None:
         super().__init__()

@@ -100,17 +100,12 @@ class Shell(ABC):
 
     @abstractmethod
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
-        """Start a POSIX sh script whose standard input and output are one stream of bytes to and from us.
+        """Start a POSIX sh script whose standard input and output are one stream of bytes; return our end of it.
 
-        Args:
-            script: The script. It has to end when its input does; over SSH nothing else ends it.
-            timeout: Seconds for the device to start it.
-
-        Returns:
-            Our end, without a time limit. When the caller closes it, the script ends.
+        The script has to end when its input does; over SSH nothing else ends it. The stream has no time limit.
 
         Raises:
-            DeviceError: The script cannot be started, or the connection is lost.
+            DeviceError: The script cannot be started within `timeout` seconds, or the connection is lost.
         """
 
     @abstractmethod
@@ -122,12 +117,10 @@ class Shell(ABC):
         """End the connection. Closing twice is fine."""
 
     def run(self, script: str, *, timeout: float = 60.0, check: bool = True, most: int = MOST_SAID) -> process.Result:
-        """Run a POSIX sh script with empty input to its end.
+        """Run a POSIX sh script with empty input to its end; paths in it must be quoted with `shlex.quote`.
 
         Args:
-            script: The script; paths in it must be quoted with `shlex.quote`.
             timeout: Seconds until the script and its children are ended.
-            check: Raise on a non-zero exit code.
             most: Bytes that it may write to standard output; of standard error the last ones are kept.
 
         Returns:
@@ -153,7 +146,6 @@ class Shell(ABC):
         """Append `source` from byte `offset` on to the file `target`, so that a broken upload is resumed.
 
         Args:
-            source: A file on this host.
             target: A path on the device; the file is created when missing, its folder is not.
             offset: Bytes of `source` the device already has.
             progress: Called now and then with the bytes of `source` sent so far, `offset` included.
@@ -178,12 +170,7 @@ class Shell(ABC):
                 )
 
     def pull(self, source: str, target: Path, *, most: int) -> None:
-        """Copy a file of at most `most` bytes from the device; `target` appears complete or not at all.
-
-        Raises:
-            InputError: `target` cannot be written.
-            DeviceError: The device cannot read `source`, it has more bytes, or the device is lost.
-        """
+        """Copy a file of at most `most` bytes from the device; `target` appears complete or not at all."""
         copying = self._copying(f"exec cat < {shlex.quote(source)}", f"reading {source}")
         with replacing(target) as sink, copying as (_, finish):
             finish(sink, most, Limit(self.stall, sink.tell, self.stall + most / _SLOWEST))
@@ -260,11 +247,7 @@ class CountedShell(Shell):
 
 
 def check_result(who: str, script: str, result: process.Result) -> process.Result:
-    """Return a script's result.
-
-    Raises:
-        DeviceError: It ended with a non-zero code, by a signal or without a code.
-    """
+    """Return a script's result, or raise a DeviceError if its code is not 0."""
     if result.returncode == 0:
         return result
     ending, hint = ending_of(result.returncode)
@@ -307,11 +290,7 @@ def _pass_on(channel: Channel, stream: IO[bytes], limit: Limit, progress: Callab
 
 @contextlib.contextmanager
 def reading(source: Path, offset: int) -> Iterator[tuple[IO[bytes], int]]:
-    """Open a file to push it from byte `offset` on; yield its stream and the number of remaining bytes.
-
-    Raises:
-        InputError: It is not a readable file, or has fewer than `offset` bytes.
-    """
+    """Open a file to push it from byte `offset` on, which it must have; yield its stream and the remaining bytes."""
     try:
         stream = source.open("rb")
     except OSError as fault:

@@ -18,11 +18,6 @@ class RemoteProcess:
     """A long-running command on a device; it dies with its owner.
 
     Its output is read all the time, or it would block, and is kept up to a bound.
-
-    Args:
-        channel: The command.
-        device: The device's name.
-        check_alive: Raises a DeviceError if the connection is lost.
     """
 
     def __init__(self, channel: Channel, device: str, check_alive: Callable[[str], None]) -> None:

@@ -53,12 +53,7 @@ def server_script() -> str:
 
 
 class Session:
-    """A shell on the device that runs one command after the other.
-
-    Args:
-        channel: Its channel, where `server_script` has been started.
-        secret: The script's argument.
-    """
+    """A shell on the device, started with `server_script` and a secret, that runs one command after the other."""
 
     def __init__(self, channel: Channel, secret: str) -> None:
         self._channel, self._secret = channel, secret

@@ -85,9 +85,6 @@ class SshChannel:
 
         Returns:
             Bytes that the login printed before, which are ignored.
-
-        Raises:
-            DeviceError: The login does something else, or does not take the script.
         """
         bootstrap.await_marker(self, self._before, self._before_errors, name, patience_s)
         try:
@@ -170,15 +167,7 @@ class SshChannel:
 
 
 class SshShell(Shell):
-    """A Shell over SSH.
-
-    Short commands and files share one channel, one after the other; see `session`.
-
-    Raises:
-        InputError: The SSH configuration is wrong.
-        VerificationError: A host key on the way is unknown, changed or revoked.
-        UnreachableError: A server on the way cannot be reached or refuses us.
-    """
+    """A Shell over SSH. Short commands and files share one channel, one after the other; see `session`."""
 
     def __init__(self, address: Address, options: SshOptions) -> None:
         self.stall, self._options = options.stall_timeout, options

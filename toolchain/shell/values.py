@@ -26,11 +26,7 @@ def without_comment(value: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """Read a time such as `10`, `1m` or `1h30m`.
-
-    Raises:
-        ValueError: It is not a valid time.
-    """
+    """Read a time such as `10`, `1m` or `1h30m`, or raise a ValueError."""
     matches = _TIME.findall(text)
     if not matches or "".join(number + unit for number, unit in matches) != text:
         raise ValueError(f"{text!r} is not a valid time: write seconds, or for example 1m30s")
@@ -38,11 +34,7 @@ def seconds(text: str) -> float:
 
 
 def expand(text: str, tokens: Mapping[str, str]) -> str:
-    """Replace each `%` and a letter.
-
-    Raises:
-        ValueError: One of them has no meaning here.
-    """
+    """Replace each `%` and a letter, or raise a ValueError if it has no meaning here."""
 
     def meaning(token: re.Match[str]) -> str:
         if token[1] not in {"%", *tokens}:
@@ -53,11 +45,7 @@ def expand(text: str, tokens: Mapping[str, str]) -> str:
 
 
 def path(text: str, tokens: Mapping[str, str]) -> Path:
-    """Parse a file name with tokens, environment variables as `${HOME}`, and `~`.
-
-    Raises:
-        ValueError: A token has no meaning, or a variable is not set.
-    """
+    """Parse a file name with tokens, environment variables as `${HOME}`, and `~`, or raise a ValueError."""
 
     def value(variable: re.Match[str]) -> str:
         if variable[1] not in os.environ:

@@ -26,15 +26,7 @@ def serial_of(host: str) -> str:
 
 
 def check_serial(serial: str, where: str) -> str:
-    """Return a serial, which may be empty.
-
-    Args:
-        serial: The serial.
-        where: What the user wrote, for the error.
-
-    Raises:
-        InputError: It is not valid.
-    """
+    """Return a serial, which may be empty, or refuse one that is not valid; `where` is what the user wrote."""
     if serial and not _SERIAL.fullmatch(serial):
         raise InputError(
             f"{where!r:.200} is not a valid adb address",
@@ -67,11 +59,7 @@ def _normalized(serial: str) -> str:
 
 
 def refuse_ssh(host: str, options: SshOptions) -> None:
-    """Refuse options of SSH, which adb has no use for: a device accepts our key on its screen.
-
-    Raises:
-        InputError: There is one.
-    """
+    """Refuse options of SSH, which adb has no use for: a device accepts our key on its screen."""
     settings = [
         ("-i / --identity", options.identity),
         ("--known-hosts", options.known_hosts),

@@ -37,11 +37,7 @@ def program() -> str:
 
 
 def devices(client: str) -> tuple[Attached, ...]:
-    """Return the devices of the server, which is started if there is none.
-
-    Raises:
-        DeviceError: It cannot be started.
-    """
+    """Return the devices of the server, which is started if there is none."""
     return parse_devices(_run(client, ["devices"]).stdout)
 
 
@@ -55,7 +51,6 @@ def find(client: str, serial: str) -> Attached:
     """Return a device that takes commands.
 
     Args:
-        client: What `program` returned.
         serial: Its serial; empty for the one that ANDROID_SERIAL names, or the only one.
 
     Raises:
@@ -94,11 +89,7 @@ def _of(attached: Sequence[Attached], serial: str) -> list[Attached]:
 
 
 def features(client: str, serial: str) -> frozenset[str]:
-    """Return what both the client and a device support, in adb's words.
-
-    Raises:
-        DeviceError: The device is gone.
-    """
+    """Return what both the client and a device support, in adb's words."""
     result = _run(client, ["-s", serial, "features"])
     if result.returncode != 0:
         doing, output = "asking what its adb can do", result.stderr or result.stdout

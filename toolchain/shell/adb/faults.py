@@ -56,8 +56,6 @@ def unknown(serial: str, attached: Sequence[Attached], output: str) -> Unreachab
     """No such serial, or no device at all.
 
     Args:
-        serial: The serial; empty for the only device.
-        attached: The devices that are there.
         output: What adb printed when it was to connect, and which server it is.
     """
     network = f"run `adb connect {serial}` to see the cause; the device must be on and must listen on that port"
@@ -112,13 +110,7 @@ def _in_another_state(state: str, name: str, serial: str) -> UnreachableError:
 
 
 def gone(device: Attached, doing: str, output: str) -> UnreachableError:
-    """A device that took commands, and does not any more.
-
-    Args:
-        device: The device.
-        doing: The operation that failed.
-        output: The client's last output.
-    """
+    """A device that took commands, and does not any more."""
     if device.state and device.state != READY and device.state not in PASSING:
         return unusable(device)
     return lost(PREFIX + device.serial, doing, f"adb: {device.state or 'gone'}\n{process.tail(output)}".strip())
