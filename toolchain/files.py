@@ -134,7 +134,7 @@ def write_atomic(target: Path, data: bytes) -> None:
 
 
 def edit(target: Path, change: Callable[[bytes], bytes]) -> bool:
-    """Change a user's file, completely or not at all, and return whether it changed. Concurrent edits wait for each other.
+    """Change a user's file, completely or not at all; return whether it changed. Concurrent edits wait for each other.
 
     Args:
         target: The file, whose mode stays, or a link to it. A missing file and its folder are made, for the user alone.

@@ -28,9 +28,7 @@ _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
 def check_file(path: Path, what: str, foreign: Foreign) -> None:
     """Check that a file can be written or replaced, without touching it.
 
-    Args:
-        what: Its future content, such as `a package`.
-        foreign: Called with a file that exists and is not empty.
+    `what` is its future content, such as `a package`; `foreign` is called with a file that exists and is not empty.
 
     Raises:
         InputError: It cannot be written, or something else is there.
@@ -48,14 +46,9 @@ def check_file(path: Path, what: str, foreign: Foreign) -> None:
 
 
 def check_folder(folder: Path, what: str, foreign: Foreign) -> None:
-    """Check that a folder can be made or replaced, without touching it.
+    """Check that a folder, and those above it, can be made or that it can be replaced, without touching it.
 
-    Args:
-        what: Its future content, such as `a bundle`.
-        foreign: Called with a folder that exists and is not empty.
-
-    Raises:
-        InputError: It cannot be written, or something else is there.
+    The other arguments and the errors are as for `check_file`.
     """
     with _naming(folder):
         _check_no_link(folder)

@@ -66,11 +66,9 @@ def run(  # noqa: PLR0913 - each is an independent property of one command
     input_text: str | None = None,
     error: type[ToolchainError] = BuildError,
 ) -> Result:
-    """Run a command to its end, in a process group that dies with its time limit.
+    """Run a command to its end, in a process group that is killed after `timeout` seconds; no shell is involved.
 
-    Args:
-        input_text: Standard input, which is empty by default.
-        error: The exception class for a failure.
+    `env` is added to this process's environment; standard input is empty unless `input_text` is given.
 
     Raises:
         ToolchainError: Of class `error`: the program is missing, ran out of time, or failed under `check`.
@@ -182,9 +180,7 @@ def serve(
 ) -> subprocess.Popen[bytes]:
     """Start a worker with piped binary streams, as the leader of a process group of its own.
 
-    Args:
-        log: File for its standard error, which is replaced.
-        inherit: Whether it gets those of this process as well.
+    Its standard error replaces the file `log`. `inherit` gives it the variables of this process beside `env`.
     """
     with log.open("wb") as stream:
         return subprocess.Popen(  # noqa: S603 - as above

@@ -190,9 +190,7 @@ def as_option(difference: Difference) -> Difference:
 def compare(outputs: Tensors, reference: Tensors, tolerance: Tolerance | None = None) -> Difference:
     """Compare outputs with their reference; both map the same names to arrays of the same shapes.
 
-    Args:
-        tolerance: Limits for the relative difference; the default depends on the dtype (`TOLERANCE`), and integer
-            outputs must be equal.
+    The default limit of the relative difference depends on the dtype (`TOLERANCE`); integer outputs must be equal.
 
     Raises:
         VerificationError: Names or shapes differ.

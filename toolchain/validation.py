@@ -58,13 +58,9 @@ def parse_toml(path: Path) -> dict[str, Any]:
 
 
 def validate(kind: Any, value: Any, what: str) -> tuple[Any, list[Fault]]:
-    """Convert plain values to a dataclass, or a mapping of dataclasses.
+    """Convert plain values to a dataclass, or a mapping of dataclasses; return None with the faults if there are any.
 
-    Args:
-        what: Kind of thing that must have the missing keys, such as `board file`.
-
-    Returns:
-        An object of the type, or None; and the faults.
+    `what` is the kind of thing that must have the missing keys, such as `board file`.
     """
     # Strict JSON mode takes tables for classes and arrays for tuples, but no text for a number.
     # TOML's dates and times, which JSON lacks, must not pass as text either.

@@ -119,12 +119,8 @@ class Shell(ABC):
     def run(self, script: str, *, timeout: float = 60.0, check: bool = True, most: int = MOST_SAID) -> process.Result:
         """Run a POSIX sh script with empty input to its end; paths in it must be quoted with `shlex.quote`.
 
-        Args:
-            timeout: Seconds until the script and its children are ended.
-            most: Bytes that it may write to standard output; of standard error the last ones are kept.
-
-        Returns:
-            Its output; one that a signal ended has the code 128 + signal, as in a shell.
+        After `timeout` seconds the script and its children are ended. It may write `most` bytes to standard output; of
+        standard error the last ones are kept. The code of a script that a signal ended is 128 + signal, as in a shell.
 
         Raises:
             DeviceError: It failed under `check`, ran out of time, wrote too much, or the connection or channel is lost.
@@ -145,10 +141,8 @@ class Shell(ABC):
     ) -> None:
         """Append `source` from byte `offset` on to the file `target`, so that a broken upload is resumed.
 
-        Args:
-            target: A path on the device; the file is created when missing, its folder is not.
-            offset: Bytes of `source` the device already has.
-            progress: Called now and then with the bytes of `source` sent so far, `offset` included.
+        A missing file is created, but not its folder. `progress` is called now and then with the bytes of `source` sent
+        so far, `offset` included.
 
         Raises:
             InputError: `source` cannot be read or is shorter than `offset`.

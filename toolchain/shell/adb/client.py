@@ -48,10 +48,7 @@ def parse_devices(text: str) -> tuple[Attached, ...]:
 
 
 def find(client: str, serial: str) -> Attached:
-    """Return a device that takes commands.
-
-    Args:
-        serial: Its serial; empty for the one that ANDROID_SERIAL names, or the only one.
+    """Return a device that takes commands; an empty serial is the one that ANDROID_SERIAL names, or the only one.
 
     Raises:
         InputError: ANDROID_SERIAL or the server names a serial that is not valid.

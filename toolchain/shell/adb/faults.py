@@ -53,11 +53,7 @@ def unnamed(attached: Sequence[Attached]) -> UnreachableError:
 
 
 def unknown(serial: str, attached: Sequence[Attached], output: str) -> UnreachableError:
-    """No such serial, or no device at all.
-
-    Args:
-        output: What adb printed when it was to connect, and which server it is.
-    """
+    """No such serial, or no device at all; `output` is what adb printed on connecting, and names the server."""
     network = f"run `adb connect {serial}` to see the cause; the device must be on and must listen on that port"
     cable = f"check the cable and that USB debugging is on in its developer options, {_AGAIN}"
     if lacks_port(serial):
