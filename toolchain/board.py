@@ -116,19 +116,15 @@ def names() -> list[str]:
     return sorted({path.stem for folder in (boards_folder(), users_folder()) for path in folder.glob("*.toml")})
 
 
-def _file(name: str) -> Path:
-    """Return the file of a board type: the toolchain's own, or else the user's."""
-    own = boards_folder() / f"{name}.toml"
-    return own if own.is_file() else users_folder() / f"{name}.toml"
-
-
 def load(name: str) -> Board:
     """Load a board by its name, or from a path that ends in `.toml`.
 
     Raises:
         InputError: There is no such board, or its file has faults; all of them are in the details.
     """
-    path = Path(name) if name.endswith(".toml") else _file(name)
+    path = Path(name) if name.endswith(".toml") else boards_folder() / f"{name}.toml"
+    if not name.endswith(".toml") and not path.is_file():
+        path = users_folder() / f"{name}.toml"
     if not path.is_file():
         raise InputError(
             f"there is no board {name!r}",

@@ -51,19 +51,14 @@ def atomic_path(target: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        _finish(temporary)
+        temporary.chmod(0o666 & ~_mask())  # that of an ordinary new file: mkstemp's is private
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
         temporary.replace(target)
     except OSError as fault:
         raise unwritable(target, fault) from fault
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _finish(path: Path) -> None:
-    """Flush a file to disk and give it the mode an ordinary new file has (mkstemp's is private)."""
-    path.chmod(0o666 & ~_mask())
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
 
 
 def _mask() -> int:

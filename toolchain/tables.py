@@ -34,11 +34,13 @@ class Table:
 
     def __str__(self) -> str:
         widths = [max(map(len, column)) for column in zip(*self.lines, strict=True)]
-        return "\n".join("  ".join(self._aligned(line, widths)).rstrip() for line in self.lines)
 
-    def _aligned(self, line: Sequence[str], widths: Sequence[int]) -> list[str]:
-        pairs = enumerate(zip(line, widths, strict=True))
-        return [cell.rjust(width) if index in self.numbers else cell.ljust(width) for index, (cell, width) in pairs]
+        def align(cell: str, column: int) -> str:
+            return cell.rjust(widths[column]) if column in self.numbers else cell.ljust(widths[column])
+
+        return "\n".join(
+            "  ".join(align(cell, column) for column, cell in enumerate(line)).rstrip() for line in self.lines
+        )
 
 
 # the output of a command: lines, a table, or several of them below each other

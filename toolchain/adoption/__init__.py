@@ -116,7 +116,15 @@ def choose_entry(request: AdoptionRequest) -> Entry:
     Raises:
         InputError: A list has faults, the name is taken or not valid, or there is no such board type.
     """
-    address = _address(request)
+    if is_adb(request.host):
+        check_options(request.host, request.ssh)
+        if request.fingerprint:
+            raise InputError(
+                f"{request.host} is reached by adb, to which --fingerprint does not apply",
+                details="adb has no host keys; the device asks about this computer's key on its screen",
+                hint=request.command(fingerprint=""),
+            )
+    address = Address(request.host) if is_adb(request.host) else parse_address(request.host)
     choice.check_named(request.board)
     if request.fingerprint and not _FINGERPRINT.fullmatch(request.fingerprint):
         raise InputError(
@@ -142,19 +150,6 @@ def choose_entry(request: AdoptionRequest) -> Entry:
             hint="give this one another --name, or correct that entry",
         )
     return Entry(lists[0], name, None)
-
-
-def _address(request: AdoptionRequest) -> Address:
-    if not is_adb(request.host):
-        return parse_address(request.host)
-    check_options(request.host, request.ssh)
-    if request.fingerprint:
-        raise InputError(
-            f"{request.host} is reached by adb, to which --fingerprint does not apply",
-            details="adb has no host keys; the device asks about this computer's key on its screen",
-            hint=request.command(fingerprint=""),
-        )
-    return Address(request.host)
 
 
 def _lists(request: AdoptionRequest) -> list[Path]:
@@ -282,7 +277,10 @@ def _examine(request: AdoptionRequest, entry: Entry, shell: Shell) -> tuple[Prob
     usual = boards.load(board_name).root if choice.is_there(board_name) else ""
     probed = probe.ask(shell, configured or usual, login)
     obstacles.check_system(probed, another)
-    chosen = _choose_board(request, entry, probed)
+    old = entry.old.board if entry.old else ""
+    # The entry's board type stays if programs for it start on the device.
+    keeps = not request.board and old in boards.names() and choice.runs(boards.load(old), probed)
+    chosen = choice.choose(probed, old, "") if keeps else choice.choose(probed, request.board, request.name)
     if not configured:
         root, tried = chosen.board.root, probed.place.root
         # The device reports `~/` expanded.
@@ -309,11 +307,3 @@ def _is_emulated(request: AdoptionRequest, entry: Entry, probed: Probed) -> bool
     if request.emulated is not None:
         return request.emulated
     return entry.old.emulated if entry.old else probed.unsure
-
-
-def _choose_board(request: AdoptionRequest, entry: Entry, probed: Probed) -> Choice:
-    """Keep the board type that an entry has, if programs for it start on the device; else choose one."""
-    old = entry.old.board if entry.old else ""
-    if not request.board and old in boards.names() and choice.runs(boards.load(old), probed):
-        return choice.choose(probed, old, "")
-    return choice.choose(probed, request.board, request.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,15 @@ def choose(probed: Probed, name: str, fallback: str) -> Choice:
     )
     if is_there(name):
         board = boards.load(name)
-        _check_runs(board, probed)
+        if not runs(board, probed):
+            lacking = sorted(set(board.cpu_features) - probed.flags)
+            details = f"the device is {probed.machine} with {probed.libc} {probed.libc_version}".rstrip()
+            details += f"; its CPU has no {', '.join(lacking)}" if lacking else ""
+            raise VerificationError(
+                f"{probed.name} is no {board.name}, which is {board.machine} ({board.triple})",
+                details=details,
+                hint="leave --board out: the board type that fits is found",
+            )
         return Choice(board, "", accelerated, _notes(board, chosen, probed))
     fitting = [board for board in candidates if board.backend == _CPU and fits(board, chosen, probed)]
     if fitting and not name:
@@ -96,7 +104,8 @@ def choose(probed: Probed, name: str, fallback: str) -> Choice:
     if not name:
         # A board type's name that ended in `.toml` would be a path.
         plain = re.sub(r"[^A-Za-z0-9_-]+", "-", fallback).strip("-") or chosen.board or _model_name(probed, chosen)
-        name = _free_name(plain, boards.names())
+        numbered = (plain, *(f"{plain}-{count}" for count in range(2, 1000)))
+        name = next(candidate for candidate in numbered if candidate not in boards.names())
     board, text = _new_board(name, chosen, probed, candidates)
     return Choice(board, text, accelerated, _notes(board, chosen, probed))
 
@@ -138,18 +147,6 @@ def fits(board: Board, chosen: Chosen, probed: Probed) -> bool:
     )
 
 
-def _check_runs(board: Board, probed: Probed) -> None:
-    if not runs(board, probed):
-        lacking = sorted(set(board.cpu_features) - probed.flags)
-        details = f"the device is {probed.machine} with {probed.libc} {probed.libc_version}".rstrip()
-        details += f"; its CPU has no {', '.join(lacking)}" if lacking else ""
-        raise VerificationError(
-            f"{probed.name} is no {board.name}, which is {board.machine} ({board.triple})",
-            details=details,
-            hint="leave --board out: the board type that fits is found",
-        )
-
-
 def _notes(board: Board, chosen: Chosen, probed: Probed) -> tuple[str, ...]:
     notes = []
     if not chosen.known:
@@ -176,12 +173,6 @@ def _model_name(probed: Probed, chosen: Chosen) -> str:
         if name and text:
             return name + bits
     return probed.machine
-
-
-def _free_name(name: str, used: Collection[str]) -> str:
-    return next(
-        candidate for candidate in (name, *(f"{name}-{count}" for count in range(2, 1000))) if candidate not in used
-    )
 
 
 def _new_board(name: str, chosen: Chosen, probed: Probed, candidates: Sequence[Board]) -> tuple[Board, str]:

@@ -69,7 +69,7 @@ def clusters(answer: Answer, machine: str) -> tuple[Cluster, ...]:
     equal = [
         Cluster(
             numbers=tuple(cpus),
-            name=_name(part, model, machine),
+            name=row.mcpu if (row := part_of(part, machine)) else model or " ".join(filter(None, part)) or machine,
             part=part,
             max_mhz=clock,
             capacity=capacity,
@@ -79,11 +79,6 @@ def clusters(answer: Answer, machine: str) -> tuple[Cluster, ...]:
         for (part, model, clock, capacity), cpus in numbers.items()
     ]
     return tuple(sorted(equal, key=_size, reverse=True))
-
-
-def _name(part: tuple[str, str], model: str, machine: str) -> str:
-    known_part = part_of(part, machine)
-    return known_part.mcpu if known_part else model or " ".join(filter(None, part)) or machine
 
 
 def part_of(part: tuple[str, str], machine: str) -> Part | None:

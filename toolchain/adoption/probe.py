@@ -187,6 +187,11 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
             hint="log in and run `uname -m`",
         )
     machine = user_machine(kernel_machine, answer.text("bits"))
+    # Such as `200000 100000`, in microseconds; `max` and -1 mean no limit.
+    quotas = [text.partition(" ")[::2] for text in answer.texts("group_cpus")]
+    cpu_limits = [
+        int(quota) / int(period) for quota, period in quotas if number(quota, 10**12) and number(period, 10**9)
+    ]
     group_memory = answer.texts("group_memory")
     libc, version = _libc(answer)
     clusters = cores.clusters(answer, machine)
@@ -206,7 +211,7 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
         clusters=clusters,
         cpus=answer.number("cpus", 1 << 16) or sum(cluster.count for cluster in clusters) or 1,
         allowed=answer.text("allowed"),
-        cpu_limit=_cpu_limit(answer),
+        cpu_limit=min(cpu_limits, default=None),
         memory_kib=answer.number("MemTotal", _MOST_KIB) or answer.number("memory", _MOST_KIB),
         swap_kib=answer.number("SwapTotal", _MOST_KIB),
         # Version 1 of control groups writes "no limit" as an impossibly large number of bytes.
@@ -240,16 +245,6 @@ def _libc(answer: Answer) -> tuple[Libc, str]:
         if "musl" in text:
             return "musl", ""
     return "", ""
-
-
-def _cpu_limit(answer: Answer) -> float | None:
-    """Read limits such as `200000 100000`, in microseconds; `max` and -1 mean no limit."""
-    limits = []
-    for text in answer.texts("group_cpus"):
-        quota, _, period = text.partition(" ")
-        if number(quota, 10**12) and number(period, 10**9):
-            limits.append(int(quota) / int(period))
-    return min(limits, default=None)
 
 
 def _store_folder(answer: Answer) -> StoreFolder:

@@ -11,6 +11,7 @@ from toolchain.shell import Shell
 
 _CPU = "cpu"
 _LEAST_GAIN = 1.1
+_NO_DIGIT = 3  # a second digit would be noise
 
 
 def warning(board: Board, facts: DeviceFacts, shell: Shell, *, listed: str = "") -> str:
@@ -53,9 +54,13 @@ def instructions(board: Board, facts: DeviceFacts) -> str:
         if used is None or best is None:
             return ""
         return best.has if any(best.speed[kind] >= _LEAST_GAIN * used.speed[kind] for kind in used.speed) else ""
-    implied = _implied_features(board)
-    if implied is None:
-        return ""
+    if board.target.mcpu == cores.ANY_CPU:
+        implied = set[str]()
+    else:
+        parts = [part for part in hardware_tables.cpus().parts.values() if part.mcpu == board.target.mcpu]
+        if not parts:
+            return ""
+        implied = set(parts[0].uses)
     used_now = implied | {name[1:] for name in board.target.mattr if name.startswith("+")}
     used_now -= {name[1:] for name in board.target.mattr if name.startswith("-")}
     able = hardware_tables.cpus().used.get(board.machine, {})
@@ -77,7 +82,7 @@ def gain(board: Board, better: Board) -> str:
 
 
 def _rounded(value: float) -> str:
-    return f"{value:.0f}" if value >= 3 else f"{value:.1f}"  # noqa: PLR2004 - a second digit would be noise
+    return f"{value:.0f}" if value >= _NO_DIGIT else f"{value:.1f}"
 
 
 def _level_of(board: Board) -> Level | None:
@@ -85,11 +90,3 @@ def _level_of(board: Board) -> Level | None:
     levels = hardware_tables.cpus().levels.get(board.machine, ())
     fitting = [level for level in levels if level.mcpu == board.target.mcpu and {*level.mattr} <= {*board.target.mattr}]
     return fitting[0] if fitting else None
-
-
-def _implied_features(board: Board) -> set[str] | None:
-    """Return the features that the name of a board type's CPU implies; None for an unknown CPU."""
-    if board.target.mcpu == cores.ANY_CPU:
-        return set()
-    parts = [part for part in hardware_tables.cpus().parts.values() if part.mcpu == board.target.mcpu]
-    return {*parts[0].uses} if parts else None

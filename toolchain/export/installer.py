@@ -82,18 +82,14 @@ def text(update: Update, extents: Mapping[str, Extent], *, in_file: bool) -> byt
         extents: Where its contents are, by digest.
         in_file: Whether they follow the installer, whose size is a multiple of `BLOCK`, or lie beside it in `blobs`.
     """
+    content = _IN_FILE if in_file else _IN_FOLDER
     size, script = 0, b""
     while size == 0 or len(script) != size:  # it contains offsets, and so its own size
         size = len(script)
-        script = _text(update, extents, size, in_file=in_file)
+        sections = [_values(update, extents, size), content, _steps(update), _MAIN, 'main "$@"; exit\n']
+        script = _preamble(len(_preamble(0)) + 1) + "\n".join(sections).encode()
         script += b"\n" * (-len(script) % BLOCK)
     return script
-
-
-def _text(update: Update, extents: Mapping[str, Extent], size: int, *, in_file: bool) -> bytes:
-    content = _IN_FILE if in_file else _IN_FOLDER
-    sections = [_values(update, extents, size), content, _steps(update), _MAIN, 'main "$@"; exit\n']
-    return _preamble(len(_preamble(0)) + 1) + "\n".join(sections).encode()
 
 
 def seal(path: Path) -> None:

@@ -51,9 +51,13 @@ class Dots:
             *figure.levels(self.levels, up, left, right),
             *(_draw(dot, across, up, _SMALL if len(dots) > _MANY else _LARGE) for dot in dots),
         ]
-        description = f"{len(dots)} values of {self.up} by {self.across}, from {min(dot.y for dot in dots):.4g} to "
-        description += f"{max(dot.y for dot in dots):.4g}."
-        plot = figure.figure(self.caption, description, _HEIGHT, drawing, [_beyond([dot.y for dot in dots], up)])
+        values = [dot.y for dot in dots]
+        outside, remark = [value for value in values if not up.holds(value)], ""
+        if outside:
+            remark = f"{len(outside)} outside the plot, shown as rings at its edge: "
+            remark += f"{min(outside):.4g} to {max(outside):.4g}."
+        description = f"{len(dots)} values of {self.up} by {self.across}, from {min(values):.4g} to {max(values):.4g}."
+        plot = figure.figure(self.caption, description, _HEIGHT, drawing, [remark])
         return figure.keyed(plot, self.kinds)
 
 
@@ -68,10 +72,3 @@ def _draw(dot: Dot, across: Scale, up: Scale, radius: float) -> str:
     kind = "dot fill" if up.holds(dot.y) else "hollow"
     position = f'cx="{across.at(dot.x):g}" cy="{up.at(dot.y):g}" r="{radius:g}"'
     return f'<circle class="{kind} {figure.colour(dot.kind)}" {position}>{figure.titled(dot.label)}</circle>'
-
-
-def _beyond(values: Sequence[float], up: Scale) -> str:
-    outside = [value for value in values if not up.holds(value)]
-    if not outside:
-        return ""
-    return f"{len(outside)} outside the plot, shown as rings at its edge: {min(outside):.4g} to {max(outside):.4g}."

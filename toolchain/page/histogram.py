@@ -42,7 +42,11 @@ class Histogram:
             drawing += _row(group, across, bin_count, _FIRST + _ROW * (row + 1) + _GAP * row, figure.colour(row))
         bottom = _FIRST + _ROW * len(groups) + _GAP * (len(groups) - 1)
         drawing += figure.horizontal_axis(across, bottom, self.across)
-        description = f"How often {self.across} are how large: " + "; ".join(map(_description, groups)) + "."
+        descriptions = []
+        for group in groups:
+            median = f", median {_median_of(group.values):.4g}" if group.values else ""
+            descriptions.append(f"{group.name}, {len(group.values)} values{median}")
+        description = f"How often {self.across} are how large: " + "; ".join(descriptions) + "."
         return figure.figure(
             self.caption, description, bottom + BOTTOM, drawing, [_beyond(everything, across, self.across)]
         )
@@ -101,11 +105,6 @@ def _median(values: Sequence[float], across: Scale, bottom: float) -> list[str]:
 def _median_of(values: Sequence[float]) -> float:
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-
-
-def _description(group: Group) -> str:
-    median = f", median {_median_of(group.values):.4g}" if group.values else ""
-    return f"{group.name}, {len(group.values)} values{median}"
 
 
 def _beyond(values: Sequence[float], across: Scale, unit: str) -> str:

@@ -67,11 +67,13 @@ def read(blob: bytes) -> Certificate:
     message.get_int64()  # a serial number
     use = message.get_int()
     message.get_binary()  # who it is for, in words
-    principals = tuple(name.decode(errors="replace") for name in _strings(message.get_binary()))
+    names, principals = paramiko.Message(message.get_binary()), []
+    while names.get_remainder():
+        principals.append(names.get_binary().decode(errors="replace"))
     begin, end = message.get_int64(), message.get_int64()
     critical, _extensions, _reserved, authority = (message.get_binary() for _ in range(4))
     signed = blob[: len(blob) - len(message.get_remainder())]
-    return Certificate(use, principals, begin, end, critical, authority, signed, message.get_binary())
+    return Certificate(use, tuple(principals), begin, end, critical, authority, signed, message.get_binary())
 
 
 def of(key: Any) -> Certificate | None:
@@ -87,10 +89,3 @@ def types(offered: Sequence[str], supported: Sequence[str]) -> list[str]:
 
 def _type_of(blob: bytes) -> str:
     return str(paramiko.Message(blob).get_binary(), "ascii", "replace")
-
-
-def _strings(data: bytes) -> list[bytes]:
-    message, strings = paramiko.Message(data), []
-    while message.get_remainder():
-        strings.append(message.get_binary())
-    return strings

@@ -131,6 +131,7 @@ class Config:
                 f"no user is named for {alias}, and the user of this process (uid {os.getuid()}) has no name",
                 hint=f"write USER@{alias}",
             )
+        known_hosts = shlex.split(" ".join(settings.get(key, default) for key, default in _KNOWN_HOSTS.items()))
         timeout = str(settings.get("connecttimeout", "none"))
         certificate = str(settings.get("certificatefile", "none"))
         return Hop(
@@ -139,7 +140,8 @@ class Config:
             port=int(tokens["p"]),
             user=tokens["r"],
             key_alias=settings.get("hostkeyalias"),
-            known_hosts=options.known_hosts or _known_hosts(settings, tokens),
+            known_hosts=options.known_hosts
+            or tuple(path_value(name, tokens) for name in known_hosts if name.lower() != "none"),
             identities=_identities(settings, tokens),
             identities_only=str(settings.get("identitiesonly", "no")).lower() == "yes",
             timeout=options.connect_timeout
@@ -284,11 +286,6 @@ def _proxy(settings: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[list
     if jumps.lower() != "none" and first == "proxyjump":
         return [jump.strip() for jump in expand(jumps, tokens).split(",")], ""
     return [], expand(command, tokens) if command.lower() != "none" else ""
-
-
-def _known_hosts(settings: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[Path, ...]:
-    names = shlex.split(" ".join(settings.get(key, files) for key, files in _KNOWN_HOSTS.items()))
-    return tuple(path_value(word, tokens) for word in names if word.lower() != "none")
 
 
 def _identities(settings: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[Path, ...]:

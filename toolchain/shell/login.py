@@ -83,7 +83,10 @@ class Login:
         chosen = self._options.identity
         if chosen:
             yield from self._from_files([chosen])
-        allowed = {_public(path) for path in [*([chosen] if chosen else []), *self._hop.identities]}
+        allowed = set()
+        for path in [*([chosen] if chosen else []), *self._hop.identities]:
+            with contextlib.suppress(OSError, IndexError, ValueError):  # no public half lies beside it
+                allowed.add(base64.b64decode(Path(f"{path}.pub").read_text(encoding="utf-8").split()[1]))
         for key in agent_keys:
             if not self._hop.identities_only or key.asbytes() in allowed:
                 yield f"agent key {key.fingerprint}", key
@@ -200,11 +203,3 @@ class _Answers:
             return ""
         password, self._password = self._password, None
         return password
-
-
-def _public(path: Path) -> bytes:
-    """Return the public half beside a private key, or nothing."""
-    try:
-        return base64.b64decode(Path(f"{path}.pub").read_text(encoding="utf-8").split()[1])
-    except (OSError, IndexError, ValueError):
-        return b""

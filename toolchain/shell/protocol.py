@@ -154,7 +154,10 @@ class Shell(ABC):
                 limit = Limit(
                     self.stall, lambda: (stream.tell(), channel.progress()), self.stall + remaining / _SLOWEST
                 )
-                sent = self._feed(channel, stream, limit, progress)
+                try:
+                    sent = _pass_on(channel, stream, limit, progress)
+                except TimeoutError:
+                    raise UnreachableError(f"{self.name} {limit}", hint="check the device and the network") from None
                 channel.end_input()
                 finish(io.BytesIO(), 0, limit)
             if sent < remaining:
@@ -193,13 +196,6 @@ class Shell(ABC):
 
         with self._running(script, "copy", self.stall, size) as channel:
             yield channel, finish
-
-    def _feed(self, channel: Channel, stream: IO[bytes], limit: Limit, progress: Callable[[int], None] | None) -> int:
-        """Send a stream until it ends or the device stops reading; return the bytes sent."""
-        try:
-            return _pass_on(channel, stream, limit, progress)
-        except TimeoutError:
-            raise UnreachableError(f"{self.name} {limit}", hint="check the device and the network") from None
 
     def _finish(self, channel: Channel, out: Bounded, limit: Limit, who: str, script: str) -> process.Result:
         """Read a command's output until it ends; `who` is the subject of errors."""
