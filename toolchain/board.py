@@ -19,6 +19,7 @@ from toolchain.errors import InputError, did_you_mean
 from toolchain.validation import CONFIG, DeviceFolder, Fault, Word, parse_toml, validate
 
 NATIVE = "native"
+# The docstrings and descriptions below are shown by `toolchain boards schema`.
 
 # Processor, perhaps a vendor, system, C library: what gcc calls its targets, and Yocto's without the last.
 _TRIPLE = r"\w+(-\w+)?-linux(-gnu(eabi|eabihf)?|-android(eabi)?\d*)?"
@@ -27,6 +28,7 @@ _X86_32 = {"i386", "i486", "i586", "i686"}
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Target:
+    """The TVM code-generation target of a board."""
     kind: Annotated[Word, Field(description="TVM target kind")] = "llvm"
     # for a kind that has several accelerators
     device: Annotated[str, Field(pattern=r"^[a-z0-9-]*$", description="TVM's name of the accelerator")] = ""
@@ -51,6 +53,7 @@ def short_gpu(name: str) -> str:
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Gpu:
+    """The GPU of a board, for cost models of kernels."""
     name: Annotated[Word, AfterValidator(short_gpu), Field(description="short name of the GPU, such as `g610`")]
     cores: Annotated[int, Field(ge=1, le=256, description="shader cores")]
     clock_mhz: Annotated[int, Field(ge=1, le=10_000, description="their highest clock")]
