@@ -29,6 +29,7 @@ _X86_32 = {"i386", "i486", "i586", "i686"}
 @checked_dataclass(frozen=True, config=CONFIG)
 class Target:
     """The TVM code-generation target of a board."""
+
     kind: Annotated[Word, Field(description="TVM target kind")] = "llvm"
     # for a kind that has several accelerators
     device: Annotated[str, Field(pattern=r"^[a-z0-9-]*$", description="TVM's name of the accelerator")] = ""
@@ -54,6 +55,7 @@ def short_gpu(name: str) -> str:
 @checked_dataclass(frozen=True, config=CONFIG)
 class Gpu:
     """The GPU of a board, for cost models of kernels."""
+
     name: Annotated[Word, AfterValidator(short_gpu), Field(description="short name of the GPU, such as `g610`")]
     cores: Annotated[int, Field(ge=1, le=256, description="shader cores")]
     clock_mhz: Annotated[int, Field(ge=1, le=10_000, description="their highest clock")]

@@ -88,8 +88,8 @@ def part_of(part: tuple[str, str], machine: str) -> Part | None:
 
 
 def _size(cluster: Cluster) -> tuple[int, int, int]:
-    part = hardware_tables.cpus().parts.get(cluster.part)
-    return cluster.capacity, cluster.max_mhz, part.rank if part else 0
+    core = hardware_tables.cpus().parts.get(cluster.part)
+    return cluster.capacity, cluster.max_mhz, core.rank if core else 0
 
 
 def _caches(values: Sequence[str]) -> dict[str, int]:
@@ -120,13 +120,13 @@ def choose(groups: Sequence[Cluster], machine: str) -> Chosen:
         if flags >= set(level.flags):
             return Chosen(level.mcpu, level.mattr, level.flags, level.board)
     plain = hardware_tables.cpus().plain.get(machine, ())
-    part = part_of(groups[0].part, machine) if groups else None
-    if part is None:
+    core = part_of(groups[0].part, machine) if groups else None
+    if core is None:
         mattr = tuple(f"+{name}" for name in plain if has(name, flags))
         # The flags by which a device shows that it has these features; each has one that is there.
         table = hardware_tables.cpus().features
         shown_by = tuple(dict.fromkeys(min(table[name[1:]] & flags) for name in mattr))
         return Chosen(ANY_CPU, mattr, shown_by, known=False)
     usual = tuple(f"{'+' if has(name, flags) else '-'}{name}" for name in hardware_tables.cpus().named.get(machine, ()))
-    lacking = tuple(f"-{name}" for name in part.uses if not has(name, flags))
-    return Chosen(part.mcpu, (*usual, *lacking))
+    lacking = tuple(f"-{name}" for name in core.uses if not has(name, flags))
+    return Chosen(core.mcpu, (*usual, *lacking))

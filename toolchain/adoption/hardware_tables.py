@@ -105,10 +105,10 @@ def cpus() -> Cpus:
     groups = {name: tuple(values) for name, values in table["groups"].items()}
     parts = {
         (maker, number): Part(
-            part["mcpu"], part["rank"], part.get("only64", False), groups[part["group"]] if "group" in part else ()
+            core["mcpu"], core["rank"], core.get("only64", False), groups[core["group"]] if "group" in core else ()
         )
         for maker, numbers in table["parts"].items()
-        for number, part in numbers.items()
+        for number, core in numbers.items()
     }
     levels = {
         machine: tuple(

@@ -57,10 +57,10 @@ def instructions(board: Board, facts: DeviceFacts) -> str:
     if board.target.mcpu == cores.ANY_CPU:
         implied = set[str]()
     else:
-        parts = [part for part in hardware_tables.cpus().parts.values() if part.mcpu == board.target.mcpu]
-        if not parts:
+        same_name = [core for core in hardware_tables.cpus().parts.values() if core.mcpu == board.target.mcpu]
+        if not same_name:
             return ""
-        implied = set(parts[0].uses)
+        implied = set(same_name[0].uses)
     used_now = implied | {name[1:] for name in board.target.mattr if name.startswith("+")}
     used_now -= {name[1:] for name in board.target.mattr if name.startswith("-")}
     able = hardware_tables.cpus().used.get(board.machine, {})

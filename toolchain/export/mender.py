@@ -57,7 +57,7 @@ def _write_artifact(update: Update, target: Path, compatible: str) -> None:
         sums |= {"header.tar": files.sha256_bytes(header), "version": files.sha256_bytes(_VERSION)}
         manifest = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()
         with files.atomic_path(target) as staging:
-            members: tars.Contents = {
+            members: tars.Contents = {  # in the order that the format requires
                 "version": _VERSION,
                 "manifest": manifest,
                 "header.tar": header,
