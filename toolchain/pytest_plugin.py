@@ -307,14 +307,12 @@ def pytest_runtest_makereport(
     ):
         report.longrepr = _error_lines(call.excinfo.value)  # instead of a traceback through our fixtures
     elif report.failed and relevant:
-        report.sections.append(("toolchain", _fault_text(relevant[0])))
+        from toolchain.tables import printable  # noqa: PLC0415 - see above
+
+        first = relevant[0]
+        text = printable("\n".join(filter(None, [first.message, first.details, first.hint])))
+        report.sections.append(("toolchain", text))
     return report
-
-
-def _fault_text(fault: ToolchainError) -> str:
-    from toolchain.tables import printable  # noqa: PLC0415 - see above
-
-    return printable("\n".join(filter(None, [fault.message, fault.details, fault.hint])))
 
 
 def _error_lines(fault: ToolchainError | pytest.UsageError) -> str:

@@ -63,8 +63,9 @@ def printable(text: str) -> str:
 
     Line ends and tabs stay; other characters that are not visible are written as in Python, as \x1b.
     """
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else _escaped(letter) for letter in text)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape", "backslashreplace").decode()
+    return "".join(
+        letter
+        if letter.isprintable() or letter in "\n\t"
+        else letter.encode("unicode_escape", "backslashreplace").decode()
+        for letter in text
+    )

@@ -142,7 +142,10 @@ def choose_entry(request: AdoptionRequest) -> Entry:
             if _is_same(device, request) and request.name in {"", name}:
                 return Entry(file, name, device)
     names = {name for devices in listed.values() for name in devices}
-    name = request.name or _free_name(address, names)
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", address.host).replace(".", "-").strip("-") or "device"
+    with_port = [f"{plain}-{address.port}"] if address.port else []
+    suggestions = (plain, *with_port, *(f"{plain}-{count}" for count in range(2, 1000)))
+    name = request.name or next(suggestion for suggestion in suggestions if suggestion not in names)
     if name in names:
         raise InputError(
             f"{name} is another device already",
@@ -185,14 +188,6 @@ def _is_same(device: Device, request: AdoptionRequest) -> bool:
         return routes[0] == routes[1]
     except InputError:
         return False  # `connect` reports the fault
-
-
-def _free_name(address: Address, used: set[str]) -> str:
-    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", address.host).replace(".", "-").strip("-") or "device"
-    with_port = [f"{plain}-{address.port}"] if address.port else []
-    return next(
-        name for name in (plain, *with_port, *(f"{plain}-{count}" for count in range(2, 1000))) if name not in used
-    )
 
 
 def connect(request: AdoptionRequest, approve: Approve) -> Shell:

@@ -50,19 +50,17 @@ class Answer:
 
     def _take(self, line: str) -> None:
         if match := _CPU_LINE.fullmatch(line):
-            self._take_cpu(match[1], match[2])
+            # A line of /proc/cpuinfo, which has a block for each CPU, and in old kernels one for all of them.
+            key, value = match.groups()
+            if key == "processor" and _NUMBER.fullmatch(value.strip()):
+                if len(self.cpus) < _MOST_CPUS:
+                    self.cpus.append({key: value.strip()})
+            elif self.cpus:
+                self.cpus[-1].setdefault(key, _clean(value, _LONGEST_LIST if key in _LISTS else _LONGEST))
         elif match := _LINE.fullmatch(line):
             values = self._values.setdefault(match[1] + (match[2] or ""), [])
             if len(values) < _MOST_VALUES and len(self._values) < _MOST_LINES:
                 values.append(_clean(match[3]))
-
-    def _take_cpu(self, key: str, value: str) -> None:
-        """Take a line of /proc/cpuinfo, which has a block for each CPU, and in old kernels one for all of them."""
-        if key == "processor" and _NUMBER.fullmatch(value.strip()):
-            if len(self.cpus) < _MOST_CPUS:
-                self.cpus.append({key: value.strip()})
-        elif self.cpus:
-            self.cpus[-1].setdefault(key, _clean(value, _LONGEST_LIST if key in _LISTS else _LONGEST))
 
     def text(self, key: str) -> str:
         """Return the first value of a key that is not empty, or an empty one."""

@@ -133,15 +133,10 @@ def _device(probe: AcceleratorProbe, remedy: str) -> tuple[str, str]:
     usable = [path for path, rights, _group in fitting if "w" in rights]
     if usable or not fitting:
         return ", ".join(usable[:1]), remedy
-    return "", _permission(replace(probe, devices=tuple(fitting)), remedy)
-
-
-def _permission(probe: AcceleratorProbe, remedy: str) -> str:
-    """Return how a device file is opened to this login."""
     if remedy.startswith("Android"):
-        return remedy
-    if probe.missing_groups:
-        return f"on the device: sudo usermod -aG {','.join(probe.missing_groups)} LOGIN, then log in again"
-    path = probe.devices[0][0]
+        return "", remedy
+    if groups := replace(probe, devices=tuple(fitting)).missing_groups:
+        return "", f"on the device: sudo usermod -aG {','.join(groups)} LOGIN, then log in again"
+    path = fitting[0][0]
     rule = f'KERNEL=="{path.rpartition("/")[2]}", GROUP="video", MODE="0660"'
-    return f"on the device, as root: chmod a+rw {path}; for good, a rule of udev: {rule}"
+    return "", f"on the device, as root: chmod a+rw {path}; for good, a rule of udev: {rule}"

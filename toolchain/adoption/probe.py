@@ -307,20 +307,18 @@ def _sensors(answer: Answer) -> Sensors:
         rights, _, channel = text.partition(" ")
         readable = rights in {"r", "rw"}
         (power if readable else unreadable).append(channel.strip() if readable else text)
+    thermal: list[tuple[str, float | None]] = []
+    for text in answer.texts("thermal"):  # the name of a zone and its thousandths of a degree
+        name, _, value = text.rpartition(" ")
+        is_valid = name and re.fullmatch(r"-?[0-9]{1,6}", value)
+        thermal.append((name, int(value) / 1000) if is_valid else (text, None))
     return Sensors(
-        thermal=tuple(map(_thermal, answer.texts("thermal"))),
+        thermal=tuple(thermal),
         cooling=tuple(dict.fromkeys(answer.texts("cooling"))),
         power=tuple(power),
         unreadable=tuple(unreadable),
         throttled=answer.text("throttled"),
     )
-
-
-def _thermal(text: str) -> tuple[str, float | None]:
-    """Parse the name of a zone and its thousandths of a degree."""
-    name, _, value = text.rpartition(" ")
-    millidegrees = re.fullmatch(r"-?[0-9]{1,6}", value)
-    return (name, int(value) / 1000) if millidegrees and name else (text, None)
 
 
 def _emulation_signs(answer: Answer, machine: str) -> tuple[str, ...]:

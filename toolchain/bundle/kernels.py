@@ -68,7 +68,13 @@ def read(text: str) -> Mapping[str, Kernel]:
             nodes = _nodes(_attribute(attributes, "toolchain.nodes"))
         head = _HEAD.match(line)
         if head and len(kernels) < _MOST_KERNELS and "T.Buffer" in line:
-            kernels[head[1]] = _kernel(head[1], head[2], attributes)
+            buffers = [
+                (dtype, tuple(int(size) for size in _SIZE.findall(shape.replace("T.int64", ""))))
+                for shape, dtype in _BUFFER.findall(head[2])[:_MOST_BUFFERS]
+            ]
+            layer, exact, choice, counted = (_attribute(attributes, f"toolchain.{key}") for key in _ATTRIBUTES)
+            operations = min(int(counted), _MOST_OPERATIONS) if _SIZE.fullmatch(counted) else 0
+            kernels[head[1]] = Kernel(head[1], tuple(buffers), layer, exact, choice, operations)
     return {name: replace(kernel, nodes=tuple(nodes.get(name, ()))) for name, kernel in kernels.items()}
 
 
@@ -81,16 +87,6 @@ def _nodes(text: str) -> Mapping[str, list[tuple[str, ...]]]:
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
     return nodes
-
-
-def _kernel(name: str, arguments: str, attributes: str) -> Kernel:
-    buffers = [
-        (dtype, tuple(int(size) for size in _SIZE.findall(shape.replace("T.int64", ""))))
-        for shape, dtype in _BUFFER.findall(arguments)[:_MOST_BUFFERS]
-    ]
-    layer, exact, choice, counted = (_attribute(attributes, f"toolchain.{key}") for key in _ATTRIBUTES)
-    operations = int(counted) if re.fullmatch(r"\d{1,18}", counted) else 0
-    return Kernel(name, tuple(buffers), layer, exact, choice, min(operations, _MOST_OPERATIONS))
 
 
 def _attribute(line: str, key: str) -> str:

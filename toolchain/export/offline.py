@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +46,11 @@ def write(update: Update, target: Path, *, folder: bool = False) -> WrittenUpdat
 
 
 def _write_file(update: Update, target: Path) -> WrittenUpdate:
-    extents = dict(_extents(update))
+    extents, offset = {}, BLOCK  # each file comes after one block that describes it
+    for digest, path in update.contents.items():
+        size = path.stat().st_size
+        extents[digest] = Extent(size, offset)
+        offset += size + -size % BLOCK + BLOCK
     with files.atomic_path(target) as temporary:
         with temporary.open("wb") as stream:
             stream.write(installer.text(update, extents, in_file=True))
@@ -56,14 +59,6 @@ def _write_file(update: Update, target: Path) -> WrittenUpdate:
         installer.seal(temporary)
     target.chmod(target.stat().st_mode | 0o111)
     return WrittenUpdate.of(target, target.stat().st_size)
-
-
-def _extents(update: Update) -> Iterator[tuple[str, Extent]]:
-    offset = BLOCK  # each file comes after one block that describes it
-    for digest, path in update.contents.items():
-        size = path.stat().st_size
-        yield digest, Extent(size, offset)
-        offset += size + -size % BLOCK + BLOCK
 
 
 def _write_folder(update: Update, target: Path) -> WrittenUpdate:

@@ -204,8 +204,9 @@ def _lines(path: Path, depth: int = 0) -> Iterator[str]:
     block = "Host *"
     # Comments and paths may be in any encoding; surrogates give the same bytes back.
     for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        key, value = _setting(line.strip())
-        keyword = key.lower()
+        # The keyword ends at the first blank or `=`.
+        key = re.split(r"[\s=]", line.strip(), maxsplit=1)[0]
+        keyword, value = key.lower(), re.sub(r"^\s*=?\s*", "", line.strip()[len(key) :])
         if keyword not in _WHOLE_LINE and not keyword.startswith("#"):
             value = without_comment(value)
         text = f"{key} {value}".strip()
@@ -222,12 +223,6 @@ def _lines(path: Path, depth: int = 0) -> Iterator[str]:
             yield f'{key} "{value}"'  # paramiko removes outer quotes; these are for the shell
         else:
             yield text
-
-
-def _setting(line: str) -> tuple[str, str]:
-    """Split a line at its first blank or `=`."""
-    key = re.split(r"[\s=]", line, maxsplit=1)[0]
-    return key, re.sub(r"^\s*=?\s*", "", line[len(key) :])
 
 
 def _canonical(name: str, settings: Mapping[str, Any]) -> str:

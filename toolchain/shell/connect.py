@@ -149,30 +149,28 @@ def reach(hop: Hop, previous: Any | None, options: SshOptions, stack: contextlib
     """
     if hop.proxy_command:
         log = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-        wire = Wire(_run_proxy_command(hop, log), options.stall_timeout, log)
+        command = shell_command(f"exec {hop.proxy_command}")  # as `ssh` does: a single program then needs no shell
+        try:
+            wire = Wire(process.attach(command, log), options.stall_timeout, log)
+        except OSError as fault:
+            raise UnreachableError(
+                f"ProxyCommand {command[0]}: {fault.strerror}", details=shlex.join(command)
+            ) from fault
+    elif previous:
+        target = (hop.host, hop.port)
+        try:
+            tunnel = previous.open_channel("direct-tcpip", target, ("127.0.0.1", 0), timeout=hop.timeout)
+        except BROKEN as fault:
+            raise UnreachableError(
+                f"{hop.via} cannot reach {hop.name}",
+                details=getattr(fault, "text", "") or fault_text(fault),
+                hint="check the address as seen from the jump host, and that it allows TCP forwarding",
+            ) from fault
+        wire = Wire(tunnel, options.stall_timeout)
     else:
-        wire = Wire(_tunnel(hop, previous) if previous else _tcp(hop, options.keepalive), options.stall_timeout)
+        wire = Wire(_tcp(hop, options.keepalive), options.stall_timeout)
     stack.callback(wire.close)
     return wire
-
-
-def _tunnel(hop: Hop, previous: Any) -> Any:
-    try:
-        return previous.open_channel("direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=hop.timeout)
-    except BROKEN as fault:
-        raise UnreachableError(
-            f"{hop.via} cannot reach {hop.name}",
-            details=getattr(fault, "text", "") or fault_text(fault),
-            hint="check the address as seen from the jump host, and that it allows TCP forwarding",
-        ) from fault
-
-
-def _run_proxy_command(hop: Hop, log: IO[bytes]) -> socket.socket:
-    command = shell_command(f"exec {hop.proxy_command}")  # as `ssh` does: for a single program no shell stays behind
-    try:
-        return process.attach(command, log)
-    except OSError as fault:
-        raise UnreachableError(f"ProxyCommand {command[0]}: {fault.strerror}", details=shlex.join(command)) from fault
 
 
 def _explain_refusal(hop: Hop, wire: Wire) -> UnreachableError:

@@ -95,14 +95,11 @@ class Login:
     def _from_files(self, paths: Sequence[Path]) -> Iterator[tuple[str, Any]]:
         """Yield the keys of files, each with its certificates first."""
         for path in paths:
-            for certificate in self._certificates(path):
-                yield from self._load(path, certificate)
+            candidates = dict.fromkeys((*self._hop.certificates, Path(f"{path}-cert.pub")))  # as `ssh` looks for them
+            for certificate in candidates:
+                if certificate.is_file():
+                    yield from self._load(path, certificate)
             yield from self._load(path)
-
-    def _certificates(self, path: Path) -> list[Path]:
-        """Return the files that may have a certificate for a key, as `ssh` looks for them."""
-        default = Path(f"{path}-cert.pub")
-        return [file for file in dict.fromkeys((*self._hop.certificates, default)) if file.is_file()]
 
     def _load(self, path: Path, certificate: Path | None = None) -> Iterator[tuple[str, Any]]:
         label = f"key file {path}" + (f" with {certificate}" if certificate else "")
@@ -195,11 +192,12 @@ class _Answers:
         self.unanswered: list[str] = []
 
     def __call__(self, _title: str, _instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
-        return [self._answer(prompt, echo=echo) for prompt, echo in prompts]
-
-    def _answer(self, prompt: str, *, echo: bool) -> str:
-        if echo or self._password is None:
-            self.unanswered.append(printable(prompt).strip())
-            return ""
-        password, self._password = self._password, None
-        return password
+        answers = []
+        for prompt, echo in prompts:
+            if echo or self._password is None:
+                self.unanswered.append(printable(prompt).strip())
+                answers.append("")
+            else:
+                answers.append(self._password)
+                self._password = None
+        return answers
