@@ -97,21 +97,21 @@ def load(folder: Path, label: str = "") -> Bundle:
     manifest = read_manifest(_manifest_bytes(folder), label)
     _check_files(folder, manifest, label)
     # Records and reference may be missing, since a device does not need them, but others must not stand in for them.
-    records = folder / RECORDS
+    records_path = folder / RECORDS
     applied = manifest.records.sha256 if manifest.records else ""
-    if records.is_file() and files.sha256_file(records) != applied:
+    if records_path.is_file() and files.sha256_file(records_path) != applied:
         raise VerificationError(
             f"{RECORDS} in {label} does not contain the records that were applied",
             hint="build the bundle again, or fetch the package again",
         )
-    reference = folder / REFERENCE
-    if reference.exists():
-        if not reference.is_file() or record_of(reference) != manifest.reference:
+    reference_path = folder / REFERENCE
+    if reference_path.exists():
+        if not reference_path.is_file() or record_of(reference_path) != manifest.reference:
             raise VerificationError(
                 f"{REFERENCE} in {label} is not the one that the bundle was built with",
                 hint="build the bundle again, or fetch the package again",
             )
-        Reference.read(reference).check(manifest)
+        Reference.read(reference_path).check(manifest)
     inventories.check(folder, manifest, label)
     return Bundle(folder, manifest, files.sha256_bytes(oci_manifest(manifest)))
 
