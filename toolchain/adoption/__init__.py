@@ -37,8 +37,8 @@ _FINGERPRINT = re.compile(r"(SHA256:)?[A-Za-z0-9+/]{43}=?")
 class AdoptionRequest:
     """What a user asks for, as the options of `toolchain board add`."""
 
-    host: str  # the device's address
-    ssh: SshOptions  # how it is reached
+    host: str
+    ssh: SshOptions
     fingerprint: str = ""  # the host key that it must have; empty if a person is asked
     name: str = ""  # what it is to be called; empty for a name made of its address
     board: str = ""  # its board type, or the name of a new one; empty if that is left to us
@@ -77,18 +77,18 @@ class AdoptionRequest:
 class Entry:
     """The line of a device list that is to be added or changed."""
 
-    file: Path  # the list
-    name: str  # its name there
+    file: Path
+    name: str
     old: Device | None  # what stands there by that name; None if nothing does
 
 
 @dataclass(frozen=True)
 class Adopted:
-    found: Probed  # what it is
-    choice: Choice  # its board type
+    found: Probed
+    choice: Choice
     board_file: Path | None  # the file of that which was written; None if there is one that fits
-    entry: Entry  # where it stands
-    device: Device  # what stands there
+    entry: Entry
+    device: Device
     written: bool  # whether the list was changed
     running: str  # name of the release that it runs already; empty if it runs none
 

@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,62}")
 
 @dataclass(frozen=True)
 class Choice:
-    board: Board  # the board type
+    board: Board
     text: str  # its file, where it has none yet; else empty
     accelerated: tuple[str, ...]  # other board types that suit it, for what computes there beside the CPU
     notes: tuple[str, ...]  # what a person should know of it
@@ -105,7 +105,8 @@ def choose(probed: Probed, name: str, fallback: str) -> Choice:
         # A board type's name that ended in `.toml` would be a path.
         plain = re.sub(r"[^A-Za-z0-9_-]+", "-", fallback).strip("-") or chosen.board or _model_name(probed, chosen)
         numbered = (plain, *(f"{plain}-{count}" for count in range(2, 1000)))
-        name = next(candidate for candidate in numbered if candidate not in boards.names())
+        existing = boards.names()
+        name = next(candidate for candidate in numbered if candidate not in existing)
     board, text = _new_board(name, chosen, probed, candidates)
     return Choice(board, text, accelerated, _notes(board, chosen, probed))
 

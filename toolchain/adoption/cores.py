@@ -20,7 +20,7 @@ _CACHE = re.compile(r"([1-4]) (Data|Instruction|Unified) ([0-9]{1,9})(K|M)?")
 class Cluster:
     """Equal cores."""
 
-    numbers: tuple[int, ...]  # their CPU numbers
+    numbers: tuple[int, ...]
     name: str  # what LLVM calls them, or else what /proc/cpuinfo does
     part: tuple[str, str]  # implementer and part; empty where the kernel names none
     max_mhz: int  # highest clock; 0 if unknown

@@ -15,7 +15,7 @@ from toolchain import resources
 class Accelerator:
     """What computes beside the CPU, and how it is recognized on a device."""
 
-    name: str  # a word for it
+    name: str
     title: str  # what it is called in a summary
     backend: str  # the backend that compiles for it
     libraries: tuple[str, ...] = ()  # patterns of the files of its library

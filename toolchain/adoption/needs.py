@@ -18,7 +18,7 @@ _LIBRARY = "library of"
 class Need:
     """One thing that a device must have for a board type."""
 
-    what: str  # what it is
+    what: str
     found: str  # what is there; empty if it is missing, or not for this login
     remedy: str  # what brings it
 

@@ -39,9 +39,9 @@ class AcceleratorProbe:
     """What a device has of one accelerator."""
 
     name: str  # its word in the backends' list
-    title: str  # what it is called
+    title: str
     backend: str  # what compiles for it
-    libraries: tuple[str, ...]  # files of its library
+    libraries: tuple[str, ...]
     # its device files, each with what the login may do with it (`rw`, `r`, `w` or nothing) and its group
     devices: tuple[tuple[str, str, str], ...]
     # whether all that the backend's board types need is there: its library, its device, and one of their kind
@@ -68,7 +68,7 @@ class StoreFolder:
     root: str  # the folder; it need not be there yet
     at: str  # the nearest folder that there is
     mount: str  # file system type and mount options
-    free_kib: int  # free KiB
+    free_kib: int
     # what does not work, by what it is needed for: `writes`, `fills`, `executes`, `locks`, `switches`; each with the
     # device's words
     faults: Mapping[str, str]
@@ -83,7 +83,7 @@ class StoreFolder:
 class Sensors:
     # thermal zones, each with its temperature in degrees Celsius, or None
     thermal: tuple[tuple[str, float | None], ...] = ()
-    cooling: tuple[str, ...] = ()  # kinds of cooling devices
+    cooling: tuple[str, ...] = ()
     power: tuple[str, ...] = ()  # channels of power, current and voltage that the login may read
     unreadable: tuple[str, ...] = ()  # those that it may not
     throttled: str = ""  # what the firmware says of throttling; empty where nobody can be asked
@@ -96,23 +96,23 @@ class Probed:
     name: str  # its name, as its shell has it
     machine: str  # what its programs are made for, as `uname -m` would say; see `user_machine`
     kernel_machine: str  # what `uname -m` says
-    kernel: str  # release of its kernel
+    kernel: str  # its release
     system: str  # `uname -s`
     model: str  # what it is called; empty where it does not say
-    libc: Libc  # its C library
+    libc: Libc
     libc_version: str  # version of it; of bionic, Android's API level
-    loaders: tuple[str, ...]  # its dynamic loaders
+    loaders: tuple[str, ...]
     clusters: tuple[Cluster, ...]  # its CPUs, the biggest first
     cpus: int  # CPUs that a program may use
     allowed: str  # which ones, such as `0-3`
     cpu_limit: float | None  # CPUs that its control group gives time of; None without a limit
-    memory_kib: int  # main memory
-    swap_kib: int  # swap
+    memory_kib: int
+    swap_kib: int
     memory_limit_kib: int | None  # what its control group gives of it; None without a limit
     place: StoreFolder  # the folder of the store
     lacks: tuple[str, ...]  # programs that the store needs and the device does not have
-    login: str  # who logged in
-    groups: tuple[str, ...]  # the login's groups
+    login: str
+    groups: tuple[str, ...]
     accelerators: tuple[AcceleratorProbe, ...]  # what computes beside the CPUs
     governors: Mapping[str, int]  # of how many CPUs each governor rules the clock
     governor_writable: bool  # whether the login may change them

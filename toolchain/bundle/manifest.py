@@ -88,8 +88,8 @@ class Tuned:
 class Modelled:
     """What a model of an accelerator computes for its part of one run. Nothing of it was measured."""
 
-    model: str  # name of the model
-    clock_mhz: Annotated[float, Field(gt=0)]  # clock of the accelerator
+    model: str
+    clock_mhz: Annotated[float, Field(gt=0)]
     kernels: _Positive  # calls of its kernels
     cycles: _Positive  # clock cycles of all of them
     macs: _Count  # multiply-adds that count
@@ -116,7 +116,7 @@ class Modelled:
 class HalfOutput:
     """How far an output in half precision is from the reference."""
 
-    name: str  # of the output
+    name: str
     # the largest difference, relative to the largest magnitude of the reference; None if it is not finite
     max_rel: Annotated[float, Field(ge=0)] | None
     limit: Annotated[float, Field(ge=0)]  # what a deploy accepts
@@ -173,11 +173,11 @@ class Manifest:
     """Everything that someone has to know about a bundle to run it, and to make it again."""
 
     schema: Literal[3]
-    name: _Name  # of the model
+    name: _Name
     board: _Word  # board type it was built for
     machine: _Word  # what `uname -m` must say on the device
     triple: _Word  # GNU triple of the library
-    target: Mapping[str, Any]  # TVM code-generation target
+    target: Mapping[str, Any]
     # lowest glibc version that the library loads on; empty if it needs none
     glibc: Annotated[str, Field(pattern=r"^([0-9]{1,4}(\.[0-9]{1,4})*)?$")]
     cpu_features: Annotated[tuple[_Word, ...], FIRST_FAULT]  # flags that the device's /proc/cpuinfo must show
@@ -186,7 +186,7 @@ class Manifest:
     params: Literal["params.safetensors"]  # file name of the params, in safetensors format
     params_order: Annotated[tuple[str, ...], FIRST_FAULT]  # names of the params in the order of the entry's arguments
     inputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]  # input signature in the order of the entry's arguments
-    outputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]  # output signature
+    outputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]
     # versions of `toolchain`, `tvm` and `tvm_ffi`, and of what prepared the model: `onnx`, `onnxruntime`
     versions: _Texts
     compiler: _Texts  # what compiled and linked the library

@@ -71,8 +71,8 @@ class Descriptor:
     """The reference to a blob."""
 
     digest: _Digest  # `sha256:` and 64 hexadecimal digits
-    size: Annotated[int, Field(ge=0, le=1 << 40)]  # its bytes
-    media: Annotated[str, Field(validation_alias="mediaType")]  # its media type
+    size: Annotated[int, Field(ge=0, le=1 << 40)]
+    media: Annotated[str, Field(validation_alias="mediaType")]
     # of a manifest, the type of what it describes; empty if it does not say
     artifact: Annotated[str, Field(validation_alias="artifactType")] = ""
     annotations: Annotated[Mapping[str, str], FEW_KEYS] = field(default_factory=dict)  # what else is said of it

@@ -17,7 +17,7 @@ _LARGE, _SMALL, _MANY = 4.0, 2.5, 100
 @dataclass(frozen=True)
 class Dot:
     x: float  # its position in order, such as the number of a round
-    y: float  # the value
+    y: float
     low: float | None = None  # the ends of its interval; None if it has none
     high: float | None = None
     label: str = ""  # its tooltip

@@ -22,8 +22,8 @@ _FEWEST_FENCED = 8
 class Scale:
     """Where values between two others lie in a picture."""
 
-    low: float  # the smaller value
-    high: float  # the greater one
+    low: float
+    high: float
     start: float  # where the smaller one lies
     end: float  # where the greater one lies
     logarithmic: bool = False  # whether equal factors are equally far apart; both values are above zero then

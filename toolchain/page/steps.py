@@ -16,7 +16,7 @@ _HEIGHT = 320
 class Step:
     """A value from a moment on."""
 
-    x: float  # the moment
+    x: float
     y: float  # the value, above zero
     label: str = ""  # its tooltip
 

@@ -36,8 +36,8 @@ _SPARE = 16 << 20
 
 @dataclass(frozen=True)
 class Repository:
-    client: Client  # speaks to the registry
-    address: Address  # the package's
+    client: Client
+    address: Address
     done: Callable[[int], None] = lambda _count: None  # told how many bytes more have gone or come
 
     @property

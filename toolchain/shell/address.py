@@ -28,7 +28,7 @@ class SshOptions:
     config_file: Path | None = None  # configuration to read instead of ~/.ssh/config
     known_hosts: tuple[Path, ...] = ()  # files of trusted host keys, instead of the configured and the system-wide ones
     identity: Path | None = None  # private key to try first
-    password: str | None = field(default=None, repr=False)  # password to try last
+    password: str | None = field(default=None, repr=False)  # is tried last
     agent: bool = True  # whether the keys of a running SSH agent are tried
     # seconds for each hop to connect and to exchange keys; None is the configured ConnectTimeout, or 10
     connect_timeout: float | None = None

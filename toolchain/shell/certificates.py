@@ -26,9 +26,9 @@ class Certificate:
     begin: int  # when it begins to be valid, in seconds since 1970
     end: int  # when it is not valid any more
     critical: bytes  # options that whoever does not know them must refuse
-    authority: bytes  # the authority's public key
+    authority: bytes
     signed: bytes  # what the authority has signed
-    signature: bytes  # its signature
+    signature: bytes
 
     def fault(self, host: str, now: float | None = None) -> str:
         """Return why it does not prove that its key is a host's; empty if it does, and the authority is trusted."""

@@ -36,7 +36,7 @@ _MAX_SESSIONS = "raise `MaxSessions` in the device's sshd_config: it allows too 
 class _Connection:
     """One connection to the device."""
 
-    transport: Transport  # the connection
+    transport: Transport
     channels: list[Any] = field(default_factory=list)  # those that were opened, and are perhaps closed by now
     limit: int | None = None  # how many channels the server was found to allow; None as long as it refused none
 

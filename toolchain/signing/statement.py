@@ -22,9 +22,9 @@ _Sequence = Annotated[int, Field(ge=1, le=LARGEST)]
 
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Statement:
-    schema: Literal[1]  # version of this document
+    schema: Literal[1]
     bundle: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256 of the bundle, 64 hexadecimal digits
-    model: _Name  # the model's name
+    model: _Name
     board: _Name  # board type that it was built for
     # its place among the releases of the model, chosen by the signer; devices may refuse those below one
     sequence: _Sequence
