@@ -67,7 +67,7 @@ class FullError(DeviceError):
 
 
 class RegistryError(ToolchainError):
-    """A registry cannot be reached, or refuses what is asked of it."""
+    """A registry cannot be reached, or refuses a request."""
 
     exit_code = 4
 

@@ -99,7 +99,7 @@ def refused(fault: BaseException) -> ToolchainError | None:
     if fault.errno in _FULL:
         hint = "free some space, or set TMPDIR and TOOLCHAIN_CACHE to folders on another disk"
         return InputError(f"this machine has no disk space for {where}: {fault.strerror}", hint=hint)
-    no_temporary = fault.errno == errno.ENOENT and fault.filename is None  # as the module tempfile says it
+    no_temporary = fault.errno == errno.ENOENT and fault.filename is None  # as the module tempfile raises it
     if fault.errno in {errno.EACCES, errno.EPERM, errno.EROFS} or no_temporary:
         hint = "set TOOLCHAIN_CACHE and TMPDIR to folders that you own; `toolchain doctor` checks them"
         return InputError(f"this machine denies access to {where}: {fault.strerror}", hint=hint)

@@ -94,7 +94,7 @@ def replacing(folder: Path, what: str, foreign: Foreign) -> Iterator[Path]:
 def _remove(folder: Path) -> None:
     try:
         shutil.rmtree(folder, ignore_errors=True)
-    except KeyboardInterrupt:  # this takes a moment, and nobody would do it later
+    except KeyboardInterrupt:  # this takes a moment, and there is no later cleanup
         shutil.rmtree(folder, ignore_errors=True)
         raise
 

@@ -94,6 +94,6 @@ def user_devices() -> Path:
 
 
 def project_devices() -> Path | None:
-    """Return the path of the project's list of devices, which nobody named, so it may be anybody's."""
+    """Return the path of the project's list of devices, which any user may have written."""
     root = project()
     return None if root is None else root / DEVICES

@@ -1,4 +1,4 @@
-"""From a login to a device of the lab: what it is, what is in the way, which board type fits, and its entry.
+"""From a login to a device of the lab: its properties, the obstacles, its board type, and its entry.
 
 Nothing is written here before all of that is known, but for a host key that a person has confirmed.
 """
@@ -40,13 +40,13 @@ class AdoptionRequest:
     host: str
     ssh: SshOptions
     fingerprint: str = ""  # the host key that it must have; empty if a person is asked
-    name: str = ""  # what it is to be called; empty for a name made of its address
+    name: str = ""  # empty for a name made of its address
     board: str = ""  # its board type, or the name of a new one; empty if that is left to us
     root: str = ""  # folder on it; empty for the usual one
     devices: Path | None = None  # the list that it is added to; None for the project's, or the user's own
     # whether its times are an emulator's, where it does not show that itself; None if that is left to us
     emulated: bool | None = None
-    more: tuple[str, ...] = ()  # what else the user's command says, for a command that goes on
+    more: tuple[str, ...] = ()  # other options of the user's command, for a suggested command
 
     def command(self, **changes: Any) -> str:
         request = replace(self, **changes)

@@ -1,4 +1,4 @@
-"""The CPUs of a device: which cores are equal, which ones are the big ones, and what LLVM is told of them."""
+"""The CPUs of a device: which cores are equal, which ones are the big ones, and their names and features in LLVM."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What LLVM is told of a device's CPUs."""
+    """LLVM's name and features for a device's CPUs."""
 
     mcpu: str  # its name for the big cores; `generic` where it has none
     mattr: tuple[str, ...]  # features beside those that the name stands for, and those of them that some core lacks
@@ -51,7 +51,7 @@ def clusters(answer: Answer, machine: str) -> tuple[Cluster, ...]:
     caches = {cpu: _caches(values) for cpu, values in answer.by_cpu("cache")}
     last = answer.cpus[-1] if answer.cpus else {}
     numbers: dict[tuple[tuple[str, str], str, int, int], list[int]] = {}
-    usual: dict[tuple[tuple[str, str], str], tuple[int, int]] = {}  # of a core whose clock nobody tells
+    usual: dict[tuple[tuple[str, str], str], tuple[int, int]] = {}  # for cores without a known clock
     flags: dict[int, frozenset[str]] = {}
     for entry in answer.cpus:
         cpu = number(entry["processor"])  # no count: a CPU that is offline is left out
@@ -109,7 +109,7 @@ def has(feature: str, flags: Collection[str]) -> bool:
 
 
 def choose(groups: Sequence[Cluster], machine: str) -> Chosen:
-    """Return what LLVM is told: the name of the big cores, and the features that all cores have.
+    """Return LLVM's name of the big cores, and the features that all cores have.
 
     Args:
         groups: The clusters, the biggest first.

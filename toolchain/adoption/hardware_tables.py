@@ -16,7 +16,7 @@ class Accelerator:
     """What computes beside the CPU, and how it is recognized on a device."""
 
     name: str
-    title: str  # what it is called in a summary
+    title: str  # its name in a summary
     backend: str  # the backend that compiles for it
     libraries: tuple[str, ...] = ()  # patterns of the files of its library
     devices: tuple[str, ...] = ()  # patterns of its device files
@@ -65,11 +65,11 @@ class Cpus:
     features: Mapping[str, frozenset[str]]
     # LLVM features that a CPU without a name is given in each kind of machine, where it has them
     plain: Mapping[str, tuple[str, ...]]
-    # LLVM features that are said of a CPU with a name, in each kind of machine: that it has them, or has not
+    # by machine, the LLVM features that are passed for a CPU with a name, with + or -
     named: Mapping[str, tuple[str, ...]]
     levels: Mapping[str, tuple[Level, ...]]  # by machine, the levels of its CPUs, the highest first
     foreign: Mapping[str, tuple[str, ...]]  # of each machine the words that /proc/cpuinfo has on others
-    # by machine, the LLVM features that our kernels make use of, each with its name and what it speeds up
+    # by machine, the LLVM features that our kernels use, each with its title
     used: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 

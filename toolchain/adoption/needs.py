@@ -19,7 +19,7 @@ class Need:
     """One thing that a device must have for a board type."""
 
     what: str
-    found: str  # what is there; empty if it is missing, or not for this login
+    found: str  # the file; empty if it is missing, or not accessible to this login
     remedy: str  # what brings it
 
 
@@ -79,7 +79,7 @@ def _needs_of(accelerator: Accelerator, probed: Probed, *, emulated: bool) -> li
 
     library, device = remedy(by_hand or "library"), remedy(by_hand or "device")
     needs = [Need(f"{_LIBRARY} {title}", *_library(accelerator, probe, library))] if accelerator.libraries else []
-    # Where it is emulated there is no file of a device: the library computes, or a driver that it loads.
+    # An emulated accelerator has no device file: the library computes, or a driver that it loads.
     if by_hand:
         file, device = _driver(probe), _driver_remedy(accelerator, probe, device)
     else:
@@ -115,7 +115,7 @@ def _library(accelerator: Accelerator, probe: AcceleratorProbe, remedy: str) -> 
     """Return the library that is used, and the remedy where there is none."""
     if probe.named and not probe.libraries:
         return "", _no_library(accelerator, probe)
-    # Where the library is there but nothing emulates, what is missing is the device.
+    # If the library is there but does not emulate, the device is missing.
     if not probe.libraries or _driver(probe) or remedy == accelerator.remedies.get(_EMULATED):
         return ", ".join(probe.libraries[:1]), remedy
     others = [library for library in probe.libraries if library not in probe.loaders]

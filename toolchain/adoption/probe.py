@@ -1,4 +1,4 @@
-"""What a device is, as it said in one answer."""
+"""The properties of a device, from one answer."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class AcceleratorProbe:
     loaders: tuple[str, ...] = ()  # those of the libraries that are only loaders of drivers
     # what shows that it is of the kind that the backend's board types have; device files may be among that
     own: tuple[str, ...] = ()
-    named: str = ""  # the only library that is used, as a variable there says; empty if none is named
-    drivers_named: str = ""  # where alone drivers are looked for, as a variable there says
-    choice: str = ""  # which of its devices are used, as a variable there says; empty for any
+    named: str = ""  # the only library that is used, if a variable there names one
+    drivers_named: str = ""  # the only folder of drivers, if a variable there names one
+    choice: str = ""  # a filter of its devices, if a variable there sets one
 
     @property
     def missing_groups(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class Sensors:
     cooling: tuple[str, ...] = ()
     power: tuple[str, ...] = ()  # channels of power, current and voltage that the login may read
     unreadable: tuple[str, ...] = ()  # those that it may not
-    throttled: str = ""  # what the firmware says of throttling; empty where nobody can be asked
+    throttled: str = ""  # the firmware's report about throttling; empty if unknown
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ class Probed:
     """What a device is."""
 
     name: str  # its name, as its shell has it
-    machine: str  # what its programs are made for, as `uname -m` would say; see `user_machine`
-    kernel_machine: str  # what `uname -m` says
+    machine: str  # of its programs, in the form of `uname -m`; see `user_machine`
+    kernel_machine: str  # `uname -m`
     kernel: str  # its release
     system: str  # `uname -s`
-    model: str  # what it is called; empty where it does not say
+    model: str  # empty if unknown
     libc: Libc
     libc_version: str  # version of it; of bionic, Android's API level
     loaders: tuple[str, ...]
@@ -108,7 +108,7 @@ class Probed:
     cpu_limit: float | None  # CPUs that its control group gives time of; None without a limit
     memory_kib: int
     swap_kib: int
-    memory_limit_kib: int | None  # what its control group gives of it; None without a limit
+    memory_limit_kib: int | None  # the limit of its control group
     place: StoreFolder  # the folder of the store
     lacks: tuple[str, ...]  # programs that the store needs and the device does not have
     login: str
@@ -116,7 +116,7 @@ class Probed:
     accelerators: tuple[AcceleratorProbe, ...]  # what computes beside the CPUs
     governors: Mapping[str, int]  # of how many CPUs each governor rules the clock
     governor_writable: bool  # whether the login may change them
-    sensors: Sensors  # what it can be watched by
+    sensors: Sensors
     emulation: tuple[str, ...]  # signs that its times mean nothing
     unsure: bool  # whether a virtual machine whose times are real ones would show these signs, too
     virtual: bool  # whether it is a virtual machine that runs on such a CPU
@@ -135,7 +135,7 @@ class Probed:
 
 
 def ask(shell: Shell, root: str, another: str = "") -> Probed:
-    """Ask a device what it is, in one round trip that leaves nothing changed there.
+    """Probe a device, in one round trip that changes nothing there.
 
     Args:
         shell: The device.

@@ -1,4 +1,4 @@
-"""The one shell script that asks a device what it is; it changes nothing there, and needs nothing of ours.
+"""The shell script that probes a device; it changes nothing there, and needs none of our programs.
 
 Each line of its output is `key=value`. It runs in dash, ash, mksh and bash, and with the tools of coreutils, busybox
 and toybox; what a device lacks leaves a value empty.
@@ -96,7 +96,7 @@ for i in /usr/lib/openssh/sftp-server /usr/lib/ssh/sftp-server /usr/libexec/sftp
 
 # mksh gives no program a descriptor above 2 unless it is named again, as with 9>&9.
 # Tried in the folder that the store would lie in, or in the nearest one that there is. A signal that ends a shell does
-# not make it do what it has for its end, unless it is told to end for it.
+# not run its EXIT trap, unless the signal's trap exits.
 _STORE = """
 {root}
 a=$ROOT
@@ -169,7 +169,7 @@ def text(token: str, root: str, accelerators: Iterable[Accelerator]) -> str:
 
 
 def _accelerator(accelerator: Accelerator) -> str:
-    """Look for libraries and devices; which ones the login may use is told with each device."""
+    """Look for libraries and devices; each device comes with the login's rights."""
     name = accelerator.name
     usual_drivers = _for_each(accelerator.drivers, f"s driver.{name} $i")
     if accelerator.drivers_variable and usual_drivers:

@@ -1,4 +1,4 @@
-"""Which board type a device has where no command line says it: its entry's, or the one that a probe chooses.
+"""The board type of a device without --board: that of its entry, or the one that a probe chooses.
 
 A probe chooses as `board add` does, and writes nothing.
 """

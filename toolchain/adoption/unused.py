@@ -31,7 +31,7 @@ def warning(board: Board, facts: DeviceFacts, shell: Shell, *, listed: str = "")
         better = choice.choose(probe.ask(shell, board.root), "", "")
     except ToolchainError as fault:
         return f"{start}; no better board type can be named: {fault.message}"
-    if instructions(better.board, facts):  # there are board files that are none of the toolchain's
+    if instructions(better.board, facts):  # users may have their own board files
         return f"{start}; there is no board type that uses it"
     faster = gain(board, better.board) or "uses it (how much faster that is was not measured)"
     if better.text:

@@ -1,4 +1,4 @@
-"""The inventories of a bundle, which say what is in it and how it was made. They follow from its manifest."""
+"""The inventories of a bundle: its contents, and how it was made. They follow from its manifest."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _subjects(manifest: Manifest) -> dict[str, str]:
 
 
 def _materials(manifest: Manifest) -> list[Component]:
-    """Return what went into a bundle: the model, the compiler, the records, the lock file and what it pins."""
+    """Return the materials of a bundle: the model, the compiler, the records, the lock file and its packages."""
     compiler, image = manifest.compiler.get("compiler", ""), manifest.compiler.get("image", "")
     model = manifest.model
     materials = [

@@ -24,9 +24,9 @@ _ATTRIBUTES = ("layer", "exact", "choice", "operations")
 class Kernel:
     name: str  # its function's name, which a library and a device know it by
     buffers: tuple[tuple[str, tuple[int, ...]], ...]  # type and shape of each argument in order, the result last
-    layer: str = ""  # what a template computes with it, as JSON; empty where there is none
-    exact: str = ""  # the same with the buffers of its network; empty where a backend tells no difference
-    choice: str = ""  # how a template wrote it, as JSON; empty where none is told
+    layer: str = ""  # the template's layer, as JSON; empty without a template
+    exact: str = ""  # the same with the buffers of its network; empty where a backend makes no difference
+    choice: str = ""  # the template's choice, as JSON; may be empty
     operations: int = 0  # arithmetic operations of one call, as the compiler counted them; 0 where it did not
     # for each call of it in a run, in order, the nodes of the model's file that the call computes, the one with most of
     # the work first; empty in bundles of older toolchains

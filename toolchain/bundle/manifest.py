@@ -23,9 +23,9 @@ GRAPH_TEXT = "graph.txt"
 PARAMS = "params.safetensors"
 REFERENCE = "reference.safetensors"  # inputs and the outputs that ONNX Runtime gives for them
 RECORDS = "records.jsonl"  # the tuning records that were applied
-BILL = "bill.cdx.json"  # what is in the bundle and what it was made with, as CycloneDX
+BILL = "bill.cdx.json"  # a bill of materials in CycloneDX
 PROVENANCE = "provenance.intoto.json"  # how it was made, as an in-toto statement
-STATEMENT = "release.json"  # what is signed of the bundle: see the room `signing`
+STATEMENT = "release.json"  # the signed statement: see the room `signing`
 SIGNATURES = "release.json.sig"  # of OpenSSH, one after the other
 # bytes that a manifest may have, of a bundle or of OCI: that of a network with a thousand params has a tenth of it
 LARGEST_MANIFEST = 1 << 20
@@ -54,7 +54,7 @@ def _printable(name: str) -> str:
     return name
 
 
-# What a device's list of releases tells in a line of its own, and tables and file names show.
+# A name has a line of its own in a device's list of releases, and appears in tables and file names.
 _Name = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_printable)]
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -153,7 +153,7 @@ class InHalf:
 class InInt8:
     """How near a network that was made int8 for its board is to the user's own, as the build machine computed."""
 
-    against: str  # what its results were compared with
+    against: str  # the network that its results were compared with
     method: str  # how its activations got their scales: `file` for the ranges of the user's own file
     samples: _Positive  # how many inputs that is based on
     random: _Count  # how many of them are random numbers
@@ -195,7 +195,7 @@ class Manifest:
     files: Annotated[Mapping[str, FileRecord], FEW_KEYS]  # digest and size of each of the bundle's files
     reference: FileRecord | None = None  # digest and size of the reference; None if it was built without one
     records: Tuned | None = None  # the tuning records that were applied
-    modelled: Modelled | None = None  # what a model of the board's accelerator says; None where there is none
+    modelled: Modelled | None = None  # the result of a model of the board's accelerator, if there is one
     half: InHalf | None = None  # how far half precision is from the reference; None where the board computes in single
     # how near a network that was made int8 for the board is to the user's own; None where it was not
     int8: InInt8 | None = None

@@ -28,13 +28,13 @@ from toolchain.documents import FEW_KEYS, FIRST_FAULT, words
 from toolchain.errors import VerificationError
 from toolchain.inventory import BILL_TYPE, STATEMENT_TYPE
 
-VENDOR = "application/vnd.edge-toolchain"  # what the types begin with that nobody else has
+VENDOR = "application/vnd.edge-toolchain"  # the prefix of our own media types
 ARTIFACT = f"{VENDOR}.bundle.v1"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 TITLE = "org.opencontainers.image.title"
 
 # What travels to a device, in the order of the package's layers, with each file's media type. Before them goes the
-# bundle's manifest. It is a layer and not the config, since whoever pulls an artifact gets the files of its layers.
+# bundle's manifest. It is a layer and not the config, since clients download the layers of an artifact as files.
 LAYERS = {
     LIBRARY: f"{VENDOR}.library.v1+elf",
     GRAPH: f"{VENDOR}.graph.v1+json",
@@ -73,9 +73,9 @@ class Descriptor:
     digest: _Digest  # `sha256:` and 64 hexadecimal digits
     size: Annotated[int, Field(ge=0, le=1 << 40)]
     media: Annotated[str, Field(validation_alias="mediaType")]
-    # of a manifest, the type of what it describes; empty if it does not say
+    # of a manifest, its artifact type; may be empty
     artifact: Annotated[str, Field(validation_alias="artifactType")] = ""
-    annotations: Annotated[Mapping[str, str], FEW_KEYS] = field(default_factory=dict)  # what else is said of it
+    annotations: Annotated[Mapping[str, str], FEW_KEYS] = field(default_factory=dict)
 
     @property
     def sha256(self) -> str:
@@ -90,7 +90,7 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Image:
-    """An image manifest, as far as it matters: its artifact type, its layers, and what it accompanies."""
+    """The fields of an image manifest that matter: its layers, its artifact type, and the manifest it accompanies."""
 
     layers: Annotated[tuple[Descriptor, ...], FIRST_FAULT]
     artifact: Annotated[str, Field(validation_alias="artifactType")] = ""

@@ -1,4 +1,4 @@
-"""Updates as files: what is applied on a device without a network, by a person with a USB stick or by an OTA system."""
+"""Updates as files, which are applied without a network: by a person with a USB stick, or by an OTA system."""
 
 from __future__ import annotations
 

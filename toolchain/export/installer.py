@@ -25,7 +25,7 @@ _SCRATCH = f"run/{_TOKEN}"
 _TRIAL_S = 600
 
 # All the rest is hashed before the shell reads on. What is cut off before the brace is a syntax error.
-# zsh has rules of its own until it is told to be sh: it would split no words, and install nothing without an error.
+# Without `emulate sh`, zsh would not split words, and would install nothing without an error.
 _PREAMBLE = Template("""\
 if [ -n "$${ZSH_VERSION-}" ]; then emulate sh; fi
 case $$0 in /*) self=$$0 ;; *) self=$$PWD/$$0 ;; esac
@@ -44,7 +44,7 @@ fi
 }
 """)
 _UNSEALED = "0" * 64
-_DIGITS = 4  # of the number of bytes before what is hashed
+_DIGITS = 4  # of the number of bytes before the hashed ones
 
 _IN_FILE = """
 check_content() { :; }

@@ -54,7 +54,7 @@ def _write_file(update: Update, target: Path) -> WrittenUpdate:
     with files.atomic_path(target) as temporary:
         with temporary.open("wb") as stream:
             stream.write(installer.text(update, extents, in_file=True))
-            # A plain archive: whoever wants to look into an update can, with `tail` and `tar`.
+            # A plain archive, so that people can inspect an update with `tail` and `tar`.
             tars.append(stream, {f"{BLOBS}/{digest}": path for digest, path in update.contents.items()})
         installer.seal(temporary)
     target.chmod(target.stat().st_mode | 0o111)

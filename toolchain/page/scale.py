@@ -14,7 +14,7 @@ _MARGIN = 0.06
 _SAME = 1e-9  # values closer together than this, by their size, are one value to the eye
 _WIDE = 4.0
 _DRAWABLE = 1e100
-_FENCE = 6.0  # quartile ranges beyond the quartiles: what is further out would squeeze all the others
+_FENCE = 6.0  # quartile ranges beyond the quartiles: values further out would squeeze the others
 _FEWEST_FENCED = 8
 
 

@@ -57,7 +57,7 @@ def stored_login(registry: str) -> Login | None:
     from docker import auth, errors  # noqa: PLC0415 - slow to import
 
     try:
-        with warnings.catch_warnings(action="ignore"):  # what it warns of it also raises
+        with warnings.catch_warnings(action="ignore"):  # its warnings are followed by exceptions
             config = auth.load_config().resolve_authconfig(registry) or {}
     except (
         errors.DockerException,

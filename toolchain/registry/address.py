@@ -25,8 +25,8 @@ _PORTS = range(1, 65536)
 class Address:
     registry: str  # host and port, as its login is filed under
     repository: str  # what stands between host and tag
-    tag: str = ""  # a name that may move; empty if there is none
-    digest: str = ""  # `sha256:` and 64 hexadecimal digits, which go before the tag; empty if there are none
+    tag: str = ""  # a name that may move; may be empty
+    digest: str = ""  # `sha256:` and 64 hexadecimal digits, which take precedence over the tag; may be empty
 
     def __str__(self) -> str:
         tag, digest = self.tag and f":{self.tag}", self.digest and f"@{self.digest}"

@@ -33,14 +33,14 @@ from toolchain.registry.access import (
 from toolchain.registry.address import Address
 from toolchain.registry.deadline import Deadline, WatchedAdapter
 
-# what is sent: bytes, or what opens a file anew, since a request may be made twice
+# The content of a request: bytes, or a function that opens a file, since a request may be repeated.
 Body = bytes | Callable[[], IO[bytes]]
 
 LARGEST_DOCUMENT = 1 << 20  # a bundle's manifest, or a page of referrers, has some kilobytes
 _HOSTS = {"docker.io": "registry-1.docker.io"}
 _CONNECT_S, _ANSWER_S = 10, 60
-_WHOLE_ANSWER_S = 120.0  # of a request with all its tries, beside what its size takes
-_WORDS_S = 10.0  # what a registry says of its own error is worth no more
+_WHOLE_ANSWER_S = 120.0  # for a request with all its repetitions, plus the time for its size
+_WORDS_S = 10.0  # for the text of a registry's error
 _SLOWEST = 32 << 10  # bytes in a second
 _BACKOFF_S, _LONGEST_WAIT_S = 0.5, 20
 _TRIES = 4
@@ -162,7 +162,7 @@ class Client:
                 response = self._session.request(method, url, **options)
                 if response.status_code not in _PASSING:
                     return response
-                response.close()  # unread: nobody knows how long its body is
+                response.close()  # unread: its body may be of any length
                 time.sleep(_pause_s(response, failed))
                 if data is not None and not isinstance(data, bytes):
                     data.seek(0)
@@ -212,7 +212,7 @@ class Client:
 
     def explain(self, fault: Exception) -> ToolchainError:
         """Turn a failed request into an error for the user."""
-        if isinstance(fault, ValueError):  # as what is wrong with a URL is, to each of the libraries
+        if isinstance(fault, ValueError):  # the libraries' class for a wrong URL
             return VerificationError(
                 f"{self.registry} redirects to an address that is not encrypted or not valid",
                 details=_one_line(str(fault)),

@@ -38,7 +38,7 @@ _SPARE = 16 << 20
 class Repository:
     client: Client
     address: Address
-    done: Callable[[int], None] = lambda _count: None  # told how many bytes more have gone or come
+    done: Callable[[int], None] = lambda _count: None  # called with the number of bytes since the last call
 
     @property
     def name(self) -> str:

@@ -36,7 +36,7 @@ class SshOptions:
     # seconds of silence after which a sign of life is sent; after three of them without an answer the connection counts
     # as lost. 0 is never.
     keepalive: int = 15
-    # called with a line about what is unusual in a connection, or slow
+    # called with a line about something unusual or slow in a connection
     report: Callable[[str], None] = field(default=_ignore, repr=False, compare=False)
     # logins of which that was reported, for all connections that are made with these options
     noted: set[str] = field(default_factory=set, repr=False, compare=False)

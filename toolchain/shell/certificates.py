@@ -25,7 +25,7 @@ class Certificate:
     principals: tuple[str, ...]  # the names that it is for
     begin: int  # when it begins to be valid, in seconds since 1970
     end: int  # when it is not valid any more
-    critical: bytes  # options that whoever does not know them must refuse
+    critical: bytes  # options that a reader must refuse if they are unknown to it
     authority: bytes
     signed: bytes  # what the authority has signed
     signature: bytes
@@ -66,7 +66,7 @@ def read(blob: bytes) -> Certificate:
         message.get_binary()
     message.get_int64()  # a serial number
     use = message.get_int()
-    message.get_binary()  # who it is for, in words
+    message.get_binary()  # a free text about the owner
     names, principals = paramiko.Message(message.get_binary()), []
     while names.get_remainder():
         principals.append(names.get_binary().decode(errors="replace"))

@@ -99,7 +99,7 @@ class Config:
             command = ""
             if jumps is None:
                 jumps, command = _proxy(settings, tokens)
-            # As in OpenSSH the rest of the list replaces the last jump's own ProxyJump, unless there is no rest.
+            # As in OpenSSH, the rest of the list replaces the last jump's own ProxyJump, unless the list ends there.
             before: tuple[Hop, ...] = ()
             if jumps:
                 last = parse_address(jumps[-1].removeprefix("ssh://").rstrip("/"))

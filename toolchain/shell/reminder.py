@@ -1,4 +1,4 @@
-"""Reports about what is being waited for."""
+"""Reports during a long wait."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class _Signal(threading.Event):
 
 
 class _Inbox(paramiko.buffered_pipe.BufferedPipe):  # type: ignore[misc]
-    """A buffer that is bounded, unlike paramiko's: by the window that the device was told."""
+    """A buffer with a bound, which paramiko's lacks: the window that was announced to the device."""
 
     def feed(self, data: bytes) -> None:
         """Add data; a device that ignores the window loses the connection."""

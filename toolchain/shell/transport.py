@@ -1,4 +1,4 @@
-"""One SSH connection by paramiko, with what it lacks: an algorithm's newer name, exit signals, the server's offers."""
+"""One SSH connection by paramiko, with three additions: an algorithm's newer name, exit signals, and the offers."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def sign(bundle: Bundle, key: Key, order: Order | None, *, replace: bool = False
     others: tuple[Signature, ...] = ()
     if before is not None:
         signed_text, signatures = trust.documents(bundle)
-        if signed_text != message:  # nobody should sign what two readers may read differently
+        if signed_text != message:  # two readers might understand other bytes differently
             raise InputError(
                 "the statement of this package does not have the form that this toolchain writes",
                 hint="use --sequence N --replace to write it again; this removes its signatures",

@@ -31,7 +31,7 @@ class Signer:
 
 @dataclass(frozen=True)
 class Trust:
-    signers: tuple[Signer, ...]  # who may sign, each key once
+    signers: tuple[Signer, ...]  # each key once
     revoked: frozenset[bytes] = frozenset()
     threshold: int = 1  # how many different keys must have signed
 
@@ -110,7 +110,7 @@ def documents(bundle: Bundle) -> tuple[bytes, bytes]:
 
 
 def statement_of(bundle: Bundle) -> Statement | None:
-    """Return a bundle's statement, whoever signed it; None if it has none.
+    """Return a bundle's statement without checking its signer; None if it is not signed.
 
     Raises:
         VerificationError: It is not valid, or is about another bundle.

@@ -64,7 +64,7 @@ class AdbChannel(LocalChannel):
         return b"", b""
 
     def _without_code(self, err: bytes, *, ended: bool) -> bytes:
-        """Return standard error without the line; what may be its beginning is held back."""
+        """Return standard error without the line; a possible beginning of it is held back."""
         self._back += err
         while match := self._line.search(self._back):
             self._reported = self._reported if match[1] == b"-" else int(match[1])

@@ -120,7 +120,7 @@ def keep_program() -> None:
 
 
 def _origin(client: str) -> str:
-    """Name the client and its server: a farm has both from whoever started it."""
+    """Name the client and its server: those of a farm depend on its environment."""
     return f"asked by {client}, of the server at {server_address()}"
 
 
