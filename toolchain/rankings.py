@@ -61,7 +61,7 @@ def reorder(
     """
     result, reordered = dict(reference), []
     for ranking in rankings:
-        order = _order(outputs, reference, ranking, tolerance)
+        order = _Matching(outputs, reference, ranking, tolerance).order()
         if order is None:
             continue
         for name in ranking.names:
@@ -73,57 +73,61 @@ def reorder(
     return result, tuple(reordered)
 
 
-def _order(outputs: Tensors, reference: Tensors, ranking: Ranking, tolerance: Tolerance | None) -> Array | None:
-    """Return which of the reference's rows a device's rows are, [batch, rows]; None if all fit, or no order fits."""
-    batch, count = ranking.scores.shape
-    order = np.tile(np.arange(count), (batch, 1))
-    off = np.zeros((batch, count), bool)
-    for name in ranking.names:
-        actual, expected = (ranking.rows(values[name]) for values in (outputs, reference))
-        off |= ~_equals(
-            actual, expected, _gap(reference[name], limit_of(tolerance, name, str(reference[name].dtype)).value)
-        ).all(axis=2)
-    if not off.any():
-        return None
-    for batch_index in np.flatnonzero(off.any(axis=1)):
-        rows = np.flatnonzero(off[batch_index])
-        match = _match_rows(outputs, reference, ranking, tolerance, int(batch_index), rows)
-        if match is None:
+@dataclass(frozen=True)
+class _Matching:
+    """The search for the reference's rows among those of a device, for one ranking."""
+
+    outputs: Tensors
+    reference: Tensors
+    ranking: Ranking
+    tolerance: Tolerance | None
+
+    def order(self) -> Array | None:
+        """Return which of the reference's rows the device's rows are, [batch, rows].
+
+        None if all are in the reference's order, or no order fits.
+        """
+        batch, count = self.ranking.scores.shape
+        order = np.tile(np.arange(count), (batch, 1))
+        off = np.zeros((batch, count), bool)
+        for name in self.ranking.names:
+            actual, expected = (self.ranking.rows(values[name]) for values in (self.outputs, self.reference))
+            off |= ~_equals(actual, expected, self._gap(name)).all(axis=2)
+        if not off.any():
             return None
-        order[batch_index, rows] = match
-    return order
+        for batch_index in np.flatnonzero(off.any(axis=1)):
+            rows = np.flatnonzero(off[batch_index])
+            match = self._match(int(batch_index), rows)
+            if match is None:
+                return None
+            order[batch_index, rows] = match
+        return order
 
+    def _match(self, batch_index: int, rows: Array) -> Array | None:
+        """Find a row of the reference for each of some rows, no two the same; None if that is impossible."""
+        from scipy.sparse import csr_array  # noqa: PLC0415 - slow to import, and rarely needed
+        from scipy.sparse.csgraph import maximum_bipartite_matching  # noqa: PLC0415 - as above
 
-def _match_rows(  # noqa: PLR0913, PLR0917 - what is compared, and where
-    outputs: Tensors,
-    reference: Tensors,
-    ranking: Ranking,
-    tolerance: Tolerance | None,
-    batch_index: int,
-    rows: Array,
-) -> Array | None:
-    """Find a row of the reference for each of some rows, no two the same; None if that is impossible."""
-    from scipy.sparse import csr_array  # noqa: PLC0415 - slow to import, and rarely needed
-    from scipy.sparse.csgraph import maximum_bipartite_matching  # noqa: PLC0415 - as above
+        ranking, reference = self.ranking, self.reference
+        numbers = np.concatenate([rows, ranking.scores.shape[1] + np.arange(ranking.next_scores.shape[1])])
+        scores = np.concatenate([ranking.scores[batch_index], ranking.next_scores[batch_index]])
+        fits = _equals(
+            ranking.scores[batch_index, rows][:, None],
+            scores[numbers][None, :],
+            _gap(ranking.scores, score_limit(ranking, reference, self.tolerance)),
+        )
+        for name in ranking.names:
+            ours, following = ranking.rows(reference[name])[batch_index], ranking.next_rows[name][batch_index]
+            candidates = np.concatenate([ours, following])[numbers]
+            actual, gap = ranking.rows(self.outputs[name])[batch_index, rows], self._gap(name)
+            for row in range(len(rows)):  # one by one: all pairs at once may take gigabytes
+                fits[row] &= _equals(actual[row][None, :], candidates, gap).all(axis=1)
+        match = maximum_bipartite_matching(csr_array(fits), perm_type="column")
+        return None if (match < 0).any() else numbers[match]
 
-    count = ranking.scores.shape[1]
-    numbers = np.concatenate([rows, count + np.arange(ranking.next_scores.shape[1])])
-    scores = np.concatenate([ranking.scores[batch_index], ranking.next_scores[batch_index]])
-    fits = _equals(
-        ranking.scores[batch_index, rows][:, None],
-        scores[numbers][None, :],
-        _gap(ranking.scores, score_limit(ranking, reference, tolerance)),
-    )
-    for name in ranking.names:
-        candidates = np.concatenate([ranking.rows(reference[name])[batch_index], ranking.next_rows[name][batch_index]])[
-            numbers
-        ]
-        actual = ranking.rows(outputs[name])[batch_index, rows]
-        gap = _gap(reference[name], limit_of(tolerance, name, str(reference[name].dtype)).value)
-        for row in range(len(rows)):  # one by one: all pairs at once may take gigabytes
-            fits[row] &= _equals(actual[row][None, :], candidates, gap).all(axis=1)
-    match = maximum_bipartite_matching(csr_array(fits), perm_type="column")
-    return None if (match < 0).any() else numbers[match]
+    def _gap(self, name: str) -> float:
+        value = self.reference[name]
+        return _gap(value, limit_of(self.tolerance, name, str(value.dtype)).value)
 
 
 def score_limit(ranking: Ranking, reference: Tensors, tolerance: Tolerance | None) -> float:
