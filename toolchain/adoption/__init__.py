@@ -116,15 +116,7 @@ def choose_entry(request: AdoptionRequest) -> Entry:
     Raises:
         InputError: A list has faults, the name is taken or not valid, or there is no such board type.
     """
-    if is_adb(request.host):
-        check_options(request.host, request.ssh)
-        if request.fingerprint:
-            raise InputError(
-                f"{request.host} is reached by adb, to which --fingerprint does not apply",
-                details="adb has no host keys; the device asks about this computer's key on its screen",
-                hint=request.command(fingerprint=""),
-            )
-    address = Address(request.host) if is_adb(request.host) else parse_address(request.host)
+    address = _address(request)
     choice.check_named(request.board)
     if request.fingerprint and not _FINGERPRINT.fullmatch(request.fingerprint):
         raise InputError(
@@ -153,6 +145,19 @@ def choose_entry(request: AdoptionRequest) -> Entry:
             hint="give this one another --name, or correct that entry",
         )
     return Entry(lists[0], name, None)
+
+
+def _address(request: AdoptionRequest) -> Address:
+    if not is_adb(request.host):
+        return parse_address(request.host)
+    check_options(request.host, request.ssh)
+    if request.fingerprint:
+        raise InputError(
+            f"{request.host} is reached by adb, to which --fingerprint does not apply",
+            details="adb has no host keys; the device asks about this computer's key on its screen",
+            hint=request.command(fingerprint=""),
+        )
+    return Address(request.host)
 
 
 def _lists(request: AdoptionRequest) -> list[Path]:

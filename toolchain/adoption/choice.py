@@ -79,15 +79,7 @@ def choose(probed: Probed, name: str, fallback: str) -> Choice:
     )
     if is_there(name):
         board = boards.load(name)
-        if not runs(board, probed):
-            lacking = sorted(set(board.cpu_features) - probed.flags)
-            details = f"the device is {probed.machine} with {probed.libc} {probed.libc_version}".rstrip()
-            details += f"; its CPU has no {', '.join(lacking)}" if lacking else ""
-            raise VerificationError(
-                f"{probed.name} is no {board.name}, which is {board.machine} ({board.triple})",
-                details=details,
-                hint="leave --board out: the board type that fits is found",
-            )
+        _check_runs(board, probed)
         return Choice(board, "", accelerated, _notes(board, chosen, probed))
     fitting = [board for board in candidates if board.backend == _CPU and fits(board, chosen, probed)]
     if fitting and not name:
@@ -109,6 +101,18 @@ def choose(probed: Probed, name: str, fallback: str) -> Choice:
         name = next(candidate for candidate in numbered if candidate not in existing)
     board, text = _new_board(name, chosen, probed, candidates)
     return Choice(board, text, accelerated, _notes(board, chosen, probed))
+
+
+def _check_runs(board: Board, probed: Probed) -> None:
+    if not runs(board, probed):
+        lacking = sorted(set(board.cpu_features) - probed.flags)
+        details = f"the device is {probed.machine} with {probed.libc} {probed.libc_version}".rstrip()
+        details += f"; its CPU has no {', '.join(lacking)}" if lacking else ""
+        raise VerificationError(
+            f"{probed.name} is no {board.name}, which is {board.machine} ({board.triple})",
+            details=details,
+            hint="leave --board out: the board type that fits is found",
+        )
 
 
 def _ssh_boards() -> list[Board]:

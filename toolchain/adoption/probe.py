@@ -187,13 +187,8 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
             hint="log in and run `uname -m`",
         )
     machine = user_machine(kernel_machine, answer.text("bits"))
-    # Such as `200000 100000`, in microseconds; `max` and -1 mean no limit.
-    quotas = [text.partition(" ")[::2] for text in answer.texts("group_cpus")]
-    cpu_limits = [
-        int(quota) / int(period) for quota, period in quotas if number(quota, 10**12) and number(period, 10**9)
-    ]
-    group_memory = answer.texts("group_memory")
     libc, version = _libc(answer)
+    cpu_limit, memory_limit_kib = _group_limits(answer)
     clusters = cores.clusters(answer, machine)
     last = answer.cpus[-1] if answer.cpus else {}  # where old kernels name the board
     virtual = _is_virtual(answer)
@@ -211,11 +206,10 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
         clusters=clusters,
         cpus=answer.number("cpus", 1 << 16) or sum(cluster.count for cluster in clusters) or 1,
         allowed=answer.text("allowed"),
-        cpu_limit=min(cpu_limits, default=None),
+        cpu_limit=cpu_limit,
         memory_kib=answer.number("MemTotal", _MOST_KIB) or answer.number("memory", _MOST_KIB),
         swap_kib=answer.number("SwapTotal", _MOST_KIB),
-        # Version 1 of control groups writes "no limit" as an impossibly large number of bytes.
-        memory_limit_kib=min(filter(None, (number(text, 1 << 50) // 1024 for text in group_memory)), default=None),
+        memory_limit_kib=memory_limit_kib,
         place=_store_folder(answer),
         lacks=answer.texts("lacks"),
         login=answer.text("login"),
@@ -245,6 +239,18 @@ def _libc(answer: Answer) -> tuple[Libc, str]:
         if "musl" in text:
             return "musl", ""
     return "", ""
+
+
+def _group_limits(answer: Answer) -> tuple[float | None, int | None]:
+    """Return the CPUs and the KiB of memory that control groups allow; None without a limit."""
+    cpus = []
+    for text in answer.texts("group_cpus"):  # such as `200000 100000`, in microseconds; `max` and -1 mean no limit
+        quota, _, period = text.partition(" ")
+        if number(quota, 10**12) and number(period, 10**9):
+            cpus.append(int(quota) / int(period))
+    # Version 1 writes "no limit" as an impossibly large number of bytes.
+    memory = [number(text, 1 << 50) // 1024 for text in answer.texts("group_memory")]
+    return min(cpus, default=None), min(filter(None, memory), default=None)
 
 
 def _store_folder(answer: Answer) -> StoreFolder:
