@@ -1,4 +1,4 @@
-"""Arrays in an .npz file that says who wrote it, so that the next run may replace it, and nobody else's file."""
+"""Arrays in an .npz file with a mark of this toolchain, so that the next run may replace it, but no other file."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ import numpy as np
 from toolchain import files, outputs
 from toolchain.tensors import Tensors
 
-_WHAT = "the outputs of a run"
+_CONTENT = "the outputs of a run"
 _MARK = b"toolchain run"
 
 
 def check_target(path: Path) -> None:
-    """See that arrays can go to a file; nothing is touched.
-
-    Raises:
-        InputError: It cannot be written, or holds something else than arrays of this module's.
-    """
-    outputs.check_file(path, _WHAT, foreign)
+    """Check that arrays can be written to a file, without touching it."""
+    outputs.check_file(path, _CONTENT, foreign)
 
 
 def foreign(path: Path) -> str:
-    """Say why a file is none that `save` wrote; empty if it is one."""
+    """Return why a file was not written by `save`; empty if it was."""
     try:
         with zipfile.ZipFile(path) as archive:
             return "" if archive.comment.startswith(_MARK) else "it contains arrays that this toolchain did not write"
@@ -33,15 +29,9 @@ def foreign(path: Path) -> str:
 
 
 def save(path: Path, arrays: Tensors, about: str) -> None:
-    """Write arrays by name, whole or not at all, as `numpy.savez` does, which knows no comment and no array `file`.
+    """Write arrays by name, complete or not at all, as `numpy.savez` does, which writes no comment and no array `file`.
 
-    Args:
-        path: The file; one of this module's is replaced.
-        arrays: The arrays.
-        about: What they are, in a word or two, for the archive's comment.
-
-    Raises:
-        InputError: As `check_target`.
+    `about` says what they are, in a word or two, for the archive's comment. Only a file of `save` is replaced.
     """
     check_target(path)  # minutes have passed
     with files.atomic_path(path) as aside, zipfile.ZipFile(aside, "w") as archive:

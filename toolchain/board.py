@@ -16,9 +16,10 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from toolchain import resources, state
 from toolchain.errors import InputError, did_you_mean
-from toolchain.validation import CONFIG, DeviceFolder, Fault, Word, parsed, validated
+from toolchain.validation import CONFIG, DeviceFolder, Fault, Word, parse_toml, validate
 
 NATIVE = "native"
+# The docstrings and descriptions below are shown by `toolchain boards schema`.
 
 # Processor, perhaps a vendor, system, C library: what gcc calls its targets, and Yocto's without the last.
 _TRIPLE = r"\w+(-\w+)?-linux(-gnu(eabi|eabihf)?|-android(eabi)?\d*)?"
@@ -27,27 +28,17 @@ _X86_32 = {"i386", "i486", "i586", "i686"}
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Target:
-    """The TVM code-generation target of a board.
-
-    Attributes:
-        kind: TVM target kind.
-        device: TVM's name of the accelerator, for a kind that has several.
-        mcpu: LLVM CPU name, or `native` on a board that is this machine.
-        mattr: LLVM features to switch on or off, such as `+neon`.
-        max_threads_per_block: Most work-items of a work-group; 0 means TVM's default, here and below.
-        max_shared_memory_per_block: Bytes of local memory of a work-group.
-        thread_warp_size: Work-items that run in step.
-        float16: Whether layers compute in half precision; inputs and outputs keep their types.
-        half_sums: Whether such layers also sum up in it, as far as they may.
-    """
+    """The TVM code-generation target of a board."""
 
     kind: Annotated[Word, Field(description="TVM target kind")] = "llvm"
+    # for a kind that has several accelerators
     device: Annotated[str, Field(pattern=r"^[a-z0-9-]*$", description="TVM's name of the accelerator")] = ""
     mcpu: Annotated[Word, Field(description="LLVM CPU name; `native` means this machine's")] = "generic"
     mattr: Annotated[
         tuple[Annotated[str, Field(pattern=r"^[+-][A-Za-z0-9_.-]+$")], ...],
         Field(description="LLVM features, each with + or - before it"),
     ] = ()
+    # 0 means TVM's default, here and below
     max_threads_per_block: Annotated[int, Field(ge=0, le=4096, description="most work-items of a work-group")] = 0
     max_shared_memory_per_block: Annotated[int, Field(ge=0, le=2**20, description="bytes of local memory")] = 0
     thread_warp_size: Annotated[int, Field(ge=0, le=128, description="work-items that run in step")] = 0
@@ -56,20 +47,14 @@ class Target:
 
 
 def short_gpu(name: str) -> str:
-    """Return a GPU's short name, in small letters, also of one that is written in full."""
-    written = name.lower()
-    return next((short for short, table in gpus().items() if table["title"].lower() == written), written)
+    """Return a GPU's short name in lower case, also for its full name."""
+    lowered = name.lower()
+    return next((short for short, table in gpus().items() if table["title"].lower() == lowered), lowered)
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Gpu:
-    """The GPU of a board, for models of what kernels take there.
-
-    Attributes:
-        name: Its short name, such as `g610`.
-        cores: Its shader cores.
-        clock_mhz: Their highest clock.
-    """
+    """The GPU of a board, for cost models of kernels."""
 
     name: Annotated[Word, AfterValidator(short_gpu), Field(description="short name of the GPU, such as `g610`")]
     cores: Annotated[int, Field(ge=1, le=256, description="shader cores")]
@@ -78,30 +63,11 @@ class Gpu:
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Board:
-    """One board type, as its file in boards/ describes it.
-
-    Attributes:
-        name: The file's name without `.toml`.
-        description: One line for lists.
-        backend: Which compiler backend serves it.
-        toolchain: Where its libraries are linked if the command line does not say: in a `container` or on this `host`.
-        image: Name of the image in docker/ that carries its compiler; empty if there is none.
-        compiler: The compiler driver, where it is not the triple's own, `<triple>-g++`.
-        connection: `local` for this machine, `ssh` for any other.
-        machine: What `uname -m` says on it; `native` on this machine.
-        triple: GNU triple of its libraries; `native` for this machine.
-        target: TVM code-generation target.
-        cpu_features: CPU flags that /proc/cpuinfo must show before a library is run.
-        cores: CPUs that kernels are scheduled for; 0 if unknown, or on this machine, where it means every CPU.
-        threads: Threads a model runs on; 0 means every CPU of the device.
-        root: Folder on the device for everything that is deployed; `~` is the login's home.
-        keep: How many activations stay on the device for a roll-back.
-        emulated: Whether timings taken on it are of an emulator, which every report then says.
-        gpu: Its GPU, for models of what kernels take there; None if it has none that there is a model of.
-    """
+    """One board type, as its file in boards/ describes it."""
 
     name: Annotated[Word, Field(description="the file's name without .toml; set by the loader")]
     description: Annotated[str, Field(min_length=1, description="one line for lists")]
+    # `local` for this machine, `ssh` for any other
     connection: Annotated[Literal["local", "ssh"], Field(description="how to connect to the device")]
     machine: Annotated[Word, Field(description="what `uname -m` prints there; `native` for this machine")]
     triple: Annotated[Word, Field(description="GNU triple of its libraries; `native` for this machine")]
@@ -130,35 +96,29 @@ class Board:
         return dataclasses.replace(self, machine=machine, triple=triple, cores=cores)
 
     def in_float16(self, *, half_sums: bool = False) -> Board:
-        """Return the board with layers that compute in half precision, and maybe sum up in it."""
-        own = dataclasses.replace(self.target, float16=True, half_sums=half_sums)
-        return dataclasses.replace(self, target=own)
+        """Return the board with layers that compute in half precision, and optionally also sum in it."""
+        target = dataclasses.replace(self.target, float16=True, half_sums=half_sums)
+        return dataclasses.replace(self, target=target)
 
 
 def boards_folder() -> Path:
     """Return the folder of the board files: `$TOOLCHAIN_BOARDS`, or the toolchain's own."""
-    named = os.environ.get("TOOLCHAIN_BOARDS")
-    folder = Path(named) if named else resources.ROOT / "boards"
+    variable = os.environ.get("TOOLCHAIN_BOARDS")
+    folder = Path(variable) if variable else resources.ROOT / "boards"
     if not folder.is_dir():
         raise InputError(f"no folder of board files at {folder}", hint="unset or correct TOOLCHAIN_BOARDS")
     return folder
 
 
 def users_folder() -> Path:
-    """Return where board files of the user's own are, or would be: `$TOOLCHAIN_BOARDS`, or beside their devices."""
-    named = os.environ.get("TOOLCHAIN_BOARDS")
-    return Path(named) if named else state.config_folder() / "boards"
+    """Return the folder for the user's own board files: `$TOOLCHAIN_BOARDS`, or beside their device list."""
+    variable = os.environ.get("TOOLCHAIN_BOARDS")
+    return Path(variable) if variable else state.config_folder() / "boards"
 
 
 def names() -> list[str]:
     """List the board types there are, the toolchain's and the user's own."""
     return sorted({path.stem for folder in (boards_folder(), users_folder()) for path in folder.glob("*.toml")})
-
-
-def _file(name: str) -> Path:
-    """Return the file of a board type: the toolchain's own, or else the user's."""
-    found = boards_folder() / f"{name}.toml"
-    return found if found.is_file() else users_folder() / f"{name}.toml"
 
 
 def load(name: str) -> Board:
@@ -167,7 +127,9 @@ def load(name: str) -> Board:
     Raises:
         InputError: There is no such board, or its file has faults; all of them are in the details.
     """
-    path = Path(name) if name.endswith(".toml") else _file(name)
+    path = Path(name) if name.endswith(".toml") else boards_folder() / f"{name}.toml"
+    if not name.endswith(".toml") and not path.is_file():
+        path = users_folder() / f"{name}.toml"
     if not path.is_file():
         raise InputError(
             f"there is no board {name!r}",
@@ -186,68 +148,60 @@ def load(name: str) -> Board:
 
 
 def check(path: Path) -> tuple[Board | None, list[Fault]]:
-    """Read a board file and list every fault in it; the board is there when the list is empty."""
+    """Read a board file and return all its faults; the board is None if there are any."""
     try:
-        table = parsed(path)
+        table = parse_toml(path)
     except OSError as fault:
         raise InputError(f"cannot read {path}: {fault.strerror or fault}") from fault
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         return None, [Fault(path.name, f"not TOML: {fault}", "strings need quotes, keys need '='")]
     if "name" in table:
         return None, [Fault("name", "is not set in the file", "remove it: the file's name is the board's name")]
-    board, faults = validated(Board, {"name": path.stem, **table}, "board file")
-    return (None, faults) if board is None else _checked_values(board)
+    board, faults = validate(Board, {"name": path.stem, **table}, "board file")
+    if board is not None:
+        faults = _faults_of_native(board) + _faults_of_triple(board) + _faults_of_backend(board)
+        if board.target.half_sums and not board.target.float16:
+            faults.append(Fault("target.half_sums", "has no effect without float16", "add float16 = true"))
+        faults += _faults_of_gpu(board)
+    return (None, faults) if faults else (board, [])
 
 
 def backends() -> dict[str, str]:
-    """Return the compiler backends, each with the TVM target kind that it compiles for."""
+    """Return the compiler backends, each with its TVM target kind."""
     return tomllib.loads((Path(__file__).parent / "backends" / "backends.toml").read_text(encoding="utf-8"))
 
 
 @functools.cache
 def gpus() -> dict[str, dict[str, Any]]:
-    """Return the GPUs that there is a model of, each with what the model has to know of it."""
+    """Return the GPUs that have a cost model, each with its parameters."""
     return tomllib.loads((Path(__file__).parent / "backends" / "gpus.toml").read_text(encoding="utf-8"))
 
 
-def _checked_values(board: Board) -> tuple[Board | None, list[Fault]]:
-    rules = (_faults_of_native, _faults_of_triple, _faults_of_backend, _faults_of_half, _faults_of_gpu)
-    faults = [one for rule in rules for one in rule(board)]
-    return (None, faults) if faults else (board, [])
-
-
 def _faults_of_backend(board: Board) -> list[Fault]:
-    known = backends()
-    if board.backend not in known:
-        suggestion = did_you_mean(board.backend, known) or "known backends: " + ", ".join(known)
+    kinds = backends()
+    if board.backend not in kinds:
+        suggestion = did_you_mean(board.backend, kinds) or "known backends: " + ", ".join(kinds)
         return [Fault("backend", f"{board.backend!r} is not a compiler backend", suggestion)]
     kind = board.target.kind
-    if kind == known[board.backend]:
+    if kind == kinds[board.backend]:
         return []
-    others = [f" or backend = {name!r}" for name, one in known.items() if one == kind]
+    others = [f" or backend = {name!r}" for name, other in kinds.items() if other == kind]
     message = f"{kind!r} is not a target of backend {board.backend}"
-    return [Fault("target.kind", message, f"write {known[board.backend]!r}" + ",".join(others))]
+    return [Fault("target.kind", message, f"write {kinds[board.backend]!r}" + ",".join(others))]
 
 
-def _faults_of_half(board: Board) -> list[Fault]:
-    """What alone does nothing would be taken for what was asked for."""
-    if board.target.half_sums and not board.target.float16:
-        return [Fault("target.half_sums", "has no effect without float16", "add float16 = true")]
-    return []
-
-
+# Reports would silently leave out the estimates for a GPU without a model.
 def _faults_of_gpu(board: Board) -> list[Fault]:
-    """What kernels take on a GPU that nobody knows would be left out of every report without a word."""
-    known = gpus()
-    if board.gpu is None or board.gpu.name in known:
+    models = gpus()
+    if board.gpu is None or board.gpu.name in models:
         return []
-    others = "known GPUs: " + ", ".join(known) + "; without [gpu] nothing is estimated"
-    suggestion = did_you_mean(board.gpu.name, known) or others
+    others = "known GPUs: " + ", ".join(models) + "; without [gpu] nothing is estimated"
+    suggestion = did_you_mean(board.gpu.name, models) or others
     return [Fault("gpu.name", f"there is no cost model of the GPU {board.gpu.name!r}", suggestion)]
 
 
+# A bundle for another machine must not depend on what this machine happens to be.
 def _faults_of_native(board: Board) -> list[Fault]:
-    """A bundle for another machine cannot be built for whatever this machine happens to be."""
     values = {"machine": board.machine, "triple": board.triple, "target.mcpu": board.target.mcpu}
     return [
         Fault(key, "`native` means this machine, but the connection is ssh", "write the board's value")
@@ -256,8 +210,8 @@ def _faults_of_native(board: Board) -> list[Fault]:
     ]
 
 
+# The linker would find a wrong triple, too, but minutes later.
 def _faults_of_triple(board: Board) -> list[Fault]:
-    """A triple of another processor, system or C library would be found out by the linker, minutes later."""
     machine, triple = board.machine, board.triple
     if NATIVE in {machine, triple}:
         return []
@@ -282,8 +236,8 @@ def schema() -> dict[str, Any]:
     document["required"].remove("name")
     document["properties"]["backend"]["enum"] = list(backends())
     document["$defs"]["Target"]["properties"]["kind"]["enum"] = list(dict.fromkeys(backends().values()))
-    named = [form for name, table in gpus().items() for form in (name, table["title"])]
-    document["$defs"]["Gpu"]["properties"]["name"]["enum"] = named
+    gpu_names = [form for name, table in gpus().items() for form in (name, table["title"])]
+    document["$defs"]["Gpu"]["properties"]["name"]["enum"] = gpu_names
     document["title"] = "Board file"
     document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return document

@@ -1,4 +1,4 @@
-"""Adds a device to a devices.toml: what else stands in it, comments among that, stays as it is."""
+"""Adds a device to a devices.toml without changing the rest of the file, comments included."""
 
 from __future__ import annotations
 
@@ -20,27 +20,22 @@ _MARK = "\ufeff"
 
 
 def add(path: Path, name: str, device: Device) -> bool:
-    """Add a device to a list, or correct what its entry says; the file is made if it is missing.
+    """Add a device to a list, or correct its entry; return whether the file was changed.
 
-    Args:
-        path: The devices.toml.
-        name: The device's name.
-        device: What it is; its SSH configuration is an absolute path. How its application runs is left as it is.
-
-    Returns:
-        Whether anything was written: not where the list says so already.
+    A missing file is made. The device must have an absolute SSH configuration; its entry's application is left as it
+    is.
 
     Raises:
         InputError: The list has faults, or cannot be written.
     """
     if path.exists():
         read_devices(path)
-    return files.edit(path, lambda before: _with(path, before.decode("utf-8"), name, device).encode())
+    return files.edit(path, lambda before: _edited(path, before.decode("utf-8"), name, device).encode())
 
 
-def _with(path: Path, before: str, name: str, device: Device) -> str:
+def _edited(path: Path, before: str, name: str, device: Device) -> str:
     mark = _MARK if before.startswith(_MARK) else ""
-    text, end = _with_plain_ends(before.removeprefix(mark))
+    text, end = _split_line_ends(before.removeprefix(mark))
     old = _devices_of(tomllib.loads(text))
     entry: dict[str, Any] = {key: str(value) for key in _KEYS if (value := getattr(device, key))}
     if device.emulated != old.get(name, {}).get(_EMULATED, False):
@@ -48,29 +43,31 @@ def _with(path: Path, before: str, name: str, device: Device) -> str:
     if old.get(name, {}).items() >= entry.items():
         return before
     expected = {**old, name: {**old.get(name, {}), **entry}}
-    for change in (_put, _append):
+    for change in (_insert, _append):
         try:
             after = change(text, name, entry)
             if _devices_of(tomllib.loads(after)) == expected:
                 return mark + after.replace("\n", end)
         except (tomlkit.exceptions.TOMLKitError, tomllib.TOMLDecodeError):
-            continue  # it is written in a way that this change has no place in
-    raise _by_hand(path, name, entry)
+            continue  # the file's layout does not allow this change
+    lines = tomlkit.dumps({"devices": {name: entry}})
+    why = "its tables are written in a way that cannot be edited safely"
+    raise InputError(f"{path} cannot be edited", details=why, hint=f"add these lines yourself:\n{lines}")
 
 
-def _with_plain_ends(text: str) -> tuple[str, str]:
-    """Return a text with the line ends that it is edited with, and those that it has; mixed ones stay as they are."""
+def _split_line_ends(text: str) -> tuple[str, str]:
+    """Return a text with Unix line ends, and the line ends that it had; mixed ones are left alone."""
     ends = text.count("\r\n")
     return (text.replace("\r\n", "\n"), "\r\n") if ends and ends == text.count("\n") else (text, "\n")
 
 
 def _devices_of(table: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = table.get("devices", table)
-    return found
+    devices: dict[str, Any] = table.get("devices", table)
+    return devices
 
 
-def _put(before: str, name: str, entry: dict[str, Any]) -> str:
-    """Put an entry where the others stand: below `devices`, or at the top."""
+def _insert(before: str, name: str, entry: dict[str, Any]) -> str:
+    """Insert an entry where the others are: below `devices`, or at the top."""
     document: Any = tomlkit.parse(before)
     if not document:
         document["devices"] = tomlkit.table(is_super_table=True)
@@ -83,11 +80,5 @@ def _put(before: str, name: str, entry: dict[str, Any]) -> str:
 
 
 def _append(before: str, name: str, entry: dict[str, Any]) -> str:
-    """Write an entry below everything else."""
+    """Append an entry at the end."""
     return f"{before.rstrip()}\n\n{tomlkit.dumps({'devices': {name: entry}})}"
-
-
-def _by_hand(path: Path, name: str, entry: dict[str, Any]) -> InputError:
-    lines = tomlkit.dumps({"devices": {name: entry}})
-    why = "its tables are written in a way that cannot be edited safely"
-    return InputError(f"{path} cannot be edited", details=why, hint=f"add these lines yourself:\n{lines}")

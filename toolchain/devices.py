@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from toolchain import files, state
 from toolchain.board import Board
 from toolchain.errors import InputError
-from toolchain.validation import CONFIG, DEVICE_FOLDER, DeviceFolder, Fault, Word, parsed, validated
+from toolchain.validation import CONFIG, DEVICE_FOLDER, DeviceFolder, Fault, Word, parse_toml, validate
 
 UnitName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_:.@-]*\.service$", max_length=255)]
 _LONGEST_COMMAND = 4096
@@ -28,28 +28,21 @@ def _one_line(text: str) -> str:
     return text
 
 
+# one line of shell, run on the device, or on this machine for a meter
 Command = Annotated[str, AfterValidator(_one_line)]
-"""One line of shell, run on the device, or on this machine for a meter."""
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Application:
-    """The application that runs a device's current release, from the `run` table of a device.
+    """The application that runs a device's current release, from the `run` table of a device."""
 
-    Attributes:
-        unit: Unit of systemd that is restarted.
-        scope: Whose it is: the login's own, `systemctl --user`, or the system's, `sudo -n systemctl`.
-        restart: Command that restarts it instead, where there is no systemd.
-        health: Command on the device that exits with 0 once the application is well; without one the unit must be
-            active and stay so.
-        within: Seconds that it may take, such as `30s`.
-    """
-
-    unit: UnitName | None = None
+    unit: UnitName | None = None  # unit of systemd that is restarted
+    # the login's own, `systemctl --user`, or the system's, `sudo -n systemctl`
     scope: Literal["user", "system"] = "user"
-    restart: Command | None = None
+    restart: Command | None = None  # command that restarts it instead, where there is no systemd
+    # command on the device that exits with 0 once the application is well; by default the unit must be and stay active
     health: Command | None = None
-    within: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,2}s$")] = "30s"
+    within: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,2}s$")] = "30s"  # seconds that it may take, such as `30s`
 
     @model_validator(mode="after")
     def _check(self) -> Application:
@@ -63,7 +56,6 @@ class Application:
 
     @property
     def name(self) -> str:
-        """What to call it: its unit, or its restart command."""
         return self.unit or self.restart or ""
 
     @property
@@ -74,39 +66,21 @@ class Application:
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Meter:
-    """What measures the power of a device from outside, from the `power` table of a device.
-
-    Attributes:
-        command: Command on this machine that says a time stamp (seconds since 1970) and watts, a line for each reading,
-            until it is ended.
-    """
-
+    # on this machine; it prints a time stamp (seconds since 1970) and watts, a line for each reading, until it is ended
     command: Command
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Device:
-    """One device of a lab, from devices.toml: where it is, and which board type it is of.
-
-    Attributes:
-        board: Its board type.
-        host: `user@address[:port]`, or an alias of the SSH configuration; or `adb:SERIAL`.
-        root: Folder on it, instead of the board type's.
-        ssh_config: SSH configuration of its own; in the file, relative to the file's folder.
-        emulated: Whether it is an emulator, whose timings mean nothing.
-        run: The application that runs its releases; None if a deploy only switches.
-        power: The meter in its supply; None for the sensors that it has.
-        tags: Words by which a roll-out picks devices.
-    """
-
     board: Word
+    # `user@address[:port]`, or an alias of the SSH configuration; or `adb:SERIAL`
     host: Annotated[str, Field(min_length=1, description="user@address[:port] or adb:SERIAL")]
-    root: DeviceFolder | None = None
-    ssh_config: Path | None = None
-    emulated: bool = False
-    run: Application | None = None
-    power: Meter | None = None
-    tags: tuple[Word, ...] = ()
+    root: DeviceFolder | None = None  # folder on it, instead of the board type's
+    ssh_config: Path | None = None  # SSH configuration of its own; in the file, relative to the file's folder
+    emulated: bool = False  # whether it is an emulator, whose timings mean nothing
+    run: Application | None = None  # the application that runs its releases; None if a deploy only switches
+    power: Meter | None = None  # the meter in its supply; None for the sensors that it has
+    tags: tuple[Word, ...] = ()  # words by which a roll-out picks devices
 
 
 def farm_devices() -> Path:
@@ -121,79 +95,61 @@ def load_devices(path: Path | None = None) -> dict[str, Device]:
         The devices by name. Where no file was named, the virtual boards of the farm are among them.
 
     Raises:
-        InputError: The named file is missing, or it has faults; or one that nobody named would run commands.
+        InputError: The named file is missing or has faults, or a file that nobody named would run commands.
     """
-    found: dict[str, Device] = {}
+    lab: dict[str, Device] = {}
     for source in _devices_files(path):
         devices = read_devices(source)
-        if not _is_named(path) and source == state.project_devices():
+        is_named = bool(path or os.environ.get("TOOLCHAIN_DEVICES"))
+        if not is_named and source == state.project_devices():
             _check_project(source, devices)
-        found |= devices
-    return found
-
-
-def _is_named(path: Path | None) -> bool:
-    return bool(path or os.environ.get("TOOLCHAIN_DEVICES"))
+        lab |= devices
+    return lab
 
 
 def _devices_files(path: Path | None) -> tuple[Path, ...]:
-    """Return the files that devices are read from; a later one's entry wins over an earlier one's."""
+    """Return the files with devices; a later entry replaces an earlier one."""
     variable = os.environ.get("TOOLCHAIN_DEVICES")
-    named = path or (Path(variable) if variable else None)
-    if named:
-        return (named,)
+    file = path or (Path(variable) if variable else None)
+    if file:
+        return (file,)
     return (*([farm_devices()] if farm_devices().is_file() else []), *state.devices_files())
 
 
-def whence(device: Device, path: Path | None = None) -> Path | None:
-    """Return the file that a device is from; None for one that is an address of the command line.
-
-    Args:
-        device: The device.
-        path: As `load_devices` was given it.
-    """
-    return next((one for one in reversed(_devices_files(path)) if device in read_devices(one).values()), None)
+def source_of(device: Device, path: Path | None = None) -> Path | None:
+    """Return the file that a device is from; None for an address of the command line. `path`: see `load_devices`."""
+    return next((file for file in reversed(_devices_files(path)) if device in read_devices(file).values()), None)
 
 
-def _check_project(source: Path, found: Mapping[str, Device]) -> None:
-    """Refuse what would run commands, in a list of devices that nobody named: it came with a checkout, perhaps.
-
-    An SSH configuration runs commands here (ProxyCommand, `Match exec`), and says which host keys are trusted; restart
-    and health commands run on the device, with all that the login may do there, and a unit of the system with root's
-    rights. The name of the login's own unit runs nothing but that.
-    """
-    for name, device in found.items():
+def _check_project(source: Path, devices: Mapping[str, Device]) -> None:
+    """Refuse commands in a device list that nobody named: it may have come with a checkout."""
+    # An SSH configuration runs commands here (ProxyCommand, `Match exec`), and decides which host keys are trusted;
+    # restart and health commands run on the device with the login's rights, and a unit of the system with root's
+    # rights. The name of the login's own unit runs nothing but that unit.
+    for name, device in devices.items():
         run = device.run
-        what = ["ssh_config"] if device.ssh_config else []
-        what += [f"run.{key}" for key in ("restart", "health") if run and getattr(run, key)]
-        what += ["power.command"] if device.power else []
-        what += ["run.scope"] if run and run.scope == "system" else []
-        if what:
+        commands = ["ssh_config"] if device.ssh_config else []
+        commands += [f"run.{key}" for key in ("restart", "health") if run and getattr(run, key)]
+        commands += ["power.command"] if device.power else []
+        commands += ["run.scope"] if run and run.scope == "system" else []
+        if commands:
             raise InputError(
-                f"device {name} of {source} has {' and '.join(what)}, which runs commands; name the file first",
+                f"device {name} of {source} has {' and '.join(commands)}, which runs commands; name the file first",
                 details="a devices.toml that lies in the working folder, or above it, may come from another user",
                 hint=f"look at it; then name it, --devices {source}, or move the entry to {state.user_devices()}",
             )
 
 
 def read_devices(source: Path) -> dict[str, Device]:
-    """Read one list of devices.
-
-    Raises:
-        InputError: It cannot be read, or has faults.
-    """
+    """Read one list of devices, or raise an InputError with its faults."""
     table = read_table(source)
     return devices_of(source, table.get("devices", table))
 
 
 def read_table(source: Path) -> dict[str, Any]:
-    """Read a file of TOML.
-
-    Raises:
-        InputError: It cannot be read, or is none.
-    """
+    """Read a TOML file, or raise an InputError."""
     try:
-        return parsed(source)
+        return parse_toml(source)
     except OSError as fault:
         raise InputError(f"cannot read {source}: {fault.strerror or fault}") from fault
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
@@ -201,64 +157,42 @@ def read_table(source: Path) -> dict[str, Any]:
 
 
 def devices_of(source: Path, table: object) -> dict[str, Device]:
-    """Hold a table of devices against what one has; SSH configurations are relative to the folder of its file.
-
-    Args:
-        source: The file.
-        table: What it says of them, by their names.
-
-    Raises:
-        InputError: It has faults.
-    """
+    """Validate a table of devices; SSH configurations are relative to the folder of `source`."""
     devices: dict[str, Device] | None
-    devices, faults = validated(dict[str, Device], table, "device")
+    devices, faults = validate(dict[str, Device], table, "device")
     if devices is None:
         raise with_faults(source, faults)
     for name, device in devices.items():
-        _check_board_name(source, name, device)
-        _check_lasting(source, name, device)
-    return {name: _beside(device, source.parent) for name, device in devices.items()}
+        # The compiler of a board file runs here, and the list may have come with a checkout.
+        if device.board.endswith(".toml"):
+            raise InputError(
+                f"device {name} of {source} has the board {device.board}, which is a file and not a name",
+                hint=f"write the board's name, {Path(device.board).stem}; a file is named with --board alone",
+            )
+        if device.host == "adb:":
+            raise InputError(
+                f"device {name} of {source} has the host adb:, which is whatever device is attached",
+                details="an entry stands for one device, also when another is plugged in",
+                hint='write its serial, host = "adb:SERIAL", as `adb devices` shows it',
+            )
+    folder = source.parent
+    return {
+        name: dataclasses.replace(device, ssh_config=folder / device.ssh_config) if device.ssh_config else device
+        for name, device in devices.items()
+    }
 
 
 def with_faults(source: Path, faults: Sequence[Fault]) -> InputError:
-    """Return the error of a file with faults."""
     return InputError(f"{source} has {len(faults)} fault(s)", details="\n".join(map(str, faults)))
-
-
-def _check_board_name(source: Path, name: str, device: Device) -> None:
-    """Refuse the path of a board file: its compiler runs here, and the list may have come with a checkout."""
-    if device.board.endswith(".toml"):
-        raise InputError(
-            f"device {name} of {source} has the board {device.board}, which is a file and not a name",
-            hint=f"write the board's name, {Path(device.board).stem}; a file is named with --board alone",
-        )
-
-
-def _check_lasting(source: Path, name: str, device: Device) -> None:
-    """Refuse an address that follows whatever device is attached: an entry stands for one."""
-    if device.host == "adb:":
-        raise InputError(
-            f"device {name} of {source} has the host adb:, which is whatever device is attached",
-            details="an entry stands for one device, also when another is plugged in",
-            hint='write its serial, host = "adb:SERIAL", as `adb devices` shows it',
-        )
-
-
-def _beside(device: Device, folder: Path) -> Device:
-    """Resolve a device's SSH configuration against the folder of the file that names it."""
-    return dataclasses.replace(device, ssh_config=folder / device.ssh_config) if device.ssh_config else device
 
 
 def find_device(board: Board, host: str | None, devices: Mapping[str, Device]) -> Device:
     """Decide which device of a board type is meant.
 
-    Args:
-        board: The board type.
-        host: An address, a name from devices.toml, or None for the only device of this type.
-        devices: The lab's devices.
+    `host` is an address, a name from devices.toml, or None for the only device of this type.
 
     Raises:
-        InputError: No device was named and none can be chosen, or a named one is of another type.
+        InputError: No device was named and none can be chosen, or the named one is of another type.
     """
     if board.connection == "local":
         if host:
@@ -268,8 +202,13 @@ def find_device(board: Board, host: str | None, devices: Mapping[str, Device]) -
             )
         return Device(board=board.name, host="local")
     if host:
-        named = devices.get(host)
-        return _of_type(board, host, named) if named else Device(board=board.name, host=host)
+        entry = devices.get(host)
+        if entry and entry.board != board.name:
+            raise InputError(
+                f"device {host} is a {entry.board}, not a {board.name}",
+                hint=f"use --board {entry.board}, or another device",
+            )
+        return entry or Device(board=board.name, host=host)
     fitting = [name for name, device in devices.items() if device.board == board.name]
     if len(fitting) == 1:
         return devices[fitting[0]]
@@ -280,19 +219,10 @@ def find_device(board: Board, host: str | None, devices: Mapping[str, Device]) -
 
 
 def check_root(text: str) -> str:
-    """Return a folder on a device that a command line names, if a board file could name it as well."""
+    """Return a folder on a device, or refuse one that no board file could name."""
     if not re.fullmatch(DEVICE_FOLDER, text):
         raise InputError(
             f"{text!r} is not a valid folder on a device",
             hint="write an absolute path, or one from ~/, without spaces or quotes",
         )
     return text
-
-
-def _of_type(board: Board, name: str, device: Device) -> Device:
-    if device.board == board.name:
-        return device
-    raise InputError(
-        f"device {name} is a {device.board}, not a {board.name}",
-        hint=f"use --board {device.board}, or another device",
-    )

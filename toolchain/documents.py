@@ -1,6 +1,6 @@
-"""Documents from elsewhere, of which no more faults are kept than it takes to refuse them.
+"""Limits for parsing untrusted documents: how many keys are read, and how many faults are kept.
 
-Each costs hundreds of bytes of memory, and a document has room for one in every second byte.
+Each fault costs hundreds of bytes of memory, and a document has room for one in every second byte.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ def _with_few_keys(table: Any) -> Any:
     return table
 
 
-FIRST_FAULT = FailFast()
-"""Annotates a list: it ends with its first fault."""
-FEW_KEYS = BeforeValidator(_with_few_keys)
-"""Annotates a table, whose values are all looked at."""
+FIRST_FAULT = FailFast()  # annotates a list: it ends with its first fault
+FEW_KEYS = BeforeValidator(_with_few_keys)  # annotates a table, whose values are all looked at
 
 
-def words(fault: ValidationError, most: int = 1) -> str:
-    """Return what is wrong with a document: its first faults, each in a line of its own."""
-    found = fault.errors(include_url=False, include_context=False, include_input=False)[:most]
-    lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in found]
+def words(fault: ValidationError, limit: int = 1) -> str:
+    """Return the first faults of a document, each in a line of its own."""
+    errors = fault.errors(include_url=False, include_context=False, include_input=False)[:limit]
+    lines = [f"{'.'.join(map(str, error['loc']))}: {error['msg']}".removeprefix(": ") for error in errors]
     return "\n".join(line[:_LONGEST_LINE] for line in lines)

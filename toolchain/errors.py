@@ -12,8 +12,8 @@ class ToolchainError(Exception):
     """A failure that a user can act on.
 
     Args:
-        message: One sentence that says what went wrong.
-        details: What was seen: the compiler's words, the offending line, the list of faults.
+        message: One sentence.
+        details: The evidence: a compiler's output, the offending line, the list of faults.
         hint: The next command or edit that helps.
     """
 
@@ -49,14 +49,7 @@ class DeviceError(ToolchainError):
 
 
 class BusyError(DeviceError):
-    """Somebody else is at work on a device. It is well, and the same command will do later.
-
-    Args:
-        message: As above.
-        details: As above.
-        hint: As above.
-        owner: Who that is, and what for, for whoever waits.
-    """
+    """Somebody else uses a device; the same command can succeed later. `owner` is the process that uses it."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h, as 70 is its EX_SOFTWARE
 
@@ -66,27 +59,27 @@ class BusyError(DeviceError):
 
 
 class UnreachableError(DeviceError):
-    """A device does not answer, lets nobody in, or was lost on the way."""
+    """A device does not answer, refuses the login, or was lost."""
 
 
 class FullError(DeviceError):
-    """A device has no room for what is brought to it."""
+    """A device has no space for an upload."""
 
 
 class RegistryError(ToolchainError):
-    """A registry cannot be reached, or refuses what is asked of it."""
+    """A registry cannot be reached, or refuses a request."""
 
     exit_code = 4
 
 
 class BuildersError(ToolchainError):
-    """Others that are to compile for us cannot be reached, or there are none."""
+    """Remote builders cannot be reached, or there are none."""
 
     exit_code = 4
 
 
 class VerificationError(ToolchainError):
-    """A digest, signature, host key, version or output is not what it must be."""
+    """A digest, signature, host key, version or output is wrong."""
 
     exit_code = 5
 
@@ -96,11 +89,11 @@ class HostKeyError(VerificationError):
 
 
 class MismatchError(VerificationError):
-    """A device has another machine, C library or CPU than what is brought to it is made for."""
+    """A device has another machine, C library or CPU than the release needs."""
 
 
 class OutputError(VerificationError):
-    """A device computes something else than the reference."""
+    """The outputs of a device differ from the reference."""
 
 
 class UnhealthyError(VerificationError):
@@ -108,13 +101,13 @@ class UnhealthyError(VerificationError):
 
 
 class RegressionError(ToolchainError):
-    """A release is slower than its base, or larger, by more than is allowed, and that is sure."""
+    """A release is slower or larger than its base by more than is allowed, with certainty."""
 
     exit_code = 6
 
 
 class InconclusiveError(ToolchainError):
-    """What was measured shows neither a regression nor that there is none."""
+    """The measurement can neither show nor rule out a regression."""
 
     exit_code = 7
 
@@ -124,7 +117,7 @@ EXIT_INTERRUPTED = 130
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Suggest the known word that a mistyped one is closest to; empty if none is close."""
+    """Suggest the known word that is most similar to a mistyped one; empty if none is."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {close[0]}?" if close else ""
 
@@ -134,9 +127,9 @@ _REPRESENTATION = re.compile(r"^\w+\((.*)\)$", re.DOTALL)
 
 
 def reason(fault: BaseException) -> str:
-    """Say why a network or a file failed us: the innermost cause as words, without Python's representations of objects.
+    """Return why a network or file operation failed: its innermost cause, without Python's representations of objects.
 
-    Libraries wrap the cause several times, and each of them repeats the others as `HTTPSConnectionPool(...)`.
+    Libraries wrap the cause several times, and each repeats the others as `HTTPSConnectionPool(...)`.
     """
     causes = list(_causes(fault))
     for cause in reversed(causes):
@@ -151,13 +144,13 @@ def reason(fault: BaseException) -> str:
 
 
 def _causes(fault: BaseException) -> Iterator[BaseException]:
-    """Yield a fault and all that it was raised from or holds, the outermost first."""
-    waiting, seen = [fault], set[int]()
+    """Yield a fault and all faults that it was raised from or contains, the outermost first."""
+    waiting, visited = [fault], set[int]()
     while waiting:
         cause = waiting.pop(0)
-        if id(cause) in seen:
+        if id(cause) in visited:
             continue
-        seen.add(id(cause))
+        visited.add(id(cause))
         yield cause
         inner = (cause.__cause__ or cause.__context__, getattr(cause, "reason", None), *cause.args)
-        waiting += [one for one in inner if isinstance(one, BaseException)]
+        waiting += [candidate for candidate in inner if isinstance(candidate, BaseException)]

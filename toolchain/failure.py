@@ -1,4 +1,4 @@
-"""A command that failed, as people, programs and CI are told of it. Light: it is there before anything can fail."""
+"""A failed command, as text, JSON and JUnit. This module imports little, so that it is available for any failure."""
 
 from __future__ import annotations
 
@@ -18,26 +18,19 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a command did not succeed.
-
-    Attributes:
-        message: One sentence.
-        details: What was seen.
-        hint: What to do next.
-        exit_code: What the command ended with; None if it has not ended.
-    """
+    """Why a command did not succeed."""
 
     message: str
     details: str = ""
     hint: str = ""
-    exit_code: int | None = EXIT_INTERNAL
+    exit_code: int | None = EXIT_INTERNAL  # None if the command has not ended
 
     @classmethod
     def of(cls, fault: BaseException) -> Failure:
-        """Describe what ended a command; what is no error of ours, nor a signal, is an internal one."""
-        told = fault if isinstance(fault, ToolchainError) else files.refused(fault)
-        if told:
-            return cls(told.message, told.details, told.hint, told.exit_code)
+        """Describe an exception that ended a command; other exceptions than ours and signals are internal errors."""
+        known_error = fault if isinstance(fault, ToolchainError) else files.refused(fault)
+        if known_error:
+            return cls(known_error.message, known_error.details, known_error.hint, known_error.exit_code)
         if isinstance(fault, KeyboardInterrupt):
             cause = fault.__cause__
             details = cause.message if isinstance(cause, ToolchainError) else ""
@@ -46,42 +39,33 @@ class Failure:
         return cls(text, hint="run it again with --debug and report what it prints")
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
         return {"error": asdict(self)}
 
     def junit(
         self, suite: str, classname: str, name: str, seconds: float = 0.0, properties: Mapping[str, str] | None = None
     ) -> bytes:
-        """Render it as JUnit XML with one case: a failure if the model did not pass, an error if that is not known.
-
-        Args:
-            suite: The suite's name.
-            classname: What the case is of.
-            name: The case's name.
-            seconds: How long it took.
-            properties: What is known of the run.
-        """
+        """Return JUnit XML with one case: a failure if the model did not pass, else an error."""
         import xml.etree.ElementTree as ET  # noqa: PLC0415 - the help needs none of this
 
         kind = "failure" if self.exit_code == VerificationError.exit_code else "error"
         counts = {"failures": str(int(kind == "failure")), "errors": str(int(kind == "error"))}
         root = ET.Element("testsuite", {"name": suite, "tests": "1", **counts})
         if properties:
-            known = ET.SubElement(root, "properties")
+            table = ET.SubElement(root, "properties")
             for key, value in properties.items():
-                ET.SubElement(known, "property", name=key, value=value)
+                ET.SubElement(table, "property", name=key, value=value)
         case = ET.SubElement(root, "testcase", classname=classname, name=name, time=f"{seconds:.3f}")
-        told = "\n".join(text for text in (self.details, self.hint and f"hint: {self.hint}") if text)
-        ET.SubElement(case, kind, message=self.message).text = told
+        lines = filter(None, (self.details, self.hint and f"hint: {self.hint}"))
+        ET.SubElement(case, kind, message=self.message).text = "\n".join(lines)
         return encoded(root)
 
 
+# a report's content from the start of a run until its end
 NOT_ENDED = Failure("the run has not finished", "it is still running, or it was killed", exit_code=None)
-"""What a report says from the start of a run until its end."""
 
 
 def encoded(suite: ET.Element) -> bytes:
-    """Encode XML without the characters that it cannot hold at all, such as those of a compiler's colours."""
+    """Encode XML, without characters that it cannot contain, such as those of a compiler's colours."""
     import xml.etree.ElementTree as ET  # noqa: PLC0415 - as above
 
     ET.indent(suite)

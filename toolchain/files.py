@@ -26,7 +26,6 @@ _YOURS = "choose an existing folder that you can write to"
 
 
 def sha256_bytes(data: bytes) -> str:
-    """Return the SHA-256 of some bytes as 64 hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -37,17 +36,13 @@ def sha256_file(path: Path) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Encode a value as JSON that is the same bytes for the same value, readable, with a final newline."""
+    """Encode a value as readable JSON, always as the same bytes, with a final newline."""
     return (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 @contextlib.contextmanager
 def atomic_path(target: Path) -> Iterator[Path]:
-    """Yield a path beside `target` that takes its place once the block has succeeded, and is gone otherwise.
-
-    Raises:
-        InputError: The folder does not exist or cannot be written.
-    """
+    """Yield a path beside `target` that replaces it once the block has succeeded, and is removed otherwise."""
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as fault:
@@ -56,7 +51,9 @@ def atomic_path(target: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        _finish(temporary)
+        temporary.chmod(0o666 & ~_mask())  # that of an ordinary new file: mkstemp's is private
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
         temporary.replace(target)
     except OSError as fault:
         raise unwritable(target, fault) from fault
@@ -64,18 +61,10 @@ def atomic_path(target: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _finish(path: Path) -> None:
-    """Flush a file to disk and give it the mode an ordinary new file has (mkstemp's is private)."""
-    path.chmod(0o666 & ~_mask())
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
-
-
 def _mask() -> int:
-    """Return the mask of new files, which can only be asked for by setting it; a file of that moment is private.
-
-    It is the whole process's: of two threads that ask at once one would put the other's back for good.
-    """
+    """Return the mask of new files."""
+    # It can be read only by setting it, for the whole process: without the lock, two threads could make the temporary
+    # mask permanent. A file that is created at that moment is private.
     with _MASKING:
         mask = os.umask(0o077)
         os.umask(mask)
@@ -83,12 +72,11 @@ def _mask() -> int:
 
 
 def keep_from_others() -> None:
-    """See that nothing that is made from now on can be written by everybody, whatever mask the process was given."""
+    """Ensure that nobody else can write what this process creates, whatever mask it was given."""
     os.umask(_mask() | _WRITTEN_BY_OTHERS)
 
 
 def unwritable(target: Path, fault: OSError) -> InputError:
-    """Describe a file that cannot be written."""
     full = fault.errno in _FULL
     return InputError(
         f"cannot write {target}: {fault.strerror or fault}",
@@ -97,9 +85,9 @@ def unwritable(target: Path, fault: OSError) -> InputError:
 
 
 def refused(fault: BaseException) -> ToolchainError | None:
-    """Describe what this machine refuses wherever it happens: memory, space, a folder of somebody else's; else None.
+    """Describe an error of this machine in any operation: memory, disk space, permissions; None for another error.
 
-    Such a file is none that the user has named, which its own reader or writer would have told.
+    The file is not one that the user has named: its own reader or writer reports that.
     """
     if isinstance(fault, MemoryError):
         return BuildError(
@@ -111,7 +99,7 @@ def refused(fault: BaseException) -> ToolchainError | None:
     if fault.errno in _FULL:
         hint = "free some space, or set TMPDIR and TOOLCHAIN_CACHE to folders on another disk"
         return InputError(f"this machine has no disk space for {where}: {fault.strerror}", hint=hint)
-    no_temporary = fault.errno == errno.ENOENT and fault.filename is None  # as the module tempfile says it
+    no_temporary = fault.errno == errno.ENOENT and fault.filename is None  # as the module tempfile raises it
     if fault.errno in {errno.EACCES, errno.EPERM, errno.EROFS} or no_temporary:
         hint = "set TOOLCHAIN_CACHE and TMPDIR to folders that you own; `toolchain doctor` checks them"
         return InputError(f"this machine denies access to {where}: {fault.strerror}", hint=hint)
@@ -119,14 +107,7 @@ def refused(fault: BaseException) -> ToolchainError | None:
 
 
 def check_cache() -> Path:
-    """See that the folder for things that can be made again can be written; it is made if it is missing.
-
-    Returns:
-        The folder.
-
-    Raises:
-        InputError: It cannot be made or written.
-    """
+    """Create the cache folder if it is missing, check that it can be written, and return it."""
     folder = cache_root()
     try:
         folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
@@ -142,21 +123,17 @@ def check_cache() -> Path:
 
 
 def write_atomic(target: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file completely or not at all."""
     with atomic_path(target) as temporary:
         temporary.write_bytes(data)
 
 
 def edit(target: Path, change: Callable[[bytes], bytes]) -> bool:
-    """Change a file of the user's, whole or not at all; two who do so at once do it one after the other.
+    """Change a user's file, completely or not at all; return whether it changed. Concurrent edits wait for each other.
 
     Args:
-        target: The file, whose mode stays, or a link to it. One that is missing is made, as its folder is, for the
-            user alone.
-        change: Returns the new content; it gets what the file has, nothing of one that is missing.
-
-    Returns:
-        Whether anything was written: not where nothing changes.
+        target: The file, whose mode stays, or a link to it. A missing file and its folder are made, for the user alone.
+        change: Maps the old content, empty for a missing file, to the new content.
 
     Raises:
         InputError: It cannot be read or written.
@@ -165,15 +142,15 @@ def edit(target: Path, change: Callable[[bytes], bytes]) -> bool:
     real = target.resolve()
     try:
         real.parent.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
-        with _alone(real.parent):
-            there = real.exists()
-            before = real.read_bytes() if there else b""
+        with _exclusive(real.parent):
+            exists = real.exists()
+            before = real.read_bytes() if exists else b""
             after = change(before)
-            if there and after == before:
+            if exists and after == before:
                 return False
-            mode = real.stat().st_mode & _PERMISSIONS if there else _PRIVATE
-            with atomic_path(real) as part:
-                part.write_bytes(after)
+            mode = real.stat().st_mode & _PERMISSIONS if exists else _PRIVATE
+            with atomic_path(real) as staging:
+                staging.write_bytes(after)
             real.chmod(mode)
     except OSError as fault:
         raise unwritable(target, fault) from fault
@@ -181,8 +158,8 @@ def edit(target: Path, change: Callable[[bytes], bytes]) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until nobody else edits a file in a folder; the lock ends with this process."""
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Wait until no other process edits a file in a folder; the lock ends with this process."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         locks.acquire(handle, f"the folder {folder}", _EDIT_S)
@@ -192,19 +169,8 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def read_limited(path: Path, limit: int = _LARGEST_DOCUMENT, error: type[ToolchainError] = InputError) -> bytes:
-    """Read a file that should be small: of one that is not, no more than that is read.
-
-    The size that the file system states is not enough: a file may grow meanwhile, and a pipe states none.
-
-    Args:
-        path: The file.
-        limit: Bytes that it may have.
-        error: The exception class for a larger file.
-
-    Raises:
-        OSError: It cannot be read.
-        ToolchainError: Of class `error`: it is larger.
-    """
+    """Read a file that should be small, or raise `error`; at most `limit` + 1 bytes are read."""
+    # The size that the file system states is not enough: a file may grow meanwhile, and a pipe states none.
     with path.open("rb") as stream:
         data = stream.read(limit + 1)
     if len(data) > limit:
@@ -213,11 +179,7 @@ def read_limited(path: Path, limit: int = _LARGEST_DOCUMENT, error: type[Toolcha
 
 
 def read_json(path: Path, error: type[ToolchainError] = InputError, limit: int = _LARGEST_DOCUMENT) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        ToolchainError: Of class `error`: the file is missing, is not JSON, or has more bytes than the limit.
-    """
+    """Read a JSON file of at most `limit` bytes, or raise `error`."""
     try:
         return json.loads(read_limited(path, limit, error))
     except OSError as fault:
@@ -227,7 +189,7 @@ def read_json(path: Path, error: type[ToolchainError] = InputError, limit: int =
 
 
 def is_at(handle: int, path: Path) -> bool:
-    """Whether an open file is still what a path leads to."""
+    """Whether a path still leads to an open file."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
@@ -235,10 +197,10 @@ def is_at(handle: int, path: Path) -> bool:
 
 
 def cache_root() -> Path:
-    """Return the folder for things that can be made again: `$TOOLCHAIN_CACHE` or the user's cache folder."""
-    named = os.environ.get("TOOLCHAIN_CACHE")
-    if named:
-        return Path(named)
+    """Return the folder for reproducible data: `$TOOLCHAIN_CACHE` or the user's cache folder."""
+    variable = os.environ.get("TOOLCHAIN_CACHE")
+    if variable:
+        return Path(variable)
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(base) if base else Path.home() / ".cache") / "edge-toolchain"

@@ -1,9 +1,9 @@
 """Ctrl-C and SIGTERM, which no command may lose.
 
 Python raises KeyboardInterrupt wherever the main thread happens to be. In a destructor or a callback it cannot be
-raised; compiled code may catch it, or turn it into an error of its own; and code that takes any error for a failed
-candidate goes on. So each request is also written down. Long runs call `check` between their steps, and a command that
-ends with another error after a request was interrupted. Every further signal is raised at once, as the first one was.
+raised; compiled code may catch it, or turn it into an error of its own; and code that treats any error as a failed
+candidate continues. So each request is also recorded. Long runs call `check` between their steps, and a command that
+ends with another error after a request was interrupted. Each further signal is raised at once, as the first one was.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-_AGAIN_S = 0.01  # later than where it came, sooner than anybody presses it again
+_AGAIN_S = 0.01  # enough to leave the destructor, and too little for a person to notice
 
-_requests: list[str] = []
-"""What each KeyboardInterrupt since `listen` says."""
+_requests: list[str] = []  # the text of each KeyboardInterrupt since `listen`
 
 
 def listen() -> None:
-    """Begin a command: note all requests to end from now on, and let none be lost where nothing can be raised."""
+    """Begin a command: record all requests to end from now on, and let none be lost where nothing can be raised."""
     _requests.clear()
     signal.signal(signal.SIGTERM, _end)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell has it ignored in the background
@@ -33,25 +32,21 @@ def listen() -> None:
 
 
 def check() -> None:
-    """Raise a request that was lost; not while a block ends because of it.
-
-    Raises:
-        KeyboardInterrupt: The command is to end, and goes on nevertheless.
-    """
+    """Raise a request to end that was lost, unless a block is ending because of it."""
     if _requests and threading.current_thread() is threading.main_thread() and not _ending(sys.exc_info()[1]):
         raise _request()
 
 
 def request_behind(fault: BaseException) -> BaseException:
-    """Return the request to end if there was one: what ended the command afterwards is its consequence.
+    """Return the request to end if there was one, since an error after it is its consequence.
 
-    An import that was interrupted fails for good, for instance, and is tried once more while the command ends.
+    For example, an import that was interrupted fails for good, and is repeated while the command ends.
     """
     if not _requests or isinstance(fault, KeyboardInterrupt):
         return fault
-    found = _request()
-    found.__cause__ = fault
-    return found
+    request = _request()
+    request.__cause__ = fault
+    return request
 
 
 def _request() -> KeyboardInterrupt:
@@ -60,30 +55,27 @@ def _request() -> KeyboardInterrupt:
 
 def _ending(fault: BaseException | None) -> bool:
     """Whether a fault is a request to end, or was raised while one was handled."""
-    seen: set[int] = set()
-    while fault is not None and id(fault) not in seen:
+    visited: set[int] = set()
+    while fault is not None and id(fault) not in visited:
         if isinstance(fault, KeyboardInterrupt):
             return True
-        seen.add(id(fault))
+        visited.add(id(fault))
         fault = fault.__context__
     return False
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    """End through every `finally`, on SIGTERM as on Ctrl-C."""
     _requests.append("" if number == signal.SIGINT else signal.Signals(number).name)
     raise _request()
 
 
-def _again(before: Callable[[sys.UnraisableHookArgs], object], found: sys.UnraisableHookArgs) -> None:
-    """Let an interrupt come again that came where nothing can be raised, as in a destructor; it would be lost.
-
-    A `threading.Thread` needs locks that the interrupted code may have.
-    """
-    if isinstance(found.exc_value, KeyboardInterrupt):
+def _again(before: Callable[[sys.UnraisableHookArgs], object], unraisable: sys.UnraisableHookArgs) -> None:
+    """Raise an interrupt once more that came where nothing can be raised, such as in a destructor."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        # A `threading.Thread` needs locks that the interrupted code may have.
         _thread.start_new_thread(_press_again, ())
     else:
-        before(found)
+        before(unraisable)
 
 
 def _press_again() -> None:

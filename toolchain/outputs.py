@@ -1,7 +1,7 @@
-"""Where results go: looked at before the work, and put in place in one step. Nothing gives way but an earlier result.
+"""Where results go: checked before the work, and put in place in one step. Only an earlier result is ever replaced.
 
-What is at a path that a user names may be the work of years. It is replaced only if it is known to be one of ours, and
-never removed before what takes its place is whole.
+The content of a path that a user names may be the work of years. It is replaced only if it is known to be one of our
+results, and never removed before its replacement is complete.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from pathlib import Path
 from toolchain import files
 from toolchain.errors import InputError
 
-Foreign = Callable[[Path], str]
-"""Says why what is at a path is no earlier result; empty if it is one."""
+Foreign = Callable[[Path], str]  # returns why the content of a path is not an earlier result; empty if it is
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -27,77 +26,67 @@ _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
 
 
 def check_file(path: Path, what: str, foreign: Foreign) -> None:
-    """See that a file can be written, or replaced by a newer one; nothing is touched.
+    """Check that a file can be written or replaced, without touching it.
 
-    Args:
-        path: The file.
-        what: What will be in it, such as `a package`.
-        foreign: Asked about a file that is there and not empty.
+    `what` is its future content, such as `a package`; `foreign` is called with a file that exists and is not empty.
 
     Raises:
         InputError: It cannot be written, or something else is there.
     """
-    with _named(path):
+    with _naming(path):
         _check_no_link(path)
         if path.exists():
-            _check_regular(path, what)
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if not path.is_file():
+                raise _something_else(path, what, "it is not a regular file")
             if path.stat().st_size and (why := foreign(path)):
                 raise _something_else(path, what, why)
         tempfile.TemporaryFile(dir=path.parent).close()
 
 
 def check_folder(folder: Path, what: str, foreign: Foreign) -> None:
-    """See that a folder can be made, or replaced by a newer one; nothing is touched.
+    """Check that a folder, and those above it, can be made or that it can be replaced, without touching it.
 
-    Args:
-        folder: The folder; those above it need not exist.
-        what: What will be in it, such as `a bundle`.
-        foreign: Asked about a folder that is there and not empty.
-
-    Raises:
-        InputError: It cannot be written, or something else is there.
+    The other arguments and the errors are as for `check_file`.
     """
-    with _named(folder):
+    with _naming(folder):
         _check_no_link(folder)
         if folder.exists():
-            _check_replaceable(folder, what, foreign)
-        place = folder.resolve().parent
-        existing = next(one for one in (place, *place.parents) if one.exists())
+            if not folder.is_dir():
+                raise _something_else(folder, what, "it is a file")
+            if any(folder.iterdir()) and (why := foreign(folder)):
+                raise _something_else(folder, what, why)
+            if folder.resolve() == Path.cwd() or folder.is_mount():
+                raise InputError(
+                    f"{folder} cannot be replaced: it is the current folder or a mount point",
+                    hint=f"choose a new folder in it, such as {folder / 'out'}",
+                )
+        parent = folder.resolve().parent
+        existing = next(ancestor for ancestor in (parent, *parent.parents) if ancestor.exists())
         tempfile.TemporaryFile(dir=existing).close()
-
-
-def _check_replaceable(folder: Path, what: str, foreign: Foreign) -> None:
-    if not folder.is_dir():
-        raise _something_else(folder, what, "it is a file")
-    if any(folder.iterdir()) and (why := foreign(folder)):
-        raise _something_else(folder, what, why)
-    if folder.resolve() == Path.cwd() or folder.is_mount():
-        raise InputError(
-            f"{folder} cannot be replaced: it is the current folder or a mount point",
-            hint=f"choose a new folder in it, such as {folder / 'out'}",
-        )
 
 
 @contextlib.contextmanager
 def replacing(folder: Path, what: str, foreign: Foreign) -> Iterator[Path]:
-    """Yield an empty folder that takes the place of `folder` once the block has succeeded, and is gone otherwise.
+    """Yield an empty folder that replaces `folder` once the block has succeeded, and is removed otherwise.
 
-    There is no moment without one of the two, and what was there is removed only when it is out of its place.
+    At every moment one of the two is there; the old content is removed only after it was moved away.
 
     Raises:
         InputError: As `check_folder`, before the block and again after it.
     """
     check_folder(folder, what, foreign)
-    with _named(folder):
+    with _naming(folder):
         target = folder.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         yield staging
         check_folder(folder, what, foreign)  # minutes have passed
-        with _named(folder):
+        with _naming(folder):
             staging.chmod(0o755)
-            _put(staging, target)
+            _move(staging, target)
     finally:
         _remove(staging)
 
@@ -105,44 +94,41 @@ def replacing(folder: Path, what: str, foreign: Foreign) -> Iterator[Path]:
 def _remove(folder: Path) -> None:
     try:
         shutil.rmtree(folder, ignore_errors=True)
-    except KeyboardInterrupt:  # a moment's work, which nobody would do later
+    except KeyboardInterrupt:  # this takes a moment, and there is no later cleanup
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _put(staging: Path, target: Path) -> None:
-    """Move a folder to its place; what was there, if anything, is at `staging` afterwards."""
+def _move(staging: Path, target: Path) -> None:
+    """Move a folder to its destination; the old content, if any, is at `staging` afterwards."""
     try:
         staging.rename(target)
     except OSError as fault:
         if fault.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
             raise
-        _exchange(staging, target)
+        libc = ctypes.CDLL(None, use_errno=True)
+        source, destination = os.fsencode(staging), os.fsencode(target)
+        if libc.renameat2(_AT_FDCWD, source, _AT_FDCWD, destination, _RENAME_EXCHANGE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in _NO_EXCHANGE:
+            raise OSError(code, os.strerror(code)) from fault
+        _exchange_in_steps(staging, target)  # network file systems cannot exchange in one step
 
 
-def _exchange(one: Path, other: Path) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
-        return
-    code = ctypes.get_errno()
-    if code not in _NO_EXCHANGE:
-        raise OSError(code, os.strerror(code))
-    _exchange_in_steps(one, other)  # a network's file systems do it in no single step
-
-
-def _exchange_in_steps(one: Path, other: Path) -> None:
-    aside = one.with_name(f"{one.name}.before")
-    other.rename(aside)
+def _exchange_in_steps(staging: Path, target: Path) -> None:
+    aside = staging.with_name(f"{staging.name}.before")
+    target.rename(aside)
     try:
-        one.rename(other)
+        staging.rename(target)
     except BaseException:
-        aside.rename(other)
+        aside.rename(target)
         raise
-    aside.rename(one)
+    aside.rename(staging)
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
@@ -155,13 +141,6 @@ def _check_no_link(path: Path) -> None:
             f"{path} is a symbolic link, which is not replaced",
             hint=f"pass its target: {path.resolve()}",
         )
-
-
-def _check_regular(path: Path, what: str) -> None:
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if not path.is_file():
-        raise _something_else(path, what, "it is not a regular file")
 
 
 def _something_else(path: Path, what: str, why: str) -> InputError:

@@ -1,4 +1,4 @@
-"""The only caller of subprocess: a command's output, its time limit, and an error that carries both."""
+"""The only user of subprocess: a command's output, its time limit, and an error that carries both."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from toolchain.errors import BuildError, InputError, ToolchainError, reason
 
 _TAIL_LINES, _TAIL_LETTERS = 30, 1 << 14
 _COMPILER = re.compile(r"(?P<triple>\w+-linux-\w+)-(?P<driver>g\+\+|gcc)")
+# Debian's and Ubuntu's packages of programs with another name than their package.
 _PACKAGES = {
     "c++": "g++",
     "docker": "docker.io",
@@ -32,35 +33,27 @@ _PACKAGES = {
     "ssh-keygen": "openssh-client",
     "timeout": "coreutils",
 }
-"""What Debian and Ubuntu call the packages of programs that are not called as their package is."""
 _SAME_NAME = frozenset({"adb", "g++", "gcc", "make", "cmake"})
 _GRACE_S = 2.0
 _SECRETS = frozenset({"TOOLCHAIN_SSH_PASSWORD"})
 
 
-Serving = subprocess.Popen[bytes]
-"""What `serve` starts."""
+Serving = subprocess.Popen[bytes]  # the process that `serve` returns
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a finished command left behind.
+    """The result of a finished command."""
 
-    Attributes:
-        returncode: Its exit code; negative for the signal that ended it.
-        stdout: Its standard output, decoded as UTF-8 with replacement characters.
-        stderr: Its standard error, decoded in the same way.
-    """
-
-    returncode: int
-    stdout: str
+    returncode: int  # negative for the signal that ended it
+    stdout: str  # decoded as UTF-8 with replacement characters
     stderr: str
 
 
 def tail(text: str, lines: int = _TAIL_LINES) -> str:
     """Return the last lines of a long output, which is where tools put the cause."""
-    kept = text.strip()[-_TAIL_LETTERS:].splitlines()[-lines:]
-    return "\n".join(kept)
+    last = text.strip()[-_TAIL_LETTERS:].splitlines()[-lines:]
+    return "\n".join(last)
 
 
 def run(  # noqa: PLR0913 - each is an independent property of one command
@@ -73,113 +66,103 @@ def run(  # noqa: PLR0913 - each is an independent property of one command
     input_text: str | None = None,
     error: type[ToolchainError] = BuildError,
 ) -> Result:
-    """Run a command to its end, in a process group that dies with its time limit.
+    """Run a command to its end, in a process group that is killed after `timeout` seconds; no shell is involved.
 
-    Args:
-        argv: The program and its arguments; no shell is involved.
-        cwd: Folder to run in.
-        env: Variables added to this process's environment.
-        timeout: Seconds until the whole process group is killed.
-        check: Raise on a non-zero exit code.
-        input_text: Text for standard input, which is empty otherwise.
-        error: The exception class for a failure.
-
-    Returns:
-        The exit code and both outputs.
+    `env` is added to this process's environment; standard input is empty unless `input_text` is given.
 
     Raises:
         ToolchainError: Of class `error`: the program is missing, ran out of time, or failed under `check`.
     """
-    words = [os.fspath(word) for word in argv]
-    with _started(words, cwd, env, error) as process:
+    command = [os.fspath(argument) for argument in argv]
+    with _started(command, cwd, env, error) as process:
         try:
             out, err = process.communicate(input_text, timeout=timeout)
         except subprocess.TimeoutExpired:
             raise error(
-                f"{words[0]} did not finish within {timeout:g} s and was ended", details=shlex.join(words)
+                f"{command[0]} did not finish within {timeout:g} s and was ended", details=shlex.join(command)
             ) from None
     result = Result(process.returncode, out, err)
     if check and result.returncode != 0:
         raise error(
-            f"{words[0]} failed with exit code {result.returncode}",
-            details=f"{shlex.join(words)}\n{tail(err or out)}",
+            f"{command[0]} failed with exit code {result.returncode}",
+            details=f"{shlex.join(command)}\n{tail(err or out)}",
         )
     return result
 
 
 @contextlib.contextmanager
 def _started(
-    words: list[str], cwd: Path | None, env: Mapping[str, str] | None, error: type[ToolchainError]
+    argv: list[str], cwd: Path | None, env: Mapping[str, str] | None, error: type[ToolchainError]
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a command in a group of its own and leave nothing of it behind, whatever happens meanwhile."""
+    """Start a command in a group of its own, and end the whole group if the block fails."""
     process = None
     try:
         with signals_later():
-            process = spawn(words, cwd=cwd, env=env)
+            process = spawn(argv, cwd=cwd, env=env)
         yield process
     except BaseException as fault:  # a child may outlive the command that started it and hold its output open
         if process is not None:
             kill_group(process)
         elif isinstance(fault, OSError):
-            raise _not_started(words, fault, error) from fault
+            raise _not_started(argv, fault, error) from fault
         raise
 
 
 @contextlib.contextmanager
 def signals_later() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM wait for the end of a block: while a child is started, they would leave it to nobody."""
+    """Delay Ctrl-C and SIGTERM to the end of a block: while a child is being started, they would orphan it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    held = {number: handler for number, handler in before.items() if callable(handler)}
-    for number in held:
-        signal.signal(number, lambda number, _frame: came.append(number))
+    handlers = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda number, _frame: received.append(number))
     try:
         yield
     finally:
-        for number, handler in held.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
-        for held_back in came:
-            signal.raise_signal(held_back)
+        for signal_number in received:
+            signal.raise_signal(signal_number)
 
 
-def _not_started(words: list[str], fault: OSError, error: type[ToolchainError]) -> ToolchainError:
+def _not_started(argv: list[str], fault: OSError, error: type[ToolchainError]) -> ToolchainError:
     # A missing working folder, or a script's missing interpreter, raises FileNotFoundError too.
-    # And a name without a folder is looked for in PATH alone, whatever is called so where we work.
-    there = os.sep in words[0] and Path(words[0]).exists()
-    if isinstance(fault, FileNotFoundError) and fault.filename == words[0] and not there:
+    # And a name without a folder is searched in PATH only, even if the working folder has such a file.
+    exists = os.sep in argv[0] and Path(argv[0]).exists()
+    if isinstance(fault, FileNotFoundError) and fault.filename == argv[0] and not exists:
         return error(
-            f"{words[0]} is not installed here",
-            details=shlex.join(words),
-            hint=installing(words[0]) or f"install {words[0]}, or add its folder to PATH",
+            f"{argv[0]} is not installed here",
+            details=shlex.join(argv),
+            hint=installing(argv[0]) or f"install {argv[0]}, or add its folder to PATH",
         )
-    return error(f"{words[0]} could not be started: {reason(fault)}", details=shlex.join(words))
+    return error(f"{argv[0]} could not be started: {reason(fault)}", details=shlex.join(argv))
 
 
 def installing(program: str) -> str:
-    """Return the command of Debian and Ubuntu that installs a program; empty if its package is not known."""
-    if found := _COMPILER.fullmatch(program):
-        return f"apt-get install {found['driver']}-{found['triple'].replace('_', '-')}"
+    """Return the command that installs a program on Debian and Ubuntu; empty for an unknown package."""
+    if compiler := _COMPILER.fullmatch(program):
+        return f"apt-get install {compiler['driver']}-{compiler['triple'].replace('_', '-')}"
     package = program if program in _SAME_NAME else _PACKAGES.get(program)
     return f"apt-get install {package}" if package else ""
 
 
 def _inherited() -> dict[str, str]:
-    """Return the environment that children get: without the passwords, which none of them needs.
+    """Return the environment for children: without passwords, which none of them needs.
 
-    A command of the user's that `attend` runs has all of it, since it may be a command of this toolchain.
+    A user's command that `attend` runs gets all of it, since it may be a command of this toolchain.
     """
     return {name: value for name, value in os.environ.items() if name not in _SECRETS}
 
 
 def spawn(
-    words: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    argv: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
     """Start a command with piped text streams, as the leader of a process group of its own."""
     return subprocess.Popen(  # noqa: S603 - an argument list, never a shell string
-        list(words),
+        list(argv),
         cwd=cwd,
         env={**_inherited(), **(env or {})},
         stdin=subprocess.PIPE,
@@ -193,19 +176,15 @@ def spawn(
 
 
 def serve(
-    words: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, inherit: bool = True
+    argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, inherit: bool = True
 ) -> subprocess.Popen[bytes]:
-    """Start a command that answers questions: with piped binary streams, as the leader of a process group of its own.
+    """Start a worker with piped binary streams, as the leader of a process group of its own.
 
-    Args:
-        words: The program and its arguments.
-        log: File for its standard error, which is replaced.
-        env: Variables of its environment.
-        inherit: Whether it has those of this process as well.
+    Its standard error replaces the file `log`. `inherit` gives it the variables of this process beside `env`.
     """
     with log.open("wb") as stream:
         return subprocess.Popen(  # noqa: S603 - as above
-            list(words),
+            list(argv),
             env={**(_inherited() if inherit else {}), **(env or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -214,17 +193,17 @@ def serve(
         )
 
 
-def spawn_background(words: Sequence[str], log: Path, *, attached: bool) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, which no Ctrl-C reaches.
+def spawn_background(argv: Sequence[str], log: Path, *, attached: bool) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, which Ctrl-C does not reach.
 
     Args:
-        words: The program and its arguments.
+        argv: The program and its arguments.
         log: File that its outputs are appended to.
-        attached: Whether its standard input is a pipe, which it can tell our end by; it is empty otherwise.
+        attached: Whether its standard input is a pipe, which closes when this process ends; it is empty otherwise.
     """
     with log.open("ab") as stream:
         return subprocess.Popen(  # noqa: S603 - an argument list, never a shell string
-            list(words),
+            list(argv),
             env=_inherited(),
             stdin=subprocess.PIPE if attached else subprocess.DEVNULL,
             stdout=stream,
@@ -233,20 +212,16 @@ def spawn_background(words: Sequence[str], log: Path, *, attached: bool) -> subp
         )
 
 
-def attach(words: Sequence[str], log: IO[bytes] | None = None) -> socket.socket:
-    """Start a command whose standard input and output are one stream to and from here.
+def attach(argv: Sequence[str], log: IO[bytes] | None = None) -> socket.socket:
+    """Start a command whose standard input and output are one stream; return our end of it.
 
-    Args:
-        words: The program and its arguments.
-        log: File for its standard error, which otherwise goes nowhere.
-
-    Returns:
-        Our end. When it is closed, or the command ends, all is ended that is left of its process group.
+    When that is closed, or the command ends, the rest of its process group is ended. `log` is a file for its standard
+    error, which is discarded by default.
     """
     ours, theirs = socket.socketpair()
     try:
         child = subprocess.Popen(  # noqa: S603 - as above
-            list(words),
+            list(argv),
             env=_inherited(),
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
@@ -262,43 +237,32 @@ def attach(words: Sequence[str], log: IO[bytes] | None = None) -> socket.socket:
 
 
 def _end_with(stream: socket.socket, child: subprocess.Popen[bytes]) -> None:
-    """Wait until the far end of a stream is closed or its command has ended, and leave nothing of either."""
+    """Wait until the far end of a stream is closed or its command has ended, and clean up both."""
     with stream:
         life = os.pidfd_open(child.pid)
         try:
             poller = select.poll()
-            poller.register(stream, 0)  # that its far end is closed is told in any case
+            poller.register(stream, 0)  # a hang-up is always reported
             poller.register(life, select.POLLIN)
             poller.poll()
         finally:
             os.close(life)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the end of its input is reason enough for most
+        with contextlib.suppress(subprocess.TimeoutExpired):  # most commands end with their input
             child.wait(_GRACE_S)
         kill_group(child)
 
 
-def attend(words: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run a command with this process's terminal, input and outputs, to its end.
-
-    Args:
-        words: The program and its arguments.
-        env: Variables added to this process's environment.
-
-    Returns:
-        Its exit code, as a shell would tell it.
-
-    Raises:
-        InputError: There is no such program.
-    """
+def attend(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run a command with this process's terminal to its end; return its exit code, as a shell would report it."""
     try:
-        child = subprocess.Popen(list(words), env={**os.environ, **env})  # noqa: S603 - as above
+        child = subprocess.Popen(list(argv), env={**os.environ, **env})  # noqa: S603 - as above
     except OSError as fault:
         raise InputError(
-            f"{words[0]} cannot be started: {fault.strerror}", details=shlex.join(words), hint=installing(words[0])
+            f"{argv[0]} cannot be started: {fault.strerror}", details=shlex.join(argv), hint=installing(argv[0])
         ) from fault
     try:
         code = child.wait()
-    except BaseException:  # Ctrl-C reaches the command too, and it may have something to put in order
+    except BaseException:  # Ctrl-C reaches the command too, and it may have to clean up
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_GRACE_S)
         end(child, _GRACE_S)
@@ -307,25 +271,25 @@ def attend(words: Sequence[str], env: Mapping[str, str]) -> int:
 
 
 def ancestors(pid: int) -> tuple[int, ...]:
-    """Return the parent of a process, that one's parent, and so on; none of a process that is gone."""
-    found: list[int] = []
+    """Return the parent of a process, its parent, and so on; none for a process that is gone."""
+    parents: list[int] = []
     with contextlib.suppress(OSError):
         while pid:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
             pid = int(stat.rpartition(")")[2].split()[1])
-            found += [pid] if pid else []
-    return tuple(found)
+            parents += [pid] if pid else []
+    return tuple(parents)
 
 
 def ended(child: subprocess.Popen[str], timeout: float) -> bool:
-    """Wait until a command has ended, and tell whether it has."""
+    """Wait for a command's end; return whether it has ended."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(timeout)
     return child.poll() is not None
 
 
 def end(child: subprocess.Popen[bytes], grace: float) -> None:
-    """Ask a command to end, and kill it if it has not ended within some seconds."""
+    """Ask a command to end, and kill it if it has not ended after `grace` seconds."""
     child.terminate()
     try:
         child.wait(grace)

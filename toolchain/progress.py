@@ -1,4 +1,4 @@
-"""Progress that can be counted: a line that also says how far something is."""
+"""Progress that can be counted: a line that also tells how far a task is."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from typing import Self
 
 _MEGABYTE, _GIGABYTE = 1e6, 1e9
 _MANY = 10 * _GIGABYTE
-MEGABYTES = "MB"
-"""Unit of a step that counts bytes."""
+MEGABYTES = "MB"  # unit of a step that counts bytes
 
 
 class Step(str):
-    """A line about progress that also says how far something is; a terminal shows it as a bar.
+    """A line about progress that also tells how far a task is; a terminal shows it as a bar.
 
     Args:
-        text: What is done; the same at every step of it.
+        text: The task; the same at every step of it.
         done: How much of it is done.
-        total: How much there is.
-        unit: Of what; `MB` where bytes are counted.
+        total: The whole amount.
+        unit: `MB` for bytes.
     """
 
     done: float
@@ -25,30 +24,30 @@ class Step(str):
     unit: str
 
     def __new__(cls, text: str, done: float, total: float, unit: str) -> Self:
-        made = super().__new__(cls, text)
-        made.done, made.total, made.unit = done, total, unit
-        return made
+        step = super().__new__(cls, text)
+        step.done, step.total, step.unit = done, total, unit
+        return step
 
     @property
     def is_counted(self) -> bool:
-        """Whether it can be said how far it is, and not only that it goes on."""
+        """Whether its amount is known."""
         return self.total > 0
 
     @property
     def amount(self) -> str:
-        """How far it is, in words."""
+        """The amount as text."""
         if self.unit == MEGABYTES:
             return f"{self.done / _MEGABYTE:.1f} of {self.total / _MEGABYTE:.1f} MB"
         return f"{self.done:g} of {self.total:g} {self.unit}"
 
 
 def stage(text: str) -> Step:
-    """Return a step that goes on until the next one begins, and that nobody can count."""
+    """Return a step of unknown amount, which lasts until the next one."""
     return Step(text, 0, 0, "")
 
 
 def size_text(size: float) -> str:
-    """Write a number of bytes as a person reads it: in MB, or in GB from ten of them on."""
+    """Write a number of bytes in MB, or in GB from ten of them on."""
     if size >= _MANY:
         return f"{size / _GIGABYTE:.1f} GB"
     return f"{size / _MEGABYTE:.1f} MB" if size >= _MEGABYTE / 10 else f"{size / _MEGABYTE:.3f} MB"

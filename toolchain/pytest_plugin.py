@@ -1,7 +1,7 @@
-"""A plug-in of pytest: tests that run a release on a board. It loads nothing before a fixture is used.
+"""A plug-in of pytest: tests that run a release on a board. It imports little before a fixture is used.
 
-Fixtures of the session: `board` holds a device, `release` deploys the package to it, `gate` compares it with another
-one. docs/ci.md tells how they are used.
+Fixtures of the session: `board` reserves a device, `release` deploys the package to it, `gate` compares it with another
+one. docs/ci.md describes their use.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 _LONGEST_WAIT_S, _LONGEST_BUDGET_S = 7 * 86400.0, 3600.0
 
 
-def _seconds(most: float) -> Callable[[str], float]:
-    """Return what reads seconds, up to some."""
+def _seconds(limit: float) -> Callable[[str], float]:
+    """Return a parser of seconds, up to a limit."""
 
     def read(text: str) -> float:
         try:
-            found = float(text)
+            value = float(text)
         except ValueError:
-            found = math.nan
-        if not 0 <= found <= most:  # which no NaN is
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {most:g}")
-        return found
+            value = math.nan
+        if not 0 <= value <= limit:  # also refuses NaN
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {limit:g}")
+        return value
 
     return read
 
 
-_WORDS: dict[str, dict[str, Any]] = {
+_OPTIONS: dict[str, dict[str, Any]] = {
     "board": {"default": "", "help": "Board type, or its .toml; by default that of --host, or this machine."},
     "host": {
         "action": "append",
@@ -70,78 +70,77 @@ _WORDS: dict[str, dict[str, Any]] = {
 }
 _OUTPUT = "edge_toolchain"
 _notes = pytest.StashKey[list[tuple[str, str]]]()
-_taken = pytest.StashKey["Rig"]()
+_RIG = pytest.StashKey["Rig"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add our options by names that no one else has; `--host` stands for `--edge-host` where it is nobody else's."""
+    """Add our options by names that no one else has; `--host` is short for `--edge-host` unless it is taken."""
     group = parser.getgroup("edge-toolchain", "boards (edge-toolchain); --host is short for --edge-host, and so on")
-    for name, how in _WORDS.items():
-        group.addoption(f"--edge-{name}", **how, dest=f"edge_{name}")
+    for name, settings in _OPTIONS.items():
+        group.addoption(f"--edge-{name}", **settings, dest=f"edge_{name}")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
-    """Read short names as ours, unless a plug-in has them, or a conftest.py, which is known only after it is loaded.
+    """Read short names as ours, unless a plug-in has them, or a conftest.py, which is loaded by this hook.
 
-    An option that two have ends every session before it begins, so that ours are no options at all.
+    An option that is defined twice would end every session, so the short names are not defined as options.
     """
-    _look_here_too(early_config, parser, args)
-    found = yield
-    args[:] = _in_full(args, parser)
-    return found
+    _collect_here(early_config, parser, args)
+    result = yield
+    args[:] = _expand(args, parser)
+    return result
 
 
-def _look_here_too(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> None:
-    """Let conftest.py files be looked for here, though the package that a short name of ours names looks like tests."""
-    known = config.known_args_namespace
-    with contextlib.suppress(pytest.UsageError):  # a name is somebody's flag, and followed by no value
-        meant = parser.parse_known_args(_in_full(args, parser), namespace=copy.copy(config.option))
+def _collect_here(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> None:
+    """Search conftest.py files here, although the package that a short name of ours names looks like tests."""
+    namespace = config.known_args_namespace
+    with contextlib.suppress(pytest.UsageError):  # a name may be another plug-in's flag, without a value
+        expanded = parser.parse_known_args(_expand(args, parser), namespace=copy.copy(config.option))
         here = config.invocation_params.dir
-        if known.file_or_dir and not any((here / word.partition("::")[0]).exists() for word in meant.file_or_dir):
-            known.file_or_dir += [*config.getini("testpaths"), str(here)]
+        if namespace.file_or_dir and not any(
+            (here / path.partition("::")[0]).exists() for path in expanded.file_or_dir
+        ):
+            namespace.file_or_dir += [*config.getini("testpaths"), str(here)]
 
 
-def _in_full(args: Sequence[str], parser: pytest.Parser) -> list[str]:
-    """Write the names of our options in full, but for those that somebody else has."""
-    groups = [parser._anonymous, *parser._groups]  # noqa: SLF001 - it has no other list of what there is
+def _expand(args: Sequence[str], parser: pytest.Parser) -> list[str]:
+    """Write the names of our options in full, except those that another plug-in has."""
+    groups = [parser._anonymous, *parser._groups]  # noqa: SLF001 - the only list of options
     others = {name for group in groups for option in group.options for name in option.names()}
-    ours = {f"--{name}": f"--edge-{name}" for name in _WORDS if f"--{name}" not in others}
-    words = [str(word) for word in args]
-    end = words.index("--") if "--" in words else len(words)
+    ours = {f"--{name}": f"--edge-{name}" for name in _OPTIONS if f"--{name}" not in others}
+    arguments = [str(argument) for argument in args]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
 
-    def full(word: str) -> str:
-        name, equals, value = word.partition("=")
+    def full(argument: str) -> str:
+        name, equals, value = argument.partition("=")
         return f"{ours.get(name, name)}{equals}{value}"
 
-    return [*map(full, words[:end]), *words[end:]]
-
-
-# --- fixtures --------------------------------------------------------------------------------------------------------
+    return [*map(full, arguments[:end]), *arguments[end:]]
 
 
 @pytest.fixture(scope="session")
 def board(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """A device, which nobody else deploys to or measures on before the session ends."""
+    """A device that nobody else deploys to or measures on until the session ends."""
     from toolchain.device.lock import Owner  # noqa: PLC0415 - see above
     from toolchain.device.waiting import Patience  # noqa: PLC0415
     from toolchain.pipeline import rig  # noqa: PLC0415
     from toolchain.pipeline.report import waited_text  # noqa: PLC0415
 
     config = request.config
-    patience = Patience(_given(config, "wait"), _teller(config))
+    patience = Patience(_option(config, "wait"), _progress_writer(config))
     with _terminable(), contextlib.ExitStack() as stack:
-        kind, found, ssh = _devices(config, stack, patience)
-        with rig.held(kind, found, ssh, Owner.here(f"pytest {config.rootpath.name}"), patience) as taken:
-            _note(config, board=kind.name, device=taken.shell.name, emulated=str(taken.emulated).lower())
-            _note(config, waited=waited_text(taken.waited))
-            config.stash[_taken] = taken
+        board_type, devices, ssh = _devices(config, stack, patience)
+        with rig.held(board_type, devices, ssh, Owner.here(f"pytest {config.rootpath.name}"), patience) as device:
+            _note(config, board=board_type.name, device=device.shell.name, emulated=str(device.emulated).lower())
+            _note(config, waited=waited_text(device.waited))
+            config.stash[_RIG] = device
             try:
-                yield taken
+                yield device
             finally:
-                del config.stash[_taken]
+                del config.stash[_RIG]
 
 
 @pytest.fixture(scope="session")
@@ -151,48 +150,46 @@ def release(request: pytest.FixtureRequest, board: Rig) -> Iterator[Release]:
     from toolchain.pipeline import rig  # noqa: PLC0415
 
     config = request.config
-    source = _given(config, "package") or _missing("--package")
-    settings = Settings(budget_s=_given(config, "budget"))
-    with rig.released(board, source, settings, lambda _line: None) as found:
-        _note(config, release=found.digest, median_ms=f"{found.latency.median:.6g}")
-        yield found
+    source = _option(config, "package")
+    if not source:
+        raise pytest.UsageError("fixture 'release' needs --package")
+    settings = Settings(budget_s=_option(config, "budget"))
+    with rig.released(board, source, settings, lambda _line: None) as deployed:
+        _note(config, release=deployed.digest, median_ms=f"{deployed.latency.median:.6g}")
+        yield deployed
 
 
 @pytest.fixture(scope="session")
 def gate(release: Release) -> Callable[..., Gate]:
-    """Hold the release against a base: `gate(base)` fails the test of a regression, and skips one that nobody can tell.
+    """Compare the release with a base: `gate(base)` fails the test for a regression, and skips it if inconclusive.
 
-    What else it takes are fields of `toolchain.pipeline.gate.GateSettings`, such as `allow_emulated=True`.
+    Its other arguments are fields of `toolchain.pipeline.gate.GateSettings`, such as `allow_emulated=True`.
     """
     from toolchain.errors import InconclusiveError  # noqa: PLC0415 - see above
     from toolchain.pipeline.gate import GateSettings  # noqa: PLC0415
 
     def gated(base: object, **settings: Any) -> Gate:
-        found = release.gated(str(base), GateSettings(**settings))
-        fault = found.fault()
+        result = release.gated(str(base), GateSettings(**settings))
+        fault = result.fault()
         if isinstance(fault, InconclusiveError):
             pytest.skip(f"{fault.message}: {fault.details}")
         if fault:
             raise fault
-        return found
+        return result
 
     return gated
 
 
-def _missing(option: str) -> str:
-    raise pytest.UsageError(f"fixture 'release' needs {option}")
-
-
-def _given(config: pytest.Config, name: str) -> Any:
+def _option(config: pytest.Config, name: str) -> Any:
     return config.getoption(f"edge_{name}")
 
 
 def _devices(
     config: pytest.Config, stack: contextlib.ExitStack, patience: Patience
 ) -> tuple[Board, Sequence[Device], SshOptions]:
-    """Return the board type, its devices that will do, and how they are reached.
+    """Return the board type, its suitable devices, and how they are reached.
 
-    A place is acquired until the stack is closed.
+    A labgrid place is acquired until the stack is closed.
     """
     import os  # noqa: PLC0415 - see above
     from pathlib import Path  # noqa: PLC0415
@@ -203,39 +200,39 @@ def _devices(
     from toolchain.places import labgrid  # noqa: PLC0415
     from toolchain.shell import SshOptions  # noqa: PLC0415
 
-    path, name = _given(config, "devices"), _given(config, "board")
-    hosts, place = _given(config, "host"), _given(config, "place")
-    named = boards.load(name or "local").resolved() if name or not (hosts or place) else None
-    if place and (hosts or (named and named.connection == "local")):
+    path, name = _option(config, "devices"), _option(config, "board")
+    hosts, place = _option(config, "host"), _option(config, "place")
+    board_type = boards.load(name or "local").resolved() if name or not (hosts or place) else None
+    if place and (hosts or (board_type and board_type.connection == "local")):
         raise pytest.UsageError("--place names a device that is reached over SSH, and --host another one")
-    lab = {} if named and named.connection == "local" else load_devices(Path(path) if path else None)
+    lab = {} if board_type and board_type.connection == "local" else load_devices(Path(path) if path else None)
     ssh = SshOptions(password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"))
     if place:
         placed = patience.get(lambda: stack.enter_context(labgrid.acquired(place)))
         ssh = placed.ssh(ssh)
-        kind = named or _board_of(place, placed.host, lab, ssh, _teller(config))
-        return kind, (placed.device(kind.name, lab.get(place)),), ssh
-    kind = named or _board_of(hosts[0], hosts[0], lab, ssh, _teller(config))
-    return kind, rig.candidates(kind, hosts, lab), ssh
+        resolved = board_type or _board_of(place, placed.host, lab, ssh, _progress_writer(config))
+        return resolved, (placed.device(resolved.name, lab.get(place)),), ssh
+    resolved = board_type or _board_of(hosts[0], hosts[0], lab, ssh, _progress_writer(config))
+    return resolved, rig.candidates(resolved, hosts, lab), ssh
 
 
 def _board_of(
     device: str, address: str, lab: Mapping[str, Device], ssh: SshOptions, tell: Callable[[str], None]
 ) -> Board:
-    """Return the board type of a device: that of its entry, or the one that a probe chooses, which is told."""
+    """Return the board type of a device: that of its entry, or the one that a probe chooses, which is reported."""
     from toolchain.adoption import selection  # noqa: PLC0415 - see above
     from toolchain.shell import open_shell  # noqa: PLC0415
 
     if listed := selection.listed(device, lab):
         return listed.resolved()
     with open_shell(address, config=ssh) as shell:
-        found = selection.select(shell)
-    tell(found.sentence(address))
-    return found.board.resolved()
+        selected = selection.select(shell)
+    tell(selected.sentence(address))
+    return selected.board.resolved()
 
 
-def _teller(config: pytest.Config) -> Callable[[str], None]:
-    """Return what shows a line at once, though output is captured; a worker of pytest-xdist has no terminal."""
+def _progress_writer(config: pytest.Config) -> Callable[[str], None]:
+    """Return a function that shows a line although output is captured; nothing in a worker of pytest-xdist."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     capture = config.pluginmanager.get_plugin("capturemanager")
     if reporter is None or capture is None:
@@ -252,12 +249,12 @@ def _teller(config: pytest.Config) -> Callable[[str], None]:
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, which a cancelled job of CI gets."""
+    """SIGTERM, which a cancelled CI job gets."""
 
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """End on SIGTERM as on Ctrl-C for the time of a block: through every fixture's end."""
+    """End on SIGTERM as on Ctrl-C for the time of a block: with every fixture's cleanup."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         raise _Terminated(signal.Signals(number).name)
@@ -273,62 +270,54 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-# --- what becomes of it ----------------------------------------------------------------------------------------------
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """See before and after each test that uses the board that it is ours: what others do there is in no result."""
-    taken = item.config.stash.get(_taken, None) if "board" in getattr(item, "fixturenames", ()) else None
-    if taken is None:
+    """Check before and after each test on the board that it is still ours: others would change results."""
+    device = item.config.stash.get(_RIG, None) if "board" in getattr(item, "fixturenames", ()) else None
+    if device is None:
         return (yield)
-    taken.check()
+    device.check()
     try:
         return (yield)
     finally:
-        taken.check()
+        device.check()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around what makes an xfail of a failure
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Make an error of a test whose board was lost, since nothing is known of what it tests.
-
-    And make a failure of one whose release is wrong, though a fixture found that.
-    """
-    found = yield
+    """Report a lost board as an error of the test, and a wrong release as its failure, even if a fixture found it."""
+    report = yield
     errors = sys.modules.get("toolchain.errors")
     if errors is None or call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
-        return found
-    faults = [fault for fault in _behind(call.excinfo.value) if isinstance(fault, errors.ToolchainError)]
+        return report
+    faults = [fault for fault in _causes(call.excinfo.value) if isinstance(fault, errors.ToolchainError)]
     lost = [fault for fault in faults if isinstance(fault, errors.DeviceError)]
-    if found.when == "call" and lost:
-        found.when = "setup"  # for all that read reports, what fails there is an error, and what fails in `call` not
-        found.outcome = "failed"
-        vars(found).pop("wasxfail", None)
-    elif found.failed and found.when == "setup" and isinstance(call.excinfo.value, errors.VerificationError):
-        found.when = "call"
-    told = [*lost, *faults]
+    if report.when == "call" and lost:
+        report.when = "setup"  # readers of reports treat failures there as errors, and those in `call` as failures
+        report.outcome = "failed"
+        vars(report).pop("wasxfail", None)
+    elif report.failed and report.when == "setup" and isinstance(call.excinfo.value, errors.VerificationError):
+        report.when = "call"
+    relevant = [*lost, *faults]
     if (
-        found.failed
+        report.failed
         and call.when == "setup"
         and isinstance(call.excinfo.value, (errors.ToolchainError, pytest.UsageError))
     ):
-        found.longrepr = _error_lines(call.excinfo.value)  # a traceback through our fixtures helps nobody
-    elif found.failed and told:
-        found.sections.append(("toolchain", _shown(told[0])))
-    return found
+        report.longrepr = _error_lines(call.excinfo.value)  # instead of a traceback through our fixtures
+    elif report.failed and relevant:
+        from toolchain.tables import printable  # noqa: PLC0415 - see above
 
-
-def _shown(fault: ToolchainError) -> str:
-    from toolchain.tables import printable  # noqa: PLC0415 - see above
-
-    return printable("\n".join(filter(None, [fault.message, fault.details, fault.hint])))
+        first = relevant[0]
+        text = printable("\n".join(filter(None, [first.message, first.details, first.hint])))
+        report.sections.append(("toolchain", text))
+    return report
 
 
 def _error_lines(fault: ToolchainError | pytest.UsageError) -> str:
-    """Write a fault as the command line does."""
+    """Format a fault as the command line does."""
     from toolchain.tables import printable  # noqa: PLC0415 - see above
 
     details, hint = getattr(fault, "details", ""), getattr(fault, "hint", "")
@@ -336,15 +325,18 @@ def _error_lines(fault: ToolchainError | pytest.UsageError) -> str:
     return printable("\n".join(lines))
 
 
-def _behind(fault: BaseException) -> Iterator[BaseException]:
-    """Return a fault, what it was raised from, and what groups have within them."""
-    left, seen = [fault], set[int]()
-    while left:
-        one = left.pop(0)
-        if id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            left += [*filter(None, [one.__cause__]), *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
+def _causes(fault: BaseException) -> Iterator[BaseException]:
+    """Return a fault, its causes, and the members of groups."""
+    pending, visited = [fault], set[int]()
+    while pending:
+        current = pending.pop(0)
+        if id(current) not in visited:
+            visited.add(id(current))
+            yield current
+            pending += [
+                *filter(None, [current.__cause__]),
+                *(current.exceptions if isinstance(current, BaseExceptionGroup) else ()),
+            ]
 
 
 def _note(config: pytest.Config, **properties: str) -> None:
@@ -353,27 +345,27 @@ def _note(config: pytest.Config, **properties: str) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand on what was found, to the report, or to the process that writes it."""
-    found = session.config.stash.get(_notes, [])
+    """Pass the notes on, to the report, or to the process that writes it."""
+    notes = session.config.stash.get(_notes, [])
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output[_OUTPUT] = found
+        output[_OUTPUT] = notes
     else:
-        _record(session.config, found)
+        _record(session.config, notes)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take what a worker of pytest-xdist found, under its name; one that was killed says nothing."""
-    found: Mapping[str, Any] = getattr(node, "workeroutput", None) or {}
+    """Take the notes of a worker of pytest-xdist, under its name; a killed one has none."""
+    results: Mapping[str, Any] = getattr(node, "workeroutput", None) or {}
     worker = node.gateway.id
-    _record(node.config, [(f"{name}.{worker}", str(value)) for name, value in found.get(_OUTPUT, [])])
+    _record(node.config, [(f"{name}.{worker}", str(value)) for name, value in results.get(_OUTPUT, [])])
 
 
-def _record(config: pytest.Config, found: Sequence[tuple[str, str]]) -> None:
+def _record(config: pytest.Config, properties: Sequence[tuple[str, str]]) -> None:
     """Add properties to the suite of a JUnit report, as `record_testsuite_property` does, if one is written."""
     for plugin in config.pluginmanager.get_plugins():
         add = getattr(plugin, "add_global_property", None)
         if callable(add):
-            for name, value in found:
+            for name, value in properties:
                 add(name, value)

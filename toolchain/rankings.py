@@ -1,8 +1,8 @@
-"""Outputs whose rows a model orders by a score: rows of nearly equal scores may change places.
+"""Outputs whose rows a model orders by a score: rows with nearly equal scores may change places.
 
-A detector that ends in TopK, or a network that ends in ArgMax, computes the same for both orders as far as its number
-format can tell. So a row is compared with every row of the reference whose score is within the limit of its own. Each
-row of the reference counts once, and what comes just behind the last row counts, too.
+A detector that ends in TopK, or a network that ends in ArgMax, computes the same for both orders within its number
+format's precision. So a row is compared with every row of the reference whose score is within the limit of its own.
+Each row of the reference is used once, and the rows just behind the last one are candidates, too.
 """
 
 from __future__ import annotations
@@ -22,19 +22,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Ranking:
-    """Rows of some outputs in the order of their scores.
+    """Rows of some outputs in the order of their scores."""
 
-    Attributes:
-        names: The outputs that have these rows: each can be reshaped to [batch, rows, numbers of a row].
-        scores: Score of each row of the reference, [batch, rows].
-        next_scores: Scores of the rows that came next, [batch, more]; NaN where there are fewer of them.
-        next_rows: These rows by output, [batch, more, numbers of a row].
-    """
-
-    names: tuple[str, ...]
-    scores: Array
-    next_scores: Array
-    next_rows: Mapping[str, Array]
+    names: tuple[str, ...]  # the outputs with these rows: each can be reshaped to [batch, rows, numbers of a row]
+    scores: Array  # of the reference's rows, [batch, rows]
+    next_scores: Array  # of the rows behind the last one, [batch, more]; NaN where there are fewer of them
+    next_rows: Mapping[str, Array]  # those rows by output, [batch, more, numbers of a row]
 
     def rows(self, value: Array) -> Array:
         """Return an output as [batch, rows, numbers of a row]."""
@@ -47,104 +40,98 @@ def compare(
 ) -> Difference:
     """Compare outputs with their reference, whose rows may be in another order where their scores allow it.
 
-    Args:
-        outputs: What a device computed, with the names and shapes of the reference.
-        reference: What the reference computed.
-        rankings: Which outputs have rows in an order of scores.
-        tolerance: As for `tensors.compare`.
-
     Raises:
         VerificationError: Names or shapes differ.
     """
-    found = tensors.compare(outputs, reference, tolerance)
-    if found.ok or not rankings:
-        return found
-    other, moved = arranged(outputs, reference, rankings, tolerance)
-    return replace(tensors.compare(outputs, other, tolerance), reordered=moved)
+    difference = tensors.compare(outputs, reference, tolerance)
+    if difference.ok or not rankings:
+        return difference
+    reordered, names = reorder(outputs, reference, rankings, tolerance)
+    return replace(tensors.compare(outputs, reordered, tolerance), reordered=names)
 
 
-def arranged(
+def reorder(
     outputs: Tensors, reference: Tensors, rankings: Sequence[Ranking], tolerance: Tolerance | None
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
-    """Return the reference with its rows in the order in which a device has them, where their scores allow it.
-
-    Args:
-        outputs: What a device computed, with the names and shapes of the reference.
-        reference: What the reference computed.
-        rankings: Which outputs have rows in an order of scores.
-        tolerance: Limit for the relative difference; None for that of the dtype.
+    """Return the reference with its rows in the device's order, where their scores allow it.
 
     Returns:
-        The outputs to compare with, and the names of those that are in another order than in the reference. Outputs
-        for which no order fits are as they were, so that a comparison finds their difference.
+        The outputs to compare with, and the names of those in another order than in the reference. Outputs for which no
+        order fits are unchanged, so that a comparison finds their difference.
     """
-    found, moved = dict(reference), []
+    result, reordered = dict(reference), []
     for ranking in rankings:
-        order = _order(outputs, reference, ranking, tolerance)
+        order = _Matching(outputs, reference, ranking, tolerance).order()
         if order is None:
             continue
         for name in ranking.names:
             rows = ranking.rows(reference[name])
-            every = np.concatenate([rows, ranking.next_rows[name]], axis=1)
-            chosen = np.take_along_axis(every, order[:, :, None], axis=1)
-            found[name] = chosen.reshape(reference[name].shape)
-            moved.append(name)
-    return found, tuple(moved)
+            candidates = np.concatenate([rows, ranking.next_rows[name]], axis=1)
+            chosen = np.take_along_axis(candidates, order[:, :, None], axis=1)
+            result[name] = chosen.reshape(reference[name].shape)
+            reordered.append(name)
+    return result, tuple(reordered)
 
 
-def _order(outputs: Tensors, reference: Tensors, ranking: Ranking, tolerance: Tolerance | None) -> Array | None:
-    """Return which of the reference's rows those of a device are, [batch, rows]; None without need or without a fit."""
-    batch, count = ranking.scores.shape
-    order = np.tile(np.arange(count), (batch, 1))
-    off = np.zeros((batch, count), bool)
-    for name in ranking.names:
-        got, wanted = (ranking.rows(values[name]) for values in (outputs, reference))
-        off |= ~_alike(
-            got, wanted, _gap(reference[name], limit_of(tolerance, name, str(reference[name].dtype)).value)
-        ).all(axis=2)
-    if not off.any():
-        return None
-    for at in np.flatnonzero(off.any(axis=1)):
-        places = np.flatnonzero(off[at])
-        match = _matched(outputs, reference, ranking, tolerance, int(at), places)
-        if match is None:
+@dataclass(frozen=True)
+class _Matching:
+    """The search for the reference's rows among those of a device, for one ranking."""
+
+    outputs: Tensors
+    reference: Tensors
+    ranking: Ranking
+    tolerance: Tolerance | None
+
+    def order(self) -> Array | None:
+        """Return which of the reference's rows the device's rows are, [batch, rows].
+
+        None if all are in the reference's order, or no order fits.
+        """
+        batch, count = self.ranking.scores.shape
+        order = np.tile(np.arange(count), (batch, 1))
+        off = np.zeros((batch, count), bool)
+        for name in self.ranking.names:
+            actual, expected = (self.ranking.rows(values[name]) for values in (self.outputs, self.reference))
+            off |= ~_equals(actual, expected, self._gap(name)).all(axis=2)
+        if not off.any():
             return None
-        order[at, places] = match
-    return order
+        for batch_index in np.flatnonzero(off.any(axis=1)):
+            rows = np.flatnonzero(off[batch_index])
+            match = self._match(int(batch_index), rows)
+            if match is None:
+                return None
+            order[batch_index, rows] = match
+        return order
 
+    def _match(self, batch_index: int, rows: Array) -> Array | None:
+        """Find a row of the reference for each of some rows, no two the same; None if that is impossible."""
+        from scipy.sparse import csr_array  # noqa: PLC0415 - slow to import, and rarely needed
+        from scipy.sparse.csgraph import maximum_bipartite_matching  # noqa: PLC0415 - as above
 
-def _matched(
-    outputs: Tensors,
-    reference: Tensors,
-    ranking: Ranking,
-    tolerance: Tolerance | None,
-    at: int,
-    places: Array,
-) -> Array | None:
-    """Find for each row that is elsewhere in the reference a row of its own; None if one has none."""
-    from scipy.sparse import csr_array  # noqa: PLC0415 - a moment that most comparisons can save
-    from scipy.sparse.csgraph import maximum_bipartite_matching  # noqa: PLC0415 - as above
+        ranking, reference = self.ranking, self.reference
+        numbers = np.concatenate([rows, ranking.scores.shape[1] + np.arange(ranking.next_scores.shape[1])])
+        scores = np.concatenate([ranking.scores[batch_index], ranking.next_scores[batch_index]])
+        fits = _equals(
+            ranking.scores[batch_index, rows][:, None],
+            scores[numbers][None, :],
+            _gap(ranking.scores, score_limit(ranking, reference, self.tolerance)),
+        )
+        for name in ranking.names:
+            ours, following = ranking.rows(reference[name])[batch_index], ranking.next_rows[name][batch_index]
+            candidates = np.concatenate([ours, following])[numbers]
+            actual, gap = ranking.rows(self.outputs[name])[batch_index, rows], self._gap(name)
+            for row in range(len(rows)):  # one by one: all pairs at once may take gigabytes
+                fits[row] &= _equals(actual[row][None, :], candidates, gap).all(axis=1)
+        match = maximum_bipartite_matching(csr_array(fits), perm_type="column")
+        return None if (match < 0).any() else numbers[match]
 
-    count = ranking.scores.shape[1]
-    numbers = np.concatenate([places, count + np.arange(ranking.next_scores.shape[1])])
-    scores = np.concatenate([ranking.scores[at], ranking.next_scores[at]])
-    fits = _alike(
-        ranking.scores[at, places][:, None],
-        scores[numbers][None, :],
-        _gap(ranking.scores, score_limit(ranking, reference, tolerance)),
-    )
-    for name in ranking.names:
-        every = np.concatenate([ranking.rows(reference[name])[at], ranking.next_rows[name][at]])[numbers]
-        got = ranking.rows(outputs[name])[at, places]
-        gap = _gap(reference[name], limit_of(tolerance, name, str(reference[name].dtype)).value)
-        for row in range(len(places)):  # one by one: all pairs at a time may be gigabytes
-            fits[row] &= _alike(got[row][None, :], every, gap).all(axis=1)
-    match = maximum_bipartite_matching(csr_array(fits), perm_type="column")
-    return None if (match < 0).any() else numbers[match]
+    def _gap(self, name: str) -> float:
+        value = self.reference[name]
+        return _gap(value, limit_of(self.tolerance, name, str(value.dtype)).value)
 
 
 def score_limit(ranking: Ranking, reference: Tensors, tolerance: Tolerance | None) -> float:
-    """Return how far scores may lie apart: as far as the widest limit of the outputs that they order."""
+    """Return the limit for differences of scores: the widest limit of the outputs that they order."""
     real = [name for name in ranking.names if reference[name].dtype.kind == "f"]
     if tolerance is not None and not isinstance(tolerance, Mapping):
         return tolerance
@@ -152,15 +139,15 @@ def score_limit(ranking: Ranking, reference: Tensors, tolerance: Tolerance | Non
 
 
 def _gap(reference: Array, limit: float) -> float:
-    """Return how far numbers of a tensor may lie apart; whole numbers are equal."""
+    """Return the largest allowed absolute difference in a tensor; whole numbers must be equal."""
     if reference.dtype.kind != "f":
         return 0.0
     finite = reference[np.isfinite(reference)]
     return float(limit * np.abs(finite.astype(np.float64)).max(initial=0))
 
 
-def _alike(first: Array, second: Array, gap: float) -> Array:
-    """Tell which numbers are as near as that, or the same that is not finite."""
+def _equals(first: Array, second: Array, gap: float) -> Array:
+    """Return which numbers differ by at most `gap`, or are the same non-finite value."""
     with np.errstate(invalid="ignore"):
         near = np.abs(np.subtract(first, second, dtype=np.longdouble)) <= gap
     if first.dtype.kind != "f":

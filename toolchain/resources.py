@@ -1,4 +1,4 @@
-"""Where the files are that are no modules: at the top of a checkout, or in `_data` inside an installed package."""
+"""Files that are not modules: at the top of a checkout, or in `_data` inside an installed package."""
 
 from __future__ import annotations
 
@@ -7,36 +7,29 @@ from pathlib import Path
 
 from toolchain.errors import BuildError
 
-PACKAGE = Path(__file__).resolve().parent
-"""The package itself, which the image of the toolchain is made of too."""
+PACKAGE = Path(__file__).resolve().parent  # the package itself, which the image of the toolchain is made of too
 
-DATA = "_data"
-"""The folder in an installed package of what lies beside it in a checkout; see pyproject.toml."""
+DATA = "_data"  # in an installed package: the files that lie beside it in a checkout; see pyproject.toml
 
 _INSTALLED = (PACKAGE / DATA).is_dir()
 
+# the folder of `boards`, `docker`, `docs`, the Dockerfile and the files that it copies, except the package
 ROOT = PACKAGE / DATA if _INSTALLED else PACKAGE.parent
-"""What has `boards`, `docker`, `docs`, the Dockerfile and what that copies, all but the package."""
 
-RUNTIME = PACKAGE / "runtime"
-"""The C++ sources of what runs on a board."""
+RUNTIME = PACKAGE / "runtime"  # the C++ sources of what runs on a board
 
+# the hint for a Python package that is missing or of another version
 REPAIR = "`pip check` names what to install" if _INSTALLED else "make setup"
-"""The hint for a Python package that is missing or of another version."""
 
 
 def manual(name: str) -> str:
-    """Return where a page of the documentation is, for a hint."""
+    """Return the path of a page of the documentation, for a hint."""
     page = f"docs/{name}.md"
     return str(ROOT / page) if _INSTALLED else page
 
 
 def package_folder(name: str) -> Path:
-    """Find the folder of an installed Python package without importing it.
-
-    Raises:
-        BuildError: It is not installed.
-    """
+    """Find the folder of an installed Python package without importing it, or raise a BuildError."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise BuildError(f"the Python package {name} is not installed", hint=REPAIR)

@@ -1,7 +1,4 @@
-"""What is shown to people: tables as data, and text in which nothing steers a terminal.
-
-Who prints them knows how wide the reader's screen is.
-"""
+"""Output for people: tables as data, and text without control characters. The caller knows the width of the screen."""
 
 from __future__ import annotations
 
@@ -11,73 +8,64 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text.
-
-    Attributes:
-        rows: The rows, each as long as the others.
-        head: Names of the columns; empty if the first cell of each row is its name.
-        numbers: Places of the columns that hold numbers, which are aligned to the right.
-        spare: Places of the columns that a narrow screen can do without, the most dispensable one first.
-    """
+    """Rows of text; `str` aligns them in columns, two spaces apart."""
 
     rows: Sequence[Sequence[str]]
-    head: Sequence[str] = ()
-    numbers: Sequence[int] = ()
-    spare: Sequence[int] = ()
+    head: Sequence[str] = ()  # empty if the first cell of each row is its name
+    numbers: Sequence[int] = ()  # indices of the columns of numbers, which are aligned to the right
+    spare: Sequence[int] = ()  # indices of the columns that a narrow screen can omit, the first one first
 
     @property
     def lines(self) -> list[Sequence[str]]:
-        """The rows, below the head if there is one."""
         return [self.head, *self.rows] if self.head else list(self.rows)
 
-    def without(self, place: int) -> Table:
-        """Return the table without one of its columns."""
-
+    def without(self, column: int) -> Table:
         def cut(row: Sequence[str]) -> tuple[str, ...]:
-            return (*row[:place], *row[place + 1 :])
+            return (*row[:column], *row[column + 1 :])
 
-        def moved(places: Sequence[int]) -> tuple[int, ...]:
-            return tuple(one - (one > place) for one in places if one != place)
+        def moved(columns: Sequence[int]) -> tuple[int, ...]:
+            return tuple(index - (index > column) for index in columns if index != column)
 
         return Table([cut(row) for row in self.rows], cut(self.head), moved(self.numbers), moved(self.spare))
 
     def printable(self) -> Table:
-        """Return the table as `printable` does a text."""
         rows = [[printable(cell) for cell in row] for row in self.rows]
         return Table(rows, [printable(name) for name in self.head], self.numbers, self.spare)
 
     def __str__(self) -> str:
-        """Align the cells in columns, two spaces apart, as wide as they are."""
         widths = [max(map(len, column)) for column in zip(*self.lines, strict=True)]
-        return "\n".join("  ".join(self._aligned(line, widths)).rstrip() for line in self.lines)
 
-    def _aligned(self, line: Sequence[str], widths: Sequence[int]) -> list[str]:
-        pairs = enumerate(zip(line, widths, strict=True))
-        return [cell.rjust(width) if place in self.numbers else cell.ljust(width) for place, (cell, width) in pairs]
+        def align(cell: str, column: int) -> str:
+            return cell.rjust(widths[column]) if column in self.numbers else cell.ljust(widths[column])
+
+        return "\n".join(
+            "  ".join(align(cell, column) for column, cell in enumerate(line)).rstrip() for line in self.lines
+        )
 
 
+# the output of a command: lines, a table, or several of them below each other
 Shown = str | Table | Sequence[str | Table]
-"""What a person is shown: lines, a table, or several of them below each other."""
 
 
 def parts(shown: Shown) -> list[str | Table]:
-    """Return the texts and tables that something consists of; nothing in them steers a terminal."""
-    found = [shown] if isinstance(shown, str | Table) else list(shown)
-    return [part.printable() if isinstance(part, Table) else printable(part) for part in found]
+    """Return the texts and tables of an output, without control characters."""
+    items = [shown] if isinstance(shown, str | Table) else list(shown)
+    return [item.printable() if isinstance(item, Table) else printable(item) for item in items]
 
 
 def plain(shown: Shown) -> str:
-    """Write it for a file or a pipe, whatever its width."""
+    """Return an output as text for a file or a pipe."""
     return "\n".join(map(str, parts(shown)))
 
 
 def printable(text: str) -> str:
-    r"""Show as text what would steer a terminal, or turn letters around: it comes from devices, packages and compilers.
+    r"""Escape what would control a terminal, or reverse letters: text comes from devices, packages and compilers.
 
-    Line ends and tabs stay; all else that is no letter to be seen is written as in Python, as \x1b.
+    Line ends and tabs stay; other characters that are not visible are written as in Python, as \x1b.
     """
-    return "".join(one if one.isprintable() or one in "\n\t" else _escaped(one) for one in text)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape", "backslashreplace").decode()
+    return "".join(
+        letter
+        if letter.isprintable() or letter in "\n\t"
+        else letter.encode("unicode_escape", "backslashreplace").decode()
+        for letter in text
+    )

@@ -1,4 +1,4 @@
-"""Temporary folders, and what becomes of those whose process was killed: the next command removes them."""
+"""Temporary folders; the next command removes those whose process was killed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,16 @@ from pathlib import Path
 
 from toolchain import locks
 
+# the prefix of all these folders: one that is not locked is left over from a killed command
 PREFIX = "toolchain-work-"
-"""How each of these folders begins: whatever is called so, and is not locked, is what a killed command left."""
 _NEW_S = 60.0  # a folder that was just made may not be locked yet
 
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """Make a private temporary folder for the time of a block.
-
-    The folder is locked for that time. The kernel frees the lock when this process ends, however it ends; a number of a
-    process would soon be that of another one.
-
-    Raises:
-        OSError: It cannot be made.
-    """
+    """Make a private temporary folder for the time of a block."""
+    # The folder is locked for that time. The kernel frees the lock when this process ends, however it ends; the number
+    # of a process would soon belong to another one.
     _sweep_once(tempfile.gettempdir())
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
         handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -45,7 +40,7 @@ def _sweep_once(parent: str) -> None:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the temporary folders of this user whose process is gone; what cannot be removed stays."""
+    """Remove this user's temporary folders whose process is gone, as far as possible."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX):

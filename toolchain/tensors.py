@@ -1,4 +1,4 @@
-"""Tensors at the edges of a model: their signature, their files, and how far two sets of them lie apart."""
+"""Tensors at the edges of a model: their signature, their files, and the differences between two sets of them."""
 
 from __future__ import annotations
 
@@ -22,96 +22,78 @@ from toolchain.errors import VerificationError
 
 Tensors = Mapping[str, NDArray[Any]]
 
-# What safetensors, TVM and numpy all know, under the name that TVM and numpy share.
+# The types that safetensors, TVM and numpy all have, by the name that TVM and numpy share.
 DTYPES = (
     "float32", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool",
 )  # fmt: skip
 
-# A library computes in another order than the reference does: what counts as the same answer, by output dtype.
+# A library computes in another order than the reference: the accepted relative difference, by output dtype.
 TOLERANCE = {"float32": 1e-4, "float64": 1e-4, "float16": 2e-2}
 
+# the widest limit that a reference may set: for quantized networks, whose own reference varies
 LARGEST_TOLERANCE = 0.15
-"""The widest limit that a reference may set: that of quantized networks whose own reference lies far apart."""
 
+# The reason for an output's limit: its own element type; the least precise type inside the model; the reference's own
+# values, which move when the last bits of weights and inputs change; the user's option.
 TYPE, MODEL, ROUNDING, OPTION = "type", "model", "rounding", "option"
-"""Why an output has its limit: its own element type; the least precise type inside the model; because the reference's
-own values move when the last bits of weights and inputs change; because the user says so."""
 
-_EXACT = 2**53
-"""The first whole number whose successor float64 lacks."""
+_EXACT = 2**53  # the first whole number whose successor float64 lacks
 _NOTES = "notes"
 _NOTES_READER = TypeAdapter(Annotated[dict[str, str], FEW_KEYS])
 
 
 @dataclass(frozen=True)
 class Bound:
-    """How much of an output is the result, where its size depends on the data.
+    """The part of an output that is the result, where its size depends on the data."""
 
-    Attributes:
-        axis: The axis along which it does.
-        count: The output, of one int64, that says how many elements along it count: the first ones.
-    """
-
-    axis: int
-    count: str
+    axis: int  # the axis of that size
+    count: str  # the output, one int64, that contains the number of valid elements along it: the first ones
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Which random values an input takes.
-
-    Attributes:
-        low: The least.
-        high: No value is as large as this.
-    """
+    """The range of random values for an input."""
 
     low: float
-    high: float
+    high: float  # exclusive
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Name, shape and element type of one input or output.
+    """Name, shape and element type of one input or output."""
 
-    Attributes:
-        name: The name that the model file gives it.
-        shape: Dimensions, all static.
-        dtype: One of `DTYPES`.
-        bound: Set where the shape is the greatest that there can be.
-        draw: Set where the model takes other values than those that are drawn by default.
-    """
-
-    name: str
-    shape: Annotated[tuple[int, ...], FIRST_FAULT]
-    dtype: str
-    bound: Bound | None = None
+    name: str  # as in the model file
+    shape: Annotated[tuple[int, ...], FIRST_FAULT]  # all dimensions are static
+    dtype: str  # one of `DTYPES`
+    bound: Bound | None = None  # set where the shape is the largest possible one
+    # set where the model needs other values than those that are drawn by default
     draw: Draw | None = field(default=None, compare=False)
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Bytes of its elements."""
         return self.elements * np.dtype(self.dtype).itemsize
 
     @property
     def can_be_drawn(self) -> bool:
-        """Whether the values that it takes are some of its element type."""
+        """Whether its element type has the values of its range."""
         if self.draw is None:
             return True
         kind, (low, high) = np.dtype(self.dtype), (float(self.draw.low), float(self.draw.high))
         if kind.kind == "f":
-            least, most = float(np.finfo(kind).min), float(np.finfo(kind).max)
+            smallest, largest = float(np.finfo(kind).min), float(np.finfo(kind).max)
         else:
-            least, most = (0.0, 2.0) if kind.kind == "b" else (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
+            smallest, largest = (
+                (0.0, 2.0) if kind.kind == "b" else (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
+            )
         is_whole = kind.kind == "f" or (low.is_integer() and high.is_integer() and abs(high) < _EXACT)
-        return math.isfinite(low) and math.isfinite(high) and least <= low < high <= most and is_whole
+        return math.isfinite(low) and math.isfinite(high) and smallest <= low < high <= largest and is_whole
 
     def stacked(self, count: int) -> TensorSpec:
-        """Return the spec of so many of them, along one more axis in front."""
+        """Return the spec of `count` such tensors, along one more axis in front."""
         return replace(self, shape=(count, *self.shape))
 
     def __str__(self) -> str:
@@ -120,24 +102,20 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Limit:
-    """How far an output may lie from its reference.
-
-    Attributes:
-        value: Limit for the relative difference.
-        reason: `TYPE`, `MODEL`, `ROUNDING` or `OPTION`.
-    """
+    """The accepted relative difference of an output from its reference."""
 
     value: Annotated[float, Field(gt=0, le=LARGEST_TOLERANCE)]
+    # `TYPE`, `MODEL`, `ROUNDING` or `OPTION`
     reason: Annotated[str, Field(pattern=f"^({TYPE}|{MODEL}|{ROUNDING}|{OPTION})$")]
 
 
+# one limit for all outputs, or limits of outputs by name; an output without one has that of its type
 Tolerance = float | Mapping[str, Limit]
-"""One limit for all outputs, or those of outputs by name; an output without one has that of its type."""
 
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """How far one output lies from its reference; see `Difference`."""
+    """The difference of one output from its reference; see `Difference`."""
 
     name: str
     max_abs: float
@@ -148,25 +126,17 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far outputs lie from their reference.
+    """The differences of outputs from their reference."""
 
-    Attributes:
-        max_abs: Largest absolute difference over all outputs.
-        max_rel: Largest over the outputs of `max|output - reference| / max|reference|`, or over those beyond their
-            limits if there are some. It is relative to the tensor, not to each element, since elements near zero carry
-            no relative precision.
-        tolerance: The limit that `max_rel` was held against.
-        ok: Whether every output is finite and within its tolerance.
-        reordered: Outputs whose rows have nearly equal scores and are in another order than in the reference.
-        outputs: The same for each output.
-    """
-
-    max_abs: float
+    max_abs: float  # largest absolute difference over all outputs
+    # largest `max|output - reference| / max|reference|` over the outputs, or over those beyond their limits if there
+    # are some. It is relative to the tensor, not to each element, since elements near zero have no relative precision.
     max_rel: float
-    tolerance: float
-    ok: bool
+    tolerance: float  # the limit for `max_rel`
+    ok: bool  # whether every output is finite and within its tolerance
+    # outputs whose rows have nearly equal scores and are in another order than in the reference
     reordered: tuple[str, ...] = ()
-    outputs: tuple[OutputDifference, ...] = field(default=(), compare=False)
+    outputs: tuple[OutputDifference, ...] = field(default=(), compare=False)  # the same for each output
 
 
 def save(path: Path, tensors: Tensors, notes: Mapping[str, str] | None = None) -> None:
@@ -177,9 +147,7 @@ def save(path: Path, tensors: Tensors, notes: Mapping[str, str] | None = None) -
 def encode(tensors: Tensors, notes: Mapping[str, str] | None = None) -> bytes:
     """Encode tensors in the safetensors format (https://github.com/huggingface/safetensors).
 
-    Args:
-        tensors: Arrays by name.
-        notes: Text by name, kept in the file's metadata.
+    Notes are text by name, stored in the file's metadata.
     """
     # ascontiguousarray alone would turn a scalar into a vector of one.
     contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}
@@ -189,99 +157,84 @@ def encode(tensors: Tensors, notes: Mapping[str, str] | None = None) -> bytes:
 
 
 def notes(path: Path) -> dict[str, str]:
-    """Read the notes of a safetensors file.
-
-    Raises:
-        VerificationError: The file is missing, truncated or not in the format.
-    """
+    """Read the notes of a safetensors file, or raise a VerificationError."""
     try:
-        with safe_open(path, "np") as opened:
-            found = json.loads((opened.metadata() or {}).get(_NOTES, "{}"))
-        return dict(_NOTES_READER.validate_python(found))
+        with safe_open(path, "np") as stream:
+            entries = json.loads((stream.metadata() or {}).get(_NOTES, "{}"))
+        return dict(_NOTES_READER.validate_python(entries))
     except (OSError, SafetensorError, ValueError, RecursionError) as fault:
         raise VerificationError(f"{path.name} is not a readable safetensors file", details=str(fault)) from fault
 
 
 def load(path: Path) -> dict[str, NDArray[Any]]:
-    """Read a safetensors file.
-
-    Raises:
-        VerificationError: The file is missing, truncated or not in the format.
-    """
+    """Read a safetensors file, or raise a VerificationError."""
     try:
         return dict(load_file(path))
     except (OSError, SafetensorError, ValueError, KeyError, AttributeError, OverflowError) as fault:
-        # KeyError and AttributeError: a type that numpy lacks; OverflowError: no element, and a size beyond all sizes.
+        # KeyError and AttributeError: a type that numpy lacks; OverflowError: no element, and an impossible size.
         raise VerificationError(f"{path.name} is not a readable safetensors file", details=str(fault)) from fault
 
 
 def limit_of(tolerance: Tolerance | None, name: str, dtype: str) -> Limit:
-    """Return the limit of an output."""
     if isinstance(tolerance, Mapping):
         return tolerance.get(name) or limit_of(None, name, dtype)
     return Limit(TOLERANCE.get(dtype, 0.0), TYPE) if tolerance is None else Limit(tolerance, MODEL)
 
 
 def as_option(difference: Difference) -> Difference:
-    """Return a difference whose limits are what the user says."""
-    outputs = tuple(replace(one, limit=replace(one.limit, reason=OPTION)) for one in difference.outputs)
-    return replace(difference, outputs=outputs)
+    """Return a difference whose limits are the user's."""
+    outputs = (replace(output, limit=replace(output.limit, reason=OPTION)) for output in difference.outputs)
+    return replace(difference, outputs=tuple(outputs))
 
 
 def compare(outputs: Tensors, reference: Tensors, tolerance: Tolerance | None = None) -> Difference:
     """Compare outputs with their reference; both map the same names to arrays of the same shapes.
 
-    Args:
-        outputs: What the device computed.
-        reference: What the reference runtime computed.
-        tolerance: Limits for the relative difference; the default depends on the dtype (`TOLERANCE`), and integer
-            outputs must be equal.
+    The default limit of the relative difference depends on the dtype (`TOLERANCE`); integer outputs must be equal.
 
     Raises:
         VerificationError: Names or shapes differ.
     """
-    _check_alike(outputs, reference)
-    parts = tuple(_difference(name, outputs[name], wanted, tolerance) for name, wanted in reference.items())
-    worst = max(parts, key=lambda part: (not part.ok, part.max_rel))
+    shapes = {name: tuple(value.shape) for name, value in outputs.items()}
+    expected = {name: tuple(value.shape) for name, value in reference.items()}
+    if shapes != expected:
+        raise VerificationError(
+            "the outputs do not have the model's signature", details=f"{shapes}\nexpected {expected}"
+        )
+    differences = tuple(_difference(name, outputs[name], value, tolerance) for name, value in reference.items())
+    worst = max(differences, key=lambda difference: (not difference.ok, difference.max_rel))
     return Difference(
-        max_abs=max(part.max_abs for part in parts),
+        max_abs=max(difference.max_abs for difference in differences),
         max_rel=worst.max_rel,
         tolerance=worst.limit.value,
-        ok=all(part.ok for part in parts),
-        outputs=parts,
+        ok=all(difference.ok for difference in differences),
+        outputs=differences,
     )
 
 
-def _check_alike(outputs: Tensors, reference: Tensors) -> None:
-    got = {name: tuple(value.shape) for name, value in outputs.items()}
-    wanted = {name: tuple(value.shape) for name, value in reference.items()}
-    if got != wanted:
-        raise VerificationError("the outputs do not have the model's signature", details=f"{got}\nexpected {wanted}")
-
-
-def _difference(name: str, got: NDArray[Any], wanted: NDArray[Any], tolerance: Tolerance | None) -> OutputDifference:
-    limit = limit_of(tolerance, name, str(wanted.dtype))
-    if wanted.size == 0:
+def _difference(
+    name: str, actual: NDArray[Any], expected: NDArray[Any], tolerance: Tolerance | None
+) -> OutputDifference:
+    limit = limit_of(tolerance, name, str(expected.dtype))
+    if expected.size == 0:
         return OutputDifference(name, 0.0, 0.0, limit, ok=True)
-    wide, wide_wanted = _widened(got), _widened(wanted)
-    finite = np.isfinite(wide_wanted)
-    alike = np.array_equal(wide[~finite], wide_wanted[~finite], equal_nan=True)  # a logarithm of 0, or a mask
-    if not alike or not np.isfinite(wanted).any() or not np.isfinite(wide[finite]).all():
+    wide_actual, wide_expected = _widen(actual), _widen(expected)
+    finite = np.isfinite(wide_expected)
+    same = np.array_equal(wide_actual[~finite], wide_expected[~finite], equal_nan=True)  # a logarithm of 0, or a mask
+    if not same or not np.isfinite(expected).any() or not np.isfinite(wide_actual[finite]).all():
         return OutputDifference(name, math.inf, math.inf, limit, ok=False)
     if not finite.any():
         return OutputDifference(name, 0.0, 0.0, limit, ok=True)
-    wide, wide_wanted = wide[finite], wide_wanted[finite]
-    distance = np.max(np.abs(wide - wide_wanted))
-    scale = np.max(np.abs(wide_wanted))
+    wide_actual, wide_expected = wide_actual[finite], wide_expected[finite]
+    distance = np.max(np.abs(wide_actual - wide_expected))
+    scale = np.max(np.abs(wide_expected))
     relative = float(distance / scale if scale > 0 else distance)
     return OutputDifference(name, float(distance), relative, limit, ok=relative <= limit.value)
 
 
-def _widened(array: NDArray[Any]) -> NDArray[np.longdouble]:
-    """Return numbers in a type that holds 64-bit integers too; the largest floats, which mask as well, as infinite.
-
-    A reference that writes the least number for minus infinity would otherwise be the scale of all differences.
-    """
+def _widen(array: NDArray[Any]) -> NDArray[np.longdouble]:
+    """Return numbers in a type that also holds 64-bit integers; the largest floats become infinite."""
+    # A mask that has the largest float for infinity would otherwise be the scale of all differences.
     wide = array.astype(np.longdouble)
     if array.dtype.kind != "f":
         return wide
@@ -292,7 +245,7 @@ def cut(outputs: Tensors, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]
     """Return outputs as the model defines them: those with a bound cut to their counts, and without the counts.
 
     Raises:
-        VerificationError: A count is no size that there can be.
+        VerificationError: A count is negative, or larger than the output.
     """
     bounds = {spec.name: spec.bound for spec in specs if spec.bound}
     counts = {bound.count for bound in bounds.values()}
@@ -304,44 +257,46 @@ def cut(outputs: Tensors, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]
 
 
 def cut_stacked(outputs: Tensors, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Return the outputs of many samples, those with a bound cut to the greatest count among them.
+    """Return the outputs of many samples, which have an axis of samples in front, cut to the largest count.
 
-    What lies behind a sample's own count is 0, and the counts stay among the outputs.
-
-    Args:
-        outputs: Outputs by name, each with an axis of samples in front.
-        specs: Specs of one sample's.
+    Elements behind a sample's own count are 0, and the counts stay among the outputs. `specs` are those of one sample.
 
     Raises:
-        VerificationError: A count is no size that there can be.
+        VerificationError: A count is negative, or larger than the output.
     """
-    found = dict(outputs)
+    result = dict(outputs)
     for spec in specs:
         if spec.bound:
             counts = outputs[spec.bound.count].reshape(-1)
-            parts = [
-                _cut(spec.name, one, spec.bound, count) for one, count in zip(outputs[spec.name], counts, strict=True)
+            samples = [
+                _cut(spec.name, value, spec.bound, count)
+                for value, count in zip(outputs[spec.name], counts, strict=True)
             ]
-            found[spec.name] = _padded(parts, spec.bound.axis)
-    return found
+            result[spec.name] = _stack_padded(samples, spec.bound.axis)
+    return result
 
 
-def _padded(parts: Sequence[NDArray[Any]], axis: int) -> NDArray[Any]:
-    """Stack arrays that differ along one axis alone, filled with 0 to the largest of them."""
-    most = max(part.shape[axis] for part in parts)
-    widths = [[(0, most - part.shape[axis] if at == axis else 0) for at in range(part.ndim)] for part in parts]
-    return np.stack([np.pad(part, width) for part, width in zip(parts, widths, strict=True)])
+def _stack_padded(samples: Sequence[NDArray[Any]], axis: int) -> NDArray[Any]:
+    """Stack arrays that differ along one axis only, filled with 0 to the largest of them."""
+    largest = max(sample.shape[axis] for sample in samples)
+    widths = [
+        [(0, largest - sample.shape[axis] if dimension == axis else 0) for dimension in range(sample.ndim)]
+        for sample in samples
+    ]
+    return np.stack([np.pad(sample, width) for sample, width in zip(samples, widths, strict=True)])
 
 
-def _cut(name: str, value: NDArray[Any], bound: Bound, counted: NDArray[Any]) -> NDArray[Any]:
-    count, most = int(counted.reshape(())), value.shape[bound.axis]
-    if not 0 <= count <= most:
-        raise VerificationError(f"output {name} claims {count} elements", details=f"it can have {most} of them at most")
+def _cut(name: str, value: NDArray[Any], bound: Bound, size: NDArray[Any]) -> NDArray[Any]:
+    count, limit = int(size.reshape(())), value.shape[bound.axis]
+    if not 0 <= count <= limit:
+        raise VerificationError(
+            f"output {name} claims {count} elements", details=f"it can have {limit} of them at most"
+        )
     return value.take(range(count), bound.axis)
 
 
 def check_signature(tensors: Tensors, specs: Sequence[TensorSpec]) -> list[str]:
-    """List what is wrong with tensors that should fit a signature; an empty list means that they fit."""
+    """Return the differences between tensors and a signature; empty if they fit."""
     faults = [f"{name}: the model has no such input" for name in tensors if name not in {s.name for s in specs}]
     for spec in specs:
         value = tensors.get(spec.name)

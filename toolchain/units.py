@@ -1,4 +1,4 @@
-"""How quantities are written for people."""
+"""Quantities as text."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ _LEAST_MS = 0.01
 
 
 def duration(milliseconds: float, *, signed: bool = False) -> str:
-    """Write a time with its unit: microseconds below 0.01 ms.
-
-    Args:
-        milliseconds: The time.
-        signed: Whether a difference of two times is written, with its sign.
-    """
+    """Write a time with its unit, microseconds below 0.01 ms; `signed` for a difference of two times."""
     is_short = 0 < abs(milliseconds) < _LEAST_MS
     return f"{digits(milliseconds * 1e3 if is_short else milliseconds, signed=signed)} {'µs' if is_short else 'ms'}"
 

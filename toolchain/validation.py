@@ -1,4 +1,4 @@
-"""Files that people write, checked strictly: each fault is told with its key and what to write instead."""
+"""Strict checks of files that people write: each fault is reported with its key and a suggestion."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from toolchain.errors import did_you_mean
 # Strict: a board file that says threads = "4" has a fault, and guessing hides it.
 CONFIG = ConfigDict(extra="forbid", strict=True)
 
+# A folder on a device. It is not quoted in shell commands, so that `~/` is expanded.
 DEVICE_FOLDER = r"^(~/|/)[^\s'\"\\$`]+$"
-"""A folder on a device: it stands in shell commands unquoted, so that `~/` means what it should."""
 
 DeviceFolder = Annotated[str, Field(pattern=DEVICE_FOLDER)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
@@ -31,8 +31,6 @@ _LARGEST = 4 << 20
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong with a file, and what to write instead."""
-
     key: str
     message: str
     suggestion: str
@@ -41,34 +39,28 @@ class Fault:
         return f"{self.key}: {self.message}" + (f" ({self.suggestion})" if self.suggestion else "")
 
 
-def parsed(path: Path) -> dict[str, Any]:
-    """Parse a TOML file; editors of Windows put a mark before its text.
+def parse_toml(path: Path) -> dict[str, Any]:
+    """Parse a TOML file, with or without the byte order mark of Windows editors.
 
     Raises:
         OSError: It cannot be read.
-        InputError: It is larger than any that a person writes.
-        UnicodeDecodeError: It is no text.
-        tomllib.TOMLDecodeError: It is not TOML, or nested deeper, or with longer numbers, than anybody writes.
+        InputError: It is too large.
+        UnicodeDecodeError: It is not text.
+        tomllib.TOMLDecodeError: It is not TOML, or is nested too deeply, or has too long numbers.
     """
     text = files.read_limited(path, _LARGEST).decode("utf-8-sig")
     try:
-        found = tomllib.loads(text)
-        json.dumps(found, default=str)
+        table = tomllib.loads(text)
+        json.dumps(table, default=str)
     except (RecursionError, ValueError) as fault:
         raise tomllib.TOMLDecodeError(str(fault)) from fault
-    return found
+    return table
 
 
-def validated(kind: Any, value: Any, what: str) -> tuple[Any, list[Fault]]:
-    """Hold plain values against a class.
+def validate(kind: Any, value: Any, what: str) -> tuple[Any, list[Fault]]:
+    """Convert plain values to a dataclass, or a mapping of dataclasses; return None with the faults if there are any.
 
-    Args:
-        kind: A dataclass, or a mapping to one.
-        value: What a file says.
-        what: Of which there are many and each sets what is missing here, such as `board file`.
-
-    Returns:
-        An object of the class, or None; and the faults.
+    `what` is the kind of thing that must have the missing keys, such as `board file`.
     """
     # Strict JSON mode takes tables for classes and arrays for tuples, but no text for a number.
     # TOML's dates and times, which JSON lacks, must not pass as text either.
@@ -79,11 +71,11 @@ def validated(kind: Any, value: Any, what: str) -> tuple[Any, list[Fault]]:
 
 
 def _fault(kind: Any, error: Any, what: str) -> Fault:
-    """Say in the terms of a TOML file what the validator found."""
-    key = ".".join(str(part) for part in error["loc"])
+    """Describe a validation error in terms of a TOML file."""
+    key = ".".join(str(item) for item in error["loc"])
     if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        known = _known_keys(kind, error["loc"][:-1])
-        suggestion = did_you_mean(str(error["loc"][-1]), known) or "known keys: " + ", ".join(known)
+        keys = _known_keys(kind, error["loc"][:-1])
+        suggestion = did_you_mean(str(error["loc"][-1]), keys) or "known keys: " + ", ".join(keys)
         return Fault(key, "unknown key", suggestion)
     if error["type"] in {"missing", "missing_argument"}:
         return Fault(key, "is missing", f"every {what} must set it")
@@ -97,8 +89,8 @@ def _fault(kind: Any, error: Any, what: str) -> Fault:
 
 
 def _known_keys(kind: Any, location: tuple[Any, ...]) -> list[str]:
-    """List the keys of a table, which stands at a location under what was validated."""
-    for part in location:
-        kind = get_type_hints(kind).get(part, kind) if dataclasses.is_dataclass(kind) else get_args(kind)[1]
+    """Return the keys of the table at a location within `kind`."""
+    for item in location:
+        kind = get_type_hints(kind).get(item, kind) if dataclasses.is_dataclass(kind) else get_args(kind)[1]
         kind = next(filter(dataclasses.is_dataclass, get_args(kind)), kind) if isinstance(kind, UnionType) else kind
     return [field.name for field in dataclasses.fields(kind) if field.name != "name"]

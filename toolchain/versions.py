@@ -1,4 +1,4 @@
-"""Versions of what is compiled against: libraries and programs work together only if these agree."""
+"""Versions of the libraries that are compiled against: libraries and programs work together only if these agree."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def tvm() -> dict[str, str]:
 
 
 def preparation() -> dict[str, str]:
-    """Return the versions of what prepares a model before TVM reads it."""
+    """Return the versions of the packages that prepare a model before TVM reads it."""
     return {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime")}
 
 
 def abi(version: str) -> str:
-    """Return the first three numbers of a version of tvm-ffi; what follows them leaves the ABI alone."""
+    """Return the first three numbers of a version of tvm-ffi, which its ABI depends on."""
     return ".".join(re.findall(r"\d+", version)[:_NUMBERS_OF_AN_ABI])

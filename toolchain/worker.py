@@ -1,4 +1,4 @@
-"""What a worker needs, a process of the toolchain's own that answers over its standard streams."""
+"""The protocol of worker processes of the toolchain, which answer over their standard streams."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LENGTH = struct.Struct(">Q")
 
 
 def send(stream: BinaryIO, message: Any) -> None:
-    """Write one message: a length and so many bytes of JSON."""
+    """Write one message: a length, and JSON of that many bytes."""
     data = json.dumps(message).encode()
     stream.write(_LENGTH.pack(len(data)) + data)
     stream.flush()
 
 
 def receive(stream: BinaryIO) -> Any:
-    """Read one message; None where the stream ends, be it in the middle of one."""
+    """Read one message; None at the end of the stream, even within a message."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
@@ -31,14 +31,14 @@ def receive(stream: BinaryIO) -> Any:
 
 
 def streams() -> tuple[BinaryIO, BinaryIO]:
-    """Take standard input and output for messages alone; what a library prints goes to standard error."""
+    """Reserve standard input and output for messages; what libraries print goes to standard error."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return os.fdopen(os.dup(0), "rb"), answers
 
 
 def end_with_input(stream: BinaryIO) -> None:
-    """End at once when the other end of the input is closed, also in the middle of a job that nobody waits for."""
+    """End this process at once when the other end of the input is closed, even within a job."""
     threading.Thread(target=_await_hang_up, args=(stream.fileno(),), daemon=True).start()
 
 
@@ -50,5 +50,5 @@ def _await_hang_up(descriptor: int) -> None:
 
 
 def leave_no_core() -> None:
-    """Write no core file, however it ends."""
+    """Write no core file, however this process ends."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

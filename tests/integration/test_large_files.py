@@ -18,7 +18,7 @@ LITTLE_KIB = 100 << 10
 
 READERS = {
     "JSON": files.read_json,
-    "TOML": validation.parsed,
+    "TOML": validation.parse_toml,
     "a board": board.check,
     "a bundle": lambda path: bundle.load(path.parent),
     "a folder for a bundle": lambda path: bundle.check_target(path.parent),

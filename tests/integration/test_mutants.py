@@ -18,7 +18,7 @@ import pytest
 from tests.support import bundles, mutants
 from tests.support.mutants import Original, Tally
 from toolchain import bundle, files
-from toolchain.bundle.drawn import Drawn, Sample
+from toolchain.bundle.random_samples import RandomSamples, Sample
 
 MUTANTS = int(os.environ.get("TOOLCHAIN_MUTANTS", "200"))
 SEED = int(os.environ.get("TOOLCHAIN_MUTANTS_SEED", "0"))
@@ -42,7 +42,7 @@ def originals(tiny, work):
     first = bundles.variant(tiny, work / "first", small, records=records)
     (first.folder / bundle.RECORDS).write_bytes(b"applied\n")
     known = bundle.Reference.read(first.reference)
-    drawn = Drawn(0, (Sample("a" * 64), Sample("b" * 64, 0.125)), (known.outputs, known.outputs))
+    drawn = RandomSamples(0, (Sample("a" * 64), Sample("b" * 64, 0.125)), (known.outputs, known.outputs))
     bundle.Reference("numpy", known.inputs, known.outputs, 0.05, drawn).save(first.folder)
     first = bundles.described(first, first.folder)
     second = bundles.variant(

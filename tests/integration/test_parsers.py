@@ -158,7 +158,7 @@ def test_oci_documents(tiny, data, kind):
     index = {"manifests": list(known.manifests)}
     image = json.loads(contents.data_of(known.blobs[known.manifests[1]["digest"].removeprefix("sha256:")]))
     content = data.draw(around(index) | around(image))
-    fed(content, Parser(lambda text: oci.parsed(kind, text, "here"), None, (VerificationError,)))
+    fed(content, Parser(lambda text: oci.parse(kind, text, "here"), None, (VerificationError,)))
 
 
 @QUICK
@@ -276,4 +276,4 @@ def test_errors_of_registries(content):
     from toolchain.registry import client  # slow to import
 
     response = SimpleNamespace(iter_content=lambda _size: iter([content]), url="https://here/v2/")
-    assert client._said(response).isprintable()
+    assert client._error_text(response).isprintable()

@@ -70,7 +70,7 @@ def build(
     given = {"x": np.random.default_rng(1).standard_normal((1, rows)).astype(np.float32)}
     expecting = Expecting(source, to_the_letter=False, float16=False)
     drawn = expecting.of_random(0, samples, lambda _line: None) if samples else None
-    both = bundles.Reference(reference.NAME, given, reference.run(source, given), drawn=drawn)
+    both = bundles.Reference(reference.NAME, given, reference.run(source, given), random=drawn)
     if most:
         onnx.save(dense(rows, columns, most=most), path)
         source = model.load(str(path))
@@ -106,7 +106,7 @@ def renamed(base: Bundle, name: str) -> Bundle:
 
 def described(base: Bundle, folder: Path, **changes: Any) -> Bundle:
     """Write the manifest of a bundle whose files were changed in its folder, and open it."""
-    measured = {"files": bundles.records(folder), "reference": bundles.recorded_reference(folder)}
+    measured = {"files": bundles.records(folder), "reference": bundles.reference_record(folder)}
     manifest = dataclasses.replace(base.manifest, **measured, **changes)
     (folder / bundles.MANIFEST).write_bytes(manifest.encoded())
     inventories.save(folder, manifest)

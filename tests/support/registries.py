@@ -314,4 +314,4 @@ class Shelf:
         headers = {"Content-Type": oci.INDEX_TYPE}
         if page + 1 < len(listed):
             headers["Link"] = f'<{path}?page={page + 1}>; rel="next"'
-        return Answer(200, oci.encoded_index(listed[page : page + 1]), headers)
+        return Answer(200, oci.encode_index(listed[page : page + 1]), headers)

@@ -13,7 +13,7 @@ from tests.support.parts import require
 from toolchain import board, export
 from toolchain.bundle import Bundle
 from toolchain.devices import Application
-from toolchain.export import Written
+from toolchain.export import WrittenUpdate
 from toolchain.native.programs import Program
 
 
@@ -26,9 +26,9 @@ def written(
     run: Application | None = None,
     unchecked: bool = False,
     **how: Any,
-) -> Written:
+) -> WrittenUpdate:
     """Export a bundle for this machine; `how` is what `export.write` takes beside."""
-    with export.prepared(made, board.load("local").resolved(), program, run, unchecked=unchecked) as update:
+    with export.prepare(made, board.load("local").resolved(), program, run, unchecked=unchecked) as update:
         return export.write(kind, update, target, **how)
 
 

@@ -142,9 +142,9 @@ def test_devices_of_the_project_and_of_the_user_are_known_from_any_folder(folder
     monkeypatch.chdir(folder / "deep" / "down")
     found = devices.load_devices()
     assert found == LAB | {"mine": Device("pi", "m")}, "and the project's own entry wins"
-    assert devices.whence(found["desk"]) == folder / "devices.toml"
-    assert devices.whence(found["mine"]) == own
-    assert devices.whence(Device("pi", "an address")) is None
+    assert devices.source_of(found["desk"]) == folder / "devices.toml"
+    assert devices.source_of(found["mine"]) == own
+    assert devices.source_of(Device("pi", "an address")) is None
 
 
 COMMANDS = {

@@ -35,20 +35,20 @@ def mode_of(path):
 
 
 def test_a_lock_is_private(path):
-    os.close(locks.opened(path))
+    os.close(locks.open_lock(path))
     assert mode_of(path) == 0o600
 
 
 def test_a_lock_that_others_could_read_becomes_private(path):
     path.touch()
     path.chmod(0o644)
-    os.close(locks.opened(path))
+    os.close(locks.open_lock(path))
     assert mode_of(path) == 0o600
 
 
 def test_who_may_write_the_records_by_now_may_lock_them(path):
-    os.close(locks.opened(path))
-    os.close(locks.opened(path, 0o660))
+    os.close(locks.open_lock(path))
+    os.close(locks.open_lock(path, 0o660))
     assert mode_of(path) == 0o660
 
 
@@ -61,7 +61,7 @@ def test_a_folder_becomes_private(tmp_path):
 def test_no_link_is_followed(path, tmp_path):
     path.symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match="symbolic links"):
-        locks.opened(path)
+        locks.open_lock(path)
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0o644, 0o600), (0o664, 0o660), (0o600, 0o600), (0o666, 0o666)])
@@ -77,7 +77,7 @@ def test_a_file_that_is_missing_has_a_private_lock(path):
 
 def test_a_wait_has_an_end_and_names_the_holder(path, stranger):
     told = []
-    with pytest.raises(BusyError) as caught, locks.held(path, "the store", 0.1, told.append):
+    with pytest.raises(BusyError) as caught, locks.hold(path, "the store", 0.1, told.append):
         pytest.fail("somebody has it")
     assert caught.value.message.startswith(f"the store is in use by process {stranger.pid} (python")
     assert caught.value.details == "this command waited 0 s for it"
@@ -88,7 +88,7 @@ def test_a_wait_ends_with_the_holder(path, stranger):
     def end(_line):
         stranger.kill()
 
-    with locks.held(path, "the store", 60, end):
+    with locks.hold(path, "the store", 60, end):
         pass
 
 
@@ -96,7 +96,7 @@ def test_a_holder_that_left_the_lock_to_a_child_is_named(path):
     path.touch()
     script = f"exec 9<{path}; flock 9; read line"
     with subprocess.Popen(["sh", "-c", f"{{ {script}; }} && :"], stdin=subprocess.PIPE) as process:
-        handle = locks.opened(path)
+        handle = locks.open_lock(path)
         while locks.attempt(handle):
             fcntl.flock(handle, fcntl.LOCK_UN)
         assert "process" in locks.holder(handle)
@@ -105,5 +105,5 @@ def test_a_holder_that_left_the_lock_to_a_child_is_named(path):
 
 
 def test_a_lock_that_nobody_has_is_taken_at_once(path):
-    with locks.held(path, "the store", 0):
+    with locks.hold(path, "the store", 0):
         pass

@@ -196,7 +196,7 @@ def test_what_a_device_says_steers_no_terminal():
     reporter = SimpleNamespace(ensure_newline=lambda: None, write_line=lines.append)
     capture = SimpleNamespace(global_and_fixture_disabled=contextlib.nullcontext)
     plugins = {"terminalreporter": reporter, "capturemanager": capture}
-    pytest_plugin._teller(SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=plugins.get)))("\x1b[2Jann")
+    pytest_plugin._progress_writer(SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=plugins.get)))("\x1b[2Jann")
     assert lines == ["\\x1b[2Jann"]
 
 

@@ -69,7 +69,7 @@ def test_a_working_folder_that_is_gone_is_no_project(folder, monkeypatch):
 def test_records_are_the_users_without_a_project(folder):
     own = folder.parent / "data" / "edge-toolchain" / "records" / "rpi4.jsonl"
     assert state.records_path("rpi4") == own
-    assert state.records_places("rpi4") == (own,)
+    assert state.records_paths("rpi4") == (own,)
 
 
 def test_records_that_there_are_go_before_a_nearer_place(folder):
@@ -85,7 +85,7 @@ def test_records_that_there_are_go_before_a_nearer_place(folder):
 def test_a_variable_goes_before_all_places(folder, monkeypatch):
     touch(folder / "records" / "rpi4.jsonl")
     monkeypatch.setenv("TOOLCHAIN_RECORDS", "elsewhere")
-    assert state.records_places("rpi4") == (Path("elsewhere/rpi4.jsonl"),)
+    assert state.records_paths("rpi4") == (Path("elsewhere/rpi4.jsonl"),)
 
 
 @pytest.mark.parametrize("value", ["", "relative/folder"])

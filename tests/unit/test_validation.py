@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from toolchain.validation import CONFIG, Fault, parsed, validated
+from toolchain.validation import CONFIG, Fault, parse_toml, validate
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,20 @@ def test_fault_without_a_suggestion():
     ],
 )
 def test_a_fault_names_its_key_and_what_to_write(value, told):
-    found, faults = validated(Outer, value, "shelf")
+    found, faults = validate(Outer, value, "shelf")
     assert found is None
     assert [str(fault) for fault in faults] == [told]
 
 
 def test_keys_are_suggested_from_the_table_that_has_the_fault():
-    _, faults = validated(dict[str, Outer], {"a": {"inner": {"size": 1}, "colour": 2}}, "shelf")
+    _, faults = validate(dict[str, Outer], {"a": {"inner": {"size": 1}, "colour": 2}}, "shelf")
     assert faults == [Fault("a.colour", "unknown key", "known keys: inner, title")]
 
 
 def test_what_is_right_becomes_an_object():
-    assert validated(Outer, {"inner": {"size": 1}}, "shelf") == (Outer(Inner(1)), [])
+    assert validate(Outer, {"inner": {"size": 1}}, "shelf") == (Outer(Inner(1)), [])
 
 
 def test_a_mark_before_the_text_is_no_fault(tmp_path):
     (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbfa = 1\n")
-    assert parsed(tmp_path / "a.toml") == {"a": 1}
+    assert parse_toml(tmp_path / "a.toml") == {"a": 1}

@@ -1,4 +1,4 @@
-"""The answer to the script, read: a device may say anything, so each value is checked and everything is bounded."""
+"""Parsing of the answer to the script."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from toolchain import process
 from toolchain.errors import DeviceError
 from toolchain.tables import printable
 
-MOST_SAID = 1 << 20
-"""Bytes of an answer."""
+MOST_SAID = 1 << 20  # bytes of an answer
 _LONGEST = 300  # characters of a value; of a list of flags there may be more
 _LONGEST_LIST = 8000
 _MOST_LINES = 40_000
@@ -24,81 +23,76 @@ _LISTS = {"Features", "flags"}
 
 
 class Answer:
-    """What a device said, by key.
+    """The answer of a device by key: a device may say anything, so each value is checked and everything is bounded.
 
     Args:
-        said: Its words.
-        token: The word that the answer begins and ends with.
+        output: What the device printed.
+        token: The line `begin=TOKEN` begins the answer and `end=TOKEN` ends it.
         name: The device's name.
 
     Raises:
         DeviceError: It begins with something else, or breaks off.
     """
 
-    def __init__(self, said: str, token: str, name: str) -> None:
+    def __init__(self, output: str, token: str, name: str) -> None:
         self._values: dict[str, list[str]] = {}
         self.cpus: list[dict[str, str]] = []
-        lines = said.split("\n")[:_MOST_LINES]
+        lines = output.split("\n")[:_MOST_LINES]
         begin, end = f"begin={token}", f"end={token}"
         if begin not in lines or end not in lines:
             raise DeviceError(
                 f"{name} ended the connection while it described itself",
-                details=printable(process.tail(said))[-_LONGEST:],
+                details=printable(process.tail(output))[-_LONGEST:],
                 hint="run the same command again; if it breaks off again, log in and look what ends a script there",
             )
         for line in lines[lines.index(begin) + 1 : lines.index(end)]:
             self._take(line)
 
     def _take(self, line: str) -> None:
-        if found := _CPU_LINE.fullmatch(line):
-            self._take_cpu(found[1], found[2])
-        elif found := _LINE.fullmatch(line):
-            values = self._values.setdefault(found[1] + (found[2] or ""), [])
+        if match := _CPU_LINE.fullmatch(line):
+            # A line of /proc/cpuinfo, which has a block for each CPU, and in old kernels one for all of them.
+            key, value = match.groups()
+            if key == "processor" and _NUMBER.fullmatch(value.strip()):
+                if len(self.cpus) < _MOST_CPUS:
+                    self.cpus.append({key: value.strip()})
+            elif self.cpus:
+                self.cpus[-1].setdefault(key, _clean(value, _LONGEST_LIST if key in _LISTS else _LONGEST))
+        elif match := _LINE.fullmatch(line):
+            values = self._values.setdefault(match[1] + (match[2] or ""), [])
             if len(values) < _MOST_VALUES and len(self._values) < _MOST_LINES:
-                values.append(_clean(found[3]))
-
-    def _take_cpu(self, key: str, value: str) -> None:
-        """Take a line of /proc/cpuinfo, which has a block for each CPU, and in old kernels one for all of them."""
-        if key == "processor" and _NUMBER.fullmatch(value.strip()):
-            if len(self.cpus) < _MOST_CPUS:
-                self.cpus.append({key: value.strip()})
-        elif self.cpus:
-            self.cpus[-1].setdefault(key, _clean(value, _LONGEST_LIST if key in _LISTS else _LONGEST))
+                values.append(_clean(match[3]))
 
     def text(self, key: str) -> str:
         """Return the first value of a key that is not empty, or an empty one."""
         return next((value for value in self._values.get(key, ()) if value), "")
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return all values of a key that are not empty."""
         return tuple(value for value in self._values.get(key, ()) if value)
 
-    def number(self, key: str, most: int = 10**15) -> int:
-        """Return a whole number, or 0 where the device told none that can be."""
-        return number(self.text(key), most)
+    def number(self, key: str, limit: int = 10**15) -> int:
+        """Return a whole number; 0 where there is none, or an impossible one."""
+        return number(self.text(key), limit)
 
     def has(self, key: str) -> bool:
-        """Whether the device said something of a key, be it nothing."""
+        """Whether the device answered a key at all, even with an empty value."""
         return key in self._values
 
     def by_cpu(self, key: str) -> Iterator[tuple[int, Sequence[str]]]:
-        """Yield the values of a key for each CPU."""
         for name, values in self._values.items():
-            start, _, place = name.partition(".")
-            if start == key and _NUMBER.fullmatch(place) and int(place) < _MOST_CPUS:
-                yield int(place), values
+            start, _, cpu = name.partition(".")
+            if start == key and _NUMBER.fullmatch(cpu) and int(cpu) < _MOST_CPUS:
+                yield int(cpu), values
 
 
-def _clean(value: str, most: int = _LONGEST) -> str:
-    return printable(value.strip()[:most]).strip()
+def _clean(value: str, limit: int = _LONGEST) -> str:
+    return printable(value.strip()[:limit]).strip()
 
 
-def number(text: str, most: int = 10**15) -> int:
-    """Read a whole number of a device's; 0 where it is none, or more than can be."""
-    found = int(text) if _NUMBER.fullmatch(text) else 0
-    return found if found <= most else 0
+def number(text: str, limit: int = 10**15) -> int:
+    """Parse a whole number; 0 if it is not one, or is greater than `limit`."""
+    value = int(text) if _NUMBER.fullmatch(text) else 0
+    return value if value <= limit else 0
 
 
 def word(text: str) -> str:
-    """Return a word of a device's; empty where it is none."""
     return text if _WORD.fullmatch(text) else ""

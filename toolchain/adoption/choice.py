@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,201 +28,181 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,62}")
 
 @dataclass(frozen=True)
 class Choice:
-    """The board type of a device.
-
-    Attributes:
-        board: The board type.
-        text: Its file, where it has none yet; else empty.
-        accelerated: Other board types that suit it, for what computes there beside the CPU.
-        notes: What a person should know of it.
-    """
-
     board: Board
-    text: str
-    accelerated: tuple[str, ...]
-    notes: tuple[str, ...]
+    text: str  # its file, where it has none yet; else empty
+    accelerated: tuple[str, ...]  # other board types that suit it, for what computes there beside the CPU
+    notes: tuple[str, ...]  # what a person should know of it
 
 
-def check_named(named: str) -> None:
-    """See that a board type that the user names is one, or may be the name of a new one; nothing is asked of a device.
+def check_named(name: str) -> None:
+    """Check the name that a user gives a board type, without contacting a device.
 
     Raises:
         InputError: Its file is missing or has faults, or a new one cannot have that name.
     """
-    if is_there(named):
-        boards.load(named)
-    elif named and not _NAME.fullmatch(named):
+    if is_there(name):
+        boards.load(name)
+    elif name and not _NAME.fullmatch(name):
         raise InputError(
-            f"{named!r} is not a valid name of a board type",
+            f"{name!r} is not a valid name of a board type",
             details="a new one is written to the folder of your board files, by its name",
             hint="write letters, digits, dots, hyphens and underscores; or a board file that there is, PATH.toml",
         )
 
 
-def is_there(named: str) -> bool:
-    """Whether a name is that of a board type that there is, or is a path to its file."""
-    return named.endswith(".toml") or named in boards.names()
+def is_there(name: str) -> bool:
+    """Whether a name is that of an existing board type, or is a path to its file."""
+    return name.endswith(".toml") or name in boards.names()
 
 
-def choose(found: Probed, named: str, fallback: str) -> Choice:
+def choose(probed: Probed, name: str, fallback: str) -> Choice:
     """Choose the board type of a device.
 
     Args:
-        found: What the device is.
-        named: The board type that the user wants, or the name of a new one; empty if they leave it to us.
-        fallback: What a new one is called if the user has named the device; empty if they have not.
+        probed: The device.
+        name: The board type that the user wants, or the name of a new one; empty if they leave it to us.
+        fallback: Name of a new one, made of the device's name; empty if the user has not named the device.
 
     Raises:
         InputError: A board file has faults, or a new one cannot have that name.
         VerificationError: The named board type is not that of this device.
     """
-    check_named(named)
-    known = _known()
-    chosen = cores.choose(found.clusters, found.machine)
-    accelerated = _accelerated(found, chosen, known)
-    if is_there(named):
-        board = boards.load(named)
-        _check_runs(board, found)
-        return Choice(board, "", accelerated, _notes(board, chosen, found))
-    fitting = [one for one in known if one.backend == _CPU and fits(one, chosen, found)]
-    if fitting and not named:
-        best = min(fitting, key=lambda board: _distance(board, chosen, found))
-        return Choice(best, "", accelerated, _notes(best, chosen, found))
-    name = named or _free(_plain(fallback) or chosen.board or _called(found, chosen), boards.names())
-    board, text = _new(name, chosen, found, known)
-    return Choice(board, text, accelerated, _notes(board, chosen, found))
-
-
-def _known() -> list[Board]:
-    """Return the board types of devices; one with faults is none of them."""
-    found = []
-    for name in boards.names():
-        try:
-            one = boards.load(name)
-        except ToolchainError:
-            continue  # `boards check` explains them
-        if one.connection == "ssh":
-            found.append(one)
-    return found
-
-
-def runs(board: Board, found: Probed) -> bool:
-    """Whether programs for a board type start on a device."""
-    if board.connection != "ssh" or board.machine != found.machine:
-        return False
-    android = _ANDROID.fullmatch(board.triple)
-    if found.libc == "bionic":
-        suits = bool(android and int(android[1]) <= int(found.libc_version))
-    else:
-        suits = board.triple == TRIPLES.get(found.machine)
-    return suits and set(board.cpu_features) <= found.flags
-
-
-def fits(board: Board, chosen: Chosen, found: Probed) -> bool:
-    """Whether a board type is that of a device: the same machine, triple, CPU and features."""
-    wanted, has = set(chosen.mattr), set(board.target.mattr)
-    return (
-        runs(board, found)
-        and board.target.mcpu == chosen.mcpu
-        and {one for one in wanted if one.startswith("-")} <= has
-        and (chosen.known or wanted == has)
-        and all(cores.has(one[1:], found.flags) for one in has if one.startswith("+"))
+    check_named(name)
+    candidates = _ssh_boards()
+    chosen = cores.choose(probed.clusters, probed.machine)
+    backends = {accelerator.backend for accelerator in probed.accelerators if accelerator.suits}
+    accelerated = tuple(
+        board.name
+        for board in candidates
+        if board.backend in backends and not board.emulated and runs(board, probed)
+        if board.target.mcpu in {chosen.mcpu, cores.ANY_CPU}
     )
+    if is_there(name):
+        board = boards.load(name)
+        _check_runs(board, probed)
+        return Choice(board, "", accelerated, _notes(board, chosen, probed))
+    fitting = [board for board in candidates if board.backend == _CPU and fits(board, chosen, probed)]
+    if fitting and not name:
+        # The best one leaves the fewest features unused, and is for about as many CPUs.
+        best = min(
+            fitting,
+            key=lambda board: (
+                len({*chosen.mattr} - {*board.target.mattr}),
+                abs(board.cores - probed.usable_cpus),
+                board.name,
+            ),
+        )
+        return Choice(best, "", accelerated, _notes(best, chosen, probed))
+    if not name:
+        # A board type's name that ended in `.toml` would be a path.
+        plain = re.sub(r"[^A-Za-z0-9_-]+", "-", fallback).strip("-") or chosen.board or _model_name(probed, chosen)
+        numbered = (plain, *(f"{plain}-{count}" for count in range(2, 1000)))
+        existing = boards.names()
+        name = next(candidate for candidate in numbered if candidate not in existing)
+    board, text = _new_board(name, chosen, probed, candidates)
+    return Choice(board, text, accelerated, _notes(board, chosen, probed))
 
 
-def _distance(board: Board, chosen: Chosen, found: Probed) -> tuple[int, int, str]:
-    """Return how far a board type that fits is from a device: by features that it leaves unused, then by CPUs."""
-    unused = {*chosen.mattr} - {*board.target.mattr}
-    return len(unused), abs(board.cores - found.usable_cpus), board.name
-
-
-def _check_runs(board: Board, found: Probed) -> None:
-    if not runs(board, found):
-        lacking = sorted(set(board.cpu_features) - found.flags)
-        details = f"the device is {found.machine} with {found.libc} {found.libc_version}".rstrip()
+def _check_runs(board: Board, probed: Probed) -> None:
+    if not runs(board, probed):
+        lacking = sorted(set(board.cpu_features) - probed.flags)
+        details = f"the device is {probed.machine} with {probed.libc} {probed.libc_version}".rstrip()
         details += f"; its CPU has no {', '.join(lacking)}" if lacking else ""
         raise VerificationError(
-            f"{found.name} is no {board.name}, which is {board.machine} ({board.triple})",
+            f"{probed.name} is no {board.name}, which is {board.machine} ({board.triple})",
             details=details,
             hint="leave --board out: the board type that fits is found",
         )
 
 
-def _accelerated(found: Probed, chosen: Chosen, known: Sequence[Board]) -> tuple[str, ...]:
-    """Name the board types with the same CPU, or for any, that compute with what there is beside it."""
-    backends = {one.backend for one in found.accelerators if one.suits}
-    mine = [one for one in known if one.backend in backends and not one.emulated and runs(one, found)]
-    return tuple(one.name for one in mine if one.target.mcpu in {chosen.mcpu, cores.ANY_CPU})
+def _ssh_boards() -> list[Board]:
+    candidates = []
+    for name in boards.names():
+        try:
+            board = boards.load(name)
+        except ToolchainError:
+            continue  # `boards check` explains them
+        if board.connection == "ssh":
+            candidates.append(board)
+    return candidates
 
 
-def _notes(board: Board, chosen: Chosen, found: Probed) -> tuple[str, ...]:
+def runs(board: Board, probed: Probed) -> bool:
+    """Whether programs for a board type start on a device."""
+    if board.connection != "ssh" or board.machine != probed.machine:
+        return False
+    android = _ANDROID.fullmatch(board.triple)
+    if probed.libc == "bionic":
+        suits = bool(android and int(android[1]) <= int(probed.libc_version))
+    else:
+        suits = board.triple == TRIPLES.get(probed.machine)
+    return suits and set(board.cpu_features) <= probed.flags
+
+
+def fits(board: Board, chosen: Chosen, probed: Probed) -> bool:
+    """Whether a board type is that of a device: the same machine, triple, CPU and features."""
+    wishes, has = set(chosen.mattr), set(board.target.mattr)
+    return (
+        runs(board, probed)
+        and board.target.mcpu == chosen.mcpu
+        and {feature for feature in wishes if feature.startswith("-")} <= has
+        # Of a CPU without a name, code must use exactly the features that were seen.
+        and (chosen.known or wishes == has)
+        and all(cores.has(feature[1:], probed.flags) for feature in has if feature.startswith("+"))
+    )
+
+
+def _notes(board: Board, chosen: Chosen, probed: Probed) -> tuple[str, ...]:
     notes = []
     if not chosen.known:
-        shown = ", ".join(filter(None, found.clusters[0].part)) if found.clusters else ""
-        notes.append(f"its CPU is not known ({shown or 'it names none'}): {chosen.mcpu} and its features are used")
+        part = ", ".join(filter(None, probed.clusters[0].part)) if probed.clusters else ""
+        notes.append(f"its CPU is not known ({part or 'it names none'}): {chosen.mcpu} and its features are used")
     if board.target.mcpu != chosen.mcpu:
         notes.append(f"board {board.name} compiles for {board.target.mcpu}, and the device is a {chosen.mcpu}")
-    if board.cores and board.cores != found.usable_cpus:
+    if board.cores and board.cores != probed.usable_cpus:
         notes.append(
-            f"kernels are scheduled for {board.cores} CPUs, as its board file says; it has {found.usable_cpus}"
+            f"kernels are scheduled for {board.cores} CPUs, as its board file says; it has {probed.usable_cpus}"
         )
-    if len(found.clusters) > 1:
-        big = found.clusters[0]
+    if len(probed.clusters) > 1:
+        big = probed.clusters[0]
         notes.append(f"--threads {big.count} keeps a model to its {big.count} {big.name}, or `threads` in a board file")
     return tuple(notes)
 
 
-def _called(found: Probed, chosen: Chosen) -> str:
-    """Make a name for a board type of the device's model, or of its CPU."""
-    bits = "-armv7" if found.machine != found.kernel_machine else ""
-    model = re.sub(r"(?i)\brev(ision)? .*$|[,(].*$", "", found.model)
-    for text in (model, f"{found.machine}-{chosen.mcpu}"):
+def _model_name(probed: Probed, chosen: Chosen) -> str:
+    """Make a name for a board type from the device's model, or from its CPU."""
+    bits = "-armv7" if probed.machine != probed.kernel_machine else ""
+    model = re.sub(r"(?i)\brev(ision)? .*$|[,(].*$", "", probed.model)
+    for text in (model, f"{probed.machine}-{chosen.mcpu}"):
         name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:_LONGEST_NAME].strip("-")
         if name and text:
             return name + bits
-    return found.machine
+    return probed.machine
 
 
-def _plain(name: str) -> str:
-    """Make a board type's name of a device's: one that ends in `.toml` would be a path."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")
-
-
-def _free(name: str, taken: Collection[str]) -> str:
-    return next(one for one in (name, *(f"{name}-{count}" for count in range(2, 1000))) if one not in taken)
-
-
-def _new(name: str, chosen: Chosen, found: Probed, known: Sequence[Board]) -> tuple[Board, str]:
+def _new_board(name: str, chosen: Chosen, probed: Probed, candidates: Sequence[Board]) -> tuple[Board, str]:
     """Return a new board type, and its file."""
-    triple = _NEW_ANDROID if found.libc == "bionic" else TRIPLES[found.machine]
-    like = next((one for one in known if one.triple == triple and one.backend == _CPU), None)
+    triple = _NEW_ANDROID if probed.libc == "bionic" else TRIPLES[probed.machine]
+    like = next((board for board in candidates if board.triple == triple and board.backend == _CPU), None)
+    cpus = " and ".join(f"{cluster.count} {cluster.name}" for cluster in probed.clusters[:4])
+    bits = ", 32-bit programs" if probed.machine != probed.kernel_machine else ""
     values: dict[str, Any] = {
-        "description": _description(found),
+        "description": f"{probed.model or probed.machine}: {cpus or probed.machine}{bits}"[:120],
         "connection": "ssh",
-        "machine": found.machine,
+        "machine": probed.machine,
         "triple": triple,
         **({"toolchain": like.toolchain, "image": like.image} if like else {}),
-        **({"root": like.root} if like and found.libc == "bionic" else {}),
-        "cores": found.usable_cpus,
+        **({"root": like.root} if like and probed.libc == "bionic" else {}),
+        "cores": probed.usable_cpus,
         **({"cpu_features": list(chosen.cpu_features)} if chosen.cpu_features else {}),
         "target": {"kind": "llvm", "mcpu": chosen.mcpu, **({"mattr": list(chosen.mattr)} if chosen.mattr else {})},
     }
     text = f"# Written by `toolchain board add`, from what a device said of itself.\n{tomlkit.dumps(values)}"
-    return _checked(name, text), text
+    return _check_board(name, text), text
 
 
-def _description(found: Probed) -> str:
-    cpus = " and ".join(f"{one.count} {one.name}" for one in found.clusters[:4])
-    bits = ", 32-bit programs" if found.machine != found.kernel_machine else ""
-    return f"{found.model or found.machine}: {cpus or found.machine}{bits}"[:120]
-
-
-def _checked(name: str, text: str) -> Board:
-    """Check a new board file as `boards check` does.
-
-    Raises:
-        InputError: It has faults.
-    """
+def _check_board(name: str, text: str) -> Board:
+    """Check a new board file as `boards check` does."""
     from toolchain import backends  # noqa: PLC0415 - TVM takes two seconds, which most devices need not
 
     with temporary.folder() as folder:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from toolchain.adoption import known
-from toolchain.adoption.known import Accelerator
-from toolchain.adoption.probe import Probed, Seen
+from toolchain.adoption import hardware_tables
+from toolchain.adoption.hardware_tables import Accelerator
+from toolchain.adoption.probe import AcceleratorProbe, Probed
 from toolchain.board import Board
 from toolchain.errors import DeviceError
 
@@ -16,138 +16,127 @@ _LIBRARY = "library of"
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that a device is to have.
-
-    Attributes:
-        what: What it is.
-        found: What is there; empty if it is missing, or not for this login.
-        remedy: What brings it.
-    """
+    """One thing that a device must have for a board type."""
 
     what: str
-    found: str
-    remedy: str
+    found: str  # the file; empty if it is missing, or not accessible to this login
+    remedy: str  # what brings it
 
 
-def of(board: Board, found: Probed) -> tuple[Need, ...]:
-    """Hold what a device says of itself against what its board type computes with; nothing for a CPU.
-
-    Args:
-        board: The board type.
-        found: What the device says.
-    """
-    emulated = board.emulated or (bool(found.emulation) and not found.unsure)
-    return tuple(need for one in _computing(board) for need in _of(one, found, emulated=emulated))
+def of(board: Board, probed: Probed) -> tuple[Need, ...]:
+    """Compare what a device has with what its board type computes with; nothing for a CPU."""
+    emulated = board.emulated or (bool(probed.emulation) and not probed.unsure)
+    return tuple(
+        need for accelerator in _accelerators(board) for need in _needs_of(accelerator, probed, emulated=emulated)
+    )
 
 
 def any_of(board: Board) -> bool:
-    """Tell whether a board type computes with anything beside the CPU."""
-    return bool(_computing(board))
+    """Whether a board type computes with anything beside the CPU."""
+    return bool(_accelerators(board))
 
 
-def check_library(board: Board, found: Probed | None) -> None:
-    """Refuse a device without the library of what its board type computes with, or without a driver for it.
+def check_library(board: Board, probed: Probed | None) -> None:
+    """Refuse a device without the library or driver that its board type needs.
 
     Args:
         board: The board type.
-        found: What the device says; None if it was not asked.
+        probed: The device; None if it was not probed.
 
     Raises:
-        DeviceError: One is missing; of several the first.
+        DeviceError: The first that is missing.
     """
-    if found is None:
+    if probed is None:
         return
-    emulated = board.emulated or (bool(found.emulation) and not found.unsure)
-    for need in of(board, found):
-        # A device file may be one that is not known here; without a library nothing runs.
+    emulated = board.emulated or (bool(probed.emulation) and not probed.unsure)
+    for need in of(board, probed):
+        # A missing device file may have another name on this device; without the library nothing runs.
         if not need.found and (emulated or need.what.startswith(_LIBRARY)):
             raise DeviceError(
-                f"{found.name} lacks the {need.what}, which kernels of board {board.name} need",
+                f"{probed.name} lacks the {need.what}, which kernels of board {board.name} need",
                 hint=need.remedy or "use --board with another type: `toolchain boards` lists them",
             )
 
 
-def _computing(board: Board) -> list[Accelerator]:
-    """Return what a board's kernels run on; one that runs on a simulator of ours wants nothing."""
-    known_of = [one for one in known.accelerators() if one.backend == board.backend]
-    return [one for one in known_of if not board.emulated or _EMULATED in one.remedies]
+def _accelerators(board: Board) -> list[Accelerator]:
+    """Return what a board's kernels run on; nothing for our own simulator."""
+    return [
+        accelerator
+        for accelerator in hardware_tables.accelerators()
+        if accelerator.backend == board.backend and (not board.emulated or _EMULATED in accelerator.remedies)
+    ]
 
 
-def _of(one: Accelerator, found: Probed, *, emulated: bool) -> list[Need]:
-    none = Seen(one.name, one.title, one.backend, libraries=(), devices=(), suits=False)
-    there = next((each for each in found.accelerators if each.name == one.name), none)
-    by_hand = _EMULATED if emulated and _EMULATED in one.remedies else ""
-    brings = {kind: _remedy(one, by_hand or kind, android=found.libc == "bionic") for kind in ("library", "device")}
-    needs = [Need(f"{_LIBRARY} {one.title}", *_library(one, there, brings["library"]))] if one.libraries else []
-    # Where it is emulated there is no file of a device: the library computes, or a driver that it loads.
-    device = (
-        (_driver(there), _for_driver(one, there, brings["device"])) if by_hand else _device(there, brings["device"])
-    )
-    choice = (
-        f", of which {one.choice} takes only those with {there.choice!r} in their names (see `toolchain hardware`)"
-        if there.choice
-        else ""
-    )
-    return [*needs, Need(f"device of {one.title}", device[0] and device[0] + choice, device[1])]
+def _needs_of(accelerator: Accelerator, probed: Probed, *, emulated: bool) -> list[Need]:
+    name, title = accelerator.name, accelerator.title
+    none = AcceleratorProbe(name, title, accelerator.backend, libraries=(), devices=(), suits=False)
+    probe = next((candidate for candidate in probed.accelerators if candidate.name == name), none)
+    by_hand = _EMULATED if emulated and _EMULATED in accelerator.remedies else ""
+
+    def remedy(kind: str) -> str:
+        android = accelerator.remedies.get(f"android_{kind}", "") if probed.libc == "bionic" else ""
+        return android or accelerator.remedies.get(kind, "")
+
+    library, device = remedy(by_hand or "library"), remedy(by_hand or "device")
+    needs = [Need(f"{_LIBRARY} {title}", *_library(accelerator, probe, library))] if accelerator.libraries else []
+    # An emulated accelerator has no device file: the library computes, or a driver that it loads.
+    if by_hand:
+        file, device = _driver(probe), _driver_remedy(accelerator, probe, device)
+    else:
+        file, device = _device(probe, device)
+    if file and probe.choice:
+        file += f", of which {accelerator.choice} takes only those with {probe.choice!r} in their names"
+        file += " (see `toolchain hardware`)"
+    return [*needs, Need(f"device of {title}", file, device)]
 
 
-def _remedy(one: Accelerator, kind: str, *, android: bool) -> str:
-    return one.remedies.get(f"android_{kind}" if android else kind) or one.remedies.get(kind, "")
+def _driver(probe: AcceleratorProbe) -> str:
+    """Return what computes: the library itself, or the first driver of a library that only loads drivers."""
+    libraries = [library for library in probe.libraries[:1] if library not in probe.loaders]
+    return next(iter((*libraries, *probe.drivers[:1])), "") if probe.libraries else ""
 
 
-def _driver(there: Seen) -> str:
-    """Return what a library computes with: a driver, or itself."""
-    whole = [library for library in there.libraries[:1] if library not in there.loaders]
-    return next(iter((*whole, *there.drivers[:1])), "") if there.libraries else ""
-
-
-def _for_driver(one: Accelerator, there: Seen, remedy: str) -> str:
-    """Return what brings a driver, where no variable is in its way."""
-    if there.named and not there.libraries:
-        return _no_library(one, there)
-    if there.drivers_named:
-        return (
-            f"on the device: {one.drivers_variable} is {there.drivers_named}, where no driver is: unset or correct it"
-        )
+def _driver_remedy(accelerator: Accelerator, probe: AcceleratorProbe, remedy: str) -> str:
+    """Return what brings a driver, or what to do with a variable that hides it."""
+    if probe.named and not probe.libraries:
+        return _no_library(accelerator, probe)
+    if probe.drivers_named:
+        variable = f"{accelerator.drivers_variable} is {probe.drivers_named}"
+        return f"on the device: {variable}, where no driver is: unset or correct it"
     return remedy
 
 
-def _no_library(one: Accelerator, there: Seen) -> str:
-    return f"on the device: {one.variable} is {there.named}, which is not a library of {one.title}: unset or correct it"
+def _no_library(accelerator: Accelerator, probe: AcceleratorProbe) -> str:
+    variable = f"{accelerator.variable} is {probe.named}"
+    return f"on the device: {variable}, which is not a library of {accelerator.title}: unset or correct it"
 
 
-def _library(one: Accelerator, there: Seen, remedy: str) -> tuple[str, str]:
-    """Return the library that is used, and what to do where there is none: one that only loads drivers needs one."""
-    if there.named and not there.libraries:
-        return "", _no_library(one, there)
-    if not there.libraries or _driver(there) or remedy == one.remedies.get(_EMULATED):  # then the device is missing
-        return ", ".join(there.libraries[:1]), remedy
-    others = [library for library in there.libraries if library not in there.loaders]
-    loader = f"{there.libraries[0]} only loads drivers, and finds none"
+def _library(accelerator: Accelerator, probe: AcceleratorProbe, remedy: str) -> tuple[str, str]:
+    """Return the library that is used, and the remedy where there is none."""
+    if probe.named and not probe.libraries:
+        return "", _no_library(accelerator, probe)
+    # If the library is there but does not emulate, the device is missing.
+    if not probe.libraries or _driver(probe) or remedy == accelerator.remedies.get(_EMULATED):
+        return ", ".join(probe.libraries[:1]), remedy
+    others = [library for library in probe.libraries if library not in probe.loaders]
+    loader = f"{probe.libraries[0]} only loads drivers, and finds none"
     if others:
-        return "", f"on the device: {loader}: {one.variable}={others[0]}"
+        return "", f"on the device: {loader}: {accelerator.variable}={others[0]}"
     return "", f"{loader}: {remedy}"
 
 
-def _device(there: Seen, remedy: str) -> tuple[str, str]:
-    """Return the device file that is used, and what brings or opens it to this login.
-
-    Its own file counts where it has one; any other accelerator may have one of the rest.
-    """
-    own = [each for each in there.devices if each[0] in there.own]
-    fitting = own or (there.devices if there.own else ())
+def _device(probe: AcceleratorProbe, remedy: str) -> tuple[str, str]:
+    """Return the device file that is used, and what brings or opens it to this login."""
+    # Only a file that identifies the accelerator counts, if there is one: the others may belong to another accelerator.
+    matching = [file for file in probe.devices if file[0] in probe.own]
+    fitting = matching or (probe.devices if probe.own else ())
     usable = [path for path, rights, _group in fitting if "w" in rights]
     if usable or not fitting:
         return ", ".join(usable[:1]), remedy
-    return "", _opened(replace(there, devices=tuple(fitting)), remedy)
-
-
-def _opened(there: Seen, remedy: str) -> str:
-    """Say how a device file is opened to this login."""
     if remedy.startswith("Android"):
-        return remedy
-    if there.missing_groups:
-        return f"on the device: sudo usermod -aG {','.join(there.missing_groups)} LOGIN, then log in again"
-    path = there.devices[0][0]
+        return "", remedy
+    if groups := replace(probe, devices=tuple(fitting)).missing_groups:
+        return "", f"on the device: sudo usermod -aG {','.join(groups)} LOGIN, then log in again"
+    path = fitting[0][0]
     rule = f'KERNEL=="{path.rpartition("/")[2]}", GROUP="video", MODE="0660"'
-    return f"on the device, as root: chmod a+rw {path}; for good, a rule of udev: {rule}"
+    return "", f"on the device, as root: chmod a+rw {path}; for good, a rule of udev: {rule}"

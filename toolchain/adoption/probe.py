@@ -1,7 +1,8 @@
-"""What a device is, as it said in one answer."""
+"""The properties of a device, from one answer."""
 
 from __future__ import annotations
 
+import collections
 import math
 import re
 import secrets
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from toolchain.adoption import cores, known, script
+from toolchain.adoption import cores, hardware_tables, script
 from toolchain.adoption.answer import MOST_SAID, Answer, number
 from toolchain.adoption.cores import Cluster
 from toolchain.device.store import user_machine
@@ -34,177 +35,111 @@ Libc = Literal["glibc", "musl", "bionic", ""]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What there is of an accelerator.
+class AcceleratorProbe:
+    """What a device has of one accelerator."""
 
-    Attributes:
-        name: Its word in the backends' list.
-        title: What it is called.
-        backend: What compiles for it.
-        libraries: Files of its library.
-        devices: Its device files, each with what the login may do with it (`rw`, `r`, `w` or nothing) and its group.
-        suits: Whether all that the backend's board types need is there: its library, its device, and one of their kind.
-        drivers: Files by which its library, if that is only a loader, finds drivers.
-        loaders: Those of the libraries that are only loaders of drivers.
-        own: What shows that it is of the kind that the backend's board types have; device files may be among that.
-        named: The only library that is used, as a variable there says; empty if none is named.
-        drivers_named: Where alone drivers are looked for, as a variable there says.
-        choice: Which of its devices are used, as a variable there says; empty for any.
-    """
-
-    name: str
+    name: str  # its word in the backends' list
     title: str
-    backend: str
+    backend: str  # what compiles for it
     libraries: tuple[str, ...]
+    # its device files, each with what the login may do with it (`rw`, `r`, `w` or nothing) and its group
     devices: tuple[tuple[str, str, str], ...]
+    # whether all that the backend's board types need is there: its library, its device, and one of their kind
     suits: bool
-    drivers: tuple[str, ...] = ()
-    loaders: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()  # files by which its library, if that is only a loader, finds drivers
+    loaders: tuple[str, ...] = ()  # those of the libraries that are only loaders of drivers
+    # what shows that it is of the kind that the backend's board types have; device files may be among that
     own: tuple[str, ...] = ()
-    named: str = ""
-    drivers_named: str = ""
-    choice: str = ""
+    named: str = ""  # the only library that is used, if a variable there names one
+    drivers_named: str = ""  # the only folder of drivers, if a variable there names one
+    choice: str = ""  # a filter of its devices, if a variable there sets one
 
     @property
     def missing_groups(self) -> tuple[str, ...]:
-        """The groups that the login would have to be in to use its devices; nobody is put into root's."""
+        """The groups that the login would have to join to use its devices; never root's."""
         shut = [group for _path, rights, group in self.devices if "w" not in rights]
         return tuple(dict.fromkeys(group for group in shut if group not in {"", "root"}))
 
 
 @dataclass(frozen=True)
-class Place:
-    """The folder of the store to be, and what was tried there.
+class StoreFolder:
+    """The future folder of the store, and what was tried there."""
 
-    Attributes:
-        root: The folder; it need not be there yet.
-        at: The nearest folder that there is.
-        mount: File system type and mount options.
-        free_kib: Free KiB.
-        faults: What does not work, by what it is needed for: `writes`, `fills`, `executes`, `locks`, `switches`; each
-            with the device's words.
-        links: Whether it has hard links.
-    """
-
-    root: str
-    at: str
-    mount: str
+    root: str  # the folder; it need not be there yet
+    at: str  # the nearest folder that there is
+    mount: str  # file system type and mount options
     free_kib: int
+    # what does not work, by what it is needed for: `writes`, `fills`, `executes`, `locks`, `switches`; each with the
+    # device's words
     faults: Mapping[str, str]
-    links: bool
+    links: bool  # whether it has hard links
 
     @property
     def options(self) -> frozenset[str]:
-        """The mount options, such as `ro` and `noexec`."""
         return frozenset(self.mount.partition(" ")[2].split(","))
 
 
 @dataclass(frozen=True)
 class Sensors:
-    """What a device can be watched by.
-
-    Attributes:
-        thermal: Thermal zones, each with its temperature in degrees Celsius, or None.
-        cooling: Kinds of cooling devices.
-        power: Channels of power, current and voltage that the login may read.
-        unreadable: Those that it may not.
-        throttled: What the firmware says of throttling; empty where nobody can be asked.
-    """
-
+    # thermal zones, each with its temperature in degrees Celsius, or None
     thermal: tuple[tuple[str, float | None], ...] = ()
     cooling: tuple[str, ...] = ()
-    power: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
-    throttled: str = ""
+    power: tuple[str, ...] = ()  # channels of power, current and voltage that the login may read
+    unreadable: tuple[str, ...] = ()  # those that it may not
+    throttled: str = ""  # the firmware's report about throttling; empty if unknown
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What a device is.
+    """What a device is."""
 
-    Attributes:
-        name: Its name, as its shell has it.
-        machine: What its programs are made for, as `uname -m` would say; see `user_machine`.
-        kernel_machine: What `uname -m` says.
-        kernel: Release of its kernel.
-        system: `uname -s`.
-        model: What it is called; empty where it does not say.
-        libc: Its C library.
-        libc_version: Version of it; of bionic, Android's API level.
-        loaders: Its dynamic loaders.
-        clusters: Its CPUs, the biggest first.
-        cpus: CPUs that a program may use.
-        allowed: Which ones, such as `0-3`.
-        cpu_limit: CPUs that its control group gives time of; None without a limit.
-        memory_kib: Main memory.
-        swap_kib: Swap.
-        memory_limit_kib: What its control group gives of it; None without a limit.
-        place: The folder of the store.
-        lacks: Programs that the store needs and the device does not have.
-        login: Who logged in.
-        groups: The login's groups.
-        accelerators: What computes beside the CPUs.
-        governors: Of how many CPUs each governor rules the clock.
-        governor_writable: Whether the login may change them.
-        sensors: What it can be watched by.
-        emulation: Signs that its times mean nothing.
-        unsure: Whether a virtual machine whose times are real ones would show these signs, too.
-        virtual: Whether it is a virtual machine that runs on such a CPU.
-        shell: What runs scripts there.
-        sftp: Whether it has an SFTP server that is a program of its own.
-        server: The banner of its SSH server.
-        seconds: How long the answer took.
-        round_trip_ms: Time of a command that does nothing.
-        upload_mib_s: How fast it takes data.
-    """
-
-    name: str
-    machine: str
-    kernel_machine: str
-    kernel: str
-    system: str
-    model: str
+    name: str  # its name, as its shell has it
+    machine: str  # of its programs, in the form of `uname -m`; see `user_machine`
+    kernel_machine: str  # `uname -m`
+    kernel: str  # its release
+    system: str  # `uname -s`
+    model: str  # empty if unknown
     libc: Libc
-    libc_version: str
+    libc_version: str  # version of it; of bionic, Android's API level
     loaders: tuple[str, ...]
-    clusters: tuple[Cluster, ...]
-    cpus: int
-    allowed: str
-    cpu_limit: float | None
+    clusters: tuple[Cluster, ...]  # its CPUs, the biggest first
+    cpus: int  # CPUs that a program may use
+    allowed: str  # which ones, such as `0-3`
+    cpu_limit: float | None  # CPUs that its control group gives time of; None without a limit
     memory_kib: int
     swap_kib: int
-    memory_limit_kib: int | None
-    place: Place
-    lacks: tuple[str, ...]
+    memory_limit_kib: int | None  # the limit of its control group
+    place: StoreFolder  # the folder of the store
+    lacks: tuple[str, ...]  # programs that the store needs and the device does not have
     login: str
     groups: tuple[str, ...]
-    accelerators: tuple[Seen, ...]
-    governors: Mapping[str, int]
-    governor_writable: bool
+    accelerators: tuple[AcceleratorProbe, ...]  # what computes beside the CPUs
+    governors: Mapping[str, int]  # of how many CPUs each governor rules the clock
+    governor_writable: bool  # whether the login may change them
     sensors: Sensors
-    emulation: tuple[str, ...]
-    unsure: bool
-    virtual: bool
-    shell: str
-    sftp: bool
-    server: str = ""
-    seconds: float = 0.0
-    round_trip_ms: float | None = None
-    upload_mib_s: float | None = None
+    emulation: tuple[str, ...]  # signs that its times mean nothing
+    unsure: bool  # whether a virtual machine whose times are real ones would show these signs, too
+    virtual: bool  # whether it is a virtual machine that runs on such a CPU
+    shell: str  # what runs scripts there
+    sftp: bool  # whether it has an SFTP server that is a program of its own
+    server: str = ""  # the banner of its SSH server
+    seconds: float = 0.0  # how long the answer took
+    round_trip_ms: float | None = None  # time of a command that does nothing
+    upload_mib_s: float | None = None  # how fast it takes data
     flags: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def usable_cpus(self) -> int:
-        """CPUs that a model has, the limit of the control group among them."""
+        """CPUs that a model can use, within the limit of the control group."""
         return max(1, min(self.cpus, math.ceil(self.cpu_limit) if self.cpu_limit else self.cpus))
 
 
 def ask(shell: Shell, root: str, another: str = "") -> Probed:
-    """Ask a device what it is, in one round trip; nothing stays changed there.
+    """Probe a device, in one round trip that changes nothing there.
 
     Args:
         shell: The device.
-        root: The folder of the store to be.
+        root: The future folder of the store.
         another: The command that adds the device with another login; by default the plainest.
 
     Raises:
@@ -212,17 +147,19 @@ def ask(shell: Shell, root: str, another: str = "") -> Probed:
     """
     token = secrets.token_hex(8)
     start = time.monotonic()
-    told = shell.run(script.text(token, root, known.accelerators()), timeout=_PROBE_S, check=False, most=MOST_SAID)
-    if f"begin={token}" not in told.stdout.split("\n"):
+    result = shell.run(
+        script.text(token, root, hardware_tables.accelerators()), timeout=_PROBE_S, check=False, most=MOST_SAID
+    )
+    if f"begin={token}" not in result.stdout.split("\n"):
         another = another or f"toolchain board add OTHER@{shell.name.rpartition('@')[2]}"
-        raise _no_shell(shell.name, f"{told.stdout}\n{told.stderr}", told.returncode, another)
-    return read(Answer(told.stdout, token, shell.name), shell.name, seconds=time.monotonic() - start)
+        raise _no_shell(shell.name, f"{result.stdout}\n{result.stderr}", result.returncode, another)
+    return read(Answer(result.stdout, token, shell.name), shell.name, seconds=time.monotonic() - start)
 
 
-def _no_shell(name: str, said: str, code: int, another: str) -> DeviceError:
-    """Return the error for a login that runs no script; its own words tell which kind it is."""
+def _no_shell(name: str, output: str, code: int, another: str) -> DeviceError:
+    """Return the error for a login that runs no script, by what it printed."""
     user = name.rpartition("@")[0]
-    text = said.strip()[-_SHOWN:]
+    text = output.strip()[-_SHOWN:]
     hint = f"on the device: sudo usermod -s /bin/sh {user or 'USER'}; or add it with another login: {another}"
     if "sftp" in text.lower():
         return DeviceError(
@@ -237,7 +174,7 @@ def _no_shell(name: str, said: str, code: int, another: str) -> DeviceError:
 
 
 def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
-    """Return what a device said.
+    """Parse the answer of a device.
 
     Raises:
         DeviceError: It does not say what machine it is.
@@ -251,33 +188,35 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
         )
     machine = user_machine(kernel_machine, answer.text("bits"))
     libc, version = _libc(answer)
+    cpu_limit, memory_limit_kib = _group_limits(answer)
     clusters = cores.clusters(answer, machine)
-    cpus = answer.number("cpus", 1 << 16) or sum(one.count for one in clusters) or 1
+    last = answer.cpus[-1] if answer.cpus else {}  # where old kernels name the board
     virtual = _is_virtual(answer)
-    sure, perhaps = _emulation(answer, kernel_machine), () if virtual else _perhaps(answer)
+    sure, perhaps = _emulation_signs(answer, kernel_machine), () if virtual else _possible_emulation_signs(answer)
     return Probed(
         name=name,
         machine=machine,
         kernel_machine=kernel_machine,
         kernel=answer.text("kernel"),
         system=answer.text("system"),
-        model=_model(answer),
+        model=next(filter(None, [answer.text("model"), *(last.get(key, "") for key in ("Model", "Hardware"))]), ""),
         libc=libc,
         libc_version=version,
         loaders=answer.texts("loader"),
         clusters=clusters,
-        cpus=cpus,
+        cpus=answer.number("cpus", 1 << 16) or sum(cluster.count for cluster in clusters) or 1,
         allowed=answer.text("allowed"),
-        cpu_limit=_cpu_limit(answer),
+        cpu_limit=cpu_limit,
         memory_kib=answer.number("MemTotal", _MOST_KIB) or answer.number("memory", _MOST_KIB),
         swap_kib=answer.number("SwapTotal", _MOST_KIB),
-        memory_limit_kib=_memory_limit(answer),
-        place=_place(answer),
+        memory_limit_kib=memory_limit_kib,
+        place=_store_folder(answer),
         lacks=answer.texts("lacks"),
         login=answer.text("login"),
         groups=tuple(answer.text("groups").split()),
         accelerators=_accelerators(answer),
-        governors=_governors(answer),
+        # A plain dict: `asdict` cannot copy a Counter.
+        governors=dict(collections.Counter(name for _cpu, names in answer.by_cpu("governor") for name in names[:1])),
         governor_writable=answer.has("governor_writable"),
         sensors=_sensors(answer),
         emulation=(*sure, *perhaps),
@@ -291,47 +230,38 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
 
 
 def _libc(answer: Answer) -> tuple[Libc, str]:
-    """Tell which C library programs get, from what several tools say of it."""
+    """Tell which C library programs get, from the output of several tools."""
     if level := answer.number("android", 1000):
         return "bionic", str(level)
     for text in answer.texts("libc"):
-        if found := _GLIBC.search(text) or _RELEASE.search(text):
-            return "glibc", found[1]
+        if version := _GLIBC.search(text) or _RELEASE.search(text):
+            return "glibc", version[1]
         if "musl" in text:
             return "musl", ""
     return "", ""
 
 
-def _model(answer: Answer) -> str:
-    of_cpus = (one.get(key, "") for key in ("Model", "Hardware") for one in answer.cpus[-1:])
-    return next((text for text in (answer.text("model"), *of_cpus) if text), "")
-
-
-def _cpu_limit(answer: Answer) -> float | None:
-    """Read limits such as `200000 100000`: microseconds of each period; `max` and -1 are none."""
-    found = []
-    for text in answer.texts("group_cpus"):
+def _group_limits(answer: Answer) -> tuple[float | None, int | None]:
+    """Return the CPUs and the KiB of memory that control groups allow; None without a limit."""
+    cpus = []
+    for text in answer.texts("group_cpus"):  # such as `200000 100000`, in microseconds; `max` and -1 mean no limit
         quota, _, period = text.partition(" ")
         if number(quota, 10**12) and number(period, 10**9):
-            found.append(int(quota) / int(period))
-    return min(found, default=None)
+            cpus.append(int(quota) / int(period))
+    # Version 1 writes "no limit" as an impossibly large number of bytes.
+    memory = [number(text, 1 << 50) // 1024 for text in answer.texts("group_memory")]
+    return min(cpus, default=None), min(filter(None, memory), default=None)
 
 
-def _memory_limit(answer: Answer) -> int | None:
-    """Read limits in bytes; version 1 of control groups writes none as one that no machine has."""
-    found = [number(text, 1 << 50) // 1024 for text in answer.texts("group_memory")]
-    return min((one for one in found if one), default=None)
-
-
-def _place(answer: Answer) -> Place:
+def _store_folder(answer: Answer) -> StoreFolder:
     columns = answer.text("df").split()
-    tried = ("writes", "fills", "executes", "locks", "switches")
+    attempts = ("writes", "fills", "executes", "locks", "switches")
     faults = {
         name: answer.text(f"{name}_not")
-        for name in (tried if answer.has("writes") else tried[:1])
+        for name in (attempts if answer.has("writes") else attempts[:1])
         if not answer.has(name) or answer.has(f"{name}_not")
     }
-    return Place(
+    return StoreFolder(
         root=answer.text("root"),
         at=answer.text("at"),
         mount=answer.text("mount"),
@@ -341,57 +271,55 @@ def _place(answer: Answer) -> Place:
     )
 
 
-def _accelerators(answer: Answer) -> tuple[Seen, ...]:
-    found = []
-    for one in known.accelerators():
-        libraries = answer.texts(f"library.{one.name}")
-        devices = [_device_file(text) for text in answer.texts(f"device.{one.name}")]
-        named = answer.text(f"named.{one.name}")
-        if libraries or devices or named:
-            own = answer.texts(f"kind.{one.name}")
-            found.append(
-                Seen(
-                    one.name,
-                    one.title,
-                    one.backend,
+def _accelerators(answer: Answer) -> tuple[AcceleratorProbe, ...]:
+    probes = []
+    for accelerator in hardware_tables.accelerators():
+        name = accelerator.name
+        libraries = answer.texts(f"library.{name}")
+        devices = [_device_file(text) for text in answer.texts(f"device.{name}")]
+        library_variable = answer.text(f"named.{name}")
+        if libraries or devices or library_variable:
+            kinds = answer.texts(f"kind.{name}")
+            probes.append(
+                AcceleratorProbe(
+                    name,
+                    accelerator.title,
+                    accelerator.backend,
                     libraries,
                     tuple(devices),
-                    suits=bool(devices and own) and bool(libraries or not one.libraries),
-                    drivers=answer.texts(f"driver.{one.name}"),
-                    loaders=answer.texts(f"loads.{one.name}"),
-                    own=own,
-                    named=named,
-                    drivers_named=answer.text(f"drivers_named.{one.name}"),
-                    choice=answer.text(f"choice.{one.name}"),
+                    suits=bool(devices and kinds) and bool(libraries or not accelerator.libraries),
+                    drivers=answer.texts(f"driver.{name}"),
+                    loaders=answer.texts(f"loads.{name}"),
+                    own=kinds,
+                    named=library_variable,
+                    drivers_named=answer.text(f"drivers_named.{name}"),
+                    choice=answer.text(f"choice.{name}"),
                 )
             )
-    return tuple(found)
+    return tuple(probes)
 
 
 def _device_file(text: str) -> tuple[str, str, str]:
-    """Read `rw video /dev/x`, of which the first two may be missing."""
+    """Parse `rw video /dev/x`, of which the first two may be missing, into path, rights and group."""
     *before, path = text.split(" ")
     rights = before[0] if before and before[0] in {"r", "w", "rw"} else ""
     return path, rights, before[-1] if len(before) > bool(rights) else ""
-
-
-def _governors(answer: Answer) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for _cpu, values in answer.by_cpu("governor"):
-        for name in values[:1]:
-            found[name] = found.get(name, 0) + 1
-    return found
 
 
 def _sensors(answer: Answer) -> Sensors:
     power: list[str] = []
     unreadable: list[str] = []
     for text in answer.texts("hwmon") + answer.texts("powercap"):
-        rights, _, what = text.partition(" ")
+        rights, _, channel = text.partition(" ")
         readable = rights in {"r", "rw"}
-        (power if readable else unreadable).append(what.strip() if readable else text)
+        (power if readable else unreadable).append(channel.strip() if readable else text)
+    thermal: list[tuple[str, float | None]] = []
+    for text in answer.texts("thermal"):  # the name of a zone and its thousandths of a degree
+        name, _, value = text.rpartition(" ")
+        is_valid = name and re.fullmatch(r"-?[0-9]{1,6}", value)
+        thermal.append((name, int(value) / 1000) if is_valid else (text, None))
     return Sensors(
-        thermal=tuple(map(_thermal, answer.texts("thermal"))),
+        thermal=tuple(thermal),
         cooling=tuple(dict.fromkeys(answer.texts("cooling"))),
         power=tuple(power),
         unreadable=tuple(unreadable),
@@ -399,32 +327,27 @@ def _sensors(answer: Answer) -> Sensors:
     )
 
 
-def _thermal(text: str) -> tuple[str, float | None]:
-    """Read the name of a zone and its thousandths of a degree."""
-    name, _, value = text.rpartition(" ")
-    found = re.fullmatch(r"-?[0-9]{1,6}", value)
-    return (name, int(value) / 1000) if found and name else (text, None)
-
-
-def _emulation(answer: Answer, machine: str) -> tuple[str, ...]:
-    """Name what shows that programs are emulated."""
+def _emulation_signs(answer: Answer, machine: str) -> tuple[str, ...]:
+    """Return what proves that programs are emulated."""
     signs = []
     arch = answer.text("kernel_arch")
     if arch and _family(arch) != _family(machine):
         signs.append(f"the kernel is of {arch}, but programs see {machine}")
-    if found := _QEMU.search(answer.text("init")):
-        signs.append(f"its first process runs in {found[0]}")
-    own = " ".join(text for one in answer.cpus for key, text in one.items() if key not in {"Features", "flags"})
-    signs += [f"/proc/cpuinfo has {text}" for text in known.cpus().foreign.get(machine, ()) if text in own][:1]
-    if any(one.get("CPU implementer", "").lower() == _NO_MAKER for one in answer.cpus):
+    if emulator := _QEMU.search(answer.text("init")):
+        signs.append(f"its first process runs in {emulator[0]}")
+    cpu_text = " ".join(text for cpu in answer.cpus for key, text in cpu.items() if key not in {"Features", "flags"})
+    signs += [
+        f"/proc/cpuinfo has {text}" for text in hardware_tables.cpus().foreign.get(machine, ()) if text in cpu_text
+    ][:1]
+    if any(cpu.get("CPU implementer", "").lower() == _NO_MAKER for cpu in answer.cpus):
         signs.append("its CPU is one that only QEMU has")
-    if any("TCG" in one.get("model name", "") for one in answer.cpus):
+    if any("TCG" in cpu.get("model name", "") for cpu in answer.cpus):
         signs.append("its CPU is called one of QEMU's TCG, its emulator")
     return tuple(signs)
 
 
-def _perhaps(answer: Answer) -> tuple[str, ...]:
-    """Name what shows QEMU: it emulates, or is what a hypervisor runs a virtual machine with, on a CPU of its kind."""
+def _possible_emulation_signs(answer: Answer) -> tuple[str, ...]:
+    """Return what shows QEMU: it emulates, or serves a hypervisor that runs a virtual machine on the real CPU."""
     signs = []
     model = answer.text("model")
     if any(text in model.lower() for text in _VIRTUAL_MODELS):
@@ -434,12 +357,9 @@ def _perhaps(answer: Answer) -> tuple[str, ...]:
     return tuple(signs)
 
 
+# Its times are then real ones. On x86-64 KVM gives a virtual machine a clock. On aarch64 that has the CPU's own clock;
+# there QEMU's firmware names KVM as the product, and KVM offers its time as a PTP clock.
 def _is_virtual(answer: Answer) -> bool:
-    """Whether a hypervisor runs it on a real CPU of its kind: then its times are real ones.
-
-    On x86-64 KVM gives it a clock. On aarch64 it has the CPU's own; there QEMU's firmware names KVM as the product, and
-    KVM offers its time as a PTP clock.
-    """
     return (
         "kvm-clock" in answer.text("clocks").split()
         or "KVM Virtual Machine" in answer.texts("dmi")
@@ -447,15 +367,15 @@ def _is_virtual(answer: Answer) -> bool:
     )
 
 
+# One kernel runs the programs of all machines of a family without emulating them.
 def _family(machine: str) -> str:
-    """Name the machines whose programs one kernel runs without emulating them."""
     if machine.startswith(("arm", "aarch")):
         return "arm"
     return "x86" if re.fullmatch(r"x86_64|i[3-6]86|amd64", machine) else machine
 
 
-def measured(shell: Shell, found: Probed) -> Probed:
-    """Time a command that does nothing, and an upload of 1 MiB that the device throws away."""
+def measured(shell: Shell, probed: Probed) -> Probed:
+    """Time an empty command, and an upload of 1 MiB that the device discards."""
     start = time.monotonic()
     shell.run("true", timeout=_PROBE_S)
     round_trip = time.monotonic() - start
@@ -464,5 +384,5 @@ def measured(shell: Shell, found: Probed) -> Probed:
         payload.flush()
         start = time.monotonic()
         shell.push(Path(payload.name), "/dev/null")
-    took = max(time.monotonic() - start, _SHORTEST_S)
-    return replace(found, round_trip_ms=round_trip * 1000, upload_mib_s=_UPLOADED / took / (1 << 20))
+    seconds = max(time.monotonic() - start, _SHORTEST_S)
+    return replace(probed, round_trip_ms=round_trip * 1000, upload_mib_s=_UPLOADED / seconds / (1 << 20))

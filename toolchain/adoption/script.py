@@ -1,4 +1,4 @@
-"""The one shell script that asks a device what it is; it changes nothing there, and needs nothing of ours.
+"""The shell script that probes a device; it changes nothing there, and needs none of our programs.
 
 Each line of its output is `key=value`. It runs in dash, ash, mksh and bash, and with the tools of coreutils, busybox
 and toybox; what a device lacks leaves a value empty.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from toolchain.adoption.known import Accelerator
+from toolchain.adoption.hardware_tables import Accelerator
 from toolchain.device import scripts
 
+# the beginning of the name of the folder in which it tries what a store needs; it is removed again
 PROBE_FOLDER = ".edge-toolchain-probe"
-"""The beginning of the name of the folder in which it tries what a store needs; it is removed again."""
 
 _BEGIN = """
 umask 077; LC_ALL=C; export LC_ALL
@@ -96,7 +96,7 @@ for i in /usr/lib/openssh/sftp-server /usr/lib/ssh/sftp-server /usr/libexec/sftp
 
 # mksh gives no program a descriptor above 2 unless it is named again, as with 9>&9.
 # Tried in the folder that the store would lie in, or in the nearest one that there is. A signal that ends a shell does
-# not make it do what it has for its end, unless it is told to end for it.
+# not run its EXIT trap, unless the signal's trap exits.
 _STORE = """
 {root}
 a=$ROOT
@@ -147,14 +147,14 @@ def text(token: str, root: str, accelerators: Iterable[Accelerator]) -> str:
     """Return the script.
 
     Args:
-        token: A word that nobody knows beforehand; the answer begins and ends with it.
-        root: The folder of the store to be, perhaps from `~/` on; empty for the usual one of such a device.
+        token: An unpredictable string; the answer begins with `begin=TOKEN` and ends with `end=TOKEN`.
+        root: The future folder of the store, perhaps relative to `~/`; empty for the usual one of such a device.
         accelerators: What to look for beside CPUs.
     """
     where = _ROOTS
     if root:
         where = f'ROOT="$HOME"/{shlex.quote(root[2:])}' if root.startswith("~/") else f"ROOT={shlex.quote(root)}"
-    parts = [
+    sections = [
         _BEGIN,
         _SYSTEM,
         _CPUS,
@@ -164,51 +164,44 @@ def text(token: str, root: str, accelerators: Iterable[Accelerator]) -> str:
         _SENSORS,
         _STORE.format(root=where, folder=PROBE_FOLDER),
     ]
-    body = "".join(parts)
+    body = "".join(sections)
     return f"token={shlex.quote(token)}\n{{ {body}\n}} 2>/dev/null </dev/null\ncd /; s end $token\n"
 
 
-def _accelerator(one: Accelerator) -> str:
-    """Look for the libraries and devices of what computes; which the login may use is told with each device."""
-    name = one.name
-    looks = [
-        (one.devices, f's device.{name} "$(r $i) $(stat -c %G $i) $i"'),
-        (one.kinds, f"s kind.{name} $i"),
-    ]
-    files = _libraries(one) + _drivers(one) + (f's choice.{name} "${one.choice}"\n' if one.choice else "")
-    return files + "".join(_each(patterns, say) for patterns, say in looks)
+def _accelerator(accelerator: Accelerator) -> str:
+    """Look for libraries and devices; each device comes with the login's rights."""
+    name = accelerator.name
+    usual_drivers = _for_each(accelerator.drivers, f"s driver.{name} $i")
+    if accelerator.drivers_variable and usual_drivers:
+        file = f'for i in "$n" "$n"/*.icd; do [ ! -f "$i" ] || s driver.{name} "$i"; done'
+        variable = f'n=${accelerator.drivers_variable}; s drivers_named.{name} "$n"\n[ -z "$n" ] || {file}\n'
+        usual_drivers = f'{variable}[ -n "$n" ] || {usual_drivers}'
+    choice = f's choice.{name} "${accelerator.choice}"\n' if accelerator.choice else ""
+    devices = _for_each(accelerator.devices, f's device.{name} "$(r $i) $(stat -c %G $i) $i"')
+    return (
+        _libraries(accelerator) + usual_drivers + choice + devices + _for_each(accelerator.kinds, f"s kind.{name} $i")
+    )
 
 
-def _each(patterns: Iterable[str], say: str) -> str:
+def _for_each(patterns: Iterable[str], say: str) -> str:
     files = " ".join(patterns)
     return f"for i in {files}; do [ ! -e $i ] || {say}; done\n" if files else ""
 
 
-def _libraries(one: Accelerator) -> str:
-    """Look for libraries: the one that a variable names, wherever the linker would find it, is then the only one."""
-    if not one.libraries:
+def _libraries(accelerator: Accelerator) -> str:
+    """Look for libraries: one that a variable names, wherever the linker would find it, is the only one."""
+    if not accelerator.libraries:
         return ""
-    told = f's library.{one.name} "$i"; ! grep -q {one.loader or "."} "$i" || s loads.{one.name} "$i"'
-    usual = _each(one.libraries, f"{{ {told}; }}")
-    if not one.variable:
+    name = accelerator.name
+    output = f's library.{name} "$i"; ! grep -q {accelerator.loader or "."} "$i" || s loads.{name} "$i"'
+    usual = _for_each(accelerator.libraries, f"{{ {output}; }}")
+    if not accelerator.variable:
         return usual
-    named = f'[ ! -f "$i" ] || ! grep -q {one.mark} "$i" || {{ {told}; }}'
-    return f"""n=${one.variable}; s named.{one.name} "$n"
+    check_file = f'[ ! -f "$i" ] || ! grep -q {accelerator.mark} "$i" || {{ {output}; }}'
+    return f"""n=${accelerator.variable}; s named.{accelerator.name} "$n"
 case $n in
   "") {usual.rstrip()} ;;
-  */*) i=$n; {named} ;;
-  *) for i in /lib /lib/* /usr/lib /usr/lib/* /usr/local/lib /vendor/lib64; do i=$i/$n; {named}; done ;;
+  */*) i=$n; {check_file} ;;
+  *) for i in /lib /lib/* /usr/lib /usr/lib/* /usr/local/lib /vendor/lib64; do i=$i/$n; {check_file}; done ;;
 esac
 """
-
-
-def _drivers(one: Accelerator) -> str:
-    usual = _each(one.drivers, f"s driver.{one.name} $i")
-    if not one.drivers_variable:
-        return usual
-    named = f'for i in "$n" "$n"/*.icd; do [ ! -f "$i" ] || s driver.{one.name} "$i"; done'
-    return (
-        f'n=${one.drivers_variable}; s drivers_named.{one.name} "$n"\n[ -z "$n" ] || {named}\n[ -n "$n" ] || {usual}'
-        if usual
-        else ""
-    )

@@ -1,6 +1,6 @@
-"""Which board type a device is of where no command line says it: its entry's, or the one that a probe chooses.
+"""The board type of a device without --board: that of its entry, or the one that a probe chooses.
 
-A probe chooses as `board add` does, and nothing is written.
+A probe chooses as `board add` does, and writes nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from toolchain import board as boards
-from toolchain.adoption import choice, known, obstacles, probe
+from toolchain.adoption import choice, hardware_tables, obstacles, probe
 from toolchain.adoption.choice import Choice
 from toolchain.adoption.probe import Probed
 from toolchain.board import Board
@@ -20,29 +20,19 @@ from toolchain.shell import Shell
 
 @dataclass(frozen=True)
 class Selection:
-    """A board type that was chosen by a probe.
-
-    Attributes:
-        board: The board type; it may have no file.
-        reason: Why it is the one, in words.
-        is_new: Whether it has no file, and exists for this command alone.
-        emulated: Whether the device shows signs of an emulator.
-    """
-
-    board: Board
-    reason: str
-    is_new: bool
-    emulated: bool
+    board: Board  # the board type; it may have no file
+    reason: str  # why it is the one, in words
+    is_new: bool  # whether it has no file, and exists for this command alone
+    emulated: bool  # whether the device shows signs of an emulator
 
     def sentence(self, address: str) -> str:
-        """Say in one line which board type was chosen, and why."""
         unwritten = f"; it has no file, `toolchain board add {address}` writes one" if self.is_new else ""
         emulated = "; it shows signs of an emulator, whose times mean nothing" if self.emulated else ""
         return f"board {self.board.name}: {self.reason}{unwritten}{emulated}"
 
 
 def listed(device: str, lab: Mapping[str, Device]) -> Board | None:
-    """Return the board type that the lists of devices say of a device; None if they do not.
+    """Return the board type that the device lists give a device; None if they do not.
 
     An address stands for the entries that lead there, unless their SSH configurations give it another meaning.
 
@@ -71,22 +61,21 @@ def select(shell: Shell) -> Selection:
     """Probe a device and choose its board type.
 
     Raises:
-        ToolchainError: No release would run on it, or its answer is not an answer.
+        ToolchainError: No release would run on it, or its answer is not valid.
     """
-    found = probe.ask(shell, "")
-    obstacles.check_system(found, "--root FOLDER")
-    chosen = choice.choose(found, "", "")
-    return Selection(chosen.board, reason(chosen, found), bool(chosen.text), bool(found.emulation))
+    probed = probe.ask(shell, "")
+    obstacles.check_system(probed, "--root FOLDER")
+    chosen = choice.choose(probed, "", "")
+    return Selection(chosen.board, reason(chosen, probed), bool(chosen.text), bool(probed.emulation))
 
 
-def reason(chosen: Choice, found: Probed) -> str:
-    """Say why a board type is chosen for a device."""
+def reason(chosen: Choice, probed: Probed) -> str:
     target = chosen.board.target
-    for level in known.cpus().levels.get(found.machine, ()):
+    for level in hardware_tables.cpus().levels.get(probed.machine, ()):
         if (level.mcpu, level.mattr) == (target.mcpu, target.mattr):
             return f"the device's CPU has {level.has}"
-    biggest = found.clusters[0].name if found.clusters else ""
+    biggest = probed.clusters[0].name if probed.clusters else ""
     if biggest == target.mcpu:
         return f"the device's CPU is a {biggest}"
     features = ", ".join(target.mattr)
-    return f"the device is {found.machine}, and its CPU is unknown here" + (f": it has {features}" if features else "")
+    return f"the device is {probed.machine}, and its CPU is unknown here" + (f": it has {features}" if features else "")

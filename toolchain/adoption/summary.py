@@ -1,4 +1,4 @@
-"""What a person is shown of a device, and what a program gets of it."""
+"""The description of a probed device, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolchain.adoption.cores import Cluster
-from toolchain.adoption.probe import Probed, Seen
+from toolchain.adoption.probe import AcceleratorProbe, Probed
 from toolchain.progress import size_text
 from toolchain.shell import is_adb
 from toolchain.tables import Table
@@ -16,60 +16,62 @@ _SHOWN = 6
 _UNSURE = ": an emulator, or a virtual machine with real times, which --no-emulated says it is"
 
 
-def rows(found: Probed) -> list[tuple[str, str]]:
-    """Return what a device is, line by line."""
-    return [row for row in [*_of_system(found), *_of_cpus(found), *_of_use(found), *_of_reach(found)] if row[1]]
+def rows(probed: Probed) -> list[tuple[str, str]]:
+    return [row for row in [*_of_system(probed), *_of_cpus(probed), *_of_use(probed), *_of_reach(probed)] if row[1]]
 
 
-def table(found: Probed, more: Sequence[tuple[str, str]]) -> Table:
-    """Return what a device is as a table, with more lines below."""
-    return Table([*rows(found), *(row for row in more if row[1])])
+def table(probed: Probed, more: Sequence[tuple[str, str]]) -> Table:
+    return Table([*rows(probed), *(row for row in more if row[1])])
 
 
-def _of_system(found: Probed) -> list[tuple[str, str]]:
-    bits = f" (its kernel is {found.kernel_machine}: 32-bit programs)" if found.machine != found.kernel_machine else ""
-    libc = f"{found.libc} {found.libc_version}".strip()
+def _of_system(probed: Probed) -> list[tuple[str, str]]:
+    bits = (
+        f" (its kernel is {probed.kernel_machine}: 32-bit programs)" if probed.machine != probed.kernel_machine else ""
+    )
+    libc = f"{probed.libc} {probed.libc_version}".strip()
     return [
-        ("device", f"{found.name}{f', {found.model}' if found.model else ''}"),
-        ("system", f"{found.system} {found.kernel}, {found.machine}{bits}, {libc}"),
-        ("emulated", "; ".join(found.emulation) + (_UNSURE if found.unsure else "")),
+        ("device", f"{probed.name}{f', {probed.model}' if probed.model else ''}"),
+        ("system", f"{probed.system} {probed.kernel}, {probed.machine}{bits}, {libc}"),
+        ("emulated", "; ".join(probed.emulation) + (_UNSURE if probed.unsure else "")),
         (
             "virtual",
-            "virtual machine (hardware-assisted, not emulated)" if found.virtual and not found.emulation else "",
+            "virtual machine (hardware-assisted, not emulated)" if probed.virtual and not probed.emulation else "",
         ),
     ]
 
 
-def _of_cpus(found: Probed) -> list[tuple[str, str]]:
+def _of_cpus(probed: Probed) -> list[tuple[str, str]]:
     limits = []
-    if found.cpu_limit is not None:
-        limits.append(f"time of {found.cpu_limit:g} CPUs")
-    if found.memory_limit_kib is not None and found.memory_limit_kib < (found.memory_kib or found.memory_limit_kib + 1):
-        limits.append(f"{size_text(found.memory_limit_kib * 1024)} of memory")
-    swap = f", {size_text(found.swap_kib * 1024)} of swap" if found.swap_kib else ""
-    allowed = f" ({found.allowed})" if found.allowed else ""
+    if probed.cpu_limit is not None:
+        limits.append(f"time of {probed.cpu_limit:g} CPUs")
+    if probed.memory_limit_kib is not None and probed.memory_limit_kib < (
+        probed.memory_kib or probed.memory_limit_kib + 1
+    ):
+        limits.append(f"{size_text(probed.memory_limit_kib * 1024)} of memory")
+    swap = f", {size_text(probed.swap_kib * 1024)} of swap" if probed.swap_kib else ""
+    allowed = f" ({probed.allowed})" if probed.allowed else ""
     return [
-        *((("CPUs" if not place else ""), _cluster(one)) for place, one in enumerate(found.clusters[:_SHOWN])),
-        ("usable", f"{found.cpus} CPUs{allowed}"),
-        ("memory", f"{size_text(found.memory_kib * 1024)}{swap}" if found.memory_kib else ""),
+        *((("CPUs" if not index else ""), _cluster(cluster)) for index, cluster in enumerate(probed.clusters[:_SHOWN])),
+        ("usable", f"{probed.cpus} CPUs{allowed}"),
+        ("memory", f"{size_text(probed.memory_kib * 1024)}{swap}" if probed.memory_kib else ""),
         ("limits", " and ".join(limits) + " by its control group" if limits else ""),
     ]
 
 
-def _cluster(one: Cluster) -> str:
-    caches = ", ".join(f"{name} {size} KiB" for name, size in one.caches)
-    clock = f"up to {one.max_mhz} MHz" if one.max_mhz else ""
-    return ", ".join(filter(None, (f"{one.count} x {one.name}", clock, caches)))
+def _cluster(cluster: Cluster) -> str:
+    caches = ", ".join(f"{name} {size} KiB" for name, size in cluster.caches)
+    clock = f"up to {cluster.max_mhz} MHz" if cluster.max_mhz else ""
+    return ", ".join(filter(None, (f"{cluster.count} x {cluster.name}", clock, caches)))
 
 
-def _of_use(found: Probed) -> list[tuple[str, str]]:
-    watched = found.sensors
-    governors = ", ".join(f"{name} on {count}" for name, count in sorted(found.governors.items()))
+def _of_use(probed: Probed) -> list[tuple[str, str]]:
+    watched = probed.sensors
+    governors = ", ".join(f"{name} on {count}" for name, count in sorted(probed.governors.items()))
     if governors:
-        governors += ", which the login may change" if found.governor_writable else ", which the login may not change"
+        governors += ", which the login may change" if probed.governor_writable else ", which the login may not change"
     warm = [f"{name} {value:.0f} °C" if value is not None else name for name, value in watched.thermal[:_SHOWN]]
     return [
-        *((one.title, _accelerator(one)) for one in found.accelerators),
+        *((accelerator.title, _accelerator(accelerator)) for accelerator in probed.accelerators),
         ("governors", governors),
         ("thermal", ", ".join(warm)),
         ("cooling", ", ".join(watched.cooling[:_SHOWN])),
@@ -79,35 +81,40 @@ def _of_use(found: Probed) -> list[tuple[str, str]]:
     ]
 
 
-def _accelerator(one: Seen) -> str:
-    files = [path if "w" in rights else f"{path} (not for this login)" for path, rights, _group in one.devices]
-    text = ", ".join([*one.libraries[:2], *files[:_SHOWN]])
-    if not one.devices:
+def _accelerator(accelerator: AcceleratorProbe) -> str:
+    files = [path if "w" in rights else f"{path} (not for this login)" for path, rights, _group in accelerator.devices]
+    text = ", ".join([*accelerator.libraries[:2], *files[:_SHOWN]])
+    if not accelerator.devices:
         text += ", and no device"
-    if one.missing_groups:
-        text += f"; on the device: sudo usermod -aG {','.join(one.missing_groups)} LOGIN"
+    if accelerator.missing_groups:
+        text += f"; on the device: sudo usermod -aG {','.join(accelerator.missing_groups)} LOGIN"
     return text
 
 
-def _of_reach(found: Probed) -> list[tuple[str, str]]:
-    place = found.place
+def _of_reach(probed: Probed) -> list[tuple[str, str]]:
+    folder = probed.place
     link = []
-    if found.round_trip_ms is not None:
-        link.append(f"{found.round_trip_ms:.0f} ms for a command")
-    if found.upload_mib_s is not None:
-        link.append(f"{found.upload_mib_s:.1f} MiB/s up")
-    links = "" if place.links else ", no hard links: releases are copied"
+    if probed.round_trip_ms is not None:
+        link.append(f"{probed.round_trip_ms:.0f} ms for a command")
+    if probed.upload_mib_s is not None:
+        link.append(f"{probed.upload_mib_s:.1f} MiB/s up")
+    links = "" if folder.links else ", no hard links: releases are copied"
     return [
-        ("store", f"{place.root}, {size_text(place.free_kib * 1024)} free on {place.mount.partition(' ')[0]}{links}"),
-        ("login", f"{found.login} ({', '.join(found.groups)}), {found.shell}"),
-        ("adb" if is_adb(found.name) else "SSH", ", ".join([found.server, *(["SFTP"] if found.sftp else []), *link])),
+        (
+            "store",
+            f"{folder.root}, {size_text(folder.free_kib * 1024)} free on {folder.mount.partition(' ')[0]}{links}",
+        ),
+        ("login", f"{probed.login} ({', '.join(probed.groups)}), {probed.shell}"),
+        (
+            "adb" if is_adb(probed.name) else "SSH",
+            ", ".join([probed.server, *(["SFTP"] if probed.sftp else []), *link]),
+        ),
     ]
 
 
-def document(found: Probed) -> dict[str, Any]:
-    """Return it as JSON's types."""
-    kept = dataclasses.asdict(found)
-    kept["flags"] = sorted(found.flags)
-    for cluster, one in zip(kept["clusters"], found.clusters, strict=True):
-        cluster["flags"], cluster["caches"] = sorted(one.flags), dict(one.caches)
-    return kept
+def document(probed: Probed) -> dict[str, Any]:
+    values = dataclasses.asdict(probed)
+    values["flags"] = sorted(probed.flags)
+    for values_of_cluster, cluster in zip(values["clusters"], probed.clusters, strict=True):
+        values_of_cluster["flags"], values_of_cluster["caches"] = sorted(cluster.flags), dict(cluster.caches)
+    return values

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from toolchain.adoption import choice, cores, known, probe
-from toolchain.adoption.known import Level
+from toolchain.adoption import choice, cores, hardware_tables, probe
+from toolchain.adoption.hardware_tables import Level
 from toolchain.board import Board
 from toolchain.device.store import DeviceFacts
 from toolchain.errors import ToolchainError
@@ -13,16 +11,17 @@ from toolchain.shell import Shell
 
 _CPU = "cpu"
 _LEAST_GAIN = 1.1
+_NO_DIGIT = 3  # a second digit would be noise
 
 
 def warning(board: Board, facts: DeviceFacts, shell: Shell, *, listed: str = "") -> str:
-    """Warn of what a device's CPU can do and its board type does not use; empty where there is nothing.
+    """Warn of what a device's CPU can do and its board type does not use; empty if there is nothing.
 
     Args:
         board: The board type, resolved.
-        facts: What the device says of itself.
+        facts: The device.
         shell: The device; it is probed for a better board type where there may be one.
-        listed: The file of the list that says which board type the device is of; empty if a command line does.
+        listed: The device list that names the board type; empty if a command line does.
     """
     able = instructions(board, facts)
     if not able:
@@ -32,7 +31,7 @@ def warning(board: Board, facts: DeviceFacts, shell: Shell, *, listed: str = "")
         better = choice.choose(probe.ask(shell, board.root), "", "")
     except ToolchainError as fault:
         return f"{start}; no better board type can be named: {fault.message}"
-    if instructions(better.board, facts):  # there are board files that are none of the toolchain's
+    if instructions(better.board, facts):  # users may have their own board files
         return f"{start}; there is no board type that uses it"
     faster = gain(board, better.board) or "uses it (how much faster that is was not measured)"
     if better.text:
@@ -45,63 +44,49 @@ def warning(board: Board, facts: DeviceFacts, shell: Shell, *, listed: str = "")
 def instructions(board: Board, facts: DeviceFacts) -> str:
     """Name the instructions that a device has, and that code for a board type does not use although it could.
 
-    Of a CPU that is not in the list (`backends/cpus.toml`) nothing is said: its name may stand for them.
-
-    Args:
-        board: The board type, resolved.
-        facts: What the device says of itself.
+    Empty for a CPU that is not in `backends/cpus.toml`: its name may imply them.
     """
     if board.backend != _CPU or board.machine != facts.machine:
         return ""
-    if known.cpus().levels.get(board.machine):
-        used, best = _level_of(board), _highest(board.machine, facts.cpu_features)
-        return best.has if used and best and _is_above(best, used) else ""
-    stands_for = _stands_for(board)
-    if stands_for is None:
-        return ""
-    used_now = stands_for | {name[1:] for name in board.target.mattr if name.startswith("+")}
+    if hardware_tables.cpus().levels.get(board.machine):
+        levels, flags = hardware_tables.cpus().levels[board.machine], {*facts.cpu_features}
+        used, best = _level_of(board), next((level for level in levels if flags and {*level.flags} <= flags), None)
+        if used is None or best is None:
+            return ""
+        return best.has if any(best.speed[kind] >= _LEAST_GAIN * used.speed[kind] for kind in used.speed) else ""
+    if board.target.mcpu == cores.ANY_CPU:
+        implied = set[str]()
+    else:
+        same_name = [core for core in hardware_tables.cpus().parts.values() if core.mcpu == board.target.mcpu]
+        if not same_name:
+            return ""
+        implied = set(same_name[0].uses)
+    used_now = implied | {name[1:] for name in board.target.mattr if name.startswith("+")}
     used_now -= {name[1:] for name in board.target.mattr if name.startswith("-")}
-    able = known.cpus().used.get(board.machine, {})
+    able = hardware_tables.cpus().used.get(board.machine, {})
     return ", ".join(
         title for name, title in able.items() if cores.has(name, facts.cpu_features) and name not in used_now
     )
 
 
 def gain(board: Board, better: Board) -> str:
-    """Say how many times as fast networks run with another board type, by measurements; empty where there are none."""
+    """Say how many times as fast networks run with another board type, as measured; empty if that was not measured."""
     used, best = _level_of(board), _level_of(better)
     if used is None or best is None:
         return ""
     factors = {kind: best.speed[kind] / used.speed[kind] for kind in used.speed}
-    parts = [
+    texts = [
         f"{kind} networks about {_rounded(value)} times" for kind, value in factors.items() if value >= _LEAST_GAIN
     ]
-    return f"runs {' and '.join(parts)} as fast" if parts else ""
+    return f"runs {' and '.join(texts)} as fast" if texts else ""
 
 
 def _rounded(value: float) -> str:
-    return f"{value:.0f}" if value >= 3 else f"{value:.1f}"  # noqa: PLR2004 - a second digit would be noise
+    return f"{value:.0f}" if value >= _NO_DIGIT else f"{value:.1f}"
 
 
 def _level_of(board: Board) -> Level | None:
-    """Return the level that a board type compiles for; None if its CPU is another one."""
-    levels = known.cpus().levels.get(board.machine, ())
+    """Return the level that a board type compiles for; None for another CPU."""
+    levels = hardware_tables.cpus().levels.get(board.machine, ())
     fitting = [level for level in levels if level.mcpu == board.target.mcpu and {*level.mattr} <= {*board.target.mattr}]
     return fitting[0] if fitting else None
-
-
-def _highest(machine: str, flags: Collection[str]) -> Level | None:
-    levels = known.cpus().levels.get(machine, ())
-    return next((level for level in levels if flags and {*level.flags} <= {*flags}), None)
-
-
-def _is_above(best: Level, used: Level) -> bool:
-    return any(best.speed[kind] >= _LEAST_GAIN * used.speed[kind] for kind in used.speed)
-
-
-def _stands_for(board: Board) -> set[str] | None:
-    """Return the features that the name of a board type's CPU stands for; None if nothing is known of it."""
-    if board.target.mcpu == cores.ANY_CPU:
-        return set()
-    named = [part for part in known.cpus().parts.values() if part.mcpu == board.target.mcpu]
-    return {*named[0].uses} if named else None

@@ -1,8 +1,7 @@
 """Bundles: a compiled network with all that a board needs to run it; read, checked, and packed into one file."""
 
 from toolchain.bundle.archive import is_archive
-from toolchain.bundle.fit import check_board
-from toolchain.bundle.folder import Bundle, check_target, load, recorded_reference, records, replacing
+from toolchain.bundle.folder import Bundle, check_board, check_target, load, records, reference_record, replacing
 from toolchain.bundle.manifest import (
     BILL,
     GRAPH,
@@ -22,7 +21,7 @@ from toolchain.bundle.manifest import (
     read_manifest,
 )
 from toolchain.bundle.oci import ARTIFACT, LAYERS, oci_manifest
-from toolchain.bundle.package import at_hand, check_package_target, opened, pack, unpack
+from toolchain.bundle.package import at_hand, check_package_target, open_bundle, pack, unpack
 from toolchain.bundle.reference import Reference, save_expected
 
 __all__ = [
@@ -52,11 +51,11 @@ __all__ = [
     "is_archive",
     "load",
     "oci_manifest",
-    "opened",
+    "open_bundle",
     "pack",
     "read_manifest",
-    "recorded_reference",
     "records",
+    "reference_record",
     "replacing",
     "save_expected",
     "unpack",

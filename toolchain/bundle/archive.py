@@ -1,7 +1,7 @@
-"""The blobs of a package: a plain tar file, whose every size is known to be there before any of it is read.
+"""The blobs of a package: a plain tar file, of which every size is checked before anything is read.
 
 A library for archives follows links, sparse files and compression, so that a few kilobytes become terabytes. A package
-has none of these: regular files, one after the other, and what they are named by.
+has none of these: only regular files, and folders.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _KINDS = {
 
 
 def is_archive(path: Path) -> bool:
-    """Tell whether a file may be a package: a tar file, perhaps compressed, which a package must not be."""
+    """Whether a file may be a package: a tar file, perhaps compressed, which a package must not be."""
     if not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -57,7 +57,7 @@ def is_archive(path: Path) -> bool:
 
 
 def _holds_tar(command: str, head: bytes, name: str) -> bool:
-    """Whether a compressed file begins as a tar file does: any other may be a model, which its reader explains."""
+    """Whether a compressed file begins as a tar file does: any other may be a model."""
     try:
         if command == "gunzip":
             block = zlib.decompressobj(zlib.MAX_WBITS | _GZIP).decompress(head, _BLOCK)
@@ -78,64 +78,54 @@ def _unpacker(head: bytes) -> str:
 
 @dataclass(frozen=True)
 class Archive:
-    """The blobs of an opened archive.
-
-    Attributes:
-        name: What errors call it.
-        stream: The file.
-        places: Where each member begins, and its bytes, by name.
-    """
-
-    name: str
+    name: str  # for errors
     stream: IO[bytes]
-    places: Mapping[str, tuple[int, int]]
+    members: Mapping[str, tuple[int, int]]  # offset and size by name
 
     def index(self) -> bytes:
-        """Return the list of its manifests."""
-        _at, size = self._place(INDEX)
+        """Return the document that lists its manifests."""
+        _at, size = self._member(INDEX)
         if size > LARGEST_MANIFEST:
             raise VerificationError(f"{INDEX} in {self.name} has {size} bytes", hint="fetch the package again")
         return b"".join(self._chunks(INDEX))
 
-    def read(self, wanted: Descriptor) -> bytes:
-        """Return a small blob, checked."""
-        name = BLOBS + wanted.sha256
-        _at, size = self._place(name)
-        if size != wanted.size or size > LARGEST_MANIFEST:
+    def read(self, blob: Descriptor) -> bytes:
+        name = BLOBS + blob.sha256
+        _at, size = self._member(name)
+        if size != blob.size or size > LARGEST_MANIFEST:
             raise VerificationError(
-                f"blob {wanted.sha256[:12]} in {self.name} does not match its digest",
-                details=f"expected {wanted.size} bytes, found {size}; at most {LARGEST_MANIFEST} are allowed",
+                f"blob {blob.sha256[:12]} in {self.name} does not match its digest",
+                details=f"expected {blob.size} bytes, found {size}; at most {LARGEST_MANIFEST} are allowed",
                 hint="fetch the package again",
             )
-        return checked(b"".join(self._chunks(name)), wanted, self.name)
+        return checked(b"".join(self._chunks(name)), blob, self.name)
 
-    def save(self, wanted: Descriptor, target: Path) -> None:
-        """Write a blob into a new file, checked on the way."""
-        save_checked(self._chunks(BLOBS + wanted.sha256), target, wanted, self.name)
+    def save(self, blob: Descriptor, target: Path) -> None:
+        save_checked(self._chunks(BLOBS + blob.sha256), target, blob, self.name)
 
-    def _place(self, name: str) -> tuple[int, int]:
-        if name not in self.places:
+    def _member(self, name: str) -> tuple[int, int]:
+        if name not in self.members:
             raise VerificationError(f"{name} is missing from {self.name}", hint="fetch the package again")
-        return self.places[name]
+        return self.members[name]
 
     def _chunks(self, name: str) -> Iterator[bytes]:
-        at, left = self._place(name)
-        self.stream.seek(at)
-        while left:
-            chunk = self.stream.read(min(left, _CHUNK))
+        offset, remaining = self._member(name)
+        self.stream.seek(offset)
+        while remaining:
+            chunk = self.stream.read(min(remaining, _CHUNK))
             if not chunk:  # it is being written to
                 raise VerificationError(f"{self.name} ends within {name}", hint="fetch the package again")
-            left -= len(chunk)
+            remaining -= len(chunk)
             yield chunk
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Archive]:
-    """Open an archive and look at what is in it, without reading that.
+def open_archive(path: Path) -> Iterator[Archive]:
+    """Open an archive and list its members, without reading them.
 
     Raises:
-        InputError: It is missing, or no plain tar file.
-        VerificationError: It holds something that no package holds, or less than it says.
+        InputError: It is missing, or not a plain tar file.
+        VerificationError: It has a member that no package has, or is cut off.
     """
     if not path.is_file():
         raise InputError(f"there is no package {path}", hint="run `toolchain package DIR -o FILE` to create one")
@@ -149,31 +139,27 @@ def opened(path: Path) -> Iterator[Archive]:
 
 
 def _members(stream: IO[bytes], length: int, where: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Walk from header to header; each member lies behind its own, and within the file."""
-    at, seen = 0, set[str]()
-    while info := _header(stream, at, where):
-        start = at + _BLOCK
+    """Walk from header to header, and check that each member is within the file."""
+    offset, names = 0, set[str]()
+    while True:
+        stream.seek(offset)
+        block = stream.read(_BLOCK)
+        if not block.strip(b"\0"):  # the end of the archive
+            return
+        try:
+            info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        except tarfile.HeaderError as fault:
+            raise _damaged(where, f"the header at byte {offset}: {fault}") from fault
+        start = offset + _BLOCK
         if not 0 <= info.size <= length - start:
             raise _damaged(where, f"{info.name!r} should have {info.size} bytes, but only {length - start} are there")
         name = _checked_name(info, where)
-        if name in seen or len(seen) > _MOST_MEMBERS:
-            raise _damaged(where, f"{name!r} occurs twice" if name in seen else "it has too many members")
-        seen.add(name)
+        if name in names or len(names) > _MOST_MEMBERS:
+            raise _damaged(where, f"{name!r} occurs twice" if name in names else "it has too many members")
+        names.add(name)
         if info.isreg():
             yield name, (start, info.size)
-        at = start + -(-info.size // _BLOCK) * _BLOCK
-
-
-def _header(stream: IO[bytes], at: int, where: str) -> tarfile.TarInfo | None:
-    """Read the header at a place; None at the end of the archive."""
-    stream.seek(at)
-    block = stream.read(_BLOCK)
-    if not block.strip(b"\0"):
-        return None
-    try:
-        return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-    except tarfile.HeaderError as fault:
-        raise _damaged(where, f"the header at byte {at}: {fault}") from fault
+        offset = start + -(-info.size // _BLOCK) * _BLOCK
 
 
 def _checked_name(info: tarfile.TarInfo, where: str) -> str:

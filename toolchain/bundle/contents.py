@@ -1,4 +1,4 @@
-"""What a bundle travels as, in an archive as in a registry: blobs, the manifests that name them, and the way back."""
+"""The blobs and manifests of a package, the same in an archive and in a registry, and the way back to a bundle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from toolchain import files
 from toolchain.bundle import inventories
-from toolchain.bundle.folder import Bundle, recorded
+from toolchain.bundle.folder import Bundle, record_of
 from toolchain.bundle.manifest import (
     LARGEST_STATEMENT,
     MANIFEST,
@@ -35,9 +35,9 @@ from toolchain.bundle.oci import (
     Image,
     bytes_record,
     descriptor,
-    encoded,
+    encode_manifest,
     oci_manifest,
-    parsed,
+    parse,
 )
 from toolchain.errors import InputError, VerificationError
 from toolchain.progress import size_text
@@ -50,48 +50,36 @@ _LARGEST_COMPANION = 8 << 30  # a reference of many samples is large; and the di
 
 @dataclass(frozen=True)
 class Contents:
-    """A bundle and what accompanies it.
+    """A bundle and its companions."""
 
-    Attributes:
-        blobs: Everything that the manifests name, and they themselves, by SHA-256.
-        manifests: The manifests' descriptors as documents, the bundle's first, which the others refer to.
-    """
-
-    blobs: Mapping[str, bytes | Path]
+    blobs: Mapping[str, bytes | Path]  # everything that the manifests name, and they themselves, by SHA-256
+    # the manifests' descriptors as documents, the bundle's first, which the others refer to
     manifests: tuple[dict[str, Any], ...]
 
 
 def contents(bundle: Bundle) -> Contents:
-    """Return what a bundle travels as.
+    """Return the blobs and manifests of a bundle.
 
-    The reference and the tuning records are artifacts of their own that refer to the bundle: a device has no use for
-    them. The bundle's manifest has their digests, so that no others can stand in for them.
+    The reference and the tuning records are artifacts of their own that refer to the bundle, because a device does not
+    need them. The bundle's manifest has their digests, so that no others can stand in for them.
     """
     blobs: dict[str, bytes | Path] = {}
-    described = [_add_bundle(blobs, bundle)]
-    for artifact, (name, _media) in COMPANIONS.items():
-        if (bundle.folder / name).is_file():
-            described.append(_add_companion(blobs, artifact, bundle.folder / name, described[0]))
-    return Contents(blobs, tuple(described))
-
-
-def _add_bundle(blobs: dict[str, bytes | Path], bundle: Bundle) -> dict[str, Any]:
     for name, record in bundle.manifest.files.items():
         blobs[record.sha256] = bundle.folder / name
     _add_bytes(blobs, EMPTY)
     _add_bytes(blobs, bundle.manifest.encoded())
-    described = descriptor(MANIFEST_TYPE, _add_bytes(blobs, oci_manifest(bundle.manifest)))
-    return {**described, "artifactType": ARTIFACT, "annotations": {REF_NAME: bundle.manifest.name}}
-
-
-def _add_companion(
-    blobs: dict[str, bytes | Path], artifact: str, path: Path, subject: dict[str, Any]
-) -> dict[str, Any]:
-    name, media = COMPANIONS[artifact]
-    record = recorded(path)
-    blobs[record.sha256] = path
-    document = encoded(artifact, [descriptor(media, record, {TITLE: name})], subject)
-    return {**descriptor(MANIFEST_TYPE, _add_bytes(blobs, document)), "artifactType": artifact}
+    subject = descriptor(MANIFEST_TYPE, _add_bytes(blobs, oci_manifest(bundle.manifest)))
+    subject |= {"artifactType": ARTIFACT, "annotations": {REF_NAME: bundle.manifest.name}}
+    manifests = [subject]
+    for artifact, (name, media) in COMPANIONS.items():
+        path = bundle.folder / name
+        if path.is_file():
+            record = record_of(path)
+            blobs[record.sha256] = path
+            document = encode_manifest(artifact, [descriptor(media, record, {TITLE: name})], subject)
+            companion = descriptor(MANIFEST_TYPE, _add_bytes(blobs, document))
+            manifests.append({**companion, "artifactType": artifact})
+    return Contents(blobs, tuple(manifests))
 
 
 def _add_bytes(blobs: dict[str, bytes | Path], data: bytes) -> FileRecord:
@@ -101,26 +89,23 @@ def _add_bytes(blobs: dict[str, bytes | Path], data: bytes) -> FileRecord:
 
 
 def size_of(content: bytes | Path) -> int:
-    """Return how many bytes a blob has."""
     return len(content) if isinstance(content, bytes) else content.stat().st_size
 
 
 def data_of(content: bytes | Path) -> bytes:
-    """Return a small blob."""
     return content if isinstance(content, bytes) else content.read_bytes()
 
 
 class Source(Protocol):
-    """Where a package's blobs are read from. Nothing that it gives is believed before its digest was."""
+    """Where a package's blobs are read from: every blob is checked against its digest."""
 
     @property
-    def name(self) -> str:
-        """What errors call it."""
+    def name(self) -> str: ...
 
-    def read(self, wanted: Descriptor) -> bytes:
+    def read(self, blob: Descriptor) -> bytes:
         """Return a small blob, checked."""
 
-    def save(self, wanted: Descriptor, target: Path) -> None:
+    def save(self, blob: Descriptor, target: Path) -> None:
         """Write a blob into a new file, checked on the way."""
 
 
@@ -129,106 +114,97 @@ def bundle_manifest(source: Source, document: bytes) -> Manifest:
 
     Args:
         source: Where the blobs are.
-        document: The OCI manifest, which has the digest that was asked for.
+        document: The OCI manifest, with the requested digest.
 
     Raises:
-        InputError: It describes something else than a bundle.
-        VerificationError: Something has another digest or form than it must have.
+        InputError: It does not describe a bundle.
+        VerificationError: A blob has another digest or form.
     """
-    image = parsed(Image, document, source.name)
+    image = parse(Image, document, source.name)
     if image.artifact != ARTIFACT:
-        what = image.artifact or "without an artifact type, like a container image"
+        kind = image.artifact or "without an artifact type, like a container image"
         raise InputError(
-            f"{source.name} does not contain a bundle", details=f"it is {what}", hint=f"expected {ARTIFACT}"
+            f"{source.name} does not contain a bundle", details=f"it is {kind}", hint=f"expected {ARTIFACT}"
         )
-    described = [layer for layer in image.layers if layer.annotations.get(TITLE) == MANIFEST]
-    if len(described) != 1:
+    layers = [layer for layer in image.layers if layer.annotations.get(TITLE) == MANIFEST]
+    if len(layers) != 1:
         raise VerificationError(
             f"{source.name} contains a bundle of schema version 1 or without a schema version",
             details=f"its layers do not include {MANIFEST}",
             hint="build it again with this toolchain",
         )
-    manifest = read_manifest(source.read(described[0]), source.name)
+    manifest = read_manifest(source.read(layers[0]), source.name)
     if oci_manifest(manifest) != document:
         raise VerificationError(f"the OCI manifest of {source.name} does not match its bundle's manifest")
     return manifest
 
 
 def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor], folder: Path) -> None:
-    """Write the files of a bundle into a folder, under names of our own; `load` has the last word about them.
+    """Write the files of a bundle into a folder, under names of our own; the caller has to `load` it.
 
     Args:
         source: Where the blobs are.
         manifest: The bundle's.
-        companions: Manifests of what accompanies it; of those of a kind, and of a known one, the first is taken.
+        companions: Manifests of artifacts that accompany it; of each known type the first that fits is taken.
         folder: An empty folder.
 
     Raises:
-        InputError: There is no room for all of it.
-        VerificationError: Something has another digest or form than it must have.
+        InputError: There is not enough free space.
+        VerificationError: A blob has another digest or form.
     """
-    wanted = {name: _layer(manifest.files[name], media) for name, media in LAYERS.items()}
-    for described in _worth_reading(companions):
-        name, _media = COMPANIONS[described.artifact]
-        if name in wanted:
+    layers = {}
+    for name, media in LAYERS.items():
+        record = manifest.files[name]
+        layers[name] = Descriptor(f"sha256:{record.sha256}", record.size, media)
+    for companion in _worth_reading(companions):
+        name, _media = COMPANIONS[companion.artifact]
+        if name in layers:
             continue
-        layer = companion_layer(source, described, manifest)
-        if _is_of_somebody_else(name, layer):
+        layer = companion_layer(source, companion, manifest)
+        # The types of inventories are not ours alone: a scanner may have attached a bill of its own.
+        if name in inventories.NAMES and layer.annotations.get(TITLE) != name:
             continue
-        _check_named(name, layer, manifest, source.name)
-        wanted[name] = layer
-    _check_room(sum(layer.size for layer in wanted.values()), folder, source.name)
+        _check_companion(name, layer, manifest, source.name)
+        layers[name] = layer
+    size, free = sum(layer.size for layer in layers.values()), shutil.disk_usage(folder).free - _SPARE
+    if size > free:
+        raise InputError(
+            f"{source.name} needs {size_text(size)}, but only {size_text(max(free, 0))} are free",
+            hint="free some space, or set TMPDIR to a folder on another disk",
+        )
     (folder / MANIFEST).write_bytes(manifest.encoded())
-    for name, layer in wanted.items():
+    for name, layer in layers.items():
         source.save(layer, folder / name)
 
 
 def _worth_reading(companions: Iterable[Descriptor]) -> list[Descriptor]:
-    """Return those of known types, each once: ours first, then some of the types that scanners attach, too.
-
-    A registry may list as many as it likes, and everything that others have attached over the years.
-    """
-    known: dict[str, Descriptor] = {}
-    for one in companions:
-        if one.artifact in COMPANIONS:
-            known.setdefault(one.digest, one)
-    ours = [one for one in known.values() if one.artifact.startswith(VENDOR)]
-    shared = [one for one in known.values() if not one.artifact.startswith(VENDOR) and one.size <= _LARGEST_MANIFEST]
+    """Return those of known types, each once: ours first, then a limited number of types that scanners attach, too."""
+    # A registry may list any number of manifests, and everything that others have attached over the years.
+    by_digest: dict[str, Descriptor] = {}
+    for companion in companions:
+        if companion.artifact in COMPANIONS:
+            by_digest.setdefault(companion.digest, companion)
+    ours, shared = [], []
+    for companion in by_digest.values():
+        if companion.artifact.startswith(VENDOR):
+            ours.append(companion)
+        elif companion.size <= _LARGEST_MANIFEST:
+            shared.append(companion)
     return [*ours, *shared[:_MOST_SHARED]]
 
 
-def _layer(record: FileRecord, media: str) -> Descriptor:
-    return Descriptor(f"sha256:{record.sha256}", record.size, media)
-
-
-def _check_room(size: int, folder: Path, where: str) -> None:
-    free = shutil.disk_usage(folder).free - _SPARE
-    if size > free:
-        raise InputError(
-            f"{where} needs {size_text(size)}, but only {size_text(max(free, 0))} are free",
-            hint="free some space, or set TMPDIR to a folder on another disk",
-        )
-
-
-def _is_of_somebody_else(name: str, layer: Descriptor) -> bool:
-    """Whether a scanner, say, has attached a bill of its own: their types are not ours alone, as the others' are."""
-    return name in inventories.NAMES and layer.annotations.get(TITLE) != name
-
-
-def _check_named(name: str, layer: Descriptor, manifest: Manifest, where: str) -> None:
-    """See that a companion is the one that the bundle's manifest names, before any of it is fetched.
-
-    Those that say how the bundle was made, or are signed, name the bundle, not it them.
-    """
+def _check_companion(name: str, layer: Descriptor, manifest: Manifest, where: str) -> None:
+    """Check that a companion is the one that the bundle's manifest names, before any of it is fetched."""
+    # Inventories, statements and signatures are not named there: they name the bundle.
     if name in inventories.NAMES:
-        named = layer.size <= inventories.AT_MOST
+        matches = layer.size <= inventories.AT_MOST
     elif name in {STATEMENT, SIGNATURES}:
-        named = layer.size <= LARGEST_STATEMENT
+        matches = layer.size <= LARGEST_STATEMENT
     elif name == REFERENCE:
-        named = manifest.reference is not None and layer.record == manifest.reference
+        matches = manifest.reference is not None and layer.record == manifest.reference
     else:
-        named = manifest.records is not None and layer.sha256 == manifest.records.sha256
-    if not named or layer.size > _LARGEST_COMPANION:
+        matches = manifest.records is not None and layer.sha256 == manifest.records.sha256
+    if not matches or layer.size > _LARGEST_COMPANION:
         raise VerificationError(
             f"{name} in {where} is not the one that the bundle was built with",
             details=f"sha256 {layer.sha256}, {layer.size} bytes",
@@ -236,59 +212,55 @@ def _check_named(name: str, layer: Descriptor, manifest: Manifest, where: str) -
         )
 
 
-def companion_layer(source: Source, described: Descriptor, manifest: Manifest) -> Descriptor:
-    """Return the only layer of a companion, which must say that it is one of this bundle.
+def companion_layer(source: Source, companion: Descriptor, manifest: Manifest) -> Descriptor:
+    """Return the only layer of a companion, which must refer to this bundle.
 
     Raises:
-        VerificationError: It says something else.
+        VerificationError: It has another form, or refers to another bundle.
     """
-    if described.size > _LARGEST_MANIFEST:
+    if companion.size > _LARGEST_MANIFEST:
         raise VerificationError(
-            f"{described.digest[:19]} in {source.name} has {described.size} bytes, too many for a manifest"
+            f"{companion.digest[:19]} in {source.name} has {companion.size} bytes, too many for a manifest"
         )
-    image = parsed(Image, source.read(described), source.name)
+    image = parse(Image, source.read(companion), source.name)
     bundle = bytes_record(oci_manifest(manifest))
-    if len(image.layers) != 1 or image.artifact != described.artifact or not image.subject:
-        raise VerificationError(f"{described.digest[:19]} in {source.name} is not a valid {described.artifact}")
+    if len(image.layers) != 1 or image.artifact != companion.artifact or not image.subject:
+        raise VerificationError(f"{companion.digest[:19]} in {source.name} is not a valid {companion.artifact}")
     if image.subject.record != bundle or image.subject.media != MANIFEST_TYPE:
         raise VerificationError(
-            f"{described.digest[:19]} in {source.name} belongs to another bundle", details=image.subject.digest
+            f"{companion.digest[:19]} in {source.name} belongs to another bundle", details=image.subject.digest
         )
     return image.layers[0]
 
 
-def checked(data: bytes, wanted: Descriptor, where: str) -> bytes:
-    """Return a small blob that is what its descriptor says.
-
-    Raises:
-        VerificationError: It is not.
-    """
-    if len(data) != wanted.size or files.sha256_bytes(data) != wanted.sha256:
-        raise _other(f"blob {wanted.sha256[:12]}", where, f"{len(data)} bytes", wanted)
+def checked(data: bytes, expected: Descriptor, where: str) -> bytes:
+    """Return a small blob, or raise a VerificationError if it does not match its descriptor."""
+    if len(data) != expected.size or files.sha256_bytes(data) != expected.sha256:
+        raise _mismatch(f"blob {expected.sha256[:12]}", where, f"{len(data)} bytes", expected)
     return data
 
 
-def save_checked(chunks: Iterable[bytes], target: Path, wanted: Descriptor, where: str) -> None:
-    """Write a blob into a file, and no more of it than its descriptor says.
+def save_checked(chunks: Iterable[bytes], target: Path, expected: Descriptor, where: str) -> None:
+    """Write a blob into a file, at most as many bytes as its descriptor says.
 
     Raises:
-        VerificationError: It is not what the descriptor says.
+        VerificationError: It does not match the descriptor.
     """
     digest, size = hashlib.sha256(), 0
     with target.open("wb") as sink:
         for chunk in chunks:
             size += len(chunk)
-            if size > wanted.size:
-                raise _other(target.name, where, "more bytes than that", wanted)
+            if size > expected.size:
+                raise _mismatch(target.name, where, "more bytes than that", expected)
             digest.update(chunk)
             sink.write(chunk)
-    if size != wanted.size or digest.hexdigest() != wanted.sha256:
-        raise _other(target.name, where, f"{size} bytes, sha256 {digest.hexdigest()}", wanted)
+    if size != expected.size or digest.hexdigest() != expected.sha256:
+        raise _mismatch(target.name, where, f"{size} bytes, sha256 {digest.hexdigest()}", expected)
 
 
-def _other(what: str, where: str, found: str, wanted: Descriptor) -> VerificationError:
+def _mismatch(blob: str, where: str, actual: str, expected: Descriptor) -> VerificationError:
     return VerificationError(
-        f"{what} in {where} does not match its digest",
-        details=f"expected {wanted.size} bytes, sha256 {wanted.sha256}\nfound    {found}",
+        f"{blob} in {where} does not match its digest",
+        details=f"expected {expected.size} bytes, sha256 {expected.sha256}\nfound    {actual}",
         hint="fetch the package again",
     )

@@ -1,4 +1,4 @@
-"""The companions of a bundle that say what is in it and how it was made. They follow from its manifest."""
+"""The inventories of a bundle: its contents, and how it was made. They follow from its manifest."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from toolchain.inventory import Build, Component
 if TYPE_CHECKING:
     from toolchain.bundle.folder import Bundle
 
-NAMES = frozenset({BILL, PROVENANCE})
-"""The names of their files."""
-AT_MOST = 4 << 20
-"""The most bytes that one has."""
+NAMES = frozenset({BILL, PROVENANCE})  # the names of their files
+AT_MOST = 4 << 20  # the most bytes that one has
 # What a library asks for when it runs; the others took part in making it.
 _RUNS_WITH = frozenset({"apache-tvm", "apache-tvm-ffi"})
 _SHA256 = "sha256:"
@@ -30,47 +28,56 @@ _Form = TypeVar("_Form")
 
 
 def save(folder: Path, manifest: Manifest) -> None:
-    """Write both into the folder of a bundle that is being made by this toolchain."""
-    files.write_atomic(folder / BILL, _bill(manifest))
-    files.write_atomic(folder / PROVENANCE, _provenance(manifest))
+    """Write both into the folder of a bundle that this toolchain makes."""
+    materials = _materials(manifest)
+    notes = {"board": manifest.board, "machine": manifest.machine, "triple": manifest.triple}
+    product = Component("application", manifest.name, sha256=_digest(manifest), notes=notes)
+    contents = [Component("file", name, sha256=file.sha256) for name, file in manifest.files.items()]
+    files.write_atomic(folder / BILL, inventory.bill(product, [*contents, *materials]))
+    parameters = {"command": manifest.command, "board": manifest.board}
+    choices = {name: getattr(manifest, name) for name in ("target", "triple", "versions", "compiler")}
+    build = Build("bundle", parameters, choices, materials)
+    files.write_atomic(folder / PROVENANCE, inventory.statement(_subjects(manifest), build))
 
 
-def check(folder: Path, manifest: Manifest, named: str) -> None:
-    """See that those which are there are about this bundle.
+def check(folder: Path, manifest: Manifest, label: str) -> None:
+    """Check that those which are there describe this bundle.
 
     Raises:
-        VerificationError: One is about another, or is no such document.
+        VerificationError: One describes another, or has another form.
     """
     if (folder / BILL).exists():
-        told = _read(_Bill, folder / BILL, named).metadata.component.hashes
-        _compare([one.content for one in told], [_digest(manifest)], BILL, named)
+        hashes = _read(_Bill, folder / BILL, label).metadata.component.hashes
+        _compare([digest.content for digest in hashes], [_digest(manifest)], BILL, label)
     if (folder / PROVENANCE).exists():
-        subjects = _read(_Statement, folder / PROVENANCE, named).subject
-        found = {one.name: one.digest.get("sha256", "") for one in subjects}
-        _compare(found, _subjects(manifest), PROVENANCE, named)
+        subjects = _read(_Statement, folder / PROVENANCE, label).subject
+        digests = {subject.name: subject.digest.get("sha256", "") for subject in subjects}
+        _compare(digests, _subjects(manifest), PROVENANCE, label)
 
 
-def parts(bundle: Bundle) -> tuple[Component, ...]:
-    """Return what a bundle says is in it, and what it was made with.
+def components(bundle: Bundle) -> tuple[Component, ...]:
+    """Return what a bundle's bill lists: its contents, and what it was made with.
 
     Raises:
-        InputError: It says nothing.
-        VerificationError: What it says is not in a valid form.
+        InputError: It has no bill.
+        VerificationError: The bill is not in a valid form.
     """
-    listed = _read(_Bill, _there(bundle, BILL), str(bundle.folder)).components
-    return tuple(Component(one.type, one.name, one.version, required=one.scope == "required") for one in listed)
+    listed = _read(_Bill, _require_file(bundle, BILL), str(bundle.folder)).components
+    return tuple(
+        Component(entry.type, entry.name, entry.version, required=entry.scope == "required") for entry in listed
+    )
 
 
 def document(bundle: Bundle, name: str) -> Any:
-    """Return one of the documents: `BILL` or `PROVENANCE`.
+    """Return one of the documents, `BILL` or `PROVENANCE`.
 
     Raises:
-        InputError: The bundle has none.
+        InputError: The bundle does not have it.
     """
-    return files.read_json(_there(bundle, name), VerificationError, AT_MOST)
+    return files.read_json(_require_file(bundle, name), VerificationError, AT_MOST)
 
 
-def _there(bundle: Bundle, name: str) -> Path:
+def _require_file(bundle: Bundle, name: str) -> Path:
     path = bundle.folder / name
     if not path.exists():
         raise InputError(
@@ -80,10 +87,10 @@ def _there(bundle: Bundle, name: str) -> Path:
     return path
 
 
-def _compare(found: object, wanted: object, name: str, named: str) -> None:
-    if found != wanted:
+def _compare(actual: object, expected: object, name: str, label: str) -> None:
+    if actual != expected:
         raise VerificationError(
-            f"{name} in {named} describes another bundle", hint="build the bundle again, or fetch the package again"
+            f"{name} in {label} describes another bundle", hint="build the bundle again, or fetch the package again"
         )
 
 
@@ -92,40 +99,26 @@ def _digest(manifest: Manifest) -> str:
 
 
 def _subjects(manifest: Manifest) -> dict[str, str]:
-    return {manifest.name: _digest(manifest), **{name: one.sha256 for name, one in manifest.files.items()}}
-
-
-def _bill(manifest: Manifest) -> bytes:
-    notes = {"board": manifest.board, "machine": manifest.machine, "triple": manifest.triple}
-    whole = Component("application", manifest.name, sha256=_digest(manifest), notes=notes)
-    parts = [Component("file", name, sha256=one.sha256) for name, one in manifest.files.items()]
-    return inventory.bill(whole, [*parts, *_materials(manifest)])
-
-
-def _provenance(manifest: Manifest) -> bytes:
-    asked = {"command": manifest.command, "board": manifest.board}
-    told = ("target", "triple", "versions", "compiler")
-    chosen = {name: getattr(manifest, name) for name in told}
-    return inventory.statement(_subjects(manifest), Build("bundle", asked, chosen, _materials(manifest)))
+    return {manifest.name: _digest(manifest), **{name: file.sha256 for name, file in manifest.files.items()}}
 
 
 def _materials(manifest: Manifest) -> list[Component]:
-    """Return what went into a bundle: the model, the compiler, the records, the lock file and what it pins."""
+    """Return the materials of a bundle: the model, the compiler, the records, the lock file and its packages."""
     compiler, image = manifest.compiler.get("compiler", ""), manifest.compiler.get("image", "")
     model = manifest.model
-    found = [
+    materials = [
         Component("machine-learning-model", model.get("origin") or manifest.name, sha256=model.get("sha256", "")),
         Component("application", "compiler", compiler, required=False),
         Component("file", "requirements.lock", sha256=inventory.lock_digest(), required=False),
     ]
     if image.startswith(_SHA256):
-        found.append(Component("container", "compiler-image", sha256=image.removeprefix(_SHA256), required=False))
+        materials.append(Component("container", "compiler-image", sha256=image.removeprefix(_SHA256), required=False))
     if manifest.records and manifest.records.sha256:
-        found.append(Component("file", "records.jsonl", sha256=manifest.records.sha256, required=False))
-    return [*found, *inventory.python_packages(_RUNS_WITH)]
+        materials.append(Component("file", "records.jsonl", sha256=manifest.records.sha256, required=False))
+    return [*materials, *inventory.python_packages(_RUNS_WITH)]
 
 
-# --- as much of the documents as is checked
+# As much of the documents as is checked. Other fields are ignored.
 
 
 @dataclass(frozen=True)
@@ -168,14 +161,14 @@ class _Statement:
     subject: Annotated[tuple[_Subject, ...], FIRST_FAULT, Field(min_length=1)]
 
 
-def _read(kind: type[_Form], path: Path, named: str) -> _Form:
+def _read(kind: type[_Form], path: Path, label: str) -> _Form:
     if not path.is_file():
-        raise VerificationError(f"{path.name} in {named} is not a file", hint="build the bundle again")
+        raise VerificationError(f"{path.name} in {label} is not a file", hint="build the bundle again")
     try:
         return TypeAdapter(kind).validate_json(files.read_limited(path, AT_MOST, VerificationError))
     except ValidationError as fault:
         raise VerificationError(
-            f"{path.name} in {named} is not in a valid form",
+            f"{path.name} in {label} is not in a valid form",
             details=words(fault),
             hint="build the bundle again, or fetch the package again",
         ) from fault

@@ -1,4 +1,4 @@
-"""What a bundle says of itself: for which board it was built, from what, and with which files."""
+"""The manifest of a bundle: for which board it was built, from what, and with which files."""
 
 from __future__ import annotations
 
@@ -23,29 +23,27 @@ GRAPH_TEXT = "graph.txt"
 PARAMS = "params.safetensors"
 REFERENCE = "reference.safetensors"  # inputs and the outputs that ONNX Runtime gives for them
 RECORDS = "records.jsonl"  # the tuning records that were applied
-BILL = "bill.cdx.json"  # what is in the bundle and what it was made with, as CycloneDX
+BILL = "bill.cdx.json"  # a bill of materials in CycloneDX
 PROVENANCE = "provenance.intoto.json"  # how it was made, as an in-toto statement
-STATEMENT = "release.json"  # what is signed of the bundle: see the room `signing`
+STATEMENT = "release.json"  # the signed statement: see the room `signing`
 SIGNATURES = "release.json.sig"  # of OpenSSH, one after the other
+# bytes that a manifest may have, of a bundle or of OCI: that of a network with a thousand params has a tenth of it
 LARGEST_MANIFEST = 1 << 20
-"""Bytes that a manifest may have, of a bundle or of OCI: that of a network with a thousand params has a tenth of it."""
-LARGEST_GRAPH = 256 << 20
-"""Bytes of a graph that are read, as text or as JSON."""
-LARGEST_STATEMENT = 1 << 20
-"""Bytes that a statement, or signatures, may have: as on a device."""
+LARGEST_GRAPH = 256 << 20  # bytes of a graph that are read, as text or as JSON
+LARGEST_STATEMENT = 1 << 20  # bytes that a statement, or signatures, may have: as on a device
 
+# what travels to a device, and no manifest may list anything else: least of all itself
 FILES = (LIBRARY, GRAPH, GRAPH_TEXT, PARAMS)
-"""What travels to a device, and no manifest may list anything else: least of all itself."""
 
+# 1: the manifest was no layer of the package, so that no other client than ours pulled a whole bundle. 2: it did not
+# name the reference, so that anybody could put another one beside a bundle.
 _SCHEMA = 3
-"""1: the manifest was no layer of the package, so that no other client than ours pulled a whole bundle.
-2: it did not name the reference, so that anybody could put another one beside a bundle."""
 _LARGEST_FILE = (8 << 30) - 1  # of what a plain tar file can say the size
 _LARGEST_TENSOR = 1 << 32
 _MOST_AXES = 32
 _LARGEST_COUNT = 2**53 - 1  # exact in every reader of JSON
+# bytes that a tensor without a name takes in the header of a safetensors file
 _SMALLEST_ENTRY = len('"":{"dtype":"I8","shape":[],"data_offsets":[0,0]}')
-"""Bytes that a tensor without a name takes in the header of a safetensors file."""
 _FEW = 10
 _SHOWN = 200
 
@@ -56,7 +54,7 @@ def _printable(name: str) -> str:
     return name
 
 
-# What a device's list of releases tells in a line of its own, and tables and file names show.
+# A name has a line of its own in a device's list of releases, and appears in tables and file names.
 _Name = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_printable)]
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -75,44 +73,28 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning records had to do with a bundle.
+    """How many kernels of a bundle have tuning records."""
 
-    Attributes:
-        sha256: SHA-256 of the records that were applied, which are in the bundle's folder; empty if there are none.
-        tasks: How many kernels the model has; 0 where none is tuned.
-        tuned: For how many of them a record was applied.
-        shipped: For how many more a record that comes with the toolchain was.
-        modelled: What a model computed the applied records' times for, and by what; empty where they were measured.
-    """
-
+    # SHA-256 of the records that were applied, which are in the bundle's folder; empty if there are none
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    tasks: _Count = 0
-    tuned: _Count = 0
-    shipped: _Count = 0
+    tasks: _Count = 0  # how many kernels the model has; 0 where none is tuned
+    tuned: _Count = 0  # for how many of them a record was applied
+    shipped: _Count = 0  # for how many more a record that comes with the toolchain was
+    # what a model computed the applied records' times for, and by what; empty where they were measured
     modelled: str = ""
 
 
 @dataclass(frozen=True)
 class Modelled:
-    """What a model of an accelerator says of its part of one run. Nothing of it was measured.
-
-    Attributes:
-        model: Name of the model.
-        clock_mhz: Clock of the accelerator.
-        kernels: Calls of its kernels.
-        cycles: Clock cycles of all of them.
-        macs: Multiply-adds that count.
-        macs_per_cycle: The most that the accelerator does in a cycle.
-        calibration: What the model was calibrated on; empty where nothing was.
-    """
+    """What a model of an accelerator computes for its part of one run. Nothing of it was measured."""
 
     model: str
     clock_mhz: Annotated[float, Field(gt=0)]
-    kernels: _Positive
-    cycles: _Positive
-    macs: _Count
-    macs_per_cycle: _Positive
-    calibration: str = ""
+    kernels: _Positive  # calls of its kernels
+    cycles: _Positive  # clock cycles of all of them
+    macs: _Count  # multiply-adds that count
+    macs_per_cycle: _Positive  # the most that the accelerator does in a cycle
+    calibration: str = ""  # what the model was calibrated on; empty where nothing was
 
     @property
     def milliseconds(self) -> float:
@@ -132,19 +114,13 @@ class Modelled:
 
 @dataclass(frozen=True)
 class HalfOutput:
-    """How far an output in half precision is from the reference.
-
-    Attributes:
-        name: Of the output.
-        max_rel: The largest difference, relative to the largest magnitude of the reference; None if it is not finite.
-        limit: What a deploy accepts.
-        ok: Whether it is within that.
-    """
+    """How far an output in half precision is from the reference."""
 
     name: str
+    # the largest difference, relative to the largest magnitude of the reference; None if it is not finite
     max_rel: Annotated[float, Field(ge=0)] | None
-    limit: Annotated[float, Field(ge=0)]
-    ok: bool
+    limit: Annotated[float, Field(ge=0)]  # what a deploy accepts
+    ok: bool  # whether it is within that
 
     def __str__(self) -> str:
         off = "not finite" if self.max_rel is None else f"{self.max_rel:.1e} of the largest value off"
@@ -153,55 +129,39 @@ class HalfOutput:
 
 @dataclass(frozen=True)
 class InHalf:
-    """How far a network in half precision is from its reference, as the machine that built it computed. No device did.
+    """How far a network in half precision is from its reference, as the build machine computed; no device did."""
 
-    Attributes:
-        reference: What computed the reference.
-        inputs: What both were run with, for people.
-        outputs: What was found of each output; none if nothing is known.
-        obstacle: Why nothing is; empty if it is.
-    """
-
-    reference: str
-    inputs: str
-    outputs: Annotated[tuple[HalfOutput, ...], FIRST_FAULT]
-    obstacle: str = ""
+    reference: str  # what computed the reference
+    inputs: str  # what both were run with, for people
+    outputs: Annotated[tuple[HalfOutput, ...], FIRST_FAULT]  # what was found of each output; none if nothing is known
+    obstacle: str = ""  # why nothing is; empty if it is
 
     @property
     def ok(self) -> bool:
-        """Whether no output is known to be beyond its limit."""
-        return all(one.ok for one in self.outputs)
+        """Whether no output is known to exceed its limit."""
+        return all(output.ok for output in self.outputs)
 
     def lines(self) -> list[str]:
-        """Say it, a line for each output."""
         if self.obstacle:
             return [f"the error of half precision is not known before a deploy: {self.obstacle}"]
         by = f"from {self.reference} with {self.inputs}, emulated"
-        return [f"{'in half precision,' if one.ok else 'WRONG in half precision:'} {one} {by}" for one in self.outputs]
+        heads = ["in half precision," if output.ok else "WRONG in half precision:" for output in self.outputs]
+        return [f"{head} {output} {by}" for head, output in zip(heads, self.outputs, strict=True)]
 
 
 @dataclass(frozen=True)
 class InInt8:
-    """How near a network that was made int8 for its board is to the user's own, as the machine that built it computed.
+    """How near a network that was made int8 for its board is to the user's own, as the build machine computed."""
 
-    Attributes:
-        against: What its results were compared with.
-        method: How its activations got their scales: `file` for the ranges of the user's own file.
-        samples: How many inputs that is based on.
-        random: How many of them are random numbers.
-        snr_db: Signal over noise of the results; None where they are equal.
-        top1_agreement: Share of inputs for which both put the same class first; None where the results are no classes.
-    """
-
-    against: str
-    method: str
-    samples: _Positive
-    random: _Count
-    snr_db: float | None = None
+    against: str  # the network that its results were compared with
+    method: str  # how its activations got their scales: `file` for the ranges of the user's own file
+    samples: _Positive  # how many inputs that is based on
+    random: _Count  # how many of them are random numbers
+    snr_db: float | None = None  # signal over noise of the results; None where they are equal
+    # share of inputs for which both put the same class first; None where the results are no classes
     top1_agreement: Annotated[float, Field(ge=0, le=1)] | None = None
 
     def lines(self) -> list[str]:
-        """Say it in one line."""
         near = "the same as" if self.snr_db is None else f"{self.snr_db:.1f} dB signal over noise against"
         top = "" if self.top1_agreement is None else f", the same class first for {self.top1_agreement:.1%}"
         kind = {0: "", self.samples: "random "}.get(self.random, "partly random ")
@@ -210,58 +170,34 @@ class InInt8:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything that someone has to know about a bundle before running it, and to make it again.
-
-    Attributes:
-        schema: Version of this document.
-        name: Model name.
-        board: Board type it was built for.
-        machine: What `uname -m` must say on the device.
-        triple: GNU triple of the library.
-        target: TVM code-generation target.
-        glibc: Lowest glibc version that the library loads on; empty if it needs none.
-        cpu_features: Flags that the device's /proc/cpuinfo must show.
-        entry: Function of the library that runs the model: inputs first, then the params in `params_order`.
-        library: File name of the Relax VM library.
-        params: File name of the params, in safetensors format.
-        params_order: Names of the params in the order of the entry's arguments.
-        inputs: Input signature in the order of the entry's arguments.
-        outputs: Output signature.
-        versions: Versions of `toolchain`, `tvm` and `tvm_ffi`, and of what prepared the model: `onnx`, `onnxruntime`.
-        compiler: What compiled and linked the library.
-        model: Origin and digest of the model file.
-        command: The command that makes this bundle again.
-        files: Digest and size of each of the bundle's files.
-        reference: Digest and size of the reference; None if it was built without one.
-        records: The tuning records that were applied.
-        modelled: What a model of the board's accelerator says; None where there is none.
-        half: How far half precision is from the reference; None where the board computes in single.
-        int8: How near a network that was made int8 for the board is to the user's own; None where it was not.
-    """
+    """Everything that someone has to know about a bundle to run it, and to make it again."""
 
     schema: Literal[3]
     name: _Name
-    board: _Word
-    machine: _Word
-    triple: _Word
+    board: _Word  # board type it was built for
+    machine: _Word  # what `uname -m` must say on the device
+    triple: _Word  # GNU triple of the library
     target: Mapping[str, Any]
+    # lowest glibc version that the library loads on; empty if it needs none
     glibc: Annotated[str, Field(pattern=r"^([0-9]{1,4}(\.[0-9]{1,4})*)?$")]
-    cpu_features: Annotated[tuple[_Word, ...], FIRST_FAULT]
-    entry: str
-    library: Literal["model.so"]
-    params: Literal["params.safetensors"]
-    params_order: Annotated[tuple[str, ...], FIRST_FAULT]
-    inputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]
+    cpu_features: Annotated[tuple[_Word, ...], FIRST_FAULT]  # flags that the device's /proc/cpuinfo must show
+    entry: str  # function of the library that runs the model: inputs first, then the params in `params_order`
+    library: Literal["model.so"]  # file name of the Relax VM library
+    params: Literal["params.safetensors"]  # file name of the params, in safetensors format
+    params_order: Annotated[tuple[str, ...], FIRST_FAULT]  # names of the params in the order of the entry's arguments
+    inputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]  # input signature in the order of the entry's arguments
     outputs: Annotated[tuple[TensorSpec, ...], FIRST_FAULT]
+    # versions of `toolchain`, `tvm` and `tvm_ffi`, and of what prepared the model: `onnx`, `onnxruntime`
     versions: _Texts
-    compiler: _Texts
-    model: _Texts
-    command: str
-    files: Annotated[Mapping[str, FileRecord], FEW_KEYS]
-    reference: FileRecord | None = None
-    records: Tuned | None = None
-    modelled: Modelled | None = None
-    half: InHalf | None = None
+    compiler: _Texts  # what compiled and linked the library
+    model: _Texts  # origin and digest of the model file
+    command: str  # the command that makes this bundle again
+    files: Annotated[Mapping[str, FileRecord], FEW_KEYS]  # digest and size of each of the bundle's files
+    reference: FileRecord | None = None  # digest and size of the reference; None if it was built without one
+    records: Tuned | None = None  # the tuning records that were applied
+    modelled: Modelled | None = None  # the result of a model of the board's accelerator, if there is one
+    half: InHalf | None = None  # how far half precision is from the reference; None where the board computes in single
+    # how near a network that was made int8 for the board is to the user's own; None where it was not
     int8: InInt8 | None = None
 
     def encoded(self) -> bytes:
@@ -280,13 +216,13 @@ class Manifest:
 
 
 _MANIFEST_READER: TypeAdapter[Manifest] = TypeAdapter(Manifest)
-_REQUIRED = {one.name for one in fields(Manifest) if one.default is MISSING}
+_REQUIRED = {field.name for field in fields(Manifest) if field.default is MISSING}
 
 
 def older_schema(data: bytes) -> int | None:
     """Return the schema version of a manifest that an older toolchain wrote; None for anything else."""
-    found = _schema_of(data)
-    return found if found is not None and 0 < found < _SCHEMA else None
+    schema = _schema_of(data)
+    return schema if schema is not None and 0 < schema < _SCHEMA else None
 
 
 def _schema_of(data: bytes) -> int | None:
@@ -295,8 +231,8 @@ def _schema_of(data: bytes) -> int | None:
         document = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    found = document.get("schema") if isinstance(document, dict) and document.keys() >= _REQUIRED else None
-    return found if isinstance(found, int) else None
+    schema = document.get("schema") if isinstance(document, dict) and document.keys() >= _REQUIRED else None
+    return schema if isinstance(schema, int) else None
 
 
 def read_manifest(data: bytes, where: str) -> Manifest:
@@ -319,8 +255,8 @@ def read_manifest(data: bytes, where: str) -> Manifest:
         )
     try:
         json.loads(data, parse_constant=_refuse_constant)
-        found = _MANIFEST_READER.validate_json(data)
-        faults = _faults(found, data)
+        manifest = _MANIFEST_READER.validate_json(data)
+        faults = _faults(manifest, data)
     except ValidationError as fault:
         faults = [words(fault, _FEW)]
     except (ValueError, RecursionError) as fault:
@@ -329,38 +265,43 @@ def read_manifest(data: bytes, where: str) -> Manifest:
         raise VerificationError(
             f"the manifest of {where} is not valid", details="\n".join(faults[:_FEW]), hint="build or fetch it again"
         )
-    return found
+    return manifest
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a valid JSON number")
 
 
-def _faults(found: Manifest, data: bytes) -> list[str]:
-    """List what no type says: which files there are, which tensors there can be, and that nothing else is written."""
-    specs = (*found.inputs, *found.outputs)
+def _faults(manifest: Manifest, data: bytes) -> list[str]:
+    """Return the faults that no type excludes: files, impossible tensors, and bytes in another form."""
+    specs = (*manifest.inputs, *manifest.outputs)
     faults = [f"{spec!s:.{_SHOWN}}" for spec in specs if not _is_possible(spec)]
-    faults += _bound_faults(found) if not faults else []
-    faults += _total_faults(found) if not faults else []
-    faults += [f"files: it lists {name}{', itself' if name == MANIFEST else ''}" for name in found.files.keys() - FILES]
-    faults += [f"files: it does not list {name}" for name in FILES if name not in found.files]
-    faults += _amount_faults(found) if PARAMS in found.files and GRAPH_TEXT in found.files else []
-    faults += ["outputs: the list is empty"] if not found.outputs else []
-    faults += ["board: it is a file name, not a board name"] if found.board.endswith(".toml") else []
-    if not faults and found.encoded() != data:
+    faults += _bound_faults(manifest) if not faults else []
+    if not faults:
+        for side, tensors in {"inputs": manifest.inputs, "outputs": manifest.outputs}.items():
+            if sum(spec.bytes for spec in tensors) > _LARGEST_TENSOR:
+                faults.append(f"{side}: together they have more than {_LARGEST_TENSOR} bytes")
+    faults += [
+        f"files: it lists {name}{', itself' if name == MANIFEST else ''}" for name in manifest.files.keys() - FILES
+    ]
+    faults += [f"files: it does not list {name}" for name in FILES if name not in manifest.files]
+    faults += _amount_faults(manifest) if PARAMS in manifest.files and GRAPH_TEXT in manifest.files else []
+    faults += ["outputs: the list is empty"] if not manifest.outputs else []
+    faults += ["board: it is a file name, not a board name"] if manifest.board.endswith(".toml") else []
+    if not faults and manifest.encoded() != data:
         faults.append("it does not have the exact form that the toolchain writes")
     return faults
 
 
-def _bound_faults(found: Manifest) -> list[str]:
-    """List what is wrong with the names of tensors, and with those whose size depends on the data."""
-    faults = [f"{spec.name}: no input has a bound" for spec in found.inputs if spec.bound]
-    faults += [f"{spec.name}: an output is not drawn" for spec in found.outputs if spec.draw]
-    faults += [f"{spec.name}: no {spec.dtype} can be drawn" for spec in found.inputs if not spec.can_be_drawn]
-    for specs in (found.inputs, found.outputs):
+def _bound_faults(manifest: Manifest) -> list[str]:
+    """Return what is wrong with the names of tensors, and with those whose size depends on the data."""
+    faults = [f"{spec.name}: no input has a bound" for spec in manifest.inputs if spec.bound]
+    faults += [f"{spec.name}: an output is not drawn" for spec in manifest.outputs if spec.draw]
+    faults += [f"{spec.name}: no {spec.dtype} can be drawn" for spec in manifest.inputs if not spec.can_be_drawn]
+    for specs in (manifest.inputs, manifest.outputs):
         faults += ["two tensors have the same name"] if len({spec.name for spec in specs}) < len(specs) else []
-    counts = {spec.name for spec in found.outputs if (spec.dtype, spec.elements) == ("int64", 1)}
-    for spec in found.outputs:
+    counts = {spec.name for spec in manifest.outputs if (spec.dtype, spec.elements) == ("int64", 1)}
+    for spec in manifest.outputs:
         if spec.bound and not 0 <= spec.bound.axis < len(spec.shape):
             faults.append(f"{spec.name}: its bound is for an axis that it does not have")
         if spec.bound and spec.bound.count not in counts - {spec.name}:
@@ -368,41 +309,32 @@ def _bound_faults(found: Manifest) -> list[str]:
     return faults
 
 
-def _total_faults(found: Manifest) -> list[str]:
-    """List which tensors are possible one by one, but not together."""
-    totals = {"inputs": found.inputs, "outputs": found.outputs}
-    return [
-        f"{side}: together they have more than {_LARGEST_TENSOR} bytes"
-        for side, specs in totals.items()
-        if sum(spec.bytes for spec in specs) > _LARGEST_TENSOR
-    ]
-
-
-def _amount_faults(found: Manifest) -> list[str]:
-    """List the counts that the rest of the manifest shows to be wrong: a device allocates memory for each param."""
-    params, features = found.params_order, found.cpu_features
+def _amount_faults(manifest: Manifest) -> list[str]:
+    """Return the counts that the rest of the manifest disproves: a device allocates memory for each param."""
+    params, features = manifest.params_order, manifest.cpu_features
     header = sum(len(name.encode()) + _SMALLEST_ENTRY for name in params)
     wrong = {
         "params_order: it has a name twice": len(set(params)) < len(params),
-        f"params_order: it has more names than {PARAMS} has room for": header > found.files[PARAMS].size,
+        f"params_order: it has more names than {PARAMS} has room for": header > manifest.files[PARAMS].size,
         "cpu_features: it has a name twice": len(set(features)) < len(features),
     }
-    if tuned := found.records:
+    if tuned := manifest.records:
         wrong["records: more kernels are tuned than there are"] = tuned.tuned + tuned.shipped > tuned.tasks
-        wrong[f"records: {GRAPH_TEXT} has no room for so many kernels"] = tuned.tasks > found.files[GRAPH_TEXT].size
-    if array := found.modelled:
+        wrong[f"records: {GRAPH_TEXT} has no room for so many kernels"] = tuned.tasks > manifest.files[GRAPH_TEXT].size
+    if array := manifest.modelled:
         wrong["modelled: it has more kernels than cycles"] = array.kernels > array.cycles
         wrong["modelled: it has more multiply-adds than its cycles allow"] = array.utilisation > 1
         wrong["modelled: its clock is not a finite number"] = not math.isfinite(array.clock_mhz)
-    if half := found.half:
-        wrong["half: it has more outputs than the model"] = len(half.outputs) > len(found.outputs)
-    if int8 := found.int8:
+    if half := manifest.half:
+        wrong["half: it has more outputs than the model"] = len(half.outputs) > len(manifest.outputs)
+    if int8 := manifest.int8:
         wrong["int8: more inputs are random than there are"] = int8.random > int8.samples
     return [fault for fault, is_wrong in wrong.items() if is_wrong]
 
 
 def _is_possible(spec: TensorSpec) -> bool:
-    """Tell whether a device could have it; the rank comes first, since many sizes take long to multiply."""
+    """Whether a device could have such a tensor."""
+    # The rank comes first, since many sizes take long to multiply.
     if len(spec.shape) > _MOST_AXES or spec.dtype not in DTYPES:
         return False
     if not all(0 <= size <= _LARGEST_TENSOR for size in spec.shape):

@@ -1,4 +1,4 @@
-"""A package as OCI knows it: media types, descriptors, and the image manifest, whose digest is the bundle's."""
+"""A package as OCI sees it: media types, descriptors, and the image manifest, whose digest is the bundle's."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ from toolchain.documents import FEW_KEYS, FIRST_FAULT, words
 from toolchain.errors import VerificationError
 from toolchain.inventory import BILL_TYPE, STATEMENT_TYPE
 
-VENDOR = "application/vnd.edge-toolchain"
-"""What the types begin with that nobody else has."""
+VENDOR = "application/vnd.edge-toolchain"  # the prefix of our own media types
 ARTIFACT = f"{VENDOR}.bundle.v1"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 TITLE = "org.opencontainers.image.title"
 
 # What travels to a device, in the order of the package's layers, with each file's media type. Before them goes the
-# bundle's manifest. It is a layer and not the config, since whoever pulls an artifact gets the files of its layers.
+# bundle's manifest. It is a layer and not the config, since clients download the layers of an artifact as files.
 LAYERS = {
     LIBRARY: f"{VENDOR}.library.v1+elf",
     GRAPH: f"{VENDOR}.graph.v1+json",
@@ -49,8 +48,7 @@ _RECORDS_ARTIFACT = f"{VENDOR}.records.v1"
 _STATEMENT_ARTIFACT = f"{VENDOR}.statement.v1"
 _SIGNATURES_ARTIFACT = f"{VENDOR}.signatures.v1"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
-EMPTY = b"{}"
-"""The config of an artifact, which has none."""
+EMPTY = b"{}"  # the config of an artifact, which has none
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 REF_NAME = "org.opencontainers.image.ref.name"
 # What travels in a package beside the bundle: the name of each artifact's only file, and its media type.
@@ -70,19 +68,12 @@ _Form = TypeVar("_Form")
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What names a blob.
+    """The reference to a blob."""
 
-    Attributes:
-        digest: `sha256:` and 64 hexadecimal digits.
-        size: Its bytes.
-        media: Its media type.
-        artifact: Of a manifest, the type of what it describes; empty if it does not say.
-        annotations: What else is said of it.
-    """
-
-    digest: _Digest
+    digest: _Digest  # `sha256:` and 64 hexadecimal digits
     size: Annotated[int, Field(ge=0, le=1 << 40)]
     media: Annotated[str, Field(validation_alias="mediaType")]
+    # of a manifest, its artifact type; may be empty
     artifact: Annotated[str, Field(validation_alias="artifactType")] = ""
     annotations: Annotated[Mapping[str, str], FEW_KEYS] = field(default_factory=dict)
 
@@ -99,7 +90,7 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Image:
-    """An image manifest, as far as it matters: its artifact type, its layers, and what it accompanies."""
+    """The fields of an image manifest that matter: its layers, its artifact type, and the manifest it accompanies."""
 
     layers: Annotated[tuple[Descriptor, ...], FIRST_FAULT]
     artifact: Annotated[str, Field(validation_alias="artifactType")] = ""
@@ -108,13 +99,11 @@ class Image:
 
 @dataclass(frozen=True)
 class Index:
-    """A list of manifests."""
-
     manifests: Annotated[tuple[Descriptor, ...], FIRST_FAULT]
 
 
-def parsed(kind: type[_Form], data: bytes, where: str) -> _Form:
-    """Read an OCI document, `Image` or `Index`; `where` says whose it is.
+def parse(kind: type[_Form], data: bytes, where: str) -> _Form:
+    """Parse an OCI document, `Image` or `Index`; `where` names it in errors.
 
     Raises:
         VerificationError: It is not in a valid form.
@@ -131,13 +120,13 @@ def parsed(kind: type[_Form], data: bytes, where: str) -> _Form:
 
 def oci_manifest(manifest: Manifest) -> bytes:
     """Return the OCI image manifest of a bundle; its SHA-256 is the bundle's digest."""
-    described = descriptor(_MANIFEST_LAYER, bytes_record(manifest.encoded()), {TITLE: MANIFEST})
+    manifest_layer = descriptor(_MANIFEST_LAYER, bytes_record(manifest.encoded()), {TITLE: MANIFEST})
     layers = [descriptor(media, manifest.files[name], {TITLE: name}) for name, media in LAYERS.items()]
-    return encoded(ARTIFACT, [described, *layers])
+    return encode_manifest(ARTIFACT, [manifest_layer, *layers])
 
 
-def encoded(artifact: str, layers: list[dict[str, Any]], subject: dict[str, Any] | None = None) -> bytes:
-    """Return an image manifest; `subject` is the one that it accompanies."""
+def encode_manifest(artifact: str, layers: list[dict[str, Any]], subject: dict[str, Any] | None = None) -> bytes:
+    """Return an image manifest; `subject` is the manifest that it accompanies."""
     document = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,
@@ -150,17 +139,15 @@ def encoded(artifact: str, layers: list[dict[str, Any]], subject: dict[str, Any]
     return files.canonical_json(document)
 
 
-def encoded_index(manifests: list[dict[str, Any]]) -> bytes:
-    """Return a list of manifests, each given by its descriptor."""
+def encode_index(manifests: list[dict[str, Any]]) -> bytes:
     return files.canonical_json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests})
 
 
 def descriptor(media: str, record: FileRecord, annotations: dict[str, str] | None = None) -> dict[str, Any]:
-    """Return what names a blob: its media type, its digest, and its size in bytes."""
     entry: dict[str, Any] = {"mediaType": media, "digest": f"sha256:{record.sha256}", "size": record.size}
     return {**entry, "annotations": annotations} if annotations else entry
 
 
 def bytes_record(data: bytes) -> FileRecord:
-    """Return the record of bytes that are in no file yet."""
+    """Return the record of a blob in memory."""
     return FileRecord(files.sha256_bytes(data), len(data))

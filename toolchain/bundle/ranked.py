@@ -1,4 +1,4 @@
-"""Orders of rows in the file of a reference: `ranking.<number>.<what>`, and in its notes which outputs they are of."""
+"""Rankings (orders of rows) in the file of a reference: tensors `ranking.<number>.<field>`, their outputs in a note."""
 
 from __future__ import annotations
 
@@ -32,71 +32,71 @@ class _Entry:
 
 
 _READER = TypeAdapter(Annotated[tuple[_Entry, ...], FIRST_FAULT])
+# rankings, each with the number of its sample; None for the inputs of the bundle
 Owned = Sequence[tuple[int | None, Ranking]]
-"""Rankings, each with the number of its sample; None for the inputs of the bundle."""
 
 
-def stored(owned: Owned) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Return tensors and notes of a file."""
-    found: dict[str, NDArray[Any]] = {}
+def to_tensors(owned: Owned) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return the tensors and notes of a file."""
+    tensors: dict[str, NDArray[Any]] = {}
     for number, (_, ranking) in enumerate(owned):
-        found[f"{KIND}.{number}.{_SCORES}"] = ranking.scores
-        found[f"{KIND}.{number}.{_NEXT_SCORES}"] = ranking.next_scores
+        tensors[f"{KIND}.{number}.{_SCORES}"] = ranking.scores
+        tensors[f"{KIND}.{number}.{_NEXT_SCORES}"] = ranking.next_scores
         for name, rows in ranking.next_rows.items():
-            found[f"{KIND}.{number}.{_NEXT_ROWS}.{name}"] = rows
+            tensors[f"{KIND}.{number}.{_NEXT_ROWS}.{name}"] = rows
     entries = tuple(_Entry(ranking.names, sample) for sample, ranking in owned)
-    return found, {_NOTE: _READER.dump_json(entries).decode()} if entries else {}
+    return tensors, {_NOTE: _READER.dump_json(entries).decode()} if entries else {}
 
 
-def read(found: Tensors, notes: Mapping[str, str], where: str) -> Owned:
-    """Return what a file holds.
+def read(contents: Tensors, notes: Mapping[str, str], where: str) -> Owned:
+    """Read the rankings of a file.
 
     Args:
-        found: Its tensors, by what follows `ranking.`.
+        contents: Its tensors, by what follows `ranking.`.
         notes: Its notes.
         where: Its name.
 
     Raises:
-        VerificationError: It holds something else.
+        VerificationError: It has another form.
     """
     try:
         entries = _READER.validate_json(notes.get(_NOTE, "[]"))
     except ValidationError as fault:
         raise VerificationError(f"{where} has rankings in an unknown form", details=words(fault)) from fault
-    parts: list[dict[str, dict[str, NDArray[Any]]]] = [{} for _ in entries]
-    for key, value in found.items():
+    groups: list[dict[str, dict[str, NDArray[Any]]]] = [{} for _ in entries]
+    for key, value in contents.items():
         match = _KEY.fullmatch(key)
-        if match is None or int(match[1]) >= len(parts):
+        if match is None or int(match[1]) >= len(groups):
             raise VerificationError(f"{where} has rankings in an unknown form", details=key)
-        parts[int(match[1])].setdefault(match[2], {})[match[3] or ""] = value
-    return [(entry.sample, _ranking(entry.names, part, where)) for entry, part in zip(entries, parts, strict=True)]
+        groups[int(match[1])].setdefault(match[2], {})[match[3] or ""] = value
+    return [(entry.sample, _ranking(entry.names, group, where)) for entry, group in zip(entries, groups, strict=True)]
 
 
-def _ranking(names: tuple[str, ...], part: Mapping[str, Tensors], where: str) -> Ranking:
-    scores, next_scores = (part.get(key, {}).get("") for key in (_SCORES, _NEXT_SCORES))
-    rows = dict(part.get(_NEXT_ROWS, {}))
+def _ranking(names: tuple[str, ...], group: Mapping[str, Tensors], where: str) -> Ranking:
+    scores, next_scores = (group.get(key, {}).get("") for key in (_SCORES, _NEXT_SCORES))
+    rows = dict(group.get(_NEXT_ROWS, {}))
     if scores is None or next_scores is None or set(rows) != set(names) or not names:
         raise VerificationError(f"{where} has a ranking that lacks a part", details=", ".join(names))
     return Ranking(names, scores, next_scores, rows)
 
 
 def faults(ranking: Ranking, specs: Sequence[TensorSpec]) -> list[str]:
-    """List what does not fit the outputs of a model."""
+    """Return what does not fit the outputs of a model."""
     scores, more = ranking.scores, ranking.next_scores
     if scores.ndim != 2 or more.ndim != 2 or not scores.size or len(scores) != len(more):  # noqa: PLR2004 - [batch, rows]
         return ["the scores of a ranking do not have the shape [batch, rows]"]
     if any(table.dtype.kind != "f" for table in (scores, more)):
         return ["the scores of a ranking must have a floating-point type"]
-    known = {spec.name: spec for spec in specs}
-    found = []
+    by_name = {spec.name: spec for spec in specs}
+    messages = []
     for name, rows in ranking.next_rows.items():
-        spec = known.get(name)
+        spec = by_name.get(name)
         elements, size = (spec.elements, scores.size) if spec else (0, 1)
         if spec and spec.bound:  # as many rows as there were for the reference's inputs
             elements, size = elements // spec.shape[spec.bound.axis], 1
         width = elements // size
         if spec is None or elements % size or (spec.bound and scores.shape[1] > spec.shape[spec.bound.axis]):
-            found.append(f"{name}: a ranking does not fit this output")
+            messages.append(f"{name}: a ranking does not fit this output")
         elif rows.shape != (*more.shape, width) or np.dtype(spec.dtype) != rows.dtype:
-            found.append(f"{name}: has rows {rows.shape} {rows.dtype} in a ranking, expected {(*more.shape, width)}")
-    return found
+            messages.append(f"{name}: has rows {rows.shape} {rows.dtype} in a ranking, expected {(*more.shape, width)}")
+    return messages

@@ -1,4 +1,4 @@
-"""What a bundle's outputs are compared with: inputs, outputs for them, and how far others may lie from these."""
+"""The reference of a bundle: inputs, the outputs for them, and how far a device's outputs may be from these."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from toolchain import rankings, tensors
-from toolchain.bundle import drawn, ranked
-from toolchain.bundle.drawn import Drawn
+from toolchain.bundle import random_samples, ranked
 from toolchain.bundle.manifest import REFERENCE, InInt8, Manifest
+from toolchain.bundle.random_samples import RandomSamples
 from toolchain.documents import FEW_KEYS, words
 from toolchain.errors import VerificationError
 from toolchain.rankings import Ranking
@@ -24,79 +24,73 @@ from toolchain.tensors import LARGEST_TOLERANCE, Limit, Tensors, TensorSpec, Tol
 
 _LIMITS = "limits"
 _LIMITS_READER = TypeAdapter(Annotated[dict[str, Limit], FEW_KEYS])
-_KINDS = ("input", "output", drawn.KIND, ranked.KIND)
+_KINDS = ("input", "output", random_samples.KIND, ranked.KIND)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a bundle's outputs are compared with.
-
-    Attributes:
-        runtime: What computed them, with its version.
-        inputs: Inputs by name.
-        outputs: The outputs for them, by name.
-        tolerance: Limits for the relative difference, where the dtypes' own are not the right ones.
-        drawn: The outputs for many random inputs, too, where they were asked for.
-        rankings: Which outputs have rows in an order of scores.
-        int8: How near what computed them is to the user's model, where that was made int8; the manifest keeps it.
-    """
-
-    runtime: str
-    inputs: Tensors
+    runtime: str  # what computed the outputs, with its version
+    inputs: Tensors  # by name
     outputs: Tensors
+    # limits for the relative difference, where the dtypes' own are not the right ones
     tolerance: Tolerance | None = None
-    drawn: Drawn | None = None
-    rankings: tuple[Ranking, ...] = ()
+    random: RandomSamples | None = None  # the outputs for many random inputs, too, where they were requested
+    rankings: tuple[Ranking, ...] = ()  # which outputs have rows in an order of scores
+    # how near what computed them is to the user's model, where that was made int8; the manifest keeps it
     int8: InInt8 | None = None
 
     def save(self, folder: Path) -> None:
         """Write it into the folder of a bundle, as `input.<name>` and `output.<name>`."""
-        named = {f"input.{name}": value for name, value in self.inputs.items()}
-        named |= {f"output.{name}": value for name, value in self.outputs.items()}
+        contents = {f"input.{name}": value for name, value in self.inputs.items()}
+        contents |= {f"output.{name}": value for name, value in self.outputs.items()}
         limit = {} if self.tolerance is None else limit_notes(self.tolerance)
-        more = self.drawn.notes() if self.drawn else {}
-        named |= self.drawn.tensors() if self.drawn else {}
-        orders, notes = ranked.stored(self._every_ranking())
-        tensors.save(folder / REFERENCE, named | orders, {"runtime": self.runtime, **limit, **more, **notes})
+        samples = self.random.notes() if self.random else {}
+        contents |= self.random.tensors() if self.random else {}
+        orders, notes = ranked.to_tensors(self._every_ranking())
+        tensors.save(folder / REFERENCE, contents | orders, {"runtime": self.runtime, **limit, **samples, **notes})
 
     def _every_ranking(self) -> ranked.Owned:
-        samples = enumerate(self.drawn.rankings if self.drawn else ())
-        return [(None, one) for one in self.rankings] + [(at, one) for at, each in samples for one in each]
+        own: ranked.Owned = [(None, ranking) for ranking in self.rankings]
+        samples = enumerate(self.random.rankings if self.random else ())
+        return [*own, *((sample, ranking) for sample, rankings in samples for ranking in rankings)]
 
     @classmethod
     def read(cls, path: Path) -> Reference:
-        """Read it.
+        """Read the file of a bundle.
 
         Raises:
-            VerificationError: The file is not readable, or has a tolerance that would let anything pass.
+            VerificationError: It is not readable, or has a tolerance that would let anything pass.
         """
-        parts: dict[str, dict[str, NDArray[Any]]] = {kind: {} for kind in _KINDS}
+        groups: dict[str, dict[str, NDArray[Any]]] = {kind: {} for kind in _KINDS}
         for key, value in tensors.load(path).items():
             kind, _, name = key.partition(".")
-            if kind not in parts:
+            if kind not in groups:
                 raise VerificationError(f"{path.name} has a tensor in an unknown form", details=key)
-            parts[kind][name] = value
+            groups[kind][name] = value
         notes = tensors.notes(path)
         limit = _read_limits(notes, path.name)
         runtime = notes.get("runtime", "an unnamed reference")
-        samples = drawn.read(parts[drawn.KIND], notes, path.name)
-        owned = ranked.read(parts[ranked.KIND], notes, path.name)
-        own = tuple(ranking for sample, ranking in owned if sample is None)
+        samples = random_samples.read(groups[random_samples.KIND], notes, path.name)
+        owned = ranked.read(groups[ranked.KIND], notes, path.name)
+        of_inputs = tuple(ranking for sample, ranking in owned if sample is None)
         if samples:
-            each = [tuple(one for sample, one in owned if sample == at) for at in range(len(samples.samples))]
-            samples = replace(samples, rankings=tuple(each))
-        return cls(runtime, parts["input"], parts["output"], limit, samples, own)
+            rankings_of_samples = [
+                tuple(ranking for sample, ranking in owned if sample == number)
+                for number in range(len(samples.samples))
+            ]
+            samples = replace(samples, rankings=tuple(rankings_of_samples))
+        return cls(runtime, groups["input"], groups["output"], limit, samples, of_inputs)
 
     def check(self, manifest: Manifest) -> None:
-        """Refuse a reference that no device can agree with: a technician would find it out.
+        """Refuse a reference that no device can agree with.
 
         Raises:
             VerificationError: Names, types or shapes are not the model's.
         """
         faults = tensors.check_signature(self.inputs, manifest.inputs)
         faults += _output_faults(self.outputs, manifest.outputs)
-        for at, outputs in enumerate(self.drawn.outputs if self.drawn else ()):
-            faults += [f"sample {at}: {fault}" for fault in _output_faults(outputs, manifest.outputs)]
+        for number, outputs in enumerate(self.random.outputs if self.random else ()):
+            faults += [f"sample {number}: {fault}" for fault in _output_faults(outputs, manifest.outputs)]
         for _, ranking in self._every_ranking():
             faults += ranked.faults(ranking, manifest.outputs)
         if faults:
@@ -105,13 +99,10 @@ class Reference:
             )
 
     def check_comparable(self) -> None:
-        """Refuse a reference that nothing can be compared with.
-
-        Raises:
-            VerificationError: An output has no finite value.
-        """
-        every = (self.outputs, *(self.drawn.outputs if self.drawn else ()))
-        names = {name for outputs in every for name, value in outputs.items() if not _has_finite(value)}
+        """Refuse a reference with an output that has no finite value: nothing can be compared with that."""
+        groups = (self.outputs, *(self.random.outputs if self.random else ()))
+        pairs = (pair for outputs in groups for pair in outputs.items())
+        names = {name for name, value in pairs if value.size and not np.isfinite(value).any()}
         if names:
             raise VerificationError(
                 f"the bundle's reference outputs have no finite value in {', '.join(sorted(names))}",
@@ -120,23 +111,19 @@ class Reference:
             )
 
 
-def _has_finite(value: NDArray[Any]) -> bool:
-    return not value.size or bool(np.isfinite(value).any())
-
-
 def save_expected(path: Path, outputs: Tensors, tolerance: Tolerance | None, order: Sequence[Ranking]) -> None:
     """Write what a device compares its outputs with by itself, in the form that its runner reads.
 
-    It has `output.<name>` and `limit.<name>`, and for rows in an order of scores `ranking.<number>.<what>`, with the
-    limit of the scores.
+    These are `output.<name>` and `limit.<name>`, and for rows in an order of scores `ranking.<number>.<field>`, with
+    the limit of the scores.
     """
-    named: dict[str, NDArray[Any]] = {f"output.{name}": value for name, value in outputs.items()}
+    contents: dict[str, NDArray[Any]] = {f"output.{name}": value for name, value in outputs.items()}
     for name, value in outputs.items():
-        named[f"limit.{name}"] = np.array([tensors.limit_of(tolerance, name, str(value.dtype)).value])
-    stored, _ = ranked.stored([(None, ranking) for ranking in order])
+        contents[f"limit.{name}"] = np.array([tensors.limit_of(tolerance, name, str(value.dtype)).value])
+    stored, _ = ranked.to_tensors([(None, ranking) for ranking in order])
     for number, ranking in enumerate(order):
         stored[f"{ranked.KIND}.{number}.limit"] = np.array([rankings.score_limit(ranking, outputs, tolerance)])
-    tensors.save(path, named | stored)
+    tensors.save(path, contents | stored)
 
 
 def limit_notes(tolerance: Tolerance) -> dict[str, str]:
@@ -152,15 +139,13 @@ def _read_limits(notes: Mapping[str, str], where: str) -> Tolerance | None:
             return _LIMITS_READER.validate_json(notes[_LIMITS])
         except ValidationError as fault:
             raise VerificationError(f"{where} has limits in an unknown form", details=words(fault)) from fault
-    return _tolerance(notes["tolerance"], where) if "tolerance" in notes else None
-
-
-def _tolerance(text: str, where: str) -> float:
-    """Read a limit: of what is infinite or no number, everything would be within."""
+    if "tolerance" not in notes:
+        return None
     try:
-        limit = float(text)
+        limit = float(notes["tolerance"])
     except ValueError as fault:
         raise VerificationError(f"{where} has a tolerance that is not a number", details=str(fault)) from fault
+    # Everything would be within an infinite limit, or one that is not a number.
     if not (math.isfinite(limit) and 0 < limit <= LARGEST_TOLERANCE):
         raise VerificationError(
             f"{where} has a tolerance of {limit}; it must be positive and at most {LARGEST_TOLERANCE}",
@@ -170,21 +155,21 @@ def _tolerance(text: str, where: str) -> float:
     return limit
 
 
-def _output_faults(found: Tensors, specs: tuple[TensorSpec, ...]) -> list[str]:
+def _output_faults(outputs: Tensors, specs: tuple[TensorSpec, ...]) -> list[str]:
     counts = {spec.bound.count for spec in specs if spec.bound}
-    wanted: Mapping[str, TensorSpec] = {spec.name: spec for spec in specs if spec.name not in counts}
-    faults = [f"{name}: only in one of them" for name in sorted(wanted.keys() ^ found.keys())]
-    for name in sorted(wanted.keys() & found.keys()):
-        spec, value = wanted[name], found[name]
-        if not _is_of(spec, value):
+    expected: Mapping[str, TensorSpec] = {spec.name: spec for spec in specs if spec.name not in counts}
+    faults = [f"{name}: only in one of them" for name in sorted(expected.keys() ^ outputs.keys())]
+    for name in sorted(expected.keys() & outputs.keys()):
+        spec, value = expected[name], outputs[name]
+        if not _has_signature(spec, value):
             faults.append(f"{name}: has {value.shape} {value.dtype}, expected {spec}")
     return faults
 
 
-def _is_of(spec: TensorSpec, value: NDArray[Any]) -> bool:
-    """Tell whether an array is of a signature, shorter perhaps where the size depends on the data."""
+def _has_signature(spec: TensorSpec, value: NDArray[Any]) -> bool:
     if value.ndim != len(spec.shape) or str(value.dtype) != spec.dtype:
         return False
+    # Along the axis of a bound, the array may be shorter: its size depends on the data.
     free = spec.bound.axis if spec.bound else None
     pairs = enumerate(zip(value.shape, spec.shape, strict=True))
     return all(got == size or (axis == free and got <= size) for axis, (got, size) in pairs)

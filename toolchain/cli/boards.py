@@ -21,7 +21,7 @@ from toolchain.progress import stage
 from toolchain.tables import Table, parts
 
 if TYPE_CHECKING:
-    from toolchain.adoption import Adopted, Wanted
+    from toolchain.adoption import Adopted, AdoptionRequest
     from toolchain.pipeline.doctor import Check
     from toolchain.shell.host_keys import UnknownHostKeyError
 
@@ -115,19 +115,19 @@ class AddOptions:
             wait_s=self.wait_s,
         )
 
-    def wanted(self, host: str, more: Sequence[str] = ()) -> Wanted:
+    def wanted(self, host: str, more: Sequence[str] = ()) -> AdoptionRequest:
         """Return what is asked for.
 
         Args:
             host: The device's address.
             more: What else the command says.
         """
-        from toolchain.adoption import Wanted
+        from toolchain.adoption import AdoptionRequest
 
         address = self.address(host)
         words = ["--no-deploy"] if self.no_deploy else []
         words += ["--wait", f"{self.wait_s:g}"] if self.wait_s else []
-        return Wanted(
+        return AdoptionRequest(
             host,
             address.ssh(),
             self.fingerprint,
@@ -153,8 +153,8 @@ def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bo
     """
     from toolchain import adoption
 
-    wanted = asked.wanted(adoption.resolved(host), ["--json"] if as_json else [])
-    entry = adoption.place(wanted)
+    wanted = asked.wanted(adoption.resolve_address(host), ["--json"] if as_json else [])
+    entry = adoption.choose_entry(wanted)
 
     def approve(fault: UnknownHostKeyError) -> None:
         _approve(fault, wanted, console)
@@ -179,7 +179,7 @@ def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bo
     return with_next(Result(text, document, as_json), [_next(asked, made)])
 
 
-def _approve(fault: UnknownHostKeyError, wanted: Wanted, console: Console) -> None:
+def _approve(fault: UnknownHostKeyError, wanted: AdoptionRequest, console: Console) -> None:
     """Have a person confirm the key of a server, or the fingerprint that they gave."""
     from toolchain import adoption
     from toolchain.shell import parse_address

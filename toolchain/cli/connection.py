@@ -358,20 +358,20 @@ def open_device(
 
 def announce(entry: Device, kind: Board, options: AddressOptions, say: Callable[[str], None]) -> None:
     """Say which list of devices names the device, if one does."""
-    from toolchain.devices import whence
+    from toolchain.devices import source_of
 
-    if kind.connection != "local" and (source := whence(entry, options.devices)):
+    if kind.connection != "local" and (source := source_of(entry, options.devices)):
         say(f"device {entry.host} of {source}")
 
 
 def unused(device: ConnectedDevice, facts: DeviceFacts, options: AddressOptions) -> tuple[str, ...]:
     """Return the warning of what the device's CPU has and its board type leaves unused; an emulator's says nothing."""
     from toolchain.adoption import unused
-    from toolchain.devices import whence
+    from toolchain.devices import source_of
 
     if device.emulated or device.board.connection == "local":
         return ()
-    text = unused.warning(device.board, facts, device.shell, listed=str(whence(device.entry, options.devices) or ""))
+    text = unused.warning(device.board, facts, device.shell, listed=str(source_of(device.entry, options.devices) or ""))
     return (text,) if text else ()
 
 

@@ -107,7 +107,7 @@ def export(console: Console, /, source: Path, asked: ExportOptions, *, as_json: 
             kind = dataclasses.replace(kind, root=device.root)
         program = programs.build(programs.RUNNER, made.manifest.triple, made.manifest.machine, console.say)
         run = device.run if device else None
-        with exporting.prepared(made, kind, program, run, unchecked=asked.unchecked) as update:
+        with exporting.prepare(made, kind, program, run, unchecked=asked.unchecked) as update:
             written = exporting.write(asked.kind, update, target, folder=folder, compatible=asked.compatible or "")
         unchecked = made.reference is None  # asked here: the files of a package are gone after the block
     document = {

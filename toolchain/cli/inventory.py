@@ -31,7 +31,7 @@ def inventory(package: Path, *, provenance: bool, as_json: bool) -> Result:
         document = inventories.document(made, bundle.PROVENANCE if provenance else bundle.BILL)
         if provenance:
             return Result(files.canonical_json(document).decode(), document, as_json)
-        rows = [(one.name, one.version, one.kind, _part(required=one.required)) for one in inventories.parts(made)]
+        rows = [(one.name, one.version, one.kind, _part(required=one.required)) for one in inventories.components(made)]
     return Result(Table(rows, _HEAD, spare=(2,)), document, as_json)
 
 

@@ -216,7 +216,7 @@ def _package(source: str, asked: RolloutOptions, console: Console) -> Iterator[B
         if registry.is_address(source):
             yield registry.pull(registry.parse(source), folder, asked.registry.access(), console.say)
         else:
-            yield bundle.opened(Path(source), folder)
+            yield bundle.open_bundle(Path(source), folder)
 
 
 def _plan(made: Bundle, fleet: Fleet, asked: RolloutOptions) -> Plan:

@@ -137,7 +137,7 @@ def verify(source: Path, asked: VerifyOptions, *, as_json: bool) -> Result:
 
     trust = asked.trust()
     with bundle.at_hand(source) as made:
-        found = trusting.approve(made, trust, trusting.Wanted(asked.board, asked.floor))
+        found = trusting.approve(made, trust, trusting.Requirement(asked.board, asked.floor))
     said = found.statement
     signers = ", ".join(found.signers)
     text = f"{source}: {said.model} for {said.board}, sequence {said.sequence}, signed by {signers}"

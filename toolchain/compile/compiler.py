@@ -281,7 +281,7 @@ def _manifest(work: _Work, staging: Path) -> Manifest:
         model={"origin": source.origin, "sha256": source.sha256},
         command=work.command,
         files=bundle.records(staging),
-        reference=bundle.recorded_reference(staging),
+        reference=bundle.reference_record(staging),
         records=_tuned(work.applied),
         modelled=work.modelled,
         half=work.half,

@@ -152,7 +152,7 @@ def _own_file(request: BuildRequest) -> Path | None:
 
 
 def _own_places(request: BuildRequest) -> str:
-    return " or ".join(str(place.parent) for place in state.records_places(request.board.name))
+    return " or ".join(str(place.parent) for place in state.records_paths(request.board.name))
 
 
 def _described(key: Key) -> str:

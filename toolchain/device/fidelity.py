@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from toolchain import bundle as bundles
 from toolchain import files, rankings, tensors
 from toolchain.bundle import Bundle
-from toolchain.bundle.drawn import Drawn
 from toolchain.bundle.manifest import Manifest
+from toolchain.bundle.random_samples import RandomSamples
 from toolchain.device import sampling
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.shipment import Tell
@@ -47,7 +47,7 @@ class Fidelity:
     rows: int
 
 
-def carried(bundle: Bundle, count: int) -> Drawn | None:
+def carried(bundle: Bundle, count: int) -> RandomSamples | None:
     """Return what `count` samples of a bundle are compared with; None for a single one, which needs no more than that.
 
     Raises:
@@ -56,7 +56,7 @@ def carried(bundle: Bundle, count: int) -> Drawn | None:
     """
     if count == 1:
         return None
-    drawn = bundles.Reference.read(bundle.reference).drawn if bundle.reference else None
+    drawn = bundles.Reference.read(bundle.reference).random if bundle.reference else None
     there = len(drawn.samples) if drawn else 1 if bundle.reference else 0
     if drawn is None or there < count:
         origin = bundle.manifest.model.get("origin", "MODEL")
@@ -65,10 +65,10 @@ def carried(bundle: Bundle, count: int) -> Drawn | None:
             details="a bundle can only be compared with the reference outputs that it was built with",
             hint=f"build a bundle with more: `toolchain build {origin} --samples {count}`; or deploy the model itself",
         )
-    return Drawn(drawn.seed, drawn.samples[:count], drawn.outputs[:count], drawn.rankings[:count])
+    return RandomSamples(drawn.seed, drawn.samples[:count], drawn.outputs[:count], drawn.rankings[:count])
 
 
-def check(release: DeviceRelease, drawn: Drawn, tolerance: float | None, tell: Tell | None = None) -> Fidelity:
+def check(release: DeviceRelease, drawn: RandomSamples, tolerance: float | None, tell: Tell | None = None) -> Fidelity:
     """Run a release on samples and compare what it computes.
 
     Args:
@@ -102,7 +102,7 @@ def _flips_text(fidelity: Fidelity) -> str:
     return "" if fidelity.flips is None else f"\na different class in {fidelity.flips} of {fidelity.rows}"
 
 
-def _check_drawn(samples: series.Series, drawn: Drawn) -> None:
+def _check_drawn(samples: series.Series, drawn: RandomSamples) -> None:
     for number, sample in enumerate(drawn.samples):
         arrays = {name: value[0] for name, value in samples.take(range(number, number + 1)).items()}
         if files.sha256_bytes(tensors.encode(arrays)) != sample.sha256:
@@ -113,7 +113,7 @@ def _check_drawn(samples: series.Series, drawn: Drawn) -> None:
             )
 
 
-def compare(outputs: Tensors, drawn: Drawn, manifest: Manifest, tolerance: float | None = None) -> Fidelity:
+def compare(outputs: Tensors, drawn: RandomSamples, manifest: Manifest, tolerance: float | None = None) -> Fidelity:
     """Compare outputs with the reference, sample by sample.
 
     Args:

@@ -1,28 +1,27 @@
-"""Updates as files: what is applied on a device without a network, by a person with a USB stick or by an OTA system."""
+"""Updates as files, which are applied without a network: by a person with a USB stick, or by an OTA system."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from toolchain.export import mender, offline, rauc
-from toolchain.export.offline import Written
-from toolchain.export.update import Update, prepared
+from toolchain.export.offline import WrittenUpdate
+from toolchain.export.update import Update, prepare
 
-FORMATS = ("offline", "mender", "rauc")
-"""What an update is written as."""
+FORMATS = ("offline", "mender", "rauc")  # what an update is written as
 
-__all__ = ["FORMATS", "Update", "Written", "check_target", "prepared", "write"]
+__all__ = ["FORMATS", "Update", "WrittenUpdate", "check_target", "prepare", "write"]
 
 _MODULES = {"offline": offline, "mender": mender, "rauc": rauc}
 
 
 def check_target(kind: str, target: Path, *, folder: bool) -> None:
-    """See that an update can go to a place, where at most an older one is.
+    """Check that an update can be written to a target, where at most an older one may be.
 
     Args:
         kind: One of `FORMATS`.
-        target: The file or the folder.
-        folder: Which of them.
+        target: A file, or a folder.
+        folder: Whether it is a folder.
 
     Raises:
         InputError: It cannot be written, or is something else.
@@ -30,15 +29,15 @@ def check_target(kind: str, target: Path, *, folder: bool) -> None:
     _MODULES[kind].check_target(target, folder=folder)
 
 
-def write(kind: str, update: Update, target: Path, *, folder: bool = False, compatible: str = "") -> Written:
+def write(kind: str, update: Update, target: Path, *, folder: bool = False, compatible: str = "") -> WrittenUpdate:
     """Write an update, the same bytes for the same bundle, reference, board file and runner.
 
     Args:
         kind: One of `FORMATS`.
         update: The update.
-        target: The file or the folder, in whose place at most an older update may be.
-        folder: Which of them.
-        compatible: What the OTA system calls the type of the device; the board's name by default.
+        target: The file or the folder, which replaces an older update.
+        folder: Whether it is a folder.
+        compatible: The OTA system's name of the device type; the board's name by default.
 
     Raises:
         InputError: As `check_target`.

@@ -1,4 +1,4 @@
-"""The program that applies an update: POSIX sh, made of the very steps of a deploy."""
+"""The program that applies an update: POSIX sh, made of the same steps as a deploy."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from toolchain.device.shipment import SPARE_KIB
 from toolchain.export.update import Update
 from toolchain.native.programs import RUNNER
 
-BLOCK = 512
-"""Contents begin at a multiple of so many bytes of a file, as in any tar archive."""
+BLOCK = 512  # contents begin at a multiple of so many bytes of a file, as in any tar archive
+# how every installer begins
 MARK = b"#!/bin/sh\n{ # An update for a device: see `sh FILE --help`.\n"
-"""How every installer begins."""
 
 _MAIN = (Path(__file__).parent / "install.sh").read_text(encoding="utf-8")
-_TOKEN = "@token@"  # noqa: S105 - a place in a command line, and a word that shlex leaves as it is
+_TOKEN = "@token@"  # noqa: S105 - a placeholder in a command line, which shlex leaves as it is
 _SCRATCH = f"run/{_TOKEN}"
 _TRIAL_S = 600
 
 # All the rest is hashed before the shell reads on. What is cut off before the brace is a syntax error.
-# zsh has rules of its own until it is told to be sh: it would split no words, and install nothing without an error.
+# Without `emulate sh`, zsh would not split words, and would install nothing without an error.
 _PREAMBLE = Template("""\
 if [ -n "$${ZSH_VERSION-}" ]; then emulate sh; fi
 case $$0 in /*) self=$$0 ;; *) self=$$PWD/$$0 ;; esac
@@ -45,7 +44,7 @@ fi
 }
 """)
 _UNSEALED = "0" * 64
-_DIGITS = 4  # of the number of bytes before what is hashed
+_DIGITS = 4  # of the number of bytes before the hashed ones
 
 _IN_FILE = """
 check_content() { :; }
@@ -68,40 +67,33 @@ check_content() {
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one of the contents is: its size in bytes, and how many come before it in the payload."""
+class Extent:
+    """Where a file of the update is: its size in bytes, and its offset in the payload."""
 
     size: int
     offset: int
 
 
-def text(update: Update, places: Mapping[str, Place], *, in_file: bool) -> bytes:
+def text(update: Update, extents: Mapping[str, Extent], *, in_file: bool) -> bytes:
     """Return an installer that is not sealed yet.
 
     Args:
         update: The update.
-        places: Where its contents are, by digest.
+        extents: Where its contents are, by digest.
         in_file: Whether they follow the installer, whose size is a multiple of `BLOCK`, or lie beside it in `blobs`.
     """
-    size, made = 0, b""
-    while size == 0 or len(made) != size:  # it tells places, and so its own size
-        size = len(made)
-        made = _padded(_text(update, places, size, in_file=in_file))
-    return made
-
-
-def _text(update: Update, places: Mapping[str, Place], size: int, *, in_file: bool) -> bytes:
     content = _IN_FILE if in_file else _IN_FOLDER
-    parts = [_values(update, places, size), content, _steps(update), _MAIN, 'main "$@"; exit\n']
-    return _preamble(len(_preamble(0)) + 1) + "\n".join(parts).encode()
-
-
-def _padded(text: bytes) -> bytes:
-    return text + b"\n" * (-len(text) % BLOCK)
+    size, script = 0, b""
+    while size == 0 or len(script) != size:  # it contains offsets, and so its own size
+        size = len(script)
+        sections = [_values(update, extents, size), content, _steps(update), _MAIN, 'main "$@"; exit\n']
+        script = _preamble(len(_preamble(0)) + 1) + "\n".join(sections).encode()
+        script += b"\n" * (-len(script) % BLOCK)
+    return script
 
 
 def seal(path: Path) -> None:
-    """Write into an installer the digest of all that follows its first lines, what comes after it included."""
+    """Write the digest of everything after the first lines into an installer."""
     with path.open("r+b") as stream:
         head = stream.read(len(_preamble(0)))
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -113,9 +105,13 @@ def _preamble(first: int) -> bytes:
     return MARK + _PREAMBLE.substitute(first=f"{first:<{_DIGITS}}", digest=_UNSEALED).encode()
 
 
-def _values(update: Update, places: Mapping[str, Place], before: int) -> str:
+def _values(update: Update, extents: Mapping[str, Extent], before: int) -> str:
     manifest, board = update.bundle.manifest, update.board
-    described = {digest: _described(digest, place, before) for digest, place in places.items()}
+    # The KiB of a file, its bytes, and its first byte, from 1: some shells compute in 32 bits.
+    blobs = {
+        digest: f"{digest}:{-(-extent.size // 1024)}:{extent.size}:{before + extent.offset + 1}"
+        for digest, extent in extents.items()
+    }
     expected = {update.expected[1]} if update.expected else set()
     values: dict[str, object] = {
         "model": printable(manifest.name),
@@ -128,8 +124,8 @@ def _values(update: Update, places: Mapping[str, Place], before: int) -> str:
         "keep": board.keep,
         "threads": board.threads,
         "tolerance": "",
-        "blobs": " ".join(described[digest] for digest in update.shipment.blobs),
-        "expected": " ".join(described[digest] for digest in expected),
+        "blobs": " ".join(blobs[digest] for digest in update.shipment.blobs),
+        "expected": " ".join(blobs[digest] for digest in expected),
         "application": printable(update.application.name) if update.application else "",
         "within_s": update.application.seconds if update.application else 0,
         "spare_kib": SPARE_KIB,
@@ -140,44 +136,47 @@ def _values(update: Update, places: Mapping[str, Place], before: int) -> str:
     return "\n# What it is.\n" + "\n".join(f"{name}={shlex.quote(str(value))}" for name, value in values.items())
 
 
-def _described(digest: str, place: Place, before: int) -> str:
-    """Tell the KiB of one of the contents, its bytes, and its first byte, from 1: some shells compute in 32 bits."""
-    return f"{digest}:{-(-place.size // 1024)}:{place.size}:{before + place.offset + 1}"
-
-
 def printable(name: str) -> str:
-    """Return a name as one line: it may come from a package of anybody's."""
-    return "".join(one if one.isprintable() else "?" for one in name)
+    """Return an untrusted name as one line."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 def _steps(update: Update) -> str:
-    """Return the functions that the main part calls: the lock and the changes are the texts that a deploy sends."""
-    shipment = update.shipment
+    """Return the functions that the main part calls: the lock, and the same scripts that a deploy sends."""
+    shipment, digest, application = update.shipment, update.bundle.digest, update.application
     blobs, programs = sorted(shipment.blobs), sorted(shipment.programs)
     documents = sorted(shipment.blobs.keys() - programs)
     installs = [scripts.install(kind, *folder) for kind, folder in sorted(shipment.folders.items())]
+    mark = scripts.mark(digest, unchecked=update.expected is None)
+    if application:
+        activate = f"{scripts.put_recovery()}{applications.trial_of(digest, application)}"
+        roll_back = f"{scripts.put_recovery()}{applications.trial_of_previous(application)}"
+    else:
+        activate, roll_back = scripts.activate(digest), scripts.roll_back()
+    folders = {kind: f"{kind}/{name}" for kind, (name, _files) in shipment.folders.items()}
+    run = shlex.join(runner.command(folders, folders["releases"], _SCRATCH, runner.SMOKE)).replace(_TOKEN, "$token")
     steps = {
         "survey": scripts.FACTS,
         "recover": scripts.RECOVER,
-        # Nothing is continued: the contents are at hand, and a killed one's may need the room.
+        # Nothing is resumed: the contents are at hand, and a killed update's files may need the space.
         "sweep": f"{scripts.SWEEP}rm -rf blobs/partial/*",
         "examine": scripts.examine(blobs),
         "accept": scripts.accept(blobs),
         "publish": f"({scripts.publish(programs, 555)})\n({scripts.publish(documents, 444)})",
         "install": "".join(installs),
-        "activate": _activated(update),
+        "activate": f"{mark}{activate}",
         "prune": scripts.prune("$keep"),
-        "roll_back": _rolled_back(update),
-        "run": f'${{limit-}} {_runner(update)} "$@"',
+        "roll_back": roll_back,
+        "run": f'${{limit-}} {run} "$@"',
         "peek": lock.PEEK,
-        **_trusting(update),
+        **_trust_steps(update),
     }
     functions = "\n".join(f"{name}() {{\n{step.strip()}\n}}\n" for name, step in steps.items())
     return f"{lock.SAID}{lock.TAKE}\n{functions}"
 
 
-def _trusting(update: Update) -> dict[str, str]:
-    """Return how a device that takes signed releases only is asked; see device/trust.py."""
+def _trust_steps(update: Update) -> dict[str, str]:
+    """Return the steps for a device that accepts signed releases only; see device/trust.py."""
     shipment, digest = update.shipment, update.bundle.digest
     program = f"runners/{shipment.folders['runners'][0]}/{RUNNER}"
     return {
@@ -188,21 +187,3 @@ def _trusting(update: Update) -> dict[str, str]:
         "verify_previous": scripts.PREVIOUS.format()
         + trust.checking("@previous@", program).replace("@previous@", "generations/$target"),
     }
-
-
-def _activated(update: Update) -> str:
-    run, digest = update.application, update.bundle.digest
-    mark = scripts.mark(digest, unchecked=update.expected is None)
-    switch = f"{scripts.put_recovery()}{applications.trial_of(digest, run)}" if run else scripts.activate(digest)
-    return f"{mark}{switch}"
-
-
-def _rolled_back(update: Update) -> str:
-    run = update.application
-    return f"{scripts.put_recovery()}{applications.trial_of_previous(run)}" if run else scripts.roll_back()
-
-
-def _runner(update: Update) -> str:
-    places = {kind: f"{kind}/{digest}" for kind, (digest, _files) in update.shipment.folders.items()}
-    argv = runner.command(places, places["releases"], _SCRATCH, runner.SMOKE)
-    return shlex.join(argv).replace(_TOKEN, "$token")

@@ -14,7 +14,7 @@ from typing import Any
 
 from toolchain import files, outputs, temporary
 from toolchain.export import offline, tars
-from toolchain.export.offline import UPDATE, Written
+from toolchain.export.offline import UPDATE, WrittenUpdate
 from toolchain.export.update import Update
 
 MODULE = "edge-toolchain"
@@ -26,39 +26,25 @@ _SCRIPT = Path(__file__).parent / "mender-module.sh"
 
 
 def check_target(target: Path, *, folder: bool) -> None:
-    """See that an artifact can go to a place, where at most an older one is.
-
-    Raises:
-        InputError: It cannot be written, or is something else.
-    """
+    """See `export.check_target`."""
     if folder:
         outputs.check_folder(target, _WHAT, _foreign_folder)
     else:
         outputs.check_file(target, _WHAT, _foreign_file)
 
 
-def write(update: Update, target: Path, *, folder: bool, compatible: str) -> Written:
-    """Write an artifact, the same bytes for the same update.
-
-    Args:
-        update: The update.
-        target: The file; or a folder, which gets the update module too.
-        folder: Which of them.
-        compatible: What Mender calls the type of the device.
-
-    Raises:
-        InputError: As `check_target`.
-    """
+def write(update: Update, target: Path, *, folder: bool, compatible: str) -> WrittenUpdate:
+    """Write an artifact, or a folder with the artifact and the update module; see `export.write`."""
     check_target(target, folder=folder)
     if not folder:
         _write_artifact(update, target, compatible)
-        return Written.of(target, target.stat().st_size)
+        return WrittenUpdate.of(target, target.stat().st_size)
     with outputs.replacing(target, _WHAT, _foreign_folder) as staging:
         _write_artifact(update, staging / ARTIFACT, compatible)
         (staging / MODULE).write_bytes(_SCRIPT.read_bytes())
         (staging / MODULE).chmod(0o755)
     artifact = target / ARTIFACT
-    return Written.of(artifact, artifact.stat().st_size + (target / MODULE).stat().st_size)
+    return WrittenUpdate.of(artifact, artifact.stat().st_size + (target / MODULE).stat().st_size)
 
 
 def _write_artifact(update: Update, target: Path, compatible: str) -> None:
@@ -70,14 +56,14 @@ def _write_artifact(update: Update, target: Path, compatible: str) -> None:
         sums = {f"data/0000/{UPDATE}": payload.sha256}
         sums |= {"header.tar": files.sha256_bytes(header), "version": files.sha256_bytes(_VERSION)}
         manifest = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()
-        with files.atomic_path(target) as part:
-            parts: tars.Contents = {
+        with files.atomic_path(target) as staging:
+            members: tars.Contents = {  # in the order that the format requires
                 "version": _VERSION,
                 "manifest": manifest,
                 "header.tar": header,
                 "data/0000.tar": work / "data",
             }
-            tars.write(part, parts)
+            tars.write(staging, members)
 
 
 def _header(update: Update, compatible: str) -> bytes:

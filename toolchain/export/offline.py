@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import files, outputs
 from toolchain.export import installer, tars
-from toolchain.export.installer import BLOCK, MARK, Place
+from toolchain.export.installer import BLOCK, MARK, Extent
 from toolchain.export.update import Update
 
 UPDATE = "update.run"
@@ -20,80 +19,61 @@ _EXECUTABLE = 0o755
 
 
 @dataclass(frozen=True)
-class Written:
-    """An update that was written: what to run on the device, its SHA-256, which names the update, and all its bytes."""
+class WrittenUpdate:
+    """An update that was written: the file to run on the device, its SHA-256, and the bytes of the whole update."""
 
     path: Path
     sha256: str
     size: int
 
     @classmethod
-    def of(cls, path: Path, size: int) -> Written:
-        """Hash what was written."""
+    def of(cls, path: Path, size: int) -> WrittenUpdate:
         return cls(path, files.sha256_file(path), size)
 
 
 def check_target(target: Path, *, folder: bool) -> None:
-    """See that an update can go to a place, where at most an older one is.
-
-    Raises:
-        InputError: It cannot be written, or is something else.
-    """
+    """See `export.check_target`."""
     if folder:
         outputs.check_folder(target, _FOLDER, _foreign_folder)
     else:
         outputs.check_file(target, _FILE, _foreign_file)
 
 
-def write(update: Update, target: Path, *, folder: bool = False) -> Written:
-    """Write an update, the same bytes for the same bundle, reference, board file and runner.
-
-    Args:
-        update: The update.
-        target: The file or the folder, in whose place at most an older update may be.
-        folder: Whether it is a folder, with the contents beside the installer.
-
-    Raises:
-        InputError: As `check_target`.
-    """
+def write(update: Update, target: Path, *, folder: bool = False) -> WrittenUpdate:
+    """See `export.write`."""
     check_target(target, folder=folder)
     return _write_folder(update, target) if folder else _write_file(update, target)
 
 
-def _write_file(update: Update, target: Path) -> Written:
-    places = dict(_places(update))
+def _write_file(update: Update, target: Path) -> WrittenUpdate:
+    extents, offset = {}, BLOCK  # each file comes after one block that describes it
+    for digest, path in update.contents.items():
+        size = path.stat().st_size
+        extents[digest] = Extent(size, offset)
+        offset += size + -size % BLOCK + BLOCK
     with files.atomic_path(target) as temporary:
         with temporary.open("wb") as stream:
-            stream.write(installer.text(update, places, in_file=True))
-            # A plain archive: whoever wants to look into an update can, with `tail` and `tar`.
+            stream.write(installer.text(update, extents, in_file=True))
+            # A plain archive, so that people can inspect an update with `tail` and `tar`.
             tars.append(stream, {f"{BLOBS}/{digest}": path for digest, path in update.contents.items()})
         installer.seal(temporary)
     target.chmod(target.stat().st_mode | 0o111)
-    return Written.of(target, target.stat().st_size)
+    return WrittenUpdate.of(target, target.stat().st_size)
 
 
-def _places(update: Update) -> Iterator[tuple[str, Place]]:
-    """Say where the archive has each of the contents: after one block that describes it."""
-    offset = BLOCK
-    for digest, path in update.contents.items():
-        size = path.stat().st_size
-        yield digest, Place(size, offset)
-        offset += size + -size % BLOCK + BLOCK
-
-
-def _write_folder(update: Update, target: Path) -> Written:
-    places = {digest: Place(path.stat().st_size, 0) for digest, path in update.contents.items()}
+def _write_folder(update: Update, target: Path) -> WrittenUpdate:
+    extents = {digest: Extent(path.stat().st_size, 0) for digest, path in update.contents.items()}
     with outputs.replacing(target, _FOLDER, _foreign_folder) as staging:
         script = staging / INSTALLER
-        script.write_bytes(installer.text(update, places, in_file=False))
+        script.write_bytes(installer.text(update, extents, in_file=False))
         installer.seal(script)
         script.chmod(_EXECUTABLE)
         (staging / BLOBS).mkdir()
         for digest, path in update.contents.items():
             shutil.copyfile(path, staging / BLOBS / digest)
     script = target / INSTALLER
-    size = script.stat().st_size + sum(place.size for place in places.values())
-    return Written.of(script, size)
+    size = script.stat().st_size + sum(extent.size for extent in extents.values())
+    return WrittenUpdate.of(script, size)
 
 
 def _foreign_file(path: Path) -> str:

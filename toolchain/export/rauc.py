@@ -12,7 +12,7 @@ from toolchain import outputs
 from toolchain.errors import InputError
 from toolchain.export import offline
 from toolchain.export.installer import printable
-from toolchain.export.offline import UPDATE, Written
+from toolchain.export.offline import UPDATE, WrittenUpdate
 from toolchain.export.update import Update
 
 MANIFEST = "manifest.raucm"
@@ -34,11 +34,7 @@ filename={handler}
 
 
 def check_target(target: Path, *, folder: bool) -> None:
-    """See that the folder can be written, where at most an older one is.
-
-    Raises:
-        InputError: It cannot, or is something else, or a file is asked for.
-    """
+    """See `export.check_target`; a file is refused."""
     if not folder:
         raise InputError(
             "`rauc bundle` makes the RAUC bundle from a folder, and signs it with your key",
@@ -47,18 +43,8 @@ def check_target(target: Path, *, folder: bool) -> None:
     outputs.check_folder(target, _WHAT, _foreign_folder)
 
 
-def write(update: Update, target: Path, *, folder: bool, compatible: str) -> Written:
-    """Write the folder, the same bytes for the same update.
-
-    Args:
-        update: The update.
-        target: The folder.
-        folder: True.
-        compatible: What RAUC's system.conf calls the type of the device.
-
-    Raises:
-        InputError: As `check_target`.
-    """
+def write(update: Update, target: Path, *, folder: bool, compatible: str) -> WrittenUpdate:
+    """Write the folder; see `export.write`. `compatible` is the device type in RAUC's system.conf."""
     check_target(target, folder=folder)
     manifest = _MANIFEST.format(
         compatible=compatible,
@@ -67,16 +53,16 @@ def write(update: Update, target: Path, *, folder: bool, compatible: str) -> Wri
         handler=HANDLER,
     )
     with outputs.replacing(target, _WHAT, _foreign_folder) as staging:
-        written = offline.write(update, staging / UPDATE)
+        payload = offline.write(update, staging / UPDATE)
         (staging / MANIFEST).write_text(manifest, encoding="utf-8")
         (staging / HANDLER).write_bytes(_SCRIPT.read_bytes())
         (staging / HANDLER).chmod(0o755)
         size = sum(path.stat().st_size for path in staging.iterdir())
-    return Written(target / UPDATE, written.sha256, size)
+    return WrittenUpdate(target / UPDATE, payload.sha256, size)
 
 
 def _foreign_folder(folder: Path) -> str:
-    found = {item.name for item in folder.iterdir()}
-    if strangers := sorted(found - {UPDATE, MANIFEST, HANDLER}):
+    names = {item.name for item in folder.iterdir()}
+    if strangers := sorted(names - {UPDATE, MANIFEST, HANDLER}):
         return f"it contains {', '.join(strangers[:5])}"
-    return "" if {UPDATE, MANIFEST} <= found else f"it does not contain {UPDATE}"
+    return "" if {UPDATE, MANIFEST} <= names else f"it does not contain {UPDATE}"

@@ -1,4 +1,4 @@
-"""Archives with nothing in them of this machine or this moment."""
+"""Tar archives that depend on their contents alone: no owner, no time, mode 644."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-Contents = Mapping[str, bytes | Path]
-"""Members by name, in the archive's order: their bytes, or the file that has them."""
+Contents = Mapping[str, bytes | Path]  # members by name, in the archive's order: their bytes, or the file that has them
 
 
 def append(stream: IO[bytes], contents: Contents) -> None:
-    """Write an archive at the end of an open file: no owner, no time, mode 644."""
+    """Write an archive at the end of an open file."""
     with tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
         for name, content in contents.items():
             info = tarfile.TarInfo(name)
@@ -23,13 +22,11 @@ def append(stream: IO[bytes], contents: Contents) -> None:
 
 
 def write(path: Path, contents: Contents) -> None:
-    """Write an archive as a file."""
     with path.open("wb") as stream:
         append(stream, contents)
 
 
 def encoded(contents: Contents) -> bytes:
-    """Return a small archive."""
     stream = io.BytesIO()
     append(stream, contents)
     return stream.getvalue()

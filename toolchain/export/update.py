@@ -1,4 +1,4 @@
-"""What an update holds: the blobs of a deploy, the outputs that are expected, and what a device must be for them."""
+"""What an update contains: the blobs of a deploy, the expected outputs, and what the device must have for them."""
 
 from __future__ import annotations
 
@@ -24,23 +24,12 @@ _EXPECTED = "expected.safetensors"
 
 @dataclass(frozen=True)
 class Update:
-    """What an update holds.
-
-    Attributes:
-        bundle: The bundle that becomes the device's current release.
-        board: The board type it was built for, which says where the store is and what stays in it.
-        program: The runner.
-        shipment: The blobs, and the folders that are made of them; the same as those of a deploy.
-        expected: Path and digest of what the outputs of the trial run are compared with; None without a reference.
-        application: What runs releases on the devices that the update is for; None if an update only switches.
-    """
-
     bundle: Bundle
     board: Board
-    program: Program
-    shipment: Shipment
-    expected: tuple[Path, str] | None
-    application: Application | None = None
+    program: Program  # the runner
+    shipment: Shipment  # the same as that of a deploy
+    expected: tuple[Path, str] | None  # path and digest of the expected outputs; None without a reference
+    application: Application | None = None  # is restarted on the device, and must be well; None to only switch
 
     @property
     def glibc(self) -> str:
@@ -50,27 +39,20 @@ class Update:
 
     @property
     def contents(self) -> Mapping[str, Path]:
-        """Path on this machine of all that the update holds, by digest, in the order of the digests."""
+        """Path of every file of the update, by digest, in the order of the digests."""
         more = {self.expected[1]: self.expected[0]} if self.expected else {}
         return dict(sorted({**self.shipment.blobs, **more}.items()))
 
 
 @contextlib.contextmanager
-def prepared(
+def prepare(
     bundle: Bundle, board: Board, program: Program, application: Application | None = None, *, unchecked: bool = False
 ) -> Iterator[Update]:
-    """Gather an update; what is not in the bundle is in a temporary folder for the time of the block.
-
-    Args:
-        bundle: What becomes the current release.
-        board: The board type it was built for.
-        program: The runner.
-        application: What runs it on the devices that the update is for; it is restarted, and has to be well.
-        unchecked: Whether a bundle without its reference is taken, too.
+    """Gather an update; files that are not in the bundle are in a temporary folder for the time of the block.
 
     Raises:
-        VerificationError: The reference is missing or does not fit the model, or the runner is made of another TVM
-            than the bundle.
+        VerificationError: The reference is missing (unless `unchecked`) or does not fit the model, or the runner has
+            another version of TVM than the bundle.
     """
     fit.check_versions(bundle.manifest, program.versions)
     samples = verification.samples_of(bundle, unchecked=unchecked)

@@ -16,7 +16,7 @@ from toolchain.device import lock
 from toolchain.device.lock import WITHIN, Owner
 from toolchain.device.store import Store
 from toolchain.device.waiting import Patience, Waited
-from toolchain.devices import Device, find_device, whence
+from toolchain.devices import Device, find_device, source_of
 from toolchain.errors import DeviceError, InputError
 from toolchain.farm import client as serving
 from toolchain.farm import leases
@@ -228,7 +228,7 @@ def _folder(wanted: Wanted, tell: Tell, patience: Patience) -> Iterator[Path | N
     name = wanted.host or next((name for name, one in wanted.devices.items() if one is device), device.host)
     if wanted.root:
         device = replace(device, root=wanted.root)
-    if source := whence(device):
+    if source := source_of(device):
         tell(f"device {name} of {source}")
     tell(f"serving {name} for this run; `toolchain farm up` serves all devices of the lab")
     with leases.private([leases.Place(name, wanted.board, device, wanted.ssh)], tell, patience) as folder:

@@ -1,9 +1,7 @@
-"""What is in what we make, and how it was made, in the words that others read: CycloneDX, in-toto and SLSA."""
+"""What is in a product and how it was made, in standard formats: CycloneDX, in-toto and SLSA."""
 
-from toolchain.inventory.bill import BILL_TYPE, bill
-from toolchain.inventory.component import Component
+from toolchain.inventory.documents import BILL_TYPE, STATEMENT_TYPE, Build, Component, bill, statement
 from toolchain.inventory.python import lock_digest, python_packages
-from toolchain.inventory.statement import STATEMENT_TYPE, Build, statement
 
 __all__ = [
     "BILL_TYPE",

@@ -8,9 +8,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from toolchain import files, resources
-from toolchain.inventory.component import Component
+from toolchain.inventory.documents import TOOLCHAIN, Component
 
-TOOLCHAIN = "edge-toolchain"
 _LOCK = "requirements.lock"
 
 
@@ -20,55 +19,47 @@ def lock_digest() -> str:
 
 
 def python_packages(required: frozenset[str] = frozenset()) -> tuple[Component, ...]:
-    """Return the toolchain's own package and all that it needs, by name, without what is for developers alone.
+    """Return the toolchain's own package and its dependencies, by name, without those for development alone.
 
     Args:
-        required: Names of those that are needed to run what is made, and not only to make it.
+        required: Names of those that are needed to run the product, and not only to make it.
     """
-    found: dict[str, metadata.Distribution] = {}
+    distributions: dict[str, metadata.Distribution] = {}
     needed: dict[str, set[str]] = {}
-    left = [(TOOLCHAIN, frozenset[str]())]
-    while left:
-        name, extras = left.pop()
-        if name not in found:
-            found[name] = metadata.distribution(name)
-        asked = _requirements(found[name], extras)
-        new = asked.keys() - needed.setdefault(name, set())
+    queue = [(TOOLCHAIN, frozenset[str]())]
+    while queue:
+        name, extras = queue.pop()
+        if name not in distributions:
+            distributions[name] = metadata.distribution(name)
+        requirements = _requirements(distributions[name], extras)
+        new = requirements.keys() - needed.setdefault(name, set())
         needed[name] |= new
-        left += [(one, asked[one]) for one in new]
-    references = {name: _purl(name, one.version) for name, one in found.items()}
+        queue += [(requirement, requirements[requirement]) for requirement in new]
+    references = {name: f"pkg:pypi/{name}@{package.version}" for name, package in distributions.items()}
     return tuple(
         Component(
             "library",
             name,
-            found[name].version,
+            distributions[name].version,
             references[name],
             required=name in required,
-            needs=tuple(sorted(references[one] for one in needed[name])),
+            needs=tuple(sorted(references[requirement] for requirement in needed[name])),
         )
-        for name in sorted(found)
+        for name in sorted(distributions)
     )
 
 
 def _requirements(distribution: metadata.Distribution, extras: frozenset[str]) -> dict[str, frozenset[str]]:
-    """Return what a package needs here, with the extras that it asks for. What is not installed took no part."""
-    asked: dict[str, frozenset[str]] = {}
+    """Return the installed dependencies of a package, with their extras. What is not installed took no part."""
+    requirements: dict[str, frozenset[str]] = {}
     for line in distribution.requires or ():
-        one = Requirement(line)
-        name = canonicalize_name(one.name)
-        applies = one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras))
-        if applies and _is_installed(name):
-            asked[name] = frozenset(one.extras) | asked.get(name, frozenset())
-    return asked
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _purl(name: str, version: str) -> str:
-    return f"pkg:pypi/{name}@{version}"
+        requirement = Requirement(line)
+        marker, name = requirement.marker, canonicalize_name(requirement.name)
+        if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            continue
+        try:
+            metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        requirements[name] = frozenset(requirement.extras) | requirements.get(name, frozenset())
+    return requirements

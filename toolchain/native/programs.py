@@ -163,7 +163,7 @@ def _only_builder(place: _Place, tell: Tell | None) -> Iterator[None]:
     path = files.cache_root() / f".device-{place.triple}.lock"
     files.check_cache()
     what = f"the build of the device programs for {place.triple}"
-    lock = locks.opened(path, follow=True)
+    lock = locks.open_lock(path, follow=True)
     try:
         if not locks.attempt(lock):
             with compiling.watched(place.workplace, place.name, tell):

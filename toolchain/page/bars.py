@@ -10,93 +10,67 @@ from toolchain.page.figure import BOTTOM, WIDTH
 from toolchain.page.scale import Scale
 
 _ROW, _THICK, _FIRST = 24, 14, 10
-_NAMES, _SAID = 264, 200  # most room for names on the left, and for what is said of each bar on the right
+_NAMES, _LABELS = 264, 200  # most room for names on the left, and for labels on the right
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar.
-
-    Attributes:
-        name: What it stands for; a long one is cut in the picture, and whole where somebody points at it.
-        value: Its length; below zero it goes to the left.
-        said: What is written beside it; the value if that is empty.
-        label: What is said of it where somebody points at it, beside its name.
-        low: Where its interval begins; None if it has none.
-        high: Where its interval ends; None if it has none.
-        kind: Its place among `Bars.kinds`.
-    """
-
-    name: str
-    value: float
-    said: str = ""
-    label: str = ""
-    low: float | None = None
+    name: str  # a long one is cut in the picture, and complete in the tooltip
+    value: float  # below zero the bar goes to the left
+    text: str = ""  # what is written beside it; the value if that is empty
+    label: str = ""  # the tooltip, after the name
+    low: float | None = None  # the ends of its interval; None if it has none
     high: float | None = None
-    kind: int = 0
+    kind: int = 0  # index in `Bars.kinds`
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars below each other, in the order that they are given in.
-
-    Attributes:
-        caption: Its title.
-        across: What the lengths are, with the unit.
-        bars: The bars.
-        kinds: Names of the kinds that the bars are of; each has its colour.
-    """
+    """Bars below each other, in the order that they are given in."""
 
     caption: str
-    across: str
+    across: str  # what the lengths are, with the unit
     bars: Sequence[Bar]
-    kinds: Sequence[str] = ()
+    kinds: Sequence[str] = ()  # each has its colour
 
     def html(self) -> str:
-        """Write it as HTML."""
-        bars = [one for one in self.bars if scale.drawable([one.value])]
+        bars = [bar for bar in self.bars if scale.drawable([bar.value])]
         if not bars:
             return figure.nothing(self.caption)
-        ends = [end for one in bars for end in (one.value, one.low, one.high) if end is not None]
+        ends = [end for bar in bars for end in (bar.value, bar.low, bar.high) if end is not None]
         ends = [0.0, *scale.drawable(ends)]
-        left = min(_NAMES, 16 + max(figure.wide_as(one.name) for one in bars))
-        right = WIDTH - min(_SAID, 12 + max(figure.wide_as(_said(one)) for one in bars))
+        left = min(_NAMES, 16 + max(figure.wide_as(bar.name) for bar in bars))
+        right = WIDTH - min(_LABELS, 12 + max(figure.wide_as(_label(bar)) for bar in bars))
         across = scale.spanning(ends, left, right, exact=True) if any(ends) else Scale(0.0, 1.0, left, right)
         bottom = _FIRST + _ROW * len(bars)
         zero = across.at(0.0)
-        drawn = [f'<line class="axis" x1="{zero:g}" y1="{_FIRST:g}" x2="{zero:g}" y2="{bottom:g}"/>']
-        for place, one in enumerate(bars):
-            drawn += _name(one, left, _FIRST + _ROW * place + _ROW / 2)
-            drawn += _drawn(one, across, _FIRST + _ROW * place + _ROW / 2)
-        drawn += figure.horizontal_axis(across, bottom, self.across)
-        largest = max(bars, key=lambda one: abs(one.value))
-        said = f"{len(bars)} bars of {self.across}; the longest is {largest.name}, {_said(largest)}."
-        return figure.keyed(figure.figure(self.caption, said, bottom + BOTTOM, drawn), self.kinds)
+        drawing = [f'<line class="axis" x1="{zero:g}" y1="{_FIRST:g}" x2="{zero:g}" y2="{bottom:g}"/>']
+        for row, bar in enumerate(bars):
+            drawing += _draw(bar, across, _FIRST + _ROW * row + _ROW / 2, left)
+        drawing += figure.horizontal_axis(across, bottom, self.across)
+        largest = max(bars, key=lambda bar: abs(bar.value))
+        description = f"{len(bars)} bars of {self.across}; the longest is {largest.name}, {_label(largest)}."
+        return figure.keyed(figure.figure(self.caption, description, bottom + BOTTOM, drawing), self.kinds)
 
 
-def _said(bar: Bar) -> str:
-    return bar.said or f"{bar.value:.4g}"
+def _label(bar: Bar) -> str:
+    return bar.text or f"{bar.value:.4g}"
 
 
-def _name(bar: Bar, room: float, middle: float) -> list[str]:
-    """Draw a bar's name, and an area as wide as the plot that tells all of it; the bar's own end closes it."""
-    title = figure.titled(": ".join(filter(None, [bar.name, bar.label or _said(bar)])))
-    return [
-        f"<g>{title}",
-        f'<rect class="area" x="0" y="{middle - _ROW / 2:g}" width="{WIDTH}" height="{_ROW}"/>',
-        figure.text(room - 8, middle + 4, figure.shortened(bar.name, room - 12), "end", "said"),
-    ]
-
-
-def _drawn(bar: Bar, across: Scale, middle: float) -> list[str]:
+def _draw(bar: Bar, across: Scale, middle: float, room: float) -> list[str]:
     colour = figure.colour(bar.kind)
     zero, end = across.at(0.0), across.at(bar.value)
     left, width, furthest = min(zero, end), round(abs(end - zero), 1), max(end, zero)
-    top = middle - _THICK / 2
-    drawn = [f'<rect class="fill {colour}" x="{left:g}" y="{top:g}" width="{width:g}" height="{_THICK}"/>']
+    drawing = [
+        f"<g>{figure.titled(': '.join(filter(None, [bar.name, bar.label or _label(bar)])))}",
+        # The tooltip appears anywhere in the row.
+        f'<rect class="area" x="0" y="{middle - _ROW / 2:g}" width="{WIDTH}" height="{_ROW}"/>',
+        figure.text(room - 8, middle + 4, figure.shortened(bar.name, room - 12), "end", "said"),
+        f'<rect class="fill {colour}" x="{left:g}" y="{middle - _THICK / 2:g}" width="{width:g}" height="{_THICK}"/>',
+    ]
     if bar.low is not None and bar.high is not None:
         low, high = across.at(bar.low), across.at(bar.high)
-        drawn.append(f'<line class="error" x1="{low:g}" y1="{middle:g}" x2="{high:g}" y2="{middle:g}"/>')
+        drawing.append(f'<line class="error" x1="{low:g}" y1="{middle:g}" x2="{high:g}" y2="{middle:g}"/>')
         furthest = max(furthest, low, high)
-    said = figure.shortened(_said(bar), _SAID - 12)
-    return [*drawn, figure.text(furthest + 6, middle + 4, said, "start", "said"), "</g>"]
+    label = figure.shortened(_label(bar), _LABELS - 12)
+    return [*drawing, figure.text(furthest + 6, middle + 4, label, "start", "said"), "</g>"]

@@ -9,22 +9,16 @@ from toolchain.page.parts import Part, Tone, escaped
 from toolchain.page.style import STYLE
 
 _GENERATOR = '<meta name="generator" content="toolchain '
-HEAD = 1024
-"""In so many bytes of a page its generator is named."""
+HEAD = 1024  # in so many bytes of a page its generator is named
 # Nothing is fetched, nothing runs, and no form goes anywhere, whatever a name on the page tries.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A stamp under the title, such as `emulated`.
+    """A stamp under the title, such as `emulated`."""
 
-    Attributes:
-        text: A word or two.
-        tone: What it is to its reader.
-    """
-
-    text: str
+    text: str  # a word or two
     tone: Tone = "doubt"
 
 
@@ -35,31 +29,20 @@ INCONCLUSIVE = Mark("inconclusive")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a page says in one sentence, above all else.
+    """The one sentence at the top of a page."""
 
-    Attributes:
-        text: The sentence; line ends are kept.
-        tone: What it is to its reader.
-    """
-
-    text: str
+    text: str  # line ends are kept
     tone: Tone = "plain"
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page under a title of its own.
-
-    Attributes:
-        title: The title.
-        parts: What stands in it; if that is nothing at all, there is no section.
-    """
+    """A part of a page under a title of its own."""
 
     title: str
-    parts: Sequence[Part]
+    parts: Sequence[Part]  # if all of them are empty, the section is left out
 
     def html(self) -> str:
-        """Write it as HTML."""
         inner = [text for text in (part.html() for part in self.parts) if text]
         return "\n".join([_SECTION, f"<h2>{escaped(self.title)}</h2>", *inner, "</section>"]) if inner else ""
 
@@ -68,39 +51,32 @@ _SECTION = "<section>"
 
 
 def _paired(sections: Sequence[str]) -> list[str]:
-    """Let two sections in a row that have neither a plot nor a wide table share the width of a desk."""
-    found = list(sections)
-    small = ["<figure>" not in text and 'class="wide"' not in text for text in found]
-    place = 0
-    while place + 1 < len(found):
-        if small[place] and small[place + 1]:
-            for one in (place, place + 1):
-                found[one] = found[one].replace(_SECTION, '<section class="half">', 1)
-            place += 1
-        place += 1
-    return found
+    """Put two consecutive sections that have neither a plot nor a wide table side by side, where the screen is wide."""
+    pages = list(sections)
+    small = ["<figure>" not in text and 'class="wide"' not in text for text in pages]
+    index = 0
+    while index + 1 < len(pages):
+        if small[index] and small[index + 1]:
+            for half in (index, index + 1):
+                pages[half] = pages[half].replace(_SECTION, '<section class="half">', 1)
+            index += 1
+        index += 1
+    return pages
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page: the verdict first, then its sections.
-
-    Attributes:
-        title: Its heading.
-        command: The command that made it, such as `tune`.
-        verdict: What it says in one sentence; None if nothing.
-        sections: Its sections: numbers, plots, conditions and warnings, provenance, in this order.
-        marks: What it is stamped with.
-    """
+    """A page: the verdict first, then its sections."""
 
     title: str
-    command: str
+    command: str  # the command that made it, such as `tune`
     verdict: Verdict | None
-    sections: Sequence[Section]
+    sections: Sequence[Section]  # numbers, plots, conditions and warnings, provenance, in this order
     marks: Sequence[Mark] = ()
 
     def html(self) -> str:
-        """Write the page, in the light or the dark as its reader has it."""
+        verdict = self.verdict
+        marks = [f'<span class="mark {mark.tone}">{escaped(mark.text)}</span>' for mark in self.marks]
         lines = [
             "<!DOCTYPE html>",
             '<html lang="en">',
@@ -116,8 +92,8 @@ class Page:
             "<body>",
             "<main>",
             f"<h1>{escaped(self.title)}</h1>",
-            *self._marks(),
-            *self._verdict(),
+            *([f'<p class="marks">{" ".join(marks)}</p>'] if marks else []),
+            *([f'<p class="verdict {verdict.tone}">{escaped(verdict.text)}</p>'] if verdict else []),
             *_paired([text for text in (section.html() for section in self.sections) if text]),
             "</main>",
             "</body>",
@@ -125,16 +101,7 @@ class Page:
         ]
         return "\n".join(lines) + "\n"
 
-    def _marks(self) -> list[str]:
-        marks = [f'<span class="mark {mark.tone}">{escaped(mark.text)}</span>' for mark in self.marks]
-        return [f'<p class="marks">{" ".join(marks)}</p>'] if marks else []
-
-    def _verdict(self) -> list[str]:
-        if self.verdict is None:
-            return []
-        return [f'<p class="verdict {self.verdict.tone}">{escaped(self.verdict.text)}</p>']
-
 
 def is_ours(head: bytes) -> bool:
-    """Say whether a file is a page of this toolchain, by its first `HEAD` bytes."""
+    """Whether a file is a page of this toolchain, by its first `HEAD` bytes."""
     return _GENERATOR.encode() in head

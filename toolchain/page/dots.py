@@ -16,70 +16,49 @@ _LARGE, _SMALL, _MANY = 4.0, 2.5, 100
 
 @dataclass(frozen=True)
 class Dot:
-    """A value.
-
-    Attributes:
-        x: Its place in order, such as the number of a round.
-        y: The value.
-        low: Where its interval begins; None if it has none.
-        high: Where its interval ends; None if it has none.
-        label: What is said of it where somebody points at it.
-        kind: Its place among `Dots.kinds`.
-    """
-
-    x: float
+    x: float  # its position in order, such as the number of a round
     y: float
-    low: float | None = None
+    low: float | None = None  # the ends of its interval; None if it has none
     high: float | None = None
-    label: str = ""
-    kind: int = 0
+    label: str = ""  # its tooltip
+    kind: int = 0  # index in `Dots.kinds`
 
 
 @dataclass(frozen=True)
 class Dots:
-    """Values with intervals, in order. One far beyond all others lies at the edge, as a ring, and is told of below.
-
-    Attributes:
-        caption: Its title.
-        across: Name of the horizontal axis.
-        up: Name of the vertical axis, with the unit.
-        dots: The values.
-        levels: Limits, as lines across the plot.
-        kinds: Names of the kinds that the values are of, such as rounds of the test and of its confirmation; each has
-            its colour.
-    """
+    """Values with intervals, in order; a far outlier is drawn as a ring at the edge, and named below the plot."""
 
     caption: str
-    across: str
-    up: str
+    across: str  # name of the horizontal axis
+    up: str  # name of the vertical axis, with the unit
     dots: Sequence[Dot]
-    levels: Sequence[Level] = ()
-    kinds: Sequence[str] = ()
+    levels: Sequence[Level] = ()  # limits, as lines across the plot
+    kinds: Sequence[str] = ()  # such as rounds of a test and of its confirmation; each has its colour
 
     def html(self) -> str:
-        """Write it as HTML."""
-        dots = [one for one in self.dots if scale.drawable([one.x, one.y]) == [one.x, one.y]]
+        dots = [dot for dot in self.dots if scale.drawable([dot.x, dot.y]) == [dot.x, dot.y]]
         if not dots:
             return figure.nothing(self.caption)
-        up = scale.spanning(self._spanned(dots), _HEIGHT - BOTTOM, TOP)
+        ends = [end for dot in dots for end in (dot.low, dot.high) if end is not None]
+        spanned = [*scale.fenced([dot.y for dot in dots]), *scale.fenced(scale.drawable(ends))]
+        up = scale.spanning([*spanned, *(level.value for level in self.levels)], _HEIGHT - BOTTOM, TOP)
         left, right = figure.left_of(up.ticks()), figure.right_of(self.levels)
-        across = scale.spanning([one.x for one in dots], left + _ROOM, right - _ROOM, exact=True)
-        drawn = [
+        across = scale.spanning([dot.x for dot in dots], left + _ROOM, right - _ROOM, exact=True)
+        drawing = [
             *figure.vertical_axis(up, left, right, self.up),
-            *figure.horizontal_axis(across, _HEIGHT - BOTTOM, self.across, whole=True),
-            *(_whisker(one, across, up) for one in dots),
+            *figure.horizontal_axis(across, _HEIGHT - BOTTOM, self.across, integral=True),
+            *(_whisker(dot, across, up) for dot in dots),
             *figure.levels(self.levels, up, left, right),
-            *(_drawn(one, across, up, _SMALL if len(dots) > _MANY else _LARGE) for one in dots),
+            *(_draw(dot, across, up, _SMALL if len(dots) > _MANY else _LARGE) for dot in dots),
         ]
-        said = f"{len(dots)} values of {self.up} by {self.across}, from {min(one.y for one in dots):.4g} to "
-        said += f"{max(one.y for one in dots):.4g}."
-        made = figure.figure(self.caption, said, _HEIGHT, drawn, [_beyond([one.y for one in dots], up)])
-        return figure.keyed(made, self.kinds)
-
-    def _spanned(self, dots: Sequence[Dot]) -> list[float]:
-        ends = [end for one in dots for end in (one.low, one.high) if end is not None]
-        values = scale.fenced([one.y for one in dots])
-        return [*values, *scale.fenced(scale.drawable(ends)), *(level.value for level in self.levels)]
+        values = [dot.y for dot in dots]
+        outside, remark = [value for value in values if not up.holds(value)], ""
+        if outside:
+            remark = f"{len(outside)} outside the plot, shown as rings at its edge: "
+            remark += f"{min(outside):.4g} to {max(outside):.4g}."
+        description = f"{len(dots)} values of {self.up} by {self.across}, from {min(values):.4g} to {max(values):.4g}."
+        plot = figure.figure(self.caption, description, _HEIGHT, drawing, [remark])
+        return figure.keyed(plot, self.kinds)
 
 
 def _whisker(dot: Dot, across: Scale, up: Scale) -> str:
@@ -89,14 +68,7 @@ def _whisker(dot: Dot, across: Scale, up: Scale) -> str:
     return f'<line class="whisker {figure.colour(dot.kind)}" x1="{x:g}" y1="{low:g}" x2="{x:g}" y2="{high:g}"/>'
 
 
-def _drawn(dot: Dot, across: Scale, up: Scale, radius: float) -> str:
+def _draw(dot: Dot, across: Scale, up: Scale, radius: float) -> str:
     kind = "dot fill" if up.holds(dot.y) else "hollow"
-    place = f'cx="{across.at(dot.x):g}" cy="{up.at(dot.y):g}" r="{radius:g}"'
-    return f'<circle class="{kind} {figure.colour(dot.kind)}" {place}>{figure.titled(dot.label)}</circle>'
-
-
-def _beyond(values: Sequence[float], up: Scale) -> str:
-    outside = [value for value in values if not up.holds(value)]
-    if not outside:
-        return ""
-    return f"{len(outside)} outside the plot, shown as rings at its edge: {min(outside):.4g} to {max(outside):.4g}."
+    position = f'cx="{across.at(dot.x):g}" cy="{up.at(dot.y):g}" r="{radius:g}"'
+    return f'<circle class="{kind} {figure.colour(dot.kind)}" {position}>{figure.titled(dot.label)}</circle>'

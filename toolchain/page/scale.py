@@ -14,60 +14,44 @@ _MARGIN = 0.06
 _SAME = 1e-9  # values closer together than this, by their size, are one value to the eye
 _WIDE = 4.0
 _DRAWABLE = 1e100
-_FENCE = 6.0  # quartile ranges beyond the quartiles: what is further out would squeeze all the others
+_FENCE = 6.0  # quartile ranges beyond the quartiles: values further out would squeeze the others
 _FEWEST_FENCED = 8
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Where values between two others lie.
-
-    Attributes:
-        low: The smaller value.
-        high: The greater one.
-        start: Where the smaller one lies.
-        end: Where the greater one lies.
-        logarithmic: Whether equal factors are equally far apart; both values are above zero then.
-    """
+    """Where values between two others lie in a picture."""
 
     low: float
     high: float
-    start: float
-    end: float
-    logarithmic: bool = False
+    start: float  # where the smaller one lies
+    end: float  # where the greater one lies
+    logarithmic: bool = False  # whether equal factors are equally far apart; both values are above zero then
 
     def at(self, value: float) -> float:
-        """Return where a value lies; one outside lies at the edge."""
+        """Return where a value lies; one outside the scale lies at the edge."""
         inside = min(max(value, self.low), self.high)
         if self.logarithmic:
-            part = math.log(inside / self.low) / math.log(self.high / self.low)
+            share = math.log(inside / self.low) / math.log(self.high / self.low)
         else:
-            part = (inside - self.low) / (self.high - self.low)
-        return round(self.start + part * (self.end - self.start), 1)
+            share = (inside - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
 
     def holds(self, value: float) -> bool:
-        """Say whether a value is not outside."""
         return self.low <= value <= self.high
 
     def ticks(self) -> list[float]:
-        """Choose round values that it is labelled with."""
+        """Return round values for labels."""
         return logarithmic_ticks(self.low, self.high) if self.logarithmic else linear_ticks(self.low, self.high)
 
 
 def drawable(values: Iterable[float]) -> list[float]:
-    """Leave out what has no place in any picture: what is no finite number, or beyond all measure."""
+    """Leave out values that are not finite, or far beyond any scale."""
     return [value for value in values if abs(value) < _DRAWABLE]
 
 
 def spanning(values: Sequence[float], start: float, end: float, *, exact: bool = False) -> Scale:
-    """Return a scale on which all of some values lie, with a margin; equal steps are equally far apart.
-
-    Args:
-        values: At least one.
-        start: Where the smallest one lies.
-        end: Where the greatest one lies.
-        exact: Whether there is no margin.
-    """
+    """Return a linear scale from `start` to `end` that spans some values, with a margin unless `exact`."""
     low, high = min(values), max(values)
     if high - low <= _SAME * max(abs(low), abs(high)):
         spread = abs(low) * 0.05 or 1.0
@@ -86,12 +70,12 @@ def fitting(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 def logarithmic(values: Sequence[float], start: float, end: float) -> Scale:
-    """Return a logarithmic scale on which all of some values above zero lie, with a margin."""
+    """Return a logarithmic scale that spans some values above zero, with a margin."""
     return Scale(min(values) / (1 + _MARGIN), max(values) * (1 + _MARGIN), start, end, logarithmic=True)
 
 
 def fenced(values: Sequence[float]) -> list[float]:
-    """Leave out values that lie so far from the others that these would be squeezed into a line."""
+    """Leave out outliers so far away that the other values would be squeezed into a line."""
     if len(values) < _FEWEST_FENCED:
         return list(values)
     ordered = sorted(values)
@@ -101,7 +85,7 @@ def fenced(values: Sequence[float]) -> list[float]:
 
 
 def linear_ticks(low: float, high: float) -> list[float]:
-    """Choose round values between two others, at most nine."""
+    """Return at most nine round values between two others."""
     rough = (high - low) / _MOST_TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough * (1 - 1e-9))
@@ -110,15 +94,12 @@ def linear_ticks(low: float, high: float) -> list[float]:
 
 
 def logarithmic_ticks(low: float, high: float) -> list[float]:
-    """Choose round values between two others, both above zero, for a logarithmic scale."""
+    """Return round values between two others, both above zero, for a logarithmic scale."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     powers = range(first, last + 1, max(1, math.ceil((last - first) / _MOST_TICKS)))
     for mantissas in _MANTISSAS:
-        ticks = [value for power in powers for value in _decade(power, mantissas) if low <= value <= high]
+        values = (float(f"{mantissa}e{power}") for power in powers for mantissa in mantissas)
+        ticks = [value for value in values if low <= value <= high]
         if len(ticks) >= _FEWEST_TICKS:
             return ticks
     return linear_ticks(low, high)
-
-
-def _decade(power: int, mantissas: Sequence[float]) -> list[float]:
-    return [float(f"{mantissa}e{power}") for mantissa in mantissas]

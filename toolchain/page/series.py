@@ -9,8 +9,7 @@ from toolchain.page import figure, scale
 from toolchain.page.figure import BOTTOM, TOP, Level
 from toolchain.page.scale import Scale
 
-MOST_POINTS = 5000
-"""Of a longer series, each column of pixels keeps its smallest and its greatest value."""
+MOST_POINTS = 5000  # of a longer series, each column of pixels keeps its smallest and its greatest value
 _HEIGHT = 300
 _ROOM = 8.0
 # Points are wider where there are fewer of them: up to so many, so wide.
@@ -20,72 +19,58 @@ _THIN = 2.2
 
 @dataclass(frozen=True)
 class Run:
-    """A set of values in the order that they were taken in.
-
-    Attributes:
-        name: What it is called.
-        values: The values; those that are no finite numbers are left out.
-        places: The place of each in the order of all of them, where several sets took turns; from 1 on if empty.
-    """
+    """Values in the order of their measurement."""
 
     name: str
-    values: Sequence[float]
-    places: Sequence[float] = ()
+    values: Sequence[float]  # those that are not finite are left out
+    # where several runs took turns, the position of each value in the order of all of them; from 1 on if empty
+    positions: Sequence[float] = ()
 
     def points(self) -> list[tuple[float, float]]:
-        """Return the places and values that can be drawn."""
-        places = self.places or range(1, len(self.values) + 1)
-        pairs = zip(places, self.values, strict=True)
-        return [(float(place), value) for place, value in pairs if scale.drawable([value])]
+        """Return the positions and values that can be drawn."""
+        positions = self.positions or range(1, len(self.values) + 1)
+        pairs = zip(positions, self.values, strict=True)
+        return [(float(position), value) for position, value in pairs if scale.drawable([value])]
 
 
 @dataclass(frozen=True)
 class Series:
-    """Sets of values, every one in its order; the scale is logarithmic where one value is four times another.
-
-    Attributes:
-        caption: Its title.
-        across: Name of the horizontal axis.
-        up: Name of the vertical axis, with the unit.
-        runs: The sets.
-        levels: Values to hold them against, such as a median.
-    """
+    """Runs of values in order; the scale is logarithmic where one value is four times another."""
 
     caption: str
-    across: str
-    up: str
+    across: str  # name of the horizontal axis
+    up: str  # name of the vertical axis, with the unit
     runs: Sequence[Run]
-    levels: Sequence[Level] = ()
+    levels: Sequence[Level] = ()  # such as a median
 
     def html(self) -> str:
-        """Write it as HTML."""
-        points = [run.points() for run in self.runs]
-        everything = [point for one in points for point in one]
+        runs = [run.points() for run in self.runs]
+        everything = [point for points in runs for point in points]
         if not everything:
             return figure.nothing(self.caption)
         values = [value for _, value in everything]
         up = scale.fitting([*values, *(level.value for level in self.levels)], _HEIGHT - BOTTOM, TOP)
         left, right = figure.left_of(up.ticks()), figure.right_of(self.levels)
-        across = scale.spanning([place for place, _ in everything], left + _ROOM, right - _ROOM, exact=True)
-        drawn = [
+        across = scale.spanning([position for position, _ in everything], left + _ROOM, right - _ROOM, exact=True)
+        drawing = [
             *figure.vertical_axis(up, left, right, f"{self.up}, logarithmic" if up.logarithmic else self.up),
-            *figure.horizontal_axis(across, _HEIGHT - BOTTOM, self.across, whole=True),
-            *(_drawn(one, across, up, figure.colour(place)) for place, one in enumerate(points) if one),
+            *figure.horizontal_axis(across, _HEIGHT - BOTTOM, self.across, integral=True),
+            *(_draw(points, across, up, figure.colour(index)) for index, points in enumerate(runs) if points),
             *figure.levels(self.levels, up, left, right),
         ]
-        said = f"{len(values)} values of {self.up} in order, from {min(values):.4g} to {max(values):.4g}."
-        made = figure.figure(self.caption, said, _HEIGHT, drawn)
-        return figure.keyed(made, [run.name for run in self.runs])
+        description = f"{len(values)} values of {self.up} in order, from {min(values):.4g} to {max(values):.4g}."
+        plot = figure.figure(self.caption, description, _HEIGHT, drawing)
+        return figure.keyed(plot, [run.name for run in self.runs])
 
 
-def _drawn(points: Sequence[tuple[float, float]], across: Scale, up: Scale, colour: str) -> str:
+def _draw(points: Sequence[tuple[float, float]], across: Scale, up: Scale, colour: str) -> str:
     """Draw points as strokes without a length; of many, each column of pixels as one stroke."""
     if len(points) <= MOST_POINTS:
-        path = "".join(f"M{across.at(place):g} {up.at(value):g}h0" for place, value in points)
+        path = "".join(f"M{across.at(position):g} {up.at(value):g}h0" for position, value in points)
     else:
-        columns = extremes([(round(across.at(place)), value) for place, value in points])
+        columns = extremes([(round(across.at(position)), value) for position, value in points])
         path = "".join(f"M{x} {up.at(low):g}V{up.at(high):g}" for x, low, high in columns)
-    width = next((width for most, width in _WIDTHS if len(points) <= most), _THIN)
+    width = next((width for limit, width in _WIDTHS if len(points) <= limit), _THIN)
     return f'<path class="points {colour}" stroke-width="{width:g}" d="{path}"/>'
 
 

@@ -14,72 +14,45 @@ _HEIGHT = 320
 
 @dataclass(frozen=True)
 class Step:
-    """A value that holds from a moment on.
-
-    Attributes:
-        x: The moment.
-        y: The value, above zero.
-        label: What is said of it where somebody points at it.
-    """
+    """A value from a moment on."""
 
     x: float
-    y: float
-    label: str = ""
+    y: float  # the value, above zero
+    label: str = ""  # its tooltip
 
 
 @dataclass(frozen=True)
 class Steps:
-    """A step line over time.
-
-    Attributes:
-        caption: Its title.
-        across: Name of the horizontal axis, with the unit.
-        up: Name of the vertical axis, with the unit.
-        steps: The steps in the order of their moments; those that are not above zero are left out.
-        end: Where the horizontal axis ends; it begins at zero.
-        levels: Values to hold the line against, above zero.
-    """
+    """A step line over time."""
 
     caption: str
-    across: str
-    up: str
-    steps: Sequence[Step]
-    end: float
-    levels: Sequence[Level] = ()
+    across: str  # name of the horizontal axis, with the unit
+    up: str  # name of the vertical axis, with the unit
+    steps: Sequence[Step]  # the steps in the order of their moments; those that are not above zero are left out
+    end: float  # where the horizontal axis ends; it begins at zero
+    levels: Sequence[Level] = ()  # above zero
 
     def html(self) -> str:
-        """Write it as HTML."""
-        steps = [one for one in self.steps if one.y > 0 and scale.drawable([one.x, one.y]) == [one.x, one.y]]
+        steps = [step for step in self.steps if step.y > 0 and scale.drawable([step.x, step.y]) == [step.x, step.y]]
         if not steps:
             return figure.nothing(self.caption)
-        values = [*(one.y for one in steps), *(level.value for level in self.levels)]
+        values = [*(step.y for step in steps), *(level.value for level in self.levels)]
         up = scale.logarithmic(values, _HEIGHT - BOTTOM, TOP)
         left, right = figure.left_of(up.ticks()), figure.right_of(self.levels)
         across = Scale(0.0, max(self.end, steps[-1].x) or 1.0, left, right)
-        drawn = [
+        points = [(across.at(step.x), up.at(step.y), step.label) for step in steps]
+        path = f"M{points[0][0]:g} {points[0][1]:g}" + "".join(f"H{x:g}V{y:g}" for x, y, _label in points[1:])
+        drawing = [
             *figure.vertical_axis(up, left, right, self.up),
             *figure.horizontal_axis(across, _HEIGHT - BOTTOM, self.across),
             *figure.levels(self.levels, up, left, right),
-            _line(across, up, steps),
-            *_points(across, up, steps),
+            f'<path class="line one" d="{path}H{across.end:g}"/>',
+            f'<circle class="dot fill one" cx="{points[-1][0]:g}" cy="{points[-1][1]:g}" r="4"/>',
+            # Every step has an area with a tooltip.
+            *(
+                f'<circle class="area" cx="{x:g}" cy="{y:g}" r="8">{figure.titled(label)}</circle>'
+                for x, y, label in points
+            ),
         ]
-        said = f"A step line of {self.up} over {self.across}, from {steps[0].y:.4g} to {steps[-1].y:.4g}."
-        return figure.figure(self.caption, said, _HEIGHT, drawn)
-
-
-def _line(across: Scale, up: Scale, steps: Sequence[Step]) -> str:
-    first, *others = steps
-    path = f"M{across.at(first.x):g} {up.at(first.y):g}"
-    path += "".join(f"H{across.at(step.x):g}V{up.at(step.y):g}" for step in others)
-    return f'<path class="line one" d="{path}H{across.end:g}"/>'
-
-
-def _points(across: Scale, up: Scale, steps: Sequence[Step]) -> list[str]:
-    """Give the steps areas to point at, with what is said of them; the last one is also seen."""
-    places = [(across.at(step.x), up.at(step.y), step.label) for step in steps]
-    x, y, _ = places[-1]
-    seen = f'<circle class="dot fill one" cx="{x:g}" cy="{y:g}" r="4"/>'
-    areas = [
-        f'<circle class="area" cx="{x:g}" cy="{y:g}" r="8">{figure.titled(label)}</circle>' for x, y, label in places
-    ]
-    return [seen, *areas]
+        description = f"A step line of {self.up} over {self.across}, from {steps[0].y:.4g} to {steps[-1].y:.4g}."
+        return figure.figure(self.caption, description, _HEIGHT, drawing)

@@ -47,7 +47,7 @@ tr { break-inside: avoid; }
 .track { fill: var(--rule); } .part { fill: var(--one); }
 """
 
-# A box that scrolls has a shadow at the edge that hides something: what covers the shadow moves with what is inside.
+# A box that scrolls has a shadow at an edge with hidden content: a cover of the shadow moves with the content.
 _WIDE = """
 .wide { background:
     linear-gradient(to right, var(--page) 40%, transparent) 0 0 / 3rem 100% no-repeat local,

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from toolchain import files, tensors
-from toolchain.bundle.drawn import Drawn, Sample
+from toolchain.bundle.random_samples import RandomSamples, Sample
 from toolchain.compile.request import Tell
 from toolchain.models import inputs, ranked, reference
 from toolchain.models.reference import Opened
@@ -87,7 +87,7 @@ class Expecting:
         tolerance = ({} if usual is None else {name: Limit(usual, MODEL) for name in outputs}) | wider
         return Expected(outputs, tolerance, ranked.rankings(self.source, fed, tolerance))
 
-    def of_random(self, seed: int, count: int, tell: Tell) -> Drawn:
+    def of_random(self, seed: int, count: int, tell: Tell) -> RandomSamples:
         """Run the model on inputs that are drawn, with this seed and those that follow it.
 
         Raises:
@@ -101,4 +101,4 @@ class Expecting:
             samples.append(Sample(files.sha256_bytes(tensors.encode(fed)), found.tolerance))
             outputs.append(found.outputs)
             rankings.append(found.rankings)
-        return Drawn(seed, tuple(samples), tuple(outputs), tuple(rankings) if any(rankings) else ())
+        return RandomSamples(seed, tuple(samples), tuple(outputs), tuple(rankings) if any(rankings) else ())

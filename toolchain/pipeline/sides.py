@@ -120,7 +120,7 @@ class Finding:
             return self._pulled(word, word)
         path, there = Path(word), _there(word)
         if there == "folder" or (there == "file" and bundle.is_archive(path)):
-            return Side.of(bundle.opened(path, self._new()), word)
+            return Side.of(bundle.open_bundle(path, self._new()), word)
         if there == "file":
             line = pinned(path)
             if registry.is_address(line):

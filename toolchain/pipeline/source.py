@@ -222,7 +222,7 @@ class BundleSource:
 
     def _opened(self, source: str, folder: Path) -> Bundle:
         if not registry.is_address(source):
-            return bundle.opened(Path(source), folder)
+            return bundle.open_bundle(Path(source), folder)
         with self.stages.timed("pull"):
             return registry.pull(registry.parse(source), folder, self.access, self.request.tell)
 

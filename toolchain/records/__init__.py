@@ -223,7 +223,7 @@ class RecordFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as stack:
-                lock = locks.opened(_beside(self.path), locks.mode_beside(self.path))
+                lock = locks.open_lock(_beside(self.path), locks.mode_beside(self.path))
                 stack.callback(os.close, lock)
                 locks.acquire(lock, f"the file of tuning records {self.path}", _PATIENCE_S, self._tell)
                 handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -68,6 +68,6 @@ def _taken(path: Path, owner: Owner, records: Path) -> int:
 def _opened(path: Path, records: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return locks.opened(path, locks.mode_beside(records))
+        return locks.open_lock(path, locks.mode_beside(records))
     except OSError as fault:
         raise files.unwritable(path, fault) from fault

@@ -1,8 +1,11 @@
-"""How the user wants a registry to be reached: whose certificates are trusted, and with which login."""
+"""How a registry is reached: which certificates are trusted, and the login in the forms that servers ask for."""
 
 from __future__ import annotations
 
+import base64
+import json
 import ssl
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -12,7 +15,7 @@ from toolchain.errors import InputError, reason
 
 @dataclass(frozen=True)
 class Login:
-    """A user's name and password, which no message shows."""
+    """A user's name and password; no message shows them."""
 
     username: str
     password: str = field(repr=False)
@@ -20,28 +23,20 @@ class Login:
 
 @dataclass(frozen=True)
 class Access:
-    """How a registry is reached.
-
-    Attributes:
-        authorities: File of the CA certificates that are trusted; None for those of this system.
-        plain: Whether to speak to it without TLS, wherever it is.
-        login: Whom to log in as; None for what `docker login` or `oras login` has kept.
-    """
-
-    authorities: Path | None = None
-    plain: bool = False
-    login: Login | None = None
+    authorities: Path | None = None  # file of the trusted CA certificates; None for those of this system
+    plain: bool = False  # without TLS, wherever it is
+    login: Login | None = None  # None for the one that `docker login` or `oras login` stored
 
 
 def trusted(authorities: Path | None) -> str | Literal[True]:
-    """Return the file or folder of the trusted CA certificates; True where only those of the client are left.
+    """Return the file or folder of the trusted CA certificates; True if only the HTTP client's own are left.
 
     Raises:
-        InputError: The file that was named holds none.
+        InputError: The named file has no certificates.
     """
     if authorities is None:
-        found = ssl.get_default_verify_paths()  # the system's, or what SSL_CERT_FILE and SSL_CERT_DIR name
-        return found.cafile or found.capath or True
+        defaults = ssl.get_default_verify_paths()  # the system's, or what SSL_CERT_FILE and SSL_CERT_DIR name
+        return defaults.cafile or defaults.capath or True
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(authorities)
     except OSError as fault:  # an SSLError is one
@@ -51,3 +46,62 @@ def trusted(authorities: Path | None) -> str | Literal[True]:
             hint="name a file in PEM format with --ca",
         ) from fault
     return str(authorities)
+
+
+def stored_login(registry: str) -> Login | None:
+    """Return the login that `docker login` or `oras login` stored, in a file or with a helper.
+
+    Raises:
+        InputError: Their file or helper is broken, or they did not store a name and password.
+    """
+    from docker import auth, errors  # noqa: PLC0415 - slow to import
+
+    try:
+        with warnings.catch_warnings(action="ignore"):  # its warnings are followed by exceptions
+            config = auth.load_config().resolve_authconfig(registry) or {}
+    except (
+        errors.DockerException,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as fault:
+        raise InputError(
+            f"the login for {registry} cannot be read from Docker's configuration",
+            details=reason(fault),
+            hint=f"`docker login {registry}` writes it again; or use --username and --password-stdin",
+        ) from fault
+    fields = {key.lower(): value for key, value in config.items()}
+    if fields.get("identitytoken"):
+        raise InputError(
+            f"Docker stored an identity token for {registry}, not a password",
+            hint="use --username and --password-stdin, with an access token as the password",
+        )
+    name, password = fields.get("username"), fields.get("password")
+    return Login(name, password) if name and password else None
+
+
+def basic_header(login: Login) -> str:
+    """Return the Authorization header for a name and password."""
+    return "Basic " + base64.b64encode(f"{login.username}:{login.password}".encode()).decode()
+
+
+def parse_challenge(header: str) -> tuple[str, dict[str, str]]:
+    """Read a WWW-Authenticate header: the scheme, in lower case, and its parameters."""
+    from requests import utils  # noqa: PLC0415 - slow to import
+
+    scheme, _, parameters = header.strip().partition(" ")
+    fields: dict[str, str | None] = utils.parse_dict_header(parameters)
+    return scheme.lower(), {name.lower(): value or "" for name, value in fields.items()}
+
+
+def token_of(answer: bytes) -> str:
+    """Return the token in a token server's answer; empty if there is none."""
+    try:
+        document = json.loads(answer)
+    except (ValueError, RecursionError):
+        return ""
+    token = (document.get("token") or document.get("access_token")) if isinstance(document, dict) else ""
+    return token if isinstance(token, str) and token.isascii() and token.isprintable() else ""

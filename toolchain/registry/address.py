@@ -1,4 +1,4 @@
-"""How a package in a registry is named: `oci://HOST[:PORT]/REPOSITORY:TAG`, or `@sha256:DIGEST`, which never moves."""
+"""The address of a package: `oci://HOST[:PORT]/REPOSITORY:TAG`, or `@sha256:DIGEST`, which never moves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolchain.errors import InputError
 
 SCHEME = "oci://"
 _FORM = f"{SCHEME}HOST[:PORT]/REPOSITORY:TAG or {SCHEME}HOST[:PORT]/REPOSITORY@sha256:DIGEST"
-# As the OCI distribution specification has them. It knows no user names, so that none is mistaken for a part of a host.
+# By the OCI distribution specification, which has no user names: none can be mistaken for a part of a host.
 _HOST = r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
 _PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 _ADDRESS = re.compile(
@@ -23,19 +23,10 @@ _PORTS = range(1, 65536)
 
 @dataclass(frozen=True)
 class Address:
-    """A place in a registry.
-
-    Attributes:
-        registry: Host and port, as its login is filed under.
-        repository: What stands between host and tag.
-        tag: A name that may move; empty if there is none.
-        digest: `sha256:` and 64 hexadecimal digits, which go before the tag; empty if there are none.
-    """
-
-    registry: str
-    repository: str
-    tag: str = ""
-    digest: str = ""
+    registry: str  # host and port, as its login is filed under
+    repository: str  # what stands between host and tag
+    tag: str = ""  # a name that may move; may be empty
+    digest: str = ""  # `sha256:` and 64 hexadecimal digits, which take precedence over the tag; may be empty
 
     def __str__(self) -> str:
         tag, digest = self.tag and f":{self.tag}", self.digest and f"@{self.digest}"
@@ -43,7 +34,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the registry is on this machine, so that nobody else hears what is said to it."""
+        """Whether the registry is on this machine, so that nobody else can intercept the connection."""
         host = self.registry.rpartition(":")[0] if re.search(r":[0-9]+$", self.registry) else self.registry
         try:
             return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
@@ -51,23 +42,17 @@ class Address:
             return False
 
     def pinned(self, digest: str) -> Address:
-        """Return the same place by its digest alone."""
+        """Return the address with a digest instead of the tag."""
         return Address(self.registry, self.repository, digest=digest)
 
 
 def is_address(text: str) -> bool:
-    """Tell whether a word is meant as a place in a registry."""
     return text.startswith(SCHEME)
 
 
 def parse(text: str) -> Address:
-    """Read an address.
-
-    Raises:
-        InputError: It is malformed.
-    """
-    found = _ADDRESS.fullmatch(text) if len(text) <= _LONGEST else None
-    if found is None or (found["port"] and int(found["port"]) not in _PORTS) or not _is_host(found["host"]):
+    match = _ADDRESS.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None or (match["port"] and int(match["port"]) not in _PORTS) or not _is_host(match["host"]):
         hint = (
             "leave the user name out: `docker login` stores the login" if "@" in text.partition("@sha256:")[0] else ""
         )
@@ -76,8 +61,8 @@ def parse(text: str) -> Address:
             details=f"expected {_FORM}",
             hint=hint,
         )
-    registry = found["host"] + (f":{found['port']}" if found["port"] else "")
-    return Address(registry, found["repository"], found["tag"] or "", found["digest"] or "")
+    registry = match["host"] + (f":{match['port']}" if match["port"] else "")
+    return Address(registry, match["repository"], match["tag"] or "", match["digest"] or "")
 
 
 def _is_host(host: str) -> bool:

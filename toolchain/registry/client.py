@@ -1,8 +1,8 @@
-"""Requests to one registry: encrypted, logged in where it asks for it, and tried again where that helps.
+"""Requests to one registry: encrypted, with a login where one is required, and repeated where that helps.
 
-requests carries them, and not a client of registries: oras-py encodes a manifest anew, so that it gets another digest,
-and believes what it downloads. A login goes to the registry and to the server of tokens that it names; where a redirect
-or an upload leads elsewhere, it stays behind.
+This uses requests and not oras-py, which encodes a manifest anew, so that it gets another digest, and does not check
+what it downloads. A login goes to the registry and to the token server that it names, and nowhere else that a redirect
+or an upload leads.
 """
 
 from __future__ import annotations
@@ -21,19 +21,26 @@ from requests import exceptions, utils
 
 from toolchain import __version__
 from toolchain.errors import InputError, RegistryError, ToolchainError, VerificationError, reason
-from toolchain.registry import login
-from toolchain.registry.access import Access, Login, trusted
+from toolchain.registry.access import (
+    Access,
+    Login,
+    basic_header,
+    parse_challenge,
+    stored_login,
+    token_of,
+    trusted,
+)
 from toolchain.registry.address import Address
 from toolchain.registry.deadline import Deadline, WatchedAdapter
 
+# The content of a request: bytes, or a function that opens a file, since a request may be repeated.
 Body = bytes | Callable[[], IO[bytes]]
-"""What is sent: bytes, or what opens a file anew, since a request may be made twice."""
 
 LARGEST_DOCUMENT = 1 << 20  # a bundle's manifest, or a page of referrers, has some kilobytes
 _HOSTS = {"docker.io": "registry-1.docker.io"}
 _CONNECT_S, _ANSWER_S = 10, 60
-_WHOLE_ANSWER_S = 120.0  # of a request with all its tries, beside what its size takes
-_WORDS_S = 10.0  # what a registry says of its own error is worth no more
+_WHOLE_ANSWER_S = 120.0  # for a request with all its repetitions, plus the time for its size
+_WORDS_S = 10.0  # for the text of a registry's error
 _SLOWEST = 32 << 10  # bytes in a second
 _BACKOFF_S, _LONGEST_WAIT_S = 0.5, 20
 _TRIES = 4
@@ -48,20 +55,17 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 class Client:
     """A connection to the registry of an address; a context manager.
 
-    Args:
-        address: Where a package is, or will be.
-        access: How the user wants the registry to be reached. Without a word about it, one at a loopback address is
-            spoken to in plain HTTP, and any other is not.
+    A registry at a loopback address uses plain HTTP unless CA certificates are named; others only if `access` says so.
 
     Raises:
-        InputError: The file of CA certificates holds none.
+        InputError: The file of CA certificates has none.
     """
 
     def __init__(self, address: Address, access: Access) -> None:
         self.registry = address.registry
         plain = access.plain or (address.is_loopback and access.authorities is None)
         self.origin = f"{'http' if plain else 'https'}://{_HOSTS.get(self.registry, self.registry)}"
-        self._login: Callable[[], Login | None] = lambda: access.login or login.kept(self.registry)
+        self._login: Callable[[], Login | None] = lambda: access.login or stored_login(self.registry)
         self._authorization = ""
         self._deadline = Deadline()
         self._session = _session(None if not plain else self.origin, trusted(access.authorities), self._deadline)
@@ -75,7 +79,7 @@ class Client:
 
     @contextlib.contextmanager
     def limited(self, size: int) -> Iterator[None]:
-        """Limit how long a block may take in which so many bytes are sent or read.
+        """Limit the time of a block in which `size` bytes are sent or read.
 
         Raises:
             RegistryError: It takes longer.
@@ -110,166 +114,168 @@ class Client:
 
         Args:
             method: The HTTP method.
-            path: What is asked for, on the registry or wherever it has sent us.
-            expected: Status codes that the caller has a use for.
-            headers: Headers, but for a login.
-            body: What is sent.
-            what: What errors call the thing that is asked for.
+            path: On the registry, or a URL where it has sent us.
+            expected: Status codes that the caller can handle.
+            headers: Headers, without the login.
+            body: Content to send.
+            what: The requested thing, for errors.
 
         Raises:
-            RegistryError: The registry cannot be reached, refuses, or answers something else.
-            VerificationError: Its certificate is not trusted, or it leads to where nothing is encrypted.
+            RegistryError: The registry cannot be reached, refuses, or answers with another status.
+            VerificationError: Its certificate is not trusted, or it redirects to an unencrypted address.
         """
         with self.limited(int((headers or {}).get("Content-Length", 0)) * _TRIES):
-            response = self._asked(method, path, headers or {}, body)
+            response = self._send_with_login(method, path, headers or {}, body)
         if response.status_code not in expected:
             with response, self._deadline.running(_WORDS_S):
                 raise self._refusal(response, what or path)
         return response
 
-    def _asked(self, method: str, path: str, headers: Mapping[str, str], body: Body | None) -> requests.Response:
+    def _send_with_login(
+        self, method: str, path: str, headers: Mapping[str, str], body: Body | None
+    ) -> requests.Response:
         try:
             url = urljoin(self.origin, path)
             response = self._send(method, url, headers, body)
             challenge = response.headers.get("WWW-Authenticate")
             if response.status_code == _UNAUTHORIZED and challenge and self._is_ours(response.url):
                 response.close()
-                self._authorization = self._answer(challenge)
+                self._authorization = self._authorize(challenge)
                 if self._authorization:
                     response = self._send(method, url, headers, body)
         except (exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as fault:
-            raise self.explained(fault) from fault
+            raise self.explain(fault) from fault
         return response
 
     def _send(self, method: str, url: str, headers: Mapping[str, str], body: Body | None) -> requests.Response:
-        own = {"Authorization": self._authorization} if self._authorization and self._is_ours(url) else {}
+        # Only the registry itself may see the user's login.
+        login_header = {"Authorization": self._authorization} if self._authorization and self._is_ours(url) else {}
         data = body() if callable(body) else body
-        how = {**self._how(url), "headers": {**headers, **own}, "data": data, "allow_redirects": method in _READING}
+        options = {
+            **self._request_options(url),
+            "headers": {**headers, **login_header},
+            "data": data,
+            "allow_redirects": method in _READING,
+        }
         try:
             for failed in range(_TRIES):
-                response = self._session.request(method, url, **how)
+                response = self._session.request(method, url, **options)
                 if response.status_code not in _PASSING:
                     return response
-                response.close()  # unread: nobody knows how long its body is
+                response.close()  # unread: its body may be of any length
                 time.sleep(_pause_s(response, failed))
                 if data is not None and not isinstance(data, bytes):
                     data.seek(0)
-            return self._session.request(method, url, **how)
+            return self._session.request(method, url, **options)
         finally:
             if data is not None and not isinstance(data, bytes):
                 data.close()
 
     @staticmethod
-    def _how(url: str) -> dict[str, Any]:
+    def _request_options(url: str) -> dict[str, Any]:
         return {"timeout": (_CONNECT_S, _ANSWER_S), "stream": True, "proxies": utils.get_environ_proxies(url)}
 
     def _is_ours(self, url: str) -> bool:
-        """Whether a URL is the registry's own, so that it may see the user's login."""
         return _origin(url) == _origin(self.origin)
 
-    def _answer(self, challenge: str) -> str:
-        """Return the Authorization header that the registry asks for; empty if nothing of the user's would do."""
+    def _authorize(self, challenge: str) -> str:
+        """Return the Authorization header that the registry asks for; empty if the user has no suitable login."""
         user = self._login()
-        scheme, words = login.parse_challenge(challenge)
+        scheme, parameters = parse_challenge(challenge)
         if scheme == "basic":
-            return login.basic(user) if user else ""
-        if scheme != "bearer" or not words.get("realm"):
-            raise RegistryError(f"{self.registry} requires an unknown kind of login", details=_plain(challenge))
-        asked = {name: words[name] for name in ("service", "scope") if words.get(name)}
-        headers = {"Authorization": login.basic(user)} if user else {}
-        realm = words["realm"]
-        with self._session.get(realm, params=asked, headers=headers, **self._how(realm)) as response:
-            return self._bearer(response, known=user is not None)
+            return basic_header(user) if user else ""
+        if scheme != "bearer" or not parameters.get("realm"):
+            raise RegistryError(f"{self.registry} requires an unknown kind of login", details=_one_line(challenge))
+        query = {name: parameters[name] for name in ("service", "scope") if parameters.get(name)}
+        headers = {"Authorization": basic_header(user)} if user else {}
+        realm = parameters["realm"]
+        with self._session.get(realm, params=query, headers=headers, **self._request_options(realm)) as response:
+            return self._bearer(response, with_user=user is not None)
 
-    def _bearer(self, response: requests.Response, *, known: bool) -> str:
-        """Return the header with the token that a server of tokens gives; empty if it gives none to just anybody."""
+    def _bearer(self, response: requests.Response, *, with_user: bool) -> str:
+        """Return the header with a token server's token; empty if it requires a login, and there is none."""
         status = response.status_code
         if status in {_UNAUTHORIZED, _FORBIDDEN}:
-            if known:
-                raise self._refused(_said(response))
+            if with_user:
+                raise self._refused(_error_text(response))
             return ""
-        token = login.token_of(document(response)) if response.ok else ""
+        token = token_of(document(response)) if response.ok else ""
         if not token:
             raise RegistryError(
                 f"the token server of {self.registry} answered {status} without a token",
-                details="" if response.ok else _said(response),
+                details="" if response.ok else _error_text(response),
                 hint="run the same command again later"
                 if status in _PASSING
                 else "check the configuration of that registry",
             )
         return f"Bearer {token}"
 
-    def explained(self, fault: Exception) -> ToolchainError:
-        """Say what kept a request from an answer."""
-        if isinstance(fault, ValueError):  # as what is wrong with a URL is, to each of the libraries
+    def explain(self, fault: Exception) -> ToolchainError:
+        """Turn a failed request into an error for the user."""
+        if isinstance(fault, ValueError):  # the libraries' class for a wrong URL
             return VerificationError(
                 f"{self.registry} redirects to an address that is not encrypted or not valid",
-                details=_plain(str(fault)),
+                details=_one_line(str(fault)),
                 hint="check the registry's configuration; another machine may also intercept the connection",
             )
         if isinstance(fault, exceptions.SSLError):
-            return self._untrusted(fault)
+            return self._certificate_fault(fault)
         return RegistryError(
             f"{self.registry} cannot be reached",
-            details=_plain(reason(fault)),
+            details=_one_line(reason(fault)),
             hint="is its address right, and is the registry running?",
         )
 
-    def _untrusted(self, fault: Exception) -> ToolchainError:
+    def _certificate_fault(self, fault: Exception) -> ToolchainError:
         details = str(fault)
         if "WRONG_VERSION_NUMBER" in details or "record layer failure" in details:
             hint = "--plain-http connects without encryption: anyone on the network path can read the data"
-            return RegistryError(f"{self.registry} does not speak TLS", details=_plain(reason(fault)), hint=hint)
+            return RegistryError(f"{self.registry} does not speak TLS", details=_one_line(reason(fault)), hint=hint)
         return VerificationError(
             f"the certificate of {self.registry} is not trusted",
-            details=_plain(reason(fault)),
+            details=_one_line(reason(fault)),
             hint="--ca FILE names the certificate of the authority that signed it",
         )
 
     def _refusal(self, response: requests.Response, what: str) -> ToolchainError:
         status = response.status_code
-        said = _said(response)
+        details = _error_text(response)
         if status == _UNAUTHORIZED and not self._authorization:
             hint = f"run `docker login {self.registry}`, or use --username and --password-stdin"
-            return RegistryError(f"{self.registry} requires a login", details=said, hint=hint)
+            return RegistryError(f"{self.registry} requires a login", details=details, hint=hint)
         if status in {_UNAUTHORIZED, _FORBIDDEN}:
-            return self._refused(said)
+            return self._refused(details)
         if status == requests.codes.not_found:
-            return InputError(f"there is no {what}", details=said, hint="check the repository, the tag and the digest")
+            return InputError(
+                f"there is no {what}", details=details, hint="check the repository, the tag and the digest"
+            )
         hint = "run the same command again later" if status in _PASSING else "check that it is an OCI registry"
         if status == requests.codes.bad_request and self.origin.startswith("http:"):
             hint = "if it uses TLS, add --ca FILE: a registry on this machine is contacted with TLS only then"
-        return RegistryError(f"{self.registry} answered {status} to the request for {what}", details=said, hint=hint)
+        return RegistryError(f"{self.registry} answered {status} to the request for {what}", details=details, hint=hint)
 
-    def _refused(self, said: str) -> RegistryError:
+    def _refused(self, details: str) -> RegistryError:
         return RegistryError(
             f"{self.registry} refuses this user",
-            details=said,
+            details=details,
             hint="check the user name, the password and the user's permission to push or pull there",
         )
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    split = urlsplit(url)
+    return split.scheme, split.hostname, split.port or _DEFAULT_PORTS.get(split.scheme)
 
 
 def _session(plain: str | None, authorities: str | Literal[True], deadline: Deadline) -> requests.Session:
-    """Return a session without cookies, ~/.netrc, or plain HTTP to anywhere but the one origin that may be so."""
+    """Return a session without cookies and ~/.netrc, and with plain HTTP only to `plain`, if that is given."""
     session = requests.Session()
     session.trust_env = False
     session.verify = authorities
     session.max_redirects = _REDIRECTS
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     session.headers.update({"User-Agent": f"edge-toolchain/{__version__}", "Accept-Encoding": "identity"})
-    session.adapters.clear()
-    for prefix in ["https://", *([f"{plain}/"] if plain else [])]:
-        session.mount(prefix, WatchedAdapter(deadline, max_retries=_retries()))
-    return session
-
-
-def _retries() -> urllib3.Retry:
-    return urllib3.Retry(
+    retries = urllib3.Retry(
         total=_TRIES,
         connect=1,
         other=0,
@@ -278,49 +284,48 @@ def _retries() -> urllib3.Retry:
         allowed_methods=None,
         respect_retry_after_header=False,
     )
+    session.adapters.clear()
+    for prefix in ["https://", *([f"{plain}/"] if plain else [])]:
+        session.mount(prefix, WatchedAdapter(deadline, max_retries=retries))
+    return session
 
 
-def _pause_s(response: requests.Response, failed: int) -> float:
-    """Return how long to wait before the next try: as the registry asks, or longer with each try."""
-    asked = response.headers.get("Retry-After", "")
-    wanted = float(asked) if asked.isascii() and asked.isdecimal() else _BACKOFF_S * 2**failed
-    return min(wanted, _LONGEST_WAIT_S)
+def _pause_s(response: requests.Response, attempt: int) -> float:
+    """Return how long to wait before the next attempt: as the registry asks, or longer with each attempt."""
+    header = response.headers.get("Retry-After", "")
+    seconds = float(header) if header.isascii() and header.isdecimal() else _BACKOFF_S * 2**attempt
+    return min(seconds, _LONGEST_WAIT_S)
 
 
 def document(response: requests.Response) -> bytes:
-    """Read a small answer.
-
-    Raises:
-        VerificationError: It is not small.
-    """
-    found = bytearray()
+    """Read a small answer, or raise a VerificationError if it is not small."""
+    data = bytearray()
     for chunk in chunks(response):
-        found += chunk
-        if len(found) > LARGEST_DOCUMENT:
+        data += chunk
+        if len(data) > LARGEST_DOCUMENT:
             raise VerificationError(f"{urlsplit(response.url).netloc} sent more data than a manifest may have")
-    return bytes(found)
+    return bytes(data)
 
 
 def chunks(response: requests.Response) -> Iterator[bytes]:
-    """Yield an answer's body as it comes."""
-    found: Iterator[bytes] = response.iter_content(1 << 20)
-    return found
+    body: Iterator[bytes] = response.iter_content(1 << 20)
+    return body
 
 
-def _said(response: requests.Response) -> str:
-    """Return what a registry says of an error, in the specification's form or in none."""
+def _error_text(response: requests.Response) -> str:
+    """Return the message of a registry's error, in the specification's form or in any other."""
     try:
         data = document(response)
     except (exceptions.RequestException, VerificationError):
         return ""
     try:
-        lines = [f"{one.get('code', '')}: {one.get('message', '')}" for one in json.loads(data)["errors"]]
+        lines = [f"{entry.get('code', '')}: {entry.get('message', '')}" for entry in json.loads(data)["errors"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return _plain(data.decode(errors="replace"))
-    return _plain("; ".join(lines))
+        return _one_line(data.decode(errors="replace"))
+    return _one_line("; ".join(lines))
 
 
-def _plain(text: str) -> str:
-    """Return a foreign text as one short line without control characters."""
+def _one_line(text: str) -> str:
+    """Return untrusted text as one short line without control characters."""
     line = " ".join(text.split())
     return "".join(letter for letter in line if letter.isprintable())[:_LONGEST_MESSAGE]

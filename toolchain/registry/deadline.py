@@ -1,4 +1,4 @@
-"""The end of an answer that never ends: a limit for each read is met by whoever sends one byte at a time."""
+"""A deadline for a whole answer: a limit for each read is never exceeded by a server that sends one byte at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 
 class Deadline:
-    """Ends the connections of a session once a time is over, whatever is being read from them or sent."""
+    """Ends the connections of a session after a time, whatever is being read from them or sent."""
 
     def __init__(self) -> None:
         self.passed = False
@@ -22,20 +22,20 @@ class Deadline:
         self._lock = threading.Lock()
 
     def watch(self, connection: socket.socket) -> None:
-        """Watch a connection that was just made.
+        """Watch a new connection.
 
         Raises:
-            TimeoutError: The time is over.
+            TimeoutError: The deadline has passed.
         """
         with self._lock:
             if self.passed:
                 raise TimeoutError("the time for this request is over")
-            # A number of its own: encryption takes the one of the connection over.
+            # A descriptor of its own: TLS takes over the connection's.
             self._sockets.append(connection.dup())
 
     @contextlib.contextmanager
     def running(self, seconds: float) -> Iterator[None]:
-        """End the connections if a block takes longer than so many seconds."""
+        """End the connections if a block takes longer than `seconds`."""
         timer = threading.Timer(seconds, self._end)
         timer.daemon = True
         timer.start()
@@ -60,26 +60,22 @@ class Deadline:
 
 
 class WatchedAdapter(adapters.HTTPAdapter):
-    """What makes the connections of a session, each of which a deadline watches."""
-
     def __init__(self, deadline: Deadline, **options: Any) -> None:
         self._pools = _pools(deadline)
         super().__init__(**options)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        """See the base class."""
         super().init_poolmanager(*arguments, **options)
         self.poolmanager.pool_classes_by_scheme = self._pools
 
     def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
-        """See the base class."""
         manager = super().proxy_manager_for(proxy, **options)
         manager.pool_classes_by_scheme = self._pools
         return manager
 
 
 def _pools(deadline: Deadline) -> dict[str, type[HTTPConnectionPool]]:
-    """Return the kinds of connections by scheme."""
+    """Return connection pools by scheme, whose connections the deadline watches."""
 
     class Plain(HTTPConnection):
         def _new_conn(self) -> socket.socket:

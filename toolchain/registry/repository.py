@@ -1,4 +1,4 @@
-"""A repository of a registry: its blobs, its manifests, and what refers to them. Nothing is believed unchecked."""
+"""A repository of a registry: its blobs, its manifests, and what refers to them, all checked by their digests."""
 
 from __future__ import annotations
 
@@ -36,38 +36,27 @@ _SPARE = 16 << 20
 
 @dataclass(frozen=True)
 class Repository:
-    """Where a package is, or will be.
-
-    Attributes:
-        client: Speaks to the registry.
-        address: The package's.
-        done: Told how many bytes more have gone or come.
-    """
-
     client: Client
     address: Address
-    done: Callable[[int], None] = lambda _count: None
+    done: Callable[[int], None] = lambda _count: None  # called with the number of bytes since the last call
 
     @property
     def name(self) -> str:
-        """What errors call it."""
         return str(self.address)
 
     def _path(self, kind: str, name: str) -> str:
         return f"/v2/{self.address.repository}/{kind}/{name}"
 
-    # --- what is there
-
     def manifest(self) -> bytes:
-        """Return the manifest that the address names, which has its digest if it names one.
+        """Return the manifest that the address names, with its digest if it names one.
 
         Raises:
-            InputError: There is none, or it is no image manifest.
+            InputError: There is none, or it is not an image manifest.
             VerificationError: It has another digest.
             RegistryError: The registry cannot be reached, or refuses.
         """
-        wanted = self.address.digest or self.address.tag
-        with self._get_manifest(wanted, expected=_OK) as response:
+        reference = self.address.digest or self.address.tag
+        with self._get_manifest(reference, expected=_OK) as response:
             kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
             data = self._document(response)
         if kind != MANIFEST_TYPE:
@@ -87,50 +76,47 @@ class Repository:
             with self.client.limited(LARGEST_DOCUMENT):
                 return document(response)
         except exceptions.RequestException as fault:
-            raise self.client.explained(fault) from fault
+            raise self.client.explain(fault) from fault
 
-    def read(self, wanted: Descriptor) -> bytes:
+    def read(self, blob: Descriptor) -> bytes:
         """Return a small blob, or a manifest, checked."""
-        if wanted.media == MANIFEST_TYPE:
-            response = self._get_manifest(wanted.digest, expected=_OK)
+        if blob.media == MANIFEST_TYPE:
+            response = self._get_manifest(blob.digest, expected=_OK)
         else:
-            response = self._get_blob(wanted)
+            response = self._get_blob(blob)
         with response:
-            return contents.checked(self._document(response), wanted, self.name)
+            return contents.checked(self._document(response), blob, self.name)
 
-    def save(self, wanted: Descriptor, target: Path) -> None:
-        """Write a blob into a new file, checked on the way; a download that breaks off is begun anew.
+    def save(self, blob: Descriptor, target: Path) -> None:
+        """Write a blob into a new file, checked; a download that breaks off is repeated.
 
         Raises:
-            InputError: There is no room for it, or it is not there.
-            VerificationError: It is another one.
+            InputError: There is not enough space, or no such blob.
+            VerificationError: It has another digest.
             RegistryError: The registry is lost.
         """
         free = shutil.disk_usage(target.parent).free - _SPARE
-        if wanted.size > free:
+        if blob.size > free:
             raise InputError(
-                f"{target.name} in {self.name} needs {size_text(wanted.size)}, but only {size_text(free)} are free",
+                f"{target.name} in {self.name} needs {size_text(blob.size)}, but only {size_text(free)} are free",
                 hint="free some space, or set TMPDIR to a folder on another disk",
             )
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             try:
-                self._download(wanted, target)
+                with self._get_blob(blob) as response, self.client.limited(blob.size):
+                    contents.save_checked(self._counted(response), target, blob, self.name)
             except exceptions.RequestException as fault:
-                if not left:
-                    raise self.client.explained(fault) from fault
+                if not tries_left:
+                    raise self.client.explain(fault) from fault
             else:
                 break
 
-    def _download(self, wanted: Descriptor, target: Path) -> None:
-        with self._get_blob(wanted) as response, self.client.limited(wanted.size):
-            contents.save_checked(self._counted(response), target, wanted, self.name)
-
-    def _get_blob(self, wanted: Descriptor) -> requests.Response:
-        what = f"blob {wanted.sha256[:12]} of {self.name}"
-        return self.client.ask("GET", self._path("blobs", wanted.digest), expected=_OK, what=what)
+    def _get_blob(self, blob: Descriptor) -> requests.Response:
+        what = f"blob {blob.sha256[:12]} of {self.name}"
+        return self.client.ask("GET", self._path("blobs", blob.digest), expected=_OK, what=what)
 
     def _counted(self, response: requests.Response) -> Iterator[bytes]:
-        """Count what comes, and take it back where a download breaks off."""
+        """Report the bytes that come, and take them back where a download breaks off."""
         count = 0
         try:
             for chunk in chunks(response):
@@ -142,29 +128,27 @@ class Repository:
             raise
 
     def referrers(self, digest: str) -> tuple[Descriptor, ...]:
-        """Return the manifests that refer to one: as the registry lists them, or those of a tag of its digest."""
-        found: list[Descriptor] = []
+        """Return the manifests that refer to one, from the registry's list or from the tag that replaces it."""
+        manifests: list[Descriptor] = []
         path = self._path("referrers", digest)
         for _ in range(_PAGES):
             with self.client.ask("GET", path, expected=_OK | _WITHOUT_REFERRERS, what="referrers") as response:
                 if response.status_code in _WITHOUT_REFERRERS:
-                    return oci.parsed(Index, self._tagged(digest), self.name).manifests
-                found += oci.parsed(Index, self._document(response), self.name).manifests
+                    return oci.parse(Index, self._tagged(digest), self.name).manifests
+                manifests += oci.parse(Index, self._document(response), self.name).manifests
                 following = response.links.get("next", {}).get("url", "")
                 path = urljoin(response.url, following) if following else ""
             if not path:
                 break
-        return tuple(found)
+        return tuple(manifests)
 
     def _tagged(self, digest: str) -> bytes:
-        """Return the index of a registry without a list of referrers; an empty one if there is none yet."""
+        """Return the index under the tag that replaces a list of referrers; empty if there is none yet."""
         with self._get_manifest(_tag_of(digest), expected=_FOUND) as response:
-            return self._document(response) if response.status_code in _OK else oci.encoded_index([])
-
-    # --- what is brought there
+            return self._document(response) if response.status_code in _OK else oci.encode_index([])
 
     def ensure(self, sha256: str, content: bytes | Path) -> bool:
-        """Upload a blob that the registry lacks; return whether it did.
+        """Upload a blob if the registry lacks it; return whether it did.
 
         Raises:
             RegistryError: The registry is lost, or refuses.
@@ -175,15 +159,17 @@ class Repository:
             if response.status_code in _OK:
                 self.done(size)
                 return False
-        begun = self.client.ask("POST", self._path("blobs", "uploads/"), expected=frozenset({202}), what="an upload")
-        with begun:
-            place = _with_digest(begun.headers.get("Location", ""), digest)
+        upload = self.client.ask("POST", self._path("blobs", "uploads/"), expected=frozenset({202}), what="an upload")
+        with upload:
+            location = _with_digest(upload.headers.get("Location", ""), digest)
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
         body: Body = (
-            partial(_Told, content, self.done) if isinstance(content, Path) and size else contents.data_of(content)
+            partial(_CountingFile, content, self.done)
+            if isinstance(content, Path) and size
+            else contents.data_of(content)
         )
         self.client.ask(
-            "PUT", place, expected=frozenset({201}), headers=headers, body=body, what="an upload's end"
+            "PUT", location, expected=frozenset({201}), headers=headers, body=body, what="an upload's end"
         ).close()
         if isinstance(content, bytes):
             self.done(size)
@@ -193,8 +179,8 @@ class Repository:
         """Upload a manifest under a tag or its digest; return the answer's headers.
 
         Raises:
-            VerificationError: The registry keeps it under another digest.
-            RegistryError: It refuses it, or is lost.
+            VerificationError: The registry stores it under another digest.
+            RegistryError: It refuses, or is lost.
         """
         path = self._path("manifests", name)
         headers = {"Content-Type": media}
@@ -202,45 +188,44 @@ class Repository:
             "PUT", path, expected=frozenset({201}), headers=headers, body=data, what="a manifest's upload"
         )
         with response:
-            kept = response.headers.get("Docker-Content-Digest", "")
-        if kept and kept != f"sha256:{files.sha256_bytes(data)}":
+            stored = response.headers.get("Docker-Content-Digest", "")
+        if stored and stored != f"sha256:{files.sha256_bytes(data)}":
             raise VerificationError(
-                f"{self.client.registry} stored the manifest under a different digest", details=kept[:80]
+                f"{self.client.registry} stored the manifest under a different digest", details=stored[:80]
             )
         return response.headers
 
-    def refer(self, subject: str, described: Mapping[str, Any]) -> None:
-        """Add a manifest to the tag of what it accompanies, in place of an earlier one of its kind, if that is ours."""
-        known, kind = self._tagged(subject), str(described["artifactType"])
-        oci.parsed(Index, known, self.name)
+    def refer(self, subject: str, descriptor: Mapping[str, Any]) -> None:
+        """Add a manifest to the tag of its subject, in place of an earlier one of its kind, if that is ours."""
+        index, kind = self._tagged(subject), str(descriptor["artifactType"])
+        oci.parse(Index, index, self.name)
         others = [
-            one
-            for one in json.loads(known)["manifests"]
-            if one["digest"] != described["digest"]
-            and not (kind.startswith(oci.VENDOR) and one.get("artifactType") == kind)
+            entry
+            for entry in json.loads(index)["manifests"]
+            if entry["digest"] != descriptor["digest"]
+            and not (kind.startswith(oci.VENDOR) and entry.get("artifactType") == kind)
         ]
-        self.put(_tag_of(subject), oci.encoded_index([*others, dict(described)]), INDEX_TYPE)
+        self.put(_tag_of(subject), oci.encode_index([*others, dict(descriptor)]), INDEX_TYPE)
 
 
 def _tag_of(digest: str) -> str:
-    """Name the tag that stands in for a list of referrers, as the OCI distribution specification does."""
+    """Return the tag that replaces a list of referrers, by the OCI distribution specification."""
     return digest.replace(":", "-")
 
 
-def _with_digest(place: str, digest: str) -> str:
-    """Add the digest to where an upload goes."""
+def _with_digest(location: str, digest: str) -> str:
     try:
-        parts = urlsplit(place)
+        url = urlsplit(location)
     except ValueError:
-        parts = urlsplit("")
-    if not parts.path:
+        url = urlsplit("")
+    if not url.path:
         raise RegistryError("the registry's answer has no upload address")
-    query = "&".join(filter(None, [parts.query, urlencode({"digest": digest})]))
-    return urlunsplit(parts._replace(query=query))
+    query = "&".join(filter(None, [url.query, urlencode({"digest": digest})]))
+    return urlunsplit(url._replace(query=query))
 
 
-class _Told(io.FileIO):
-    """A file whose reading is told about; what is read again, as an upload is tried again, counts once."""
+class _CountingFile(io.FileIO):
+    """A file that reports how much was read; what an upload's repetition reads again counts once."""
 
     def __init__(self, path: Path, done: Callable[[int], None]) -> None:
         super().__init__(path)

@@ -1,4 +1,4 @@
-"""A bundle goes to a registry and comes back: the blobs of its package, under the same digests."""
+"""Push a bundle to a registry and pull it back: the blobs of its package, under the same digests."""
 
 from __future__ import annotations
 
@@ -15,29 +15,17 @@ from toolchain.progress import MEGABYTES, Step, stage
 from toolchain.registry.access import Access
 from toolchain.registry.address import Address
 
-Tell = Callable[[str], None]
-"""Called with a `Step` as bytes go on."""
+Tell = Callable[[str], None]  # called with a `Step` as bytes go on
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push has done.
-
-    Attributes:
-        address: The package's, by its digest.
-        tag: The tag that now names it.
-        blobs_sent: Blobs that the registry lacked, the manifests not counted.
-        blobs_skipped: Blobs that it had.
-        bytes_sent: Bytes of those that it lacked.
-        companions: Manifests that accompany the bundle: its reference and its records.
-    """
-
-    address: Address
-    tag: str
-    blobs_sent: int
-    blobs_skipped: int
-    bytes_sent: int
-    companions: int
+    address: Address  # the package's, by its digest
+    tag: str  # the tag that now names it
+    blobs_sent: int  # blobs that the registry lacked, the manifests not counted
+    blobs_skipped: int  # blobs that it had
+    bytes_sent: int  # bytes of those that it lacked
+    companions: int  # manifests that accompany the bundle: its reference and its records
 
 
 @dataclass
@@ -58,48 +46,38 @@ class _Progress:
 
 
 def push(bundle: Bundle, address: Address, access: Access, tell: Tell) -> Pushed:
-    """Bring a bundle and what accompanies it to a registry. The tag comes last, so that it names nothing by halves.
-
-    Args:
-        bundle: The bundle.
-        address: Where it goes, with a tag.
-        access: How the user wants the registry to be reached.
-        tell: Called as the upload goes on.
+    """Push a bundle and its companions. The tag comes last, so that it never names an incomplete package.
 
     Raises:
         InputError: The address has no tag.
         RegistryError: The registry cannot be reached, or refuses.
-        VerificationError: Its certificate is not trusted, or it keeps something else than it was given.
+        VerificationError: Its certificate is not trusted, or it stores something else than was sent.
     """
     check_tag(address)
     from toolchain.registry.client import Client  # noqa: PLC0415 - slow to import
     from toolchain.registry.repository import Repository  # noqa: PLC0415 - as above
 
-    travelling = contents(bundle)
-    documents = {one["digest"].removeprefix("sha256:"): one for one in travelling.manifests}
-    blobs = {sha256: content for sha256, content in travelling.blobs.items() if sha256 not in documents}
+    package = contents(bundle)
+    documents = {descriptor["digest"].removeprefix("sha256:"): descriptor for descriptor in package.manifests}
+    blobs = {sha256: content for sha256, content in package.blobs.items() if sha256 not in documents}
     sizes = {sha256: size_of(content) for sha256, content in blobs.items()}
     progress = _Progress(f"sending {bundle.manifest.name} to {address.registry}", sum(sizes.values()), tell)
     with Client(address, access) as client:
         repository = Repository(client, address, progress.add)
-        sent = [sha256 for sha256, content in blobs.items() if repository.ensure(sha256, content)]
+        uploaded = [sha256 for sha256, content in blobs.items() if repository.ensure(sha256, content)]
         first, *others = documents
         for sha256 in (first, *others):
-            answer = repository.put(f"sha256:{sha256}", data_of(travelling.blobs[sha256]))
+            answer = repository.put(f"sha256:{sha256}", data_of(package.blobs[sha256]))
             if sha256 != first and "OCI-Subject" not in answer:  # it keeps no list of referrers
                 repository.refer(f"sha256:{first}", documents[sha256])
-        repository.put(address.tag, data_of(travelling.blobs[first]))
-    sent_bytes = sum(sizes[sha256] for sha256 in sent)
+        repository.put(address.tag, data_of(package.blobs[first]))
+    uploaded_bytes = sum(sizes[sha256] for sha256 in uploaded)
     pinned = address.pinned(f"sha256:{first}")
-    return Pushed(pinned, address.tag, len(sent), len(blobs) - len(sent), sent_bytes, len(others))
+    return Pushed(pinned, address.tag, len(uploaded), len(blobs) - len(uploaded), uploaded_bytes, len(others))
 
 
 def check_tag(address: Address) -> None:
-    """See that a package can be pushed to an address.
-
-    Raises:
-        InputError: It has no tag, or a digest.
-    """
+    """Check that a package can be pushed to an address: with a tag and without a digest."""
     if address.digest or not address.tag:
         raise InputError(
             f"{address} has no tag for the package",
@@ -108,18 +86,12 @@ def check_tag(address: Address) -> None:
 
 
 def pull(address: Address, folder: Path, access: Access, tell: Tell) -> Bundle:
-    """Bring a bundle and what accompanies it from a registry into a folder, where an earlier bundle gives way.
-
-    Args:
-        address: Where it is.
-        folder: Where it goes.
-        access: How the user wants the registry to be reached.
-        tell: Told which digest a tag stands for, and called as the download goes on.
+    """Pull a bundle and its companions into a folder, where they replace an earlier bundle.
 
     Raises:
-        InputError: There is no such package, or it is none; or the folder holds something else than a bundle.
+        InputError: There is no such package, or the folder holds something other than a bundle.
         RegistryError: The registry cannot be reached, or refuses.
-        VerificationError: Its certificate is not trusted, or a digest or a form is not what it must be.
+        VerificationError: Its certificate is not trusted, or a digest or a form is wrong.
     """
     if not (address.tag or address.digest):
         raise InputError(f"{address} has neither a tag nor a digest", hint=f"add a tag: {address}:TAG")
@@ -133,9 +105,9 @@ def pull(address: Address, folder: Path, access: Access, tell: Tell) -> Bundle:
             tell(f"{address} is {digest}")
         pinned = Repository(client, address.pinned(digest))
         manifest = bundle_manifest(pinned, document)
-        total = sum(one.size for one in manifest.files.values())
+        total = sum(file.size for file in manifest.files.values())
         progress = _Progress(f"fetching {manifest.name} from {address.registry}", total, tell)
         counting = dataclasses.replace(pinned, done=progress.add)
         assemble(counting, manifest, counting.referrers(digest), staging)
-        found = load(staging, str(address))
-    return dataclasses.replace(found, folder=folder)
+        bundle = load(staging, str(address))
+    return dataclasses.replace(bundle, folder=folder)

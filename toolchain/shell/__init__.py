@@ -26,11 +26,7 @@ _DEFAULTS = SshOptions()
 
 
 def check_options(host: str, config: SshOptions) -> None:
-    """Refuse an address of adb that is none, and options of SSH with one; all else is told when it is connected to.
-
-    Raises:
-        InputError: It is so.
-    """
+    """Refuse an address of adb that is not valid, and options of SSH with one; SSH is checked on connecting."""
     if is_adb(host):
         serial_of(host)
         refuse_ssh(host, config)
@@ -40,8 +36,7 @@ def open_shell(host: str | None, *, config: SshOptions = _DEFAULTS) -> Shell:
     """Return a shell on this host if `host` is None, else one over SSH or adb.
 
     Args:
-        host: `[user@]host[:port]`, where host may be an alias of the SSH configuration; or `adb:SERIAL`, `adb:` being
-            the only device that is attached.
+        host: `[user@]host[:port]` or an alias of the SSH configuration; `adb:SERIAL`, or `adb:` for the only device.
         config: Files, credentials and time limits of the connection.
 
     Raises:

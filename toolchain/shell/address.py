@@ -1,4 +1,4 @@
-"""How a device is addressed, and how SSH connections to it are made."""
+"""Addresses of devices, and options of SSH connections."""
 
 from __future__ import annotations
 
@@ -18,42 +18,31 @@ _NAME = re.compile(r"[\w.][\w.-]*")
 _USER = re.compile(r"(?!-)[^\s'\"`;&<>|(){}\x00-\x1f\x7f]*[^\s'\"`;&<>|(){}\x00-\x1f\x7f\\]")
 
 
-def _ignore(_line: str) -> None:
-    """Report nothing."""
+def _ignore(_line: str) -> None: ...
 
 
 @dataclass(frozen=True)
 class SshOptions:
-    """How SSH connections are made; the defaults are those of the `ssh` command.
+    """How SSH connections are made; the defaults are those of the `ssh` command."""
 
-    Attributes:
-        config_file: Configuration to read instead of ~/.ssh/config.
-        known_hosts: Files of trusted host keys, instead of the configured and the system-wide ones.
-        identity: Private key to try first.
-        password: Password to try last.
-        agent: Whether the keys of a running SSH agent are tried.
-        connect_timeout: Seconds for each hop to connect and to exchange keys; None is the configured
-            ConnectTimeout, or 10.
-        stall_timeout: Seconds without progress after which a transfer is given up.
-        keepalive: Seconds of silence after which a sign of life is sent; after three of them without an
-            answer the connection counts as lost. 0 is never.
-        report: Called with a line about what is unusual in a connection, or slow.
-        noted: Logins of which that was reported, for all connections that are made with these options.
-    """
-
-    config_file: Path | None = None
-    known_hosts: tuple[Path, ...] = ()
-    identity: Path | None = None
-    password: str | None = field(default=None, repr=False)
-    agent: bool = True
+    config_file: Path | None = None  # configuration to read instead of ~/.ssh/config
+    known_hosts: tuple[Path, ...] = ()  # files of trusted host keys, instead of the configured and the system-wide ones
+    identity: Path | None = None  # private key to try first
+    password: str | None = field(default=None, repr=False)  # is tried last
+    agent: bool = True  # whether the keys of a running SSH agent are tried
+    # seconds for each hop to connect and to exchange keys; None is the configured ConnectTimeout, or 10
     connect_timeout: float | None = None
-    stall_timeout: float = 60.0
+    stall_timeout: float = 60.0  # seconds without progress after which a transfer is given up
+    # seconds of silence after which a sign of life is sent; after three of them without an answer the connection counts
+    # as lost. 0 is never.
     keepalive: int = 15
+    # called with a line about something unusual or slow in a connection
     report: Callable[[str], None] = field(default=_ignore, repr=False, compare=False)
+    # logins of which that was reported, for all connections that are made with these options
     noted: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def before(self, config_file: Path | None) -> SshOptions:
-        """Return these options with a device's own SSH configuration, if it has one and the user has named none."""
+        """Return these options with a device's own SSH configuration, unless the user has named one."""
         if self.config_file or config_file is None:
             return self
         return replace(self, config_file=config_file)
@@ -61,7 +50,7 @@ class SshOptions:
 
 @dataclass(frozen=True)
 class Address:
-    """What a user wrote: a host name, an alias of the SSH configuration or an IP address, perhaps with more."""
+    """What a user wrote: a host name, an alias of the SSH configuration or an IP address."""
 
     host: str
     user: str | None = None
@@ -69,34 +58,30 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Read `[user@]host[:port]`, where an IPv6 address with a port stands in brackets.
-
-    Raises:
-        InputError: The text is no such address.
-    """
-    user, at, place = text.rpartition("@")
-    host, port = _split_port(text, place)
+    """Parse `[user@]host[:port]`, where an IPv6 address with a port stands in brackets."""
+    user, separator, location = text.rpartition("@")
+    host, port = _split_port(text, location)
     name = host
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         name = host.partition("%")[2] or "none"  # Python takes anything for a zone; a ProxyCommand may get it to read
     if not _NAME.fullmatch(name):
         raise _no_address(text, f"{host!r} is not a valid host name or IP address")
-    if at and not _USER.fullmatch(user):
+    if separator and not _USER.fullmatch(user):
         raise _no_address(text, f"{user!r} is not a valid user name")
     return Address(host, user or None, port)
 
 
-def _split_port(text: str, place: str) -> tuple[str, int | None]:
+def _split_port(text: str, location: str) -> tuple[str, int | None]:
     """Split `host:port`, `[v6]:port` or a bare IPv6 address."""
-    if place.startswith("["):
-        host, _, rest = place[1:].partition("]")
-        if ":" not in host or (rest and not rest.startswith(":")) or "]" not in place:
+    if location.startswith("["):
+        host, _, rest = location[1:].partition("]")
+        if ":" not in host or (rest and not rest.startswith(":")) or "]" not in location:
             raise _no_address(text, "brackets enclose an IPv6 address, and only a port may follow them")
         return host, _port(text, rest[1:]) if rest else None
-    if place.count(":") != 1:
-        return place, None
-    host, _, number = place.partition(":")
+    if location.count(":") != 1:
+        return location, None
+    host, _, number = location.partition(":")
     return host, _port(text, number)
 
 

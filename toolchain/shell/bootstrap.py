@@ -1,9 +1,8 @@
 """How a script starts on a device, whatever the login shell is and whatever its profile prints.
 
-A login shell is given one short line without anything that any shell would read in a way of its own: no line break, no
-`!`, no backslash. The line starts a POSIX sh, which prints a marker; only what follows the marker is ours. The script
-itself follows on standard input, and not before the marker has come: a program that a profile starts in place of the
-shell never reads it.
+A login shell gets one short line that every shell reads in the same way: no line break, no `!`, no backslash. The line
+starts a POSIX sh, which prints a marker; only what follows the marker is ours. The script follows on standard input,
+after the marker: a program that a profile starts instead of the shell never reads it.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from toolchain.errors import DeviceError
 from toolchain.shell.bounds import MOST_SAID, STDERR_KEPT, Limit
 from toolchain.tables import printable
 
-START_S = 10.0
-"""Seconds of silence after which a login that has not started our sh is given up."""
+START_S = 10.0  # seconds of silence after which a login that has not started our sh is given up
 _START_IN_ALL_S = 60.0
 _LOOK_S = 1.0
 _SHOWN_LINES = 5
@@ -38,20 +36,16 @@ _TERMINAL_ONLY = "[ -t 0 ] || return"
 
 
 class Stream(Protocol):
-    """A command that has just been started."""
+    """A command that has just been started; see `Channel`."""
 
     @property
-    def code(self) -> int | None:
-        """Its exit code, once it is known."""
+    def code(self) -> int | None: ...
 
-    def receive(self, timeout: float) -> tuple[bytes, bytes]:
-        """As `Channel.receive`."""
+    def receive(self, timeout: float) -> tuple[bytes, bytes]: ...
 
-    def send(self, data: bytes, limit: Limit) -> None:
-        """As `Channel.send`."""
+    def send(self, data: bytes, limit: Limit) -> None: ...
 
-    def wait(self, timeout: float) -> bool:
-        """As `Channel.wait`."""
+    def wait(self, timeout: float) -> bool: ...
 
 
 def command_line(token: str) -> str:
@@ -59,67 +53,52 @@ def command_line(token: str) -> str:
     return f"exec sh -c '{_READS_SCRIPT.format(token)}'"
 
 
-def delivered(script: str, token: str) -> bytes:
-    """Return what is to be sent once the marker has come."""
+def script_bytes(script: str, token: str) -> bytes:
+    """Return what is sent after the marker."""
     return f"{script}\n{token}\n".encode()
 
 
 class Preamble:
-    """What comes before the marker on one stream, and is left out.
-
-    Args:
-        token: The marker.
-    """
+    """The output before the marker `token` on one stream, which is left out."""
 
     def __init__(self, token: str) -> None:
         self._marker = f"{token}\n".encode()
-        self._kept = b""
+        self._tail = b""
         self.size = 0
         self.passed = False
 
     def feed(self, data: bytes) -> bytes:
-        """Take what came; return what follows the marker."""
+        """Add output; return what follows the marker."""
         if self.passed:
             return data
-        text = self._kept + data
+        text = self._tail + data
         before, marker, after = text.partition(self._marker)
         self.passed = bool(marker)
         self.size += len(data) - len(after) - (len(marker) if marker else 0)
-        self._kept = (before if self.passed else text)[-STDERR_KEPT:]
+        self._tail = (before if self.passed else text)[-STDERR_KEPT:]
         return after
 
     @property
     def text(self) -> str:
-        """The end of what was left out, for people."""
-        return process.tail(printable(self._kept.decode(errors="replace")), _SHOWN_LINES)
+        """The end of what was left out, for error messages."""
+        return process.tail(printable(self._tail.decode(errors="replace")), _SHOWN_LINES)
 
 
 def await_marker(stream: Stream, out: Preamble, err: Preamble, name: str, patience_s: float) -> None:
-    """Wait until a login has started our sh.
-
-    Args:
-        stream: The command.
-        out: Takes its standard output.
-        err: Takes its standard error.
-        name: The device's name.
-        patience_s: Seconds of silence that a profile may take.
-
-    Raises:
-        DeviceError: It does something else.
-    """
+    """Wait until a login has started our sh, with at most `patience_s` seconds of silence, or raise a DeviceError."""
     silence = time.monotonic() + patience_s
     end = time.monotonic() + max(_START_IN_ALL_S, 2 * patience_s)
     while not out.passed:
         try:
-            said, words = stream.receive(max(0.0, min(_LOOK_S, silence - time.monotonic())))
+            new_out, new_err = stream.receive(max(0.0, min(_LOOK_S, silence - time.monotonic())))
         except TimeoutError:
             if time.monotonic() < min(silence, end):
                 continue
-            raise _held(stream, out, err, name, patience_s) from None
-        if not said and not words:
+            raise _silent(stream, out, err, name, patience_s) from None
+        if not new_out and not new_err:
             raise _ended(stream, out, err, name)
-        out.feed(said)
-        err.feed(words)
+        out.feed(new_out)
+        err.feed(new_err)
         if not out.passed and out.size + err.size > MOST_SAID:
             raise DeviceError(
                 f"the login of {name} wrote more than {MOST_SAID} bytes before it ran a command",
@@ -129,8 +108,8 @@ def await_marker(stream: Stream, out: Preamble, err: Preamble, name: str, patien
         silence = time.monotonic() + patience_s
 
 
-def _held(stream: Stream, out: Preamble, err: Preamble, name: str, patience_s: float) -> DeviceError:
-    """Return the error for a login that keeps silent: it may wait for SFTP, or be another program by now."""
+def _silent(stream: Stream, out: Preamble, err: Preamble, name: str, patience_s: float) -> DeviceError:
+    """Return the error for a login that stays silent: it may wait for SFTP, or be another program by now."""
     if _talks_sftp(stream):
         return _sftp_only(name)
     return DeviceError(
@@ -143,15 +122,15 @@ def _held(stream: Stream, out: Preamble, err: Preamble, name: str, patience_s: f
 
 
 def _talks_sftp(stream: Stream) -> bool:
-    """Greet an SFTP server, and tell whether one answers; the command is given up in any case."""
+    """Greet an SFTP server, and return whether one answers; the command cannot be used afterwards."""
     answer, limit = b"", Limit(_ANSWER_S)
     try:
         stream.send(_SFTP_HELLO, limit)
         while len(answer) < _SFTP_ANSWER_BYTES:
-            said, words = stream.receive(limit.check())
-            if not said and not words:
+            new_out, new_err = stream.receive(limit.check())
+            if not new_out and not new_err:
                 break
-            answer += said
+            answer += new_out
     except OSError:  # such as that it keeps silent
         return False
     return bool(_SFTP_ANSWER.match(answer))
@@ -162,10 +141,11 @@ def _ended(stream: Stream, out: Preamble, err: Preamble, name: str) -> DeviceErr
     stream.wait(_ANSWER_S)
     if _SFTP_ONLY.search(out.text + err.text):
         return _sftp_only(name)
-    known = stream.code is not None and stream.code >= 0
+    exit_known = stream.code is not None and stream.code >= 0
     user = shlex.quote(name.rpartition("@")[0])
     return DeviceError(
-        f"the login of {name} ended without running a command" + (f", with exit code {stream.code}" if known else ""),
+        f"the login of {name} ended without running a command"
+        + (f", with exit code {stream.code}" if exit_known else ""),
         details=_printed(out, err),
         hint=f"give it a shell, on the device: `sudo usermod -s /bin/sh {user}`; or look at its profile "
         f"(.bashrc, .zshenv, config.fish), which may start another program: {_TERMINAL_ONLY}",
@@ -184,6 +164,6 @@ def _printed(out: Preamble, err: Preamble) -> str:
     return f"it printed:\n{text}" if text else "it printed nothing"
 
 
-def as_words(script: str, *words: str) -> str:
-    """Return a line that replaces a shell by another one, which runs a script with some arguments."""
-    return f"exec sh -c {shlex.join([script, *words])}"
+def exec_script(script: str, *arguments: str) -> str:
+    """Return a line that replaces the shell by another one, which runs a script with arguments."""
+    return f"exec sh -c {shlex.join([script, *arguments])}"

@@ -1,4 +1,4 @@
-"""How much, and for how long, we listen to a device: it may say anything, and without an end."""
+"""Bounds on how much and for how long we read from a device: its output may be arbitrary and endless."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from typing import IO, Protocol
 
 from toolchain.errors import DeviceError
 
-MOST_SAID = 1 << 20
-"""Bytes of a script's output, or of one line of a process, unless the caller knows better."""
-STDERR_KEPT = 1 << 14
-"""Bytes of standard error that are remembered, the last ones."""
+MOST_SAID = 1 << 20  # bytes of a script's output, or of one line of a process, unless the caller knows better
+STDERR_KEPT = 1 << 14  # bytes of standard error that are remembered, the last ones
 _LOOK_S = 1.0  # how often we look for progress
 
 
 class Channel(Protocol):
-    """A command that runs on a device, whatever carries its streams."""
+    """A command that runs on a device."""
 
     @property
     def code(self) -> int | None:
-        """Its exit code, once it is known; negative if a signal ended it, or nobody told."""
+        """Its exit code, once it is known; negative if a signal ended it, or the code was lost."""
 
     def receive(self, timeout: float) -> tuple[bytes, bytes]:
-        """Return what came of standard output and of standard error; nothing of both is the end of both.
+        """Return new standard output and standard error; both empty at the end of both.
 
         Raises:
             TimeoutError: Nothing came in time.
@@ -33,32 +31,31 @@ class Channel(Protocol):
         """Write to its standard input.
 
         Raises:
-            TimeoutError: It does not take it within the limit.
-            BrokenPipeError: It reads no more.
+            TimeoutError: It does not read it within the limit.
+            BrokenPipeError: It does not read any more.
         """
 
     def progress(self) -> object:
-        """Return what changes when the device takes more of what was sent."""
+        """Return a value that changes whenever the device takes more of what was sent."""
 
-    def end_input(self) -> None:
-        """Let its standard input end."""
+    def end_input(self) -> None: ...
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it has ended, and tell whether it has."""
+        """Wait for its end; return whether it has ended."""
 
     def stop(self) -> None:
-        """End it, if it has not ended, and see that it does."""
+        """End it, and wait until it has ended."""
 
     def close(self) -> None:
-        """Give up its streams, and end what is left of it. Closing twice is fine."""
+        """Close its streams, and end it. Closing twice is fine."""
 
 
 class Limit:
-    """A time limit, by a clock that nobody sets.
+    """A time limit, by a monotonic clock.
 
     Args:
-        seconds: How long something may take; with `progress`, since the last one.
-        progress: Returns what changes with each progress.
+        seconds: How long something may take; with `progress`, since the last change of that.
+        progress: Returns a value that changes with each progress.
         in_all: Seconds that it may take in any case.
     """
 
@@ -66,57 +63,41 @@ class Limit:
         self, seconds: float, progress: Callable[[], object] = lambda: None, in_all: float = float("inf")
     ) -> None:
         self._seconds = seconds
-        self._progress, self._seen = progress, progress()
+        self._progress, self._last = progress, progress()
         self._since = time.monotonic()
         self._end = self._since + in_all
 
     def left(self) -> float:
-        """Return the seconds that are left; 0 or less if none are."""
-        now, seen = time.monotonic(), self._progress()
-        if seen != self._seen:
-            self._seen, self._since = seen, now
+        """Return the remaining seconds; 0 or less if the time is over."""
+        now, current = time.monotonic(), self._progress()
+        if current != self._last:
+            self._last, self._since = current, now
         return min(self._since + self._seconds, self._end) - now
 
     def check(self) -> float:
-        """Return the seconds that are left.
-
-        Raises:
-            TimeoutError: None are.
-        """
-        if (left := self.left()) <= 0:
+        """Return the remaining seconds, or raise a TimeoutError if there are none."""
+        if (remaining := self.left()) <= 0:
             raise TimeoutError
-        return left
+        return remaining
 
     def __str__(self) -> str:
-        """Say what was missed."""
-        if self._seen is None:
+        if self._last is None:
             return f"did not finish within {self._seconds:g} s"
         return "is too slow" if time.monotonic() > self._end else f"moved no data for {self._seconds:g} s"
 
 
 class Bounded:
-    """A stream that takes no more than so many bytes.
+    """A stream that raises a DeviceError after `limit` bytes; `who` is the subject of the error."""
 
-    Args:
-        sink: What takes them.
-        most: How many.
-        who: Says them, for the error.
-    """
-
-    def __init__(self, sink: IO[bytes], most: int, who: str) -> None:
+    def __init__(self, sink: IO[bytes], limit: int, who: str) -> None:
         self.size = 0
-        self._sink, self._most, self._who = sink, most, who
+        self._sink, self._limit, self._who = sink, limit, who
 
     def write(self, data: bytes) -> None:
-        """Pass on what was said.
-
-        Raises:
-            DeviceError: It is too much.
-        """
         self.size += len(data)
-        if self.size > self._most:
+        if self.size > self._limit:
             raise DeviceError(
-                f"{self._who} wrote more than {self._most} bytes and was ended",
+                f"{self._who} wrote more than {self._limit} bytes and was ended",
                 details="no valid answer is longer than that",
                 hint="log in and check which program answers on the device; it may be broken or hostile",
             )
@@ -124,52 +105,40 @@ class Bounded:
 
 
 def collect(channel: Channel, out: Bounded, limit: Limit) -> tuple[bool, str]:
-    """Read what a command writes to the end of both outputs, and wait for its exit code.
-
-    Args:
-        channel: The command.
-        out: Takes its standard output.
-        limit: When to give up.
-
-    Returns:
-        Whether it ended in time, and the end of its standard error.
-
-    Raises:
-        DeviceError: It wrote more than `out` takes.
-    """
+    """Read a command's outputs to their end; return whether it ended within the limit, and the end of its stderr."""
     err = bytearray()
     ended = False
-    while not ended and (left := limit.left()) > 0:
+    while not ended and (remaining := limit.left()) > 0:
         try:
-            said, words = channel.receive(min(left, _LOOK_S))
+            new_out, new_err = channel.receive(min(remaining, _LOOK_S))
         except TimeoutError:
             continue
-        out.write(said)
-        err += words
+        out.write(new_out)
+        err += new_err
         del err[:-STDERR_KEPT]
-        ended = not (said or words)
+        ended = not (new_out or new_err)
     in_time = ended and channel.wait(max(0.0, limit.left()))
     return in_time, err.decode(errors="replace")
 
 
 class LineBuffer:
-    """Cuts a stream of bytes into lines of text, and says when there is no room for more of it."""
+    """Cuts a stream of bytes into lines of text; the reader must stop while it is full."""
 
-    def __init__(self, most: int = MOST_SAID) -> None:
+    def __init__(self, limit: int = MOST_SAID) -> None:
         self._data = bytearray()
-        self._most = most
+        self._limit = limit
         self._searched = 0
         self.ended = False
 
     def feed(self, data: bytes) -> None:
-        """Add what was read; nothing read is the end of the stream."""
+        """Add data; empty data is the end of the stream."""
         self._data += data
         self.ended = not data
 
     @property
     def is_full(self) -> bool:
         """Whether lines must be taken before more is read."""
-        return len(self._data) >= self._most
+        return len(self._data) >= self._limit
 
     @property
     def is_ready(self) -> bool:

@@ -10,40 +10,28 @@ from typing import Any
 
 import paramiko
 
-SUFFIX = "-cert-v01@openssh.com"
-"""What the type of a certificate ends with."""
+SUFFIX = "-cert-v01@openssh.com"  # what the type of a certificate ends with
 _HOST = 2
+# how many fields the key itself has in a certificate, by its type
 _FIELDS = {"ssh-ed25519": 1, "ssh-rsa": 2, "ecdsa-sha2-nistp256": 2, "ecdsa-sha2-nistp384": 2, "ecdsa-sha2-nistp521": 2}
-"""How many fields the key itself has in a certificate, by its type."""
 _FOREVER = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What an authority says of a key.
+    """What an authority has signed about a key."""
 
-    Attributes:
-        kind: 1 for a user's key, 2 for a host's.
-        principals: The names that it is for.
-        begin: When it begins to be valid, in seconds since 1970.
-        end: When it is not valid any more.
-        critical: Options that whoever does not know them must refuse.
-        authority: The authority's public key.
-        signed: What the authority has signed.
-        signature: Its signature.
-    """
-
-    kind: int
-    principals: tuple[str, ...]
-    begin: int
-    end: int
-    critical: bytes
+    kind: int  # 1 for a user's key, 2 for a host's
+    principals: tuple[str, ...]  # the names that it is for
+    begin: int  # when it begins to be valid, in seconds since 1970
+    end: int  # when it is not valid any more
+    critical: bytes  # options that a reader must refuse if they are unknown to it
     authority: bytes
-    signed: bytes
+    signed: bytes  # what the authority has signed
     signature: bytes
 
     def fault(self, host: str, now: float | None = None) -> str:
-        """Say why it does not prove that its key is a host's; empty if it does, as far as its authority is trusted."""
+        """Return why it does not prove that its key is a host's; empty if it does, and the authority is trusted."""
         now = time.time() if now is None else now
         if self.kind != _HOST:
             return "it is for a user, not for a host"
@@ -66,11 +54,7 @@ class Certificate:
 
 
 def read(blob: bytes) -> Certificate:
-    """Read a certificate.
-
-    Raises:
-        ValueError: It is none, or of a type that is not supported here.
-    """
+    """Parse a certificate, or raise a ValueError."""
     message = paramiko.Message(blob)
     kind = _type_of(blob)
     message.get_binary()
@@ -82,35 +66,26 @@ def read(blob: bytes) -> Certificate:
         message.get_binary()
     message.get_int64()  # a serial number
     use = message.get_int()
-    message.get_binary()  # who it is for, in words
-    principals = tuple(name.decode(errors="replace") for name in _strings(message.get_binary()))
+    message.get_binary()  # a free text about the owner
+    names, principals = paramiko.Message(message.get_binary()), []
+    while names.get_remainder():
+        principals.append(names.get_binary().decode(errors="replace"))
     begin, end = message.get_int64(), message.get_int64()
     critical, _extensions, _reserved, authority = (message.get_binary() for _ in range(4))
     signed = blob[: len(blob) - len(message.get_remainder())]
-    return Certificate(use, principals, begin, end, critical, authority, signed, message.get_binary())
+    return Certificate(use, tuple(principals), begin, end, critical, authority, signed, message.get_binary())
 
 
 def of(key: Any) -> Certificate | None:
-    """Return the certificate that a server showed with its key, if it did.
-
-    Raises:
-        ValueError: It cannot be read.
-    """
+    """Return the certificate that a server sent with its key, if any, or raise a ValueError."""
     blob = getattr(key, "public_blob", None)
     return read(blob.key_blob) if blob is not None and blob.key_type.endswith(SUFFIX) else None
 
 
-def types(offered: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the types of certificates among those that paramiko knows, for the key types that we accept."""
-    return [kind + SUFFIX for kind in offered if kind + SUFFIX in known]
+def types(offered: Sequence[str], supported: Sequence[str]) -> list[str]:
+    """Return the types of certificates that paramiko supports, for the key types that we accept."""
+    return [kind + SUFFIX for kind in offered if kind + SUFFIX in supported]
 
 
 def _type_of(blob: bytes) -> str:
     return str(paramiko.Message(blob).get_binary(), "ascii", "replace")
-
-
-def _strings(data: bytes) -> list[bytes]:
-    message, found = paramiko.Message(data), []
-    while message.get_remainder():
-        found.append(message.get_binary())
-    return found

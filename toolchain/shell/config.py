@@ -1,4 +1,4 @@
-"""The way to a device: what ~/.ssh/config says of it and of every jump host before it."""
+"""The route to a device: the settings of ~/.ssh/config for it and for every jump host before it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ import paramiko
 from toolchain import process, state
 from toolchain.errors import InputError
 from toolchain.shell.address import Address, SshOptions, parse_address
-from toolchain.shell.values import expanded, seconds, without_comment
+from toolchain.shell.values import expand, seconds, without_comment
 from toolchain.shell.values import path as path_value
 
 _DEFAULT_TIMEOUT = 10.0
 _DEFAULT_PORT = 22
 _MAX_HOPS = 8
-_EXEC_S = 60.0  # a command of `Match exec` that hangs would keep a farm from serving its other devices
+_EXEC_S = 60.0  # a command of `Match exec` that hangs would block a farm's other devices
 _KNOWN_HOSTS = {
     "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
     "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
 }
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _PROXIES = {"proxycommand", "proxyjump"}
+# options whose value is a command with all that follows, `#` among it
 _WHOLE_LINE = {"proxycommand", "localcommand", "remotecommand", "knownhostscommand"}
-"""Options whose value is a command with all that follows, `#` among it."""
 _CRITERIA = frozenset({"all", "canonical", "exec", "final", "host", "localuser", "originalhost", "user"})
 
 
@@ -60,13 +60,13 @@ class Hop:
 
     @property
     def name(self) -> str:
-        """Who is logged in where, as people write it."""
+        """`user@host:port`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.user}@{host}:{self.port}"
 
     @property
     def key_name(self) -> str:
-        """The name under which known_hosts files hold this server's key."""
+        """The name of this server's key in known_hosts files."""
         if self.key_alias:
             return self.key_alias.lower()
         host = self.host.lower()
@@ -74,14 +74,7 @@ class Hop:
 
 
 class Config:
-    """The SSH client configuration, read once per connection.
-
-    Args:
-        options: Which it is, and what stands before it.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """The SSH client configuration, read once per connection."""
 
     def __init__(self, options: SshOptions) -> None:
         self.options = options
@@ -97,22 +90,21 @@ class Config:
         return InputError(f"cannot read the SSH configuration {self._path}: {fault}")
 
     def route(self, address: Address, jumps: Sequence[str] | None = None, depth: int = 0) -> tuple[Hop, ...]:
-        """Return the servers to go through, the device itself last.
-
-        Raises:
-            InputError: The configuration is wrong, or asks for what is not supported or not allowed.
-        """
+        """Return the servers to go through, the device itself last."""
         if depth > _MAX_HOPS:
             raise InputError(f"ProxyJump of {address.host} refers back to itself")
         try:
-            found = self._lookup(address)
-            tokens = _tokens(found, address.host)
+            settings = self._lookup(address)
+            tokens = _tokens(settings, address.host)
             command = ""
             if jumps is None:
-                jumps, command = _proxy(found, tokens)
-            # As in OpenSSH the rest of the list replaces the last jump's own ProxyJump, unless there is no rest.
-            before = self.route(_jump(jumps[-1]), jumps[:-1] or None, depth + 1) if jumps else ()
-            hop = self._hop(address.host, found, tokens)
+                jumps, command = _proxy(settings, tokens)
+            # As in OpenSSH, the rest of the list replaces the last jump's own ProxyJump, unless the list ends there.
+            before: tuple[Hop, ...] = ()
+            if jumps:
+                last = parse_address(jumps[-1].removeprefix("ssh://").rstrip("/"))
+                before = self.route(last, jumps[:-1] or None, depth + 1)
+            hop = self._hop(address.host, settings, tokens)
             via = before[-1].name if before else ""
             return (*before, replace(hop, proxy_command=command, jumps=tuple(jumps), via=via))
         except paramiko.ConfigParseError as fault:
@@ -122,149 +114,138 @@ class Config:
 
     def _lookup(self, address: Address) -> dict[str, Any]:
         # The first value wins, and as with `ssh` those of the command line come first.
-        given = [f"User {address.user}"] if address.user else []
-        given += [f"Port {address.port}"] if address.port else []
-        found: dict[str, Any] = _Parsed([*given, *self._lines], self._run).lookup(address.host)
-        return found
+        options = [f"User {address.user}"] if address.user else []
+        options += [f"Port {address.port}"] if address.port else []
+        settings: dict[str, Any] = _Parsed([*options, *self._lines], self._run).lookup(address.host)
+        return settings
 
     def _run(self, command: str) -> bool:
-        """Tell whether a command of `Match exec` ends well."""
-        words = in_shell(command)
-        return process.run(words, timeout=_EXEC_S, check=False, error=InputError).returncode == 0
+        argv = shell_command(command)
+        return process.run(argv, timeout=_EXEC_S, check=False, error=InputError).returncode == 0
 
-    def _hop(self, alias: str, found: Mapping[str, Any], tokens: Mapping[str, str]) -> Hop:
+    def _hop(self, alias: str, settings: Mapping[str, Any], tokens: Mapping[str, str]) -> Hop:
         options = self.options
-        _refuse_unsupported(found, with_known_hosts=bool(options.known_hosts))
+        _refuse_unsupported(settings, with_known_hosts=bool(options.known_hosts))
         if not tokens["r"]:
             raise InputError(
                 f"no user is named for {alias}, and the user of this process (uid {os.getuid()}) has no name",
                 hint=f"write USER@{alias}",
             )
+        known_hosts = shlex.split(" ".join(settings.get(key, default) for key, default in _KNOWN_HOSTS.items()))
+        timeout = str(settings.get("connecttimeout", "none"))
+        certificate = str(settings.get("certificatefile", "none"))
         return Hop(
             alias=alias,
             host=tokens["h"],
             port=int(tokens["p"]),
             user=tokens["r"],
-            key_alias=found.get("hostkeyalias"),
-            known_hosts=options.known_hosts or _known_hosts(found, tokens),
-            identities=_identities(found, tokens),
-            identities_only=str(found.get("identitiesonly", "no")).lower() == "yes",
-            timeout=options.connect_timeout or _timeout(found),
+            key_alias=settings.get("hostkeyalias"),
+            known_hosts=options.known_hosts
+            or tuple(path_value(name, tokens) for name in known_hosts if name.lower() != "none"),
+            identities=_identities(settings, tokens),
+            identities_only=str(settings.get("identitiesonly", "no")).lower() == "yes",
+            timeout=options.connect_timeout
+            or (0.0 if timeout.lower() == "none" else seconds(timeout))
+            or _DEFAULT_TIMEOUT,
             config_file=options.config_file,
-            agent=_agent(found, tokens),
-            certificates=_certificates(found, tokens),
+            agent=_agent(settings, tokens),
+            certificates=() if certificate.lower() == "none" else (path_value(certificate, tokens),),
         )
 
 
 class _Parsed(paramiko.SSHConfig):  # type: ignore[misc]
-    """paramiko's reading of a configuration, with the criteria and commands of `Match` as in OpenSSH."""
+    """paramiko's parser, with the criteria and commands of `Match` as in OpenSSH."""
 
-    TOKENS_BY_CONFIG_KEY: ClassVar[dict[str, list[str]]] = {}  # paramiko would expand before all is known
+    TOKENS_BY_CONFIG_KEY: ClassVar[dict[str, list[str]]] = {}  # paramiko would expand tokens too early
 
     def __init__(self, lines: Sequence[str], run: Callable[[str], bool]) -> None:
         super().__init__()
         self._run = run
         self.parse(lines)
-        criteria = [one for block in self._config for one in block.get("matches", ())]
-        for one in criteria:
-            one["type"] = one["type"].lower()
-            if one["type"] not in _CRITERIA:
-                raise InputError(f"`Match {one['type']}` in the SSH configuration is not supported here")
-        self._depends = any(one["type"] == "final" for one in criteria)
+        criteria = [criterion for block in self._config for criterion in block.get("matches", ())]
+        for criterion in criteria:
+            criterion["type"] = criterion["type"].lower()
+            if criterion["type"] not in _CRITERIA:
+                raise InputError(f"`Match {criterion['type']}` in the SSH configuration is not supported here")
+        self._depends = any(criterion["type"] == "final" for criterion in criteria)
 
     def lookup(self, alias: str) -> dict[str, Any]:
-        """Return the options for a host: paramiko would look up the alias, even where HostName is another name."""
-        found = self._lookup(hostname=alias)
-        name = expanded(found.get("hostname", alias), {"h": alias})
-        mode = str(found.get("canonicalizehostname", "no")).lower()
+        """Return the settings of a host; paramiko alone would look up the alias even where HostName is another name."""
+        settings = self._lookup(hostname=alias)
+        name = expand(settings.get("hostname", alias), {"h": alias})
+        mode = str(settings.get("canonicalizehostname", "no")).lower()
         if mode in {"yes", "always"}:
-            is_direct = not any(str(found.get(key) or "none").lower() != "none" for key in _PROXIES)
-            canonical = _canonical(name, found) if is_direct or mode == "always" else name
-            found["hostname"] = canonical
-            options: dict[str, Any] = self._lookup(canonical, found, canonical=True, final=True)
+            is_direct = not any(str(settings.get(key) or "none").lower() != "none" for key in _PROXIES)
+            canonical = _canonical(name, settings) if is_direct or mode == "always" else name
+            settings["hostname"] = canonical
+            options: dict[str, Any] = self._lookup(canonical, settings, canonical=True, final=True)
         else:
-            found.setdefault("hostname", alias)
-            options = self._lookup(alias, found, canonical=False, final=True)
+            settings.setdefault("hostname", alias)
+            options = self._lookup(alias, settings, canonical=False, final=True)
         return options
 
     def _does_match(self, matches: Sequence[dict[str, Any]], alias: str, *state: Any) -> bool:
-        """Tell whether all of them are met; the first that is not keeps later ones from being run."""
-        canonical, final, found = state
+        """Whether all criteria match; after the first that does not, no command is run."""
+        canonical, final, settings = state
         # paramiko always reads a configuration twice, OpenSSH only where something depends on it.
         if final and not (canonical or self._depends):
             return False
-        tokens = _tokens(found, alias)
+        tokens = _tokens(settings, alias)
         return bool(matches) and all(
-            self._run(expanded(one["param"], tokens)) != one["negate"]
-            if one["type"] == "exec"
-            else super(_Parsed, self)._does_match([one], alias, *state)
-            for one in matches
+            self._run(expand(criterion["param"], tokens)) != criterion["negate"]
+            if criterion["type"] == "exec"
+            else super(_Parsed, self)._does_match([criterion], alias, *state)
+            for criterion in matches
         )
 
 
 def _lines(path: Path, depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a file and of those it includes, which paramiko would leave out, without comments."""
+    """Yield the lines of a file and of those it includes, which paramiko would ignore, without comments."""
     block = "Host *"
     # Comments and paths may be in any encoding; surrogates give the same bytes back.
     for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        key, value = _setting(line.strip())
-        word = key.lower()
-        if word not in _WHOLE_LINE and not word.startswith("#"):
+        # The keyword ends at the first blank or `=`.
+        key = re.split(r"[\s=]", line.strip(), maxsplit=1)[0]
+        keyword, value = key.lower(), re.sub(r"^\s*=?\s*", "", line.strip()[len(key) :])
+        if keyword not in _WHOLE_LINE and not keyword.startswith("#"):
             value = without_comment(value)
         text = f"{key} {value}".strip()
-        if word in {"host", "match"}:
+        if keyword in {"host", "match"}:
             block = text
-        if word == "include" and depth < _MAX_HOPS:
+        if keyword == "include" and depth < _MAX_HOPS:
             for pattern in shlex.split(value):
-                for found in sorted(glob.glob(str(_path(pattern, Path.home() / ".ssh")))):  # noqa: PTH207 - absolute
-                    if not Path(found).is_dir():
-                        yield from _lines(Path(found), depth + 1)
-            yield block  # which goes on
-        elif word == "proxycommand" and value[:1] == '"':
-            yield f'{key} "{value}"'  # paramiko takes outer quotes away; these are the shell's
+                paths = Path.home() / ".ssh" / Path(pattern).expanduser()
+                for included in sorted(glob.glob(str(paths))):  # noqa: PTH207 - absolute
+                    if not Path(included).is_dir():
+                        yield from _lines(Path(included), depth + 1)
+            yield block  # which continues after the included file
+        elif keyword == "proxycommand" and value[:1] == '"':
+            yield f'{key} "{value}"'  # paramiko removes outer quotes; these are for the shell
         else:
             yield text
 
 
-def _setting(line: str) -> tuple[str, str]:
-    """Split a line at its first blank or `=`."""
-    key = re.split(r"[\s=]", line, maxsplit=1)[0]
-    return key, re.sub(r"^\s*=?\s*", "", line[len(key) :])
-
-
-def _path(text: str, folder: Path = Path()) -> Path:
-    return folder / Path(text).expanduser()
-
-
-def _canonical(name: str, found: Mapping[str, Any]) -> str:
-    """Return the full name of a host, by the first of CanonicalDomains where it is known.
-
-    Raises:
-        ValueError: There is none, and the name may not be used as it is.
-    """
+def _canonical(name: str, settings: Mapping[str, Any]) -> str:
+    """Return the full name of a host, with the first of CanonicalDomains that resolves."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(name)
         return name
-    if name.endswith(".") or name.count(".") > int(found.get("canonicalizemaxdots", 1)):
+    if name.endswith(".") or name.count(".") > int(settings.get("canonicalizemaxdots", 1)):
         return name
-    for domain in found.get("canonicaldomains", "").split():
+    for domain in settings.get("canonicaldomains", "").split():
         with contextlib.suppress(OSError, UnicodeError):
             socket.getaddrinfo(f"{name}.{domain}", None)
             return f"{name}.{domain}"
-    if str(found.get("canonicalizefallbacklocal", "yes")).lower() == "no":
+    if str(settings.get("canonicalizefallbacklocal", "yes")).lower() == "no":
         raise ValueError(f"{name} is in none of the CanonicalDomains")
     return name
 
 
-def _refuse_unsupported(found: Mapping[str, Any], *, with_known_hosts: bool) -> None:
-    """Refuse what would change whom we trust, and is not supported here.
-
-    Raises:
-        InputError: There is such an option.
-    """
+def _refuse_unsupported(settings: Mapping[str, Any], *, with_known_hosts: bool) -> None:
+    """Refuse settings that would change which keys we trust, and are not supported here."""
     names = ["CanonicalizePermittedCNAMEs"] + ([] if with_known_hosts else ["KnownHostsCommand"])
     for name in names:
-        if str(found.get(name.lower(), "none")).lower() != "none":
+        if str(settings.get(name.lower(), "none")).lower() != "none":
             raise InputError(
                 f"{name} in the SSH configuration is not supported here",
                 hint="write the host's keys to a file and pass it with --known-hosts FILE, "
@@ -272,14 +253,9 @@ def _refuse_unsupported(found: Mapping[str, Any], *, with_known_hosts: bool) -> 
             )
 
 
-def _timeout(found: Mapping[str, Any]) -> float:
-    text = str(found.get("connecttimeout", "none"))
-    return (0.0 if text.lower() == "none" else seconds(text)) or _DEFAULT_TIMEOUT
-
-
-def _agent(found: Mapping[str, Any], tokens: Mapping[str, str]) -> str:
-    """Return the socket of the agent to ask: empty for the one of SSH_AUTH_SOCK, `none` for none at all."""
-    text = str(found.get("identityagent", ""))
+def _agent(settings: Mapping[str, Any], tokens: Mapping[str, str]) -> str:
+    """Return the agent's socket: empty for the one of SSH_AUTH_SOCK, `none` for no agent."""
+    text = str(settings.get("identityagent", ""))
     if text.lower() == "none":
         return "none"
     if text.startswith("$") and not text.startswith("${"):
@@ -287,47 +263,33 @@ def _agent(found: Mapping[str, Any], tokens: Mapping[str, str]) -> str:
     return "" if text in {"", "SSH_AUTH_SOCK"} else str(path_value(text, tokens))
 
 
-def _certificates(found: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[Path, ...]:
-    text = str(found.get("certificatefile", "none"))
-    return () if text.lower() == "none" else (path_value(text, tokens),)
-
-
-def _tokens(found: Mapping[str, Any], alias: str) -> dict[str, str]:
-    """Return what `%` and a letter stand for, see TOKENS in ssh_config(5), as far as the configuration is known."""
+def _tokens(settings: Mapping[str, Any], alias: str) -> dict[str, str]:
+    """Return the meaning of `%` and a letter, see TOKENS in ssh_config(5), as far as it is known yet."""
     here, me = socket.gethostname(), state.user_name()
-    host = expanded(found.get("hostname", alias), {"h": alias})
-    port, user = str(found.get("port", _DEFAULT_PORT)), str(found.get("user", me))
-    jump, key = str(found.get("proxyjump") or ""), found.get("hostkeyalias", alias)
-    whole = hashlib.sha1(f"{here}{host}{port}{user}{jump}".encode(), usedforsecurity=False).hexdigest()
-    there = {"C": whole, "h": host, "j": jump, "k": key, "n": alias, "p": port, "r": user}
-    return there | {"d": str(Path.home()), "i": str(os.getuid()), "L": here.partition(".")[0], "l": here, "u": me}
+    host = expand(settings.get("hostname", alias), {"h": alias})
+    port, user = str(settings.get("port", _DEFAULT_PORT)), str(settings.get("user", me))
+    jump, key = str(settings.get("proxyjump") or ""), settings.get("hostkeyalias", alias)
+    digest = hashlib.sha1(f"{here}{host}{port}{user}{jump}".encode(), usedforsecurity=False).hexdigest()
+    target = {"C": digest, "h": host, "j": jump, "k": key, "n": alias, "p": port, "r": user}
+    return target | {"d": str(Path.home()), "i": str(os.getuid()), "L": here.partition(".")[0], "l": here, "u": me}
 
 
-def _proxy(found: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[list[str], str]:
-    """Return the jump hosts and the command to connect with: of ProxyJump and ProxyCommand the first one wins."""
-    jumps, command = (str(found.get(key) or "none") for key in ("proxyjump", "proxycommand"))
-    first = next((key for key in found if key in {"proxyjump", "proxycommand"}), "")
+def _proxy(settings: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[list[str], str]:
+    """Return the jump hosts, or the command to connect with: the first of ProxyJump and ProxyCommand wins."""
+    jumps, command = (str(settings.get(key) or "none") for key in ("proxyjump", "proxycommand"))
+    first = next((key for key in settings if key in {"proxyjump", "proxycommand"}), "")
     if jumps.lower() != "none" and first == "proxyjump":
-        return [part.strip() for part in expanded(jumps, tokens).split(",")], ""
-    return [], expanded(command, tokens) if command.lower() != "none" else ""
+        return [jump.strip() for jump in expand(jumps, tokens).split(",")], ""
+    return [], expand(command, tokens) if command.lower() != "none" else ""
 
 
-def _known_hosts(found: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[Path, ...]:
-    words = shlex.split(" ".join(found.get(key, files) for key, files in _KNOWN_HOSTS.items()))
-    return tuple(path_value(word, tokens) for word in words if word.lower() != "none")
-
-
-def _identities(found: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[Path, ...]:
-    if "identityfile" in found:
-        return tuple(path_value(text, tokens) for text in found["identityfile"] if text.lower() != "none")
+def _identities(settings: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[Path, ...]:
+    if "identityfile" in settings:
+        return tuple(path_value(text, tokens) for text in settings["identityfile"] if text.lower() != "none")
     defaults = (Path.home() / ".ssh" / name for name in _DEFAULT_KEYS)
     return tuple(path for path in defaults if path.exists())
 
 
-def _jump(text: str) -> Address:
-    return parse_address(text.removeprefix("ssh://").rstrip("/"))
-
-
-def in_shell(command: str) -> list[str]:
+def shell_command(command: str) -> list[str]:
     """Return how `ssh` runs a command of its configuration."""
     return [os.environ.get("SHELL") or "/bin/sh", "-c", command]

@@ -1,4 +1,4 @@
-"""Reaching an SSH server and agreeing on keys: sockets, jump hosts, and what went wrong on the way."""
+"""Connecting to an SSH server and agreeing on keys: sockets, jump hosts, and explained failures."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from toolchain import process
 from toolchain.errors import UnreachableError
 from toolchain.shell.address import SshOptions
 from toolchain.shell.bounds import STDERR_KEPT
-from toolchain.shell.config import Hop, in_shell
+from toolchain.shell.config import Hop, shell_command
 from toolchain.shell.host_keys import HostKeyPolicy
-from toolchain.shell.protocol import words_of
+from toolchain.shell.protocol import fault_text
 
-BROKEN = (paramiko.SSHException, EOFError, OSError)
-"""What paramiko raises when something is wrong with a connection."""
+BROKEN = (paramiko.SSHException, EOFError, OSError)  # what paramiko raises when something is wrong with a connection
 
 
 class DroppedError(UnreachableError):
     """A server drops the connection before its greeting, as one does for a moment that has too many (MaxStartups)."""
 
 
-Lacking = Mapping[str, tuple[Sequence[str], Sequence[str]]]
-"""What the server offers and what we support of each kind of algorithm that they have nothing of in common."""
+# For each kind of algorithm without a match: what the server offers, and what we support.
+Mismatches = Mapping[str, tuple[Sequence[str], Sequence[str]]]
 _SETTINGS = {
     "key exchange": "`KexAlgorithms`",
     "host key": "`HostKeyAlgorithms`",
@@ -47,21 +46,18 @@ _LARGEST_PACKET = 1 << 18  # RFC 4253 asks for 35,000 bytes
 
 
 def end(*ends: Any) -> None:
-    """Close sockets or channels, and wake up whoever waits for their data."""
-    for one in ends:
+    """Close sockets or channels, and wake up threads that wait for their data."""
+    for connection in ends:
         with contextlib.suppress(*BROKEN):
-            one.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(*BROKEN):
-            one.close()
+            connection.close()
 
 
 class Wire:
-    """A socket that counts its bytes, and gives up on a peer that takes none.
+    """A socket that counts its bytes, and gives up after `stall` seconds on a peer that takes none.
 
-    Args:
-        sock: The socket, or what behaves like one.
-        stall: Seconds until a peer that takes nothing is given up.
-        log: What a ProxyCommand writes to its standard error.
+    `log` is the standard error of a ProxyCommand.
     """
 
     def __init__(self, sock: Any, stall: float, log: IO[bytes] | None = None) -> None:
@@ -88,10 +84,8 @@ class Wire:
         return count
 
     def recv(self, size: int) -> bytes:
-        """Return up to `size` bytes; paramiko asks for a few at a time, the socket is asked for many.
-
-        It asks for a packet of any size, too: what the first four bytes of one say is the peer's word alone.
-        """
+        """Return up to `size` bytes; paramiko asks for a few at a time, so the socket is read ahead."""
+        # paramiko asks for a packet of any size that its first four bytes claim.
         if size > _LARGEST_PACKET:
             raise ConnectionAbortedError(f"the peer announces a packet of {size} bytes")
         if not self._ahead:
@@ -102,15 +96,13 @@ class Wire:
         return data
 
     def settimeout(self, seconds: float | None) -> None:
-        """Limit each call to `seconds`."""
         self._sock.settimeout(seconds)
 
     def close(self) -> None:
-        """Close the socket, and wake up whoever waits for it."""
         end(self._sock)
 
     def complaints(self) -> str:
-        """Return what a ProxyCommand wrote to its standard error."""
+        """Return the end of a ProxyCommand's standard error."""
         if not self._log:
             return ""
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - STDERR_KEPT))
@@ -141,56 +133,48 @@ def _tcp(hop: Hop, keepalive: int) -> socket.socket:
         ) from fault
     # A command is several small packets, which Nagle's algorithm would hold back for 40 ms each.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # What waits in this kernel is ahead of signs of life, and of each command.
+    # Data that waits in this kernel delays keepalives and each next command, so little may wait.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
     if keepalive and hasattr(socket, "TCP_USER_TIMEOUT"):
-        # paramiko never looks for the answer to its signs of life; the kernel does.
+        # paramiko never checks for the answer to its keepalives; the kernel does.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000 * keepalive)
     return sock
 
 
 def reach(hop: Hop, previous: Any | None, options: SshOptions, stack: contextlib.ExitStack) -> Wire:
-    """Return something to send bytes to a server with: through the previous one, a command, or directly.
-
-    Args:
-        hop: The server.
-        previous: The connection to the one before it.
-        options: Time limits.
-        stack: What is closed with the connection.
+    """Open a connection to a server: through the previous one, by a command, or directly; `stack` closes it.
 
     Raises:
-        UnreachableError: It cannot be.
+        UnreachableError: It cannot be opened.
     """
     if hop.proxy_command:
         log = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-        wire = Wire(_proxied(hop, log), options.stall_timeout, log)
+        command = shell_command(f"exec {hop.proxy_command}")  # as `ssh` does: a single program then needs no shell
+        try:
+            wire = Wire(process.attach(command, log), options.stall_timeout, log)
+        except OSError as fault:
+            raise UnreachableError(
+                f"ProxyCommand {command[0]}: {fault.strerror}", details=shlex.join(command)
+            ) from fault
+    elif previous:
+        target = (hop.host, hop.port)
+        try:
+            tunnel = previous.open_channel("direct-tcpip", target, ("127.0.0.1", 0), timeout=hop.timeout)
+        except BROKEN as fault:
+            raise UnreachableError(
+                f"{hop.via} cannot reach {hop.name}",
+                details=getattr(fault, "text", "") or fault_text(fault),
+                hint="check the address as seen from the jump host, and that it allows TCP forwarding",
+            ) from fault
+        wire = Wire(tunnel, options.stall_timeout)
     else:
-        wire = Wire(_tunnel(hop, previous) if previous else _tcp(hop, options.keepalive), options.stall_timeout)
+        wire = Wire(_tcp(hop, options.keepalive), options.stall_timeout)
     stack.callback(wire.close)
     return wire
 
 
-def _tunnel(hop: Hop, previous: Any) -> Any:
-    try:
-        return previous.open_channel("direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=hop.timeout)
-    except BROKEN as fault:
-        raise UnreachableError(
-            f"{hop.via} cannot reach {hop.name}",
-            details=getattr(fault, "text", "") or words_of(fault),
-            hint="check the address as seen from the jump host, and that it allows TCP forwarding",
-        ) from fault
-
-
-def _proxied(hop: Hop, log: IO[bytes]) -> socket.socket:
-    words = in_shell(f"exec {hop.proxy_command}")  # as `ssh` does: for a single program no shell stays behind
-    try:
-        return process.attach(words, log)
-    except OSError as fault:
-        raise UnreachableError(f"ProxyCommand {words[0]}: {fault.strerror}", details=shlex.join(words)) from fault
-
-
-def _refused(hop: Hop, wire: Wire) -> UnreachableError:
-    """Return the error for an SSH server that is well, and takes no connection now."""
+def _explain_refusal(hop: Hop, wire: Wire) -> UnreachableError:
+    """Return the error for an SSH server that works, and takes no connection now."""
     kind = DroppedError if wire.greeting.startswith(_TOO_MANY) else UnreachableError
     return kind(
         f"{hop.name} refuses the connection: the SSH server has too many connections, or blocks this host for a while",
@@ -201,41 +185,43 @@ def _refused(hop: Hop, wire: Wire) -> UnreachableError:
 
 
 def exchange_keys(transport: Any, wire: Wire, hop: Hop) -> None:
-    """Agree on keys and check the server's; no byte that is ours has been sent when this returns or raises.
+    """Agree on keys and check the server's; nothing of ours has been sent when this returns or raises.
 
     Raises:
-        VerificationError: Its key is not known here, or not the one that is.
+        VerificationError: Its key is unknown here, or another one is known.
         DroppedError: It may accept the connection a moment later.
-        UnreachableError: It is no SSH server, or none that we understand.
+        UnreachableError: It is not an SSH server, or has no algorithm in common with us.
     """
     policy = HostKeyPolicy(hop)
     security = transport.get_security_options()
     security.key_types = policy.order(security.key_types, tuple(transport._key_info))  # noqa: SLF001
     transport.banner_timeout = transport.handshake_timeout = hop.timeout
-    done = threading.Event()
+    event = threading.Event()
     started = time.monotonic()
-    transport.start_client(event=done)
-    if not done.wait(hop.timeout + 1) or not transport.is_active():
+    transport.start_client(event=event)
+    if not event.wait(hop.timeout + 1) or not transport.is_active():
         late = time.monotonic() - started >= hop.timeout
-        raise _no_ssh(transport.get_exception() or EOFError(), wire, hop, transport.without_match(), late=late)
+        raise _explain_failure(transport.get_exception() or EOFError(), wire, hop, transport.without_match(), late=late)
     policy.verify(transport.get_remote_server_key())
 
 
-def _no_ssh(fault: Exception, wire: Wire, hop: Hop, lacking: Lacking, *, late: bool) -> UnreachableError:
-    """Return the error for a server that did not get as far as to show its key."""
+def _explain_failure(
+    fault: Exception, wire: Wire, hop: Hop, without_match: Mismatches, *, late: bool
+) -> UnreachableError:
+    """Return the error for a server that did not get as far as showing its key."""
     if _REFUSED.match(wire.greeting):
-        return _refused(hop, wire)
+        return _explain_refusal(hop, wire)
     if wire.greeting and not wire.greeting.startswith(b"SSH-"):
-        said = wire.greeting.decode(errors="replace").splitlines()[0]
+        first_line = wire.greeting.decode(errors="replace").splitlines()[0]
         return UnreachableError(
-            f"{hop.name} is not an SSH server", details=f"its first line: {said!r}", hint="check the port"
+            f"{hop.name} is not an SSH server", details=f"its first line: {first_line!r}", hint="check the port"
         )
     if hop.proxy_command and not wire.greeting:
         return UnreachableError(
             f"the ProxyCommand of {hop.alias} does not reach an SSH server"
             + (f" within {hop.timeout:g} s" if late else ""),
             details=f"{hop.proxy_command}\n{wire.complaints()}".strip(),
-            hint=f"try it as `ssh` runs it: {shlex.join(in_shell(f'exec {hop.proxy_command}'))}",
+            hint=f"try it as `ssh` runs it: {shlex.join(shell_command(f'exec {hop.proxy_command}'))}",
         )
     if late:
         return UnreachableError(
@@ -245,25 +231,25 @@ def _no_ssh(fault: Exception, wire: Wire, hop: Hop, lacking: Lacking, *, late: b
     if not wire.greeting:
         return DroppedError(
             f"{hop.name} closes the connection before the SSH greeting",
-            details=words_of(fault),
+            details=fault_text(fault),
             hint="run the command again in a minute, or check the port; the SSH server may have too many connections "
             "(MaxStartups) or block this host",
         )
-    return _no_common(fault, hop, lacking)
+    return _explain_no_match(fault, hop, without_match)
 
 
-def _no_common(fault: Exception, hop: Hop, lacking: Lacking) -> UnreachableError:
-    """Return the error for a server that offers nothing that we support."""
-    what = " and no common ".join(lacking) or "key exchange, cipher or host key type"
+def _explain_no_match(fault: Exception, hop: Hop, without_match: Mismatches) -> UnreachableError:
+    """Return the error for a server that offers no algorithm that we support."""
+    kinds = " and no common ".join(without_match) or "key exchange, cipher or host key type"
     lists = [
         f"{name}: the server offers: {', '.join(theirs)}\n{name}: this host supports: {', '.join(ours)}"
-        for name, (theirs, ours) in lacking.items()
+        for name, (theirs, ours) in without_match.items()
     ]
-    settings = " and ".join(_SETTINGS[name] for name in lacking)
+    settings = " and ".join(_SETTINGS[name] for name in without_match)
     return UnreachableError(
-        f"{hop.name} and this host support no common {what}",
-        details="\n".join(lists) or words_of(fault),
+        f"{hop.name} and this host support no common {kinds}",
+        details="\n".join(lists) or fault_text(fault),
         hint=f"allow one more in {settings} of the device's sshd_config"
-        if lacking
+        if without_match
         else "update the device's SSH server",
     )

@@ -1,4 +1,4 @@
-"""The SSH connections to one device: a second one where the server allows too few channels in the first."""
+"""The SSH connections to one device: another one is opened where the server allows too few channels in the first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolchain.shell.address import Address, SshOptions
 from toolchain.shell.config import Config, Hop
 from toolchain.shell.connect import BROKEN, DroppedError, Wire, exchange_keys, reach
 from toolchain.shell.login import Login
-from toolchain.shell.protocol import words_of
+from toolchain.shell.protocol import fault_text
 from toolchain.shell.transport import Transport
 
 _CONNECT_FAILED = 2  # RFC 4254, section 5.1: what OpenSSH answers beyond its MaxSessions
@@ -34,29 +34,21 @@ _MAX_SESSIONS = "raise `MaxSessions` in the device's sshd_config: it allows too 
 
 @dataclass
 class _Connection:
-    """One connection to the device.
-
-    Attributes:
-        transport: The connection.
-        channels: Those that were opened, and are perhaps closed by now.
-        most: How many channels the server was found to allow; None as long as it refused none.
-    """
+    """One connection to the device."""
 
     transport: Transport
-    channels: list[Any] = field(default_factory=list)
-    most: int | None = None
+    channels: list[Any] = field(default_factory=list)  # those that were opened, and are perhaps closed by now
+    limit: int | None = None  # how many channels the server was found to allow; None as long as it refused none
 
     @property
     def is_full(self) -> bool:
-        """Whether one more channel would be refused, as far as that is known."""
+        """Whether one more channel would be refused, as far as is known."""
         self.channels = [channel for channel in self.channels if not channel.closed]
-        return self.most is not None and len(self.channels) >= self.most
+        return self.limit is not None and len(self.channels) >= self.limit
 
     def open(self, timeout: float) -> Any | None:
-        """Open a channel; return None where the server refuses one more.
-
-        A server that has no channel of ours open may need longer to notice that than one that is full.
-        """
+        """Open a channel; return None if the server refuses one more."""
+        # A server may need some time to notice that the last channel was closed.
         deadline = time.monotonic() + min(timeout, _SETTLED_S if self.channels else _FREED_S)
         while not self.is_full:
             try:
@@ -65,7 +57,7 @@ class _Connection:
                 if fault.code != _CONNECT_FAILED:
                     raise
                 if time.monotonic() > deadline:
-                    self.most = len(self.channels) or None
+                    self.limit = len(self.channels) or None
                     return None
                 time.sleep(_PAUSE_S)
             else:
@@ -77,19 +69,10 @@ class _Connection:
 class Connections:
     """The connections to one device, through its jump hosts.
 
-    Args:
-        address: The device, or its alias in the SSH configuration.
-        options: Files, credentials and time limits.
-
     Attributes:
-        name: Who is logged in where.
+        name: `user@host:port`.
         timeout: Seconds for a connection to be made.
-        wires: What carries the bytes of each connection that begins on this host.
-
-    Raises:
-        InputError: The SSH configuration is wrong.
-        VerificationError: A host key on the way is unknown, changed or revoked.
-        UnreachableError: A server on the way cannot be reached or refuses us.
+        wires: The sockets of all connections that begin on this host.
     """
 
     def __init__(self, address: Address, options: SshOptions) -> None:
@@ -102,58 +85,55 @@ class Connections:
         self._jump: Transport | None = None
         with contextlib.ExitStack() as stack:
             for hop in jumps:
-                self._jump = self._connected(hop, self._jump, stack)
+                self._jump = self._connect(hop, self._jump, stack)
             self._add(stack)
             self._resources = stack.pop_all()
 
     @property
     def first(self) -> Transport:
-        """The connection that was made first."""
         return self._open[0].transport
 
     @property
     def lost(self) -> Transport | None:
-        """A connection that is lost, if there is one."""
-        return next((one.transport for one in self._open if not one.transport.is_active()), None)
+        """A lost connection, if there is one."""
+        transports = (connection.transport for connection in self._open)
+        return next((transport for transport in transports if not transport.is_active()), None)
 
     def open_channel(self, timeout: float) -> Any:
-        """Open a channel for a command, in a new connection where the others allow no more; the caller closes it.
-
-        Raises:
-            UnreachableError: A connection cannot be made.
-            DeviceError: The server allows no channel at all.
-        """
+        """Open a channel for a command, if needed in a new connection; the caller closes it."""
         with self._opening:
             for connection in self._open:
                 if channel := connection.open(timeout):
                     return channel
             # A server that refuses the first channel of a connection refuses that of another one, too.
-            if len(self._open) < _MOST and all(one.channels for one in self._open):
+            if len(self._open) < _MOST and all(connection.channels for connection in self._open):
                 self._add(self._resources)
                 if channel := self._open[-1].open(timeout):
                     return channel
         raise DeviceError(f"{self.name} refuses to run one more command at the same time", hint=_MAX_SESSIONS)
 
     def _add(self, stack: contextlib.ExitStack) -> None:
-        self._open.append(_Connection(self._connected(self._device, self._jump, stack)))
+        self._open.append(_Connection(self._connect(self._device, self._jump, stack)))
 
-    def _connected(self, hop: Hop, previous: Transport | None, stack: contextlib.ExitStack) -> Transport:
+    def _connect(self, hop: Hop, previous: Transport | None, stack: contextlib.ExitStack) -> Transport:
         """Connect to one server and log in."""
         options = self._options
-        wire, transport = self._admitted(hop, previous, stack)
+        wire, transport = self._exchange_keys(hop, previous, stack)
         try:
             Login(transport, hop, options, is_jump=hop is not self._device).run()
         except BROKEN as fault:
             raise UnreachableError(
-                f"{hop.name} closed the connection during the login", details=words_of(fault)
+                f"{hop.name} closed the connection during the login", details=fault_text(fault)
             ) from fault
         transport.set_keepalive(options.keepalive)
         if previous is None:
             self.wires.append(wire)
         return transport
 
-    def _admitted(self, hop: Hop, previous: Transport | None, stack: contextlib.ExitStack) -> tuple[Wire, Transport]:
-        """Connect to one server and agree on keys; try a few times more where it has too many connections."""
+    def _exchange_keys(
+        self, hop: Hop, previous: Transport | None, stack: contextlib.ExitStack
+    ) -> tuple[Wire, Transport]:
+        """Connect to one server and agree on keys; repeat that while it has too many connections."""
         deadline = time.monotonic() + hop.timeout
         pauses, count = iter(_DROPPED_PAUSES_S), 0
         while True:

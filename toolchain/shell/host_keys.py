@@ -23,31 +23,18 @@ from toolchain.shell.config import Hop
 
 @dataclass(frozen=True)
 class OfferedKey:
-    """The key of a server of which none is known here.
+    """The key of a server without a known key."""
 
-    Attributes:
-        alias: The server, as the user or the SSH configuration names it.
-        host: The name under which known_hosts files hold its key.
-        kind: Type of the key, such as `ssh-ed25519`.
-        blob: The key itself.
-        fingerprint: What people compare, `SHA256:` and Base64.
-        file: The known_hosts file that it would stand in; None where the configuration names none.
-    """
-
-    alias: str
-    host: str
-    kind: str
+    alias: str  # the server, as the user or the SSH configuration names it
+    host: str  # its name in known_hosts files
+    kind: str  # such as `ssh-ed25519`
     blob: bytes
-    fingerprint: str
-    file: Path | None
+    fingerprint: str  # `SHA256:` and Base64
+    file: Path | None  # the known_hosts file to add it to; None if the configuration names none
 
 
 class UnknownHostKeyError(HostKeyError):
-    """No key of a server is known here; nothing was sent to it.
-
-    Attributes:
-        key: The one that it showed.
-    """
+    """No key of a server is known here; nothing was sent to it."""
 
     def __init__(self, message: str, *, key: OfferedKey, details: str = "", hint: str = "") -> None:
         super().__init__(message, details=details, hint=hint)
@@ -55,14 +42,7 @@ class UnknownHostKeyError(HostKeyError):
 
 
 def trust(key: OfferedKey) -> Path:
-    """Write a key that a person has confirmed to known_hosts; other lines stay as they are.
-
-    Returns:
-        The file.
-
-    Raises:
-        InputError: It cannot be written.
-    """
+    """Add a key that a person has confirmed to known_hosts, and return that file."""
     if key.file is None:
         raise InputError(
             f"no known_hosts file is configured for {key.host}", hint="pass one: --known-hosts ~/.ssh/known_hosts"
@@ -80,11 +60,11 @@ class _KnownKey:
     patterns: str
     kind: str
     blob: bytes
-    place: tuple[Path, int]
+    location: tuple[Path, int]
 
 
 def _known_keys(path: Path) -> Iterator[_KnownKey]:
-    """Yield the usable lines of a known_hosts file; one that does not exist holds no keys."""
+    """Yield the usable lines of a known_hosts file; none if it does not exist."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -92,20 +72,20 @@ def _known_keys(path: Path) -> Iterator[_KnownKey]:
     except OSError as fault:
         raise InputError(f"cannot read the known host keys {path}: {fault.strerror}") from fault
     for number, line in enumerate(lines, 1):
-        words = line.split()
-        marker = words.pop(0) if words and words[0].startswith("@") else ""
-        if len(words) >= 3 and not words[0].startswith("#"):  # noqa: PLR2004 - names, key type, key
+        fields = line.split()
+        marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
+        if len(fields) >= 3 and not fields[0].startswith("#"):  # noqa: PLR2004 - names, key type, key
             with contextlib.suppress(binascii.Error):
-                yield _KnownKey(marker, words[0], words[1], base64.b64decode(words[2]), (path, number))
+                yield _KnownKey(marker, fields[0], fields[1], base64.b64decode(fields[2]), (path, number))
 
 
 def _matches(patterns: str, name: str) -> bool:
-    """Tell whether a known_hosts name field covers a host: names, wildcards, negations or one hash."""
+    """Whether a known_hosts name field covers a host: names, wildcards, negations or one hash."""
     matched = False
     for pattern in patterns.split(","):
         wild = re.escape(pattern.removeprefix("!").lower()).replace(r"\*", ".*").replace(r"\?", ".")
         if pattern.startswith("|1|"):
-            with contextlib.suppress(ValueError, AssertionError):  # it is no hash
+            with contextlib.suppress(ValueError, AssertionError):  # not a valid hash
                 matched |= hmac.compare_digest(paramiko.HostKeys.hash_host(name, pattern), pattern)
         elif re.fullmatch(wild, name):
             if pattern.startswith("!"):
@@ -115,29 +95,27 @@ def _matches(patterns: str, name: str) -> bool:
 
 
 class HostKeyPolicy:
-    """Accepts the keys that known_hosts files hold for a server, and no others; it never adds one."""
+    """Accepts the keys of a server in known_hosts files, and no others; it never adds one."""
 
     def __init__(self, hop: Hop) -> None:
         self._hop = hop
-        known = [key for path in hop.known_hosts for key in _known_keys(path)]
-        mine = [key for key in known if _matches(key.patterns, hop.key_name)]
-        self._trusted = [key for key in mine if not key.marker]
-        self._revoked = [key for key in mine if key.marker == "@revoked"]
+        all_keys = [key for path in hop.known_hosts for key in _known_keys(path)]
+        matching = [key for key in all_keys if _matches(key.patterns, hop.key_name)]
+        self._trusted = [key for key in matching if not key.marker]
+        self._revoked = [key for key in matching if key.marker == "@revoked"]
         # As with ssh, an authority for a host is one for all of its ports.
         names = (hop.key_name, hop.host.lower())
-        signing = [key for key in known if key.marker == "@cert-authority"]
+        signing = [key for key in all_keys if key.marker == "@cert-authority"]
         self._authorities = [key for key in signing if any(_matches(key.patterns, name) for name in names)]
 
-    def order(self, offered: Sequence[str], known: Sequence[str] = ()) -> list[str]:
+    def order(self, offered: Sequence[str], supported: Sequence[str] = ()) -> list[str]:
         """Return our key types with the known ones first, so that the server proves itself with one of those.
 
-        Args:
-            offered: Our key types.
-            known: All types that paramiko knows; those of certificates are used where an authority is trusted.
+        The types of certificates among all `supported` ones come before them if an authority is trusted.
         """
         kinds = {key.kind for key in self._trusted}
-        plain = sorted(offered, key=lambda kind: ("ssh-rsa" if kind.startswith("rsa-") else kind) not in kinds)
-        return [*(certificates.types(offered, known) if self._authorities else []), *plain]
+        ordered = sorted(offered, key=lambda kind: ("ssh-rsa" if kind.startswith("rsa-") else kind) not in kinds)
+        return [*(certificates.types(offered, supported) if self._authorities else []), *ordered]
 
     def verify(self, key: Any) -> None:
         """Raise a HostKeyError unless the key is known, or signed by a known authority, and not revoked."""
@@ -145,63 +123,65 @@ class HostKeyPolicy:
         if fault is None:
             return
         blob = key.asbytes()
-        what = f"{self._hop.key_name} has the {key.get_name()} host key {key.fingerprint}"
-        revoked = [known for known in self._revoked if known.blob == blob]
+        subject = f"{self._hop.key_name} has the {key.get_name()} host key {key.fingerprint}"
+        revoked = [entry for entry in self._revoked if entry.blob == blob]
         if revoked:
             raise HostKeyError(
-                f"{what}, which is revoked",
-                details=f"revoked at {_places(revoked)}",
+                f"{subject}, which is revoked",
+                details=f"revoked at {_locations(revoked)}",
                 hint="do not use this device; give it a new host key",
             )
-        if any(known.blob == blob for known in self._trusted):
+        if any(entry.blob == blob for entry in self._trusted):
             return
         commands = self._commands(key)
         if not self._trusted:
             raise UnknownHostKeyError(
-                f"{what}, which is not in a known_hosts file",
+                f"{subject}, which is not in a known_hosts file",
                 details="\n".join(
                     filter(None, [f"looked in {', '.join(str(path) for path in self._hop.known_hosts)}", fault])
                 ),
                 hint=f"compare it with the key that the device itself shows; to trust it:\n{commands}",
-                key=self._offered(key),
+                key=OfferedKey(
+                    self._hop.alias,
+                    self._hop.key_name,
+                    key.get_name(),
+                    key.asbytes(),
+                    key.fingerprint,
+                    _file_for_keys(self._hop),
+                ),
             )
         raise HostKeyError(
-            f"{what}, not the known key: the device was set up again, or another machine answers in its place",
-            details="\n".join(filter(None, [f"the known key is at {_places(self._trusted)}", fault])),
+            f"{subject}, not the known key: the device was set up again, or another machine answers in its place",
+            details="\n".join(filter(None, [f"the known key is at {_locations(self._trusted)}", fault])),
             hint=f"compare it with the key that the device itself shows; to replace the known key:\n{commands}",
         )
 
     def _fault_of_certificate(self, key: Any) -> str | None:
-        """Say why a key's certificate does not count; None if it proves whose the key is, empty if there is none."""
+        """Return why a key's certificate does not count; None if it is valid, empty if there is none."""
         try:
             certificate = certificates.of(key)
         except ValueError as fault:
             return f"its certificate cannot be read: {fault}"
         if certificate is None:
             return ""
-        revoked = {known.blob for known in self._revoked}
+        revoked = {entry.blob for entry in self._revoked}
         if certificate.authority in revoked or key.asbytes() in revoked:
             return "its certificate does not count: the key or its authority is revoked"
-        if all(known.blob != certificate.authority for known in self._authorities):
+        if all(entry.blob != certificate.authority for entry in self._authorities):
             return "its certificate is by an authority that no known_hosts file names"
         name = (self._hop.key_alias or self._hop.host).lower()
         reason = certificate.fault(name)
         return f"its certificate does not count: {reason}" if reason else None
 
-    def _offered(self, key: Any) -> OfferedKey:
-        hop = self._hop
-        file = _file_for_keys(hop)
-        return OfferedKey(hop.alias, hop.key_name, key.get_name(), key.asbytes(), key.fingerprint, file)
-
     def _commands(self, key: Any) -> str:
         name = shlex.quote(self._hop.key_name)
-        files = dict.fromkeys(known.place[0] for known in self._trusted)
-        remove = [f"ssh-keygen -f {shown(path)} -R {name}" for path in files]
+        known_files = dict.fromkeys(entry.location[0] for entry in self._trusted)
+        remove = [f"ssh-keygen -f {as_typed(path)} -R {name}" for path in known_files]
         target = _file_for_keys(self._hop) or Path.home() / ".ssh" / "known_hosts"
         indirect = self._hop.jumps or self._hop.proxy_command
         lines = [*remove, self._ask(target) if indirect else self._scan(key, target)]
         if _file_for_keys(self._hop) is None:
-            lines.append(f"and add --known-hosts {shown(target)}, because no configured file can keep a key")
+            lines.append(f"and add --known-hosts {as_typed(target)}, because no configured file can keep a key")
         return "\n".join(lines)
 
     def _scan(self, key: Any, target: Path) -> str:
@@ -211,28 +191,28 @@ class HostKeyPolicy:
         scan = f"ssh-keyscan -p {hop.port} -t {kind} {shlex.quote(hop.host)}"
         if hop.key_alias:
             scan += f" | sed {shlex.quote(f's/^[^ ]*/{hop.key_name}/')}"
-        folder = "" if target.parent.exists() else f"mkdir -p -m 700 {shown(target.parent)} && "
-        return f"{folder}{scan} >> {shown(target)}"
+        folder = "" if target.parent.exists() else f"mkdir -p -m 700 {as_typed(target.parent)} && "
+        return f"{folder}{scan} >> {as_typed(target)}"
 
     def _ask(self, target: Path) -> str:
-        """Return the ssh command that asks whether to trust the key: ssh-keyscan cannot go through other hosts."""
+        """Return the ssh command that asks whether to trust the key: ssh-keyscan cannot go through jump hosts."""
         hop = self._hop
-        words = ["ssh", *(["-F", str(hop.config_file)] if hop.config_file else [])]
-        words += ["-o", "StrictHostKeyChecking=ask", "-o", f'UserKnownHostsFile="{target}"']
-        words += ["-J", ",".join(hop.jumps)] if hop.jumps else []
-        return shlex.join([*words, "-p", str(hop.port), f"{hop.user}@{hop.alias}", "true"])
+        arguments = ["ssh", *(["-F", str(hop.config_file)] if hop.config_file else [])]
+        arguments += ["-o", "StrictHostKeyChecking=ask", "-o", f'UserKnownHostsFile="{target}"']
+        arguments += ["-J", ",".join(hop.jumps)] if hop.jumps else []
+        return shlex.join([*arguments, "-p", str(hop.port), f"{hop.user}@{hop.alias}", "true"])
 
 
 def _file_for_keys(hop: Hop) -> Path | None:
-    """Return the first known_hosts file that a key can be written to; /dev/null, for one, keeps none."""
+    """Return the first known_hosts file that a key can be written to; not /dev/null, for example."""
     return next((path for path in hop.known_hosts if path.is_file() or not path.exists()), None)
 
 
-def shown(path: Path) -> str:
-    """Return a path as one would type it."""
+def as_typed(path: Path) -> str:
+    """Return a path as a user types it in a shell."""
     home = Path.home()
     return f"~/{shlex.quote(str(path.relative_to(home)))}" if path.is_relative_to(home) else shlex.quote(str(path))
 
 
-def _places(keys: Sequence[_KnownKey]) -> str:
-    return ", ".join(f"{path}:{line}" for path, line in (key.place for key in keys))
+def _locations(keys: Sequence[_KnownKey]) -> str:
+    return ", ".join(f"{path}:{line}" for path, line in (key.location for key in keys))

@@ -12,20 +12,18 @@ from typing import IO
 
 from toolchain import process
 from toolchain.shell.bounds import Channel, Limit
-from toolchain.shell.counted import CountedShell
-from toolchain.shell.protocol import CHUNK, HELD, STREAM_S, Kind
+from toolchain.shell.protocol import CHUNK, HELD, STREAM_S, CountedShell, Kind
 
 
 class LocalChannel:
     """A command on this host, in a process group of its own.
 
     Args:
-        words: The program and its arguments.
         outlived: Whether what it leaves running in the background may stay.
     """
 
-    def __init__(self, words: list[str], *, outlived: bool) -> None:
-        self._process = process.spawn(words)
+    def __init__(self, command: list[str], *, outlived: bool) -> None:
+        self._process = process.spawn(command)
         self._outlived = outlived
         self._input, out, err = self._process.stdin, self._process.stdout, self._process.stderr
         self._outputs = [stream for stream in (out, err) if stream]
@@ -35,11 +33,9 @@ class LocalChannel:
 
     @property
     def code(self) -> int | None:
-        """See `Channel.code`."""
         return self._process.poll()
 
     def receive(self, timeout: float) -> tuple[bytes, bytes]:
-        """See `Channel.receive`."""
         while self._open:
             ready = _ready(self._open, select.POLLIN, timeout)
             if not ready:
@@ -53,34 +49,29 @@ class LocalChannel:
         return b"", b""
 
     def send(self, data: bytes, limit: Limit) -> None:
-        """See `Channel.send`."""
         if self._input is None or self._input.closed:
             raise BrokenPipeError
         while data:
             if not _ready([self._input], select.POLLOUT, limit.check()):
                 raise TimeoutError
-            with contextlib.suppress(BlockingIOError):  # there is less room than for what a pipe takes at once
+            with contextlib.suppress(BlockingIOError):  # less room than a pipe takes at once
                 data = data[os.write(self._input.fileno(), data) :]
 
     def progress(self) -> object:
-        """See `Channel.progress`; a pipe holds too little to wait for."""
+        """See `Channel`; a pipe holds too little to wait for."""
         return None
 
     def end_input(self) -> None:
-        """See `Channel.end_input`."""
         if self._input:
             self._input.close()
 
     def wait(self, timeout: float) -> bool:
-        """See `Channel.wait`."""
         return process.ended(self._process, timeout)
 
     def stop(self) -> None:
-        """See `Channel.stop`."""
         process.kill_group(self._process)
 
     def close(self) -> None:
-        """See `Channel.close`."""
         if self._process.poll() is None or not self._outlived:
             self.stop()
         for stream in (self._input, *self._outputs):
@@ -90,25 +81,25 @@ class LocalChannel:
 
 
 def _ready(streams: Sequence[IO[str]], event: int, timeout: float) -> list[IO[str]]:
-    """Wait until one of the streams is ready, or at its end; `select` itself knows no descriptor above 1023."""
+    """Wait until one of the streams is ready or at its end; `select` itself cannot use descriptors above 1023."""
     poller = select.poll()
     for stream in streams:
         poller.register(stream, event)
-    found = {number for number, _ in poller.poll(timeout * 1000)}
-    return [stream for stream in streams if stream.fileno() in found]
+    numbers = {number for number, _ in poller.poll(timeout * 1000)}
+    return [stream for stream in streams if stream.fileno() in numbers]
 
 
 class LocalShell(CountedShell):
-    """A Shell on this host, for boards that are the host and for tests; no SSH is involved."""
+    """A Shell on this host, for boards that are the host and for tests."""
 
     name = "local"
 
     def _open(self, script: str, kind: Kind, timeout: float, size: int = 0) -> Channel:  # noqa: ARG002 - it starts at once
-        words = ["/bin/sh", "-c", HELD, "sh", script] if kind == "held" else ["/bin/sh", "-c", script]
+        command = ["/bin/sh", "-c", HELD, "sh", script] if kind == "held" else ["/bin/sh", "-c", script]
         channel = None
         try:
             with process.signals_later():
-                channel = LocalChannel(words, outlived=kind != "held")
+                channel = LocalChannel(command, outlived=kind != "held")
         except BaseException:
             if channel:
                 channel.close()
@@ -120,17 +111,14 @@ class LocalShell(CountedShell):
     def push(
         self, source: Path, target: str, *, offset: int = 0, progress: Callable[[int], None] | None = None
     ) -> None:
-        """See `Shell.push`."""
         super().push(source, target, offset=offset, progress=progress)
         self.count(sent=source.stat().st_size - offset)
 
     def pull(self, source: str, target: Path, *, most: int) -> None:
-        """See `Shell.pull`."""
         super().pull(source, target, most=most)
         self.count(received=target.stat().st_size)
 
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:  # noqa: ARG002 - as above
-        """See `Shell.stream`."""
         return process.attach(["/bin/sh", "-c", script])
 
     def check_alive(self, doing: str) -> None:

@@ -1,4 +1,4 @@
-"""Proving who we are to an SSH server: agent, key files, password; and what was tried if nothing helps."""
+"""Logging in to an SSH server: agent, key files, password; and a list of attempts if all fail."""
 
 from __future__ import annotations
 
@@ -17,20 +17,16 @@ import paramiko
 from toolchain.errors import UnreachableError
 from toolchain.shell.address import SshOptions
 from toolchain.shell.config import Hop
-from toolchain.shell.host_keys import shown
+from toolchain.shell.host_keys import as_typed
 from toolchain.tables import printable
 
 _PASSWORD_METHODS = frozenset({"password", "keyboard-interactive"})
 
 
 class Login:
-    """Tries what there is to prove who we are, and remembers what came of it.
+    """Tries the available proofs of identity, and remembers their results.
 
-    Args:
-        transport: The connection, after its key exchange.
-        hop: The server.
-        options: What there is.
-        is_jump: Whether it is a server on the way, which must not see the device's password.
+    A jump host must not see the device's password.
     """
 
     def __init__(self, transport: Any, hop: Hop, options: SshOptions, *, is_jump: bool = False) -> None:
@@ -44,13 +40,13 @@ class Login:
         self._accepted = False
 
     def run(self) -> None:
-        """Log in; a server may require several proofs, such as a key and a password.
-
-        Raises:
-            UnreachableError: The server accepts nothing of it, or not enough.
-        """
-        # Asking for nothing tells what the server accepts, and is enough for a board without a password.
-        methods = self._methods()
+        """Log in; a server may require several proofs, such as a key and a password."""
+        # The method `none` returns what the server accepts, and is enough for a board without a password.
+        methods: set[str] | None = None
+        try:
+            self._transport.auth_none(self._hop.user)
+        except paramiko.BadAuthenticationType as fault:
+            methods = set(fault.allowed_types)
         if methods:
             methods = self._with_keys(methods)
         if methods and self._password is not None and self._transport.is_active():
@@ -58,16 +54,8 @@ class Login:
         if methods is not None:
             raise self._refused(methods)
 
-    def _methods(self) -> set[str] | None:
-        """Return the methods the server offers, or None if it lets us in without any."""
-        try:
-            self._transport.auth_none(self._hop.user)
-        except paramiko.BadAuthenticationType as fault:
-            return set(fault.allowed_types)
-        return None
-
     def _with_keys(self, methods: set[str] | None) -> set[str] | None:
-        """Try keys while the server accepts some; return the methods it accepts next, or None if it lets us in."""
+        """Try keys while the server accepts some; return the methods it accepts next, or None once logged in."""
         with contextlib.ExitStack() as stack:
             agent = stack.enter_context(contextlib.closing(_Agent(self._hop.agent))) if self._options.agent else None
             for label, key in self._keys(agent.get_keys() if agent else ()):
@@ -77,24 +65,29 @@ class Login:
         return methods
 
     def _with_password(self, methods: set[str], password: str) -> set[str] | None:
-        """Try the password in both ways that servers ask for one; return as `_with_keys`."""
-        left: set[str] | None = methods
+        """Try the password in both ways in which servers ask for one; return as `_with_keys`."""
+        remaining: set[str] | None = methods
         if "password" in methods:
-            left = self._attempt(methods, "password", partial(self._transport.auth_password, fallback=False), password)
-        refused = left is methods and "password" in methods
-        if left and "keyboard-interactive" in left and not refused and self._transport.is_active():
+            remaining = self._attempt(
+                methods, "password", partial(self._transport.auth_password, fallback=False), password
+            )
+        refused = remaining is methods and "password" in methods
+        if remaining and "keyboard-interactive" in remaining and not refused and self._transport.is_active():
             answers = _Answers(password)
-            left = self._attempt(left, "keyboard-interactive", self._transport.auth_interactive, answers)
+            remaining = self._attempt(remaining, "keyboard-interactive", self._transport.auth_interactive, answers)
             self._tried += [f"keyboard-interactive: the server also asks {prompt!r}" for prompt in answers.unanswered]
-        return left
+        return remaining
 
-    def _keys(self, held: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-        """Yield keys in the order they are tried: the one asked for, the agent's, the configured ones."""
+    def _keys(self, agent_keys: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """Yield keys in the order they are tried: the chosen one, the agent's, the configured ones."""
         chosen = self._options.identity
         if chosen:
             yield from self._from_files([chosen])
-        allowed = {_public(path) for path in [*([chosen] if chosen else []), *self._hop.identities]}
-        for key in held:
+        allowed = set()
+        for path in [*([chosen] if chosen else []), *self._hop.identities]:
+            with contextlib.suppress(OSError, IndexError, ValueError):  # no public half lies beside it
+                allowed.add(base64.b64decode(Path(f"{path}.pub").read_text(encoding="utf-8").split()[1]))
+        for key in agent_keys:
             if not self._hop.identities_only or key.asbytes() in allowed:
                 yield f"agent key {key.fingerprint}", key
         yield from self._from_files(self._hop.identities)
@@ -102,16 +95,13 @@ class Login:
     def _from_files(self, paths: Sequence[Path]) -> Iterator[tuple[str, Any]]:
         """Yield the keys of files, each with its certificates first."""
         for path in paths:
-            for certificate in self._certificates(path):
-                yield from self._loaded(path, certificate)
-            yield from self._loaded(path)
+            candidates = dict.fromkeys((*self._hop.certificates, Path(f"{path}-cert.pub")))  # as `ssh` looks for them
+            for certificate in candidates:
+                if certificate.is_file():
+                    yield from self._load(path, certificate)
+            yield from self._load(path)
 
-    def _certificates(self, path: Path) -> list[Path]:
-        """Return the files that may have a certificate for a key, as `ssh` looks for them."""
-        beside = Path(f"{path}-cert.pub")
-        return [one for one in dict.fromkeys((*self._hop.certificates, beside)) if one.is_file()]
-
-    def _loaded(self, path: Path, certificate: Path | None = None) -> Iterator[tuple[str, Any]]:
+    def _load(self, path: Path, certificate: Path | None = None) -> Iterator[tuple[str, Any]]:
         label = f"key file {path}" + (f" with {certificate}" if certificate else "")
         try:
             key = paramiko.PKey.from_path(path)
@@ -125,15 +115,15 @@ class Login:
         except OSError as fault:
             self._tried.append(f"{label}: {fault.strerror}")
         except (ValueError, paramiko.SSHException, paramiko.UnknownKeyType) as fault:
-            what = "the certificate does not belong to the key" if certificate else "it is not a valid private key"
-            self._tried.append(f"{label}: {what} ({fault})")
+            problem = "the certificate does not belong to the key" if certificate else "it is not a valid private key"
+            self._tried.append(f"{label}: {problem} ({fault})")
         else:
             yield label, key
 
     def _attempt(
         self, methods: set[str], label: str, present: Callable[[str, Any], Sequence[str]], proof: Any
     ) -> set[str] | None:
-        """Present a proof; return the methods that the server accepts next, or None if it lets us in."""
+        """Present a proof; return the methods that the server accepts next, or None once logged in."""
         try:
             more = present(self._hop.user, proof)
         except paramiko.AuthenticationException as fault:
@@ -153,14 +143,13 @@ class Login:
         return UnreachableError(
             f"login to {hop.name} failed",
             details=f"the server accepts: {accepts}\ntried:\n{tried}",
-            hint=self._next(methods),
+            hint=self._hint(methods),
         )
 
-    def _next(self, methods: set[str]) -> str:
-        """Say what to do next."""
+    def _hint(self, methods: set[str]) -> str:
         hop, asks_password = self._hop, bool(methods & _PASSWORD_METHODS)
         if self._locked and "publickey" in methods:
-            return f"ssh-add {shown(self._locked[0])}"
+            return f"ssh-add {as_typed(self._locked[0])}"
         if self._password is not None and asks_password:
             return f"check the password of {hop.user} on {hop.host}"
         setting = f"set TOOLCHAIN_SSH_PASSWORD to the password of {hop.user} on {hop.host}"
@@ -172,11 +161,7 @@ class Login:
 
 
 class _Agent(paramiko.agent.AgentSSH):  # type: ignore[misc]
-    """The keys of a running agent; none where there is no agent.
-
-    Args:
-        path: Its socket; empty for the one that SSH_AUTH_SOCK names.
-    """
+    """The keys of a running agent at a socket, by default that of SSH_AUTH_SOCK; none if there is no agent."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -187,24 +172,19 @@ class _Agent(paramiko.agent.AgentSSH):  # type: ignore[misc]
             link = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             try:
                 link.connect(path)
-            except OSError:  # it has ended, and the variable is left
+            except OSError:  # it has ended, but the variable is still set
                 return
             stack.pop_all()
         self._connect(link)
 
     def close(self) -> None:
-        """End the connection to it."""
         self._close()
 
 
 class _Answers:
-    """Answers what a server asks by keyboard-interactive: the password once, and nothing else.
+    """Answers keyboard-interactive questions: the password once, and nothing else.
 
-    Args:
-        password: The password.
-
-    Attributes:
-        unanswered: What else it asked, such as for a code.
+    `unanswered` lists the other questions, such as for a code.
     """
 
     def __init__(self, password: str) -> None:
@@ -212,19 +192,12 @@ class _Answers:
         self.unanswered: list[str] = []
 
     def __call__(self, _title: str, _instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
-        return [self._answer(prompt, shown=shown) for prompt, shown in prompts]
-
-    def _answer(self, prompt: str, *, shown: bool) -> str:
-        if shown or self._password is None:
-            self.unanswered.append(printable(prompt).strip())
-            return ""
-        password, self._password = self._password, None
-        return password
-
-
-def _public(path: Path) -> bytes:
-    """Return the public half that lies beside a private key, or nothing."""
-    try:
-        return base64.b64decode(Path(f"{path}.pub").read_text(encoding="utf-8").split()[1])
-    except (OSError, IndexError, ValueError):
-        return b""
+        answers = []
+        for prompt, echo in prompts:
+            if echo or self._password is None:
+                self.unanswered.append(printable(prompt).strip())
+                answers.append("")
+            else:
+                answers.append(self._password)
+                self._password = None
+        return answers

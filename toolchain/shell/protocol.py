@@ -1,4 +1,4 @@
-"""What a device can be asked. Whatever carries a command, what is done with it is the same, and is bounded."""
+"""The Shell protocol: commands and files on a device, whatever carries them, with bounds on time and size."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ from toolchain.errors import DeviceError, InputError, UnreachableError
 from toolchain.shell.bounds import MOST_SAID, Bounded, Channel, Limit, collect
 from toolchain.shell.remote import RemoteProcess
 
-CHUNK = 1 << 20
-"""Bytes between two calls of a progress callback."""
-STREAM_S = 30.0
-"""Seconds for a device to start the script of a stream."""
-PACKET = (1 << 15) - 64
-"""Bytes that one SSH packet holds; more would only be cut, and copied for it."""
-_SLOWEST = 1 << 10  # bytes in a second; who sends less only keeps us waiting
+CHUNK = 1 << 20  # bytes between two calls of a progress callback
+STREAM_S = 30.0  # seconds for a device to start the script of a stream
+PACKET = (1 << 15) - 64  # bytes that one SSH packet holds; more would only be cut, and copied for it
+_SLOWEST = 1 << 10  # bytes per second; a slower transfer is given up
 
 # The relay passes standard input on and outlives it: when the input ends, because `close` was called or because
-# this program was killed, it ends the script's whole process group. The shell that runs it leads that group.
+# this program was killed, it ends the script's whole process group, whose leader is the shell that runs this.
 # The code of the script comes through a command substitution, which ends with the script, not with the relay.
 HELD = """
 exec 3<&0 4>&1
@@ -58,35 +55,29 @@ wait $guard
 exit $code
 """
 
-UNKNOWN_CODE = -1
-"""Stands for the exit code of a command whose channel ended without one."""
-SIGNALLED = 128
-"""What a shell adds to the number of the signal that ended a command."""
+UNKNOWN_CODE = -1  # stands for the exit code of a command whose channel ended without one
+SIGNALLED = 128  # what a shell adds to the number of the signal that ended a command
 _SIGNAL_HINTS = {
     "SIGKILL": "the device may have too little memory; log in and look for the OOM killer: `dmesg | tail`",
     "SIGXFSZ": "the login may not write files of this size: raise `ulimit -f` in its profile or in limits.conf",
     "SIGXCPU": "the login may not use this much CPU time: raise `ulimit -t` in its profile or in limits.conf",
 }
 
+# how a script is run: with empty input and to its end, as a `cat` of ours, or for as long as its input is open
 Kind = Literal["run", "copy", "held"]
-"""How a script is run: with empty input and to its end, as a `cat` of ours, or for as long as its input is open."""
 
 
 class Shell(ABC):
     """A device that runs POSIX shell scripts and holds files.
 
     Files go through `cat` on the device, not through SFTP: boards with dropbear often have no SFTP server.
-
-    Attributes:
-        name: The device's name: "local", "user@host:port" or "adb:SERIAL".
-        stall: Seconds without progress after which a transfer is given up.
     """
 
-    name: str
-    stall: float = 60.0
+    name: str  # "local", "user@host:port" or "adb:SERIAL"
+    stall: float = 60.0  # seconds without progress after which a transfer is given up
 
     def report(self, line: str) -> None:  # noqa: B027 - most shells have nobody to report to
-        """Report a line about what is unusual in a connection, or slow."""
+        """Report a line about something unusual or slow in a connection."""
 
     @property
     def server(self) -> str:
@@ -105,28 +96,16 @@ class Shell(ABC):
 
     @abstractmethod
     def _open(self, script: str, kind: Kind, timeout: float, size: int = 0) -> Channel:
-        """Start a script; the caller closes its channel.
-
-        Args:
-            script: The script.
-            kind: How it is run.
-            timeout: Seconds for the device to start it.
-            size: Bytes that a copy gets on its standard input.
-        """
+        """Start a script; the caller closes its channel. A copy gets `size` bytes on its standard input."""
 
     @abstractmethod
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
-        """Start a POSIX sh script whose standard input and output are one stream of bytes to and from us.
+        """Start a POSIX sh script whose standard input and output are one stream of bytes; return our end of it.
 
-        Args:
-            script: The script. It has to end when its input does; over SSH nothing else ends it.
-            timeout: Seconds for the device to start it.
-
-        Returns:
-            Our end, without a time limit. The caller closes it, and then nothing of the script is left.
+        The script has to end when its input does; over SSH nothing else ends it. The stream has no time limit.
 
         Raises:
-            DeviceError: The script cannot be started, or the connection is lost.
+            DeviceError: The script cannot be started within `timeout` seconds, or the connection is lost.
         """
 
     @abstractmethod
@@ -138,16 +117,10 @@ class Shell(ABC):
         """End the connection. Closing twice is fine."""
 
     def run(self, script: str, *, timeout: float = 60.0, check: bool = True, most: int = MOST_SAID) -> process.Result:
-        """Run a POSIX sh script with empty input to its end.
+        """Run a POSIX sh script with empty input to its end; paths in it must be quoted with `shlex.quote`.
 
-        Args:
-            script: The script; paths in it must be quoted with `shlex.quote`.
-            timeout: Seconds until the script and its children are ended.
-            check: Raise on a non-zero exit code.
-            most: Bytes that it may write to standard output; of standard error the last ones are kept.
-
-        Returns:
-            What it left behind; one that a signal ended has the code 128 + signal, as in a shell.
+        After `timeout` seconds the script and its children are ended. It may write `most` bytes to standard output; of
+        standard error the last ones are kept. The code of a script that a signal ended is 128 + signal, as in a shell.
 
         Raises:
             DeviceError: It failed under `check`, ran out of time, wrote too much, or the connection or channel is lost.
@@ -160,7 +133,7 @@ class Shell(ABC):
                 channel.stop()
                 raise
         result = process.Result(result.returncode, out.getvalue().decode(errors="replace"), result.stderr)
-        # Without a code it says nothing of the script: the channel was closed under it.
+        # Without a code the result says nothing about the script: the server closed the channel.
         return check_result(who, script, result) if check or result.returncode == UNKNOWN_CODE else result
 
     def push(
@@ -168,40 +141,33 @@ class Shell(ABC):
     ) -> None:
         """Append `source` from byte `offset` on to the file `target`, so that a broken upload is resumed.
 
-        Args:
-            source: A file on this host.
-            target: A path on the device; the file is created when missing, its folder is not.
-            offset: Bytes of `source` the device already has.
-            progress: Called now and then with the bytes of `source` sent so far, `offset` included.
+        A missing file is created, but not its folder. `progress` is called now and then with the bytes of `source` sent
+        so far, `offset` included.
 
         Raises:
             InputError: `source` cannot be read or is shorter than `offset`.
-            DeviceError: The device refuses the data (its words are in the details) or is lost.
+            DeviceError: The device refuses the data or is lost.
         """
-        with reading(source, offset) as (stream, left):
+        with reading(source, offset) as (stream, remaining):
             script = f"umask 022; exec cat >> {shlex.quote(target)}"
-            with self._copying(script, f"writing {target}", left) as (channel, finish):
-                moved = Limit(self.stall, lambda: (stream.tell(), channel.progress()), self.stall + left / _SLOWEST)
-                sent = self._feed(channel, stream, moved, progress)
+            with self._copying(script, f"writing {target}", remaining) as (channel, finish):
+                limit = Limit(
+                    self.stall, lambda: (stream.tell(), channel.progress()), self.stall + remaining / _SLOWEST
+                )
+                try:
+                    sent = _pass_on(channel, stream, limit, progress)
+                except TimeoutError:
+                    raise UnreachableError(f"{self.name} {limit}", hint="check the device and the network") from None
                 channel.end_input()
-                finish(io.BytesIO(), 0, moved)
-            if sent < left:
+                finish(io.BytesIO(), 0, limit)
+            if sent < remaining:
                 raise DeviceError(
-                    f"{self.name} did not receive the last {left - sent} bytes of {source}", hint="resume the upload"
+                    f"{self.name} did not receive the last {remaining - sent} bytes of {source}",
+                    hint="resume the upload",
                 )
 
     def pull(self, source: str, target: Path, *, most: int) -> None:
-        """Copy a file from the device; `target` appears whole or not at all.
-
-        Args:
-            source: Its path on the device.
-            target: Where it goes.
-            most: Bytes that it can have.
-
-        Raises:
-            InputError: `target` cannot be written.
-            DeviceError: The device cannot read `source`, it has more bytes, or the device is lost.
-        """
+        """Copy a file of at most `most` bytes from the device; `target` appears complete or not at all."""
         copying = self._copying(f"exec cat < {shlex.quote(source)}", f"reading {source}")
         with replacing(target) as sink, copying as (_, finish):
             finish(sink, most, Limit(self.stall, sink.tell, self.stall + most / _SLOWEST))
@@ -222,7 +188,7 @@ class Shell(ABC):
     def _copying(
         self, script: str, doing: str, size: int = 0
     ) -> Iterator[tuple[Channel, Callable[[IO[bytes], int, Limit], None]]]:
-        """Start a `cat`; give its channel, and what takes its output and sees that it ends well."""
+        """Start a `cat`; yield its channel, and a function that takes its output and checks its end."""
         who = f"{self.name}, {doing},"
 
         def finish(sink: IO[bytes], most: int, limit: Limit) -> None:
@@ -231,26 +197,19 @@ class Shell(ABC):
         with self._running(script, "copy", self.stall, size) as channel:
             yield channel, finish
 
-    def _feed(self, channel: Channel, stream: IO[bytes], limit: Limit, progress: Callable[[int], None] | None) -> int:
-        """Send a stream until it ends or the device stops reading, whose words tell why; return the bytes sent."""
-        try:
-            return _pass_on(channel, stream, limit, progress)
-        except TimeoutError:
-            raise UnreachableError(f"{self.name} {limit}", hint="check the device and the network") from None
-
     def _finish(self, channel: Channel, out: Bounded, limit: Limit, who: str, script: str) -> process.Result:
-        """Take a command's output until it ends; `who` is the subject of the error if it does not in time."""
-        in_time, words = collect(channel, out, limit)
+        """Read a command's output until it ends; `who` is the subject of errors."""
+        in_time, stderr = collect(channel, out, limit)
         if not in_time:
             self.check_alive("running a command")
             raise DeviceError(
                 f"{who} {limit} and was ended",
-                details=f"{process.tail(script)}\n{process.tail(words)}".strip(),
+                details=f"{process.tail(script)}\n{process.tail(stderr)}".strip(),
             )
         code = UNKNOWN_CODE if channel.code is None else channel.code
         if code < 0:
             self.check_alive("running a command")
-        return process.Result(code if code >= UNKNOWN_CODE else SIGNALLED - code, "", words)
+        return process.Result(code if code >= UNKNOWN_CODE else SIGNALLED - code, "", stderr)
 
     def __enter__(self) -> Self:
         return self
@@ -259,13 +218,26 @@ class Shell(ABC):
         self.close()
 
 
-def check_result(who: str, script: str, result: process.Result) -> process.Result:
-    """Return what a script left behind.
+class CountedShell(Shell):
+    """A shell that counts payload bytes: of the commands and files that its callers report."""
 
-    Raises:
-        DeviceError: It ended with a non-zero code, by a signal or without a code; the script and its last words are in
-            the details.
-    """
+    _sent = _received = 0
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self._received
+
+    def count(self, sent: int = 0, received: int = 0) -> None:
+        self._sent += sent
+        self._received += received
+
+
+def check_result(who: str, script: str, result: process.Result) -> process.Result:
+    """Return a script's result, or raise a DeviceError if its code is not 0."""
     if result.returncode == 0:
         return result
     ending, hint = ending_of(result.returncode)
@@ -277,7 +249,7 @@ def check_result(who: str, script: str, result: process.Result) -> process.Resul
 
 
 def ending_of(code: int) -> tuple[str, str]:
-    """Say how a command ended that failed, and what helps; a signal and a channel that was closed are not its fault."""
+    """Return how a failed command ended, and a hint; a signal and a closed channel are not its fault."""
     if code == UNKNOWN_CODE:
         return (
             "ended without an exit code: the device's server closed its channel",
@@ -308,11 +280,7 @@ def _pass_on(channel: Channel, stream: IO[bytes], limit: Limit, progress: Callab
 
 @contextlib.contextmanager
 def reading(source: Path, offset: int) -> Iterator[tuple[IO[bytes], int]]:
-    """Open a file to push it from byte `offset` on; give its stream and the number of bytes that are left.
-
-    Raises:
-        InputError: It is no readable file, or has fewer than `offset` bytes.
-    """
+    """Open a file to push it from byte `offset` on, which it must have; yield its stream and the remaining bytes."""
     try:
         stream = source.open("rb")
     except OSError as fault:
@@ -327,11 +295,11 @@ def reading(source: Path, offset: int) -> Iterator[tuple[IO[bytes], int]]:
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[IO[bytes]]:
-    """Give a stream for the new content of `target`, which takes its place only when all went well."""
-    with files.atomic_path(target) as part, part.open("wb") as stream:
+    """Yield a stream for the new content of `target`, which replaces it only when the block succeeds."""
+    with files.atomic_path(target) as staging, staging.open("wb") as stream:
         yield stream
 
 
-def words_of(fault: BaseException) -> str:
-    """Return what an error says, or else what it is."""
+def fault_text(fault: BaseException) -> str:
+    """Return an error's text, or else its type."""
     return str(fault) or type(fault).__name__

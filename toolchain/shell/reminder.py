@@ -1,4 +1,4 @@
-"""Telling a user now and then what is being waited for."""
+"""Reports during a long wait."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-EVERY_S = 5.0
-"""Seconds between two lines."""
+EVERY_S = 5.0  # seconds between two lines
 
 
 @contextmanager
-def reminding(report: Callable[[str], None], what: str) -> Iterator[None]:
-    """Report every few seconds that something is still waited for, for the time of a block.
-
-    Args:
-        report: Takes a line.
-        what: What is waited for.
-    """
+def reminding(report: Callable[[str], None], subject: str) -> Iterator[None]:
+    """Report every few seconds that `subject` is still being waited for, for the time of a block."""
     ended, began = threading.Event(), time.monotonic()
 
     def remind() -> None:
         while not ended.wait(EVERY_S):
-            report(f"waiting for {what}, {time.monotonic() - began:.0f} s so far")
+            report(f"waiting for {subject}, {time.monotonic() - began:.0f} s so far")
 
     thread = threading.Thread(target=remind, daemon=True, name="reminder")
     thread.start()

@@ -1,4 +1,4 @@
-"""A long-lived command on a device that talks in lines, such as the holder of a lock."""
+"""A long-running command on a device that exchanges lines with us, such as the holder of a lock."""
 
 from __future__ import annotations
 
@@ -8,28 +8,22 @@ from collections.abc import Callable
 from toolchain.errors import DeviceError
 from toolchain.shell.bounds import MOST_SAID, STDERR_KEPT, Channel, Limit, LineBuffer
 
-CLOSE_GRACE = 4.0
-"""Seconds a remote process gets to end once its input is closed: two on its own, then TERM, then KILL."""
+CLOSE_GRACE = 4.0  # seconds a remote process gets to end once its input is closed: two on its own, then TERM, then KILL
 _LAST_WORDS = 1.0  # seconds to wait for what a process wrote before it ended
 _LOOK_S = 1.0
 _WRITE_S = 60.0
 
 
 class RemoteProcess:
-    """A long-lived command on a device; it dies with its owner.
+    """A long-running command on a device; it dies with its owner.
 
-    What it says is read all the time, or it would stop once nobody takes it, and is kept up to a bound.
-
-    Args:
-        channel: The command.
-        device: The device's name.
-        check_alive: Raises a DeviceError if the connection is lost.
+    Its output is read all the time, or it would block, and is kept up to a bound.
     """
 
     def __init__(self, channel: Channel, device: str, check_alive: Callable[[str], None]) -> None:
         self._channel, self._device, self._check_alive = channel, device, check_alive
         self._lines = LineBuffer()
-        self._words = b""
+        self._stderr = b""
         self._closed = False
         self._changed = threading.Condition()
         self._listener = threading.Thread(target=self._listen, name=f"ear of {device}", daemon=True)
@@ -38,22 +32,22 @@ class RemoteProcess:
     def _listen(self) -> None:
         while not (self._closed or self._lines.ended):
             try:
-                said, words = self._channel.receive(_LOOK_S)
+                new_out, new_err = self._channel.receive(_LOOK_S)
             except TimeoutError:
                 continue
             except (OSError, ValueError):  # it is being closed
-                said = words = b""
+                new_out = new_err = b""
             with self._changed:
-                self._words = (self._words + words)[-STDERR_KEPT:]
-                if said or not words:
-                    self._lines.feed(said)
+                self._stderr = (self._stderr + new_err)[-STDERR_KEPT:]
+                if new_out or not new_err:
+                    self._lines.feed(new_out)
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._closed or not self._lines.is_full)
 
     @property
     def stderr(self) -> str:
-        """The end of what it wrote to standard error so far."""
-        return self._words.decode(errors="replace")
+        """The end of its standard error so far."""
+        return self._stderr.decode(errors="replace")
 
     def readline(self, timeout: float) -> str:
         """Return its next line with the newline, or "" at the end of its output.
@@ -76,11 +70,7 @@ class RemoteProcess:
         return line
 
     def write(self, text: str) -> None:
-        """Send text to its standard input.
-
-        Raises:
-            DeviceError: It reads no more.
-        """
+        """Send text to its standard input; raises a DeviceError if it does not read any more."""
         try:
             self._channel.send(text.encode(), Limit(_WRITE_S))
         except (OSError, ValueError) as fault:
@@ -89,7 +79,7 @@ class RemoteProcess:
             raise DeviceError(message, details=self.stderr) from fault
 
     def close(self) -> int | None:
-        """Close its input, wait a moment, end what is left; return its exit code, or None if it was ended."""
+        """Close its input, and end it if it does not end soon; return its exit code, or None if it was ended."""
         if not self._closed:
             self._channel.end_input()
             if self._channel.wait(CLOSE_GRACE):

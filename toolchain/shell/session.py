@@ -1,7 +1,7 @@
 """Many commands through one channel: a shell on the device reads scripts one after the other.
 
-A login may take seconds, for the sake of its profile or of a directory service, and a deploy has dozens of commands.
-Each command of a session ends with a line of its own token on both outputs, so what it writes may be anything.
+A login may take seconds, because of its profile or a directory service, and a deploy has dozens of commands. Each
+command of a session ends with a line with its own token on both outputs, so its output may be arbitrary.
 """
 
 from __future__ import annotations
@@ -48,40 +48,31 @@ done
 
 
 def server_script() -> str:
-    """Return the script of the shell on the device."""
-    return f"guarded={_quoted(GUARDED)}\n{SERVE}"
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\"'\"'") + "'"
+    quoted = GUARDED.replace("'", "'\"'\"'")
+    return f"guarded='{quoted}'\n{SERVE}"
 
 
 class Session:
-    """A shell on the device that runs one command after the other.
-
-    Args:
-        channel: Its channel, where `server_script` has been started.
-        secret: The script's argument.
-    """
+    """A shell on the device, started with `server_script` and a secret, that runs one command after the other."""
 
     def __init__(self, channel: Channel, secret: str) -> None:
         self._channel, self._secret = channel, secret
         self.usable = True
 
     def is_ready(self, timeout: float) -> bool:
-        """Wait until it takes commands; tell whether it does in time, since some devices lack what it needs."""
-        said, limit = b"", Limit(timeout)
-        while _READY not in said and (left := limit.left()) > 0:
+        """Wait until it takes commands; False on a device that lacks what it needs."""
+        greeting, limit = b"", Limit(timeout)
+        while _READY not in greeting and (remaining := limit.left()) > 0:
             try:
-                out, err = self._channel.receive(left)
+                out, err = self._channel.receive(remaining)
             except TimeoutError:
                 break
             if not out and not err:
                 break
-            said += out
-            if len(said) + len(err) > len(_READY):
+            greeting += out
+            if len(greeting) + len(err) > len(_READY):
                 break
-        self.usable = said == _READY
+        self.usable = greeting == _READY
         return self.usable
 
     @property
@@ -91,17 +82,10 @@ class Session:
             self._channel.receive(0)
         except TimeoutError:
             return False
-        return True  # what it has to say now belongs to no command
+        return True  # output now belongs to no command
 
     def start(self, script: str, kind: Kind, size: int, limit: Limit, released: Callable[[], None]) -> SessionChannel:
-        """Start a command; no other one may run.
-
-        Args:
-            script: What it runs.
-            kind: How.
-            size: Bytes that a copy gets.
-            limit: When to give up.
-            released: Called when the command is closed.
+        """Start a command; no other one may run. A copy gets `size` bytes; `released` is called when it is closed.
 
         Raises:
             TimeoutError: The device does not take it in time.
@@ -113,7 +97,6 @@ class Session:
         return SessionChannel(self, self._channel, token, size, released)
 
     def close(self) -> None:
-        """End it."""
         self.usable = False
         self._channel.close()
 
@@ -129,45 +112,35 @@ class _Output:
         self.code: int | None = None
 
     def feed(self, data: bytes) -> None:
-        """Add what came."""
         searched = max(0, len(self._data) - self._longest)
         self._data += data
-        if found := self._end.search(self._data, searched):
-            self._data, self.code = self._data[: found.start()], int(found[1])
+        if match := self._end.search(self._data, searched):
+            self._data, self.code = self._data[: match.start()], int(match[1])
 
     def take(self, *, ended: bool) -> bytes:
-        """Return what surely is output: what may be the beginning of the last line is kept back."""
-        kept = 0 if ended or self.code is not None else self._longest
-        place = max(0, len(self._data) - kept)
-        data, self._data = self._data[:place], self._data[place:]
+        """Return what surely is output: what may be the beginning of the last line is held back."""
+        held_back = 0 if ended or self.code is not None else self._longest
+        end = max(0, len(self._data) - held_back)
+        data, self._data = self._data[:end], self._data[end:]
         return data
 
     @property
     def size(self) -> int:
-        """Bytes that wait to be taken."""
         return len(self._data)
 
 
 class SessionChannel:
-    """A command of a session; see `Channel`.
-
-    Args:
-        session: The session.
-        channel: The session's channel.
-        token: The command's token.
-        size: Bytes that it reads.
-        released: Called when it is closed.
-    """
+    """A command of a session; see `Channel`. It reads `size` bytes, and calls `released` when it is closed."""
 
     def __init__(self, session: Session, channel: Channel, token: str, size: int, released: Callable[[], None]) -> None:
         self._session, self._channel, self._released = session, channel, released
-        self._left = size
+        self._unsent = size
         self._out, self._err = _Output(token), _Output(token)
         self._lost = self._closed = False
 
     @property
     def code(self) -> int | None:
-        """See `Channel.code`; a copy that ends early is noticed here, while its input is still being sent."""
+        """See `Channel`; a copy that ends early is noticed here, while its input is still being sent."""
         if not self._over and self._out.size + self._err.size < CHUNK:
             try:
                 self._absorb(0)
@@ -188,7 +161,6 @@ class SessionChannel:
         self._err.feed(err)
 
     def receive(self, timeout: float) -> tuple[bytes, bytes]:
-        """See `Channel.receive`."""
         deadline = time.monotonic() + timeout
         while True:
             out, err = self._out.take(ended=self._over), self._err.take(ended=self._over)
@@ -197,35 +169,32 @@ class SessionChannel:
             self._absorb(max(0.0, deadline - time.monotonic()))
 
     def send(self, data: bytes, limit: Limit) -> None:
-        """See `Channel.send`."""
-        if len(data) > self._left:
+        if len(data) > self._unsent:
             raise BrokenPipeError
         self._channel.send(data, limit)
-        self._left -= len(data)
+        self._unsent -= len(data)
 
     def progress(self) -> object:
-        """See `Channel.progress`."""
         return self._channel.progress()
 
     def end_input(self) -> None:
-        """See `Channel.end_input`: a command reads no more than it gets, unless it is to get less."""
-        if self._left:
+        """See `Channel`; a command's input ends by its size, unless less is sent."""
+        if self._unsent:
             self._channel.end_input()
 
     def wait(self, timeout: float) -> bool:
-        """See `Channel.wait`; who has read all has waited for the end."""
+        """See `Channel`; once all output was read, the command has ended."""
         return self._channel.wait(timeout) if self._lost else self._over
 
     def stop(self) -> None:
-        """See `Channel.stop`: the session ends with it."""
+        """See `Channel`; the session ends with it."""
         if not self._over:
             self._channel.stop()
 
     def close(self) -> None:
-        """See `Channel.close`."""
         if not self._closed:
             self._closed = True
-            self._session.usable = self._over and not self._lost and not self._left
+            self._session.usable = self._over and not self._lost and not self._unsent
             try:
                 if not self._session.usable:
                     self._session.close()

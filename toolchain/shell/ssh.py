@@ -1,4 +1,4 @@
-"""SshShell: a device over SSH, with strict host keys, ~/.ssh/config, jump hosts and real byte counts."""
+"""SshShell: a device over SSH, with strict host keys, ~/.ssh/config, jump hosts and byte counts of the socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toolchain.shell.bootstrap import Preamble
 from toolchain.shell.bounds import Channel, Limit
 from toolchain.shell.connect import BROKEN, end
 from toolchain.shell.connections import Connections
-from toolchain.shell.protocol import CHUNK, GUARDED, HELD, PACKET, STREAM_S, Kind, Shell, words_of
+from toolchain.shell.protocol import CHUNK, GUARDED, HELD, PACKET, STREAM_S, Kind, Shell, fault_text
 from toolchain.shell.reminder import reminding
 from toolchain.shell.remote import CLOSE_GRACE
 from toolchain.shell.session import Session, server_script
@@ -40,28 +40,26 @@ exec sh -c "$0" sh "$1"
 
 
 def _script(script: str, kind: Kind) -> str:
-    """Return what a sh on the device runs for a script of ours."""
     if kind == "copy":
-        return bootstrap.as_words(script)
-    return bootstrap.as_words(_LEAD, GUARDED if kind == "run" else HELD, script)
+        return bootstrap.exec_script(script)
+    return bootstrap.exec_script(_LEAD, GUARDED if kind == "run" else HELD, script)
 
 
 class _Signal(threading.Event):
-    """Set whenever there is something to hear; paramiko clears it once one of both outputs is empty."""
+    """Set whenever there is something to read; paramiko clears it once one of both outputs is empty."""
 
     def clear(self) -> None:
-        """Leave that to whoever listens to both."""
+        """Do nothing: `receive` reads both outputs, and calls `reset`."""
 
     def reset(self) -> None:
-        """Clear it."""
         super().clear()
 
 
 class _Inbox(paramiko.buffered_pipe.BufferedPipe):  # type: ignore[misc]
-    """paramiko keeps all that comes; this one no more than the device was told that we take."""
+    """A buffer with a bound, which paramiko's lacks: the window that was announced to the device."""
 
     def feed(self, data: bytes) -> None:
-        """Add what came; the connection ends with a device that sends more."""
+        """Add data; a device that ignores the window loses the connection."""
         if len(self) + len(data) > WINDOW:
             raise paramiko.SSHException("the device sends more data than this host announced to accept")
         super().feed(data)
@@ -85,20 +83,12 @@ class SshChannel:
     def begin(self, script: str, name: str, patience_s: float) -> int:
         """Wait until the login has started our sh, and send it a script.
 
-        Args:
-            script: The script.
-            name: The device's name.
-            patience_s: Seconds of silence that the login may take.
-
         Returns:
             Bytes that the login printed before, which are ignored.
-
-        Raises:
-            DeviceError: The login does something else, or does not take the script.
         """
         bootstrap.await_marker(self, self._before, self._before_errors, name, patience_s)
         try:
-            self.send(bootstrap.delivered(script, self._token), Limit(_SEND_S))
+            self.send(bootstrap.script_bytes(script, self._token), Limit(_SEND_S))
         except TimeoutError:
             raise DeviceError(
                 f"{name} did not read a command within {_SEND_S:g} s", hint="check the load of the device"
@@ -108,25 +98,23 @@ class SshChannel:
 
     @property
     def carrier(self) -> Any:
-        """The channel of paramiko's."""
         return self._channel
 
     @property
     def code(self) -> int | None:
-        """See `Channel.code`."""
         if not self._channel.exit_status_ready():
             return None
         ended_by = signal_number(self._channel.transport.ended_by.get(self._channel, ""))
         return -ended_by if ended_by else int(self._channel.exit_status)
 
     def receive(self, timeout: float) -> tuple[bytes, bytes]:
-        """See `Channel.receive`; what the login wrote to standard error before our sh started is left out."""
+        """See `Channel`; what the login wrote to standard error before our sh started is left out."""
         deadline = time.monotonic() + timeout
         while True:
             out, err = self._receive(max(0.0, deadline - time.monotonic()))
-            words = self._before_errors.feed(err) if self._started else err
-            if out or words or not err:
-                return out, words
+            new_err = self._before_errors.feed(err) if self._started else err
+            if out or new_err or not err:
+                return out, new_err
 
     def _receive(self, timeout: float) -> tuple[bytes, bytes]:
         channel, deadline = self._channel, time.monotonic() + timeout
@@ -142,7 +130,7 @@ class SshChannel:
                 raise TimeoutError
 
     def send(self, data: bytes, limit: Limit) -> None:
-        """See `Channel.send`. paramiko's own sendall would begin its time anew with each byte that the server takes."""
+        """See `Channel`. paramiko's own sendall would restart its time limit with each byte that the server takes."""
         try:
             while data:
                 self._channel.settimeout(limit.check())
@@ -152,52 +140,34 @@ class SshChannel:
         except TimeoutError:
             raise
         except BROKEN as fault:
-            raise BrokenPipeError(words_of(fault)) from fault
+            raise BrokenPipeError(fault_text(fault)) from fault
 
     def progress(self) -> object:
-        """See `Channel.progress`; the server tells how much more it takes as the command reads."""
+        """See `Channel`; the server's window grows as the command reads."""
         return self._sent + self._channel.out_window_size
 
     def end_input(self) -> None:
-        """See `Channel.end_input`."""
         with contextlib.suppress(*BROKEN):
             self._channel.shutdown_write()
 
     def wait(self, timeout: float) -> bool:
-        """See `Channel.wait`."""
         return bool(self._channel.status_event.wait(timeout))
 
     def stop(self) -> None:
-        """See `Channel.stop`.
-
-        The guard ends the command when its input ends. Waiting for that makes it true that it was ended, and dropbear
-        would close the next channel if one with a running command were closed before it.
-        """
+        # The guard ends the command when its input ends. We wait for that, so that the command really has ended, and
+        # because dropbear would close the next channel if one with a running command were closed before it.
         self.end_input()
         deadline = time.monotonic() + CLOSE_GRACE
         with contextlib.suppress(TimeoutError):
-            while any(self.receive(left := max(0.0, deadline - time.monotonic()))) and left:
+            while any(self.receive(remaining := max(0.0, deadline - time.monotonic()))) and remaining:
                 pass
 
     def close(self) -> None:
-        """See `Channel.close`."""
         end(self._channel)
 
 
 class SshShell(Shell):
-    """A Shell over SSH.
-
-    Short commands and files go through one channel, one after the other; see `session`.
-
-    Args:
-        address: The device, or its alias in the SSH configuration.
-        options: Files, credentials and time limits.
-
-    Raises:
-        InputError: The SSH configuration is wrong.
-        VerificationError: A host key on the way is unknown, changed or revoked.
-        UnreachableError: A server on the way cannot be reached or refuses us.
-    """
+    """A Shell over SSH. Short commands and files share one channel, one after the other; see `session`."""
 
     def __init__(self, address: Address, options: SshOptions) -> None:
         self.stall, self._options = options.stall_timeout, options
@@ -211,7 +181,6 @@ class SshShell(Shell):
         self._session_in_use = threading.Lock()
 
     def report(self, line: str) -> None:
-        """See `Shell.report`."""
         self._options.report(line)
 
     @property
@@ -221,17 +190,14 @@ class SshShell(Shell):
 
     @property
     def server(self) -> str:
-        """See `Shell.server`."""
         return str(self._connections.first.remote_version)
 
     @property
     def bytes_sent(self) -> int:
-        """See `Shell.bytes_sent`."""
         return sum(wire.sent for wire in self._connections.wires)
 
     @property
     def bytes_received(self) -> int:
-        """See `Shell.bytes_received`."""
         return sum(wire.received for wire in self._connections.wires)
 
     def _open(self, script: str, kind: Kind, timeout: float, size: int = 0) -> Channel:
@@ -243,15 +209,17 @@ class SshShell(Shell):
                 self._session_in_use.release()
                 raise
             self._session_in_use.release()
-        return self._begun(_script(script, kind), timeout)
+        return self._begin(_script(script, kind), timeout)
 
     def _in_session(self, script: str, kind: Kind, size: int, timeout: float) -> Channel | None:
-        """Start a command in the session, which is opened for it if need be; None on a device that has none."""
+        """Start a command in the session, which is opened if needed; None if the device cannot have one."""
         if self._session is None or not self._session.usable or self._session.ended:
             self._end_session()
             if not self._sessions_work:
                 return None
-            self._session = self._new_session(min(timeout, STREAM_S))
+            secret = secrets.token_hex(8)
+            server = bootstrap.exec_script(server_script(), "sh", secret)
+            self._session = Session(self._begin(server, min(timeout, STREAM_S)), secret)
             if not self._session.is_ready(min(timeout, STREAM_S)):
                 self.check_alive("starting a command")
                 self._sessions_work = False
@@ -260,23 +228,18 @@ class SshShell(Shell):
         with self._noticing_loss("starting a command"):
             return self._session.start(script, kind, size, Limit(_SEND_S), self._session_in_use.release)
 
-    def _new_session(self, timeout: float) -> Session:
-        secret = secrets.token_hex(8)
-        return Session(self._begun(bootstrap.as_words(server_script(), "sh", secret), timeout), secret)
-
     def _end_session(self) -> None:
         if self._session:
             self._session.close()
         self._session = None
 
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
-        """See `Shell.stream`."""
-        return _carried(self._begun(_script(script, "copy"), timeout).carrier)
+        return _socket_for(self._begin(_script(script, "copy"), timeout).carrier)
 
-    def _begun(self, script: str, timeout: float) -> SshChannel:
+    def _begin(self, script: str, timeout: float) -> SshChannel:
         """Start a script in a channel of its own; the caller closes it."""
         token = secrets.token_hex(8)
-        channel = SshChannel(self._executed(bootstrap.command_line(token), timeout), token)
+        channel = SshChannel(self._execute(bootstrap.command_line(token), timeout), token)
         try:
             with self._noticing_loss("starting a command"), reminding(self.report, f"the login of {self.name}"):
                 ignored = channel.begin(script, self.name, self._patience_s)
@@ -288,7 +251,7 @@ class SshShell(Shell):
             self.report(f"the login of {self.name} prints {ignored} bytes before each command; they are ignored")
         return channel
 
-    def _executed(self, command: str, timeout: float) -> Any:
+    def _execute(self, command: str, timeout: float) -> Any:
         """Start a command; the caller closes its channel."""
         with self._noticing_loss("opening a channel"):
             channel = self._connections.open_channel(timeout)
@@ -309,41 +272,39 @@ class SshShell(Shell):
 
     @contextlib.contextmanager
     def _noticing_loss(self, doing: str) -> Iterator[None]:
-        """Turn what paramiko raises for a broken connection, sockets' errors among it, into our error."""
+        """Turn what paramiko and sockets raise for a broken connection into our error."""
         try:
             yield
         except BROKEN as fault:
             raise self._lost(doing, fault) from fault
 
     def check_alive(self, doing: str) -> None:
-        """See `Shell.check_alive`."""
         if lost := self._connections.lost:
             raise self._lost(doing, lost.get_exception() or EOFError())
 
     def _lost(self, doing: str, fault: BaseException) -> UnreachableError:
-        # These are a broken socket, even if paramiko's thread has not noticed it yet.
+        # These errors mean a broken socket, even if paramiko's thread has not noticed it yet.
         broken = isinstance(fault, (EOFError, ConnectionError)) or self._connections.lost is not None
         state = "was lost" if broken else "failed"
         return UnreachableError(
             f"the connection to {self.name} {state} while {doing}",
-            details=words_of(fault),
+            details=fault_text(fault),
             hint="check that the device is on and reachable, then run the same command again",
         )
 
     def close(self) -> None:
-        """See `Shell.close`."""
         self._connections.close()
 
 
-def _carried(channel: Any) -> socket.socket:
-    """Return one end of a stream whose other end is a channel; threads carry it until one of both is gone."""
+def _socket_for(channel: Any) -> socket.socket:
+    """Return one end of a stream whose other end is a channel; threads relay it until either is closed."""
     ours, theirs = socket.socketpair()
     channel.settimeout(None)
-    threading.Thread(target=_carry, args=(theirs, channel), name="stream-down", daemon=True).start()
+    threading.Thread(target=_relay, args=(theirs, channel), name="stream-down", daemon=True).start()
     return ours
 
 
-def _carry(sock: socket.socket, channel: Any) -> None:
+def _relay(sock: socket.socket, channel: Any) -> None:
     upward = threading.Thread(target=_pump, args=(sock, channel), name="stream-up", daemon=True)
     upward.start()
     _pump(channel, sock)
@@ -352,7 +313,7 @@ def _carry(sock: socket.socket, channel: Any) -> None:
 
 
 def _pump(source: Any, sink: Any) -> None:
-    """Pass on what a socket or a channel says until it has said all, or one of both is gone."""
+    """Relay from a socket or channel to another until the end of its data, or until either is closed."""
     try:
         while data := source.recv(PACKET):
             sink.sendall(data)

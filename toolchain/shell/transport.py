@@ -1,4 +1,4 @@
-"""One SSH connection by paramiko, with what it leaves out: a name, what ended a command, what a server offers."""
+"""One SSH connection by paramiko, with three additions: an algorithm's newer name, exit signals, and the offers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Transport(paramiko.Transport):  # type: ignore[misc]
     """One SSH connection, from the key exchange on.
 
     Attributes:
-        offers: The names of algorithms that the server offers, by what they are for.
+        offers: The algorithms that the server offers, by kind.
     """
 
     _kex_info: ClassVar[dict[str, Any]] = {
@@ -48,8 +48,8 @@ class Transport(paramiko.Transport):  # type: ignore[misc]
         security = self.get_security_options()
         security.ciphers = _CIPHERS
         if _CURVE in security.kex:
-            place = security.kex.index(_CURVE)
-            security.kex = (*security.kex[:place], _CURVE_OF_RFC, *security.kex[place:])
+            index = security.kex.index(_CURVE)
+            security.kex = (*security.kex[:index], _CURVE_OF_RFC, *security.kex[index:])
         request = paramiko.common.MSG_CHANNEL_REQUEST
         handlers: dict[int, Any] = paramiko.Transport._channel_handler_table  # noqa: SLF001
         self._channel_handler_table = {**handlers, request: self._on_request}
@@ -57,11 +57,11 @@ class Transport(paramiko.Transport):  # type: ignore[misc]
     def _really_parse_kex_init(self, message: Any, ignore_first_byte: bool = False) -> Any:  # noqa: FBT001, FBT002
         parsed = super()._really_parse_kex_init(message, ignore_first_byte)
         if not self.offers:
-            self.offers = {what: tuple(parsed[theirs]) for what, (theirs, _ours) in _OFFERS.items()}
+            self.offers = {kind: tuple(parsed[theirs]) for kind, (theirs, _ours) in _OFFERS.items()}
         return parsed
 
     def _on_request(self, channel: Any, message: Any) -> None:
-        """Note the signal that ended a command, which paramiko ignores; pass all else on."""
+        """Note the signal that ended a command, which paramiko ignores; pass other requests on."""
         before = message.packet.tell()
         if message.get_text() == "exit-signal":
             message.get_boolean()
@@ -71,11 +71,11 @@ class Transport(paramiko.Transport):  # type: ignore[misc]
         channel._handle_request(message)  # noqa: SLF001 - what paramiko's own table calls
 
     def without_match(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Return what the server and this host have no common algorithm for: what it offers, and what we support."""
-        pairs = {what: (self.offers.get(what, ()), tuple(getattr(self, ours))) for what, (_, ours) in _OFFERS.items()}
-        return {what: pair for what, pair in pairs.items() if pair[0] and not set(pair[0]) & set(pair[1])}
+        """Return the kinds of algorithms without a match: what the server offers, and what we support."""
+        pairs = {kind: (self.offers.get(kind, ()), tuple(getattr(self, ours))) for kind, (_, ours) in _OFFERS.items()}
+        return {kind: pair for kind, pair in pairs.items() if pair[0] and not set(pair[0]) & set(pair[1])}
 
 
 def signal_number(name: str) -> int:
-    """Return the number of a signal that SSH names without its SIG, such as KILL; 0 of one that is not known here."""
+    """Return the number of a signal that SSH names without its SIG, such as KILL; 0 for an unknown one."""
     return int(getattr(signal.Signals, f"SIG{name.partition('@')[0]}", 0))

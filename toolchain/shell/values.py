@@ -1,4 +1,4 @@
-"""The values of ssh_config(5): comments, times, and what stands for something else."""
+"""The values of ssh_config(5): comments, times, tokens and variables."""
 
 from __future__ import annotations
 
@@ -13,36 +13,28 @@ _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
 def without_comment(value: str) -> str:
-    """Return a value without the comment behind it: a word that begins with `#`, outside of quotes."""
+    """Return a value without its comment: a word that begins with `#`, outside of quotes."""
     quote = ""
-    for place, letter in enumerate(value):
+    for index, letter in enumerate(value):
         if quote:
             quote = "" if letter == quote else quote
         elif letter in "\"'":
             quote = letter
-        elif letter == "#" and (place == 0 or value[place - 1].isspace()):
-            return value[:place].rstrip()
+        elif letter == "#" and (index == 0 or value[index - 1].isspace()):
+            return value[:index].rstrip()
     return value
 
 
 def seconds(text: str) -> float:
-    """Read a time such as `10`, `1m` or `1h30m`.
-
-    Raises:
-        ValueError: It is not a valid time.
-    """
-    parts = _TIME.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    """Read a time such as `10`, `1m` or `1h30m`, or raise a ValueError."""
+    matches = _TIME.findall(text)
+    if not matches or "".join(number + unit for number, unit in matches) != text:
         raise ValueError(f"{text!r} is not a valid time: write seconds, or for example 1m30s")
-    return float(sum(int(number) * _UNITS[unit.lower()] for number, unit in parts))
+    return float(sum(int(number) * _UNITS[unit.lower()] for number, unit in matches))
 
 
-def expanded(text: str, tokens: Mapping[str, str]) -> str:
-    """Replace each `%` and a letter.
-
-    Raises:
-        ValueError: One of them has no meaning here.
-    """
+def expand(text: str, tokens: Mapping[str, str]) -> str:
+    """Replace each `%` and a letter, or raise a ValueError if it has no meaning here."""
 
     def meaning(token: re.Match[str]) -> str:
         if token[1] not in {"%", *tokens}:
@@ -53,15 +45,11 @@ def expanded(text: str, tokens: Mapping[str, str]) -> str:
 
 
 def path(text: str, tokens: Mapping[str, str]) -> Path:
-    """Read the name of a file, with tokens, variables of the environment as `${HOME}`, and `~`.
-
-    Raises:
-        ValueError: A token has no meaning, or a variable is not set.
-    """
+    """Parse a file name with tokens, environment variables as `${HOME}`, and `~`, or raise a ValueError."""
 
     def value(variable: re.Match[str]) -> str:
         if variable[1] not in os.environ:
             raise ValueError(f"{text!r} has {variable[0]}, and this variable is not set")
         return os.environ[variable[1]]
 
-    return Path(_VARIABLE.sub(value, expanded(text, tokens))).expanduser()
+    return Path(_VARIABLE.sub(value, expand(text, tokens))).expanduser()

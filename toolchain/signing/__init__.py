@@ -1,1 +1,1 @@
-"""Signed releases: what a signer says of a bundle, as OpenSSH signs it, and whether somebody trusted has said it."""
+"""Signed releases: statements about bundles with OpenSSH signatures, and the check that a trusted signer made them."""

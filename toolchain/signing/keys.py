@@ -1,4 +1,4 @@
-"""Keys that sign: in a file, or kept by an SSH agent."""
+"""Keys that sign: in a file, or held by an SSH agent."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ _MAKE = "run `ssh-keygen -t ed25519 -f release_key` to create one"
 
 
 class Key(Protocol):
-    """What signs."""
-
     @property
     def public(self) -> bytes:
         """The public key, 32 bytes."""
@@ -32,43 +30,36 @@ class Key(Protocol):
 
 @dataclass(frozen=True)
 class FileKey:
-    """A private key out of a file."""
-
     private: Ed25519PrivateKey
 
     @property
     def public(self) -> bytes:
-        """See `Key`."""
         return self.private.public_key().public_bytes_raw()
 
     def sign(self, data: bytes) -> bytes:
-        """See `Key`."""
         return self.private.sign(data)
 
 
 @dataclass(frozen=True)
 class AgentKey:
-    """A key that an SSH agent keeps, and asks its user about as it is told to."""
+    """A key that an SSH agent holds, which may ask its user to confirm each signature."""
 
     public: bytes
 
     def sign(self, data: bytes) -> bytes:
-        """See `Key`.
-
-        Raises:
-            InputError: No agent has the key, or it does not sign.
-        """
         from paramiko import Agent, Message, SSHException  # noqa: PLC0415 - slow to import
 
         agent = Agent()
         try:
-            kept = next((key for key in agent.get_keys() if key.asbytes() == sshsig.public_blob(self.public)), None)
-            if kept is None:
+            agent_key = next(
+                (key for key in agent.get_keys() if key.asbytes() == sshsig.public_blob(self.public)), None
+            )
+            if agent_key is None:
                 raise InputError(
                     f"no SSH agent has the key {sshsig.fingerprint(self.public)}",
                     hint="`ssh-add -l` lists what it has; `ssh-add FILE` adds a key",
                 )
-            answer = Message(kept.sign_ssh_data(data))
+            answer = Message(agent_key.sign_ssh_data(data))
         except SSHException as fault:
             raise InputError(
                 "the SSH agent did not sign", details=reason(fault), hint="does it ask somewhere?"
@@ -81,21 +72,27 @@ class AgentKey:
 
 
 def load(path: Path, ask: Callable[[], str]) -> Key:
-    """Read a key: a private one, or a public one, whose private half an SSH agent keeps.
+    """Read a private key, or a public one, whose private half an SSH agent holds.
 
     Args:
         path: The file, as ssh-keygen writes it.
         ask: Asks for the passphrase, where the file has one.
 
     Raises:
-        InputError: It is no Ed25519 key, or the passphrase is wrong.
+        InputError: It is not an Ed25519 key, or the passphrase is wrong.
     """
     try:
         data = files.read_limited(path, _LARGEST)
     except OSError as fault:
         raise InputError(f"{path} cannot be read", details=reason(fault), hint=_MAKE) from fault
     if data.startswith(b"-----BEGIN"):
-        return FileKey(_private(path, data, ask))
+        try:
+            private = _decrypt(path, data, ask)
+        except (ValueError, UnsupportedAlgorithm) as fault:
+            raise InputError(f"{path} cannot be used to sign", details=reason(fault), hint=_MAKE) from fault
+        if not isinstance(private, Ed25519PrivateKey):
+            raise _other_kind(path)
+        return FileKey(private)
     try:
         public = load_ssh_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as fault:
@@ -105,17 +102,7 @@ def load(path: Path, ask: Callable[[], str]) -> Key:
     return AgentKey(public.public_bytes_raw())
 
 
-def _private(path: Path, data: bytes, ask: Callable[[], str]) -> Ed25519PrivateKey:
-    try:
-        found = _decrypted(path, data, ask)
-    except (ValueError, UnsupportedAlgorithm) as fault:
-        raise InputError(f"{path} cannot be used to sign", details=reason(fault), hint=_MAKE) from fault
-    if not isinstance(found, Ed25519PrivateKey):
-        raise _other_kind(path)
-    return found
-
-
-def _decrypted(path: Path, data: bytes, ask: Callable[[], str]) -> object:
+def _decrypt(path: Path, data: bytes, ask: Callable[[], str]) -> object:
     try:
         return load_ssh_private_key(data, None)
     except TypeError:  # it has a passphrase

@@ -1,4 +1,4 @@
-"""A bundle gets a signature: beside its files lie then a statement about it, and who signed that."""
+"""Signs a bundle: writes a statement about it beside its files, and the signatures of that statement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolchain.signing.statement import Order, Statement
 
 @dataclass(frozen=True)
 class Signed:
-    """What was signed, and the fingerprints of all the keys that have signed it by now."""
+    """The statement, and the fingerprints of all the keys that have signed it by now."""
 
     statement: Statement
     keys: tuple[str, ...]
@@ -27,40 +27,35 @@ def sign(bundle: Bundle, key: Key, order: Order | None, *, replace: bool = False
     Args:
         bundle: The bundle.
         key: The key.
-        order: Where the release stands; None signs the statement that it has.
-        replace: Whether a statement that says something else goes, with its signatures.
+        order: The position of the release; None signs the statement that it has.
+        replace: Whether a different statement is discarded, with its signatures.
 
     Raises:
         InputError: The order is missing, or another one was signed before.
         VerificationError: What was signed before is damaged.
     """
     before = None if replace else trust.statement_of(bundle)
-    said = _wanted(bundle, before, order)
-    message = said.encoded()
+    new_statement = _statement_for(bundle, before, order)
+    message = new_statement.encoded()
     others: tuple[Signature, ...] = ()
     if before is not None:
-        written, signatures = trust.documents(bundle)
-        _check_form(written, message)
-        others = tuple(one for one in sshsig.read(signatures, SIGNATURES) if one.key != key.public)
+        signed_text, signatures = trust.documents(bundle)
+        if signed_text != message:  # two readers might understand other bytes differently
+            raise InputError(
+                "the statement of this package does not have the form that this toolchain writes",
+                hint="use --sequence N --replace to write it again; this removes its signatures",
+            )
+        others = tuple(signature for signature in sshsig.read(signatures, SIGNATURES) if signature.key != key.public)
     if len(others) >= sshsig.MOST:
         raise InputError(f"this package has {sshsig.MOST} signatures, and devices accept no more", hint="use --replace")
     signed = (*others, Signature(key.public, sshsig.HASH, key.sign(sshsig.to_sign(message))))
     files.write_atomic(bundle.folder / STATEMENT, message)
     files.write_atomic(bundle.folder / SIGNATURES, b"".join(map(sshsig.armoured, signed)))
-    return Signed(said, tuple(sshsig.fingerprint(one.key) for one in signed))
+    return Signed(new_statement, tuple(sshsig.fingerprint(signature.key) for signature in signed))
 
 
-def _check_form(signed: bytes, message: bytes) -> None:
-    """See that what others have signed is written as here: nobody should sign what two readers may read differently."""
-    if signed != message:
-        raise InputError(
-            "the statement of this package does not have the form that this toolchain writes",
-            hint="use --sequence N --replace to write it again; this removes its signatures",
-        )
-
-
-def _wanted(bundle: Bundle, before: Statement | None, order: Order | None) -> Statement:
-    """Return what is to be signed: the statement that there is, or a new one."""
+def _statement_for(bundle: Bundle, before: Statement | None, order: Order | None) -> Statement:
+    """Return the statement that the bundle has, or a new one."""
     if order is None:
         if before is None:
             raise InputError(
@@ -68,10 +63,10 @@ def _wanted(bundle: Bundle, before: Statement | None, order: Order | None) -> St
                 hint="use --sequence N to set the position of this release among the releases of its model",
             )
         return before
-    said = statement.about(bundle.manifest, bundle.digest, order)
-    if before is not None and before != said:
+    new = statement.about(bundle.manifest, bundle.digest, order)
+    if before is not None and before != new:
         raise InputError(
             f"this package is signed with sequence {before.sequence} and minimum {before.minimum or 'none'}",
             hint="leave --sequence out to sign that statement, too; use --replace to discard it and its signatures",
         )
-    return said
+    return new

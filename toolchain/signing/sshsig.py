@@ -17,17 +17,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from toolchain.errors import VerificationError
 
-NAMESPACE = b"edge-release"
-"""What the signatures are for: one of the same bytes for something else does not hold."""
+NAMESPACE = b"edge-release"  # what the signatures are for: one of the same bytes for something else does not hold
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
 KEY_TYPE = b"ssh-ed25519"
 
 _MAGIC, _VERSION = b"SSHSIG", 1
 _HASHES = (b"sha512", b"sha256")
-HASH = _HASHES[0]
-"""What messages are hashed with here, as ssh-keygen does it."""
-MOST = 16
-"""Signatures that a release may have."""
+HASH = _HASHES[0]  # what messages are hashed with here, as ssh-keygen does it
+MOST = 16  # signatures that a release may have
 _LINE = 70
 # The points of an order of at most 8, and how else they can be written; the highest bit does not matter.
 _SMALL_ORDER = frozenset(
@@ -55,59 +52,53 @@ class Signature:
     value: bytes
 
 
-def to_sign(message: bytes, hashed: bytes = HASH) -> bytes:
+def to_sign(message: bytes, hash_name: bytes = HASH) -> bytes:
     """Return the bytes that a key signs for a message."""
-    digest = hashlib.new(hashed.decode(), message).digest()
-    return _MAGIC + b"".join(map(_text, (NAMESPACE, b"", hashed, digest)))
+    digest = hashlib.new(hash_name.decode(), message).digest()
+    return _MAGIC + b"".join(map(_text, (NAMESPACE, b"", hash_name, digest)))
 
 
 def armoured(signature: Signature) -> bytes:
     """Return a signature in the form of a file."""
     typed = _text(KEY_TYPE) + _text(signature.value)
-    parts = (public_blob(signature.key), NAMESPACE, b"", signature.hash, typed)
-    blob = _MAGIC + struct.pack(">I", _VERSION) + b"".join(map(_text, parts))
+    fields = (public_blob(signature.key), NAMESPACE, b"", signature.hash, typed)
+    blob = _MAGIC + struct.pack(">I", _VERSION) + b"".join(map(_text, fields))
     text = base64.b64encode(blob)
-    lines = [text[at : at + _LINE] for at in range(0, len(text), _LINE)]
+    lines = [text[offset : offset + _LINE] for offset in range(0, len(text), _LINE)]
     return _BEGIN + b"\n".join(lines) + _END + b"\n"
 
 
 def read(text: bytes, where: str) -> tuple[Signature, ...]:
-    """Read the signatures of a file, one after the other; none of them is checked yet.
+    """Read the signatures of a file, one after the other, without checking them.
 
     Raises:
-        VerificationError: It holds something else, or a signature that is none of this kind.
+        VerificationError: It holds something else, or a signature of another kind.
     """
-    found: list[Signature] = []
+    signatures: list[Signature] = []
     end = 0
     while end < len(text):
         armour = _ARMOUR.match(text, end)
-        if armour is None or len(found) == MOST:
+        if armour is None or len(signatures) == MOST:
             why = "this is not an OpenSSH signature" if armour is None else f"there are more than {MOST}"
             raise _fault(where, why)
-        found.append(_read_blob(_decoded(re.sub(rb"[\r\n]", b"", armour[1]), where), where))
+        signatures.append(_read_blob(_decoded(re.sub(rb"[\r\n]", b"", armour[1]), where), where))
         end = armour.end()
-    if not found:
+    if not signatures:
         raise _fault(where, "it contains no signature")
-    return tuple(found)
+    return tuple(signatures)
 
 
 def holds(signature: Signature, message: bytes) -> bool:
-    """Whether a signature is its key's for a message; a weak key's never is."""
-    if _is_weak(signature.key):
+    """Whether a signature is valid for a message; one by a weak key never is."""
+    # One signature of a key of small order holds for many messages. The library accepts such keys; zig's standard
+    # library, on devices, does not.
+    if signature.key[:-1] + bytes([signature.key[-1] & 0x7F]) in _SMALL_ORDER:
         return False
     try:
         Ed25519PublicKey.from_public_bytes(signature.key).verify(signature.value, to_sign(message, signature.hash))
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-def _is_weak(key: bytes) -> bool:
-    """Whether one signature of a key would hold for many messages: its point is of small order.
-
-    What holds signatures against keys here lets such keys pass; zig's standard library, on devices, does not.
-    """
-    return key[:-1] + bytes([key[-1] & 0x7F]) in _SMALL_ORDER
 
 
 def public_blob(key: bytes) -> bytes:
@@ -119,7 +110,7 @@ def read_public(text: str, where: str) -> bytes:
     """Return the 32 bytes of a public key in base64, `AAAAC3Nza...`.
 
     Raises:
-        VerificationError: It is none, or of another type than Ed25519.
+        VerificationError: It is not an Ed25519 key.
     """
     return _typed(_decoded(text.encode(), where), KEY_BYTES, where)
 
@@ -135,19 +126,19 @@ def _read_blob(blob: bytes, where: str) -> Signature:
     if values.take(len(_MAGIC)) != _MAGIC or values.number() != _VERSION:
         raise _fault(where, "this is not a signature of version 1")
     key = _typed(values.text(), KEY_BYTES, where)
-    namespace, reserved, hashed = values.text(), values.text(), values.text()
+    namespace, reserved, hash_name = values.text(), values.text(), values.text()
     if namespace != NAMESPACE:
-        shown = namespace[:_LINE].decode(errors="replace")
-        raise _fault(where, f"the signature is for {shown!r}, not for {NAMESPACE.decode()!r}")
-    if reserved or hashed not in _HASHES:
+        actual = namespace[:_LINE].decode(errors="replace")
+        raise _fault(where, f"the signature is for {actual!r}, not for {NAMESPACE.decode()!r}")
+    if reserved or hash_name not in _HASHES:
         raise _fault(where, "the signature is of a type that this toolchain does not support")
     value = _typed(values.text(), SIGNATURE_BYTES, where)
     values.end()
-    return Signature(key, hashed, value)
+    return Signature(key, hash_name, value)
 
 
 def _typed(blob: bytes, size: int, where: str) -> bytes:
-    """Read a type, which must be Ed25519's, and so many bytes."""
+    """Read a type, which must be Ed25519's, and `size` bytes."""
     values = _Reader(blob, where)
     kind, value = values.text(), values.text()
     values.end()
@@ -167,8 +158,8 @@ class _Reader:
     def take(self, size: int) -> bytes:
         if size > len(self._data):
             raise _fault(self._where, "a key or signature is cut off")
-        taken, self._data = self._data[:size], self._data[size:]
-        return bytes(taken)
+        front, self._data = self._data[:size], self._data[size:]
+        return bytes(front)
 
     def number(self) -> int:
         return int.from_bytes(self.take(4), "big")
@@ -187,12 +178,12 @@ def _text(value: bytes) -> bytes:
 
 def _decoded(text: bytes, where: str) -> bytes:
     try:
-        found = base64.b64decode(text, validate=True)
+        data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        found = b""
-    if base64.b64encode(found) != text:  # also where bits are set that belong to no byte
+        data = b""
+    if base64.b64encode(data) != text:  # also where bits are set that belong to no byte
         raise _fault(where, "a key or signature is not valid base64 text")
-    return found
+    return data
 
 
 def _fault(where: str, why: str) -> VerificationError:

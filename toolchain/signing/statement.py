@@ -1,4 +1,4 @@
-"""What a signer says of a release: which bundle it is, of which model, for which board, and its place in the order."""
+"""The statement that a signer signs: the bundle, its model and board, and its place in the order of releases."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from toolchain.bundle import Manifest
 from toolchain.documents import words
 from toolchain.errors import InputError, VerificationError
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-"""A model or a board: each is also the name of a file on a device."""
-LARGEST = 2**53 - 1
-"""The largest number that JSON has everywhere."""
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"  # a model or a board: each is also the name of a file on a device
+LARGEST = 2**53 - 1  # the largest number that JSON has everywhere
 
 _Name = Annotated[str, Field(pattern=NAME)]
 _Sequence = Annotated[int, Field(ge=1, le=LARGEST)]
@@ -24,26 +22,16 @@ _Sequence = Annotated[int, Field(ge=1, le=LARGEST)]
 
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Statement:
-    """A statement about one bundle.
-
-    Attributes:
-        schema: Version of this document.
-        bundle: SHA-256 of the bundle, 64 hexadecimal digits.
-        model: The model's name.
-        board: Board type that it was built for.
-        sequence: Its place among the releases of the model, chosen by the signer; devices may refuse those below one.
-        minimum: The least sequence that devices take from this release on; None leaves that as it is.
-    """
-
     schema: Literal[1]
-    bundle: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    bundle: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256 of the bundle, 64 hexadecimal digits
     model: _Name
-    board: _Name
+    board: _Name  # board type that it was built for
+    # its place among the releases of the model, chosen by the signer; devices may refuse those below one
     sequence: _Sequence
+    # the least sequence that devices take from this release on; None leaves that as it is
     minimum: _Sequence | None = None
 
     def encoded(self) -> bytes:
-        """Return it as the bytes that are signed."""
         return files.canonical_json({key: value for key, value in asdict(self).items() if value is not None})
 
 
@@ -52,17 +40,17 @@ _READER = TypeAdapter(Statement)
 
 @dataclass(frozen=True)
 class Order:
-    """Where a release stands: its sequence, and the least one that devices take from it on, or None."""
+    """The position of a release."""
 
     sequence: int
-    minimum: int | None = None
+    minimum: int | None = None  # the least sequence that devices accept from this release on
 
 
 def about(manifest: Manifest, digest: str, order: Order) -> Statement:
-    """Return what is signed of a bundle.
+    """Return the statement about a bundle.
 
     Raises:
-        InputError: The order makes no sense, or the model's name is none that a device could keep a floor for.
+        InputError: The order is contradictory, or the model's name cannot be a file name on a device.
     """
     if order.minimum is not None and order.minimum > order.sequence:
         raise InputError(
@@ -80,17 +68,17 @@ def about(manifest: Manifest, digest: str, order: Order) -> Statement:
 
 
 def read(data: bytes, where: str) -> Statement:
-    """Read a statement.
+    """Parse a statement.
 
     Raises:
-        VerificationError: It is none, or says what this toolchain does not know.
+        VerificationError: It is not valid, or this toolchain does not know its form.
     """
     try:
-        found = _READER.validate_json(data)
+        statement = _READER.validate_json(data)
     except ValidationError as fault:
         raise VerificationError(
             f"{where} is not a valid statement about a release", details=words(fault), hint="sign the package again"
         ) from fault
-    if found.minimum is not None and found.minimum > found.sequence:
+    if statement.minimum is not None and statement.minimum > statement.sequence:
         raise VerificationError(f"{where} has a minimum above its own sequence", hint="sign the package again")
-    return found
+    return statement

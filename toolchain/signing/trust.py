@@ -1,6 +1,6 @@
-"""Whom somebody trusts to sign releases, and whether those have signed one.
+"""Who is trusted to sign releases, and whether they have signed one.
 
-A device has the same rules in C++: runtime/trust/. What is refused there is refused here.
+A device has the same rules in C++: runtime/trust/. Both accept and refuse the same.
 """
 
 from __future__ import annotations
@@ -23,29 +23,21 @@ _NAMESPACES = 'namespaces="'
 
 @dataclass(frozen=True)
 class Signer:
-    """Somebody who may sign: a name, and the public key of 32 bytes."""
+    """Somebody who may sign."""
 
     name: str
-    key: bytes
+    key: bytes  # the public key, 32 bytes
 
 
 @dataclass(frozen=True)
 class Trust:
-    """Whom to believe.
-
-    Attributes:
-        signers: Who may sign, each key once.
-        revoked: Keys that count no more.
-        threshold: How many different keys must have signed.
-    """
-
-    signers: tuple[Signer, ...]
+    signers: tuple[Signer, ...]  # each key once
     revoked: frozenset[bytes] = frozenset()
-    threshold: int = 1
+    threshold: int = 1  # how many different keys must have signed
 
     @classmethod
     def read(cls, trusted: Path, revoked: Path | None = None, threshold: int = 1) -> Trust:
-        """Read it from files.
+        """Read the trusted signers.
 
         Args:
             trusted: Lines of OpenSSH's allowed_signers: NAME [namespaces="..."] ssh-ed25519 KEY [COMMENT].
@@ -53,52 +45,61 @@ class Trust:
             threshold: How many of them must have signed.
 
         Raises:
-            InputError: A file cannot be read, or a line in it is none.
+            InputError: A file cannot be read, or a line in it is not valid.
         """
-        gone = frozenset(_revoked(words, place) for words, place in _lines(revoked)) if revoked else frozenset()
+        gone = frozenset(_revoked_key(fields, where) for fields, where in _lines(revoked)) if revoked else frozenset()
         by_key: dict[bytes, Signer] = {}
-        for words, place in _lines(trusted):
-            signer = _signer(words, place)
+        for fields, where in _lines(trusted):
+            signer = _signer(fields, where)
             by_key.setdefault(signer.key, signer)
         return cls(tuple(signer for key, signer in by_key.items() if key not in gone), gone, threshold)
 
 
 @dataclass(frozen=True)
 class Approval:
-    """That a release is to be believed: what was said of it, and who said it."""
+    """The statement of a trusted release, and the names of its signers."""
 
     statement: Statement
     signers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a release must be besides: of a board type, and of a sequence no less than this; empty and 0 for any."""
+class Requirement:
+    """What a release must be besides: for a board, if that is named, and of at least a sequence."""
 
     board: str = ""
     floor: int = 0
 
 
-def approve(bundle: Bundle, trust: Trust, wanted: Wanted | None = None) -> Approval:
-    """See that those who are trusted have signed a bundle, whose files were checked when it was loaded.
+def approve(bundle: Bundle, trust: Trust, requirement: Requirement | None = None) -> Approval:
+    """Check that trusted signers have signed a bundle, whose files were checked when it was loaded.
 
     Raises:
-        VerificationError: They have not, or it is not what is wanted.
+        VerificationError: They have not, or it does not meet the requirement.
     """
-    said, signatures = documents(bundle)
+    text, signatures = documents(bundle)
     name = str(bundle.folder)
-    signers = _signers(said, signatures, trust, name)
-    found = statement.read(said, f"{bundle.folder}'s {bundle.statement.name}" if bundle.statement else name)
-    _check_about(found, bundle)
-    _check_wanted(found, wanted or Wanted())
-    return Approval(found, signers)
+    signers = _check_signatures(text, signatures, trust, name)
+    release = statement.read(text, f"{bundle.folder}'s {bundle.statement.name}" if bundle.statement else name)
+    _check_about(release, bundle)
+    required = requirement or Requirement()
+    if required.board and release.board != required.board:
+        raise VerificationError(
+            f"the release is for {release.board}, not for {required.board}", hint="use the release for this board"
+        )
+    if release.sequence < required.floor:
+        raise VerificationError(
+            f"the release has sequence {release.sequence}, and the lowest accepted is {required.floor}",
+            hint="use a newer release",
+        )
+    return Approval(release, signers)
 
 
 def documents(bundle: Bundle) -> tuple[bytes, bytes]:
     """Return a bundle's statement and its signatures, unchecked.
 
     Raises:
-        VerificationError: It has none.
+        VerificationError: It is not signed.
     """
     if bundle.statement is None or bundle.signatures is None:
         raise VerificationError(
@@ -109,55 +110,43 @@ def documents(bundle: Bundle) -> tuple[bytes, bytes]:
 
 
 def statement_of(bundle: Bundle) -> Statement | None:
-    """Return what a bundle's statement says, whoever signed it; None if it has none.
+    """Return a bundle's statement without checking its signer; None if it is not signed.
 
     Raises:
-        VerificationError: It is none, or is about another bundle.
+        VerificationError: It is not valid, or is about another bundle.
     """
     if bundle.statement is None and bundle.signatures is None:
         return None
-    said, signatures = documents(bundle)
+    text, signatures = documents(bundle)
     sshsig.read(signatures, f"{bundle.manifest.name}'s signature")
-    found = statement.read(said, f"{bundle.manifest.name}'s statement")
-    _check_about(found, bundle)
-    return found
+    release = statement.read(text, f"{bundle.manifest.name}'s statement")
+    _check_about(release, bundle)
+    return release
 
 
-def _check_about(found: Statement, bundle: Bundle) -> None:
-    said = (found.bundle, found.model, found.board)
+def _check_about(release: Statement, bundle: Bundle) -> None:
+    described = (release.bundle, release.model, release.board)
     has = (bundle.digest, bundle.manifest.name, bundle.manifest.board)
-    if said != has:
+    if described != has:
         raise VerificationError(
             "the statement describes another bundle",
-            details=f"statement  {' '.join(said)}\nbundle     {' '.join(has)}",
+            details=f"statement  {' '.join(described)}\nbundle     {' '.join(has)}",
             hint="sign this bundle: `toolchain sign`",
         )
 
 
-def _check_wanted(found: Statement, wanted: Wanted) -> None:
-    if wanted.board and found.board != wanted.board:
-        raise VerificationError(
-            f"the release is for {found.board}, not for {wanted.board}", hint="use the release for this board"
-        )
-    if found.sequence < wanted.floor:
-        raise VerificationError(
-            f"the release has sequence {found.sequence}, and the lowest accepted is {wanted.floor}",
-            hint="use a newer release",
-        )
-
-
-def _signers(message: bytes, signatures: bytes, trust: Trust, name: str) -> tuple[str, ...]:
+def _check_signatures(message: bytes, signatures: bytes, trust: Trust, name: str) -> tuple[str, ...]:
     names, reasons = {}, []
-    known = {signer.key: signer.name for signer in trust.signers}
-    for one in sshsig.read(signatures, name):
-        if one.key in trust.revoked:
-            reasons.append(f"{sshsig.fingerprint(one.key)} is revoked")
-        elif one.key not in known:
-            reasons.append(f"{sshsig.fingerprint(one.key)} is not among the trusted keys")
-        elif not sshsig.holds(one, message):
-            reasons.append(f"the signature of {known[one.key]} does not match")
+    trusted = {signer.key: signer.name for signer in trust.signers}
+    for signature in sshsig.read(signatures, name):
+        if signature.key in trust.revoked:
+            reasons.append(f"{sshsig.fingerprint(signature.key)} is revoked")
+        elif signature.key not in trusted:
+            reasons.append(f"{sshsig.fingerprint(signature.key)} is not among the trusted keys")
+        elif not sshsig.holds(signature, message):
+            reasons.append(f"the signature of {trusted[signature.key]} does not match")
         else:
-            names[one.key] = known[one.key]
+            names[signature.key] = trusted[signature.key]
     if len(names) < trust.threshold:
         raise VerificationError(
             f"only {len(names)} of {trust.threshold} required trusted signatures", details="\n".join(reasons),
@@ -171,7 +160,7 @@ def _read(path: Path) -> bytes:
 
 
 def _lines(path: Path) -> Iterator[tuple[list[str], str]]:
-    """Yield the words of each line that has any, and where it is."""
+    """Yield the fields of each line that has any, and where it is."""
     try:
         text = _read(path).decode()
     except (OSError, ValueError) as fault:
@@ -179,45 +168,41 @@ def _lines(path: Path) -> Iterator[tuple[list[str], str]]:
             f"{path} cannot be read", details=reason(fault), hint="name a file of allowed signers"
         ) from fault
     for number, line in enumerate(text.split("\n"), start=1):
-        words = re.findall(r"[^ \t\r]+", line)
-        if words and not words[0].startswith("#"):
-            yield words, f"{path}:{number}"
+        fields = re.findall(r"[^ \t\r]+", line)
+        if fields and not fields[0].startswith("#"):
+            yield fields, f"{path}:{number}"
 
 
-def _signer(words: list[str], place: str) -> Signer:
-    rest = words[1:]
+def _signer(fields: list[str], where: str) -> Signer:
+    name, *rest = fields
     if rest and rest[0] != _TYPE and "=" in rest[0]:
-        _check_option(rest[0], place)
-        rest = rest[1:]
+        option, *rest = rest
+        # The one option that limits what a key is for; a device supports no other.
+        if not (option.startswith(_NAMESPACES) and option.endswith('"') and len(option) > len(_NAMESPACES)):
+            raise _wrong_line(where, f"the option {option} is not supported by devices")
+        if sshsig.NAMESPACE.decode() not in option[len(_NAMESPACES) : -1].split(","):
+            raise _wrong_line(where, f"the key is not for {sshsig.NAMESPACE.decode()}")
     if len(rest) < 2 or rest[0] != _TYPE:  # noqa: PLR2004 - a type and a key
-        raise _wrong_line(place, f"expected a name, {_TYPE}, and the key")
-    return Signer(words[0], _key(rest[1], place))
+        raise _wrong_line(where, f"expected a name, {_TYPE}, and the key")
+    return Signer(name, _key(rest[1], where))
 
 
-def _check_option(option: str, place: str) -> None:
-    """The option of a line that limits what its key is for; a device keeps no other."""
-    if not (option.startswith(_NAMESPACES) and option.endswith('"') and len(option) > len(_NAMESPACES)):
-        raise _wrong_line(place, f"the option {option} is not supported by devices")
-    if sshsig.NAMESPACE.decode() not in option[len(_NAMESPACES) : -1].split(","):
-        raise _wrong_line(place, f"the key is not for {sshsig.NAMESPACE.decode()}")
+def _revoked_key(fields: list[str], where: str) -> bytes:
+    if fields[0] == _TYPE and len(fields) > 1:
+        return _key(fields[1], where)
+    return _signer(fields, where).key
 
 
-def _revoked(words: list[str], place: str) -> bytes:
-    if words[0] == _TYPE and len(words) > 1:
-        return _key(words[1], place)
-    return _signer(words, place).key
-
-
-def _key(text: str, place: str) -> bytes:
+def _key(text: str, where: str) -> bytes:
     try:
-        return sshsig.read_public(text, place)
+        return sshsig.read_public(text, where)
     except VerificationError as fault:
-        raise _wrong_line(place, fault.details) from fault
+        raise _wrong_line(where, fault.details) from fault
 
 
-def _wrong_line(place: str, why: str) -> InputError:
+def _wrong_line(where: str, why: str) -> InputError:
     return InputError(
-        f"{place} is not a valid line for a signer",
+        f"{where} is not a valid line for a signer",
         details=why,
         hint='write NAME namespaces="edge-release" ssh-ed25519 KEY',
     )

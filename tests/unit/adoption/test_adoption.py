@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.devices_said import probed
 from toolchain import adoption
-from toolchain.adoption import Entry, Wanted, choice, probe
+from toolchain.adoption import AdoptionRequest, Entry, choice, probe
 from toolchain.devices import Device
 from toolchain.errors import DeviceError, InputError, VerificationError
 from toolchain.shell import LocalShell, SshOptions
@@ -38,26 +38,29 @@ def home(tmp_path, monkeypatch):
     ],
 )
 def test_a_name_is_made_of_the_address(home, host, name):
-    entry = adoption.place(Wanted(host, SSH))
+    entry = adoption.choose_entry(AdoptionRequest(host, SSH))
     assert (entry.name, entry.old) == (name, None)
     assert entry.file == home / "config" / "edge-toolchain" / "devices.toml"
 
 
 def test_a_project_has_a_list_of_its_own(home):
     Path("devices.toml").write_text(LIST)
-    assert adoption.place(Wanted("me@10.0.0.9", SSH)).file == Path("devices.toml")
+    assert adoption.choose_entry(AdoptionRequest("me@10.0.0.9", SSH)).file == Path("devices.toml")
 
 
 def test_an_ssh_configuration_goes_to_the_users_list(home):
     """A list that nobody named may not have one."""
     Path("devices.toml").write_text(LIST)
     options = SshOptions(config_file=Path("ssh_config"))
-    assert adoption.place(Wanted("alias", options)).file == home / "config" / "edge-toolchain" / "devices.toml"
+    assert (
+        adoption.choose_entry(AdoptionRequest("alias", options)).file
+        == home / "config" / "edge-toolchain" / "devices.toml"
+    )
 
 
 def test_a_device_is_found_again(home):
     Path("devices.toml").write_text(LIST)
-    entry = adoption.place(Wanted("me@10.0.0.7:2222", SSH))
+    entry = adoption.choose_entry(AdoptionRequest("me@10.0.0.7:2222", SSH))
     assert entry.name == "bench-1"
     assert entry.old
 
@@ -65,8 +68,8 @@ def test_a_device_is_found_again(home):
 def test_a_name_is_one_devices(home):
     Path("devices.toml").write_text(LIST)
     with pytest.raises(InputError, match="another device"):
-        adoption.place(Wanted("me@10.0.0.8", SSH, name="bench-1"))
-    assert adoption.place(Wanted("me@bench-1", SSH)).name == "bench-1-2"
+        adoption.choose_entry(AdoptionRequest("me@10.0.0.8", SSH, name="bench-1"))
+    assert adoption.choose_entry(AdoptionRequest("me@bench-1", SSH)).name == "bench-1-2"
 
 
 @pytest.mark.parametrize(
@@ -83,9 +86,9 @@ def test_a_device_is_found_again_however_it_is_written(home, monkeypatch, host, 
     (home / ".ssh").mkdir()
     (home / ".ssh" / "config").write_text(config)
     Path("devices.toml").write_text('[devices.bench-1]\nboard = "rpi4"\nhost = "me@10.0.0.7"\n')
-    assert adoption.place(Wanted(host, SSH)).name == "bench-1"
+    assert adoption.choose_entry(AdoptionRequest(host, SSH)).name == "bench-1"
     for other in ("me@10.0.0.7:2222", "you@10.0.0.7", "me@10.0.0.8"):
-        assert adoption.place(Wanted(other, SSH)).old is None
+        assert adoption.choose_entry(AdoptionRequest(other, SSH)).old is None
 
 
 def test_another_way_is_another_device(home, monkeypatch):
@@ -93,14 +96,14 @@ def test_another_way_is_another_device(home, monkeypatch):
     (home / ".ssh").mkdir()
     (home / ".ssh" / "config").write_text("Host far\n  HostName 10.0.0.7\n  ProxyJump me@jump\n")
     Path("devices.toml").write_text('[devices.bench-1]\nboard = "rpi4"\nhost = "me@10.0.0.7"\n')
-    assert adoption.place(Wanted("me@far", SSH)).old is None
+    assert adoption.choose_entry(AdoptionRequest("me@far", SSH)).old is None
 
 
 def test_no_configuration_but_the_users_is_read(home):
     """One that an entry names runs commands."""
     Path("evil").write_text(f"Match exec 'touch {home}/ran'\n  User me\n")
     Path("devices.toml").write_text('[devices.x]\nboard = "rpi4"\nhost = "10.0.0.7"\nssh_config = "evil"\n')
-    assert adoption.place(Wanted("me@10.0.0.7", SSH)).old is None
+    assert adoption.choose_entry(AdoptionRequest("me@10.0.0.7", SSH)).old is None
     assert not (home / "ran").exists()
 
 
@@ -110,15 +113,17 @@ def test_no_configuration_but_the_users_is_read(home):
 )
 def test_a_board_type_is_looked_at_before_the_device(home, name, message):
     if not message:
-        assert adoption.place(Wanted("me@10.0.0.8", SSH, board=name))
+        assert adoption.choose_entry(AdoptionRequest("me@10.0.0.8", SSH, board=name))
         return
     with pytest.raises(InputError, match=message):
-        adoption.place(Wanted("me@10.0.0.8", SSH, board=name))
+        adoption.choose_entry(AdoptionRequest("me@10.0.0.8", SSH, board=name))
 
 
 def test_the_command_that_goes_on_says_all_that_was_said():
     ssh = SshOptions(config_file=Path("lab"), known_hosts=(Path("a b"), Path("c")), identity=Path("key"))
-    wanted = Wanted("me@h", ssh, "", "one", "rpi4", "/x", Path("list.toml"), emulated=True, more=("--wait", "9"))
+    wanted = AdoptionRequest(
+        "me@h", ssh, "", "one", "rpi4", "/x", Path("list.toml"), emulated=True, more=("--wait", "9")
+    )
     assert wanted.command(root="/y") == (
         "toolchain board add me@h --root /y --name one --board rpi4 --devices list.toml -i key --ssh-config lab "
         "--known-hosts 'a b' --known-hosts c --emulated --wait 9"
@@ -149,8 +154,8 @@ def one_board(home, monkeypatch):
 
 def test_the_folder_that_is_looked_at_is_the_types(home, one_board):
     one_board(f"{home}/opt/edge")
-    wanted = Wanted("me@10.0.0.8", SSH)
-    made = adoption.adopt(wanted, adoption.place(wanted), Here())
+    wanted = AdoptionRequest("me@10.0.0.8", SSH)
+    made = adoption.adopt(wanted, adoption.choose_entry(wanted), Here())
     assert (made.choice.board.name, made.board_file) == ("here", None)
     assert (made.found.place.root, made.device.root) == (f"{home}/opt/edge", None)
     assert made.found.server == "SSH-2.0-here"
@@ -158,13 +163,13 @@ def test_the_folder_that_is_looked_at_is_the_types(home, one_board):
 
 def test_a_folder_of_the_type_that_will_not_do_is_told(home, one_board):
     one_board("/proc/edge")
-    wanted = Wanted("me@10.0.0.8", SSH, name="x")
+    wanted = AdoptionRequest("me@10.0.0.8", SSH, name="x")
     with pytest.raises(DeviceError, match="/proc of ") as caught:
-        adoption.adopt(wanted, adoption.place(wanted), Here())
+        adoption.adopt(wanted, adoption.choose_entry(wanted), Here())
     assert "toolchain board add me@10.0.0.8 --root /FOLDER/edge-toolchain --name x" in caught.value.hint
     assert not (home / "config").exists()
-    given = Wanted("me@10.0.0.8", SSH, root=f"{home}/mine")
-    assert adoption.adopt(given, adoption.place(given), Here()).device.root == f"{home}/mine"
+    given = AdoptionRequest("me@10.0.0.8", SSH, root=f"{home}/mine")
+    assert adoption.adopt(given, adoption.choose_entry(given), Here()).device.root == f"{home}/mine"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +186,7 @@ def test_a_folder_of_the_type_that_will_not_do_is_told(home, one_board):
     ],
 )
 def test_emulators(signs, old, said, expected):
-    wanted = Wanted("me@h", SSH, emulated=said)
+    wanted = AdoptionRequest("me@h", SSH, emulated=said)
     device = None if old is None else Device(board="rpi4", host="me@h", emulated=old)
     assert adoption._is_emulated(wanted, Entry(Path("x"), "h", device), probed(signs)) is expected
 
@@ -189,7 +194,7 @@ def test_emulators(signs, old, said, expected):
 def test_an_emulator_that_shows_it_is_one():
     with pytest.raises(VerificationError, match="is emulated") as caught:
         adoption._is_emulated(
-            Wanted("me@h", SSH, emulated=False), Entry(Path("x"), "h", None), probed({"kernel_arch": "x86_64"})
+            AdoptionRequest("me@h", SSH, emulated=False), Entry(Path("x"), "h", None), probed({"kernel_arch": "x86_64"})
         )
     assert caught.value.hint == "toolchain board add me@h"
 
@@ -197,19 +202,19 @@ def test_an_emulator_that_shows_it_is_one():
 @pytest.mark.parametrize("name", ["a b", "../x", "-x", "a\n", "x" * 100, "a=b"])
 def test_names_are_words(home, name):
     with pytest.raises(InputError, match="is not a valid device name"):
-        adoption.place(Wanted("me@10.0.0.8", SSH, name=name))
+        adoption.choose_entry(AdoptionRequest("me@10.0.0.8", SSH, name=name))
 
 
 @pytest.mark.parametrize("host", ["", "me@", "me@a b", "me@host:99999", "-oProxyCommand=x", "me@ho;st"])
 def test_hosts_are_addresses(home, host):
     with pytest.raises(InputError):
-        adoption.place(Wanted(host, SSH))
+        adoption.choose_entry(AdoptionRequest(host, SSH))
 
 
 @pytest.mark.parametrize("given", ["nonsense", "MD5:16:27:ac", "SHA256:", "SHA256:" + "a" * 42])
 def test_what_is_no_fingerprint_is_told_before_anything_is_asked(home, given):
     with pytest.raises(InputError, match="is not a valid fingerprint"):
-        adoption.place(Wanted("me@10.0.0.8", SSH, fingerprint=given))
+        adoption.choose_entry(AdoptionRequest("me@10.0.0.8", SSH, fingerprint=given))
 
 
 def test_fingerprints():

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.support import userlands
-from toolchain.adoption import known, script
+from toolchain.adoption import hardware_tables, script
 from toolchain.adoption.answer import Answer
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - it keeps nothing secret
 
 
 def text(root: str = "~/x/y") -> str:
-    return script.text(TOKEN, root, known.accelerators())
+    return script.text(TOKEN, root, hardware_tables.accelerators())
 
 
 @pytest.mark.parametrize("tools", [None, userlands.busybox, userlands.toybox], ids=["dash", "busybox", "toybox"])

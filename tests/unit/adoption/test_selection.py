@@ -134,9 +134,9 @@ def test_an_entry_of_a_board_type_without_a_file():
 
 
 def test_every_level_has_its_shipped_file_with_its_flags():
-    from toolchain.adoption import known
+    from toolchain.adoption import hardware_tables
 
-    for level in known.cpus().levels["x86_64"]:
+    for level in hardware_tables.cpus().levels["x86_64"]:
         kind = board.load(level.board.removesuffix("-base"))
         assert (kind.target.mcpu, kind.target.mattr) == (level.mcpu, level.mattr)
         assert kind.cpu_features == level.flags

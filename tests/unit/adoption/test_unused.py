@@ -9,7 +9,7 @@ import pytest
 from tests.support.devices_said import A72, A76, ARMV8, ARMV82, cores, probed
 from tests.unit.adoption.test_selection import V3, V4, X86, x86
 from toolchain import board
-from toolchain.adoption import known, probe, unused
+from toolchain.adoption import hardware_tables, probe, unused
 from toolchain.device.store import DeviceFacts
 from toolchain.errors import DeviceError
 from toolchain.shell import LocalShell
@@ -86,7 +86,7 @@ def warned(monkeypatch, name, found, flags, machine="x86_64", **given):
 
 
 def test_the_warning_names_the_board_and_the_factor(monkeypatch):
-    best = known.cpus().levels["x86_64"][0]
+    best = hardware_tables.cpus().levels["x86_64"][0]
     text = warned(monkeypatch, "x86_64", probed(X86, x86(f"{V4} avx512_vnni")), f"{V4} avx512_vnni")
     assert text.startswith("board x86_64 leaves unused what the device's CPU has: AVX-512 with VNNI; ")
     assert f"float32 networks about {unused._rounded(best.speed['float32'])} times" in text

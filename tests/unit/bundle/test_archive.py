@@ -52,7 +52,7 @@ def with_member(package, info, how=tarfile.GNU_FORMAT, content=b""):
 
 
 def test_the_members_of_a_package_are_found_where_they_are(package):
-    with archive.opened(package) as found, tarfile.open(package) as known:
+    with archive.open_archive(package) as found, tarfile.open(package) as known:
         assert found.places == {one.name: (one.offset_data, one.size) for one in known}
 
 
@@ -142,8 +142,8 @@ def test_a_document_beyond_all_documents_is_not_read(package, monkeypatch):
 
 
 def test_a_file_that_shrinks_is_no_internal_error(package, monkeypatch):
-    with archive.opened(package) as found:
-        short = archive.Archive(found.name, io.BytesIO(), found.places)
+    with archive.open_archive(package) as found:
+        short = archive.Archive(found.name, io.BytesIO(), found.members)
         with pytest.raises(VerificationError, match=r"ends within index\.json"):
             short.index()
 

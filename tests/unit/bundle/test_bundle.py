@@ -407,7 +407,7 @@ def test_a_manifest_larger_than_any_is_not_looked_at():
 def test_a_list_of_nothing_but_faults_takes_little_memory(kind, name):
     data = f'{{"{name}": [{"{},".join([""] * MANY)}0]}}'.encode()
     with memory.at_most(MEMORY_KIB), pytest.raises(VerificationError, match="no valid OCI") as caught:
-        oci.parsed(kind, data, "a test")
+        oci.parse(kind, data, "a test")
     assert caught.value.details.startswith(f"{name}.0.")
 
 
@@ -447,9 +447,9 @@ def test_a_bundle_of_an_older_schema_gives_way_to_a_newer_one(tiny, package, tmp
 def test_a_package_of_an_older_schema_is_refused_by_its_version(tiny, tmp_path):
     """Its manifest was the config, and so no layer."""
     layers = [oci.descriptor(media, tiny.manifest.files[name], {oci.TITLE: name}) for name, media in oci.LAYERS.items()]
-    document = oci.encoded(oci.ARTIFACT, layers)
+    document = oci.encode_manifest(oci.ARTIFACT, layers)
     described = {**oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(document)), "artifactType": oci.ARTIFACT}
-    content = {"index.json": oci.encoded_index([described]), path(described["digest"]): document}
+    content = {"index.json": oci.encode_index([described]), path(described["digest"]): document}
     with tarfile.open(tmp_path / "old.tar", "w") as archive:
         for name, data in content.items():
             info = tarfile.TarInfo(name)

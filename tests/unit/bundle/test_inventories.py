@@ -107,4 +107,4 @@ def test_one_without_an_end_is_not_read(copied, name):
 def test_a_bundle_without_them_says_so(copied):
     (copied / bundle.BILL).unlink()
     with pytest.raises(InputError, match=r"the package of dense has no bill\.cdx\.json"):
-        inventories.parts(bundle.load(copied))
+        inventories.components(bundle.load(copied))

@@ -7,7 +7,7 @@ import pytest
 
 from toolchain import bundle, tensors
 from toolchain.bundle import ranked
-from toolchain.bundle.drawn import Drawn, Sample
+from toolchain.bundle.random_samples import RandomSamples, Sample
 from toolchain.errors import VerificationError
 from toolchain.rankings import Ranking
 from toolchain.tensors import TensorSpec
@@ -21,13 +21,13 @@ def _ranking(scores=(0.3, 0.2, 0.1), rows=((7.0, 8.0),)):
 
 
 def test_a_reference_keeps_them(tmp_path):
-    drawn = Drawn(0, (Sample("0" * 64), Sample("1" * 64)), (OUTPUTS, OUTPUTS), ((), (_ranking((3, 2, 1)),)))
+    drawn = RandomSamples(0, (Sample("0" * 64), Sample("1" * 64)), (OUTPUTS, OUTPUTS), ((), (_ranking((3, 2, 1)),)))
     bundle.Reference("ort", {}, OUTPUTS, None, drawn, (_ranking(),)).save(tmp_path)
     found = bundle.Reference.read(tmp_path / "reference.safetensors")
     (own,) = found.rankings
     assert own.names == ("a.b",)
     np.testing.assert_array_equal(own.next_rows["a.b"], [[[7, 8]]])
-    assert [[one.scores.tolist() for one in each] for each in found.drawn.rankings] == [[], [[[3, 2, 1]]]]
+    assert [[one.scores.tolist() for one in each] for each in found.random.rankings] == [[], [[[3, 2, 1]]]]
 
 
 def test_one_without_any_is_as_it_was(tmp_path):
@@ -51,7 +51,7 @@ def test_one_without_any_is_as_it_was(tmp_path):
     ],
 )
 def test_what_has_another_form_is_refused(key, notes):
-    found, written = ranked.stored([(None, _ranking())])
+    found, written = ranked.to_tensors([(None, _ranking())])
     parts = {name.partition(".")[2]: value for name, value in found.items()}
     if key:
         parts[key] = np.ones(1)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import bundles
 from toolchain import bundle, tensors
-from toolchain.bundle.drawn import Drawn, Sample
+from toolchain.bundle.random_samples import RandomSamples, Sample
 from toolchain.errors import VerificationError
 from toolchain.tensors import LARGEST_TOLERANCE, MODEL, ROUNDING, Bound, Limit, TensorSpec
 
@@ -120,10 +120,10 @@ def test_a_reference_beside_a_bundle_that_was_built_without_is_refused(tiny, tmp
 def test_limits_of_outputs_are_kept(tmp_path):
     limits = {"y": Limit(1e-2, ROUNDING), "z": Limit(LARGEST_TOLERANCE, MODEL)}
     sample = Sample("0" * 64, limits)
-    drawn = Drawn(7, (sample,), ({"y": np.ones(2)},))
+    drawn = RandomSamples(7, (sample,), ({"y": np.ones(2)},))
     bundle.Reference("", {"x": np.ones(1)}, {"y": np.ones(2)}, limits, drawn).save(tmp_path)
     found = bundle.Reference.read(tmp_path / bundle.REFERENCE)
-    assert (found.tolerance, found.drawn.samples) == (limits, (sample,))
+    assert (found.tolerance, found.random.samples) == (limits, (sample,))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support import bundles, deploys
-from toolchain.bundle.drawn import Drawn, Sample
+from toolchain.bundle.random_samples import RandomSamples, Sample
 from toolchain.device import fidelity
 from toolchain.device.store import Store
 from toolchain.errors import InputError, VerificationError
@@ -91,7 +91,9 @@ def test_inputs_that_are_drawn_otherwise_are_told(sampled, monkeypatch, ship):
 
 def _compared(got, wanted, manifest, *limits):
     limits = limits or (None,) * len(wanted)
-    drawn = Drawn(3, tuple(Sample("a" * 64, limit) for limit in limits), tuple({"y": np.array(one)} for one in wanted))
+    drawn = RandomSamples(
+        3, tuple(Sample("a" * 64, limit) for limit in limits), tuple({"y": np.array(one)} for one in wanted)
+    )
     return fidelity.compare({"y": np.array(got)}, drawn, manifest)
 
 
@@ -127,6 +129,6 @@ def test_what_is_no_table_of_classes_has_no_flips(tiny, shape):
 def test_outputs_with_a_bound_are_compared_by_their_counts(tiny):
     specs = (TensorSpec("y", (4,), "float64", Bound(0, "y.count")), TensorSpec("y.count", (1,), "int64"))
     manifest = dataclasses.replace(tiny.manifest, outputs=specs)
-    drawn = Drawn(0, (Sample("a" * 64),) * 2, ({"y": np.ones(2)}, {"y": np.ones(3)}))
+    drawn = RandomSamples(0, (Sample("a" * 64),) * 2, ({"y": np.ones(2)}, {"y": np.ones(3)}))
     outputs = {"y": np.array([[1, 1, 9, 9], [1, 1, 1, 9.0]]), "y.count": np.array([[2], [3]])}
     assert fidelity.compare(outputs, drawn, manifest).beyond == 0

@@ -13,17 +13,17 @@ from tests.support.parts import require
 from toolchain import board, export
 from toolchain.device import lock, scripts
 from toolchain.export import installer
-from toolchain.export.installer import Place
+from toolchain.export.installer import Extent
 
 
 @pytest.fixture
 def made(tiny, program):
-    with export.prepared(tiny, board.load("local").resolved(), program) as update:
+    with export.prepare(tiny, board.load("local").resolved(), program) as update:
         yield update
 
 
 def texts(update):
-    places = {digest: Place(path.stat().st_size, 0) for digest, path in update.contents.items()}
+    places = {digest: Extent(path.stat().st_size, 0) for digest, path in update.contents.items()}
     return {kind: installer.text(update, places, in_file=kind) for kind in (True, False)}
 
 
@@ -70,5 +70,5 @@ def test_the_seal_covers_all_that_follows_it(made, tmp_path):
 
 def test_a_name_is_one_line_and_one_word(tiny, program):
     evil = bundles.renamed(tiny, "a'b\nroot=/etc\x1b")
-    with export.prepared(evil, board.load("local").resolved(), program) as update:
+    with export.prepare(evil, board.load("local").resolved(), program) as update:
         assert b"""\nmodel='a'"'"'b?root=/etc?'\n""" in texts(update)[False]

@@ -8,14 +8,14 @@ import pytest
 
 from tests.support.registries import docker_config
 from toolchain.errors import InputError
-from toolchain.registry import login
+from toolchain.registry import access
 from toolchain.registry.access import Login
 
 
 def test_docker_keeps_a_login_for_each_registry(tmp_path, monkeypatch):
     monkeypatch.setenv("DOCKER_CONFIG", str(docker_config(tmp_path, "one.example:5000", "ann", "pass:word")))
-    assert login.kept("one.example:5000") == Login("ann", "pass:word")
-    assert login.kept("two.example") is None
+    assert access.stored_login("one.example:5000") == Login("ann", "pass:word")
+    assert access.stored_login("two.example") is None
 
 
 def test_a_helper_keeps_it(tmp_path, monkeypatch):
@@ -25,8 +25,8 @@ def test_a_helper_keeps_it(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text(json.dumps({"credHelpers": {"one.example": "chest"}}))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert login.kept("one.example") == Login("ann", "of one.example")
-    assert login.kept("two.example") is None
+    assert access.stored_login("one.example") == Login("ann", "of one.example")
+    assert access.stored_login("two.example") is None
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_is_broken_is_told(tmp_path, monkeypatch, config, message):
     (tmp_path / "config.json").write_text(json.dumps(config))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with pytest.raises(InputError, match=message) as caught:
-        login.kept("one.example")
+        access.stored_login("one.example")
     assert "--username" in caught.value.hint
 
 
@@ -65,7 +65,7 @@ def test_a_login_shows_no_password():
     ],
 )
 def test_a_challenge_is_read(header, expected):
-    assert login.parse_challenge(header) == expected
+    assert access.parse_challenge(header) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_a_challenge_is_read(header, expected):
     ],
 )
 def test_a_token_is_read(answer, expected):
-    assert login.token_of(answer) == expected
+    assert access.token_of(answer) == expected

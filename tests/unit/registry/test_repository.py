@@ -118,7 +118,7 @@ def test_a_manifest_of_another_digest_is_refused(server, shelf):
 def companions(count):
     for number in range(count):
         subject = {"mediaType": oci.MANIFEST_TYPE, "digest": DIGEST, "size": 2}
-        yield oci.encoded(f"kind/{number}", [], subject)
+        yield oci.encode_manifest(f"kind/{number}", [], subject)
 
 
 def test_referrers_come_page_by_page(repository, server):
@@ -134,7 +134,7 @@ def test_pages_without_end_are_not_followed(repository, shelf):
         if "/referrers/" not in asked.path:
             return None
         headers = {"Content-Type": oci.INDEX_TYPE, "Link": f'<{asked.path}>; rel="next"'}
-        return Answer(200, oci.encoded_index([]), headers)
+        return Answer(200, oci.encode_index([]), headers)
 
     shelf.instead = endless
     assert repository.referrers(DIGEST) == ()
@@ -222,7 +222,7 @@ def test_a_tag_that_stands_in_for_a_list_keeps_what_others_put_there(repository,
     stranger = {"mediaType": "x", "digest": f"sha256:{'1' * 64}", "size": 1, "artifactType": "theirs", "data": "e30="}
     older = {"mediaType": "x", "digest": f"sha256:{'2' * 64}", "size": 1, "artifactType": f"{oci.VENDOR}.x"}
     scanned = {"mediaType": "x", "digest": f"sha256:{'4' * 64}", "size": 1, "artifactType": inventory.BILL_TYPE}
-    shelf.manifests[tag] = oci.encoded_index([stranger, older, scanned])
+    shelf.manifests[tag] = oci.encode_index([stranger, older, scanned])
     newer = older | {"digest": f"sha256:{'3' * 64}"}
     ours = scanned | {"digest": f"sha256:{'5' * 64}"}
     for one in (newer, ours, ours):

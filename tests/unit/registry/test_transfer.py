@@ -145,7 +145,7 @@ def test_the_bill_of_a_scanner_does_not_stand_in_for_ours(tiny, server, pushed, 
     layer = oci.descriptor(inventory.BILL_TYPE, oci.bytes_record(b"{}"))
     subject = {"mediaType": oci.MANIFEST_TYPE, "digest": pushed.address.digest}
     subject["size"] = len(shelf.manifests[pushed.address.digest])
-    theirs = oci.encoded(inventory.BILL_TYPE, [layer], subject)
+    theirs = oci.encode_manifest(inventory.BILL_TYPE, [layer], subject)
     described = oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(theirs))
     shelf.manifests[described["digest"]] = theirs
     (listed,) = shelf.referrers.values()
@@ -160,7 +160,7 @@ def strange_bills(count, digest, size, padding=""):
         layer = oci.descriptor(
             inventory.BILL_TYPE, oci.bytes_record(b"%d" % number), {"note": padding} if padding else {}
         )
-        theirs = oci.encoded(
+        theirs = oci.encode_manifest(
             inventory.BILL_TYPE, [layer], {"mediaType": oci.MANIFEST_TYPE, "digest": digest, "size": size}
         )
         described = oci.descriptor(oci.MANIFEST_TYPE, oci.bytes_record(theirs))
@@ -176,7 +176,7 @@ def test_what_others_attach_is_read_up_to_a_limit(server, pushed, shelf, tmp_pat
     theirs = list(strange_bills(count, digest, len(shelf.manifests[digest]), padding))
     shelf.manifests |= {described["digest"]: data for described, data in theirs}
     (listed,) = shelf.referrers.values()
-    page = oci.encoded_index([*[described for described, _ in theirs] * times, *listed])
+    page = oci.encode_index([*[described for described, _ in theirs] * times, *listed])
     shelf.instead = lambda asked: Answer(200, page) if "/referrers/" in asked.path else None
     server.asked.clear()
     assert pulled(server, tmp_path / "out").reference is not None

@@ -22,7 +22,7 @@ def test_lines_are_cut_wherever_the_data_was():
 
 
 def test_a_buffer_tells_when_it_is_full():
-    lines = LineBuffer(most=4)
+    lines = LineBuffer(limit=4)
     lines.feed(b"abc")
     assert not lines.is_full
     lines.feed(b"d")
@@ -32,7 +32,7 @@ def test_a_buffer_tells_when_it_is_full():
 
 
 def test_many_short_lines_take_little_time():
-    lines = LineBuffer(most=1 << 30)
+    lines = LineBuffer(limit=1 << 30)
     lines.feed(b"\n" * 500_000)
     started = time.monotonic()
     assert all(lines.take() == "\n" for _ in range(500_000))

@@ -44,5 +44,5 @@ def test_a_command_that_failed_is_shown_with_its_last_words():
 
 
 def test_an_error_without_words_is_named():
-    assert protocol.words_of(EOFError()) == "EOFError"
-    assert protocol.words_of(EOFError("why")) == "why"
+    assert protocol.fault_text(EOFError()) == "EOFError"
+    assert protocol.fault_text(EOFError("why")) == "why"

@@ -9,7 +9,7 @@ import pytest
 from tests.support import signers
 from toolchain.errors import InputError, VerificationError
 from toolchain.signing import trust
-from toolchain.signing.trust import Trust, Wanted
+from toolchain.signing.trust import Requirement, Trust
 
 
 @pytest.fixture
@@ -62,11 +62,11 @@ def test_does_not_believe_a_stranger(release, tmp_path):
 
 def test_wants_the_board_and_the_sequence(release, tmp_path, alice):
     believed = read(tmp_path, alice.line)
-    trust.approve(release, believed, Wanted(release.manifest.board, 5))
+    trust.approve(release, believed, Requirement(release.manifest.board, 5))
     with pytest.raises(VerificationError, match="not for rpi4"):
-        trust.approve(release, believed, Wanted("rpi4"))
+        trust.approve(release, believed, Requirement("rpi4"))
     with pytest.raises(VerificationError, match="lowest accepted is 6"):
-        trust.approve(release, believed, Wanted(floor=6))
+        trust.approve(release, believed, Requirement(floor=6))
 
 
 def test_refuses_a_statement_about_another_bundle(release, tiny, tmp_path, alice):

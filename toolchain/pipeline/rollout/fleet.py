@@ -18,7 +18,7 @@ from toolchain.devices import Application, Device
 from toolchain.errors import InputError, did_you_mean
 from toolchain.pipeline.rollout import ansible
 from toolchain.shell import is_adb, parse_address
-from toolchain.validation import CONFIG, validated
+from toolchain.validation import CONFIG, validate
 
 _TABLES = ("devices", "types")
 _SHOWN = 5
@@ -123,7 +123,7 @@ def _read(path: Path) -> Fleet:
     if strange := sorted(table.keys() - set(_TABLES)):
         hint = did_you_mean(strange[0], _TABLES) or f"known keys: {', '.join(_TABLES)}"
         raise InputError(f"{path} has 1 fault(s)", details=f"{strange[0]}: unknown key ({hint})", hint=hint)
-    types, faults = validated(dict[str, Limits], table.get("types", {}), "type")
+    types, faults = validate(dict[str, Limits], table.get("types", {}), "type")
     if types is None:
         raise devices.with_faults(path, faults)
     return Fleet(devices.devices_of(path, table.get("devices", {})), types)

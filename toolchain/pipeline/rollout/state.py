@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from toolchain import files, locks, outputs
 from toolchain.errors import BusyError, InputError
-from toolchain.validation import CONFIG, validated
+from toolchain.validation import CONFIG, validate
 
 VERSION = 1
 _MARK = "rollout_version"
@@ -157,7 +157,7 @@ def held(path: Path) -> Iterator[None]:
     outputs.check_file(path, "the state of a roll-out", foreign)
     beside = path.with_name(f".{path.name}.lock")
     try:
-        handle = locks.opened(beside)
+        handle = locks.open_lock(beside)
     except OSError as fault:
         raise files.unwritable(beside, fault) from fault
     try:
@@ -208,7 +208,7 @@ def opened(path: Path, plan: Plan, groups: Mapping[str, int], *, fresh: bool) ->
 
 
 def _read(path: Path) -> _Document:
-    found, faults = validated(_Document, files.read_json(path), "state of a roll-out")
+    found, faults = validate(_Document, files.read_json(path), "state of a roll-out")
     if found is None:
         shown = "\n".join(map(str, faults[:_SHOWN]))
         raise InputError(f"{path} has {len(faults)} fault(s)", details=shown, hint="use --fresh to start again")

@@ -1,4 +1,4 @@
-"""How a device of adb is addressed: `adb:SERIAL`, or `adb:` for the only one."""
+"""The address of an adb device: `adb:SERIAL`, or `adb:` for the only one."""
 
 from __future__ import annotations
 
@@ -7,40 +7,26 @@ import re
 from toolchain.errors import InputError
 from toolchain.shell.address import SshOptions
 
-PREFIX = "adb:"
-"""What the address of such a device begins with."""
+PREFIX = "adb:"  # what the address of such a device begins with
 
-# Of USB devices, of emulators, `usb:1-4`, HOST:PORT and [IPv6]:PORT, and what devices in a network are announced as.
-# Nothing that begins with a hyphen: no serial is to be read as an option.
+# Serials of USB devices and emulators, `usb:1-4`, HOST:PORT and [IPv6]:PORT, and names that network devices announce.
+# None begins with a hyphen, so no serial can be read as an option.
 _SERIAL = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.:%\[\]()-]{0,126}")
 _NETWORK = re.compile(r"(\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[A-Za-z0-9][A-Za-z0-9.-]*):[0-9]{1,5}")
 _PORTLESS = re.compile(r"\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
 
 
 def is_adb(host: str | None) -> bool:
-    """Whether an address is one of adb's."""
     return host is not None and host.startswith(PREFIX)
 
 
 def serial_of(host: str) -> str:
-    """Return the serial of an address; empty for the only device.
-
-    Raises:
-        InputError: It is no serial.
-    """
-    return checked(host.removeprefix(PREFIX), host)
+    """Return the serial of an address; empty for the only device."""
+    return check_serial(host.removeprefix(PREFIX), host)
 
 
-def checked(serial: str, where: str) -> str:
-    """Return a serial, or refuse what is none.
-
-    Args:
-        serial: The serial; it may be empty.
-        where: What the user wrote.
-
-    Raises:
-        InputError: It is none.
-    """
+def check_serial(serial: str, where: str) -> str:
+    """Return a serial, which may be empty, or refuse one that is not valid; `where` is what the user wrote."""
     if serial and not _SERIAL.fullmatch(serial):
         raise InputError(
             f"{where!r:.200} is not a valid adb address",
@@ -51,21 +37,21 @@ def checked(serial: str, where: str) -> str:
 
 
 def is_network(serial: str) -> bool:
-    """Whether a serial is the address of a device in a network, to which adb's server can connect."""
+    """Whether a serial is the address of a network device, to which adb's server can connect."""
     return bool(_NETWORK.fullmatch(serial)) and not serial.startswith("usb:")
 
 
 def lacks_port(serial: str) -> bool:
-    """Whether a serial looks like the address of a device in a network, without the port that adb wants."""
+    """Whether a serial looks like the address of a network device without the port that adb needs."""
     return bool(_PORTLESS.fullmatch(serial))
 
 
-def alike(one: str, other: str) -> bool:
-    """Whether two serials are one device's: names in a network have no case, and ports no leading zeros."""
-    return _spelled(one) == _spelled(other)
+def is_same_device(serial: str, other: str) -> bool:
+    """Whether two serials denote one device: network names ignore case, and ports leading zeros."""
+    return _normalized(serial) == _normalized(other)
 
 
-def _spelled(serial: str) -> str:
+def _normalized(serial: str) -> str:
     if not is_network(serial):
         return serial
     host, _, port = serial.rpartition(":")
@@ -73,19 +59,15 @@ def _spelled(serial: str) -> str:
 
 
 def refuse_ssh(host: str, options: SshOptions) -> None:
-    """Refuse options of SSH: who a device of adb is, its cable tells, and whom it lets in is asked on its screen.
-
-    Raises:
-        InputError: There is one.
-    """
-    given = [
+    """Refuse options of SSH, which adb has no use for: a device accepts our key on its screen."""
+    settings = [
         ("-i / --identity", options.identity),
         ("--known-hosts", options.known_hosts),
         ("--ssh-config", options.config_file),
     ]
-    if named := [name for name, value in given if value]:
+    if used := [name for name, value in settings if value]:
         raise InputError(
-            f"{host} is reached over adb, so {' and '.join(named)} do not apply",
+            f"{host} is reached over adb, so {' and '.join(used)} do not apply",
             details="adb uses keys of its own, which the user accepts on the device's screen, and no host keys",
             hint="leave these options out, or pass the device's SSH address with --host",
         )

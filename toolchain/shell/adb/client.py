@@ -1,7 +1,6 @@
-"""The `adb` client of this host: which devices its server knows, and the one that is meant.
+"""The `adb` client of this host: the devices of its server, and the one that is meant.
 
-The server is shared by all who use this host's port for it. It is started where there is none, as by any client, and
-never ended from here.
+All users of this host's port share the server. It is started if there is none, and never ended from here.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 from toolchain import process
 from toolchain.errors import DeviceError
 from toolchain.shell.adb import faults
-from toolchain.shell.adb.address import PREFIX, alike, checked, is_network
+from toolchain.shell.adb.address import PREFIX, check_serial, is_network, is_same_device
 from toolchain.shell.adb.faults import PASSING, READY, Attached
 from toolchain.tables import printable
 
@@ -30,122 +29,106 @@ _LINE = re.compile(r"(\S[^\t]{0,200})\t(.{1,300})")
 
 
 def program() -> str:
-    """Return the path of the client.
-
-    Raises:
-        DeviceError: There is none.
-    """
-    asked = os.environ.get(faults.VARIABLE) or "adb"
-    if found := shutil.which(asked):
-        return found
-    raise faults.not_installed(asked)
+    """Return the path of the client, or raise a DeviceError if it is not installed."""
+    name = os.environ.get(faults.VARIABLE) or "adb"
+    if path := shutil.which(name):
+        return path
+    raise faults.not_installed(name)
 
 
 def devices(client: str) -> tuple[Attached, ...]:
-    """Return the devices that the server knows; it is started where there is none.
-
-    Raises:
-        DeviceError: It cannot be.
-    """
-    return listed(_said(client, ["devices"]).stdout)
+    """Return the devices of the server, which is started if there is none."""
+    return parse_devices(_run(client, ["devices"]).stdout)
 
 
-def listed(text: str) -> tuple[Attached, ...]:
-    """Read what `adb devices` says."""
-    found = (_LINE.fullmatch(line) for line in text.splitlines())
-    return tuple(Attached(printable(one[1]), printable(one[2].strip())) for one in found if one)
+def parse_devices(text: str) -> tuple[Attached, ...]:
+    """Parse the output of `adb devices`."""
+    matches = (_LINE.fullmatch(line) for line in text.splitlines())
+    return tuple(Attached(printable(match[1]), printable(match[2].strip())) for match in matches if match)
 
 
 def find(client: str, serial: str) -> Attached:
-    """Return a device that takes commands.
-
-    Args:
-        client: What `program` returned.
-        serial: Its serial; empty for the one that ANDROID_SERIAL names, or the only one.
+    """Return a device that takes commands; an empty serial is the one that ANDROID_SERIAL names, or the only one.
 
     Raises:
-        InputError: ANDROID_SERIAL has no serial, or the server says one that is none.
-        DeviceError: There is none, there are several and none is named, or it takes no commands.
+        InputError: ANDROID_SERIAL or the server names a serial that is not valid.
+        DeviceError: There is no such device, several match, or it takes no commands.
     """
-    serial = serial or checked(os.environ.get(_SERIAL_VARIABLE, ""), f"{_SERIAL_VARIABLE} in the environment")
+    serial = serial or check_serial(os.environ.get(_SERIAL_VARIABLE, ""), f"{_SERIAL_VARIABLE} in the environment")
     deadline = time.monotonic() + _SETTLE_S
-    found = _known(client, serial)
-    while found.state in PASSING and time.monotonic() < deadline:
+    device = _matching_device(client, serial)
+    while device.state in PASSING and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-        found = _known(client, serial)
-    if found.state != READY:
-        raise faults.unusable(found)
-    checked(found.serial, PREFIX + found.serial)  # whoever has the server's port may have written it
-    return found
+        device = _matching_device(client, serial)
+    if device.state != READY:
+        raise faults.unusable(device)
+    check_serial(device.serial, PREFIX + device.serial)  # another program may listen at the server's port
+    return device
 
 
-def _known(client: str, serial: str) -> Attached:
-    """Return the device that is meant, whatever its state; one in a network is connected to."""
-    known = devices(client)
-    words = ""
-    if is_network(serial) and not _of(known, serial):
-        told = _said(client, ["connect", serial], _CONNECT_S)
-        words, known = told.stdout + told.stderr, devices(client)
-    fitting = _of(known, serial) if serial else known
+def _matching_device(client: str, serial: str) -> Attached:
+    """Return the device that is meant, in any state; a network device is connected to."""
+    attached = devices(client)
+    output = ""
+    if is_network(serial) and not _of(attached, serial):
+        result = _run(client, ["connect", serial], _CONNECT_S)
+        output, attached = result.stdout + result.stderr, devices(client)
+    fitting = _of(attached, serial) if serial else attached
     if not fitting:
-        raise faults.unknown(serial, known, f"{words}\n{_asked(client)}")
+        raise faults.unknown(serial, attached, f"{output}\n{_origin(client)}")
     if len(fitting) > 1:
-        raise faults.unnamed(known)
+        raise faults.unnamed(attached)
     return fitting[0]
 
 
-def _of(known: Sequence[Attached], serial: str) -> list[Attached]:
-    return [one for one in known if alike(one.serial, serial)]
+def _of(attached: Sequence[Attached], serial: str) -> list[Attached]:
+    return [device for device in attached if is_same_device(device.serial, serial)]
 
 
 def features(client: str, serial: str) -> frozenset[str]:
-    """Return what both the client and a device can do, in adb's words.
-
-    Raises:
-        DeviceError: It does not say.
-    """
-    told = _said(client, ["-s", serial, "features"])
-    if told.returncode != 0:
-        doing, words = "asking what its adb can do", told.stderr or told.stdout
-        raise faults.gone(Attached(serial, state(client, serial)), doing, printable(words))
-    return frozenset(told.stdout.split())
+    """Return what both the client and a device support, in adb's words."""
+    result = _run(client, ["-s", serial, "features"])
+    if result.returncode != 0:
+        doing, output = "asking what its adb can do", result.stderr or result.stdout
+        raise faults.gone(Attached(serial, state(client, serial)), doing, printable(output))
+    return frozenset(result.stdout.split())
 
 
 def version(client: str) -> str:
-    """Return the client's version; empty if it says none."""
-    found = re.search(r"(?m)^Version (\S{1,40})$", _said(client, ["version"]).stdout)
-    return found[1] if found else ""
+    """Return the client's version; empty if it is unknown."""
+    match = re.search(r"(?m)^Version (\S{1,40})$", _run(client, ["version"]).stdout)
+    return match[1] if match else ""
 
 
 def state(client: str, serial: str) -> str:
-    """Return what the server says of a device; empty if it knows none such."""
-    return next((one.state for one in devices(client) if one.serial == serial), "")
+    """Return the server's state of a device; empty for an unknown device."""
+    return next((device.state for device in devices(client) if device.serial == serial), "")
 
 
 def server_address() -> str:
-    """Return where the client looks for its server, by the variables of this process."""
+    """Return where the client expects its server, by the variables of this process."""
     host = os.environ.get("ANDROID_ADB_SERVER_ADDRESS") or "localhost"
     port = os.environ.get("ANDROID_ADB_SERVER_PORT") or "5037"
     return os.environ.get("ADB_SERVER_SOCKET") or f"tcp:{host}:{port}"
 
 
 def keep_program() -> None:
-    """Let a path in TOOLCHAIN_ADB hold in any folder, for a process that is about to leave this one."""
-    asked = os.environ.get(faults.VARIABLE, "")
-    if os.sep in asked:
-        os.environ[faults.VARIABLE] = str(Path(asked).absolute())
+    """Make a relative path in TOOLCHAIN_ADB absolute, for a process that is about to change its folder."""
+    name = os.environ.get(faults.VARIABLE, "")
+    if os.sep in name:
+        os.environ[faults.VARIABLE] = str(Path(name).absolute())
 
 
-def _asked(client: str) -> str:
-    """Name the client and its server, which a farm has from whoever started it."""
+def _origin(client: str) -> str:
+    """Name the client and its server: those of a farm depend on its environment."""
     return f"asked by {client}, of the server at {server_address()}"
 
 
-def _said(client: str, words: Sequence[str], timeout: float | None = None) -> process.Result:
+def _run(client: str, arguments: Sequence[str], timeout: float | None = None) -> process.Result:
     try:
-        told = process.run([client, *words], timeout=timeout or _ANSWER_S, check=False, error=DeviceError)
+        result = process.run([client, *arguments], timeout=timeout or _ANSWER_S, check=False, error=DeviceError)
     except DeviceError as fault:
-        raise faults.no_server(f"{fault.message}\n{fault.details}\n{_asked(client)}") from fault
-    if told.returncode != 0 and "features" not in words and "connect" not in words:
-        raise faults.no_server(f"{told.stderr or told.stdout}\n{_asked(client)}")
-    return told
+        raise faults.no_server(f"{fault.message}\n{fault.details}\n{_origin(client)}") from fault
+    if result.returncode != 0 and "features" not in arguments and "connect" not in arguments:
+        raise faults.no_server(f"{result.stderr or result.stdout}\n{_origin(client)}")
+    return result

@@ -40,10 +40,10 @@ def test_devices_in_a_network_are_told_from_others():
 
 
 def test_addresses_in_a_network_have_more_than_one_spelling():
-    assert address.alike("Phone.LAN:05555", "phone.lan:5555")
-    assert address.alike("[FE80::1]:5555", "[fe80::1]:5555")
-    assert not address.alike("phone.lan:5555", "phone.lan:5556")
-    assert not address.alike("r58m", "R58M")
+    assert address.is_same_device("Phone.LAN:05555", "phone.lan:5555")
+    assert address.is_same_device("[FE80::1]:5555", "[fe80::1]:5555")
+    assert not address.is_same_device("phone.lan:5555", "phone.lan:5556")
+    assert not address.is_same_device("r58m", "R58M")
 
 
 def test_a_missing_port_is_noticed():

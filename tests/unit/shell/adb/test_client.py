@@ -28,11 +28,11 @@ def says(tmp_path, monkeypatch):
 
 def test_a_list_of_devices():
     text = "List of devices attached\nR58M\tdevice\n10.0.0.7:5555\toffline\n* daemon started\n\n"
-    assert client.listed(text) == (Attached("R58M", "device"), Attached("10.0.0.7:5555", "offline"))
+    assert client.parse_devices(text) == (Attached("R58M", "device"), Attached("10.0.0.7:5555", "offline"))
 
 
 def test_a_list_steers_no_terminal():
-    assert client.listed("a\x1b[2J\tdevice\n") == (Attached("a\\x1b[2J", "device"),)
+    assert client.parse_devices("a\x1b[2J\tdevice\n") == (Attached("a\\x1b[2J", "device"),)
 
 
 def test_a_login_without_rights_is_told_how_to_get_them(says):

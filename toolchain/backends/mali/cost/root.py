@@ -115,7 +115,7 @@ def _place() -> Path:
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Wait until nobody else fetches a compiler."""
-    with locks.held(_place() / ".lock", "the folder of Mali compilers", _FETCH_S):
+    with locks.hold(_place() / ".lock", "the folder of Mali compilers", _FETCH_S):
         yield
 
 

@@ -1,4 +1,4 @@
-"""The outputs of a reference for many random inputs, which are drawn again instead of carried, and told by a digest."""
+"""Reference outputs for many random inputs. The inputs are not stored: a seed and digests stand for them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,10 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class Sample:
-    """One of the inputs, and what its outputs are held against.
+    """One of the inputs, and the limits for its outputs."""
 
-    Attributes:
-        sha256: Digest of the inputs, as `tensors.encode` writes them.
-        tolerance: Limits for the outputs' relative difference; None for the dtype's own.
-    """
-
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # digest of the inputs, as `tensors.encode` writes them
+    # limits for the outputs' relative difference; None for the dtype's own
     tolerance: Annotated[float, Field(gt=0, le=LARGEST_TOLERANCE)] | Mapping[str, Limit] | None = None
 
 
@@ -41,45 +37,36 @@ class _Note:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Reference outputs for random inputs.
-
-    Attributes:
-        seed: Seed of the first inputs; each one's is one more than that of the one before.
-        samples: What is known of each of the inputs.
-        outputs: For each of them the outputs by name.
-        rankings: For each of them which outputs have rows in an order of scores.
-    """
-
-    seed: int
+class RandomSamples:
+    seed: int  # of the first sample; each next seed is one more
     samples: tuple[Sample, ...]
-    outputs: tuple[Tensors, ...]
-    rankings: tuple[tuple[Ranking, ...], ...] = ()
+    outputs: tuple[Tensors, ...]  # of each sample, by name
+    rankings: tuple[tuple[Ranking, ...], ...] = ()  # of each sample, which outputs have rows in an order of scores
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Return the outputs as a file holds them: `sample.<number>.<name>`."""
-        named = enumerate(self.outputs)
-        return {f"{KIND}.{at}.{name}": value for at, outputs in named for name, value in outputs.items()}
+        """Return the outputs as `sample.<number>.<name>`."""
+        samples = enumerate(self.outputs)
+        return {f"{KIND}.{number}.{name}": value for number, outputs in samples for name, value in outputs.items()}
 
     def notes(self) -> dict[str, str]:
-        """Return what the notes of that file say."""
-        written = _READER.dump_json(_Note(self.seed, self.samples))
-        return {_NOTE: json.dumps(json.loads(written), sort_keys=True)}
+        """Return the notes of the file that has these tensors."""
+        note = _READER.dump_json(_Note(self.seed, self.samples))
+        return {_NOTE: json.dumps(json.loads(note), sort_keys=True)}
 
 
 _READER: TypeAdapter[_Note] = TypeAdapter(_Note)
 
 
-def read(found: Tensors, notes: Mapping[str, str], where: str) -> Drawn | None:
-    """Return what a file holds; None if nothing of the kind.
+def read(stored: Tensors, notes: Mapping[str, str], where: str) -> RandomSamples | None:
+    """Read the samples of a file; None if it has none.
 
     Args:
-        found: Its tensors, `<number>.<name>`.
+        stored: Its tensors, `<number>.<name>`.
         notes: Its notes.
         where: Its name.
 
     Raises:
-        VerificationError: It holds something else.
+        VerificationError: It has another form.
     """
     if _NOTE not in notes:
         return None
@@ -88,9 +75,9 @@ def read(found: Tensors, notes: Mapping[str, str], where: str) -> Drawn | None:
     except ValidationError as fault:
         raise VerificationError(f"{where} has samples in an unknown form", details=words(fault)) from fault
     outputs: list[dict[str, NDArray[Any]]] = [{} for _ in note.samples]
-    for key, value in found.items():
+    for key, value in stored.items():
         number, _, name = key.partition(".")
         if not (_NUMBER.fullmatch(number) and int(number) < len(outputs)):
             raise VerificationError(f"{where} has samples in an unknown form", details=key)
         outputs[int(number)][name] = value
-    return Drawn(note.seed, note.samples, tuple(outputs))
+    return RandomSamples(note.seed, note.samples, tuple(outputs))

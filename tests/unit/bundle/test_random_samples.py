@@ -9,10 +9,10 @@ import pytest
 
 from toolchain import bundle as bundles
 from toolchain import tensors
-from toolchain.bundle.drawn import Drawn, Sample
+from toolchain.bundle.random_samples import RandomSamples, Sample
 from toolchain.errors import VerificationError
 
-DRAWN = Drawn(
+DRAWN = RandomSamples(
     7,
     (Sample("a" * 64), Sample("b" * 64, 0.125)),
     ({"y.z": np.ones((1, 2), np.float32)}, {"y.z": np.zeros((1, 3), np.float32)}),  # sizes may hang on the data
@@ -27,8 +27,8 @@ def reference():
 def test_it_comes_back(reference, tmp_path):
     reference.save(tmp_path)
     found = bundles.Reference.read(tmp_path / bundles.REFERENCE)
-    assert (found.drawn.seed, found.drawn.samples) == (7, DRAWN.samples)
-    assert [one["y.z"].tolist() for one in found.drawn.outputs] == [[[1, 1]], [[0, 0, 0]]]
+    assert (found.random.seed, found.random.samples) == (7, DRAWN.samples)
+    assert [one["y.z"].tolist() for one in found.random.outputs] == [[[1, 1]], [[0, 0, 0]]]
     assert (found.tolerance, list(found.inputs), list(found.outputs)) == (0.125, ["x"], ["y.z"])
 
 
@@ -41,7 +41,7 @@ def test_the_same_samples_are_the_same_bytes(reference, tmp_path):
 
 def test_without_samples_there_are_none(tmp_path):
     bundles.Reference("numpy", {"x": np.ones(2)}, {"y": np.ones(2)}).save(tmp_path)
-    assert bundles.Reference.read(tmp_path / bundles.REFERENCE).drawn is None
+    assert bundles.Reference.read(tmp_path / bundles.REFERENCE).random is None
 
 
 @pytest.mark.parametrize(

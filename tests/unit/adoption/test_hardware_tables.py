@@ -8,7 +8,7 @@ import pytest
 from tvm.target import Target, codegen
 
 from toolchain import board
-from toolchain.adoption import known
+from toolchain.adoption import hardware_tables
 from toolchain.adoption.obstacles import TRIPLES
 
 
@@ -23,14 +23,14 @@ def names(machine: str) -> set[str]:
 
 @pytest.mark.parametrize("machine", ["aarch64", "armv7l"])
 def test_llvm_has_each_part(machine):
-    parts = {one.mcpu for one in known.cpus().parts.values() if machine == "aarch64" or not one.only64}
+    parts = {one.mcpu for one in hardware_tables.cpus().parts.values() if machine == "aarch64" or not one.only64}
     has_64_bits = {name for name in parts if name not in {f"cortex-a{number}" for number in (5, 7, 8, 9, 12, 15, 17)}}
     assert (has_64_bits if machine == "aarch64" else parts) <= names(machine)
 
 
 def test_parts_use_what_llvm_says():
     """Or a core that lacks some of it would get code for it."""
-    table = known.cpus()
+    table = hardware_tables.cpus()
     for part in table.parts.values():
         if part.mcpu in names("aarch64"):
             used = features("aarch64", part.mcpu) & (table.features.keys() - {"neon", "vfp4", "v7", "hwdiv"})
@@ -38,7 +38,7 @@ def test_parts_use_what_llvm_says():
 
 
 def test_levels_are_in_order_and_llvm_has_them():
-    levels = known.cpus().levels["x86_64"]
+    levels = hardware_tables.cpus().levels["x86_64"]
     sizes = [len(features("x86_64", level.mcpu)) for level in levels]
     assert sizes == sorted(sizes, reverse=True)
     assert levels[-1].flags == ()
@@ -46,14 +46,14 @@ def test_levels_are_in_order_and_llvm_has_them():
 
 
 def test_each_level_that_is_higher_needs_flags_of_its_own():
-    levels = known.cpus().levels["x86_64"]
+    levels = hardware_tables.cpus().levels["x86_64"]
     for higher, lower in itertools.pairwise(levels):
         assert set(higher.flags) - set(lower.flags)
 
 
 def test_accelerators_have_a_backend():
-    assert {one.backend for one in known.accelerators()} <= board.backends().keys()
-    for one in known.accelerators():
+    assert {one.backend for one in hardware_tables.accelerators()} <= board.backends().keys()
+    for one in hardware_tables.accelerators():
         assert one.devices
         assert one.kinds
         assert not {letter for pattern in (*one.libraries, *one.devices, *one.kinds) for letter in pattern} & set(
