@@ -19,9 +19,10 @@ def test_every_piece_is_computed_once(sanitizer, tmp_path):
     folder = resources.RUNTIME / "threads"
     own = resources.package_folder("tvm_ffi")
     program = tmp_path / "pieces"
+    sources = [DATA / "threads" / "pieces.cc", folder / "neighbours.cc", folder / "pool.cc"]
     words = ["g++", "-std=c++17", "-g", "-O1", f"-fsanitize={sanitizer}", "-fno-sanitize=vptr", f"-I{folder}"]
     words += [f"-isystem{place}" for place in (own / "include", resources.package_folder("tvm") / "include")]
-    words += [str(DATA / "threads" / "pieces.cc"), str(folder / "neighbours.cc"), str(folder / "pool.cc"), f"-L{own / 'lib'}", "-ltvm_ffi"]
+    words += [*map(str, sources), f"-L{own / 'lib'}", "-ltvm_ffi"]
     subprocess.run([*words, f"-Wl,-rpath,{own / 'lib'}", "-lpthread", "-o", program], check=True)
     done = subprocess.run([program, str(JOBS)], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
