@@ -6,8 +6,8 @@ import tvm
 from tvm import tirx
 
 from toolchain.errors import InputError
-from toolchain.models.converters.recurrence import RECURRENCE, from_json
-from toolchain.models.converters.recurrence_kernel import plain
+from toolchain.models.converters.sequence.recurrence import RECURRENCE, from_json
+from toolchain.models.converters.sequence.recurrence_kernel import plain
 
 _BYTES = {"float32": 4, "float64": 8}
 _USUAL_THREADS, _USUAL_BYTES = 256, 32768

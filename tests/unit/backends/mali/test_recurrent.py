@@ -5,8 +5,8 @@ import tvm
 
 from toolchain.backends.mali import recurrent
 from toolchain.errors import InputError
-from toolchain.models.converters.recurrence import Activation, Recurrence
-from toolchain.models.converters.recurrence_kernel import plain
+from toolchain.models.converters.sequence.recurrence import Activation, Recurrence
+from toolchain.models.converters.sequence.recurrence_kernel import plain
 
 TARGET = tvm.target.Target(
     {"kind": "opencl", "device": "mali", "max_threads_per_block": 64, "max_shared_memory_per_block": 2048}

@@ -79,7 +79,7 @@ def test_several_results(ours, tmp_path):
 def test_what_a_converter_refuses_is_told_by_its_node(ours, tmp_path):
     @ours("Relu")
     def refuse(item):
-        raise item.refused("it is not known how", hint="use another")
+        raise item.refusal("it is not known how", hint="use another")
 
     with pytest.raises(InputError, match="Relu node 'r' cannot be compiled") as caught:
         imported(tmp_path, node("Relu", ["x"], ["y"], name="r"))

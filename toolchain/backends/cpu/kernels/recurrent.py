@@ -23,8 +23,8 @@ from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.multiply_add import multiply_add, with_definitions
 from toolchain.backends.cpu.layers import Layer
 from toolchain.backends.cpu.machine import Machine
-from toolchain.models.converters.recurrence import Phase, Recurrence
-from toolchain.models.converters.recurrence_cell import Units, finished, placed
+from toolchain.models.converters.sequence.recurrence import Phase, Recurrence
+from toolchain.models.converters.sequence.recurrence_cell import Units, finished, placed
 
 NAME = "recurrent"
 

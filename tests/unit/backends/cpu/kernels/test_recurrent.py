@@ -13,8 +13,8 @@ from toolchain.backends.cpu.kernels import recurrent
 from toolchain.backends.cpu.kernels.recurrent import Config
 from toolchain.backends.cpu.lowering import PIPELINE
 from toolchain.backends.cpu.machine import machine
-from toolchain.models.converters.recurrence import Activation, Recurrence
-from toolchain.models.converters.recurrence_kernel import plain
+from toolchain.models.converters.sequence.recurrence import Activation, Recurrence
+from toolchain.models.converters.sequence.recurrence_kernel import plain
 
 SIGMOID, TANH = Activation("sigmoid"), Activation("tanh")
 LSTM = Recurrence("lstm", 4, 6, 33, (False, True), (SIGMOID, TANH, TANH), peepholes=True, lengths=True)

@@ -1,0 +1,155 @@
+"""Signals: Fourier transforms as products with a matrix of their constants, and the windows that go with them.
+
+The matrix is exact for any length, and the multiplication is what the backends do best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import helper
+from tvm import relax, te
+
+from toolchain.models.converters import converter
+from toolchain.models.converters.node import Node
+
+_AXIS_AS_INPUT = 20  # the opset since which DFT has its axis as an input
+_PARTS = 2  # of a complex number
+_HANN, _HAMMING, _BLACKMAN = (0.5, 0.5), (25 / 46, 21 / 46), (0.42, 0.5, 0.08)
+
+Array = NDArray[Any]
+
+
+@converter("DFT")
+def dft(node: Node) -> Any:
+    """Convert DFT: TVM has none."""
+    shape = node.shape(0)
+    rank = len(shape)
+    axis = _axis(node) % rank
+    given = node.constant(1)
+    inverse, half = (bool(node.attributes.get(name, 0)) for name in ("inverse", "onesided"))
+    whole = 2 * (shape[axis] - 1) if inverse and half else shape[axis]  # one half and its middle come in, then
+    length = whole if given is None else int(given.reshape(()))
+    data = _moved(node, node.input(0), axis, rank - 2)
+    sizes = node.shape_of(data)
+    used = min(length, sizes[-2])
+    if used < sizes[-2]:
+        data = node.emit(relax.op.strided_slice(data, [rank - 2], [0], [used]))
+    real = inverse and half  # then the other half of what comes in is the conjugate of this one
+    matrix = _half_inverse(length, used) if real else _fourier(length, used, inverse=inverse, half=half)
+    matrix = matrix.reshape(used, _PARTS, -1)[:, : sizes[-1]].reshape(used * sizes[-1], -1)
+    made = relax.op.matmul(
+        node.emit(relax.op.reshape(data, (*sizes[:-2], used * sizes[-1]))), relax.const(matrix.astype(node.dtype(0)))
+    )
+    parts = 1 if real else _PARTS
+    apart = node.emit(relax.op.reshape(node.emit(made), (*sizes[:-2], -1, parts)))
+    return _moved(node, apart, rank - 2, axis)
+
+
+def _axis(node: Node) -> int:
+    if node.opset < _AXIS_AS_INPUT:
+        return int(node.attributes.get("axis", 1))
+    given = node.constant(2)
+    return -2 if given is None else int(given.reshape(()))
+
+
+def _moved(node: Node, value: Any, axis: int, to: int) -> Any:
+    if axis == to:
+        return value
+    order = [one for one in range(len(node.shape_of(value))) if one != axis]
+    order.insert(to, axis)
+    return node.emit(relax.op.permute_dims(value, order))
+
+
+def _fourier(length: int, used: int, *, inverse: bool, half: bool) -> Array:
+    """Return the matrix from [used, (real, imaginary)] to [frequencies, (real, imaginary)]."""
+    count = length // 2 + 1 if half else length
+    turns = np.outer(np.arange(used), np.arange(count)) % length / length * 2 * np.pi
+    real, imaginary = np.cos(turns), np.sin(turns) * (1 if inverse else -1)
+    matrix = np.stack([np.stack([real, imaginary], -1), np.stack([-imaginary, real], -1)], 1)
+    whole: Array = matrix.reshape(used * _PARTS, count * _PARTS) / (length if inverse else 1)
+    return whole
+
+
+def _half_inverse(length: int, used: int) -> Array:
+    """Return the matrix from one half of a spectrum, [used, (real, imaginary)], to the real signal."""
+    turns = np.outer(np.arange(used), np.arange(length)) % length / length * 2 * np.pi
+    twice = np.where((np.arange(used) == 0) | (2 * np.arange(used) == length), 1, 2)[:, None]
+    matrix: Array = np.stack([np.cos(turns) * twice, -np.sin(turns) * twice], 1) / length
+    return matrix.reshape(used * _PARTS, length)
+
+
+@converter("STFT")
+def stft(node: Node) -> Any:
+    """Convert STFT: frames of the signal times one matrix, in which the window already is."""
+    batch, samples, *parts = node.shape(0)
+    parts = parts or [1]
+    step, window, length = int(_number(node, 1)), node.input(2), node.constant(3)
+    size = int(length.reshape(())) if length is not None else node.shape(2)[0]
+    frames = (samples - size) // step + 1
+    half = bool(node.attributes.get("onesided", 1))
+
+    def framed(signal: Any) -> Any:
+        return te.compute((batch, frames, size, parts[0]), lambda b, f, i, p: signal(b, f * step + i, p), name="frames")
+
+    signal = node.emit(relax.op.reshape(node.input(0), (batch, samples, parts[0])))
+    values = node.compute(framed, signal, name="frames")
+    matrix = _fourier(size, size, inverse=False, half=half).reshape(size, _PARTS, -1)[:, : parts[0]]
+    if window is not None and node.is_constant(2):
+        matrix = matrix * np.asarray(node.constant(2)).reshape(size, 1, 1)
+    elif window is not None:
+        values = node.emit(relax.op.multiply(values, relax.op.reshape(window, (size, 1))))
+    rows = node.emit(relax.op.reshape(values, (batch, frames, size * parts[0])))
+    weights = matrix.reshape(size * parts[0], -1).astype(node.dtype(0))
+    spectrum = node.emit(relax.op.matmul(rows, relax.const(weights)))
+    return relax.op.reshape(spectrum, (batch, frames, -1, _PARTS))
+
+
+def _number(node: Node, index: int) -> Any:
+    value = node.constant(index)
+    if value is None:
+        raise node.refusal(f"input {index} is left out")
+    return value.reshape(())
+
+
+def _window(coefficients: tuple[float, ...]) -> Callable[[Node], Any]:
+    """Return the converter of a window that is a sum of cosines with alternating signs."""
+
+    def convert(node: Node) -> Any:
+        size, periodic = int(_number(node, 0)), bool(node.attributes.get("periodic", 1))
+        turns = 2 * np.pi * np.arange(size) / max(size if periodic else size - 1, 1)
+        parts = [(-1) ** order * share * np.cos(order * turns) for order, share in enumerate(coefficients)]
+        return relax.const(np.sum(parts, axis=0).astype(_dtype(node)))
+
+    return convert
+
+
+def _dtype(node: Node) -> Any:
+    return helper.tensor_dtype_to_np_dtype(int(node.attributes.get("output_datatype", 1)))
+
+
+converter("HannWindow")(_window(_HANN))
+converter("HammingWindow")(_window(_HAMMING))
+converter("BlackmanWindow")(_window(_BLACKMAN))
+
+
+@converter("MelWeightMatrix")
+def mel_weight_matrix(node: Node) -> Any:
+    """Convert MelWeightMatrix: triangles between places that are equally far from each other in mel."""
+    bands, length, rate, lowest, highest = (_number(node, index).item() for index in range(5))
+    bins = length // 2 + 1
+    low, high = (2595 * np.log10(1 + edge / 700) for edge in (lowest, highest))
+    mels = np.arange(bands + 2) * ((high - low) / (bands + 2)) + low
+    edges = ((length + 1) * (700 * (10 ** (mels / 2595) - 1)) // rate).astype(int)
+    matrix: Array = np.zeros((bins, bands))
+    for band, (left, middle, right) in enumerate(zip(edges, edges[1:], edges[2:], strict=False)):
+        if middle > left:
+            matrix[left : middle + 1, band] = (np.arange(left, middle + 1) - left)[: bins - left] / (middle - left)
+        else:
+            matrix[middle, band] = 1
+        if right > middle:
+            matrix[middle:right, band] = (right - np.arange(middle, right))[: bins - middle] / (right - middle)
+    return relax.const(matrix.astype(_dtype(node)))
