@@ -10,9 +10,9 @@ from tvm import relax, te, tirx
 
 from toolchain.models.converters import converter
 from toolchain.models.converters.classical import scores
-from toolchain.models.converters.tensor.casts import converted
-from toolchain.models.converters.node import Node
 from toolchain.models.converters.classical.tree_tables import listed
+from toolchain.models.converters.node import Node
+from toolchain.models.converters.tensor.casts import cast_to
 
 _DOMAIN = "ai.onnx.ml"
 _NORMS = ("MAX", "L1", "L2")
@@ -45,7 +45,7 @@ def feature_extractor(node: Node) -> Any:
 @converter(f"{_DOMAIN}.Scaler")
 def scaler(node: Node) -> Any:
     """Convert Scaler: each feature less its offset, times its scale, in 32 bits."""
-    data = node.emit(converted(node, node.inputs[0], "float32"))
+    data = node.emit(cast_to(node, node.inputs[0], "float32"))
     centred = node.emit(relax.op.subtract(data, _row(node, "offset")))
     return relax.op.multiply(centred, _row(node, "scale"))
 
@@ -64,7 +64,7 @@ def normalizer(node: Node) -> Any:
     norm = str(node.attributes.get("norm", "MAX"))
     if norm not in _NORMS or len(node.shape(0)) not in {1, 2}:
         raise node.refusal(f"its norm is {norm!r}, and its input has {len(node.shape(0))} axes")
-    data, zero = node.emit(converted(node, node.inputs[0], "float32")), relax.const(0.0, "float32")
+    data, zero = node.emit(cast_to(node, node.inputs[0], "float32")), relax.const(0.0, "float32")
     parts = data if norm == "MAX" else node.emit(relax.op.abs(data) if norm == "L1" else relax.op.multiply(data, data))
     total = node.emit((relax.op.max if norm == "MAX" else relax.op.sum)(parts, -1, keepdims=True))
     is_zero = node.emit(relax.op.equal(total, zero))
@@ -102,7 +102,7 @@ def feature_vectorizer(node: Node) -> Any:
     """Convert FeatureVectorizer: all inputs side by side, each cut or filled with 0 to its number of features."""
     columns = []
     for index, width in enumerate(node.attributes["inputdimensions"]):
-        data = node.emit(converted(node, node.inputs[index], "float32"))
+        data = node.emit(cast_to(node, node.inputs[index], "float32"))
         sizes = node.shape(index)
         count, features = (1, sizes[0]) if len(sizes) == 1 else (sizes[0], int(np.prod(sizes[1:])))
         data = node.emit(relax.op.reshape(data, (count, features)))
@@ -121,7 +121,7 @@ def label_encoder(node: Node) -> Any:
     default = _default(node, values)
     if len(keys) != len(values) or not len(keys):
         raise node.refusal(f"it has {len(keys)} keys and {len(values)} values")
-    data = node.emit(converted(node, node.inputs[0], str(keys.dtype)))
+    data = node.emit(cast_to(node, node.inputs[0], str(keys.dtype)))
     place = node.compute(_place_among(keys), data, scores.constant(keys), name="place_of_key")
     return relax.op.take(scores.constant(np.append(values, default)), place, axis=0, mode="clip")
 

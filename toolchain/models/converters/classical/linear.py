@@ -9,8 +9,8 @@ from tvm import relax
 
 from toolchain.models.converters import converter
 from toolchain.models.converters.classical import scores
-from toolchain.models.converters.node import Node
 from toolchain.models.converters.classical.tree_tables import listed
+from toolchain.models.converters.node import Node
 
 _DOMAIN = "ai.onnx.ml"
 _BINARY = 2

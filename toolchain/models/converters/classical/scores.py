@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from toolchain.models.converters.tensor.casts import converted
 from toolchain.models.converters.node import Node
+from toolchain.models.converters.tensor.casts import cast_to
 
 _ZERO = 1e-7  # SOFTMAX_ZERO leaves out what lies between this and its negative
 _BINARY = 2
@@ -18,7 +18,7 @@ _BINARY = 2
 
 def rows(node: Node, dtype: str = "float32") -> Any:
     """Return the first input as rows of features of an element type: a vector is one row."""
-    data = node.emit(converted(node, node.inputs[0], dtype))
+    data = node.emit(cast_to(node, node.inputs[0], dtype))
     sizes = node.shape(0)
     if len(sizes) == 1:
         return node.emit(relax.op.expand_dims(data, 0))

@@ -16,8 +16,8 @@ from tvm import relax, te, tirx
 
 from toolchain.models.converters import converter
 from toolchain.models.converters.classical import scores, tree_tables
-from toolchain.models.converters.node import Node
 from toolchain.models.converters.classical.tree_tables import AGGREGATES, TRANSFORMS, Trees
+from toolchain.models.converters.node import Node
 
 _DOMAIN = "ai.onnx.ml"
 _ALONE = 8  # TVM's kind of operation that no other is fused with, which would repeat the walk for each of its elements

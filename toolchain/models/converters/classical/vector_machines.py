@@ -13,8 +13,8 @@ from tvm.script.ir_builder import tirx as T  # noqa: N812 - TVM's own name for i
 
 from toolchain.models.converters import converter
 from toolchain.models.converters.classical import linear, scores
-from toolchain.models.converters.node import Node
 from toolchain.models.converters.classical.tree_tables import listed
+from toolchain.models.converters.node import Node
 
 _DOMAIN = "ai.onnx.ml"
 _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")

@@ -12,7 +12,7 @@ from toolchain.models.converters.node import Node
 
 @converter("Elu")
 def elu(node: Node) -> Any:
-    """Convert Elu; TVM's is for 32-bit floats alone."""
+    """Convert Elu; TVM's supports 32-bit floats only."""
     return _exponential(node, 1.0, node.attributes.get("alpha", 1.0))
 
 
@@ -34,29 +34,29 @@ def _exponential(node: Node, above: float, below: float, inside: float = 1.0) ->
     """Return `above` * x for x >= 0, and `below` * (exp(`inside` * x) - 1) under it."""
     data, dtype = node.inputs[0], node.dtype(0)
 
-    def number(value: float) -> Any:
+    def const(value: float) -> Any:
         return relax.const(value, dtype)
 
     # What is not taken is computed as well: it must not overflow.
-    low = relax.op.minimum(data, number(0))
-    low = low if inside == 1 else relax.op.multiply(low, number(inside))
-    low = relax.op.multiply(number(below), relax.op.subtract(relax.op.exp(low), number(1)))
-    high = data if above == 1 else relax.op.multiply(data, number(above))
-    return relax.op.where(relax.op.less(data, number(0)), low, high)
+    low = relax.op.minimum(data, const(0))
+    low = low if inside == 1 else relax.op.multiply(low, const(inside))
+    low = relax.op.multiply(const(below), relax.op.subtract(relax.op.exp(low), const(1)))
+    high = data if above == 1 else relax.op.multiply(data, const(above))
+    return relax.op.where(relax.op.less(data, const(0)), low, high)
 
 
 @converter("Mish")
 def mish(node: Node) -> Any:
     """Convert Mish: x * tanh(log(1 + exp(x))), without the logarithm.
 
-    TVM's is made of three functions inside each other: as polynomials, those take a compiler minutes.
+    TVM nests three functions, which take a compiler minutes when they are polynomials.
     """
     data, dtype = node.inputs[0], node.dtype(0)
     # tanh(log(1 + e)) is n / (n + 2) with n = e * (e + 2); beyond the limit that is 1, and n does not overflow.
     power = node.emit(relax.op.exp(relax.op.minimum(data, relax.const(_MISH_IS_LINEAR[dtype], dtype))))
     two = relax.const(2, dtype)
-    part = node.emit(relax.op.multiply(power, relax.op.add(power, two)))
-    return relax.op.multiply(data, relax.op.divide(part, relax.op.add(part, two)))
+    ratio = node.emit(relax.op.multiply(power, relax.op.add(power, two)))
+    return relax.op.multiply(data, relax.op.divide(ratio, relax.op.add(ratio, two)))
 
 
 _MISH_IS_LINEAR = {"float16": 5.0, "float32": 20.0, "float64": 40.0}
@@ -64,7 +64,7 @@ _MISH_IS_LINEAR = {"float16": 5.0, "float32": 20.0, "float64": 40.0}
 
 @converter("ThresholdedRelu")
 def thresholded_relu(node: Node) -> Any:
-    """Convert ThresholdedRelu; TVM's is for 32-bit floats alone, and makes NaN of negative infinity."""
+    """Convert ThresholdedRelu; TVM's supports 32-bit floats only, and makes NaN of negative infinity."""
     data, dtype = node.inputs[0], node.dtype(0)
     limit = relax.const(node.attributes.get("alpha", 1.0), dtype)
     return relax.op.where(relax.op.greater(data, limit), data, relax.const(0, dtype))
@@ -72,7 +72,7 @@ def thresholded_relu(node: Node) -> Any:
 
 @converter("Shrink")
 def shrink(node: Node) -> Any:
-    """Convert Shrink; TVM's makes floats of integers' limits."""
+    """Convert Shrink; TVM's converts limits of integers to floats."""
     data, dtype = node.inputs[0], node.dtype(0)
     limit, bias = (relax.const(node.attributes.get(name, value), dtype) for name, value in _SHRINK)
     below = relax.op.where(
@@ -89,15 +89,15 @@ _IMAGE_RANK = 4
 
 @converter("PRelu")
 def prelu(node: Node) -> Any:
-    """Convert PRelu. TVM's operator knows no slope of several axes, and no more than four."""
+    """Convert PRelu. TVM's operator supports one axis of slopes, and tensors of up to four axes."""
     data, slope = node.inputs[:2]
     shape, slopes = node.shape(0), node.shape(1)
     if len(slopes) == 1 and len(shape) > 1 and slopes[0] == shape[1] != shape[-1]:  # before opset 7: of channels
         slopes = (*slopes, *[1] * (len(shape) - 2))
         slope = node.emit(relax.op.reshape(slope, slopes))
-    long = [axis for axis, size in enumerate(slopes) if size != 1]
-    if 0 < len(shape) <= _IMAGE_RANK and len(long) <= 1 and node.dtype(0).startswith("float"):
-        axis = len(shape) - len(slopes) + long[0] if long else len(shape) - 1
+    varying = [axis for axis, size in enumerate(slopes) if size != 1]
+    if 0 < len(shape) <= _IMAGE_RANK and len(varying) <= 1 and node.dtype(0).startswith("float"):
+        axis = len(shape) - len(slopes) + varying[0] if varying else len(shape) - 1
         return relax.op.nn.prelu(data, relax.op.reshape(slope, (max(slopes, default=1),)), axis)
     below = relax.op.less(data, relax.const(0, node.dtype(0)))
     return relax.op.where(below, relax.op.multiply(data, slope), data)

@@ -16,9 +16,17 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from toolchain.models.converters import converter
+from toolchain.models.converters.nn.weights import (
+    as_expression,
+    concatenate,
+    input_weights,
+    permute,
+    reshape,
+    shape,
+    take,
+)
+from toolchain.models.converters.nn.window import axis_numbers, explicit_pads, padding_mode, window
 from toolchain.models.converters.node import Node
-from toolchain.models.converters.nn.weights import expression, joined, permuted, reshaped, shape, taken, weights_of
-from toolchain.models.converters.nn.window import given_pads, numbers, padding, window
 
 _PLANE, _SPACE = 2, 3  # axes of an image
 
@@ -41,7 +49,7 @@ def conv(node: Node) -> Any:
     """
     found = window(node, node.shape(1)[2:])
     sweep = Sweep(found.strides, found.dilations, found.pads, int(node.attributes.get("group", 1)))
-    return _biased(node, convolved(node, node.input(0), weights_of(node, 1), sweep))
+    return _biased(node, convolved(node, node.input(0), input_weights(node, 1), sweep))
 
 
 def _biased(node: Node, value: Any) -> Any:
@@ -70,7 +78,7 @@ def convolved(node: Node, data: Any, weights: Any, sweep: Sweep) -> Any:
     if axes == 1:
         wide = Sweep((1, *sweep.strides), (1, *sweep.dilations), ((0, 0), *pads), sweep.groups)
         image = node.emit(relax.op.expand_dims(data, _PLANE))
-        made = convolved(node, image, reshaped(node, weights, _flat(weights)), wide)
+        made = convolved(node, image, reshape(node, weights, _flat(weights)), wide)
         return node.emit(relax.op.squeeze(node.emit(made), [_PLANE]))
     if axes == _SPACE:
         return _spatial(node, data, weights, sweep)
@@ -80,7 +88,7 @@ def convolved(node: Node, data: Any, weights: Any, sweep: Sweep) -> Any:
     return node.emit(
         relax.op.nn.conv2d(
             data,
-            expression(weights),
+            as_expression(weights),
             strides=list(sweep.strides),
             padding=[top, left, bottom, right],
             dilation=list(sweep.dilations),
@@ -121,7 +129,7 @@ def _spatial(node: Node, data: Any, weights: Any, sweep: Sweep) -> Any:
 
     flat = Sweep(sweep.strides[1:], sweep.dilations[1:], sweep.pads[1:], sweep.groups)
     images = node.compute(layers, data, name="layers_of_depth")
-    made = convolved(node, images, reshaped(node, weights, (outputs, -1, *kernel)), flat)
+    made = convolved(node, images, reshape(node, weights, (outputs, -1, *kernel)), flat)
     _, _, height, width = node.shape_of(made)
     parted = relax.op.reshape(made, (batch, places, outputs, height, width))
     return node.emit(relax.op.permute_dims(parted, [0, 2, 1, 3, 4]))
@@ -134,12 +142,12 @@ def conv_transpose(node: Node) -> Any:
     TVM ignores `output_shape`, and multiplies the zeros of a dilated input.
     """
     channels, outputs, *kernel = node.shape(1)
-    strides = numbers(node, "strides", len(kernel), 1)
-    dilations = numbers(node, "dilations", len(kernel), 1)
+    strides = axis_numbers(node, "strides", len(kernel), 1)
+    dilations = axis_numbers(node, "dilations", len(kernel), 1)
     ends = _ends(node, kernel, strides, dilations)
     axes = [Along(*one) for one in zip(node.shape(0)[2:], kernel, strides, dilations, ends, strict=True)]
     groups = int(node.attributes.get("group", 1))
-    weights = reshaped(node, weights_of(node, 1), (groups, channels // groups, outputs, *kernel))
+    weights = reshape(node, input_weights(node, 1), (groups, channels // groups, outputs, *kernel))
     phases = list(itertools.product(*(axis.phases() for axis in axes)))
     if len({tuple((phase.before, len(phase.taps)) for phase in one) for one in phases}) == 1:
         made = _at_once(node, weights, phases, axes)
@@ -151,15 +159,15 @@ def conv_transpose(node: Node) -> Any:
 def _ends(node: Node, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> list[tuple[int, int]]:
     """Return for each axis where the output starts in what the whole kernels cover, and its length."""
     sizes, count = node.shape(0)[2:], len(kernel)
-    more = numbers(node, "output_padding", count, 0)
+    more = axis_numbers(node, "output_padding", count, 0)
     full = [
         (size - 1) * stride + (taps - 1) * step + 1 + extra
         for size, taps, stride, step, extra in zip(sizes, kernel, strides, dilations, more, strict=True)
     ]
-    how, wanted = padding(node), node.attributes.get("output_shape")
+    how, wanted = padding_mode(node), node.attributes.get("output_shape")
     same = how in {"SAME_UPPER", "SAME_LOWER"}
     if wanted is None and not same:
-        pads = given_pads(node, count) if how == "NOTSET" else [(0, 0)] * count
+        pads = explicit_pads(node, count) if how == "NOTSET" else [(0, 0)] * count
         return [(before, length - before - after) for length, (before, after) in zip(full, pads, strict=True)]
     made = [size * stride for size, stride in zip(sizes, strides, strict=True)] if wanted is None else wanted[-count:]
     spare = [max(length - one, 0) for length, one in zip(full, made, strict=True)]
@@ -226,9 +234,9 @@ class Along:
 
 def _at_once(node: Node, weights: Any, phases: Sequence[tuple[Phase, ...]], axes: Sequence[Along]) -> Any:
     """Convolve for all phases, which read the same elements: [batch, groups, phases, outputs, *counts]."""
-    stacked = joined(node, [_weights(node, weights, one) for one in phases], 1)
+    stacked = concatenate(node, [_weights(node, weights, one) for one in phases], 1)
     groups, outputs, *kernel = shape(stacked)
-    made = _swept(node, reshaped(node, stacked, (groups * outputs, *kernel)), phases[0], groups)
+    made = _swept(node, reshape(node, stacked, (groups * outputs, *kernel)), phases[0], groups)
     counts = [axis.count for axis in axes]
     sizes = (node.shape(0)[0], groups, len(phases), outputs // len(phases), *counts)
     return node.emit(relax.op.reshape(made, sizes))
@@ -243,7 +251,7 @@ def _one_by_one(node: Node, weights: Any, phases: Sequence[tuple[Phase, ...]], a
             parts.append(node.emit(relax.op.zeros(sizes, node.dtype(0))))
             continue
         picked = _weights(node, weights, one)
-        made = _swept(node, reshaped(node, picked, (groups * outputs, *shape(picked)[2:])), one, groups)
+        made = _swept(node, reshape(node, picked, (groups * outputs, *shape(picked)[2:])), one, groups)
         parts.append(node.emit(relax.op.reshape(made, sizes)))
     return node.emit(relax.op.concat(parts, axis=2))
 
@@ -256,8 +264,8 @@ def _swept(node: Node, weights: Any, one: Sequence[Phase], groups: int) -> Any:
 def _weights(node: Node, weights: Any, one: Sequence[Phase]) -> Any:
     """Return the weights of one phase, [groups, outputs, channels, *taps]."""
     for axis, phase in enumerate(one, 3):
-        weights = taken(node, weights, phase.taps, axis)
-    return permuted(node, weights, [0, 2, 1, *range(3, 3 + len(one))])
+        weights = take(node, weights, phase.taps, axis)
+    return permute(node, weights, [0, 2, 1, *range(3, 3 + len(one))])
 
 
 def _interleaved(node: Node, made: Any, axes: Sequence[Along], groups: int) -> Any:

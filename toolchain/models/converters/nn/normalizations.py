@@ -9,8 +9,8 @@ import numpy as np
 from tvm import relax
 
 from toolchain.models.converters import UPSTREAM, as_operator, converter
-from toolchain.models.converters.tensor.casts import converted, named
 from toolchain.models.converters.node import Node
+from toolchain.models.converters.tensor.casts import cast_to, dtype_name
 
 _FLOAT = 1  # ONNX's number of float32
 
@@ -30,15 +30,15 @@ def _wide(node: Node) -> str:
     """Return the element type that a normalization is computed in: what `stash_type` says, or 32 bits at least."""
     if node.dtype(0) == "float64":
         return "float64"
-    return named(node, node.attributes.get("stash_type", _FLOAT))
+    return dtype_name(node, node.attributes.get("stash_type", _FLOAT))
 
 
 def _scaled(node: Node, value: Any, scale: Any, bias: Any) -> Any:
     """Return value * scale + bias, in their element type."""
     dtype = node.dtype(0)
-    value = converted(node, value, dtype)
-    value = value if scale is None else node.emit(relax.op.multiply(value, converted(node, scale, dtype)))
-    return value if bias is None else relax.op.add(value, converted(node, bias, dtype))
+    value = cast_to(node, value, dtype)
+    value = value if scale is None else node.emit(relax.op.multiply(value, cast_to(node, scale, dtype)))
+    return value if bias is None else relax.op.add(value, cast_to(node, bias, dtype))
 
 
 def _trailing(node: Node) -> list[int]:
@@ -57,7 +57,7 @@ def layer_normalization(node: Node) -> Any:
     if node.outputs == 1 and fits and len(normalized) < len(node.shape(0)) and node.dtype(0) == "float32":
         bias = relax.const(np.zeros(normalized, "float32")) if bias is None else bias
         return relax.op.nn.layer_norm(node.inputs[0], scale, bias, axes, epsilon)
-    data = node.emit(converted(node, node.inputs[0], _wide(node)))
+    data = node.emit(cast_to(node, node.inputs[0], _wide(node)))
     value, mean, reciprocal = _centred(node, data, axes, epsilon)
     return [_scaled(node, value, scale, bias), mean, reciprocal][: node.outputs]
 
@@ -66,7 +66,7 @@ def layer_normalization(node: Node) -> Any:
 def instance_normalization(node: Node) -> Any:
     """Convert InstanceNormalization; of 16-bit floats as of 32-bit ones."""
     rank = len(node.shape(0))
-    data = node.emit(converted(node, node.inputs[0], _wide(node)))
+    data = node.emit(cast_to(node, node.inputs[0], _wide(node)))
     value, _, _ = _centred(node, data, range(2, rank), node.attributes.get("epsilon", 1e-5))
     return _scaled(node, value, *(_of_channels(node, one, rank) for one in node.inputs[1:3]))
 
@@ -78,7 +78,7 @@ def group_normalization(node: Node) -> Any:
     if shape[1] % groups:
         raise node.refusal(f"{shape[1]} channels are not a multiple of {groups} groups")
     within = (groups, shape[1] // groups)
-    data = relax.op.reshape(converted(node, node.inputs[0], _wide(node)), (shape[0], *within, *shape[2:]))
+    data = relax.op.reshape(cast_to(node, node.inputs[0], _wide(node)), (shape[0], *within, *shape[2:]))
     value, _, _ = _centred(node, node.emit(data), range(2, len(shape) + 1), node.attributes.get("epsilon", 1e-5))
     value = node.emit(relax.op.reshape(value, shape))
     return _scaled(node, value, *(_of_channels(node, one, len(shape)) for one in node.inputs[1:3]))
@@ -92,12 +92,12 @@ def _of_channels(node: Node, weight: Any, rank: int) -> Any:
 def mean_variance(node: Node) -> Any:
     """Convert MeanVarianceNormalization. TVM's takes the difference of two large numbers for the variance."""
     axes = [axis % len(node.shape(0)) for axis in node.attributes.get("axes", [0, 2, 3])]
-    data = node.emit(converted(node, node.inputs[0], _wide(node)))
+    data = node.emit(cast_to(node, node.inputs[0], _wide(node)))
     mean = node.emit(relax.op.mean(data, axes, keepdims=True))
     rest = node.emit(relax.op.subtract(data, mean))
     deviation = relax.op.sqrt(relax.op.mean(relax.op.multiply(rest, rest), axes, keepdims=True))
     value = relax.op.divide(rest, relax.op.add(deviation, relax.const(1e-9, _wide(node))))
-    return converted(node, node.emit(value), node.dtype(0))
+    return cast_to(node, node.emit(value), node.dtype(0))
 
 
 @converter("LpNormalization")
@@ -105,11 +105,11 @@ def by_norm(node: Node) -> Any:
     """Convert LpNormalization: each vector over its norm; 0 where that is 0."""
     axis, power = node.attributes.get("axis", -1), node.attributes.get("p", 2)
     wide = _wide(node)
-    data = node.emit(converted(node, node.inputs[0], wide))
+    data = node.emit(cast_to(node, node.inputs[0], wide))
     size = node.emit(relax.op.sum(relax.op.abs(data) if power == 1 else data * data, axis, keepdims=True))
     norm = node.emit(size if power == 1 else relax.op.sqrt(size))
     one = relax.op.where(relax.op.equal(norm, relax.const(0, wide)), relax.const(1, wide), norm)
-    return converted(node, node.emit(relax.op.divide(data, one)), node.dtype(0))
+    return cast_to(node, node.emit(relax.op.divide(data, one)), node.dtype(0))
 
 
 @converter("BatchNormalization")
@@ -120,15 +120,15 @@ def batch_normalization(node: Node) -> Any:
         return _by_the_batch(node, rank, epsilon)
     if node.outputs > 1:
         raise node.refusal("its statistics are outputs although it is not in training mode")
-    values = [converted(node, one, wide) for one in node.inputs]
+    values = [cast_to(node, one, wide) for one in node.inputs]
     found = node.emit(relax.op.nn.batch_norm(*values, axis=1, epsilon=epsilon, training=False))
-    return converted(node, node.emit(found[0]), node.dtype(0))
+    return cast_to(node, node.emit(found[0]), node.dtype(0))
 
 
 def _by_the_batch(node: Node, rank: int, epsilon: float) -> list[Any]:
     """Return what training computes: statistics of this very batch, and running ones."""
     axes, wide = [0, *range(2, rank)], _wide(node)
-    data = node.emit(converted(node, node.inputs[0], wide))
+    data = node.emit(cast_to(node, node.inputs[0], wide))
     value, mean, _ = _centred(node, data, axes, epsilon)
     rest = relax.op.subtract(data, mean)
     variance = relax.op.mean(relax.op.multiply(rest, rest), axes)
@@ -138,7 +138,7 @@ def _by_the_batch(node: Node, rank: int, epsilon: float) -> list[Any]:
         dtype = str(old.ty.dtype)
         kept = relax.op.multiply(old, relax.const(part, dtype))
         result.append(
-            relax.op.add(kept, relax.op.multiply(converted(node, node.emit(new), dtype), relax.const(1 - part, dtype)))
+            relax.op.add(kept, relax.op.multiply(cast_to(node, node.emit(new), dtype), relax.const(1 - part, dtype)))
         )
     return result[: node.outputs]
 
@@ -147,5 +147,5 @@ def _by_the_batch(node: Node, rank: int, epsilon: float) -> list[Any]:
 def local_response_normalization(node: Node) -> Any:
     """Convert LRN; TVM's mixes half precision with constants in single precision."""
     wide = "float32" if node.dtype(0) == "float16" else node.dtype(0)
-    data = node.emit(converted(node, node.inputs[0], wide))
-    return converted(node, as_operator(node, f"{UPSTREAM}LRN", [data], dict(node.attributes)), node.dtype(0))
+    data = node.emit(cast_to(node, node.inputs[0], wide))
+    return cast_to(node, as_operator(node, f"{UPSTREAM}LRN", [data], dict(node.attributes)), node.dtype(0))

@@ -1,4 +1,4 @@
-"""Pools: of the greatest, of the mean, of a norm, and what puts the greatest back where they were."""
+"""Pools (maximum, mean, norm), and what puts elements of windows back into an image: MaxUnpool and Col2Im."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tvm import relax, te, tirx
 
 from toolchain.models.converters import converter
+from toolchain.models.converters.nn.window import Window, axis_numbers, explicit_pads, window
 from toolchain.models.converters.node import Node
-from toolchain.models.converters.nn.window import Window, window
 
 _POWERS: dict[float, Callable[[Any], Any]] = {1: lambda value: value, 2: relax.op.square, 0.5: relax.op.sqrt}
 
@@ -96,7 +96,7 @@ def _counts(sizes: tuple[int, ...], found: Window, *, padded: bool) -> NDArray[n
     counts: NDArray[np.float64] = np.ones((1, 1, *[1] * len(sizes)))
     for axis, size in enumerate(sizes):
         before, after = found.pads[axis]
-        first = np.arange(found.made[axis]) * found.strides[axis] - before
+        first = np.arange(found.output_sizes[axis]) * found.strides[axis] - before
         places = first[:, None] + np.arange(found.kernel[axis]) * found.dilations[axis]
         lowest, highest = (-before, size + after) if padded else (0, size)
         inside = ((places >= lowest) & (places < highest)).sum(1)
@@ -168,3 +168,40 @@ def max_unpool(node: Node) -> Any:
     empty = node.emit(relax.op.zeros((math.prod(shape),), node.dtype(0)))
     flat = [node.emit(relax.op.reshape(node.input(index), (-1,))) for index in (1, 0)]
     return relax.op.reshape(node.emit(relax.op.scatter_elements(empty, *flat, axis=0)), shape)
+
+
+@converter("Col2Im")
+def col2im(node: Node) -> Any:
+    """Convert Col2Im: each element of the image is the sum of all places in the columns that stand for it."""
+    sizes, block = (node.integers(index, "") for index in (1, 2))
+    if not sizes or not block:
+        raise node.refusal("its image or its block has no axes")
+    count = len(sizes)
+    strides, dilations = axis_numbers(node, "strides", count, 1), axis_numbers(node, "dilations", count, 1)
+    pads = explicit_pads(node, count)
+    batch, columns, _ = node.shape(0)
+    steps = [
+        (size + sum(pad) - (taps - 1) * step - 1) // stride + 1
+        for size, taps, stride, step, pad in zip(sizes, block, strides, dilations, pads, strict=True)
+    ]
+    apart = (batch, columns // math.prod(block), *block, *steps)
+
+    def compute(data: Any) -> Any:
+        taps = [te.reduce_axis((0, size), f"k{axis}") for axis, size in enumerate(block)]
+
+        def element(image: Any, channel: Any, *at: Any) -> Any:
+            moved = [
+                place + before - tap * step
+                for place, (before, _), tap, step in zip(at, pads, taps, dilations, strict=True)
+            ]
+            fits = [
+                tirx.all(place >= 0, place % stride == 0, place < stride * made)
+                for place, stride, made in zip(moved, strides, steps, strict=True)
+            ]
+            found = [place // stride for place, stride in zip(moved, strides, strict=True)]
+            value = data(image, channel, *taps, *found)
+            return te.sum(tirx.if_then_else(tirx.all(*fits), value, tirx.const(0, data.dtype)), axis=taps)
+
+        return te.compute((*apart[:2], *sizes), element, name="image")
+
+    return node.compute(compute, node.emit(relax.op.reshape(node.input(0), apart)), name="col2im")

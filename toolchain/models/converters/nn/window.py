@@ -10,100 +10,92 @@ from toolchain.models.converters.node import Node
 
 @dataclass(frozen=True)
 class Window:
-    """A window that moves over an image.
+    """A window that moves over an image; each field has one entry for each axis of the image.
 
     Attributes:
-        kernel: Its sizes.
-        strides: How far it moves.
-        dilations: The distance of its elements.
-        pads: What the image is padded with before and behind each axis.
-        made: Sizes of the result.
-        beyond: By how much the last window reaches beyond the padding, which happens where sizes are rounded up.
+        dilations: Distance of the window's elements.
+        pads: Padding before and behind the image.
+        output_sizes: How many positions the window has.
+        overhang: How far the last window reaches beyond the padding, where sizes are rounded up.
     """
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     pads: tuple[tuple[int, int], ...]
-    made: tuple[int, ...]
-    beyond: tuple[int, ...]
+    output_sizes: tuple[int, ...]
+    overhang: tuple[int, ...]
 
     @property
     def reach(self) -> tuple[tuple[int, int], ...]:
-        """The padding that all windows fit in."""
-        return tuple((before, after + more) for (before, after), more in zip(self.pads, self.beyond, strict=True))
+        """The padding that contains all windows."""
+        return tuple(
+            (before, after + overhang) for (before, after), overhang in zip(self.pads, self.overhang, strict=True)
+        )
 
     def widened(self) -> Window:
         """Return the window with an axis of one element before the others."""
         ones = ((1, *self.kernel), (1, *self.strides), (1, *self.dilations))
-        return Window(*ones, ((0, 0), *self.pads), (1, *self.made), (0, *self.beyond))
+        return Window(*ones, ((0, 0), *self.pads), (1, *self.output_sizes), (0, *self.overhang))
 
 
 def window(node: Node, kernel: Sequence[int]) -> Window:
-    """Return the window of a node.
-
-    Args:
-        node: A convolution or a pool; its first input is the image.
-        kernel: Sizes of the window.
+    """Return the window of a convolution or pool, whose first input is the image.
 
     Raises:
         InputError: An attribute has not as many numbers as the image has axes.
     """
     sizes = node.shape(0)[2:]
-    strides, dilations = numbers(node, "strides", len(sizes), 1), numbers(node, "dilations", len(sizes), 1)
+    strides, dilations = axis_numbers(node, "strides", len(sizes), 1), axis_numbers(node, "dilations", len(sizes), 1)
     if len(kernel) != len(sizes):
         raise node.refusal(f"its kernel has {len(kernel)} axes, and its image {len(sizes)}")
     spans = [(size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True)]
-    each = list(zip(sizes, spans, strides, strict=True))
-    how = padding(node)
-    if how in {"SAME_UPPER", "SAME_LOWER"}:
-        pads = [_same(size, span, stride, upper=how == "SAME_UPPER") for size, span, stride in each]
+    axes = list(zip(sizes, spans, strides, strict=True))
+    mode = padding_mode(node)
+    if mode in {"SAME_UPPER", "SAME_LOWER"}:
+        pads = [_same_padding(size, span, stride, upper=mode == "SAME_UPPER") for size, span, stride in axes]
     else:
-        pads = given_pads(node, len(sizes)) if how == "NOTSET" else [(0, 0)] * len(sizes)
+        pads = explicit_pads(node, len(sizes)) if mode == "NOTSET" else [(0, 0)] * len(sizes)
     up = bool(node.attributes.get("ceil_mode", 0))
-    made = [_steps(*one, pad, up=up) for one, pad in zip(each, pads, strict=True)]
-    beyond = [
+    output_sizes = [_window_count(*axis, pad, up=up) for axis, pad in zip(axes, pads, strict=True)]
+    overhang = [
         max(0, (count - 1) * stride + span - size - sum(pad))
-        for count, (size, span, stride), pad in zip(made, each, pads, strict=True)
+        for count, (size, span, stride), pad in zip(output_sizes, axes, pads, strict=True)
     ]
-    return Window(tuple(kernel), strides, dilations, tuple(pads), tuple(made), tuple(beyond))
+    return Window(tuple(kernel), strides, dilations, tuple(pads), tuple(output_sizes), tuple(overhang))
 
 
-def padding(node: Node) -> str:
-    """Return how a convolution or a pool is padded, by the standard's names.
-
-    Raises:
-        InputError: It is none of them.
-    """
-    how = str(node.attributes.get("auto_pad", "")) or "NOTSET"
-    if how not in {"NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"}:
-        raise node.refusal(f"its auto_pad is {how!r}, which is not part of the ONNX standard")
-    return how
+def padding_mode(node: Node) -> str:
+    """Return the standard's name for how a convolution or pool is padded."""
+    mode = str(node.attributes.get("auto_pad", "")) or "NOTSET"
+    if mode not in {"NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"}:
+        raise node.refusal(f"its auto_pad is {mode!r}, which is not part of the ONNX standard")
+    return mode
 
 
-def numbers(node: Node, name: str, count: int, default: int) -> tuple[int, ...]:
+def axis_numbers(node: Node, name: str, count: int, default: int) -> tuple[int, ...]:
     """Return an attribute that has a number for each axis of the image."""
-    found = tuple(int(one) for one in node.attributes.get(name, ())) or (default,) * count
-    if len(found) != count:
-        raise node.refusal(f"its {name} have {len(found)} numbers instead of {count}")
-    return found
+    values = tuple(int(value) for value in node.attributes.get(name, ())) or (default,) * count
+    if len(values) != count:
+        raise node.refusal(f"its {name} have {len(values)} numbers instead of {count}")
+    return values
 
 
-def given_pads(node: Node, count: int) -> list[tuple[int, int]]:
-    """Return the attribute `pads` by axis: before and behind."""
-    found = numbers(node, "pads", 2 * count, 0)
-    return list(zip(found[:count], found[count:], strict=True))
+def explicit_pads(node: Node, count: int) -> list[tuple[int, int]]:
+    """Return the attribute `pads` by axis, as (before, behind)."""
+    pads = axis_numbers(node, "pads", 2 * count, 0)
+    return list(zip(pads[:count], pads[count:], strict=True))
 
 
-def _same(size: int, span: int, stride: int, *, upper: bool) -> tuple[int, int]:
-    """Return the padding that makes a result of a stride-th of the size, rounded up."""
+def _same_padding(size: int, span: int, stride: int, *, upper: bool) -> tuple[int, int]:
+    """Return the padding for an output of ceil(size / stride)."""
     total = max((-(-size // stride) - 1) * stride + span - size, 0)
     less, more = total // 2, total - total // 2
     return (less, more) if upper else (more, less)
 
 
-def _steps(size: int, span: int, stride: int, pads: tuple[int, int], *, up: bool) -> int:
-    """Return how many windows there are; none of them starts in the padding behind the image."""
+def _window_count(size: int, span: int, stride: int, pads: tuple[int, int], *, up: bool) -> int:
+    """Return the number of windows; none of them starts in the padding behind the image."""
     room = size + sum(pads) - span
     if not up:
         return room // stride + 1

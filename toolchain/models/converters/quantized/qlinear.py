@@ -12,7 +12,6 @@ from typing import Any
 from tvm import relax
 
 from toolchain.models.converters import Node, as_operator, converter
-from toolchain.models.converters.quantized.integers import integer_matmul
 from toolchain.models.converters.quantized.grids import (
     Grid,
     as_float32,
@@ -22,6 +21,7 @@ from toolchain.models.converters.quantized.grids import (
     on_own_grid,
     quantize,
 )
+from toolchain.models.converters.quantized.integers import integer_matmul
 
 _TRIPLE = 3  # a tensor of bytes, its scale, and its zero
 

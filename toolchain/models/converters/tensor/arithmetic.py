@@ -13,46 +13,49 @@ from toolchain.models.converters.node import Node
 
 
 def elementwise(node: Node, function: Callable[[Any], Any], dtype: str | None = None) -> Any:
-    """Return a function of each element of the first input.
+    """Apply a function to each element of the first input.
 
     Args:
         node: The node.
         function: From one element to another.
-        dtype: Element type that it computes in, and is converted from afterwards; that of the input by default.
+        dtype: Element type of the computation, if it is not the input's; the result is converted back.
     """
-    own = node.dtype(0)
+    input_dtype = node.dtype(0)
 
-    def all_of_them(data: te.Tensor) -> te.Tensor:
+    def compute(data: te.Tensor) -> te.Tensor:
         return te.compute(
-            data.shape, lambda *at: function(data(*at).astype(dtype or own)).astype(own), node.operator.lower()
+            data.shape,
+            lambda *index: function(data(*index).astype(dtype or input_dtype)).astype(input_dtype),
+            node.operator.lower(),
         )
 
-    return node.compute(all_of_them, node.inputs[0], name=node.operator.lower())
+    return node.compute(compute, node.inputs[0], name=node.operator.lower())
 
 
 def pairwise(node: Node, function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
-    """Return a function of the elements of two tensors, which are spread to one shape."""
+    """Apply a function to the elements of two tensors that are broadcast to one shape."""
 
-    def all_of_them(left: te.Tensor, right: te.Tensor) -> te.Tensor:
+    def compute(left: te.Tensor, right: te.Tensor) -> te.Tensor:
         shape = topi.add(left.astype("int8"), right.astype("int8")).shape
-        return te.compute(shape, lambda *at: function(_element(left, at), _element(right, at)), node.operator.lower())
+        return te.compute(
+            shape, lambda *index: function(_element(left, index), _element(right, index)), node.operator.lower()
+        )
 
-    return node.compute(all_of_them, first, second, name=node.operator.lower())
+    return node.compute(compute, first, second, name=node.operator.lower())
 
 
-def _element(tensor: te.Tensor, at: tuple[Any, ...]) -> Any:
-    """Return the element that belongs to a place of a tensor of more axes, or longer ones."""
-    own = at[len(at) - len(tensor.shape) :]
-    return tensor(*(0 if int(size) == 1 else index for size, index in zip(tensor.shape, own, strict=True)))
+def _element(tensor: te.Tensor, index: tuple[Any, ...]) -> Any:
+    """Return the element for an index into the broadcast shape: leading axes dropped, axes of one element at 0."""
+    trailing = index[len(index) - len(tensor.shape) :]
+    return tensor(*(0 if int(size) == 1 else place for size, place in zip(tensor.shape, trailing, strict=True)))
 
 
 def _wide(node: Node) -> str:
-    """Return the element type that a function of floats is computed in."""
+    """Return the element type in which a function of floats is computed."""
     return "float64" if node.dtype(0) == "float64" else "float32"
 
 
 def is_integer(dtype: str) -> bool:
-    """Whether an element type is one of integers."""
     return dtype.startswith(("int", "uint"))
 
 
@@ -72,8 +75,8 @@ def mod(node: Node) -> Any:
         rest = tirx.truncmod(x, y)
         if not is_c:  # the sign is the divisor's, as Python has it
             zero = tirx.const(0, wide)
-            other = tirx.any(tirx.all(rest < zero, y > zero), tirx.all(rest > zero, y < zero))
-            rest = tirx.Select(other, rest + y, rest)
+            signs_differ = tirx.any(tirx.all(rest < zero, y > zero), tirx.all(rest > zero, y < zero))
+            rest = tirx.Select(signs_differ, rest + y, rest)
         return rest.astype(node.dtype(0))
 
     return pairwise(node, remainder, *node.inputs)
@@ -81,28 +84,28 @@ def mod(node: Node) -> Any:
 
 @converter("Pow")
 def power(node: Node) -> Any:
-    """Convert Pow. TVM's wants two tensors of one element type, and has no integers.
+    """Convert Pow. TVM's needs two tensors of one element type, and has no integers.
 
-    What is small and constant is multiplied out: the square of a tensor is on the way of many networks.
+    Small constant exponents are multiplied out: many networks square a tensor.
     """
-    base, own, other = node.inputs[0], node.dtype(0), node.dtype(1)
-    if is_integer(own) or own == "float64":
-        return pairwise(node, lambda x, y: _integer_power(x, y, own, other), *node.inputs)
+    base, dtype, exponent_dtype = node.inputs[0], node.dtype(0), node.dtype(1)
+    if is_integer(dtype) or dtype == "float64":
+        return pairwise(node, lambda x, y: _integer_power(x, y, dtype, exponent_dtype), *node.inputs)
     exponent = node.constant(1) if node.is_constant(1) else None
     if exponent is not None and exponent.size == 1 and len(exponent.shape) <= len(node.shape(0)):
         value = float(exponent.reshape(()))
-        if value in _SIMPLE:
-            return _SIMPLE[value](base)
-    return relax.op.power(base, node.inputs[1] if own == other else relax.op.astype(node.inputs[1], own))
+        if value in _MULTIPLIED_OUT:
+            return _MULTIPLIED_OUT[value](base)
+    return relax.op.power(base, node.inputs[1] if dtype == exponent_dtype else relax.op.astype(node.inputs[1], dtype))
 
 
 def _square_root(x: Any) -> Any:
-    """Return x to the power of a half: of minus infinity that is infinity, and not the NaN of a square root."""
+    """Return x to the power of 0.5: infinity for minus infinity, where a square root is NaN."""
     infinity = relax.const(float("inf"), str(x.ty.dtype))
     return relax.op.where(relax.op.equal(x, relax.op.negative(infinity)), infinity, relax.op.sqrt(x))
 
 
-_SIMPLE: dict[float, Callable[[Any], Any]] = {
+_MULTIPLIED_OUT: dict[float, Callable[[Any], Any]] = {
     0.5: _square_root,
     1.0: lambda x: x,
     2.0: lambda x: relax.op.multiply(x, x),
@@ -110,43 +113,43 @@ _SIMPLE: dict[float, Callable[[Any], Any]] = {
 }
 
 
-def _integer_power(x: Any, y: Any, own: str, other: str) -> Any:
-    """Return a power of integers: of integers by squaring, so that all of 64 bits are right."""
-    if not (is_integer(own) and is_integer(other)):
-        return tirx.pow(x.astype("float64"), y.astype("float64")).astype(own)
-    one, zero = tirx.const(1, "int64"), tirx.const(0, "int64")
-    factor, left, result = x.astype("int64"), y.astype("int64"), one
+def _integer_power(x: Any, y: Any, dtype: str, exponent_dtype: str) -> Any:
+    """Return x to the power of y, of integers by squaring, so that all 64 bits are exact."""
+    if not (is_integer(dtype) and is_integer(exponent_dtype)):
+        return tirx.pow(x.astype("float64"), y.astype("float64")).astype(dtype)
+    unit, zero = tirx.const(1, "int64"), tirx.const(0, "int64")
+    factor, remaining, result = x.astype("int64"), y.astype("int64"), unit
     # ceil(log2(63)) steps: of a base other than 0, 1 and -1 every higher power overflows.
     for _ in range(_BITS_OF_AN_EXPONENT):
-        result = tirx.Select(tirx.bitwise_and(left, one) != zero, result * factor, result)
-        factor, left = factor * factor, tirx.shift_right(left, one)
-    return result.astype(own)
+        result = tirx.Select(tirx.bitwise_and(remaining, unit) != zero, result * factor, result)
+        factor, remaining = factor * factor, tirx.shift_right(remaining, unit)
+    return result.astype(dtype)
 
 
 _BITS_OF_AN_EXPONENT = 6
 
 
 @converter("Min")
-def least(node: Node) -> Any:
-    """Convert Min. TVM's takes NaN for the greatest number, if it comes first."""
-    return _best(node, lambda x, y: x < y)
+def minimum(node: Node) -> Any:
+    """Convert Min. TVM's takes NaN for the greatest number if it comes first."""
+    return _extreme(node, lambda x, y: x < y)
 
 
 @converter("Max")
-def greatest(node: Node) -> Any:
-    """Convert Max; as `least`."""
-    return _best(node, lambda x, y: x > y)
+def maximum(node: Node) -> Any:
+    """Convert Max; as `minimum`."""
+    return _extreme(node, lambda x, y: x > y)
 
 
-def _best(node: Node, better: Callable[[Any, Any], Any]) -> Any:
+def _extreme(node: Node, better: Callable[[Any, Any], Any]) -> Any:
     is_float = not is_integer(node.dtype(0))
 
-    def chosen(x: Any, y: Any) -> Any:
+    def select(x: Any, y: Any) -> Any:
         # Not a number is neither more nor less than anything: it is chosen, wherever it stands.
         wins = tirx.any(better(x, y), tirx.isnan(x)) if is_float else better(x, y)
         return tirx.Select(wins, x, y)
 
-    return functools.reduce(lambda first, second: pairwise(node, chosen, first, second), node.inputs)
+    return functools.reduce(lambda first, second: pairwise(node, select, first, second), node.inputs)
 
 
 @converter("IsInf")
@@ -158,14 +161,14 @@ def is_infinite(node: Node) -> Any:
     if not limits:
         return relax.op.zeros(node.shape(0), "bool")
 
-    def all_of_them(data: te.Tensor) -> te.Tensor:
-        def one(*at: Any) -> Any:
-            value = data(*at).astype(dtype)
+    def compute(data: te.Tensor) -> te.Tensor:
+        def element(*index: Any) -> Any:
+            value = data(*index).astype(dtype)
             return functools.reduce(tirx.any, [value == tirx.const(limit, dtype) for limit in limits])
 
-        return te.compute(data.shape, one, "is_infinite")
+        return te.compute(data.shape, element, "is_infinite")
 
-    return node.compute(all_of_them, node.inputs[0], name="is_infinite")
+    return node.compute(compute, node.inputs[0], name="is_infinite")
 
 
 @converter("Sign")
@@ -189,9 +192,9 @@ def inverse(node: Node) -> Any:
 
 @converter("Sinh")
 def sinh(node: Node) -> Any:
-    """Convert Sinh. TVM's calls a function that no library on a board has. Near 0 the two exponentials cancel."""
+    """Convert Sinh. TVM's calls a function that the boards' libraries lack. Near 0 the two exponentials cancel."""
 
-    def one(x: Any) -> Any:
+    def element(x: Any) -> Any:
         square = x * x
         near = x * (1 + square * (1 / 6 + square * (1 / 120 + square * (1 / 5040))))
         half = tirx.exp(x / 2)
@@ -199,40 +202,40 @@ def sinh(node: Node) -> Any:
         return tirx.Select(tirx.abs(x) < tirx.const(0.5, dtype), near, far)
 
     dtype = _wide(node)
-    return elementwise(node, one, dtype)
+    return elementwise(node, element, dtype)
 
 
 @converter("Cosh")
 def cosh(node: Node) -> Any:
     """Convert Cosh; as `sinh`."""
 
-    def one(x: Any) -> Any:
+    def element(x: Any) -> Any:
         half = tirx.exp(x / 2)
         return half / 2 * half + 1 / half / 2 / half
 
-    return elementwise(node, one, _wide(node))
+    return elementwise(node, element, _wide(node))
 
 
 @converter("BitShift")
 def bit_shift(node: Node) -> Any:
-    """Convert BitShift. By more than there are bits, TVM's shifts by what the processor makes of that."""
+    """Convert BitShift. TVM leaves shifts by the width or more to the processor, whose results differ."""
     dtype = node.dtype(0)
     bits = int(dtype.lstrip("uint"))
-    to_the_left = node.attributes["direction"] == "LEFT"
-    function = tirx.shift_left if to_the_left else tirx.shift_right
+    is_left = node.attributes["direction"] == "LEFT"
+    function = tirx.shift_left if is_left else tirx.shift_right
 
-    def shifted(x: Any, by: Any) -> Any:
+    def shift(x: Any, by: Any) -> Any:
         by = by.astype("int32")
         result = function(x, tirx.min(by, tirx.const(bits - 1, "int32")).astype(dtype))
-        is_kept = not to_the_left and dtype.startswith("int")  # the sign, which is all that is left in the end
-        return result if is_kept else tirx.Select(by < bits, result, tirx.const(0, dtype))
+        keeps_sign = not is_left and dtype.startswith("int")  # the sign, which is all that is left in the end
+        return result if keeps_sign else tirx.Select(by < bits, result, tirx.const(0, dtype))
 
-    return pairwise(node, shifted, *node.inputs)
+    return pairwise(node, shift, *node.inputs)
 
 
 @converter("Dropout")
 def dropout(node: Node) -> Any:
-    """Convert Dropout, which does nothing but in training. TVM's mask is of floats."""
+    """Convert Dropout, which only acts in training. TVM's mask has floats."""
     training = node.input(2)
     if training is not None and bool(node.constant(2)):
         raise node.refusal("it is in training mode, so it draws random numbers")
@@ -245,7 +248,7 @@ def dropout(node: Node) -> Any:
 
 @converter("Sum")
 def total(node: Node) -> Any:
-    """Convert Sum: TVM's stacks its operands before it adds them up."""
+    """Convert Sum; TVM's stacks its operands first."""
     return functools.reduce(relax.op.add, node.inputs)
 
 

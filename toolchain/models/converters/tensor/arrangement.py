@@ -1,18 +1,16 @@
-"""Elements that change places: between channels and space, out of columns, and into the middle of another size."""
+"""Elements that change places: between channels and space, into parts, and into the middle of another size."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm import relax, te, tirx, topi
+from tvm import relax, topi
 
 from toolchain.models.converters import converter
 from toolchain.models.converters.node import Node
-from toolchain.models.converters.nn.window import given_pads, numbers
 
 
 @converter("SpaceToDepth")
@@ -20,73 +18,35 @@ def space_to_depth(node: Node) -> Any:
     """Convert SpaceToDepth: TVM ignores its mode."""
     block = int(node.attributes["blocksize"])
     batch, channels, height, width = node.shape(0)
-    apart = (batch, channels, height // block, block, width // block, block)
+    split_shape = (batch, channels, height // block, block, width // block, block)
     order = [0, 1, 3, 5, 2, 4] if node.attributes.get("mode", "DCR") == "CRD" else [0, 3, 5, 1, 2, 4]
-    parted = node.emit(relax.op.permute_dims(node.emit(relax.op.reshape(node.input(0), apart)), order))
-    return relax.op.reshape(parted, (batch, channels * block**2, height // block, width // block))
+    permuted = node.emit(relax.op.permute_dims(node.emit(relax.op.reshape(node.input(0), split_shape)), order))
+    return relax.op.reshape(permuted, (batch, channels * block**2, height // block, width // block))
 
 
 @converter("CenterCropPad")
 def center_crop_pad(node: Node) -> Any:
-    """Convert CenterCropPad."""
     value, shape = node.input(0), list(node.shape(0))
-    wanted = node.constant(1)
+    sizes = node.constant(1)
     axes = [axis % len(shape) for axis in node.attributes.get("axes", range(len(shape)))]
-    if wanted is None or wanted.size != len(axes):
+    if sizes is None or sizes.size != len(axes):
         raise node.refusal("its shape does not have a number for each axis")
     pads = [(0, 0)] * len(shape)
-    for axis, size in zip(axes, map(int, wanted), strict=True):
-        more = size - shape[axis]
-        if more < 0:
-            start = -more // 2
+    for axis, size in zip(axes, map(int, sizes), strict=True):
+        growth = size - shape[axis]
+        if growth < 0:
+            start = -growth // 2
             value = node.emit(relax.op.strided_slice(value, [axis], [start], [start + size]))
         else:
-            pads[axis] = (more // 2, more - more // 2)
+            pads[axis] = (growth // 2, growth - growth // 2)
     if not any(map(sum, pads)):
         return value
     return relax.op.nn.pad(value, list(itertools.chain(*pads)), pad_value=0)
 
 
-@converter("Col2Im")
-def col2im(node: Node) -> Any:
-    """Convert Col2Im: each element of the image is the sum of all places in the columns that stand for it."""
-    sizes, block = (node.integers(index, "") for index in (1, 2))
-    if not sizes or not block:
-        raise node.refusal("its image or its block has no axes")
-    count = len(sizes)
-    strides, dilations = numbers(node, "strides", count, 1), numbers(node, "dilations", count, 1)
-    pads = given_pads(node, count)
-    batch, columns, _ = node.shape(0)
-    steps = [
-        (size + sum(pad) - (taps - 1) * step - 1) // stride + 1
-        for size, taps, stride, step, pad in zip(sizes, block, strides, dilations, pads, strict=True)
-    ]
-    apart = (batch, columns // math.prod(block), *block, *steps)
-
-    def compute(data: Any) -> Any:
-        taps = [te.reduce_axis((0, size), f"k{axis}") for axis, size in enumerate(block)]
-
-        def element(image: Any, channel: Any, *at: Any) -> Any:
-            moved = [
-                place + before - tap * step
-                for place, (before, _), tap, step in zip(at, pads, taps, dilations, strict=True)
-            ]
-            fits = [
-                tirx.all(place >= 0, place % stride == 0, place < stride * made)
-                for place, stride, made in zip(moved, strides, steps, strict=True)
-            ]
-            found = [place // stride for place, stride in zip(moved, strides, strict=True)]
-            value = data(image, channel, *taps, *found)
-            return te.sum(tirx.if_then_else(tirx.all(*fits), value, tirx.const(0, data.dtype)), axis=taps)
-
-        return te.compute((*apart[:2], *sizes), element, name="image")
-
-    return node.compute(compute, node.emit(relax.op.reshape(node.input(0), apart)), name="col2im")
-
-
 @converter("Split")
 def split(node: Node) -> Any:
-    """Convert Split. TVM's fails for a single part."""
+    """Convert Split. TVM's fails for a single output."""
     axis = int(node.attributes.get("axis", 0)) % len(node.shape(0))
     sizes = node.integers(1, "split")
     if node.outputs == 1:
@@ -98,9 +58,9 @@ def split(node: Node) -> Any:
 
 @converter("Pad")
 def pad(node: Node) -> Any:
-    """Convert Pad. TVM's needs a value that is known before it runs, and pads before it crops."""
+    """Convert Pad. TVM's needs a constant value, and pads before it crops."""
     shape = node.shape(0)
-    before, after = _pads(node)
+    before, after = _pad_amounts(node)
     data = node.inputs[0]
     if min(*before, *after, 0) < 0:
         starts = [max(-amount, 0) for amount in before]
@@ -109,14 +69,14 @@ def pad(node: Node) -> Any:
         before, after = ([max(amount, 0) for amount in amounts] for amounts in (before, after))
     mode = node.attributes.get("mode", "constant")
     if mode == "constant":
-        return _filled(node, data, before, after)
+        return _pad_with(node, data, before, after)
     if mode == "reflect":
         return node.builder.emit_te(topi.nn.mirror_pad, data, before, after, "REFLECT")
     return node.builder.emit_te(topi.nn.circular_pad if mode == "wrap" else topi.nn.replicate_pad, data, before, after)
 
 
-def _pads(node: Node) -> tuple[list[int], list[int]]:
-    """Return how much is padded before and after each axis; less than 0 crops."""
+def _pad_amounts(node: Node) -> tuple[list[int], list[int]]:
+    """Return the padding before and after each axis; a negative amount crops."""
     rank = len(node.shape(0))
     amounts = node.integers(1, "pads")
     axes = None if node.input(3) is None else node.integers(3, "axes")
@@ -134,8 +94,7 @@ def _pads(node: Node) -> tuple[list[int], list[int]]:
     return sides[0], sides[1]
 
 
-def _filled(node: Node, data: Any, before: list[int], after: list[int]) -> Any:
-    """Return a tensor with one value around it."""
+def _pad_with(node: Node, data: Any, before: list[int], after: list[int]) -> Any:
     value = node.input(2)
     if value is None or node.is_constant(2):
         constant: NDArray[Any] | None = node.constant(2)

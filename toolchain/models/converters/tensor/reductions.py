@@ -1,22 +1,23 @@
-"""Reductions: sums, means, norms and running sums along axes."""
+"""Reductions along axes: sums, means, norms, extremes and their indices, and running sums."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx
 
 from toolchain.models.converters import converter
-from toolchain.models.converters.tensor.arithmetic import is_integer
-from toolchain.models.converters.tensor.casts import converted
 from toolchain.models.converters.node import Node
+from toolchain.models.converters.tensor.arithmetic import is_integer
+from toolchain.models.converters.tensor.casts import cast_to
 
 Reduction = Callable[[Any, Sequence[int], bool], Any]
 
 
-def reduced(function: Reduction, data: Any, axes: Sequence[int], *, keep: bool = True) -> Any:
-    """Reduce along axes; along none, nothing changes."""
+def reduce_along(function: Reduction, data: Any, axes: Sequence[int], *, keep: bool = True) -> Any:
+    """Reduce along axes; without axes nothing changes."""
     return function(data, list(axes), keep) if axes else data
 
 
@@ -28,130 +29,176 @@ def reduction_axes(node: Node) -> list[int]:
     rank = len(node.shape(0))
     if 0 in node.shape(0):
         raise node.refusal("its input has no elements")
-    given = node.integers(1, "axes")
-    if given:
-        return sorted({axis % rank for axis in given})
+    axes = node.integers(1, "axes")
+    if axes:
+        return sorted({axis % rank for axis in axes})
     return [] if node.attributes.get("noop_with_empty_axes", 0) else list(range(rank))
 
 
-def widened(node: Node) -> tuple[Any, str]:
-    """Return the input as an element type whose sums are exact enough, and that."""
+def widen(node: Node) -> tuple[Any, str]:
+    """Return the input in an element type that is wide enough for its sums, and that type."""
     dtype = node.dtype(0)
     wide = {"float16": "float32", "bfloat16": "float32", "bool": "uint8"}.get(dtype, dtype)
-    return node.emit(converted(node, node.inputs[0], wide)), wide
+    return node.emit(cast_to(node, node.inputs[0], wide)), wide
 
 
-def _of_floats(node: Node) -> tuple[Any, str]:
-    """Return the input as floats, and their type: 64 bits of integers, as the reference does."""
-    data, dtype = widened(node)
+def _as_floats(node: Node) -> tuple[Any, str]:
+    """Return the input as floats, and their type: float64 for integers, as the reference does."""
+    data, dtype = widen(node)
     wide = "float64" if is_integer(dtype) else dtype
-    return node.emit(converted(node, data, wide)), wide
+    return node.emit(cast_to(node, data, wide)), wide
 
 
-def finished(node: Node, value: Any) -> Any:
-    """Return a result in the element type of the node's input."""
-    return converted(node, node.emit(value), node.dtype(0))
+def as_input_dtype(node: Node, value: Any) -> Any:
+    return cast_to(node, node.emit(value), node.dtype(0))
 
 
-def keeps(node: Node) -> bool:
-    """Whether axes that are reduced keep a size of 1."""
+def keeps_axes(node: Node) -> bool:
     return bool(node.attributes.get("keepdims", 1))
 
 
-def simple(node: Node, function: Reduction, before: Callable[[Any], Any] = lambda x: x) -> Any:
-    """Convert a node by a function that reduces, and one that comes before it."""
-    data, _ = widened(node)
-    return finished(node, reduced(function, node.emit(before(data)), reduction_axes(node), keep=keeps(node)))
+def convert_reduction(node: Node, function: Reduction, before: Callable[[Any], Any] = lambda x: x) -> Any:
+    """Convert a node by a reduction and a function that is applied before it."""
+    data, _ = widen(node)
+    return as_input_dtype(
+        node, reduce_along(function, node.emit(before(data)), reduction_axes(node), keep=keeps_axes(node))
+    )
 
 
 @converter("ReduceSum")
 def total(node: Node) -> Any:
     """Convert ReduceSum; of 16-bit floats as of 32-bit ones."""
-    return simple(node, relax.op.sum)
+    return convert_reduction(node, relax.op.sum)
 
 
 @converter("ReduceProd")
 def product(node: Node) -> Any:
-    """Convert ReduceProd."""
-    return simple(node, relax.op.prod)
+    return convert_reduction(node, relax.op.prod)
 
 
 @converter("ReduceL1")
 def sum_of_magnitudes(node: Node) -> Any:
-    """Convert ReduceL1."""
-    return simple(node, relax.op.sum, relax.op.abs)
+    return convert_reduction(node, relax.op.sum, relax.op.abs)
 
 
 @converter("ReduceSumSquare")
 def sum_of_squares(node: Node) -> Any:
-    """Convert ReduceSumSquare."""
-    return simple(node, relax.op.sum, lambda x: relax.op.multiply(x, x))
+    return convert_reduction(node, relax.op.sum, lambda x: relax.op.multiply(x, x))
 
 
 @converter("ReduceMean")
 def mean(node: Node) -> Any:
     """Convert ReduceMean; TVM's divides integers as if they were floats, rounding down."""
-    data, dtype = widened(node)
+    data, dtype = widen(node)
     axes = reduction_axes(node)
     if not is_integer(dtype):
-        return finished(node, reduced(relax.op.mean, data, axes, keep=keeps(node)))
+        return as_input_dtype(node, reduce_along(relax.op.mean, data, axes, keep=keeps_axes(node)))
     count = 1
     for axis in axes:
         count *= node.shape(0)[axis]
-    sums = node.emit(reduced(relax.op.sum, data, axes, keep=keeps(node)))
+    sums = node.emit(reduce_along(relax.op.sum, data, axes, keep=keeps_axes(node)))
 
     def quotient(sums: te.Tensor) -> te.Tensor:
         divisor = tirx.const(count, dtype)
-        return te.compute(sums.shape, lambda *at: tirx.truncdiv(sums(*at), divisor), "mean")
+        return te.compute(sums.shape, lambda *index: tirx.truncdiv(sums(*index), divisor), "mean")
 
     return node.compute(quotient, sums, name="mean")
 
 
 @converter("ReduceL2")
 def norm(node: Node) -> Any:
-    """Convert ReduceL2."""
-    data, _ = _of_floats(node)
+    data, _ = _as_floats(node)
     squares = node.emit(relax.op.multiply(data, data))
-    return finished(node, relax.op.sqrt(reduced(relax.op.sum, squares, reduction_axes(node), keep=keeps(node))))
+    return as_input_dtype(
+        node, relax.op.sqrt(reduce_along(relax.op.sum, squares, reduction_axes(node), keep=keeps_axes(node)))
+    )
 
 
 @converter("ReduceLogSum")
 def logarithm(node: Node) -> Any:
-    """Convert ReduceLogSum."""
-    data, _ = _of_floats(node)
-    return finished(node, relax.op.log(reduced(relax.op.sum, data, reduction_axes(node), keep=keeps(node))))
+    data, _ = _as_floats(node)
+    return as_input_dtype(
+        node, relax.op.log(reduce_along(relax.op.sum, data, reduction_axes(node), keep=keeps_axes(node)))
+    )
 
 
 @converter("ReduceLogSumExp")
 def logarithm_of_exponentials(node: Node) -> Any:
-    """Convert ReduceLogSumExp: the greatest is taken out, lest the exponentials overflow."""
-    data, dtype = _of_floats(node)
+    """Convert ReduceLogSumExp. The greatest element is subtracted first, so that no exponential overflows."""
+    data, dtype = _as_floats(node)
     axes = reduction_axes(node)
-    most = node.emit(reduced(relax.op.max, data, axes))
-    most = node.emit(relax.op.where(relax.op.isfinite(most), most, relax.const(0, dtype)))
-    powers = node.emit(relax.op.exp(relax.op.subtract(data, most)))
-    result = node.emit(relax.op.add(relax.op.log(reduced(relax.op.sum, powers, axes)), most))
-    return finished(node, result if keeps(node) or not axes else relax.op.squeeze(result, axes))
+    greatest = node.emit(reduce_along(relax.op.max, data, axes))
+    greatest = node.emit(relax.op.where(relax.op.isfinite(greatest), greatest, relax.const(0, dtype)))
+    powers = node.emit(relax.op.exp(relax.op.subtract(data, greatest)))
+    result = node.emit(relax.op.add(relax.op.log(reduce_along(relax.op.sum, powers, axes)), greatest))
+    return as_input_dtype(node, result if keeps_axes(node) or not axes else relax.op.squeeze(result, axes))
 
 
 @converter("CumSum")
 def running_sum(node: Node) -> Any:
-    """Convert CumSum."""
     return _running(node, relax.op.cumsum)
 
 
 @converter("CumProd")
 def running_product(node: Node) -> Any:
-    """Convert CumProd."""
     return _running(node, relax.op.cumprod)
 
 
 def _running(node: Node, function: Callable[..., Any]) -> Any:
-    (axis,) = (given % len(node.shape(0)) for given in node.integers(1, "axis") or [])
-    data, wide = widened(node)
+    (axis,) = (axis % len(node.shape(0)) for axis in node.integers(1, "axis") or [])
+    data, wide = widen(node)
     if node.attributes.get("reverse", 0):
         data = node.emit(relax.op.flip(data, axis))
     data = node.emit(function(data, axis, dtype=wide, exclusive=bool(node.attributes.get("exclusive", 0))))
     if node.attributes.get("reverse", 0):
         data = node.emit(relax.op.flip(data, axis))
-    return converted(node, data, node.dtype(0))
+    return cast_to(node, data, node.dtype(0))
+
+
+@converter("ReduceMax")
+def maximum(node: Node) -> Any:
+    """Convert ReduceMax; TVM's has no truth values."""
+    return convert_reduction(node, relax.op.max)
+
+
+@converter("ReduceMin")
+def minimum(node: Node) -> Any:
+    """Convert ReduceMin; as `maximum`."""
+    return convert_reduction(node, relax.op.min)
+
+
+@converter("ArgMax")
+def index_of_maximum(node: Node) -> Any:
+    return _extreme_index(node, relax.op.argmax, _axis(node, 0), keep=keeps_axes(node))
+
+
+@converter("ArgMin")
+def index_of_minimum(node: Node) -> Any:
+    return _extreme_index(node, relax.op.argmin, _axis(node, 0), keep=keeps_axes(node))
+
+
+@converter("Hardmax")
+def hardmax(node: Node) -> Any:
+    """Convert Hardmax: one where the first of the greatest is."""
+    data, shape, axis = node.inputs[0], node.shape(0), _axis(node, -1)
+    index = node.emit(_extreme_index(node, relax.op.argmax, axis, keep=True))
+    numbers = relax.const(np.arange(shape[axis], dtype="int64").reshape(-1, *[1] * (len(shape) - axis - 1)))
+    return relax.op.astype(node.emit(relax.op.equal(index, numbers)), data.ty.dtype)
+
+
+def _axis(node: Node, default: int) -> int:
+    return int(node.attributes.get("axis", default)) % max(len(node.shape(0)), 1)
+
+
+def _extreme_index(node: Node, search: Callable[..., Any], axis: int, *, keep: bool) -> Any:
+    """Return the index of the best element along an axis; TVM's converters refuse negative axes of old operators."""
+    shape = node.shape(0)
+    if not shape:
+        return relax.const(0, "int64")
+    data, _ = widen(node)
+    last = bool(node.attributes.get("select_last_index", 0))
+    if last:
+        data = node.emit(relax.op.flip(data, axis))
+    # It is -1 where nothing is better than the worst there is: in a row that is infinite, or not a number.
+    index = node.emit(relax.op.maximum(search(data, axis, keep), relax.const(0, "int64")))
+    return relax.op.subtract(relax.const(shape[axis] - 1, "int64"), index) if last else index

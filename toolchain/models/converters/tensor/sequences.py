@@ -13,42 +13,38 @@ from toolchain.models.converters.node import Node
 
 @converter("SequenceEmpty", "SequenceConstruct")
 def sequence_of(node: Node) -> Any:
-    """Convert SequenceConstruct: all that is given, in its order."""
+    """Convert SequenceConstruct, and SequenceEmpty."""
     return relax.Tuple(list(node.inputs))
 
 
 @converter("SequenceInsert")
 def inserted(node: Node) -> Any:
-    """Convert SequenceInsert: TVM counts positions below zero from behind the end, and ONNX from the end."""
+    """Convert SequenceInsert: TVM counts negative positions from behind the end, ONNX from the end."""
     items = _items(node)
-    at = _position(node, 2, len(items), len(items))
-    return relax.Tuple([*items[:at], node.input(1), *items[at:]])
+    position = _position(node, 2, len(items), len(items))
+    return relax.Tuple([*items[:position], node.input(1), *items[position:]])
 
 
 @converter("SequenceErase")
 def erased(node: Node) -> Any:
-    """Convert SequenceErase."""
     items = _items(node)
-    at = _position(node, 1, len(items), len(items) - 1)
-    return relax.Tuple([*items[:at], *items[at + 1 :]])
+    position = _position(node, 1, len(items), len(items) - 1)
+    return relax.Tuple([*items[:position], *items[position + 1 :]])
 
 
 @converter("SequenceAt")
-def taken(node: Node) -> Any:
-    """Convert SequenceAt."""
+def element_at(node: Node) -> Any:
     items = _items(node)
     return items[_position(node, 1, len(items), len(items) - 1)]
 
 
 @converter("SequenceLength")
 def length(node: Node) -> Any:
-    """Convert SequenceLength: a constant."""
     return relax.const(len(_items(node)), "int64")
 
 
 @converter("ConcatFromSequence")
-def joined(node: Node) -> Any:
-    """Convert ConcatFromSequence: along an axis, or along a new one."""
+def concatenate(node: Node) -> Any:
     items, axis = _items(node), int(node.attributes["axis"])
     if not items:
         raise node.refusal("its sequence is empty")
@@ -58,13 +54,13 @@ def joined(node: Node) -> Any:
 
 
 @converter("SplitToSequence")
-def parted(node: Node) -> Any:
-    """Convert SplitToSequence: TVM divides evenly what ONNX divides into parts of one size and a smaller last one."""
+def split(node: Node) -> Any:
+    """Convert SplitToSequence: TVM divides evenly where ONNX has parts of one size and a smaller last one."""
     shape, axis = node.shape(0), int(node.attributes.get("axis", 0))
     if not -len(shape) <= axis < len(shape):
         raise node.refusal(f"it splits axis {axis} of a tensor with {len(shape)} axes")
     axis %= len(shape)
-    sizes, start, items = _sizes(node, shape[axis]), 0, []
+    sizes, start, items = _part_sizes(node, shape[axis]), 0, []
     for size in sizes:
         items.append(node.emit(relax.op.strided_slice(node.input(0), [axis], [start], [start + size])))
         start += size
@@ -73,19 +69,18 @@ def parted(node: Node) -> Any:
     return relax.Tuple(items)
 
 
-def _sizes(node: Node, whole: int) -> Sequence[int]:
-    """Return the sizes of the parts along the axis that is split, whose size is `whole`."""
-    given = node.constant(1)
-    if given is None:
-        return [1] * whole
-    if given.ndim == 0:
-        part = int(given)
-        if part <= 0:
-            raise node.refusal(f"its parts have a size of {part}")
-        return [min(part, whole - start) for start in range(0, whole, part)]
-    sizes = [int(size) for size in given]
-    if sum(sizes) != whole or min(sizes, default=0) < 0:
-        raise node.refusal(f"its parts of {sizes} do not make up {whole}")
+def _part_sizes(node: Node, total: int) -> Sequence[int]:
+    sizes_input = node.constant(1)
+    if sizes_input is None:
+        return [1] * total
+    if sizes_input.ndim == 0:
+        size = int(sizes_input)
+        if size <= 0:
+            raise node.refusal(f"its parts have a size of {size}")
+        return [min(size, total - start) for start in range(0, total, size)]
+    sizes = [int(size) for size in sizes_input]
+    if sum(sizes) != total or min(sizes, default=0) < 0:
+        raise node.refusal(f"its parts of {sizes} do not make up {total}")
     return sizes
 
 
@@ -98,16 +93,16 @@ def _items(node: Node) -> list[Any]:
 
 
 def _position(node: Node, index: int, count: int, last: int) -> int:
-    """Return the place that an input names in a sequence, counted from its begin.
+    """Return the position in a sequence that an input names, counted from its start.
 
     Args:
         node: The node.
-        index: Which of its inputs; `last` is meant where it is left out.
+        index: The input; without it the position is `last`.
         count: Length of the sequence.
-        last: The greatest place.
+        last: The greatest valid position.
     """
-    given = node.constant(index)
-    at = last if given is None else int(given.reshape(()))
-    if at < -count or at > last:
-        raise node.refusal(f"position {at} is outside of its sequence of {count}")
-    return at if at >= 0 else at + count
+    constant = node.constant(index)
+    position = last if constant is None else int(constant.reshape(()))
+    if position < -count or position > last:
+        raise node.refusal(f"position {position} is outside of its sequence of {count}")
+    return position if position >= 0 else position + count

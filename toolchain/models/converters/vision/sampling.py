@@ -11,9 +11,9 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
-from toolchain.models.converters.nn.weights import expression, reshaped, weights_of
+from toolchain.models.converters.nn.weights import as_expression, input_weights, reshape
 from toolchain.models.converters.nn.window import window
+from toolchain.models.converters.node import Node
 
 _SHARPNESS = -0.75  # of the cubic kernel
 _HALF = 0.5
@@ -170,10 +170,10 @@ def deform_conv(node: Node) -> Any:
     found = window(node, kernel)
     groups, area = int(node.attributes.get("group", 1)), math.prod(kernel)
     samples = _deformed(node, (channels, height, width), found)
-    columns = (batch, groups, channels // groups * area, math.prod(found.made))
-    matrix = reshaped(node, weights_of(node, 1), (1, groups, outputs // groups, columns[2]))
-    product = relax.op.matmul(expression(matrix), node.emit(relax.op.reshape(samples, columns)))
-    made = node.emit(relax.op.reshape(node.emit(product), (batch, outputs, *found.made)))
+    columns = (batch, groups, channels // groups * area, math.prod(found.output_sizes))
+    matrix = reshape(node, input_weights(node, 1), (1, groups, outputs // groups, columns[2]))
+    product = relax.op.matmul(as_expression(matrix), node.emit(relax.op.reshape(samples, columns)))
+    made = node.emit(relax.op.reshape(node.emit(product), (batch, outputs, *found.output_sizes)))
     if node.input(3) is None:
         return made
     return relax.op.add(made, relax.op.reshape(node.input(3), (1, -1, 1, 1)))
@@ -200,7 +200,7 @@ def _deformed(node: Node, shape: tuple[int, int, int], found: Any) -> Any:
             value = _weighed_sum(read, [_two_neighbours(point) for point in points])
             return value * masks[0](image, number, *at) if masks else value
 
-        return te.compute((data.shape[0], channels, area, *found.made), element, name="deformed")
+        return te.compute((data.shape[0], channels, area, *found.output_sizes), element, name="deformed")
 
     given = [node.input(0), node.input(2), *([] if mask is None else [mask])]
     return node.compute(compute, *given, name="deformed")

@@ -81,3 +81,14 @@ def test_local_normalization() -> None:
     how = {"alpha": 0.1, "beta": 0.7, "bias": 2.0}
     images = (_IMAGE, _array(1, 7, 4, 4))
     agree([One("LRN", [one], {**how, "size": size}) for one in images for size in (3, 5)], 18)
+
+
+def test_columns() -> None:
+    block, wide = np.array([2, 2]), {"pads": [1, 0, 0, 1], "dilations": [1, 2]}
+    agree(
+        [
+            One("Col2Im", [_array(2, 12, 20), np.array([5, 6]), block]),
+            One("Col2Im", [_array(2, 12, 9), np.array([6, 6]), block], {"strides": [2, 2]}),
+            One("Col2Im", [_array(2, 12, 16), np.array([5, 5]), np.array([3, 2])], wide),
+        ]
+    )

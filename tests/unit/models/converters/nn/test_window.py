@@ -8,8 +8,8 @@ import pytest
 from tvm import relax
 
 from toolchain.errors import InputError
-from toolchain.models.converters.node import Node
 from toolchain.models.converters.nn.window import Window, window
+from toolchain.models.converters.node import Node
 
 
 def _window(size: int, kernel: int, **attributes: Any) -> Window:
@@ -23,21 +23,21 @@ def _window(size: int, kernel: int, **attributes: Any) -> Window:
 )
 def test_padding(how: str, pads: tuple[int, int], made: int) -> None:
     found = _window(10, 3, auto_pad=how, strides=[2], pads=[2, 2])
-    assert (found.pads, found.made) == ((pads,), (made,))
+    assert (found.pads, found.output_sizes) == ((pads,), (made,))
 
 
 def test_the_last_window_may_reach_beyond_the_padding() -> None:
     found = _window(10, 3, strides=[2], ceil_mode=1)
-    assert (found.made, found.beyond, found.reach) == ((5,), (1,), ((0, 1),))
+    assert (found.output_sizes, found.overhang, found.reach) == ((5,), (1,), ((0, 1),))
 
 
 def test_no_window_starts_behind_the_image() -> None:
-    assert _window(5, 2, strides=[3], pads=[1, 1], ceil_mode=1).made == (2,)
+    assert _window(5, 2, strides=[3], pads=[1, 1], ceil_mode=1).output_sizes == (2,)
 
 
 def test_one_axis_is_one_of_two() -> None:
     wide = _window(10, 3, dilations=[2]).widened()
-    assert (wide.kernel, wide.dilations, wide.made) == ((1, 3), (1, 2), (1, 6))
+    assert (wide.kernel, wide.dilations, wide.output_sizes) == ((1, 3), (1, 2), (1, 6))
 
 
 def test_numbers_for_each_axis() -> None:

@@ -29,17 +29,6 @@ def test_the_middle(shape: tuple[int, ...], how: dict[str, Any]) -> None:
     agree([One("CenterCropPad", [_array(10, 7, 3), np.array(shape)], how)])
 
 
-def test_columns() -> None:
-    block, wide = np.array([2, 2]), {"pads": [1, 0, 0, 1], "dilations": [1, 2]}
-    agree(
-        [
-            One("Col2Im", [_array(2, 12, 20), np.array([5, 6]), block]),
-            One("Col2Im", [_array(2, 12, 9), np.array([6, 6]), block], {"strides": [2, 2]}),
-            One("Col2Im", [_array(2, 12, 16), np.array([5, 5]), np.array([3, 2])], wide),
-        ]
-    )
-
-
 def test_a_single_part() -> None:
     agree(
         [

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from toolchain.models.converters import Node
-from toolchain.models.converters.tensor.selection import chosen
+from toolchain.models.converters.tensor.selection import true_indices
 
 
 @pytest.mark.parametrize("flags", [[True, False, True, True, False], [False] * 3, [True] * 4])
@@ -18,7 +18,7 @@ def test_places_and_their_count(flags):
     with builder.function("main", [given]):
         with builder.dataflow():
             node = Node("Compress", "chosen", 18, builder, (given,), {}, 1)
-            result = builder.emit_output(relax.Tuple(list(chosen(node, given))))
+            result = builder.emit_output(relax.Tuple(list(true_indices(node, given))))
         builder.emit_func_output(result)
     machine = relax.VirtualMachine(tvm.compile(builder.get(), target="llvm"), tvm.cpu())
     places, count = machine["main"](tvm.runtime.tensor(np.array(flags)))

@@ -1,4 +1,4 @@
-"""Einsum against ONNX Runtime."""
+"""Einsum and Det against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -27,3 +27,14 @@ def test_equations() -> None:
     random = np.random.default_rng(0)
     given = [(text, [random.standard_normal(one).astype(np.float32) for one in shapes]) for text, shapes in _EQUATIONS]
     agree([One("Einsum", arrays, {"equation": text}, given=len(arrays)) for text, arrays in given])
+
+
+def test_determinants() -> None:
+    random = np.random.default_rng(0)
+    matrices = [random.standard_normal(shape).astype(np.float32) for shape in ((3, 3), (2, 3, 5, 5), (1, 1))]
+    agree(
+        [
+            One("Det", [one])
+            for one in (*matrices, np.zeros((3, 3), np.float32), np.eye(4, dtype=np.float32)[::-1].copy())
+        ]
+    )
