@@ -1,6 +1,7 @@
-"""What ONNX Runtime's optimizer and exporters fuse: layers with their activation, sums with their normalization.
+"""Operators that ONNX Runtime's optimizer and exporters fuse: layers with activations, sums with normalizations.
 
 The schemas are those of ContribOperators.md in ONNX Runtime's repository; each is written as the standard's operators.
+
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tvm import relax
 from toolchain.models.converters import as_operator, converter
 from toolchain.models.converters.node import Node
 
-_ALIKE = {
+_IN_THE_STANDARD = {
     "com.microsoft.Pad": ("Pad", 13),
     "com.microsoft.Trilu": ("Trilu", 14),
     "com.microsoft.Gelu": ("Gelu", 20),
@@ -23,10 +24,10 @@ _ALIKE = {
 _BYTE = 8
 
 
-@converter(*_ALIKE)
-def alike(node: Node) -> Any:
-    """Convert what the standard has under the same name by now."""
-    operator, opset = _ALIKE[node.operator]
+@converter(*_IN_THE_STANDARD)
+def standard_operator(node: Node) -> Any:
+    """Convert an operator that the standard has adopted under the same name."""
+    operator, opset = _IN_THE_STANDARD[node.operator]
     return as_operator(node, operator, node.inputs, dict(node.attributes), opset=opset)
 
 
@@ -35,14 +36,14 @@ def alike(node: Node) -> Any:
 
 @converter("com.microsoft.FastGelu")
 def fast_gelu(node: Node) -> Any:
-    """Convert Gelu by the hyperbolic tangent, of a sum with a bias if there is one."""
-    return relax.op.nn.gelu_tanh(_plus(node, node.inputs[0], node.input(1)))
+    """Convert the tanh approximation of Gelu, of a sum with a bias if there is one."""
+    return relax.op.nn.gelu_tanh(_add_present(node, node.inputs[0], node.input(1)))
 
 
 @converter("com.microsoft.BiasGelu")
 def bias_gelu(node: Node) -> Any:
     """Convert Gelu of a sum."""
-    return relax.op.nn.gelu(_plus(node, *node.inputs))
+    return relax.op.nn.gelu(_add_present(node, *node.inputs))
 
 
 @converter("com.microsoft.QuickGelu")
@@ -63,15 +64,14 @@ def swiglu(node: Node) -> Any:
     return relax.op.multiply(relax.op.multiply(data, relax.op.sigmoid(scaled)), node.inputs[1])
 
 
-def _plus(node: Node, value: Any, *others: Any) -> Any:
-    """Return the sum with those that are there."""
+def _add_present(node: Node, value: Any, *others: Any) -> Any:
+    """Return the sum of a value and those others that are not None."""
     for other in others:
         value = value if other is None else node.emit(relax.op.add(value, other))
     return value
 
 
-def _activated(node: Node, value: Any, name: str, numbers: dict[str, float]) -> Any:
-    """Return an activation function of a value."""
+def _activate(node: Node, value: Any, name: str, numbers: dict[str, float]) -> Any:
     if name in {"", "Identity"}:
         return value
     if name == "Clip":
@@ -84,80 +84,78 @@ def _activated(node: Node, value: Any, name: str, numbers: dict[str, float]) -> 
 
 @converter("com.microsoft.FusedConv")
 def fused_conv(node: Node) -> Any:
-    """Convert a convolution with what may be added to it and its activation."""
     attributes = dict(node.attributes)
     name = attributes.pop("activation", "")
     numbers = dict(zip(("alpha", "beta"), attributes.pop("activation_params", ()), strict=False))
-    made = as_operator(node, "Conv", node.inputs[:3], attributes)
-    return _activated(node, _plus(node, made, node.input(3)), name, numbers)
+    result = as_operator(node, "Conv", node.inputs[:3], attributes)
+    return _activate(node, _add_present(node, result, node.input(3)), name, numbers)
 
 
 @converter("com.microsoft.FusedGemm")
 def fused_gemm(node: Node) -> Any:
-    """Convert a product of matrices with its activation."""
-    own = {name: value for name, value in node.attributes.items() if not name.startswith("activation")}
+    attributes = {name: value for name, value in node.attributes.items() if not name.startswith("activation")}
     numbers = {
         name: node.attributes[f"activation_{name}"]
         for name in ("alpha", "beta", "gamma")
         if f"activation_{name}" in node.attributes
     }
-    made = as_operator(node, "Gemm", node.inputs, own)
-    return _activated(node, made, node.attributes.get("activation", ""), numbers)
+    result = as_operator(node, "Gemm", node.inputs, attributes)
+    return _activate(node, result, node.attributes.get("activation", ""), numbers)
 
 
 @converter("com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul")
 def fused_matmul(node: Node) -> Any:
-    """Convert a product of matrices that are transposed before, and scaled behind."""
-    operands = [_transposed(node, at, name) for at, name in enumerate("AB")]
-    made = node.emit(relax.op.matmul(*operands))
+    """Convert a product of matrices that are transposed first, and a factor for the result."""
+    operands = [_transpose_operand(node, index, name) for index, name in enumerate("AB")]
+    product = node.emit(relax.op.matmul(*operands))
     alpha = float(node.attributes.get("alpha", 1.0))
-    return made if alpha == 1 else relax.op.multiply(made, relax.const(alpha, node.dtype(0)))
+    return product if alpha == 1 else relax.op.multiply(product, relax.const(alpha, node.dtype(0)))
 
 
-def _transposed(node: Node, at: int, name: str) -> Any:
-    """Return an operand as the product wants it: the first axis may be the last but one, and the last two swapped."""
-    rank = len(node.shape(at))
+def _transpose_operand(node: Node, index: int, name: str) -> Any:
+    """Return an operand: its first axis may have to become the last but one, and the last two be swapped."""
+    rank = len(node.shape(index))
     axes = list(range(rank))
     if rank > 1 and node.attributes.get(f"transBatch{name}", 0):
         axes = [*axes[1:-1], 0, axes[-1]]
     if rank > 1 and node.attributes.get(f"trans{name}", 0):
         axes[-2:] = axes[:-3:-1]
-    return node.inputs[at] if axes == sorted(axes) else node.emit(relax.op.permute_dims(node.inputs[at], axes))
+    return node.inputs[index] if axes == sorted(axes) else node.emit(relax.op.permute_dims(node.inputs[index], axes))
 
 
 @converter("com.microsoft.MatMulNBits")
 def matmul_n_bits(node: Node) -> Any:
-    """Convert a product with weights of few bits: they become floats when the network is compiled."""
+    """Convert a product with weights of few bits, which become floats at compile time."""
     if node.input(4) is not None:
         raise node.refusal("g_idx, an order of the inputs, is not supported")
-    weights = node.emit(relax.const(_floats(node).T.astype(node.dtype(0)), node.dtype(0)))
-    return _plus(node, node.emit(relax.op.matmul(node.inputs[0], weights)), node.input(5))
+    weights = node.emit(relax.const(_dequantize_weights(node).T.astype(node.dtype(0)), node.dtype(0)))
+    return _add_present(node, node.emit(relax.op.matmul(node.inputs[0], weights)), node.input(5))
 
 
-def _floats(node: Node) -> NDArray[np.float32]:
-    """Return the weights of MatMulNBits as [outputs, inputs]: numbers of a block share a scale and a zero point."""
+def _dequantize_weights(node: Node) -> NDArray[np.float32]:
+    """Return the weights of MatMulNBits as [outputs, inputs]: each block has a scale and a zero point."""
     attributes = node.attributes
     bits, outputs, inputs = (int(attributes.get(name, 4)) for name in ("bits", "N", "K"))
-    packed, scales, zeros = (node.constant(at) for at in (1, 2, 3))
+    packed, scales, zeros = (node.constant(index) for index in (1, 2, 3))
     if packed is None or scales is None:
         raise node.refusal("it has no weights")
     blocks = -(-inputs // int(attributes["block_size"]))
-    numbers = _unpacked(packed.reshape(outputs, blocks, -1), bits)[:, :, : int(attributes["block_size"])]
+    numbers = _unpack(packed.reshape(outputs, blocks, -1), bits)[:, :, : int(attributes["block_size"])]
     if zeros is None:
         middle: NDArray[Any] = np.full((outputs, blocks, 1), 1 << (bits - 1))
     elif zeros.dtype == np.uint8:
-        middle = _unpacked(zeros.reshape(outputs, -1), bits)[:, :blocks, None]
+        middle = _unpack(zeros.reshape(outputs, -1), bits)[:, :blocks, None]
     else:
         middle = zeros.reshape(outputs, blocks, 1)
-    whole = (numbers - middle.astype(np.float32)) * scales.reshape(outputs, blocks, 1).astype(np.float32)
-    return whole.reshape(outputs, -1)[:, :inputs].astype(np.float32)
+    numbers_above = (numbers - middle.astype(np.float32)) * scales.reshape(outputs, blocks, 1).astype(np.float32)
+    return numbers_above.reshape(outputs, -1)[:, :inputs].astype(np.float32)
 
 
-def _unpacked(packed: NDArray[Any], bits: int) -> NDArray[np.float32]:
-    """Return numbers of a few bits each, the lowest of a byte first."""
+def _unpack(packed: NDArray[Any], bits: int) -> NDArray[np.float32]:
+    """Return numbers of a few bits each, the lowest bits of a byte first."""
     shifts = np.arange(0, _BYTE, bits)
-    apart = (packed[..., None] >> shifts.astype(packed.dtype)) & ((1 << bits) - 1)
-    numbers: NDArray[np.float32] = apart.reshape(*packed.shape[:-1], -1).astype(np.float32)
+    numbers_of_byte = (packed[..., None] >> shifts.astype(packed.dtype)) & ((1 << bits) - 1)
+    numbers: NDArray[np.float32] = numbers_of_byte.reshape(*packed.shape[:-1], -1).astype(np.float32)
     return numbers
 
 
@@ -168,72 +166,69 @@ def _unpacked(packed: NDArray[Any], bits: int) -> NDArray[np.float32]:
 def rms_normalization(node: Node) -> Any:
     """Convert the division by the root of the mean square.
 
-    TVM's converter knows no first axis: for several axes with it a kernel fails to compile.
+    TVM's converter ignores the first axis, so that its kernel for several axes fails to compile.
     """
     first = int(node.attributes.get("axis", -1)) % len(node.shape(0))
-    root, out = _by_root(node, node.inputs[0], range(first, len(node.shape(0))), node.inputs[1])
+    root, out = _divide_by_root(node, node.inputs[0], range(first, len(node.shape(0))), node.inputs[1])
     return [out, root] if node.outputs > 1 else out
 
 
-def _by_root(node: Node, value: Any, axes: Any, scale: Any) -> tuple[Any, Any]:
-    """Return one divided by the root of the mean square, and a value times that and a scale."""
-    given = str(value.ty.dtype)
-    dtype = "float64" if given == "float64" else "float32"
+def _divide_by_root(node: Node, value: Any, axes: Any, scale: Any) -> tuple[Any, Any]:
+    """Return the reciprocal of the root mean square, and the value times that and a scale."""
+    input_dtype = str(value.ty.dtype)
+    dtype = "float64" if input_dtype == "float64" else "float32"
     wide = node.emit(relax.op.astype(value, dtype))
     epsilon = float(node.attributes.get("epsilon", 1e-5))
     mean = relax.op.mean(relax.op.multiply(wide, wide), axis=list(axes), keepdims=True)
     root = node.emit(relax.op.rsqrt(relax.op.add(mean, relax.const(epsilon, dtype))))
-    scaled = relax.op.astype(relax.op.multiply(wide, root), given)
-    return root, node.emit(relax.op.multiply(scaled, relax.op.astype(scale, given)))
+    scaled = relax.op.astype(relax.op.multiply(wide, root), input_dtype)
+    return root, node.emit(relax.op.multiply(scaled, relax.op.astype(scale, input_dtype)))
 
 
 @converter("com.microsoft.SkipLayerNormalization")
 def skip_layer_normalization(node: Node) -> Any:
-    """Convert the layer normalization of a sum; the sum is a result too."""
-    total = _plus(node, node.inputs[0], node.inputs[1], node.input(4))
+    """Convert the layer normalization of a sum; the sum is an output too."""
+    total = _add_present(node, node.inputs[0], node.inputs[1], node.input(4))
     attributes = {"axis": -1, "epsilon": float(node.attributes.get("epsilon", 1e-12))}
-    wanted = 1 if node.outputs in {1, 4} else node.outputs  # ONNX Runtime's CPU makes no mean with the sum
-    made = as_operator(node, "LayerNormalization", (total, *_two(node)), attributes, opset=17, outputs=wanted)
-    return _with_sum(node, made, total)
+    outputs = 1 if node.outputs in {1, 4} else node.outputs  # ONNX Runtime's CPU makes no mean with the sum
+    inputs = [total, *(value for value in node.inputs[2:4] if value is not None)]
+    results = as_operator(node, "LayerNormalization", inputs, attributes, opset=17, outputs=outputs)
+    return _with_sum(node, results, total)
 
 
-def _two(node: Node) -> list[Any]:
-    return [one for one in node.inputs[2:4] if one is not None]
-
-
-def _with_sum(node: Node, made: Any, total: Any) -> Any:
-    """Return the results of a normalization with the sum as the fourth; those between are left out by all."""
-    results = list(made.fields) if isinstance(made, relax.Tuple) else [made]
-    if node.outputs <= len(results):
-        return results[: node.outputs]
+def _with_sum(node: Node, results: Any, total: Any) -> Any:
+    """Return a normalization's outputs with the sum as the fourth; nobody uses those between."""
+    values = list(results.fields) if isinstance(results, relax.Tuple) else [results]
+    if node.outputs <= len(values):
+        return values[: node.outputs]
     nothing = relax.const(0.0, "float32")
-    return [*results[:1], nothing, nothing, total][: node.outputs]
+    return [*values[:1], nothing, nothing, total][: node.outputs]
 
 
 @converter("com.microsoft.SkipSimplifiedLayerNormalization")
 def skip_rms_normalization(node: Node) -> Any:
-    """Convert the division of a sum by the root of its mean square; the sum is a result too."""
-    total = _plus(node, node.inputs[0], node.inputs[1], node.input(3))
-    _, out = _by_root(node, total, [-1], node.inputs[2])
+    """Convert the RMS normalization of a sum; the sum is an output too."""
+    total = _add_present(node, node.inputs[0], node.inputs[1], node.input(3))
+    _, out = _divide_by_root(node, total, [-1], node.inputs[2])
     return _with_sum(node, out, total)
 
 
 @converter("com.microsoft.EmbedLayerNormalization")
 def embed_layer_normalization(node: Node) -> list[Any]:
-    """Convert the sum of a BERT's embeddings with its normalization; masks become lengths."""
+    """Convert the normalized sum of a BERT's embeddings; the mask becomes lengths."""
     batch, length = node.shape(0)
     words, segments = (_rows(node, table, ids) for table, ids in ((2, 0), (4, 1)))
     positions = _rows(node, 3, 8) if node.input(8) is not None else _first_rows(node, length)
-    total = _plus(node, words, positions, segments)
+    total = _add_present(node, words, positions, segments)
     attributes = {"axis": -1, "epsilon": float(node.attributes.get("epsilon", 1e-12))}
-    made = as_operator(node, "LayerNormalization", (total, *node.inputs[5:7]), attributes, opset=17)
+    normalized = as_operator(node, "LayerNormalization", (total, *node.inputs[5:7]), attributes, opset=17)
     mask = node.input(7)
     lengths = relax.const(np.zeros(batch, np.int32), "int32") if mask is None else relax.op.sum(mask, axis=[1])
-    return [made, node.emit(relax.op.astype(lengths, "int32")), total][: node.outputs]
+    return [normalized, node.emit(relax.op.astype(lengths, "int32")), total][: node.outputs]
 
 
 def _rows(node: Node, table: int, ids: int) -> Any:
-    """Return the rows of a table for numbers [batch, sequence]; None without them."""
+    """Return the rows of a table for ids [batch, sequence]; None if either is left out."""
     if node.input(table) is None or node.input(ids) is None:
         return None
     shape = node.shape(ids)

@@ -1,4 +1,4 @@
-"""Normalizations: by mean and variance, or norm."""
+"""Normalizations by mean and variance, or by a norm."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from toolchain.models.converters.tensor.casts import cast_to, dtype_name
 _FLOAT = 1  # ONNX's number of float32
 
 
-def _centred(node: Node, data: Any, axes: Sequence[int], epsilon: float) -> tuple[Any, Any, Any]:
-    """Return (x - mean) / sqrt(variance + epsilon), the mean, and the reciprocal of that root."""
+def _normalize(node: Node, data: Any, axes: Sequence[int], epsilon: float) -> tuple[Any, Any, Any]:
+    """Return (x - mean) / sqrt(variance + epsilon), the mean, and the reciprocal of the root."""
     dtype = str(data.ty.dtype)
     mean = node.emit(relax.op.mean(data, list(axes), keepdims=True))
-    rest = node.emit(relax.op.subtract(data, mean))
-    variance = node.emit(relax.op.mean(relax.op.multiply(rest, rest), list(axes), keepdims=True))
+    centred = node.emit(relax.op.subtract(data, mean))
+    variance = node.emit(relax.op.mean(relax.op.multiply(centred, centred), list(axes), keepdims=True))
     root = node.emit(relax.op.sqrt(relax.op.add(variance, relax.const(epsilon, dtype))))
     scale = node.emit(relax.op.divide(relax.const(1, dtype), root))
-    return node.emit(relax.op.multiply(rest, scale)), mean, scale
+    return node.emit(relax.op.multiply(centred, scale)), mean, scale
 
 
 def _wide(node: Node) -> str:
-    """Return the element type that a normalization is computed in: what `stash_type` says, or 32 bits at least."""
+    """Return the element type of the computation: `stash_type`, or at least 32 bits."""
     if node.dtype(0) == "float64":
         return "float64"
     return dtype_name(node, node.attributes.get("stash_type", _FLOAT))
 
 
-def _scaled(node: Node, value: Any, scale: Any, bias: Any) -> Any:
+def _scale_and_shift(node: Node, value: Any, scale: Any, bias: Any) -> Any:
     """Return value * scale + bias, in their element type."""
     dtype = node.dtype(0)
     value = cast_to(node, value, dtype)
@@ -41,16 +41,15 @@ def _scaled(node: Node, value: Any, scale: Any, bias: Any) -> Any:
     return value if bias is None else relax.op.add(value, cast_to(node, bias, dtype))
 
 
-def _trailing(node: Node) -> list[int]:
-    """Return the axes from `axis` on."""
+def _trailing_axes(node: Node) -> list[int]:
     rank = len(node.shape(0))
     return list(range(node.attributes.get("axis", -1) % rank, rank))
 
 
 @converter("LayerNormalization")
 def layer_normalization(node: Node) -> Any:
-    """Convert LayerNormalization. TVM's gives 0 for its second and third output, and fails without other axes."""
-    axes, epsilon = _trailing(node), node.attributes.get("epsilon", 1e-5)
+    """Convert LayerNormalization. TVM's has 0 as its second and third output, and fails if all axes are normalized."""
+    axes, epsilon = _trailing_axes(node), node.attributes.get("epsilon", 1e-5)
     normalized = tuple(node.shape(0)[axis] for axis in axes)
     scale, bias = node.inputs[1], node.input(2)
     fits = node.shape(1) == normalized and (bias is None or node.shape(2) == normalized)
@@ -58,39 +57,38 @@ def layer_normalization(node: Node) -> Any:
         bias = relax.const(np.zeros(normalized, "float32")) if bias is None else bias
         return relax.op.nn.layer_norm(node.inputs[0], scale, bias, axes, epsilon)
     data = node.emit(cast_to(node, node.inputs[0], _wide(node)))
-    value, mean, reciprocal = _centred(node, data, axes, epsilon)
-    return [_scaled(node, value, scale, bias), mean, reciprocal][: node.outputs]
+    value, mean, reciprocal = _normalize(node, data, axes, epsilon)
+    return [_scale_and_shift(node, value, scale, bias), mean, reciprocal][: node.outputs]
 
 
 @converter("InstanceNormalization")
 def instance_normalization(node: Node) -> Any:
-    """Convert InstanceNormalization; of 16-bit floats as of 32-bit ones."""
     rank = len(node.shape(0))
     data = node.emit(cast_to(node, node.inputs[0], _wide(node)))
-    value, _, _ = _centred(node, data, range(2, rank), node.attributes.get("epsilon", 1e-5))
-    return _scaled(node, value, *(_of_channels(node, one, rank) for one in node.inputs[1:3]))
+    value, _, _ = _normalize(node, data, range(2, rank), node.attributes.get("epsilon", 1e-5))
+    return _scale_and_shift(node, value, *(_per_channel(node, weight, rank) for weight in node.inputs[1:3]))
 
 
 @converter("GroupNormalization")
 def group_normalization(node: Node) -> Any:
-    """Convert GroupNormalization; the first, whose scale and bias were of groups, is none of the standard any more."""
+    """Convert GroupNormalization. Its first version, with scale and bias by group, is no longer in the standard."""
     shape, groups = node.shape(0), node.attributes["num_groups"]
     if shape[1] % groups:
         raise node.refusal(f"{shape[1]} channels are not a multiple of {groups} groups")
     within = (groups, shape[1] // groups)
     data = relax.op.reshape(cast_to(node, node.inputs[0], _wide(node)), (shape[0], *within, *shape[2:]))
-    value, _, _ = _centred(node, node.emit(data), range(2, len(shape) + 1), node.attributes.get("epsilon", 1e-5))
+    value, _, _ = _normalize(node, node.emit(data), range(2, len(shape) + 1), node.attributes.get("epsilon", 1e-5))
     value = node.emit(relax.op.reshape(value, shape))
-    return _scaled(node, value, *(_of_channels(node, one, len(shape)) for one in node.inputs[1:3]))
+    return _scale_and_shift(node, value, *(_per_channel(node, weight, len(shape)) for weight in node.inputs[1:3]))
 
 
-def _of_channels(node: Node, weight: Any, rank: int) -> Any:
+def _per_channel(node: Node, weight: Any, rank: int) -> Any:
     return node.emit(relax.op.reshape(weight, (-1, *[1] * (rank - 2))))
 
 
 @converter("MeanVarianceNormalization")
 def mean_variance(node: Node) -> Any:
-    """Convert MeanVarianceNormalization. TVM's takes the difference of two large numbers for the variance."""
+    """Convert MeanVarianceNormalization. TVM's computes the variance as the difference of two large numbers."""
     axes = [axis % len(node.shape(0)) for axis in node.attributes.get("axes", [0, 2, 3])]
     data = node.emit(cast_to(node, node.inputs[0], _wide(node)))
     mean = node.emit(relax.op.mean(data, axes, keepdims=True))
@@ -101,44 +99,46 @@ def mean_variance(node: Node) -> Any:
 
 
 @converter("LpNormalization")
-def by_norm(node: Node) -> Any:
+def lp_normalization(node: Node) -> Any:
     """Convert LpNormalization: each vector over its norm; 0 where that is 0."""
     axis, power = node.attributes.get("axis", -1), node.attributes.get("p", 2)
     wide = _wide(node)
     data = node.emit(cast_to(node, node.inputs[0], wide))
     size = node.emit(relax.op.sum(relax.op.abs(data) if power == 1 else data * data, axis, keepdims=True))
     norm = node.emit(size if power == 1 else relax.op.sqrt(size))
-    one = relax.op.where(relax.op.equal(norm, relax.const(0, wide)), relax.const(1, wide), norm)
-    return cast_to(node, node.emit(relax.op.divide(data, one)), node.dtype(0))
+    divisor = relax.op.where(relax.op.equal(norm, relax.const(0, wide)), relax.const(1, wide), norm)
+    return cast_to(node, node.emit(relax.op.divide(data, divisor)), node.dtype(0))
 
 
 @converter("BatchNormalization")
 def batch_normalization(node: Node) -> Any:
-    """Convert BatchNormalization. TVM's gives running statistics with its own momentum, and an unbiased variance."""
+    """Convert BatchNormalization. TVM's has its own momentum for running statistics, and an unbiased variance."""
     rank, epsilon, wide = len(node.shape(0)), node.attributes.get("epsilon", 1e-5), _wide(node)
     if node.attributes.get("training_mode", 0):
-        return _by_the_batch(node, rank, epsilon)
+        return _training_outputs(node, rank, epsilon)
     if node.outputs > 1:
         raise node.refusal("its statistics are outputs although it is not in training mode")
-    values = [cast_to(node, one, wide) for one in node.inputs]
-    found = node.emit(relax.op.nn.batch_norm(*values, axis=1, epsilon=epsilon, training=False))
-    return cast_to(node, node.emit(found[0]), node.dtype(0))
+    values = [cast_to(node, value, wide) for value in node.inputs]
+    outputs = node.emit(relax.op.nn.batch_norm(*values, axis=1, epsilon=epsilon, training=False))
+    return cast_to(node, node.emit(outputs[0]), node.dtype(0))
 
 
-def _by_the_batch(node: Node, rank: int, epsilon: float) -> list[Any]:
-    """Return what training computes: statistics of this very batch, and running ones."""
+def _training_outputs(node: Node, rank: int, epsilon: float) -> list[Any]:
+    """Return the outputs of training mode: statistics of this batch, and running ones."""
     axes, wide = [0, *range(2, rank)], _wide(node)
     data = node.emit(cast_to(node, node.inputs[0], wide))
-    value, mean, _ = _centred(node, data, axes, epsilon)
-    rest = relax.op.subtract(data, mean)
-    variance = relax.op.mean(relax.op.multiply(rest, rest), axes)
-    result = [_scaled(node, value, *(_of_channels(node, one, rank) for one in node.inputs[1:3]))]
-    part = node.attributes.get("momentum", 0.9)
+    value, mean, _ = _normalize(node, data, axes, epsilon)
+    centred = relax.op.subtract(data, mean)
+    variance = relax.op.mean(relax.op.multiply(centred, centred), axes)
+    result = [_scale_and_shift(node, value, *(_per_channel(node, weight, rank) for weight in node.inputs[1:3]))]
+    momentum = node.attributes.get("momentum", 0.9)
     for old, new in zip(node.inputs[3:], (relax.op.squeeze(mean, axes), variance), strict=True):
         dtype = str(old.ty.dtype)
-        kept = relax.op.multiply(old, relax.const(part, dtype))
+        old_share = relax.op.multiply(old, relax.const(momentum, dtype))
         result.append(
-            relax.op.add(kept, relax.op.multiply(cast_to(node, node.emit(new), dtype), relax.const(1 - part, dtype)))
+            relax.op.add(
+                old_share, relax.op.multiply(cast_to(node, node.emit(new), dtype), relax.const(1 - momentum, dtype))
+            )
         )
     return result[: node.outputs]
 

@@ -1,7 +1,4 @@
-"""NonMaxSuppression: which boxes of a detection remain. How many they are depends on the data.
-
-Its results have room for as many boxes as there can be, and come with their count.
-"""
+"""NonMaxSuppression, whose number of results depends on the data: they have room for all boxes, and a count."""
 
 from __future__ import annotations
 
@@ -16,21 +13,21 @@ from toolchain.models.converters import converter
 from toolchain.models.converters.node import Node
 
 _FIELDS = 3  # of a result: image, class, box
-_THERE = 5  # the input that says how many boxes there are
+_COUNT_INPUT = 5  # the input that says how many boxes there are
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What remains: boxes of an image and class, their share with a better one, and their score."""
+    """How many boxes may remain of an image and class, their greatest overlap with a better one, and least score."""
 
-    most: int
+    max_boxes: int
     overlap: float
     score: float | None
 
 
 @converter("NonMaxSuppression")
 def non_max_suppression(node: Node) -> Any:
-    """Refuse NonMaxSuppression whose result is used by other nodes."""
+    """Refuse NonMaxSuppression if other nodes use its result."""
     raise node.refusal(
         "the number of remaining boxes depends on the data, but other nodes use the boxes",
         "end the model with this node, or export it with an output of fixed size",
@@ -39,13 +36,13 @@ def non_max_suppression(node: Node) -> Any:
 
 @converter("toolchain.NonMaxSuppression")
 def counted_non_max_suppression(node: Node) -> Any:
-    """Convert NonMaxSuppression: [bound, 3], and how many of these rows count.
+    """Convert NonMaxSuppression: rows [bound, 3], and how many of them are valid.
 
-    A sixth input says how many boxes there are; those behind them are never looked at. TVM's kernel cannot be compiled.
+    A sixth input is the number of boxes; boxes behind it are ignored. TVM's kernel does not compile.
     """
     images, classes, boxes = node.shape(1)
     limits = _limits(node, boxes)
-    bound = images * classes * limits.most
+    bound = images * classes * limits.max_boxes
     if bound == 0:
         return [relax.op.zeros((0, _FIELDS), "int64"), relax.op.zeros((1,), "int64")]
     corners = node.compute(_corners(bool(node.attributes.get("center_point_box", 0))), node.input(0), name="corners")
@@ -53,83 +50,84 @@ def counted_non_max_suppression(node: Node) -> Any:
 
     def compute(*arguments: Any) -> Any:
         return te.extern(
-            [(images * classes, limits.most), (images * classes,)],
+            [(images * classes, limits.max_boxes), (images * classes,)],
             list(arguments),
-            lambda given, made: _kept(given, made, limits),
+            lambda inputs, outputs: _suppress(inputs, outputs, limits),
             dtype=["int32", "int32"],
             name="kept",
         )
 
-    there = [] if node.input(_THERE) is None else [node.input(_THERE)]
-    kept = node.compute(compute, corners, node.input(1), order, *there, name="non_max_suppression")
-    found, counts = (node.emit(relax.TupleGetItem(kept, index)) for index in range(2))
-    return _gathered(node, found, counts, (classes, limits.most, bound))
+    count_input = [] if node.input(_COUNT_INPUT) is None else [node.input(_COUNT_INPUT)]
+    kept = node.compute(compute, corners, node.input(1), order, *count_input, name="non_max_suppression")
+    kept_boxes, counts = (node.emit(relax.TupleGetItem(kept, index)) for index in range(2))
+    return _gather_rows(node, kept_boxes, counts, (classes, limits.max_boxes, bound))
 
 
 def _limits(node: Node, boxes: int) -> Limits:
-    most, overlap, score = (node.constant(index) for index in (2, 3, 4))
+    max_boxes, overlap, score = (node.constant(index) for index in (2, 3, 4))
     return Limits(
-        0 if most is None else min(int(most.reshape(())), boxes),
+        0 if max_boxes is None else min(int(max_boxes.reshape(())), boxes),
         0.0 if overlap is None else float(overlap.reshape(())),
         None if score is None else float(score.reshape(())),
     )
 
 
 def _corners(by_centre: bool) -> Any:  # noqa: FBT001 - an attribute of the operator
-    """Return what makes boxes of (lower, lower, upper, upper)."""
+    """Return the function that converts boxes to (lower, lower, upper, upper)."""
 
     def compute(boxes: Any) -> Any:
         def element(image: Any, box: Any, side: Any) -> Any:
-            one, other = boxes(image, box, side % 2), boxes(image, box, side % 2 + 2)
+            corner, opposite = boxes(image, box, side % 2), boxes(image, box, side % 2 + 2)
             if by_centre:
-                return tirx.Select(side < _FIELDS - 1, one - other / 2.0, one + other / 2.0)
-            return tirx.Select(side < _FIELDS - 1, tirx.min(one, other), tirx.max(one, other))
+                return tirx.Select(side < _FIELDS - 1, corner - opposite / 2.0, corner + opposite / 2.0)
+            return tirx.Select(side < _FIELDS - 1, tirx.min(corner, opposite), tirx.max(corner, opposite))
 
         return te.compute(boxes.shape, element, name="corners")
 
     return compute
 
 
-def _kept(given: Any, made: Any, limits: Limits) -> Any:
-    """Go through the boxes of each image and class, the best first, and keep those that no kept one covers."""
-    _, classes, boxes = (int(size) for size in given[1].shape)
-    pairs = int(made[1].shape[0])
+def _suppress(inputs: Any, outputs: Any, limits: Limits) -> Any:
+    """Keep the boxes of each image and class, the best first, that no kept one overlaps."""
+    _, classes, boxes = (int(size) for size in inputs[1].shape)
+    pairs = int(outputs[1].shape[0])
     with IRBuilder() as builder:
-        corners, scores, order, *there = (T.buffer_proxy(one) for one in given)
-        found, counts = (T.buffer_proxy(one) for one in made)
+        corners, scores, order, *count_input = (T.buffer_proxy(buffer) for buffer in inputs)
+        kept_boxes, counts = (T.buffer_proxy(buffer) for buffer in outputs)
         with T.serial(0, pairs) as pair:
             image, kind = pair // classes, pair % classes
             counts[pair] = T.int32(0)
-            with T.serial(0, boxes) as place:
-                box = order[image, kind, place]
-                good = counts[pair] < limits.most
+            with T.serial(0, boxes) as rank:
+                box = order[image, kind, rank]
+                is_candidate = counts[pair] < limits.max_boxes
                 if limits.score is not None:
-                    good = tirx.all(good, scores[image, kind, box] > tirx.const(limits.score, "float32"))
-                if there:
-                    good = tirx.all(good, box.astype("int64") < there[0][0])
-                with T.If(good), T.Then():
-                    free = T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local"))
-                    free[0] = T.int32(1)
+                    limit = tirx.const(limits.score, "float32")
+                    is_candidate = tirx.all(is_candidate, scores[image, kind, box] > limit)
+                if count_input:
+                    is_candidate = tirx.all(is_candidate, box.astype("int64") < count_input[0][0])
+                with T.If(is_candidate), T.Then():
+                    is_free = T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local"))
+                    is_free[0] = T.int32(1)
                     with T.serial(0, counts[pair]) as other:
-                        share = _overlaps(corners, image, found[pair, other], box, limits.overlap)
-                        with T.If(share), T.Then():
-                            free[0] = T.int32(0)
-                    with T.If(free[0] == 1), T.Then():
-                        found[pair, counts[pair]] = box
+                        overlaps = _overlaps(corners, image, kept_boxes[pair, other], box, limits.overlap)
+                        with T.If(overlaps), T.Then():
+                            is_free[0] = T.int32(0)
+                    with T.If(is_free[0] == 1), T.Then():
+                        kept_boxes[pair, counts[pair]] = box
                         counts[pair] = counts[pair] + 1
         return builder.get()
 
 
-def _overlaps(corners: Any, image: Any, one: Any, other: Any, limit: float) -> Any:
-    """Whether two boxes have more in common than a share of what they cover together."""
+def _overlaps(corners: Any, image: Any, first: Any, second: Any, limit: float) -> Any:
+    """Whether the intersection of two boxes is more than a share of their union."""
     height, width = (
-        tirx.min(corners[image, one, side + 2], corners[image, other, side + 2])
-        - tirx.max(corners[image, one, side], corners[image, other, side])
+        tirx.min(corners[image, first, side + 2], corners[image, second, side + 2])
+        - tirx.max(corners[image, first, side], corners[image, second, side])
         for side in (0, 1)
     )
     areas = [
         (corners[image, box, 2] - corners[image, box, 0]) * (corners[image, box, 3] - corners[image, box, 1])
-        for box in (one, other)
+        for box in (first, second)
     ]
     zero = tirx.const(0, "float32")
     common = tirx.max(height, zero) * tirx.max(width, zero)
@@ -141,10 +139,10 @@ def _overlaps(corners: Any, image: Any, one: Any, other: Any, limit: float) -> A
     )
 
 
-def _gathered(node: Node, found: Any, counts: Any, sizes: tuple[int, int, int]) -> Any:
-    """Put the boxes of all images and classes behind each other: [bound, 3], and how many there are."""
-    classes, most, bound = sizes
-    pairs = bound // most
+def _gather_rows(node: Node, kept_boxes: Any, counts: Any, sizes: tuple[int, int, int]) -> Any:
+    """Concatenate the boxes of all images and classes: [bound, 3], and their number."""
+    classes, max_boxes, bound = sizes
+    pairs = bound // max_boxes
     ends = node.emit(relax.op.cumsum(counts, axis=0, dtype="int32"))
 
     def compute(kept: Any, end: Any) -> Any:
@@ -157,16 +155,16 @@ def _gathered(node: Node, found: Any, counts: Any, sizes: tuple[int, int, int]) 
         owner = te.compute((bound,), passed, name="owner")
 
         def element(row: Any, field: Any) -> Any:
-            at = tirx.min(owner(row).astype("int64"), tirx.const(pairs - 1, "int64"))
-            first = tirx.if_then_else(at > 0, end(tirx.max(at - 1, 0)), tirx.const(0, "int32"))
-            place = tirx.min(tirx.max(row.astype("int64") - first.astype("int64"), 0), most - 1)
-            box = kept(at, place).astype("int64")
-            value = tirx.Select(field == 0, at // classes, tirx.Select(field == 1, at % classes, box))
+            pair_index = tirx.min(owner(row).astype("int64"), tirx.const(pairs - 1, "int64"))
+            first = tirx.if_then_else(pair_index > 0, end(tirx.max(pair_index - 1, 0)), tirx.const(0, "int32"))
+            position = tirx.min(tirx.max(row.astype("int64") - first.astype("int64"), 0), max_boxes - 1)
+            box = kept(pair_index, position).astype("int64")
+            value = tirx.Select(field == 0, pair_index // classes, tirx.Select(field == 1, pair_index % classes, box))
             used = row.astype("int32") < end(pairs - 1)
             return tirx.Select(used, value, tirx.const(0, "int64"))
 
         return te.compute((bound, _FIELDS), element, name="gathered")
 
-    rows = node.compute(compute, found, ends, name="kept_boxes")
+    rows = node.compute(compute, kept_boxes, ends, name="kept_boxes")
     total = node.emit(relax.op.astype(node.emit(relax.op.strided_slice(ends, [0], [-1], [2**31 - 1])), "int64"))
     return [rows, total]

@@ -1,7 +1,8 @@
 """Resize and Upsample: along each axis, every element of the result is a weighted sum of few elements of the input.
 
-Where they lie and what they weigh is known before the network runs, so both are tables. What enlarges images by whole
-factors stays TVM's operator, which is right there, and which the backends do on the layout that the images have.
+Their indices and weights are known before the network runs, so both are tables. Images that grow by whole factors use
+TVM's operator, which is right there, and which the backends compute in the layout of the images.
+
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Axis:
     """How one axis is resized.
 
     Attributes:
-        axis: Which one it is.
-        before: Its length.
+        axis: Its number.
+        before: Its length in the input.
         after: Its length in the result.
-        scale: Length of the result by that of the input, as ONNX computes it.
+        scale: Ratio of the lengths, as ONNX computes it.
         start, end: The part of the input that is cropped, as fractions.
     """
 
@@ -45,29 +46,23 @@ class Axis:
 
     @property
     def changes(self) -> bool:
-        """Whether there is anything to do."""
         return self.after != self.before or self.scale != 1 or (self.start, self.end) != (0.0, 1.0)
 
 
 @dataclass(frozen=True)
 class Table:
-    """What the elements of a resized axis are made of.
+    """Which elements of the input make each element of a resized axis, and their weights: [length, neighbours]."""
 
-    Attributes:
-        places: Elements of the input, `[length, neighbours]`.
-        weights: What each counts, `[length, neighbours]`.
-    """
-
-    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
     weights: NDArray[np.float32]
 
     def within(self, length: int, *, drop: bool) -> Table:
-        """Return the table with places beyond the edges moved onto them, or dropped and the others raised."""
+        """Return the table with indices beyond the edges clipped, or dropped with the other weights scaled up."""
         weights = self.weights
         if drop:
-            weights = np.where((self.places < 0) | (self.places >= length), np.float32(0), weights)
+            weights = np.where((self.indices < 0) | (self.indices >= length), np.float32(0), weights)
             weights /= weights.sum(1, keepdims=True)
-        return Table(np.clip(self.places, 0, length - 1), weights)
+        return Table(np.clip(self.indices, 0, length - 1), weights)
 
 
 @converter("Resize")
@@ -75,36 +70,36 @@ def resize(node: Node) -> Any:
     """Convert Resize.
 
     TVM computes with the ratio of the lengths where ONNX has the given scales, which is wrong wherever they leave a
-    fraction; its cubic weights and axes that are not the last ones are wrong, and it lacks `antialias`,
+    fraction. Its cubic weights are wrong, as are axes other than the last ones. It lacks `antialias`,
     `half_pixel_symmetric`, `keep_aspect_ratio_policy` and ranks other than 3 to 5.
     """
     if node.opset < _HALF_PIXELS:
-        return _simple(node, node.constant(1))
-    how = _coordinates(node)
-    axes = [axis for axis in _axes(node, how) if axis.changes]
-    if how != _CROP and all(axis.after == axis.before for axis in axes):
+        return _resize_without_coordinates(node, node.constant(1))
+    mode = _coordinate_mode(node)
+    axes = [axis for axis in _axes(node, mode) if axis.changes]
+    if mode != _CROP and all(axis.after == axis.before for axis in axes):
         return node.input(0)  # a scale that changes no length: ONNX Runtime moves nothing, and the standard little
-    outside = node.attributes.get("extrapolation_value", 0.0) if how == _CROP else None
-    if _is_plain(node, how, axes):
-        return _plain(node, how, axes)
-    points = {axis: _POSITIONS[how](np.arange(axis.after, dtype=np.float32), axis) for axis in axes}
-    resized = _resized(node, {axis: _table(node, axis, points[axis]) for axis in axes})
-    return resized if outside is None else _extrapolated(node, resized, points, outside)
+    fill = node.attributes.get("extrapolation_value", 0.0) if mode == _CROP else None
+    if _fits_upstream(node, mode, axes):
+        return _resize_upstream(node, mode, axes)
+    points = {axis: _POSITIONS[mode](np.arange(axis.after, dtype=np.float32), axis) for axis in axes}
+    resized = _apply_tables(node, {axis: _table(node, axis, points[axis]) for axis in axes})
+    return resized if fill is None else _extrapolate(node, resized, points, fill)
 
 
 @converter("Upsample")
 def upsample(node: Node) -> Any:
     """Convert Upsample.
 
-    TVM takes four dimensions with constant scales as an attribute alone, and changes the last two.
+    TVM supports four dimensions with constant scales as an attribute, and changes the last two.
     """
     scales = node.attributes.get("scales")
-    return _simple(node, node.constant(1) if scales is None else np.asarray(scales))
+    return _resize_without_coordinates(node, node.constant(1) if scales is None else np.asarray(scales))
 
 
-def _simple(node: Node, scales: NDArray[Any] | None) -> Any:
-    """Convert what had no choice of coordinates: `x / scale`, and the one below, or above if it shrinks."""
-    axes = [axis for axis in _scaled(node, range(len(node.shape(0))), scales) if axis.changes]
+def _resize_without_coordinates(node: Node, scales: NDArray[Any] | None) -> Any:
+    """Convert the old operators: `x / scale`, and the element below, or above if the axis shrinks."""
+    axes = [axis for axis in _axes_by_scale(node, range(len(node.shape(0))), scales) if axis.changes]
     tables = {}
     for axis in axes:
         points = _asymmetric(np.arange(axis.after, dtype=np.float32), axis)
@@ -112,23 +107,23 @@ def _simple(node: Node, scales: NDArray[Any] | None) -> Any:
             tables[axis] = _nearest(points, axis, "ceil" if axis.scale < 1 else "floor")
         else:
             tables[axis] = _linear(points, axis)
-    return _resized(node, tables)
+    return _apply_tables(node, tables)
 
 
-def _coordinates(node: Node) -> str:
-    how = str(node.attributes.get("coordinate_transformation_mode", "half_pixel"))
-    if how not in _POSITIONS:
-        raise node.refusal(f"its coordinate_transformation_mode is {how}")
-    return how
+def _coordinate_mode(node: Node) -> str:
+    mode = str(node.attributes.get("coordinate_transformation_mode", "half_pixel"))
+    if mode not in _POSITIONS:
+        raise node.refusal(f"its coordinate_transformation_mode is {mode}")
+    return mode
 
 
-def _axes(node: Node, how: str) -> list[Axis]:
-    """Return the axes that are named, with their lengths."""
+def _axes(node: Node, mode: str) -> list[Axis]:
+    """Return the axes that the node resizes, with their lengths."""
     rank = len(node.shape(0))
-    named = [axis % rank for axis in node.attributes.get("axes", range(rank))]
-    scales, sizes = _given(node, 2), _given(node, 3)
-    axes = _scaled(node, named, scales) if sizes is None else _sized(node, named, sizes)
-    roi = _given(node, 1) if how == _CROP else None
+    axis_numbers = [axis % rank for axis in node.attributes.get("axes", range(rank))]
+    scales, sizes = _optional_constant(node, 2), _optional_constant(node, 3)
+    axes = _axes_by_scale(node, axis_numbers, scales) if sizes is None else _axes_by_size(node, axis_numbers, sizes)
+    roi = _optional_constant(node, 1) if mode == _CROP else None
     if roi is None:
         return axes
     starts, ends = np.split(roi.astype(np.float32), 2)
@@ -138,42 +133,42 @@ def _axes(node: Node, how: str) -> list[Axis]:
     ]
 
 
-def _is_plain(node: Node, how: str, axes: Sequence[Axis]) -> bool:
-    """Whether an image is enlarged as TVM's own operator does it, which the backends know."""
+def _fits_upstream(node: Node, coordinates: str, axes: Sequence[Axis]) -> bool:
+    """Whether TVM's own operator, which the backends know, enlarges an image in this way."""
     mode = node.attributes.get("mode", "nearest")
-    places = {axis.axis for axis in axes}
-    if how == "align_corners" and 1 in node.shape(0)[-2:]:  # TVM divides by the length less one
+    resized = {axis.axis for axis in axes}
+    if coordinates == "align_corners" and 1 in node.shape(0)[-2:]:  # TVM divides by the length less one
         return False
-    if node.dtype(0) != "float32" or len(node.shape(0)) != _IMAGE or not places or places - {_IMAGE - 2, _IMAGE - 1}:
+    if node.dtype(0) != "float32" or len(node.shape(0)) != _IMAGE or not resized or min(resized) < _IMAGE - 2:
         return False
-    if how not in {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"} or mode == "cubic":
+    if coordinates not in {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"} or mode == "cubic":
         return False
-    if mode == "linear" and how != "asymmetric":
+    if mode == "linear" and coordinates != "asymmetric":
         return all(axis.after >= axis.before > 1 and axis.scale * axis.before == axis.after for axis in axes)
-    whole = all(axis.after % axis.before == 0 and axis.scale == axis.after // axis.before for axis in axes)
-    return how != "align_corners" and whole
+    is_whole_factor = all(axis.after % axis.before == 0 and axis.scale == axis.after // axis.before for axis in axes)
+    return coordinates != "align_corners" and is_whole_factor
 
 
-def _plain(node: Node, how: str, axes: Sequence[Axis]) -> Any:
-    made = {axis.axis: axis.after for axis in axes}
-    sizes = [made.get(axis, node.shape(0)[axis]) for axis in (_IMAGE - 2, _IMAGE - 1)]
+def _resize_upstream(node: Node, coordinates: str, axes: Sequence[Axis]) -> Any:
+    new_sizes = {axis.axis: axis.after for axis in axes}
+    sizes = [new_sizes.get(axis, node.shape(0)[axis]) for axis in (_IMAGE - 2, _IMAGE - 1)]
     nearest = node.attributes.get("mode", "nearest") == "nearest"
     return relax.op.image.resize2d(
         node.input(0),
         relax.ShapeExpr(sizes),
         layout="NCHW",
         method="nearest_neighbor" if nearest else "linear",
-        coordinate_transformation_mode=how,
+        coordinate_transformation_mode=coordinates,
         rounding_method=node.attributes.get("nearest_mode", "round_prefer_floor") if nearest else "round",
     )
 
 
-def _given(node: Node, index: int) -> NDArray[Any] | None:
+def _optional_constant(node: Node, index: int) -> NDArray[Any] | None:
     value = node.constant(index)
     return None if value is None or value.size == 0 else value
 
 
-def _scaled(node: Node, axes: Any, scales: NDArray[Any] | None) -> list[Axis]:
+def _axes_by_scale(node: Node, axes: Any, scales: NDArray[Any] | None) -> list[Axis]:
     if scales is None or len(scales) != len(axes):
         raise node.refusal("it has neither a scale nor a size for each axis")
     shape = node.shape(0)
@@ -183,14 +178,14 @@ def _scaled(node: Node, axes: Any, scales: NDArray[Any] | None) -> list[Axis]:
     ]
 
 
-def _sized(node: Node, axes: Any, sizes: NDArray[Any]) -> list[Axis]:
+def _axes_by_size(node: Node, axes: Any, sizes: NDArray[Any]) -> list[Axis]:
     before = [node.shape(0)[axis] for axis in axes]
     scales = sizes.astype(np.float32) / np.asarray(before, np.float32)
     choose = {"not_larger": min, "not_smaller": max}.get(node.attributes.get("keep_aspect_ratio_policy", "stretch"))
     if choose is not None:
         scales = np.full_like(scales, choose(scales))
         sizes = np.floor(scales * np.asarray(before, np.float32) + np.float32(0.5))
-    return [Axis(*one) for one in zip(axes, before, map(int, sizes), scales, strict=True)]
+    return [Axis(*axis) for axis in zip(axes, before, map(int, sizes), scales, strict=True)]
 
 
 def _table(node: Node, axis: Axis, points: _POINTS) -> Table:
@@ -201,36 +196,36 @@ def _table(node: Node, axis: Axis, points: _POINTS) -> Table:
     kernel = partial(_cubic, sharpness=np.float32(sharpness)) if mode == "cubic" else _triangle
     reach = 2 if mode == "cubic" else 1
     if node.attributes.get("antialias", 0) and axis.scale < 1:
-        return _smoothed(points, axis, kernel, reach).within(axis.before, drop=drop)
+        return _antialiased(points, axis, kernel, reach).within(axis.before, drop=drop)
     if mode == "linear":
         return _linear(points, axis)
     first = np.floor(points)
-    places = first[:, None].astype(np.int64) + np.arange(1 - reach, 1 + reach)
-    return Table(places, kernel(points[:, None] - places.astype(np.float32))).within(axis.before, drop=drop)
+    indices = first[:, None].astype(np.int64) + np.arange(1 - reach, 1 + reach)
+    return Table(indices, kernel(points[:, None] - indices.astype(np.float32))).within(axis.before, drop=drop)
 
 
 def _nearest(points: _POINTS, axis: Axis, rounding: str) -> Table:
-    places = _ROUNDINGS[rounding](points).astype(np.int64)
-    return Table(np.clip(places, 0, axis.before - 1)[:, None], np.ones((axis.after, 1), np.float32))
+    indices = _ROUNDINGS[rounding](points).astype(np.int64)
+    return Table(np.clip(indices, 0, axis.before - 1)[:, None], np.ones((axis.after, 1), np.float32))
 
 
 def _linear(points: _POINTS, axis: Axis) -> Table:
     inside = np.clip(points, 0, axis.before - 1)
     first = inside.astype(np.int64)
     share = inside - first.astype(np.float32)
-    places = np.stack([first, np.minimum(first + 1, axis.before - 1)], 1)
-    return Table(places, np.stack([1 - share, share], 1))
+    indices = np.stack([first, np.minimum(first + 1, axis.before - 1)], 1)
+    return Table(indices, np.stack([1 - share, share], 1))
 
 
-def _smoothed(points: _POINTS, axis: Axis, kernel: Callable[[_POINTS], _POINTS], reach: int) -> Table:
-    """Widen a kernel by what the axis shrinks, so that no element of the input is passed over."""
+def _antialiased(points: _POINTS, axis: Axis, kernel: Callable[[_POINTS], _POINTS], reach: int) -> Table:
+    """Widen a kernel by the factor that the axis shrinks by, so that it skips no element of the input."""
     centre, wide = points + np.float32(0.5), np.float32(reach) / axis.scale
     first = np.floor(centre - wide + np.float32(0.5)).astype(np.int64)
     last = np.floor(centre + wide + np.float32(0.5)).astype(np.int64)
-    places = first[:, None] + np.arange(int((last - first).max()))
-    away = (places.astype(np.float32) - centre[:, None] + np.float32(0.5)) * axis.scale
-    weights = np.where(places < last[:, None], kernel(away), np.float32(0))
-    return Table(places, weights / weights.sum(1, keepdims=True))
+    indices = first[:, None] + np.arange(int((last - first).max()))
+    away = (indices.astype(np.float32) - centre[:, None] + np.float32(0.5)) * axis.scale
+    weights = np.where(indices < last[:, None], kernel(away), np.float32(0))
+    return Table(indices, weights / weights.sum(1, keepdims=True))
 
 
 def _triangle(away: _POINTS) -> _POINTS:
@@ -252,7 +247,7 @@ def _half_pixel(x: _POINTS, axis: Axis) -> _POINTS:
 
 
 def _symmetric(x: _POINTS, axis: Axis) -> _POINTS:
-    """Keep the centre where it is, though the length of the result was rounded."""
+    """Keep the centre in place although the length of the result was rounded."""
     off = np.float32(axis.before / 2) * (1 - np.float32(axis.after) / (axis.scale * np.float32(axis.before)))
     # In ONNX Runtime's order and precision: positions half way between two elements are rounded to one of them.
     exact = np.float64(off) + (x.astype(np.float64) + 0.5) / np.float64(axis.scale) - 0.5
@@ -292,14 +287,13 @@ _ROUNDINGS: Mapping[str, Callable[[_POINTS], _POINTS]] = {
 }
 
 
-def _resized(node: Node, tables: Mapping[Axis, Table]) -> Any:
-    """Return the input with each axis made by its table."""
+def _apply_tables(node: Node, tables: Mapping[Axis, Table]) -> Any:
     dtype, value = node.dtype(0), node.input(0)
     exact = all(table.weights.shape[1] == 1 for table in tables.values())
     if not exact and dtype not in {"float32", "float64"}:
         value = node.emit(relax.op.astype(value, "float32"))
     for axis, table in tables.items():
-        value = _summed(node, value, axis.axis, table)
+        value = _apply_table(node, value, axis.axis, table)
     if exact or dtype in {"float32", "float64"}:
         return value
     if "int" in dtype and node.attributes.get("antialias", 0):
@@ -310,39 +304,38 @@ def _resized(node: Node, tables: Mapping[Axis, Table]) -> Any:
     return relax.op.astype(value, dtype)
 
 
-def _summed(node: Node, value: Any, axis: int, table: Table) -> Any:
-    """Return a tensor with one axis made by its table."""
-    alone = table.weights.shape[1] == 1
+def _apply_table(node: Node, value: Any, axis: int, table: Table) -> Any:
+    is_copy = table.weights.shape[1] == 1
 
-    def compute(data: Any, places: Any, *weights: Any) -> Any:
+    def compute(data: Any, indices: Any, *weights: Any) -> Any:
         shape = [*data.shape]
-        shape[axis] = places.shape[0]
+        shape[axis] = indices.shape[0]
 
-        def read(at: tuple[Any, ...], k: Any) -> Any:
-            return data(*at[:axis], places[at[axis], k], *at[axis + 1 :])
+        def read(index: tuple[Any, ...], k: Any) -> Any:
+            return data(*index[:axis], indices[index[axis], k], *index[axis + 1 :])
 
-        def element(*at: Any) -> Any:
-            if alone:
-                return read(at, 0)
-            k = te.reduce_axis((0, places.shape[1]), "k")
-            return te.sum(read(at, k) * weights[0][at[axis], k], k)
+        def element(*index: Any) -> Any:
+            if is_copy:
+                return read(index, 0)
+            k = te.reduce_axis((0, indices.shape[1]), "k")
+            return te.sum(read(index, k) * weights[0][index[axis], k], k)
 
         return te.compute(shape, element, name="resized")
 
-    tables = [relax.const(table.places.astype(np.int32))]
-    if not alone:
+    tables = [relax.const(table.indices.astype(np.int32))]
+    if not is_copy:
         tables.append(relax.const(table.weights.astype(str(value.ty.dtype))))
     return node.compute(compute, value, *tables, name="resize")
 
 
-def _extrapolated(node: Node, value: Any, points: Mapping[Axis, _POINTS], outside: float) -> Any:
-    """Put a value where a coordinate lies beyond the edges."""
+def _extrapolate(node: Node, value: Any, points: Mapping[Axis, _POINTS], fill: float) -> Any:
+    """Put the fill value where a coordinate lies beyond the edges."""
     rank = len(node.shape_of(value))
     beyond: NDArray[np.bool_] = np.zeros([1] * rank, bool)
-    for axis, at in points.items():
+    for axis, positions in points.items():
         along = [1] * rank
         along[axis.axis] = -1
-        beyond = beyond | ((at < 0) | (at > axis.before - 1)).reshape(along)
+        beyond = beyond | ((positions < 0) | (positions > axis.before - 1)).reshape(along)
     if not beyond.any():
         return value
-    return relax.op.where(relax.const(beyond), relax.const(outside, node.dtype(0)), value)
+    return relax.op.where(relax.const(beyond), relax.const(fill, node.dtype(0)), value)

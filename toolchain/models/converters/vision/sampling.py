@@ -1,4 +1,4 @@
-"""Elements of an image at places between its elements: GridSample, RoiAlign, DeformConv and what is like them."""
+"""Elements of an image at positions between its pixels: GridSample, AffineGrid and DeformConv."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ from toolchain.models.converters.node import Node
 _SHARPNESS = -0.75  # of the cubic kernel
 _HALF = 0.5
 
-Weighed = list[tuple[Any, Any]]  # places along one axis, and what each counts
+Weighted = list[tuple[Any, Any]]  # positions along one axis, and their weights
 Reader = Callable[[Sequence[Any]], Any]
 
 
 @converter("GridSample")
 def grid_sample(node: Node) -> Any:
-    """Convert GridSample.
-
-    TVM lacks cubic samples of volumes, and reflects more than once wrongly.
-    """
+    """Convert GridSample. TVM lacks cubic samples of volumes, and repeated reflections are wrong."""
     sizes = node.shape(0)[2:]
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(*2 * (str(node.attributes.get("mode", "linear")),))
     padding = str(node.attributes.get("padding_mode", "zeros"))
@@ -35,32 +32,32 @@ def grid_sample(node: Node) -> Any:
     neighbours = _NEIGHBOURS[mode]
 
     def compute(data: Any, grid: Any) -> Any:
-        def element(image: Any, channel: Any, *at: Any) -> Any:
-            found = [grid(image, *at, len(sizes) - 1 - axis) for axis in range(len(sizes))]
-            points = [_on_axis(point, size, corners=corners) for point, size in zip(found, sizes, strict=True)]
+        def element(image: Any, channel: Any, *index: Any) -> Any:
+            coordinates = [grid(image, *index, len(sizes) - 1 - axis) for axis in range(len(sizes))]
+            points = [_to_pixels(point, size, corners=corners) for point, size in zip(coordinates, sizes, strict=True)]
             if padding == "reflection" and mode != "cubic":
-                points = [_reflected(one, size, corners=corners) for one, size in zip(points, sizes, strict=True)]
+                points = [_reflect(point, size, corners=corners) for point, size in zip(points, sizes, strict=True)]
             if padding == "border" and mode != "cubic":
-                points = [_limited(one, 0.0, size - 1.0) for one, size in zip(points, sizes, strict=True)]
+                points = [_clip(point, 0.0, size - 1.0) for point, size in zip(points, sizes, strict=True)]
             read = _reader(data, (image, channel), sizes, padding, corners=corners)
-            return _weighed_sum(read, [neighbours(point) for point in points])
+            return _weighted_sum(read, [neighbours(point) for point in points])
 
         return te.compute((*data.shape[:2], *grid.shape[1:-1]), element, name="samples")
 
     return node.compute(compute, node.input(0), node.input(1), name="grid_sample")
 
 
-def _on_axis(point: Any, size: int, *, corners: bool) -> Any:
-    """Return the place of a point between -1 and 1."""
+def _to_pixels(point: Any, size: int, *, corners: bool) -> Any:
+    """Return the pixel position of a coordinate between -1 and 1."""
     return (point + 1.0) * ((size - 1) / 2) if corners else ((point + 1.0) * float(size) - 1.0) / 2.0
 
 
-def _limited(value: Any, least: float, greatest: float) -> Any:
+def _clip(value: Any, least: float, greatest: float) -> Any:
     return tirx.min(tirx.max(value, tirx.const(least, value.ty.dtype)), tirx.const(greatest, value.ty.dtype))
 
 
-def _reflected(point: Any, size: int, *, corners: bool) -> Any:
-    """Mirror a place at the edges until it lies between them."""
+def _reflect(point: Any, size: int, *, corners: bool) -> Any:
+    """Mirror a position at the edges until it lies between them."""
     low, high = (0.0, size - 1.0) if corners else (-_HALF, size - _HALF)
     length = high - low
     if length == 0:
@@ -68,48 +65,48 @@ def _reflected(point: Any, size: int, *, corners: bool) -> Any:
     away = tirx.abs(point - low)
     rest = away - tirx.floor(away / (2 * length)) * (2 * length)
     inside = low + tirx.min(rest, 2 * length - rest)
-    return inside if corners else _limited(inside, 0.0, size - 1.0)
+    return inside if corners else _clip(inside, 0.0, size - 1.0)
 
 
 def _reader(data: Any, first: Sequence[Any], sizes: Sequence[int], padding: str, *, corners: bool) -> Reader:
-    """Return what reads an element at places that may lie beyond the edges."""
+    """Return a function that reads an element at a position that may lie beyond the edges."""
 
-    def read(places: Sequence[Any]) -> Any:
+    def read(positions: Sequence[Any]) -> Any:
         if padding == "reflection":
-            places = [_reflected(one, size, corners=corners) for one, size in zip(places, sizes, strict=True)]
-        limited = [_limited(one, 0.0, size - 1.0).astype("int32") for one, size in zip(places, sizes, strict=True)]
+            positions = [_reflect(x, size, corners=corners) for x, size in zip(positions, sizes, strict=True)]
+        limited = [_clip(x, 0.0, size - 1.0).astype("int32") for x, size in zip(positions, sizes, strict=True)]
         value = data(*first, *limited)
         if padding != "zeros":
             return value
-        inside = [tirx.all(one >= 0, one <= size - 1) for one, size in zip(places, sizes, strict=True)]
+        inside = [tirx.all(x >= 0, x <= size - 1) for x, size in zip(positions, sizes, strict=True)]
         return tirx.Select(tirx.all(*inside), value, tirx.const(0, data.dtype))
 
     return read
 
 
-def _weighed_sum(read: Reader, axes: Sequence[Weighed]) -> Any:
+def _weighted_sum(read: Reader, axes: Sequence[Weighted]) -> Any:
     """Return the sum over all combinations of neighbours along the axes."""
     total = None
-    for chosen in itertools.product(*axes):
-        value = read([place for place, _ in chosen])
-        for _, weight in chosen:
+    for neighbours in itertools.product(*axes):
+        value = read([position for position, _ in neighbours])
+        for _, weight in neighbours:
             value = value if weight is None else value * weight
         total = value if total is None else total + value
     return total
 
 
-def _one_neighbour(point: Any) -> Weighed:
-    """Return the nearest, of two equally near the even one."""
+def _one_neighbour(point: Any) -> Weighted:
+    """Return the nearest element, of two equally near the even one."""
     return [(tirx.nearbyint(point), None)]
 
 
-def _two_neighbours(point: Any) -> Weighed:
+def _two_neighbours(point: Any) -> Weighted:
     first = tirx.floor(point)
     share = point - first
     return [(first, 1.0 - share), (first + 1.0, share)]
 
 
-def _four_neighbours(point: Any) -> Weighed:
+def _four_neighbours(point: Any) -> Weighted:
     first, a = tirx.floor(point), _SHARPNESS
     share = point - first
 
@@ -123,7 +120,7 @@ def _four_neighbours(point: Any) -> Weighed:
     return [(first + float(place), weight) for place, weight in zip(range(-1, 3), weights, strict=True)]
 
 
-_NEIGHBOURS: dict[str, Callable[[Any], Weighed]] = {
+_NEIGHBOURS: dict[str, Callable[[Any], Weighted]] = {
     "nearest": _one_neighbour,
     "linear": _two_neighbours,
     "cubic": _four_neighbours,
@@ -134,14 +131,14 @@ _NEIGHBOURS: dict[str, Callable[[Any], Weighed]] = {
 def affine_grid(node: Node) -> Any:
     """Convert AffineGrid, as a product of matrices.
 
-    TVM has no volumes of one layer, and divides by zero where an axis of one element has its corners aligned: the
-    standard does, too, and what ONNX Runtime makes of it is no part of it, so that is refused.
+    TVM lacks volumes of one layer. An axis of one element with aligned corners is refused: the standard and TVM divide
+    by zero there, and ONNX Runtime's result is not part of the standard.
     """
-    sizes = [int(size) for size in _known(node, 1)[2:]]
+    sizes = [int(size) for size in _constant(node, 1)[2:]]
     dtype, corners = node.dtype(0), bool(node.attributes.get("align_corners", 0))
     if corners and 1 in sizes:
         raise node.refusal("align_corners has no meaning for an axis of one element")
-    axes = [_steps(size, corners=corners) for size in sizes]
+    axes = [_grid_steps(size, corners=corners) for size in sizes]
     last_first = np.meshgrid(*axes, indexing="ij")[::-1]
     points = np.stack([*last_first, np.ones(sizes)], -1).reshape(1, -1, len(sizes) + 1)
     turned = relax.op.permute_dims(node.input(0), [0, 2, 1])
@@ -149,14 +146,14 @@ def affine_grid(node: Node) -> Any:
     return relax.op.reshape(node.emit(grid), (node.shape(0)[0], *sizes, len(sizes)))
 
 
-def _known(node: Node, index: int) -> Any:
+def _constant(node: Node, index: int) -> Any:
     value = node.constant(index)
     if value is None:
         raise node.refusal(f"input {index} is left out")
     return value
 
 
-def _steps(size: int, *, corners: bool) -> Any:
+def _grid_steps(size: int, *, corners: bool) -> Any:
     if corners:
         return np.linspace(-1, 1, size)
     return (2 * np.arange(size) + 1) / size - 1
@@ -164,43 +161,45 @@ def _steps(size: int, *, corners: bool) -> Any:
 
 @converter("DeformConv")
 def deform_conv(node: Node) -> Any:
-    """Convert DeformConv: what each element of the window reads becomes a channel, and the rest is a matrix product."""
+    """Convert DeformConv: the elements of the window become channels, then it is a matrix product."""
     batch, channels, height, width = node.shape(0)
     outputs, _, *kernel = node.shape(1)
-    found = window(node, kernel)
+    geometry = window(node, kernel)
     groups, area = int(node.attributes.get("group", 1)), math.prod(kernel)
-    samples = _deformed(node, (channels, height, width), found)
-    columns = (batch, groups, channels // groups * area, math.prod(found.output_sizes))
+    samples = _window_samples(node, (channels, height, width), geometry)
+    columns = (batch, groups, channels // groups * area, math.prod(geometry.output_sizes))
     matrix = reshape(node, input_weights(node, 1), (1, groups, outputs // groups, columns[2]))
     product = relax.op.matmul(as_expression(matrix), node.emit(relax.op.reshape(samples, columns)))
-    made = node.emit(relax.op.reshape(node.emit(product), (batch, outputs, *found.output_sizes)))
+    result = node.emit(relax.op.reshape(node.emit(product), (batch, outputs, *geometry.output_sizes)))
     if node.input(3) is None:
-        return made
-    return relax.op.add(made, relax.op.reshape(node.input(3), (1, -1, 1, 1)))
+        return result
+    return relax.op.add(result, relax.op.reshape(node.input(3), (1, -1, 1, 1)))
 
 
-def _deformed(node: Node, shape: tuple[int, int, int], found: Any) -> Any:
-    """Return what the windows read: [batch, channels, elements of the window, *places]."""
+def _window_samples(node: Node, shape: tuple[int, int, int], geometry: Any) -> Any:
+    """Return the samples of all windows: [batch, channels, elements of the window, *positions]."""
     channels, *sizes = shape
-    parts, area = int(node.attributes.get("offset_group", 1)), math.prod(found.kernel)
+    offset_groups, area = int(node.attributes.get("offset_group", 1)), math.prod(geometry.kernel)
     mask = node.input(4)
 
     def compute(data: Any, offsets: Any, *masks: Any) -> Any:
-        def element(image: Any, channel: Any, tap: Any, *at: Any) -> Any:
-            number = channel // (channels // parts) * area + tap
-            apart = (tap // found.kernel[1], tap % found.kernel[1])
+        def element(image: Any, channel: Any, tap: Any, *index: Any) -> Any:
+            number = channel // (channels // offset_groups) * area + tap
+            tap_index = (tap // geometry.kernel[1], tap % geometry.kernel[1])
             points = [
-                (at[axis] * found.strides[axis] - found.pads[axis][0] + apart[axis] * found.dilations[axis]).astype(
-                    data.dtype
-                )
-                + offsets(image, number * 2 + axis, *at)
+                (
+                    index[axis] * geometry.strides[axis]
+                    - geometry.pads[axis][0]
+                    + tap_index[axis] * geometry.dilations[axis]
+                ).astype(data.dtype)
+                + offsets(image, number * 2 + axis, *index)
                 for axis in range(2)
             ]
             read = _reader(data, (image, channel), sizes, "zeros", corners=False)
-            value = _weighed_sum(read, [_two_neighbours(point) for point in points])
-            return value * masks[0](image, number, *at) if masks else value
+            value = _weighted_sum(read, [_two_neighbours(point) for point in points])
+            return value * masks[0](image, number, *index) if masks else value
 
-        return te.compute((data.shape[0], channels, area, *found.output_sizes), element, name="deformed")
+        return te.compute((data.shape[0], channels, area, *geometry.output_sizes), element, name="deformed")
 
-    given = [node.input(0), node.input(2), *([] if mask is None else [mask])]
-    return node.compute(compute, *given, name="deformed")
+    inputs = [node.input(0), node.input(2), *([] if mask is None else [mask])]
+    return node.compute(compute, *inputs, name="deformed")
