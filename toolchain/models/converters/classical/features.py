@@ -1,4 +1,4 @@
-"""What classical machine learning does to its features: the domain ai.onnx.ml, as scikit-learn is exported."""
+"""Feature operators of classical machine learning: the domain ai.onnx.ml, as scikit-learn is exported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 
 from toolchain.models.converters import converter
 from toolchain.models.converters.classical import scores
-from toolchain.models.converters.classical.tree_tables import listed
+from toolchain.models.converters.classical.tree_tables import number_list
 from toolchain.models.converters.node import Node
 from toolchain.models.converters.tensor.casts import cast_to
 
@@ -20,7 +20,6 @@ _NORMS = ("MAX", "L1", "L2")
 
 @converter(f"{_DOMAIN}.Binarizer")
 def binarizer(node: Node) -> Any:
-    """Convert Binarizer: one where an element is above a threshold."""
     data = node.inputs[0]
     limit = relax.const(node.attributes.get("threshold", 0.0), data.ty.dtype.dtype)
     return relax.op.astype(node.emit(relax.op.greater(data, limit)), data.ty.dtype)
@@ -28,7 +27,7 @@ def binarizer(node: Node) -> Any:
 
 @converter(f"{_DOMAIN}.ArrayFeatureExtractor")
 def feature_extractor(node: Node) -> Any:
-    """Convert ArrayFeatureExtractor: some columns, by their numbers, which the network may compute."""
+    """Convert ArrayFeatureExtractor: columns by their numbers, which the network may compute."""
     data, last = node.inputs[0], node.shape(0)[-1]
     if len(node.shape(0)) == 1:
         data = node.emit(relax.op.expand_dims(data, 0))
@@ -36,15 +35,15 @@ def feature_extractor(node: Node) -> Any:
         count = int(np.prod(node.shape(1)))
         index = node.emit(relax.op.reshape(node.inputs[1], (count,)))
         return relax.op.take(data, index, axis=-1, mode="clip")
-    places = node.constant(1)
-    if places is None or not np.all((places >= 0) & (places < last)):
+    columns = node.constant(1)
+    if columns is None or not np.all((columns >= 0) & (columns < last)):
         raise node.refusal("it selects columns that do not exist")
-    return relax.op.take(data, scores.constant(places.reshape(-1), "int64"), axis=-1, mode="clip")
+    return relax.op.take(data, scores.constant(columns.reshape(-1), "int64"), axis=-1, mode="clip")
 
 
 @converter(f"{_DOMAIN}.Scaler")
 def scaler(node: Node) -> Any:
-    """Convert Scaler: each feature less its offset, times its scale, in 32 bits."""
+    """Convert Scaler: (feature - offset) * scale, in 32 bits."""
     data = node.emit(cast_to(node, node.inputs[0], "float32"))
     centred = node.emit(relax.op.subtract(data, _row(node, "offset")))
     return relax.op.multiply(centred, _row(node, "scale"))
@@ -57,7 +56,7 @@ def _row(node: Node, attribute: str) -> Any:
 
 @converter(f"{_DOMAIN}.Normalizer")
 def normalizer(node: Node) -> Any:
-    """Convert Normalizer: each row over its greatest element, its sum of absolute values, or its length.
+    """Convert Normalizer: each row over its maximum, its sum of absolute values, or its length.
 
     A row whose norm is 0 stays as it is.
     """
@@ -65,31 +64,31 @@ def normalizer(node: Node) -> Any:
     if norm not in _NORMS or len(node.shape(0)) not in {1, 2}:
         raise node.refusal(f"its norm is {norm!r}, and its input has {len(node.shape(0))} axes")
     data, zero = node.emit(cast_to(node, node.inputs[0], "float32")), relax.const(0.0, "float32")
-    parts = data if norm == "MAX" else node.emit(relax.op.abs(data) if norm == "L1" else relax.op.multiply(data, data))
-    total = node.emit((relax.op.max if norm == "MAX" else relax.op.sum)(parts, -1, keepdims=True))
+    terms = data if norm == "MAX" else node.emit(relax.op.abs(data) if norm == "L1" else relax.op.multiply(data, data))
+    total = node.emit((relax.op.max if norm == "MAX" else relax.op.sum)(terms, -1, keepdims=True))
     is_zero = node.emit(relax.op.equal(total, zero))
     divisor = node.emit(relax.op.where(is_zero, relax.const(1.0, "float32"), total))
     if norm != "L2":
         return relax.op.divide(data, divisor)
-    size = node.emit(relax.op.sqrt(node.emit(relax.op.divide(parts, divisor))))
+    size = node.emit(relax.op.sqrt(node.emit(relax.op.divide(terms, divisor))))
     signed = node.emit(relax.op.where(node.emit(relax.op.less(data, zero)), node.emit(relax.op.negative(size)), size))
     return relax.op.where(is_zero, data, signed)
 
 
 @converter(f"{_DOMAIN}.Imputer")
 def imputer(node: Node) -> Any:
-    """Convert Imputer: another value, of its feature or of all, in place of what stands for a missing one."""
+    """Convert Imputer: another value, of the feature or of all, in place of the value for a missing one."""
     data, dtype = node.inputs[0], node.dtype(0)
-    kind = ("imputed_value_floats", "replaced_value_float")
+    names = ("imputed_value_floats", "replaced_value_float")
     if not dtype.startswith("float"):
-        kind = ("imputed_value_int64s", "replaced_value_int64")
-    values = listed(node.attributes, kind[0]).astype(dtype)
+        names = ("imputed_value_int64s", "replaced_value_int64")
+    values = number_list(node.attributes, names[0]).astype(dtype)
     features = node.shape(0)[-1]
     if values.size == 0:
-        raise node.refusal(f"it has no {kind[0]} for its input of {dtype}")
+        raise node.refusal(f"it has no {names[0]} for its input of {dtype}")
     if values.size != features:
         values = values[:1]  # of several that are not one for each feature, ONNX Runtime takes the first
-    replaced = np.asarray(node.attributes.get(kind[1], 0), dtype)
+    replaced = np.asarray(node.attributes.get(names[1], 0), dtype)
     if dtype.startswith("float") and np.isnan(replaced):
         is_missing = node.emit(relax.op.isnan(data))
     else:
@@ -99,7 +98,7 @@ def imputer(node: Node) -> Any:
 
 @converter(f"{_DOMAIN}.FeatureVectorizer")
 def feature_vectorizer(node: Node) -> Any:
-    """Convert FeatureVectorizer: all inputs side by side, each cut or filled with 0 to its number of features."""
+    """Convert FeatureVectorizer: all inputs side by side, each cut or zero-filled to its number of features."""
     columns = []
     for index, width in enumerate(node.attributes["inputdimensions"]):
         data = node.emit(cast_to(node, node.inputs[index], "float32"))
@@ -116,57 +115,53 @@ def feature_vectorizer(node: Node) -> Any:
 
 @converter(f"{_DOMAIN}.LabelEncoder")
 def label_encoder(node: Node) -> Any:
-    """Convert LabelEncoder: numbers for numbers, and a default for those that are no key."""
-    keys, values = (_table(node, kind) for kind in ("keys", "values"))
-    default = _default(node, values)
+    """Convert LabelEncoder: numbers for numbers, and a default for other ones."""
+    keys, values = (_read_table(node, kind) for kind in ("keys", "values"))
+    default = _default_value(node, values)
     if len(keys) != len(values) or not len(keys):
         raise node.refusal(f"it has {len(keys)} keys and {len(values)} values")
     data = node.emit(cast_to(node, node.inputs[0], str(keys.dtype)))
-    place = node.compute(_place_among(keys), data, scores.constant(keys), name="place_of_key")
-    return relax.op.take(scores.constant(np.append(values, default)), place, axis=0, mode="clip")
+    index = node.compute(_find_key(keys), data, scores.constant(keys), name="place_of_key")
+    return relax.op.take(scores.constant(np.append(values, default)), index, axis=0, mode="clip")
 
 
-def _place_among(keys: NDArray[Any]) -> Any:
-    """Return what finds the first key that an element equals; their number if it equals none. NaN equals NaN."""
+def _find_key(keys: NDArray[Any]) -> Any:
+    """Return a function that finds the first key that equals an element, or the number of keys. NaN equals NaN."""
     has_nan = keys.dtype.kind == "f" and bool(np.isnan(keys).any())
 
-    def compute(data: te.Tensor, known: te.Tensor) -> te.Tensor:
+    def compute(data: te.Tensor, table: te.Tensor) -> te.Tensor:
         key = te.reduce_axis((0, len(keys)), "key")
 
-        def element(*at: Any) -> Any:
-            value = data(*at)
-            is_it = value == known(key)
+        def element(*index: Any) -> Any:
+            value = data(*index)
+            matches = value == table(key)
             if has_nan:
-                is_it = tirx.any(is_it, tirx.all(tirx.isnan(value), tirx.isnan(known(key))))
-            return te.min(tirx.Select(is_it, key.astype("int32"), tirx.const(len(keys), "int32")), axis=key)
+                matches = tirx.any(matches, tirx.all(tirx.isnan(value), tirx.isnan(table(key))))
+            return te.min(tirx.Select(matches, key.astype("int32"), tirx.const(len(keys), "int32")), axis=key)
 
         return te.compute(data.shape, element, "place")
 
     return compute
 
 
-def _table(node: Node, kind: str) -> NDArray[Any]:
-    """Return the keys or values of a LabelEncoder.
-
-    Raises:
-        InputError: They are text.
-    """
+def _read_table(node: Node, kind: str) -> NDArray[Any]:
+    """Return the keys or values of a LabelEncoder; an InputError if they are text."""
     for name, dtype in (("floats", "float32"), ("int64s", "int64")):
         if f"{kind}_{name}" in node.attributes:
-            return listed(node.attributes, f"{kind}_{name}").astype(dtype)
+            return number_list(node.attributes, f"{kind}_{name}").astype(dtype)
     tensor = f"{kind}_tensor"
-    found = listed(node.attributes, tensor) if tensor in node.attributes else np.array([], object)
-    if found.dtype.kind in "OUS":
+    values = number_list(node.attributes, tensor) if tensor in node.attributes else np.array([], object)
+    if values.dtype.kind in "OUS":
         raise node.refusal(
             f"its {kind} are text, which no board computes with",
             "encode the labels as numbers before the model is exported, and keep their names in the application",
         )
-    return found
+    return values
 
 
-def _default(node: Node, values: NDArray[Any]) -> NDArray[Any]:
+def _default_value(node: Node, values: NDArray[Any]) -> NDArray[Any]:
     if "default_tensor" in node.attributes:
-        return listed(node.attributes, "default_tensor").astype(values.dtype)
+        return number_list(node.attributes, "default_tensor").astype(values.dtype)
     is_float = values.dtype.kind == "f"
     name, usual = ("default_float", -0.0) if is_float else ("default_int64", -1)
     return np.asarray([node.attributes.get(name, usual)]).astype(values.dtype)

@@ -1,4 +1,4 @@
-"""Linear models of ai.onnx.ml: a product with coefficients, and what is made of the scores."""
+"""Linear models of ai.onnx.ml: a product with coefficients, and the labels from the scores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvm import relax
 
 from toolchain.models.converters import converter
 from toolchain.models.converters.classical import scores
-from toolchain.models.converters.classical.tree_tables import listed
+from toolchain.models.converters.classical.tree_tables import number_list
 from toolchain.models.converters.node import Node
 
 _DOMAIN = "ai.onnx.ml"
@@ -20,24 +20,24 @@ _BINARY = 2
 def linear_regressor(node: Node) -> Any:
     """Convert LinearRegressor: intercepts count only if there is one for each target."""
     targets = int(node.attributes.get("targets", 1))
-    intercepts = listed(node.attributes, "intercepts")
-    found = product(node, targets, intercepts if len(intercepts) == targets else [])
+    intercepts = number_list(node.attributes, "intercepts")
+    values = product(node, targets, intercepts if len(intercepts) == targets else [])
     transform = scores.post_transform(node)
-    return (scores.of_one_target if targets == 1 else scores.transformed)(node, found, transform)
+    return (scores.transform_one_target if targets == 1 else scores.apply_transform)(node, values, transform)
 
 
 @converter(f"{_DOMAIN}.LinearClassifier")
 def linear_classifier(node: Node) -> Any:
-    """Convert LinearClassifier: labels, and the scores of all classes; there are as many scores as intercepts."""
-    intercepts, labels = listed(node.attributes, "intercepts"), scores.labels_of(node)
+    """Convert LinearClassifier: labels, and the scores of all classes, of which there are as many as intercepts."""
+    intercepts, labels = number_list(node.attributes, "intercepts"), scores.class_labels(node)
     count, transform = len(intercepts), scores.post_transform(node)
     if count == 0 or (count > 1 and count > len(labels)) or (count == 1 and len(labels) != _BINARY):
         raise node.refusal(f"it has {count} intercepts for {len(labels)} classes")
-    found = product(node, count, intercepts)
+    values = product(node, count, intercepts)
     if count > 1:
-        return [scores.best_label(node, found, labels), scores.transformed(node, found, transform)]
-    label = scores.label_where(node, node.emit(relax.op.greater(found, relax.const(0.0, "float32"))), labels)
-    return [label, scores.two_columns(node, found, transform, opposite=False)]
+        return [scores.best_label(node, values, labels), scores.apply_transform(node, values, transform)]
+    label = scores.label_where(node, node.emit(relax.op.greater(values, relax.const(0.0, "float32"))), labels)
+    return [label, scores.two_columns(node, values, transform, opposite=False)]
 
 
 def product(node: Node, targets: int, intercepts: Any) -> Any:
@@ -47,5 +47,5 @@ def product(node: Node, targets: int, intercepts: Any) -> Any:
     features = node.shape_of(data)[1]
     if coefficients.size != targets * features:
         raise node.refusal(f"it has {coefficients.size} coefficients for {features} features and {targets} targets")
-    found = node.emit(relax.op.matmul(data, scores.constant(coefficients.reshape(targets, features).T)))
-    return node.emit(relax.op.add(found, scores.constant(intercepts, "float32"))) if len(intercepts) else found
+    products = node.emit(relax.op.matmul(data, scores.constant(coefficients.reshape(targets, features).T)))
+    return node.emit(relax.op.add(products, scores.constant(intercepts, "float32"))) if len(intercepts) else products

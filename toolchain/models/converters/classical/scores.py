@@ -1,4 +1,4 @@
-"""What ai.onnx.ml makes of the scores of classes and targets: post_transform, and labels."""
+"""What ai.onnx.ml computes from the scores of classes and targets: post_transform, and labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BINARY = 2
 
 
 def rows(node: Node, dtype: str = "float32") -> Any:
-    """Return the first input as rows of features of an element type: a vector is one row."""
+    """Return the first input as rows of features of an element type; a vector is one row."""
     data = node.emit(cast_to(node, node.inputs[0], dtype))
     sizes = node.shape(0)
     if len(sizes) == 1:
@@ -28,21 +28,19 @@ def rows(node: Node, dtype: str = "float32") -> Any:
 
 
 def post_transform(node: Node) -> str:
-    """Return the name of what becomes of the scores."""
     name = str(node.attributes.get("post_transform", "NONE"))
     if name not in _TRANSFORMS:
         raise node.refusal(f"its post_transform is {name!r}; the standard has {', '.join(_TRANSFORMS)}")
     return name
 
 
-def transformed(node: Node, scores: Any, name: str) -> Any:
-    """Return scores, [rows, targets], after a post_transform."""
+def apply_transform(node: Node, scores: Any, name: str) -> Any:
     return _TRANSFORMS[name](node, scores)
 
 
-def of_one_target(node: Node, scores: Any, name: str) -> Any:
-    """Return the scores of a single target: ONNX Runtime transforms them with PROBIT alone."""
-    return transformed(node, scores, name if name == "PROBIT" else "NONE")
+def transform_one_target(node: Node, scores: Any, name: str) -> Any:
+    """Transform the scores of a single target: ONNX Runtime does so for PROBIT only."""
+    return apply_transform(node, scores, name if name == "PROBIT" else "NONE")
 
 
 def two_columns(node: Node, score: Any, name: str, *, opposite: bool) -> Any:
@@ -51,8 +49,8 @@ def two_columns(node: Node, score: Any, name: str, *, opposite: bool) -> Any:
     Args:
         node: The node.
         score: [rows, 1].
-        name: The post_transform; of these, only LOGISTIC is computed.
-        opposite: Whether the first is the negative of the second; else it is what the second lacks to 1.
+        name: The post_transform; only LOGISTIC is computed.
+        opposite: Whether the first is the negative of the second, not its difference to 1.
     """
     if name == "PROBIT":
         raise node.refusal(
@@ -62,8 +60,8 @@ def two_columns(node: Node, score: Any, name: str, *, opposite: bool) -> Any:
         first = node.emit(relax.op.negative(score))
     else:
         first = node.emit(relax.op.subtract(relax.const(1.0, score.ty.dtype.dtype), score))
-    both = node.emit(relax.op.concat([first, score], 1))
-    return transformed(node, both, name if name == "LOGISTIC" else "NONE")
+    columns = node.emit(relax.op.concat([first, score], 1))
+    return apply_transform(node, columns, name if name == "LOGISTIC" else "NONE")
 
 
 def constant(array: Any, dtype: str = "") -> Any:
@@ -72,20 +70,16 @@ def constant(array: Any, dtype: str = "") -> Any:
     return relax.const(values, str(values.dtype))
 
 
-def labels_of(node: Node) -> list[int]:
-    """Return the labels of the classes; those that are text are counted: their output is left out of the model."""
+def class_labels(node: Node) -> list[int]:
+    """Return the labels of the classes; text labels are numbered: their output is left out of the model."""
     texts = node.attributes.get("classlabels_strings", ())
     numbers = node.attributes.get("classlabels_int64s", node.attributes.get("classlabels_ints", ()))
     return list(range(len(texts))) if texts else [int(number) for number in numbers]
 
 
 def best_label(node: Node, scores: Any, labels: Sequence[int]) -> Any:
-    """Return the label of the greatest score of each row; of several, the first."""
-    return chosen(node, node.emit(relax.op.argmax(scores, 1)), labels)
-
-
-def chosen(node: Node, index: Any, labels: Sequence[int]) -> Any:
-    """Return the labels that indices choose."""
+    """Return the label of the greatest score of each row, of equal ones the first."""
+    index = node.emit(relax.op.argmax(scores, 1))
     return node.emit(relax.op.take(constant(labels, "int64"), index, axis=0, mode="clip"))
 
 
@@ -104,24 +98,25 @@ def _softmax(node: Node, scores: Any) -> Any:
     return node.emit(relax.op.nn.softmax(scores, -1))
 
 
+# Computed from the absolute value, as in ONNX Runtime: near 0 it has the same few bits.
 def _logistic(node: Node, scores: Any) -> Any:
-    """Compute from the absolute value, as ONNX Runtime does: near 0 it has the same few bits."""
     dtype = scores.ty.dtype.dtype
     above = node.emit(relax.op.sigmoid(node.emit(relax.op.abs(scores))))
     below = node.emit(relax.op.subtract(relax.const(1.0, dtype), above))
     return node.emit(relax.op.where(node.emit(relax.op.less(scores, relax.const(0.0, dtype))), below, above))
 
 
+# Scores of 0 stay 0, and are not counted.
 def _softmax_zero(node: Node, scores: Any) -> Any:
-    """Scores of 0 stay 0, and are not counted."""
     dtype = scores.ty.dtype.dtype
-    most = node.emit(relax.op.max(scores, 1, keepdims=True))
-    powers = node.emit(relax.op.exp(node.emit(relax.op.subtract(scores, most))))
-    small = node.emit(relax.op.multiply(scores, node.emit(relax.op.exp(node.emit(relax.op.negative(most))))))
-    counts = node.emit(relax.op.greater(node.emit(relax.op.abs(scores)), relax.const(_ZERO, dtype)))
-    counted = node.emit(relax.op.where(counts, powers, relax.const(0.0, dtype)))
-    total = node.emit(relax.op.sum(counted, 1, keepdims=True))
-    return node.emit(relax.op.divide(node.emit(relax.op.where(counts, powers, small)), total))
+    greatest = node.emit(relax.op.max(scores, 1, keepdims=True))
+    powers = node.emit(relax.op.exp(node.emit(relax.op.subtract(scores, greatest))))
+    scale = node.emit(relax.op.exp(node.emit(relax.op.negative(greatest))))
+    scaled_scores = node.emit(relax.op.multiply(scores, scale))
+    is_counted = node.emit(relax.op.greater(node.emit(relax.op.abs(scores)), relax.const(_ZERO, dtype)))
+    counted_powers = node.emit(relax.op.where(is_counted, powers, relax.const(0.0, dtype)))
+    total = node.emit(relax.op.sum(counted_powers, 1, keepdims=True))
+    return node.emit(relax.op.divide(node.emit(relax.op.where(is_counted, powers, scaled_scores)), total))
 
 
 def _probit(node: Node, scores: Any) -> Any:
@@ -141,13 +136,8 @@ def _probit(node: Node, scores: Any) -> Any:
         size = tirx.sqrt(tirx.sqrt(half * half - number(rest) * log) - half)
         return number(math.sqrt(2)) * tirx.Select(x < number(0), number(0) - size, size)
 
-    return elementwise(node, element, scores, name="probit")
-
-
-def elementwise(node: Node, function: Any, data: Any, *, name: str) -> Any:
-    """Return a function of each element of a tensor."""
     return node.compute(
-        lambda tensor: te.compute(tensor.shape, lambda *at: function(tensor(*at)), name), data, name=name
+        lambda tensor: te.compute(tensor.shape, lambda *index: element(tensor(*index)), "probit"), scores, name="probit"
     )
 
 

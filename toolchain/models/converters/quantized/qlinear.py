@@ -1,7 +1,8 @@
 """Operators on bytes (ONNX Runtime's QOperator form), each as the same operator on numbers between grids.
 
-That is the form in which the file of a quantized network has QuantizeLinear and DequantizeLinear around each operator:
-backends know what of it to compute in integers, whichever form the file has.
+This is the form of files with QuantizeLinear and DequantizeLinear around each operator, in which backends find what to
+compute in integers.
+
 """
 
 from __future__ import annotations
@@ -17,44 +18,44 @@ from toolchain.models.converters.quantized.grids import (
     as_float32,
     cast,
     dequantize,
-    grid_at,
-    on_own_grid,
+    input_grid,
     quantize,
+    quantize_dynamically,
 )
 from toolchain.models.converters.quantized.integers import integer_matmul
 
-_TRIPLE = 3  # a tensor of bytes, its scale, and its zero
+_STEP = 3  # a tensor of bytes, its scale, and its zero
 
 
-def _numbers(node: Node, first: int, axis: int = 1) -> Any:
-    """Return the numbers of a tensor of bytes that is an input, with its scale and zero behind it."""
-    return dequantize(node, node.inputs[first], grid_at(node, first + 1, axis))
+def _dequantize_input(node: Node, first: int, axis: int = 1) -> Any:
+    """Return the numbers of an input of bytes, whose scale and zero are the next inputs."""
+    return dequantize(node, node.inputs[first], input_grid(node, first + 1, axis))
 
 
-def _rounded(node: Node, numbers: Any, first: int, like: int = 0) -> Any:
-    """Return numbers on the grid whose scale is an input; without a zero they have the type of another input."""
-    grid = grid_at(node, first)
+def _quantize_output(node: Node, numbers: Any, first: int, like: int = 0) -> Any:
+    """Return numbers on the grid whose scale is an input; without a zero, in the element type of input `like`."""
+    grid = input_grid(node, first)
     dtype = node.dtype(like) if grid.zero is None else str(grid.zero.ty.dtype)
     return quantize(node, numbers, grid, dtype)
 
 
 @converter("QLinearConv")
-def _conv(node: Node) -> Any:
-    """A bias is in the unit of a product: the scale of the data times that of the weights."""
-    inputs = [_numbers(node, 0), _numbers(node, 3, axis=0)]
+def qlinear_conv(node: Node) -> Any:
+    """Convert QLinearConv; the unit of its bias is the product of the scales of data and weights."""
+    inputs = [_dequantize_input(node, 0), _dequantize_input(node, 3, axis=0)]
     if node.input(8) is not None:
         inputs.append(_in_products(node, node.inputs[8], node.inputs[1], node.inputs[4]))
-    return _rounded(node, as_operator(node, "Conv", inputs, node.attributes), 6)
+    return _quantize_output(node, as_operator(node, "Conv", inputs, node.attributes), 6)
 
 
 def _in_products(node: Node, bias: Any, *scales: Any) -> Any:
     """Return the numbers of a bias in int32, whose unit is the product of scales."""
     (channels,) = node.shape_of(bias)
-    return dequantize(node, bias, Grid(_product(node, scales, channels), axis=0))
+    return dequantize(node, bias, Grid(_scale_product(node, scales, channels), axis=0))
 
 
-def _product(node: Node, scales: Sequence[Any], channels: int) -> Any:
-    """Return a product of scales: one number, or one for each channel."""
+def _scale_product(node: Node, scales: Sequence[Any], channels: int) -> Any:
+    """Return the product of scales: a scalar, or one element for each channel."""
     scales = [as_float32(node, scale) for scale in scales]
     if all(map(node.is_known, scales)):
         product = scales[0].value.numpy().reshape(-1)
@@ -70,93 +71,97 @@ def _product(node: Node, scales: Sequence[Any], channels: int) -> Any:
 
 
 @converter("QLinearMatMul")
-def _matmul(node: Node) -> Any:
-    """The left may have a scale for each row, the right one for each column."""
-    left, right = _numbers(node, 0, axis=-2), _numbers(node, 3, axis=-1)
-    return _rounded(node, node.emit(relax.op.matmul(left, right)), 6)
+def qlinear_matmul(node: Node) -> Any:
+    """Convert QLinearMatMul; the left may have a scale for each row, the right one for each column."""
+    left, right = _dequantize_input(node, 0, axis=-2), _dequantize_input(node, 3, axis=-1)
+    return _quantize_output(node, node.emit(relax.op.matmul(left, right)), 6)
 
 
 @converter("com.microsoft.QGemm")
-def _gemm(node: Node) -> Any:
-    """The bias is in the unit of a product, `alpha` included; without a scale the result is numbers."""
-    turned = bool(node.attributes.get("transB", 0))
-    inputs = [_numbers(node, 0), _numbers(node, 3, axis=0 if turned else 1)]
+def qgemm(node: Node) -> Any:
+    """Convert QGemm. The unit of its bias includes `alpha`; without an output scale its result is float."""
+    is_transposed = bool(node.attributes.get("transB", 0))
+    inputs = [_dequantize_input(node, 0), _dequantize_input(node, 3, axis=0 if is_transposed else 1)]
     attributes = {name: node.attributes[name] for name in ("transA", "transB", "alpha") if name in node.attributes}
     product = as_operator(node, "Gemm", inputs, attributes)
     bias = node.input(6)
     if bias is not None:
         alpha = relax.const(float(node.attributes.get("alpha", 1.0)), "float32")
-        unit = _product(node, [node.inputs[1], node.inputs[4], alpha], node.shape_of(product)[-1])
+        unit = _scale_product(node, [node.inputs[1], node.inputs[4], alpha], node.shape_of(product)[-1])
         product = node.emit(relax.op.add(product, dequantize(node, bias, Grid(unit, axis=-1))))
-    return product if node.input(7) is None else _rounded(node, product, 7)
+    return product if node.input(7) is None else _quantize_output(node, product, 7)
 
 
 @converter("com.microsoft.QLinearAdd", "com.microsoft.QLinearMul")
-def _pair(node: Node) -> Any:
+def qlinear_binary(node: Node) -> Any:
     operator = node.operator.removeprefix("com.microsoft.QLinear")
-    return _rounded(node, as_operator(node, operator, [_numbers(node, 0), _numbers(node, _TRIPLE)], {}), 6)
+    return _quantize_output(
+        node, as_operator(node, operator, [_dequantize_input(node, 0), _dequantize_input(node, _STEP)], {}), 6
+    )
 
 
+# Inputs: data, scale, zero, and the scale and zero of the result.
 @converter("com.microsoft.QLinearSigmoid", "com.microsoft.QLinearLeakyRelu")
-def _function(node: Node) -> Any:
-    """Data, scale, zero, and the scale and zero of the result."""
+def qlinear_function(node: Node) -> Any:
     operator = node.operator.removeprefix("com.microsoft.QLinear")
-    return _rounded(node, as_operator(node, operator, [_numbers(node, 0)], node.attributes), _TRIPLE)
+    return _quantize_output(node, as_operator(node, operator, [_dequantize_input(node, 0)], node.attributes), _STEP)
 
 
 @converter("com.microsoft.QLinearSoftmax")
-def _softmax(node: Node) -> Any:
-    """It is that of the version of the standard that an attribute names."""
+def qlinear_softmax(node: Node) -> Any:
+    """Convert QLinearSoftmax, that of the opset that an attribute names."""
     axis = {"axis": node.attributes["axis"]} if "axis" in node.attributes else {}
-    made = as_operator(node, "Softmax", [_numbers(node, 0)], axis, opset=int(node.attributes.get("opset", 0)))
-    return _rounded(node, made, _TRIPLE)
+    probabilities = as_operator(
+        node, "Softmax", [_dequantize_input(node, 0)], axis, opset=int(node.attributes.get("opset", 0))
+    )
+    return _quantize_output(node, probabilities, _STEP)
 
 
 @converter("com.microsoft.QLinearGlobalAveragePool", "com.microsoft.QLinearAveragePool")
-def _pool(node: Node) -> Any:
-    """The channels may be the last axis."""
+def qlinear_pool(node: Node) -> Any:
+    """Convert pools, whose channels may be the last axis."""
     operator = node.operator.removeprefix("com.microsoft.QLinear")
-    given = {name: value for name, value in node.attributes.items() if name != "channels_last"}
-    numbers, rank = _numbers(node, 0), len(node.shape(0))
+    attributes = {name: value for name, value in node.attributes.items() if name != "channels_last"}
+    numbers, rank = _dequantize_input(node, 0), len(node.shape(0))
     last = bool(node.attributes.get("channels_last", 0))
     if last:
         numbers = node.emit(relax.op.permute_dims(numbers, [0, rank - 1, *range(1, rank - 1)]))
-    pooled = as_operator(node, operator, [numbers], given)
+    pooled = as_operator(node, operator, [numbers], attributes)
     if last:
         pooled = node.emit(relax.op.permute_dims(pooled, [0, *range(2, rank), 1]))
-    return _rounded(node, pooled, _TRIPLE)
+    return _quantize_output(node, pooled, _STEP)
 
 
+# The grid of the result comes first.
 @converter("com.microsoft.QLinearConcat")
-def _concat(node: Node) -> Any:
-    """The grid of the result comes first."""
-    parts = [_numbers(node, first) for first in range(2, len(node.inputs), _TRIPLE)]
-    return _rounded(node, as_operator(node, "Concat", parts, node.attributes), 0, like=2)
+def qlinear_concat(node: Node) -> Any:
+    tensors = [_dequantize_input(node, first) for first in range(2, len(node.inputs), _STEP)]
+    return _quantize_output(node, as_operator(node, "Concat", tensors, node.attributes), 0, like=2)
 
 
 @converter("com.microsoft.QLinearWhere")
-def _where(node: Node) -> Any:
-    parts = [_numbers(node, 1), _numbers(node, 4)]
-    return _rounded(node, as_operator(node, "Where", [node.inputs[0], *parts], {}), 7, like=1)
+def qlinear_where(node: Node) -> Any:
+    tensors = [_dequantize_input(node, 1), _dequantize_input(node, 4)]
+    return _quantize_output(node, as_operator(node, "Where", [node.inputs[0], *tensors], {}), 7, like=1)
 
 
+# Inputs: left, right, their scales, their zeros, and a bias of numbers.
 @converter("com.microsoft.MatMulIntegerToFloat")
-def _matmul_to_float(node: Node) -> Any:
-    """Left, right, their scales, their zeros, and a bias of numbers."""
-    whole = integer_matmul(node, (0, 4), (1, 5))
-    return _scaled(node, whole, node.inputs[2:4], node.input(6))
+def matmul_integer_to_float(node: Node) -> Any:
+    sums = integer_matmul(node, (0, 4), (1, 5))
+    return _rescale(node, sums, node.inputs[2:4], node.input(6))
 
 
+# Inputs: numbers, a matrix of bytes, its scale, its zero, and a bias of numbers.
 @converter("com.microsoft.DynamicQuantizeMatMul")
-def _dynamic_matmul(node: Node) -> Any:
-    """Numbers, a matrix of bytes, its scale, its zero, and a bias of numbers."""
-    left, scale, zero = on_own_grid(node, node.inputs[0])
-    whole = integer_matmul(node, (0, 0), (1, 3), zero, left)
-    return _scaled(node, whole, [scale, node.inputs[2]], node.input(4))
+def dynamic_quantize_matmul(node: Node) -> Any:
+    left, scale, zero = quantize_dynamically(node, node.inputs[0])
+    sums = integer_matmul(node, (0, 0), (1, 3), zero, left)
+    return _rescale(node, sums, [scale, node.inputs[2]], node.input(4))
 
 
-def _scaled(node: Node, whole: Any, scales: Sequence[Any], bias: Any) -> Any:
+def _rescale(node: Node, sums: Any, scales: Sequence[Any], bias: Any) -> Any:
     """Return sums of products as numbers: times the scales, plus a bias."""
-    unit = _product(node, scales, node.shape_of(whole)[-1])
-    numbers = node.emit(relax.op.multiply(cast(node, whole, "float32"), unit))
+    unit = _scale_product(node, scales, node.shape_of(sums)[-1])
+    numbers = node.emit(relax.op.multiply(cast(node, sums, "float32"), unit))
     return numbers if bias is None else node.emit(relax.op.add(numbers, bias))

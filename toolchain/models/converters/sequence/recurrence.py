@@ -38,7 +38,7 @@ _WIDEST = 16  # elements of the widest vectors that there are
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation function as ONNX names it in lower case, and its constants."""
+    """An activation function by ONNX's name in lower case."""
 
     name: str
     alpha: float = 0.0
@@ -50,8 +50,8 @@ class Phase:
     """A part of a time step that can be computed for all units at once.
 
     Attributes:
-        gates: The gates whose products with the recurrent weights it needs.
-        source: What these are products with.
+        gates: Gates whose products with the recurrent weights it needs.
+        source: The other operand of these products.
     """
 
     gates: tuple[int, ...]
@@ -71,18 +71,15 @@ class Recurrence:
     """A recurrence.
 
     Attributes:
-        cell: Its equations; a "gru_reset" applies the reset gate after the product with the recurrent weights.
-        steps: Time steps.
-        batch: Sequences.
+        cell: A "gru_reset" applies the reset gate after the product with the recurrent weights.
         units: Units of the state, for each direction.
         directions: Whether each direction goes backwards.
         activations: As ONNX lists them for one direction.
-        clip: The inputs of the gates' activations stay between this and its negative; 0 for no limit.
+        clip: Limit of the absolute inputs of the gates' activations; 0 for none.
         batch_first: Whether sequences come before time steps.
         peepholes: Whether the gates of an LSTM see its memory.
         coupled: Whether the forget gate is 1 minus the input gate.
         lengths: Whether sequences have lengths of their own.
-        dtype: Element type.
     """
 
     cell: Cell
@@ -100,17 +97,16 @@ class Recurrence:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The parts of a time step, in order."""
         return _PHASES[self.cell]
 
     @property
     def gates(self) -> int:
-        """Gates, the candidate included."""
+        """Number of gates, the candidate included."""
         return sum(len(phase.gates) for phase in self.phases)
 
     @property
     def held(self) -> int:
-        """Units, filled up to whole vectors."""
+        """Units, padded to whole vectors."""
         return -(-self.units // _WIDEST) * _WIDEST
 
     @property
@@ -120,12 +116,11 @@ class Recurrence:
 
     @property
     def has_memory(self) -> bool:
-        """Whether there is a memory besides the state."""
         return self.cell == "lstm"
 
     @property
     def arguments(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the arguments by name, in order."""
+        """Shapes by name, in order."""
         directions, state = len(self.directions), self._state
         width = self.gates * self.held
         return {
@@ -140,7 +135,7 @@ class Recurrence:
 
     @property
     def results(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the results by name, in order."""
+        """Shapes by name, in order."""
         directions, state = len(self.directions), self._state
         every = (self.steps, directions, self.batch)
         if self.batch_first:
@@ -157,14 +152,12 @@ class Recurrence:
         return (len(self.directions), self.batch, self.held)
 
     def to_json(self) -> str:
-        """Return it as canonical JSON."""
         return json.dumps({"kind": KIND, **dataclasses.asdict(self)}, sort_keys=True, separators=(",", ":"))
 
 
 def from_json(text: str) -> Recurrence:
-    """Return the recurrence that `to_json` described."""
     document = json.loads(text)
     del document["kind"]
-    document["activations"] = tuple(Activation(**one) for one in document["activations"])
+    document["activations"] = tuple(Activation(**activation) for activation in document["activations"])
     document["directions"] = tuple(document["directions"])
     return Recurrence(**document)

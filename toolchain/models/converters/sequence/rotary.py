@@ -13,54 +13,54 @@ from toolchain.models.converters.node import Node
 _RANK_HEADS = 4
 
 
-def placed(node: Node, cache: Any, positions: Any) -> Any:
-    """Return the rows of a cache [positions, half] for positions [batch, sequence], as [batch, 1, sequence, half]."""
+def cached_rows(node: Node, cache: Any, positions: Any) -> Any:
+    """Return rows of a cache [positions, half] for positions [batch, sequence], as [batch, 1, sequence, half]."""
     batch, length = node.shape_of(positions)
     rows = relax.op.take(cache, relax.op.reshape(positions, (batch * length,)), axis=0)
     return node.emit(relax.op.reshape(rows, (batch, 1, length, node.shape_of(cache)[1])))
 
 
-def rotated(node: Node, data: Any, cos: Any, sin: Any, *, interleaved: bool) -> Any:
-    """Turn pairs of features; those behind the last pair stay.
+def rotate(node: Node, data: Any, cos: Any, sin: Any, *, interleaved: bool) -> Any:
+    """Rotate pairs of features; those behind the last pair stay.
 
     Args:
         node: The node.
         data: [batch, heads, sequence, size].
         cos: Cosines of the angles, [batch, 1, sequence, pairs].
         sin: Sines.
-        interleaved: Whether the two of a pair are neighbours, and not halves of the features apart.
+        interleaved: Whether the two of a pair are neighbours, not halves of the features apart.
     """
     batch, heads, length, size = node.shape_of(data)
     pairs = node.shape_of(cos)[-1]
-    turned, rest = data, []
+    head, tail = data, []
     if 2 * pairs < size:
-        parts = node.emit(relax.op.split(data, [2 * pairs], axis=-1))
-        turned, *rest = (node.emit(relax.TupleGetItem(parts, at)) for at in range(2))
-    apart = (batch, heads, length, pairs, 2) if interleaved else (batch, heads, length, 2, pairs)
+        split = node.emit(relax.op.split(data, [2 * pairs], axis=-1))
+        head, *tail = (node.emit(relax.TupleGetItem(split, index)) for index in range(2))
+    split_shape = (batch, heads, length, pairs, 2) if interleaved else (batch, heads, length, 2, pairs)
     axis = 4 if interleaved else 3
-    halves = node.emit(relax.op.split(relax.op.reshape(turned, apart), 2, axis=axis))
-    first, second = (node.emit(relax.op.squeeze(relax.TupleGetItem(halves, at), axis=[axis])) for at in range(2))
+    halves = node.emit(relax.op.split(relax.op.reshape(head, split_shape), 2, axis=axis))
+    first, second = (node.emit(relax.op.squeeze(relax.TupleGetItem(halves, index), axis=[axis])) for index in range(2))
     real = relax.op.subtract(relax.op.multiply(cos, first), relax.op.multiply(sin, second))
     imaginary = relax.op.add(relax.op.multiply(sin, first), relax.op.multiply(cos, second))
-    together = node.emit(relax.op.stack([real, imaginary], axis=axis))
-    whole = node.emit(relax.op.reshape(together, (batch, heads, length, 2 * pairs)))
-    return node.emit(relax.op.concat([whole, *rest], axis=-1)) if rest else whole
+    pairs_out = node.emit(relax.op.stack([real, imaginary], axis=axis))
+    rotated = node.emit(relax.op.reshape(pairs_out, (batch, heads, length, 2 * pairs)))
+    return node.emit(relax.op.concat([rotated, *tail], axis=-1)) if tail else rotated
 
 
 @converter("RotaryEmbedding")
 def rotary_embedding(node: Node) -> Any:
-    """Convert the standard's; with positions the caches are tables, without they have a row for each element."""
+    """Convert the standard's operator; without positions the caches have a row for each element."""
     cos, sin = node.inputs[1:3]
     if node.input(3) is not None:
-        cos, sin = (placed(node, one, node.inputs[3]) for one in (cos, sin))
+        cos, sin = (cached_rows(node, cache, node.inputs[3]) for cache in (cos, sin))
     else:
-        cos, sin = (node.emit(relax.op.expand_dims(one, 1)) for one in (cos, sin))
-    return _converted(node, cos, sin)
+        cos, sin = (node.emit(relax.op.expand_dims(cache, 1)) for cache in (cos, sin))
+    return _rotate_input(node, cos, sin)
 
 
 @converter("com.microsoft.RotaryEmbedding")
 def contrib_rotary_embedding(node: Node) -> Any:
-    """Convert ONNX Runtime's; a single position is that of the first element."""
+    """Convert ONNX Runtime's operator; a single position is that of the first element."""
     if node.attributes.get("is_packed_batching", 0) or node.attributes.get("scale", 1.0) != 1:
         raise node.refusal("is_packed_batching and scale are not supported")
     batch, length = node.shape(0)[0], node.shape(0)[-2]
@@ -69,17 +69,17 @@ def contrib_rotary_embedding(node: Node) -> Any:
         numbers = relax.const(np.arange(length)[None].astype(node.dtype(1)), node.dtype(1))
         positions = node.emit(relax.op.add(numbers, relax.op.reshape(positions, (1, 1))))
     positions = node.emit(relax.op.reshape(positions, (-1, length)))
-    return _converted(node, *(placed(node, node.inputs[at], positions) for at in (2, 3)))
+    return _rotate_input(node, *(cached_rows(node, node.inputs[index], positions) for index in (2, 3)))
 
 
-def _converted(node: Node, cos: Any, sin: Any) -> Any:
+def _rotate_input(node: Node, cos: Any, sin: Any) -> Any:
     data, shape = node.inputs[0], node.shape(0)
     interleaved = bool(node.attributes.get("interleaved", 0))
     if len(shape) == _RANK_HEADS:
-        return rotated(node, data, cos, sin, interleaved=interleaved)
+        return rotate(node, data, cos, sin, interleaved=interleaved)
     pairs = node.shape_of(cos)[-1]
     size = int(node.attributes.get("rotary_embedding_dim", 0)) or 2 * pairs
     heads = int(node.attributes.get("num_heads", 0)) or shape[-1] // size
-    apart = relax.op.reshape(data, (shape[0], shape[1], heads, shape[2] // heads))
-    turned = rotated(node, node.emit(relax.op.permute_dims(apart, [0, 2, 1, 3])), cos, sin, interleaved=interleaved)
-    return node.emit(relax.op.reshape(relax.op.permute_dims(turned, [0, 2, 1, 3]), shape))
+    split = relax.op.reshape(data, (shape[0], shape[1], heads, shape[2] // heads))
+    rotated = rotate(node, node.emit(relax.op.permute_dims(split, [0, 2, 1, 3])), cos, sin, interleaved=interleaved)
+    return node.emit(relax.op.reshape(relax.op.permute_dims(rotated, [0, 2, 1, 3]), shape))

@@ -1,6 +1,7 @@
-"""Signals: Fourier transforms as products with a matrix of their constants, and the windows that go with them.
+"""Signals: Fourier transforms as products with a constant matrix, and their windows.
 
-The matrix is exact for any length, and the multiplication is what the backends do best.
+The matrix is exact for any length, and matrix products are what the backends do best.
+
 """
 
 from __future__ import annotations
@@ -25,56 +26,55 @@ Array = NDArray[Any]
 
 @converter("DFT")
 def dft(node: Node) -> Any:
-    """Convert DFT: TVM has none."""
     shape = node.shape(0)
     rank = len(shape)
     axis = _axis(node) % rank
-    given = node.constant(1)
+    length_input = node.constant(1)
     inverse, half = (bool(node.attributes.get(name, 0)) for name in ("inverse", "onesided"))
-    whole = 2 * (shape[axis] - 1) if inverse and half else shape[axis]  # one half and its middle come in, then
-    length = whole if given is None else int(given.reshape(()))
-    data = _moved(node, node.input(0), axis, rank - 2)
+    full_length = 2 * (shape[axis] - 1) if inverse and half else shape[axis]  # the input is one half and its middle
+    length = full_length if length_input is None else int(length_input.reshape(()))
+    data = _move_axis(node, node.input(0), axis, rank - 2)
     sizes = node.shape_of(data)
     used = min(length, sizes[-2])
     if used < sizes[-2]:
         data = node.emit(relax.op.strided_slice(data, [rank - 2], [0], [used]))
-    real = inverse and half  # then the other half of what comes in is the conjugate of this one
-    matrix = _half_inverse(length, used) if real else _fourier(length, used, inverse=inverse, half=half)
+    real = inverse and half  # the other half of the input is the conjugate of this one
+    matrix = _half_inverse_matrix(length, used) if real else _fourier_matrix(length, used, inverse=inverse, half=half)
     matrix = matrix.reshape(used, _PARTS, -1)[:, : sizes[-1]].reshape(used * sizes[-1], -1)
-    made = relax.op.matmul(
+    product = relax.op.matmul(
         node.emit(relax.op.reshape(data, (*sizes[:-2], used * sizes[-1]))), relax.const(matrix.astype(node.dtype(0)))
     )
-    parts = 1 if real else _PARTS
-    apart = node.emit(relax.op.reshape(node.emit(made), (*sizes[:-2], -1, parts)))
-    return _moved(node, apart, rank - 2, axis)
+    components = 1 if real else _PARTS
+    spectrum = node.emit(relax.op.reshape(node.emit(product), (*sizes[:-2], -1, components)))
+    return _move_axis(node, spectrum, rank - 2, axis)
 
 
 def _axis(node: Node) -> int:
     if node.opset < _AXIS_AS_INPUT:
         return int(node.attributes.get("axis", 1))
-    given = node.constant(2)
-    return -2 if given is None else int(given.reshape(()))
+    axis_input = node.constant(2)
+    return -2 if axis_input is None else int(axis_input.reshape(()))
 
 
-def _moved(node: Node, value: Any, axis: int, to: int) -> Any:
+def _move_axis(node: Node, value: Any, axis: int, to: int) -> Any:
     if axis == to:
         return value
-    order = [one for one in range(len(node.shape_of(value))) if one != axis]
+    order = [other for other in range(len(node.shape_of(value))) if other != axis]
     order.insert(to, axis)
     return node.emit(relax.op.permute_dims(value, order))
 
 
-def _fourier(length: int, used: int, *, inverse: bool, half: bool) -> Array:
+def _fourier_matrix(length: int, used: int, *, inverse: bool, half: bool) -> Array:
     """Return the matrix from [used, (real, imaginary)] to [frequencies, (real, imaginary)]."""
     count = length // 2 + 1 if half else length
     turns = np.outer(np.arange(used), np.arange(count)) % length / length * 2 * np.pi
     real, imaginary = np.cos(turns), np.sin(turns) * (1 if inverse else -1)
     matrix = np.stack([np.stack([real, imaginary], -1), np.stack([-imaginary, real], -1)], 1)
-    whole: Array = matrix.reshape(used * _PARTS, count * _PARTS) / (length if inverse else 1)
-    return whole
+    flat: Array = matrix.reshape(used * _PARTS, count * _PARTS) / (length if inverse else 1)
+    return flat
 
 
-def _half_inverse(length: int, used: int) -> Array:
+def _half_inverse_matrix(length: int, used: int) -> Array:
     """Return the matrix from one half of a spectrum, [used, (real, imaginary)], to the real signal."""
     turns = np.outer(np.arange(used), np.arange(length)) % length / length * 2 * np.pi
     twice = np.where((np.arange(used) == 0) | (2 * np.arange(used) == length), 1, 2)[:, None]
@@ -84,45 +84,46 @@ def _half_inverse(length: int, used: int) -> Array:
 
 @converter("STFT")
 def stft(node: Node) -> Any:
-    """Convert STFT: frames of the signal times one matrix, in which the window already is."""
-    batch, samples, *parts = node.shape(0)
-    parts = parts or [1]
-    step, window, length = int(_number(node, 1)), node.input(2), node.constant(3)
+    """Convert STFT: frames of the signal times one matrix that includes the window."""
+    batch, samples, *components = node.shape(0)
+    components = components or [1]
+    step, window, length = int(_scalar(node, 1)), node.input(2), node.constant(3)
     size = int(length.reshape(())) if length is not None else node.shape(2)[0]
     frames = (samples - size) // step + 1
     half = bool(node.attributes.get("onesided", 1))
 
     def framed(signal: Any) -> Any:
-        return te.compute((batch, frames, size, parts[0]), lambda b, f, i, p: signal(b, f * step + i, p), name="frames")
+        shape = (batch, frames, size, components[0])
+        return te.compute(shape, lambda b, f, i, p: signal(b, f * step + i, p), name="frames")
 
-    signal = node.emit(relax.op.reshape(node.input(0), (batch, samples, parts[0])))
+    signal = node.emit(relax.op.reshape(node.input(0), (batch, samples, components[0])))
     values = node.compute(framed, signal, name="frames")
-    matrix = _fourier(size, size, inverse=False, half=half).reshape(size, _PARTS, -1)[:, : parts[0]]
+    matrix = _fourier_matrix(size, size, inverse=False, half=half).reshape(size, _PARTS, -1)[:, : components[0]]
     if window is not None and node.is_constant(2):
         matrix = matrix * np.asarray(node.constant(2)).reshape(size, 1, 1)
     elif window is not None:
         values = node.emit(relax.op.multiply(values, relax.op.reshape(window, (size, 1))))
-    rows = node.emit(relax.op.reshape(values, (batch, frames, size * parts[0])))
-    weights = matrix.reshape(size * parts[0], -1).astype(node.dtype(0))
+    rows = node.emit(relax.op.reshape(values, (batch, frames, size * components[0])))
+    weights = matrix.reshape(size * components[0], -1).astype(node.dtype(0))
     spectrum = node.emit(relax.op.matmul(rows, relax.const(weights)))
     return relax.op.reshape(spectrum, (batch, frames, -1, _PARTS))
 
 
-def _number(node: Node, index: int) -> Any:
+def _scalar(node: Node, index: int) -> Any:
     value = node.constant(index)
     if value is None:
         raise node.refusal(f"input {index} is left out")
     return value.reshape(())
 
 
-def _window(coefficients: tuple[float, ...]) -> Callable[[Node], Any]:
+def _window_converter(coefficients: tuple[float, ...]) -> Callable[[Node], Any]:
     """Return the converter of a window that is a sum of cosines with alternating signs."""
 
     def convert(node: Node) -> Any:
-        size, periodic = int(_number(node, 0)), bool(node.attributes.get("periodic", 1))
+        size, periodic = int(_scalar(node, 0)), bool(node.attributes.get("periodic", 1))
         turns = 2 * np.pi * np.arange(size) / max(size if periodic else size - 1, 1)
-        parts = [(-1) ** order * share * np.cos(order * turns) for order, share in enumerate(coefficients)]
-        return relax.const(np.sum(parts, axis=0).astype(_dtype(node)))
+        terms = [(-1) ** order * share * np.cos(order * turns) for order, share in enumerate(coefficients)]
+        return relax.const(np.sum(terms, axis=0).astype(_dtype(node)))
 
     return convert
 
@@ -131,15 +132,15 @@ def _dtype(node: Node) -> Any:
     return helper.tensor_dtype_to_np_dtype(int(node.attributes.get("output_datatype", 1)))
 
 
-converter("HannWindow")(_window(_HANN))
-converter("HammingWindow")(_window(_HAMMING))
-converter("BlackmanWindow")(_window(_BLACKMAN))
+converter("HannWindow")(_window_converter(_HANN))
+converter("HammingWindow")(_window_converter(_HAMMING))
+converter("BlackmanWindow")(_window_converter(_BLACKMAN))
 
 
 @converter("MelWeightMatrix")
 def mel_weight_matrix(node: Node) -> Any:
-    """Convert MelWeightMatrix: triangles between places that are equally far from each other in mel."""
-    bands, length, rate, lowest, highest = (_number(node, index).item() for index in range(5))
+    """Convert MelWeightMatrix: triangles between edges that are equally spaced in mel."""
+    bands, length, rate, lowest, highest = (_scalar(node, index).item() for index in range(5))
     bins = length // 2 + 1
     low, high = (2595 * np.log10(1 + edge / 700) for edge in (lowest, highest))
     mels = np.arange(bands + 2) * ((high - low) / (bands + 2)) + low

@@ -16,10 +16,10 @@ def node(**attributes):
 
 
 def test_labels_are_numbers_and_text_is_counted():
-    assert scores.labels_of(node(classlabels_int64s=[7, 9])) == [7, 9]
-    assert scores.labels_of(node(classlabels_ints=[3])) == [3]
-    assert scores.labels_of(node(classlabels_strings=["a", "b", "c"])) == [0, 1, 2]
-    assert scores.labels_of(node()) == []
+    assert scores.class_labels(node(classlabels_int64s=[7, 9])) == [7, 9]
+    assert scores.class_labels(node(classlabels_ints=[3])) == [3]
+    assert scores.class_labels(node(classlabels_strings=["a", "b", "c"])) == [0, 1, 2]
+    assert scores.class_labels(node()) == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])

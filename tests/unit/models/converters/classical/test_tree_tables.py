@@ -60,9 +60,9 @@ def test_trees_that_each_have_one_target():
 
 def test_numbers_keep_their_precision():
     given = {"a": [1, 2], "b": [0.5], "c_as_tensor": tensor([0.1], TensorProto.DOUBLE)}
-    kinds = [tree_tables.listed(given, name).dtype.name for name in "abc"]
+    kinds = [tree_tables.number_list(given, name).dtype.name for name in "abc"]
     assert kinds == ["int64", "float32", "float64"]
-    assert tree_tables.listed(given, "d").size == 0
+    assert tree_tables.number_list(given, "d").size == 0
 
 
 @pytest.mark.parametrize(

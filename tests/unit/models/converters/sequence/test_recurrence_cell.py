@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from toolchain.models.converters.sequence.recurrence import Activation, Recurrence
-from toolchain.models.converters.sequence.recurrence_cell import ACTIVATIONS, finished, placed
+from toolchain.models.converters.sequence.recurrence_cell import ACTIVATIONS, cell_outputs, locate
 
 
 class Numbers:
@@ -40,9 +40,9 @@ class Unit:
 
 def test_a_gru_mixes_the_old_state_and_the_candidate():
     about = Recurrence("gru", 1, 1, 1, (False,), (Activation("sigmoid"), Activation("tanh")))
-    made = finished(about, about.phases[1], Numbers(), Unit())
+    made = cell_outputs(about, about.phases[1], Numbers(), Unit())
     assert made == {"hidden": pytest.approx(0.25 * np.tanh(0.3 + 0.4) + 0.75 * 0.3)}
-    gates = finished(about, about.phases[0], Numbers(), Unit())
+    gates = cell_outputs(about, about.phases[0], Numbers(), Unit())
     assert gates["damped"] == pytest.approx(0.3 / (1 + np.exp(-0.4)))
 
 
@@ -55,7 +55,7 @@ def test_all_activation_functions_of_the_standard_are_there():
 
 def test_where_a_step_lies():
     about = Recurrence("rnn", 5, 3, 16, (True,), ())
-    place = placed(about, 0, 2, 1)
+    place = locate(about, 0, 2, 1)
     assert (place.row, place.every, place.inside) == (3 * 3 + 2, 3 * 3 + 2, None)
-    first = placed(Recurrence("rnn", 5, 3, 16, (False,), (), batch_first=True), 0, 2, 1)
+    first = locate(Recurrence("rnn", 5, 3, 16, (False,), (), batch_first=True), 0, 2, 1)
     assert (first.row, first.every) == (2 * 5 + 1, 2 * 5 + 1)
