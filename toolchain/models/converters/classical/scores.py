@@ -90,14 +90,6 @@ def label_where(node: Node, condition: Any, labels: Sequence[int]) -> Any:
     return node.emit(relax.op.where(flat, second, first))
 
 
-def _none(_node: Node, scores: Any) -> Any:
-    return scores
-
-
-def _softmax(node: Node, scores: Any) -> Any:
-    return node.emit(relax.op.nn.softmax(scores, -1))
-
-
 # Computed from the absolute value, as in ONNX Runtime: near 0 it has the same few bits.
 def _logistic(node: Node, scores: Any) -> Any:
     dtype = scores.ty.dtype.dtype
@@ -142,8 +134,8 @@ def _probit(node: Node, scores: Any) -> Any:
 
 
 _TRANSFORMS = {
-    "NONE": _none,
-    "SOFTMAX": _softmax,
+    "NONE": lambda _node, scores: scores,
+    "SOFTMAX": lambda node, scores: node.emit(relax.op.nn.softmax(scores, -1)),
     "LOGISTIC": _logistic,
     "SOFTMAX_ZERO": _softmax_zero,
     "PROBIT": _probit,

@@ -175,29 +175,24 @@ def _class_probabilities(node: Node, values: Any, pairs: _Pairs) -> Any:
     probabilities = node.emit(relax.op.subtract(relax.const(1.0, "float32"), logistic))
     probabilities = node.emit(relax.op.clip(probabilities, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY))
 
+    def write(inputs: Any, outputs: Any) -> Any:
+        with IRBuilder() as builder:
+            pair_probabilities, result = T.buffer_proxy(inputs[0]), T.buffer_proxy(outputs[0])
+            with T.serial(0, int(inputs[0].shape[0])) as row:
+                _Coupling(pairs.classes, pair_probabilities, result, row).write()
+            return builder.get()
+
     def compute(share: te.Tensor) -> te.Tensor:
-        shapes = [(int(share.shape[0]), pairs.classes)]
-        return te.extern(
-            shapes,
-            [share],
-            lambda inputs, outputs: _couple_all(inputs[0], outputs[0], pairs.classes),
-            dtype=["float32"],
-        )
+        return te.extern([(int(share.shape[0]), pairs.classes)], [share], write, dtype=["float32"])
 
     return node.compute(compute, probabilities, name="couple_probabilities")
 
 
-def _couple_all(probabilities: Any, output: Any, classes: int) -> Any:
-    """Write the loop that improves the probabilities of each row until they change by less than a limit."""
-    with IRBuilder() as builder:
-        pair_probabilities, result = T.buffer_proxy(probabilities), T.buffer_proxy(output)
-        with T.serial(0, int(probabilities.shape[0])) as row:
-            _Coupling(classes, pair_probabilities, result, row).write()
-        return builder.get()
-
-
 class _Coupling:
-    """Writes the coupling of one row; its matrix is a table of expressions, as there are few classes."""
+    """Writes the loop that improves the probabilities of a row until they change by less than a limit.
+
+    Its matrix is a table of expressions, as there are few classes.
+    """
 
     def __init__(self, classes: int, pair_probabilities: Any, result: Any, row: Any) -> None:
         self._classes, self._result, self._row = range(classes), result, row

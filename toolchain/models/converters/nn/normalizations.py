@@ -41,15 +41,11 @@ def _scale_and_shift(node: Node, value: Any, scale: Any, bias: Any) -> Any:
     return value if bias is None else relax.op.add(value, cast_to(node, bias, dtype))
 
 
-def _trailing_axes(node: Node) -> list[int]:
-    rank = len(node.shape(0))
-    return list(range(node.attributes.get("axis", -1) % rank, rank))
-
-
 @converter("LayerNormalization")
 def layer_normalization(node: Node) -> Any:
     """Convert LayerNormalization. TVM's has 0 as its second and third output, and fails if all axes are normalized."""
-    axes, epsilon = _trailing_axes(node), node.attributes.get("epsilon", 1e-5)
+    rank = len(node.shape(0))
+    axes, epsilon = list(range(node.attributes.get("axis", -1) % rank, rank)), node.attributes.get("epsilon", 1e-5)
     normalized = tuple(node.shape(0)[axis] for axis in axes)
     scale, bias = node.inputs[1], node.input(2)
     fits = node.shape(1) == normalized and (bias is None or node.shape(2) == normalized)

@@ -44,14 +44,10 @@ def qlinear_conv(node: Node) -> Any:
     """Convert QLinearConv; the unit of its bias is the product of the scales of data and weights."""
     inputs = [_dequantize_input(node, 0), _dequantize_input(node, 3, axis=0)]
     if node.input(8) is not None:
-        inputs.append(_in_products(node, node.inputs[8], node.inputs[1], node.inputs[4]))
+        (channels,) = node.shape(8)
+        unit = _scale_product(node, [node.inputs[1], node.inputs[4]], channels)
+        inputs.append(dequantize(node, node.inputs[8], Grid(unit, axis=0)))
     return _quantize_output(node, as_operator(node, "Conv", inputs, node.attributes), 6)
-
-
-def _in_products(node: Node, bias: Any, *scales: Any) -> Any:
-    """Return the numbers of a bias in int32, whose unit is the product of scales."""
-    (channels,) = node.shape_of(bias)
-    return dequantize(node, bias, Grid(_scale_product(node, scales, channels), axis=0))
 
 
 def _scale_product(node: Node, scales: Sequence[Any], channels: int) -> Any:

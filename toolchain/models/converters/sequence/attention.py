@@ -361,7 +361,10 @@ def group_query_attention(node: Node) -> list[Any]:
     q, k, v = _grouped_inputs(node)
     past = _past_length(node, node.input(3))
     if past:
-        _check_past(node, past + node.shape_of(q)[2])
+        # With a past of which only a part is valid, the position of new keys would depend on the data.
+        lengths = node.constant(5) if node.is_constant(5) else None
+        if lengths is None or not (lengths == past + node.shape_of(q)[2] - 1).all():
+            raise node.refusal("how much of the past is valid depends on the data", "export the prompt without a past")
     if attributes.get("do_rotary", 0):
         q, k = _apply_rotary(node, q, k, past)
     k, v = (_append_to_past(node, node.input(index), value) for index, value in ((3, k), (4, v)))
@@ -395,13 +398,6 @@ def _grouped_inputs(node: Node) -> tuple[Any, Any, Any]:
         _split_heads(node, tensor, heads) for tensor, heads in zip(tensors, (q_heads, kv_heads, kv_heads), strict=True)
     )
     return q, k, v
-
-
-def _check_past(node: Node, total: int) -> None:
-    """Refuse a past of which only a part is valid: the position of new keys would depend on the data."""
-    lengths = node.constant(5) if node.is_constant(5) else None
-    if lengths is None or not (lengths == total - 1).all():
-        raise node.refusal("how much of the past is valid depends on the data", "export the prompt without a past")
 
 
 def _apply_rotary(node: Node, q: Any, k: Any, past: int) -> tuple[Any, Any]:

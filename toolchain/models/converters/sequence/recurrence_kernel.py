@@ -96,7 +96,8 @@ class _Writer:
     def __init__(self, recurrence: Recurrence, buffers: dict[str, Buffer], threads: int) -> None:
         self._recurrence, self._buffers, self._gpu = recurrence, buffers, threads > 0
         self._lanes = 1 if self._gpu else _LANES
-        self._threads = _largest_divisor(recurrence.held, threads) if self._gpu else 1
+        divisors = [number for number in range(1, threads + 1) if recurrence.held % number == 0]
+        self._threads = max(divisors, default=1)
         self._thread: Expr = 0
         self._functions = _Intrinsics(recurrence.dtype, self._lanes)
         # Rows of one buffer: of several, StorageRewrite puts two into the same place that are both in use.
@@ -110,7 +111,10 @@ class _Writer:
             scope = "shared" if self._gpu else "global"
             self._buffers["kept"] = _flatten(T.alloc_buffer((size,), recurrence.dtype, scope=scope))
             state = T.Bind(direction * recurrence.batch + sequence)
-            self._start(state)
+            with self._units() as unit:
+                self._store("kept", 0, unit, self._load("hidden", state, unit))
+                if self._recurrence.has_memory:
+                    self._store("memory_last", state, unit, self._load("memory", state, unit))
             with T.serial(0, recurrence.steps) as step:
                 self._step(direction, sequence, state, step)
             with self._units() as unit:
@@ -143,12 +147,6 @@ class _Writer:
 
     def _vector(self, base: Expr) -> Expr:
         return tirx.Ramp(base, 1, self._lanes) if self._lanes > 1 else base
-
-    def _start(self, state: Expr) -> None:
-        with self._units() as unit:
-            self._store("kept", 0, unit, self._load("hidden", state, unit))
-            if self._recurrence.has_memory:
-                self._store("memory_last", state, unit, self._load("memory", state, unit))
 
     def _step(self, direction: Expr, sequence: Expr, state: Expr, step: Expr) -> None:
         """Write one time step; steps behind the end of a sequence write zeros and keep the state."""
@@ -203,7 +201,3 @@ class _Writer:
                 weight = self._load("weights", gate_row + gate, unit)
                 T.buffer_store(sums, sums[position(number)] + weight * factor, [position(number)])
         return lambda number: sums[position(number)]
-
-
-def _largest_divisor(extent: int, limit: int) -> int:
-    return max(number for number in range(1, limit + 1) if extent % number == 0)

@@ -58,7 +58,10 @@ def recurrent(node: Node) -> list[Expr]:
             node.emit(relax.op.concat(list(outputs), axis))
             for axis, outputs in zip(axes, zip(*by_direction, strict=True), strict=False)
         ]
-    return _as_outputs(node, results, recurrences[0])
+    all_steps, *states = results
+    if recurrences[0].batch_first:
+        states = [node.emit(relax.op.permute_dims(state, (1, 0, 2))) for state in states]
+    return [_cast(node, value, node.dtype(0)) for value in (all_steps, *states)]
 
 
 # --- inputs ---------------------------------------------------------------------------------------------
@@ -256,14 +259,6 @@ def _argument(node: Node, recurrence: Recurrence, name: str, value: Expr) -> Exp
     if name in {"peepholes", "hidden", "memory"}:
         value = _pad(node, value, -1, recurrence.held)
     return _reshape(node, value, shape)
-
-
-def _as_outputs(node: Node, results: list[Expr], recurrence: Recurrence) -> list[Expr]:
-    """Return the outputs in the node's type, batch first if it says so."""
-    all_steps, *states = results
-    if recurrence.batch_first:
-        states = [node.emit(relax.op.permute_dims(state, (1, 0, 2))) for state in states]
-    return [_cast(node, value, node.dtype(0)) for value in (all_steps, *states)]
 
 
 # --- operations -----------------------------------------------------------------------------------------------

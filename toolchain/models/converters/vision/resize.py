@@ -75,7 +75,9 @@ def resize(node: Node) -> Any:
     """
     if node.opset < _HALF_PIXELS:
         return _resize_without_coordinates(node, node.constant(1))
-    mode = _coordinate_mode(node)
+    mode = str(node.attributes.get("coordinate_transformation_mode", "half_pixel"))
+    if mode not in _POSITIONS:
+        raise node.refusal(f"its coordinate_transformation_mode is {mode}")
     axes = [axis for axis in _axes(node, mode) if axis.changes]
     if mode != _CROP and all(axis.after == axis.before for axis in axes):
         return node.input(0)  # a scale that changes no length: ONNX Runtime moves nothing, and the standard little
@@ -108,13 +110,6 @@ def _resize_without_coordinates(node: Node, scales: NDArray[Any] | None) -> Any:
         else:
             tables[axis] = _linear(points, axis)
     return _apply_tables(node, tables)
-
-
-def _coordinate_mode(node: Node) -> str:
-    mode = str(node.attributes.get("coordinate_transformation_mode", "half_pixel"))
-    if mode not in _POSITIONS:
-        raise node.refusal(f"its coordinate_transformation_mode is {mode}")
-    return mode
 
 
 def _axes(node: Node, mode: str) -> list[Axis]:
