@@ -14,7 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
-from toolchain.models import reads
+from toolchain.models import subgraphs
 
 _EPSILON = 1e-5  # the operator's default
 
@@ -37,7 +37,7 @@ class _Folder:
         self._graph = graph
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
         self._makers = {name: node for node in graph.node for name in node.output}
-        self._uses = collections.Counter(reads.of_graph(graph))
+        self._uses = collections.Counter(subgraphs.names_read(graph))
         self._types = types
 
     def run(self) -> None:
@@ -46,7 +46,7 @@ class _Folder:
             nodes += self._replacement(node)
         del self._graph.node[:]
         self._graph.node.extend(nodes)
-        reads.drop_unread_weights(self._graph)
+        subgraphs.drop_unread_weights(self._graph)
 
     def _replacement(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         if not self._is_constant(node):

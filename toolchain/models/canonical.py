@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx
 
 from toolchain.errors import InputError
-from toolchain.models import reads
+from toolchain.models import subgraphs
 
 _LONG_NAME = "ai.onnx"
 """The standard's domain; its usual name is the empty one."""
@@ -43,7 +43,7 @@ def canonical(proto: onnx.ModelProto) -> None:
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
-        for body in reads.bodies(node):
+        for body in subgraphs.bodies(node):
             yield from _graphs(body)
 
 
@@ -79,7 +79,7 @@ def _in_order(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto] | None:
     Nodes of a cycle stay where they are: the checker refuses them.
     """
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    needs = [{makers[name] for name in reads.of_node(node) if name in makers} for node in nodes]
+    needs = [{makers[name] for name in subgraphs.node_reads(node) if name in makers} for node in nodes]
     if all(index > max(needed, default=-1) for index, needed in enumerate(needs)):
         return None
     ordered: dict[int, None] = {}

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from toolchain.errors import InputError
-from toolchain.models import reads
+from toolchain.models import subgraphs
 
 _DOMAIN, _STANDARD = "ai.onnx.ml", frozenset({"", "ai.onnx"})
 _MAKERS_OF_TEXT = frozenset({"ArrayFeatureExtractor", "LabelEncoder"})
@@ -113,8 +113,8 @@ def _remove_unread(graph: onnx.GraphProto) -> None:
     before = -1
     while before != len(graph.node):
         before = len(graph.node)
-        read = set(reads.of_graph(graph))
+        read = set(subgraphs.names_read(graph))
         kept = [node for node in graph.node if read.intersection(node.output)]
         del graph.node[:]
         graph.node.extend(kept)
-    reads.drop_unread_weights(graph)
+    subgraphs.drop_unread_weights(graph)

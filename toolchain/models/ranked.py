@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from toolchain.models import branches, reads
+from toolchain.models import subgraphs
 from toolchain.models.ort import FAULTS, onnxruntime
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.rankings import Ranking
@@ -84,8 +84,8 @@ def _without_branches(source: SourceModel, fed: Tensors) -> SourceModel:
         if node.op_type != "If" or _SUPPRESSION not in _operators(node):
             nodes.append(node)
             continue
-        taken = branches.body(node, condition=bool(np.asarray(values[node.input[0]]).item()))
-        branch = branches.named_apart(taken, node.output[0])
+        taken = subgraphs.branch_body(node, condition=bool(np.asarray(values[node.input[0]]).item()))
+        branch = subgraphs.prefixed_branch(taken, node.output[0])
         proto.graph.initializer.extend(branch.constants)
         nodes += branch.nodes
         ends = zip(branch.outputs, node.output, strict=True)
@@ -98,8 +98,8 @@ def _without_branches(source: SourceModel, fed: Tensors) -> SourceModel:
 
 def _operators(node: onnx.NodeProto) -> set[str]:
     """Return the operators of branches; none where these have branches themselves."""
-    inner = [inner for body in reads.bodies(node) for inner in body.node]
-    return set() if any(list(reads.bodies(one)) for one in inner) else {one.op_type for one in inner}
+    inner = [inner for body in subgraphs.bodies(node) for inner in body.node]
+    return set() if any(list(subgraphs.bodies(one)) for one in inner) else {one.op_type for one in inner}
 
 
 def _session(proto: onnx.ModelProto) -> Any:

@@ -13,18 +13,15 @@ import onnx
 
 from toolchain.models import signature
 from toolchain.models.simplify import (
-    axes,
     constants,
-    domains,
     dynamic_lstm,
     empty,
     folding,
     functions,
-    identities,
     loops,
     narrow,
     opsets,
-    zeros,
+    rewrites,
 )
 from toolchain.models.source import SourceModel, as_declared
 
@@ -38,8 +35,8 @@ def simplified(source: SourceModel, convertible: Collection[str]) -> onnx.ModelP
         InputError: A loop is too long to be unrolled, an opset is not known, or a constant is too narrow.
     """
     proto = dynamic_lstm.in_floats(plain(source, convertible))
-    proto = domains.named(empty.folded_away(narrow.widened(proto)))
-    for rewrite in (axes.as_lists, zeros.written_out, identities.removed):
+    proto = opsets.with_qualified_operators(empty.folded_away(narrow.widened(proto)))
+    for rewrite in (rewrites.axes_as_lists, rewrites.write_out_zero_products, rewrites.remove_identities):
         proto = rewrite(proto)
     return proto
 
@@ -77,7 +74,7 @@ def plain(source: SourceModel, convertible: Collection[str]) -> onnx.ModelProto:
 
 def _is_worth_it(proto: onnx.ModelProto, convertible: Collection[str]) -> bool:
     """Whether anything would change: a network of plain layers is left as it is, bit by bit."""
-    plain = all(domains.name_of(node) in convertible for node in proto.graph.node)
+    plain = all(opsets.name_of(node) in convertible for node in proto.graph.node)
     return (
         not plain
         or bool(proto.functions)

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from toolchain.models import reads
-from toolchain.models.simplify.domains import STANDARD
+from toolchain.models import subgraphs
+from toolchain.models.simplify.opsets import STANDARD
 
 _ELEMENT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 
@@ -18,7 +18,7 @@ _ELEMENT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_
 def are_in(graph: onnx.GraphProto) -> bool:
     """Whether a graph, or a graph inside it, has constants in another form than initializers."""
     return bool(graph.sparse_initializer) or any(
-        _is_constant(node) or any(map(are_in, reads.bodies(node))) for node in graph.node
+        _is_constant(node) or any(map(are_in, subgraphs.bodies(node))) for node in graph.node
     )
 
 
@@ -45,7 +45,7 @@ def _convert(graph: onnx.GraphProto) -> None:
     results = {value.name for value in graph.output}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        for body in reads.bodies(node):
+        for body in subgraphs.bodies(node):
             _convert(body)
         if not _is_constant(node):
             nodes.append(node)

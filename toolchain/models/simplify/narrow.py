@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from toolchain.errors import InputError
-from toolchain.models.simplify.domains import STANDARD
+from toolchain.models.simplify.opsets import STANDARD
 
 _WHOLE = {
     TensorProto.INT2: np.int8,

@@ -1,4 +1,4 @@
-"""Versions of the standard's operators: old ones are converted, unknown ones refused."""
+"""Domains and versions of operators: old versions are converted, unknown ones refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference, version_converter
 
 from toolchain.errors import InputError
-from toolchain.models.simplify.domains import STANDARD
+from toolchain.models import subgraphs
+
+STANDARD = frozenset({"", "ai.onnx"})
 
 _OLDEST_AS_IT_IS = 13
 """From here on axes are inputs, and Softmax works on one axis: what is older is converted to this."""
@@ -95,3 +97,25 @@ def _kept_coordinates(graph: onnx.GraphProto) -> bool:
         told = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": rounding}
         node.attribute.extend(helper.make_attribute(name, value) for name, value in told.items())
     return True
+
+
+def name_of(node: onnx.NodeProto) -> str:
+    """Return a node's operator; `DOMAIN.NAME` for another domain than the standard's."""
+    return node.op_type if node.domain in STANDARD else f"{node.domain}.{node.op_type}"
+
+
+def with_qualified_operators(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model in which the names of operators include their domains: TVM's importer knows only names."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    _qualify(copy.graph)
+    return copy
+
+
+def _qualify(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        if node.domain:
+            node.op_type = name_of(node)
+            node.ClearField("domain")
+        for body in subgraphs.bodies(node):
+            _qualify(body)

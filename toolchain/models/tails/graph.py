@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from toolchain.models import reads
+from toolchain.models import subgraphs
 from toolchain.models.tails import sizes
 from toolchain.models.tails.sizes import Table
 
@@ -141,7 +141,7 @@ class Tail:
         copy.CopyFrom(node)
         del copy.output[:]
         copy.name = ""
-        key = None if list(reads.bodies(node)) else (copy.SerializeToString(deterministic=True), len(node.output))
+        key = None if list(subgraphs.bodies(node)) else (copy.SerializeToString(deterministic=True), len(node.output))
         if key in self._known:
             return self._known[key]
         self.nodes.append(node)
@@ -238,12 +238,12 @@ class Tail:
                 raise Unsupported(original, str(fault) if isinstance(fault, ValueError) else "", roots) from fault
 
     def _walk_node(self, node: onnx.NodeProto, rules: Mapping[str, Rule]) -> None:
-        read = [name for name in reads.of_node(node) if name]
+        read = [name for name in subgraphs.node_reads(node) if name]
         if self._is_table(node):
             return
         is_open = any(name in self.extents or (name in self.tables and self._is_open(name)) for name in read)
         if node.op_type in ALWAYS or is_open:
-            if list(reads.bodies(node)) and node.op_type not in rules:
+            if list(subgraphs.bodies(node)) and node.op_type not in rules:
                 raise ValueError("the results decide on how it is computed")
             rules[node.op_type](node, self)
         else:
@@ -279,7 +279,7 @@ class Tail:
     def _rename(self, node: onnx.NodeProto) -> None:
         for index, name in enumerate(node.input):
             node.input[index] = self.resolved(name)
-        for body in reads.bodies(node):
+        for body in subgraphs.bodies(node):
             for inner in body.node:
                 self._rename(inner)
 

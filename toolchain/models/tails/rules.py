@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from toolchain.models import branches
+from toolchain.models import subgraphs
 from toolchain.models.tails import sizes
 from toolchain.models.tails.chosen import compress, concat, gather, gather_elements, gather_nd, non_zero, suppression
 from toolchain.models.tails.common import first_axis, followed, other_axis
@@ -37,8 +37,8 @@ def _branch(node: onnx.NodeProto, tail: Tail) -> None:
     condition = tail.tables[node.input[0]]
     truths = condition.values.reshape(-1)
     taken = bool(truths[-1])
-    other = branches.body(node, condition=not taken)
-    branch = branches.named_apart(branches.body(node, condition=taken), tail.name_for("branch"))
+    other = subgraphs.branch_body(node, condition=not taken)
+    branch = subgraphs.prefixed_branch(subgraphs.branch_body(node, condition=taken), tail.name_for("branch"))
     tail.hold(branch.constants)
     tail.walk(branch.nodes, RULES)
     for index, output in enumerate(branch.outputs):

@@ -1,0 +1,132 @@
+"""Small rewrites of nodes that TVM computes wrongly, slowly or not at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+_AXES = 1  # input of Squeeze, Unsqueeze and the reductions, from opset 13 or 18 on
+_TAKE_AXES = frozenset(
+    {
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceProd",
+        "ReduceSum",
+        "ReduceSumSquare",
+        "Squeeze",
+        "Unsqueeze",
+    }
+)
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
+
+
+def axes_as_lists(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Make lists of axes that are a single number, in place: ONNX Runtime takes those too."""
+    scalars = {tensor.name: tensor for tensor in proto.graph.initializer if not tensor.dims}
+    for node in proto.graph.node:
+        if node.op_type in _TAKE_AXES and len(node.input) > _AXES and node.input[_AXES] in scalars:
+            axes = onnx.TensorProto()
+            axes.CopyFrom(scalars[node.input[_AXES]])
+            axes.name = f"{node.output[0]}.axes"
+            axes.dims.append(1)
+            proto.graph.initializer.append(axes)
+            node.input[_AXES] = axes.name
+    return proto
+
+
+def remove_identities(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Remove Identity nodes in place, but for those that make an output of the model.
+
+    Some exporters write one after each layer. TVM's canonical form takes a very long time with many of them.
+    """
+    graph = proto.graph
+    ends = {value.name for value in graph.output}
+    names: dict[str, str] = {}
+    kept: list[onnx.NodeProto] = []
+    for node in graph.node:
+        if node.op_type == "Identity" and not node.domain and node.output[0] not in ends:
+            names[node.output[0]] = names.get(node.input[0], node.input[0])
+        else:
+            kept.append(node)
+    if names:
+        for node in kept:
+            _read(node, names)
+        del graph.node[:]
+        graph.node.extend(kept)
+    return proto
+
+
+def _read(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Let a node read other names, in its subgraphs as well."""
+    node.input[:] = [names.get(name, name) for name in node.input]
+    for attribute in node.attribute:
+        for graph in [attribute.g, *attribute.graphs]:
+            for inner in graph.node:
+                _read(inner, names)
+            for value in graph.output:
+                value.name = names.get(value.name, value.name)
+
+
+def write_out_zero_products(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Rewrite products and quotients with a constant zero in place, such that infinities and NaN survive.
+
+    TVM computes x * 0 as 0, and 0 / x too, and refuses x / 0. By IEEE 754, which the standard and ONNX Runtime follow,
+    infinity * 0, NaN * 0 and 0 / 0 are NaN, and x / 0 is infinite. TVM keeps zeros that are tensors of several numbers.
+    """
+    graph = proto.graph
+    zeros = {tensor.name: tensor for tensor in graph.initializer if _is_zero(tensor)}
+    if not any(node.op_type in {"Mul", "Div"} and set(node.input) & set(zeros) for node in graph.node):
+        return proto
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        is_candidate = node.op_type in {"Mul", "Div"} and not node.domain and len(node.input) == len(set(node.input))
+        zero = next((name for name in node.input if name in zeros), None) if is_candidate else None
+        if zero is None:
+            nodes.append(node)
+            continue
+        (other,) = (name for name in node.input if name != zero)
+        nodes += _replacement(node, other, zeros[zero], graph)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return proto
+
+
+def _replacement(
+    node: onnx.NodeProto, other: str, zero: onnx.TensorProto, graph: onnx.GraphProto
+) -> list[onnx.NodeProto]:
+    """Return nodes that compute the same: x / 0 is x times infinity; x * 0 and 0 / x are 0 but for what makes NaN."""
+    (output,) = node.output
+    numbers = numpy_helper.to_array(zero)
+
+    def constant(word: str, value: float) -> str:
+        graph.initializer.append(numpy_helper.from_array(np.full_like(numbers, value), f"{output}.{word}"))
+        return f"{output}.{word}"
+
+    if node.op_type == "Div" and node.input[1] == zero.name:
+        infinity = constant("infinity", math.copysign(math.inf, float(numbers.reshape(()))))
+        return [helper.make_node("Mul", [other, infinity], [output], node.name)]
+    is_nan, is_other, is_either = (f"{output}.{word}" for word in ("nan", "special", "invalid"))
+    special = (
+        helper.make_node("IsInf", [other], [is_other], is_other)
+        if node.op_type == "Mul"
+        else helper.make_node("Equal", [other, zero.name], [is_other], is_other)
+    )
+    return [
+        helper.make_node("IsNaN", [other], [is_nan], is_nan),
+        special,
+        helper.make_node("Or", [is_nan, is_other], [is_either], is_either),
+        helper.make_node("Where", [is_either, constant("not_a_number", math.nan), zero.name], [output], node.name),
+    ]
+
+
+def _is_zero(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_type in _FLOATS and math.prod(tensor.dims) == 1 and not numpy_helper.to_array(tensor).any()
