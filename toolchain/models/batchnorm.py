@@ -20,9 +20,9 @@ _EPSILON = 1e-5  # the operator's default
 
 
 def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model in which no batch normalization with constant statistics is left.
+    """Return a copy of a model without batch normalizations with constant statistics.
 
-    One that follows a convolution disappears into its weight and bias; any other becomes a Mul and an Add.
+    One that follows a convolution is folded into its weight and bias; any other becomes a Mul and an Add.
     """
     folded = onnx.ModelProto()
     folded.CopyFrom(proto)
@@ -31,7 +31,7 @@ def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Folder:
-    """Rewrites one graph; knows its constants, who makes a tensor, and how many read it."""
+    """Rewrites one graph."""
 
     def __init__(self, graph: onnx.GraphProto, types: dict[str, onnx.TypeProto.Tensor]) -> None:
         self._graph = graph
@@ -49,7 +49,10 @@ class _Folder:
         subgraphs.drop_unread_weights(self._graph)
 
     def _replacement(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        if not self._is_constant(node):
+        # In training it takes the statistics of its input.
+        is_training = any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute)
+        is_constant = all(name in self._weights for name in node.input[1:])
+        if node.op_type != "BatchNormalization" or not is_constant or is_training:
             return [node]
         scale, shift = self._scale_and_shift(node)
         convolution = self._makers.get(node.input[0])
@@ -64,12 +67,6 @@ class _Folder:
             return [node]
         return self._multiply_and_add(node, scale, shift, len(data.shape.dim))
 
-    def _is_constant(self, node: onnx.NodeProto) -> bool:
-        """Whether a node is a batch normalization with known statistics; in training it takes those of its input."""
-        training = any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute)
-        known = all(name in self._weights for name in node.input[1:])
-        return node.op_type == "BatchNormalization" and known and not training
-
     def _scale_and_shift(self, node: onnx.NodeProto) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         gamma, beta, mean, variance = (self._value(name).astype(np.float64) for name in node.input[1:5])
         attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
@@ -81,7 +78,7 @@ class _Folder:
         return value
 
     def _owns_its_weights(self, node: onnx.NodeProto) -> bool:
-        """Whether a node is a convolution whose weights and output nobody else reads."""
+        """Whether a node is a convolution whose weights and output nothing else reads."""
         constants = [name for name in node.input[1:] if name]
         return (
             node.op_type == "Conv"
@@ -106,7 +103,7 @@ class _Folder:
         output = node.output[0]
         dtype = self._value(node.input[1]).dtype
         shape = (-1, *[1] * (rank - 2))
-        factor, offset, scaled = (self._unused(f"{output}.{word}") for word in ("scale", "shift", "scaled"))
+        factor, offset, scaled = (self._unused(f"{output}.{role}") for role in ("scale", "shift", "scaled"))
         self._store(factor, scale.reshape(shape), dtype)
         self._store(offset, shift.reshape(shape), dtype)
         return [
@@ -129,7 +126,6 @@ class _Folder:
 
 
 def _tensor_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
-    """Return the type of every tensor whose shape's length is known to shape inference."""
     graph = shape_inference.infer_shapes(proto).graph
     return {
         value.name: value.type.tensor_type

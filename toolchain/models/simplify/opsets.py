@@ -105,7 +105,7 @@ def name_of(node: onnx.NodeProto) -> str:
 
 
 def with_qualified_operators(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model in which the names of operators include their domains: TVM's importer knows only names."""
+    """Return a copy of a model whose operators' names include their domains, which TVM's importer ignores."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     _qualify(copy.graph)

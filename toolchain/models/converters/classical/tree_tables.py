@@ -1,7 +1,6 @@
 """Decision trees as tables with a row for each node, from the two forms in which ai.onnx.ml writes them.
 
 A leaf is a row that leads to itself, so that all trees can be walked with the same number of steps.
-
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 All trees and rows are walked at once over tables (`tree_tables`), each step with the same few reads: a number of a
 node, a feature, a comparison, the next number. No step depends on other trees, so the work can be spread over vectors,
 cores and threads.
-
 """
 
 from __future__ import annotations

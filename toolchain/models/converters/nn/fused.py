@@ -1,7 +1,6 @@
 """Operators that ONNX Runtime's optimizer and exporters fuse: layers with activations, sums with normalizations.
 
 The schemas are those of ContribOperators.md in ONNX Runtime's repository; each is written as the standard's operators.
-
 """
 
 from __future__ import annotations

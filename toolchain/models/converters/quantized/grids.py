@@ -3,7 +3,6 @@
 A number is rounded half to even to a multiple of its scale, and limited to the range of its type. With one scale, or
 one for each channel, these stay Relax's `quantize` and `dequantize`: backends find those and compute in integers
 between them. TVM's converters support no blocks, no 16-bit floats, and no zero points of another type.
-
 """
 
 from __future__ import annotations

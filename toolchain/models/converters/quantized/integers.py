@@ -2,7 +2,6 @@
 
 With constant weights they are written as a layer on bytes whose scales are 1, which backends compute in bytes. The zero
 points' contribution follows from sums of the weights and of the data.
-
 """
 
 from __future__ import annotations

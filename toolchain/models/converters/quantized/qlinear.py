@@ -2,7 +2,6 @@
 
 This is the form of files with QuantizeLinear and DequantizeLinear around each operator, in which backends find what to
 compute in integers.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Attention: that of the standard, and those of ONNX Runtime's domain for encoders and decoders.
 
 All become the same chain of products and softmax on [batch, heads, sequence, size], which backends recognise.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The kernel of a recurrence for any processor: right, not fast. Backends replace it where they know a better one.
 
 It has a loop over the time steps, so that neither it nor its compilation grows with them.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """LSTM, GRU and RNN, which TVM's importer lacks: a matrix product for all inputs, and the kernel of a recurrence.
 
 float16 and bfloat16 are computed in float32, as ONNX Runtime does.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Signals: Fourier transforms as products with a constant matrix, and their windows.
 
 The matrix is exact for any length, and matrix products are what the backends do best.
-
 """
 
 from __future__ import annotations

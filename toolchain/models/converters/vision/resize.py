@@ -2,7 +2,6 @@
 
 Their indices and weights are known before the network runs, so both are tables. Images that grow by whole factors use
 TVM's operator, which is right there, and which the backends compute in the layout of the images.
-
 """
 
 from __future__ import annotations
