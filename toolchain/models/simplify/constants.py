@@ -1,6 +1,6 @@
-"""Constants in one form: every Constant node and every sparse initializer becomes an initializer.
+"""Every Constant node and every sparse initializer becomes an initializer.
 
-The standard has nine ways to write a constant. What comes after this knows one of them.
+The standard has nine ways to write a constant; the later steps support one.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from toolchain.models.simplify.opsets import STANDARD
 _ELEMENT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 
 
-def are_in(graph: onnx.GraphProto) -> bool:
+def has_constants_of_other_forms(graph: onnx.GraphProto) -> bool:
     """Whether a graph, or a graph inside it, has constants in another form than initializers."""
     return bool(graph.sparse_initializer) or any(
-        _is_constant(node) or any(map(are_in, subgraphs.bodies(node))) for node in graph.node
+        _is_constant(node) or any(map(has_constants_of_other_forms, subgraphs.bodies(node))) for node in graph.node
     )
 
 
 def as_initializers(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose constants are initializers; the same model if they all are already."""
-    if not are_in(proto.graph):
+    """Return a model whose constants are initializers; the same model if they already are."""
+    if not has_constants_of_other_forms(proto.graph):
         return proto
     converted = onnx.ModelProto()
     converted.CopyFrom(proto)
-    _convert(converted.graph)
+    _convert_graph(converted.graph)
     return converted
 
 
@@ -41,12 +41,12 @@ def dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
     return numpy_helper.from_array(array, name)
 
 
-def _convert(graph: onnx.GraphProto) -> None:
+def _convert_graph(graph: onnx.GraphProto) -> None:
     results = {value.name for value in graph.output}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         for body in subgraphs.bodies(node):
-            _convert(body)
+            _convert_graph(body)
         if not _is_constant(node):
             nodes.append(node)
             continue

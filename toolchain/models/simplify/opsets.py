@@ -10,7 +10,7 @@ from toolchain.models import subgraphs
 
 STANDARD = frozenset({"", "ai.onnx"})
 
-_OLDEST_AS_IT_IS = 13
+_OLDEST_UNCONVERTED = 13
 """From here on axes are inputs, and Softmax works on one axis: what is older is converted to this."""
 
 _COORDINATES = 11  # since here Resize can be told which places of its input it takes
@@ -23,16 +23,11 @@ def version(proto: onnx.ModelProto) -> int:
 
 
 def is_old(proto: onnx.ModelProto) -> bool:
-    """Whether a model is to be converted."""
-    return version(proto) < _OLDEST_AS_IT_IS
+    return version(proto) < _OLDEST_UNCONVERTED
 
 
 def check(proto: onnx.ModelProto) -> None:
-    """Refuse a model that was written for operators which nobody here knows.
-
-    Raises:
-        InputError: It was.
-    """
+    """Refuse a model that was written for a newer version of the standard than this one."""
     newest = onnx.defs.onnx_opset_version()
     if version(proto) > newest:
         raise InputError(
@@ -41,31 +36,31 @@ def check(proto: onnx.ModelProto) -> None:
         )
 
 
-def raised(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with newer forms of its operators; the same if one of them has no such form.
+def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with newer forms of its operators; the same if one of them has no newer form.
 
-    The importer then meets each operator in the form that it knows best; it knows older ones as well.
+    The importer supports the newer forms best; it knows older ones as well.
     """
     if not is_old(proto):
         return proto
     proto.ir_version = max(proto.ir_version, 8)  # before 4, weights had to be among the inputs
     _flatten_hardmax(proto.graph)
     try:
-        made = version_converter.convert_version(proto, _OLDEST_AS_IT_IS)
+        converted = version_converter.convert_version(proto, _OLDEST_UNCONVERTED)
     except (RuntimeError, ValueError, shape_inference.InferenceError):
         return proto
-    return made if version(proto) >= _COORDINATES or _kept_coordinates(made.graph) else proto
+    return converted if version(proto) >= _COORDINATES or _set_resize_coordinates(converted.graph) else proto
 
 
 def _flatten_hardmax(graph: onnx.GraphProto) -> None:
-    """Have each Hardmax work on flattened rows, as it did before opset 13: onnx's converter forgets that."""
+    """Make each Hardmax work on flattened rows, as before opset 13, which onnx's converter ignores."""
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         if node.op_type != "Hardmax":
             nodes.append(node)
             continue
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
-        shape, rows, ones = (f"{node.output[0]}.{word}" for word in ("shape", "rows", "ones"))
+        shape, rows, ones = (f"{node.output[0]}.{role}" for role in ("shape", "rows", "ones"))
         nodes += [
             helper.make_node("Shape", [node.input[0]], [shape], shape),
             helper.make_node("Flatten", [node.input[0]], [rows], rows, axis=axis),
@@ -76,26 +71,26 @@ def _flatten_hardmax(graph: onnx.GraphProto) -> None:
     graph.node.extend(nodes)
 
 
-def _kept_coordinates(graph: onnx.GraphProto) -> bool:
-    """Tell each Resize how it took its places before it could be told, which onnx's own converter forgets.
+def _set_resize_coordinates(graph: onnx.GraphProto) -> bool:
+    """Tell each Resize how it chose its coordinates before opset 11, which onnx's converter ignores.
 
     Returns:
-        Whether all could be told: not those that enlarge one axis and shrink another.
+        Whether that is possible: not for those that enlarge one axis and shrink another.
     """
-    known = {one.name: one for one in graph.initializer}
-    known |= {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    tensors |= {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}
     for node in graph.node:
         if node.op_type != "Resize":
             continue
-        scales = known.get(node.input[2]) if len(node.input) > _SCALES else None
+        scales = tensors.get(node.input[2]) if len(node.input) > _SCALES else None
         if scales is None:
             return False
         factors = numpy_helper.to_array(scales)
         if factors.min() < 1 < factors.max():
             return False
         rounding = "ceil" if factors.min() < 1 else "floor"
-        told = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": rounding}
-        node.attribute.extend(helper.make_attribute(name, value) for name, value in told.items())
+        modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": rounding}
+        node.attribute.extend(helper.make_attribute(name, value) for name, value in modes.items())
     return True
 
 

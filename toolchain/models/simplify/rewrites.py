@@ -9,21 +9,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from toolchain.models import subgraphs
+
 _AXES = 1  # input of Squeeze, Unsqueeze and the reductions, from opset 13 or 18 on
 _TAKE_AXES = frozenset(
     {
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceLogSum",
-        "ReduceLogSumExp",
-        "ReduceMax",
-        "ReduceMean",
-        "ReduceMin",
-        "ReduceProd",
-        "ReduceSum",
-        "ReduceSumSquare",
-        "Squeeze",
-        "Unsqueeze",
+        *("Squeeze", "Unsqueeze", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax"),
+        *("ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
     }
 )
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
@@ -51,29 +43,28 @@ def remove_identities(proto: onnx.ModelProto) -> onnx.ModelProto:
     graph = proto.graph
     ends = {value.name for value in graph.output}
     names: dict[str, str] = {}
-    kept: list[onnx.NodeProto] = []
+    others: list[onnx.NodeProto] = []
     for node in graph.node:
         if node.op_type == "Identity" and not node.domain and node.output[0] not in ends:
             names[node.output[0]] = names.get(node.input[0], node.input[0])
         else:
-            kept.append(node)
+            others.append(node)
     if names:
-        for node in kept:
-            _read(node, names)
+        for node in others:
+            _rename_inputs(node, names)
         del graph.node[:]
-        graph.node.extend(kept)
+        graph.node.extend(others)
     return proto
 
 
-def _read(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Let a node read other names, in its subgraphs as well."""
+def _rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Make a node read other names, in its subgraphs as well."""
     node.input[:] = [names.get(name, name) for name in node.input]
-    for attribute in node.attribute:
-        for graph in [attribute.g, *attribute.graphs]:
-            for inner in graph.node:
-                _read(inner, names)
-            for value in graph.output:
-                value.name = names.get(value.name, value.name)
+    for body in subgraphs.bodies(node):
+        for inner in body.node:
+            _rename_inputs(inner, names)
+        for value in body.output:
+            value.name = names.get(value.name, value.name)
 
 
 def write_out_zero_products(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -83,7 +74,8 @@ def write_out_zero_products(proto: onnx.ModelProto) -> onnx.ModelProto:
     infinity * 0, NaN * 0 and 0 / 0 are NaN, and x / 0 is infinite. TVM keeps zeros that are tensors of several numbers.
     """
     graph = proto.graph
-    zeros = {tensor.name: tensor for tensor in graph.initializer if _is_zero(tensor)}
+    scalars = [tensor for tensor in graph.initializer if tensor.data_type in _FLOATS and math.prod(tensor.dims) == 1]
+    zeros = {tensor.name: tensor for tensor in scalars if not numpy_helper.to_array(tensor).any()}
     if not any(node.op_type in {"Mul", "Div"} and set(node.input) & set(zeros) for node in graph.node):
         return proto
     nodes: list[onnx.NodeProto] = []
@@ -94,27 +86,27 @@ def write_out_zero_products(proto: onnx.ModelProto) -> onnx.ModelProto:
             nodes.append(node)
             continue
         (other,) = (name for name in node.input if name != zero)
-        nodes += _replacement(node, other, zeros[zero], graph)
+        nodes += _zero_product(node, other, zeros[zero], graph)
     del graph.node[:]
     graph.node.extend(nodes)
     return proto
 
 
-def _replacement(
+def _zero_product(
     node: onnx.NodeProto, other: str, zero: onnx.TensorProto, graph: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
-    """Return nodes that compute the same: x / 0 is x times infinity; x * 0 and 0 / x are 0 but for what makes NaN."""
+    """Return equal nodes: x / 0 is x times infinity; x * 0 and 0 / x are 0 except for what makes NaN."""
     (output,) = node.output
     numbers = numpy_helper.to_array(zero)
 
-    def constant(word: str, value: float) -> str:
-        graph.initializer.append(numpy_helper.from_array(np.full_like(numbers, value), f"{output}.{word}"))
-        return f"{output}.{word}"
+    def constant(role: str, value: float) -> str:
+        graph.initializer.append(numpy_helper.from_array(np.full_like(numbers, value), f"{output}.{role}"))
+        return f"{output}.{role}"
 
     if node.op_type == "Div" and node.input[1] == zero.name:
         infinity = constant("infinity", math.copysign(math.inf, float(numbers.reshape(()))))
         return [helper.make_node("Mul", [other, infinity], [output], node.name)]
-    is_nan, is_other, is_either = (f"{output}.{word}" for word in ("nan", "special", "invalid"))
+    is_nan, is_other, is_either = (f"{output}.{role}" for role in ("nan", "special", "invalid"))
     special = (
         helper.make_node("IsInf", [other], [is_other], is_other)
         if node.op_type == "Mul"
@@ -126,7 +118,3 @@ def _replacement(
         helper.make_node("Or", [is_nan, is_other], [is_either], is_either),
         helper.make_node("Where", [is_either, constant("not_a_number", math.nan), zero.name], [output], node.name),
     ]
-
-
-def _is_zero(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type in _FLOATS and math.prod(tensor.dims) == 1 and not numpy_helper.to_array(tensor).any()
