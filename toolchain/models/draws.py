@@ -16,16 +16,7 @@ from toolchain.tensors import Draw, TensorSpec
 
 _PASSED_ON = frozenset(
     {
-        "Identity",
-        "Reshape",
-        "Flatten",
-        "Squeeze",
-        "Unsqueeze",
-        "Transpose",
-        "Slice",
-        "Expand",
-        "Tile",
-        "Concat",
+        *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Expand", "Tile", "Concat"),
         "Split",
     }
 )

@@ -2,7 +2,8 @@
 
 A converter is a function from a `Node` to its result as a Relax expression, or to a list of results. It is
 registered by the names of its operators; an operator of another domain than the standard's is named `DOMAIN.NAME`. The
-folders go by subject, and all modules in them are loaded. A converter that replaces TVM's says what TVM's does wrong.
+folders go by subject, and all modules in them are loaded. A comment above a converter that replaces TVM's says what is
+wrong with that.
 """
 
 from __future__ import annotations

@@ -157,16 +157,7 @@ _REWRITES: dict[str, Rewrite] = {
 
 _TAKES_PARAMETERS = frozenset(
     {
-        "CenterCropPad",
-        "Expand",
-        "Pad",
-        "Reshape",
-        "Resize",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Unsqueeze",
+        *("CenterCropPad", "Expand", "Pad", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Tile", "Unsqueeze"),
         "Upsample",
     }
 )

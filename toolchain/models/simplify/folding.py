@@ -16,24 +16,10 @@ _NOT_FOLDED = frozenset({"RandomNormal", "RandomUniform", "QuantizeLinear", "Deq
 
 # Fusions that change how numbers are rounded, that the backends do better, or that rewrite quantized networks.
 _DISABLED_OPTIMIZERS = [
-    "ClipQuantFusion",
-    "CommonSubexpressionElimination",
-    "ConstantSharing",
-    "ConvAddFusion",
-    "ConvBNFusion",
-    "ConvMulFusion",
-    "DoubleQDQPairsRemover",
-    "EnsureUniqueDQForNodeUnit",
-    "FuseReluClip",
-    "GemmSumFusion",
-    "GemmTransposeFusion",
-    "MatMulAddFusion",
-    "MatMul_BatchNormalization_Fusion",
-    "Pad_Fusion",
-    "QDQPropagationTransformer",
-    "ReluQuantRewrite",
-    "TransposeOptimizer",
-    "WeightBiasQuantization",
+    *("ClipQuantFusion", "CommonSubexpressionElimination", "ConstantSharing", "ConvAddFusion", "ConvBNFusion"),
+    *("ConvMulFusion", "DoubleQDQPairsRemover", "EnsureUniqueDQForNodeUnit", "FuseReluClip", "GemmSumFusion"),
+    *("GemmTransposeFusion", "MatMulAddFusion", "MatMul_BatchNormalization_Fusion", "Pad_Fusion"),
+    *("QDQPropagationTransformer", "ReluQuantRewrite", "TransposeOptimizer", "WeightBiasQuantization"),
 ]
 
 

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, te, tirx
 
-from toolchain.models.converters import converter
+from toolchain.models.converters import Node, converter
 from toolchain.models.converters.classical import scores
 from toolchain.models.converters.classical.tree_tables import number_list
-from toolchain.models.converters.node import Node
 from toolchain.models.converters.tensor.casts import cast_to
 
 _DOMAIN = "ai.onnx.ml"
@@ -27,7 +26,7 @@ def binarizer(node: Node) -> Any:
 
 @converter(f"{_DOMAIN}.ArrayFeatureExtractor")
 def feature_extractor(node: Node) -> Any:
-    """Convert ArrayFeatureExtractor: columns by their numbers, which the network may compute."""
+    """Select columns by their numbers, which the network may compute."""
     data, last = node.inputs[0], node.shape(0)[-1]
     if len(node.shape(0)) == 1:
         data = node.emit(relax.op.expand_dims(data, 0))
@@ -43,7 +42,7 @@ def feature_extractor(node: Node) -> Any:
 
 @converter(f"{_DOMAIN}.Scaler")
 def scaler(node: Node) -> Any:
-    """Convert Scaler: (feature - offset) * scale, in 32 bits."""
+    """Compute (feature - offset) * scale, in 32 bits."""
     data = node.emit(cast_to(node, node.inputs[0], "float32"))
     centred = node.emit(relax.op.subtract(data, _row(node, "offset")))
     return relax.op.multiply(centred, _row(node, "scale"))
@@ -54,12 +53,10 @@ def _row(node: Node, attribute: str) -> Any:
     return scores.constant(node.attributes[attribute], "float32")
 
 
+# A row whose norm is 0 stays as it is.
 @converter(f"{_DOMAIN}.Normalizer")
 def normalizer(node: Node) -> Any:
-    """Convert Normalizer: each row over its maximum, its sum of absolute values, or its length.
-
-    A row whose norm is 0 stays as it is.
-    """
+    """Divide each row by its maximum, its sum of absolute values, or its length."""
     norm = str(node.attributes.get("norm", "MAX"))
     if norm not in _NORMS or len(node.shape(0)) not in {1, 2}:
         raise node.refusal(f"its norm is {norm!r}, and its input has {len(node.shape(0))} axes")
@@ -77,7 +74,7 @@ def normalizer(node: Node) -> Any:
 
 @converter(f"{_DOMAIN}.Imputer")
 def imputer(node: Node) -> Any:
-    """Convert Imputer: another value, of the feature or of all, in place of the value for a missing one."""
+    """Replace the value that stands for a missing one, by one value for each feature or for all."""
     data, dtype = node.inputs[0], node.dtype(0)
     names = ("imputed_value_floats", "replaced_value_float")
     if not dtype.startswith("float"):
@@ -98,7 +95,7 @@ def imputer(node: Node) -> Any:
 
 @converter(f"{_DOMAIN}.FeatureVectorizer")
 def feature_vectorizer(node: Node) -> Any:
-    """Convert FeatureVectorizer: all inputs side by side, each cut or zero-filled to its number of features."""
+    """Put all inputs side by side, each cut or zero-filled to its number of features."""
     columns = []
     for index, width in enumerate(node.attributes["inputdimensions"]):
         data = node.emit(cast_to(node, node.inputs[index], "float32"))
@@ -115,7 +112,7 @@ def feature_vectorizer(node: Node) -> Any:
 
 @converter(f"{_DOMAIN}.LabelEncoder")
 def label_encoder(node: Node) -> Any:
-    """Convert LabelEncoder: numbers for numbers, and a default for other ones."""
+    """Map numbers to numbers, and others to a default."""
     keys, values = (_read_table(node, kind) for kind in ("keys", "values"))
     default = _default_value(node, values)
     if len(keys) != len(values) or not len(keys):

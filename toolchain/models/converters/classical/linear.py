@@ -7,18 +7,17 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from toolchain.models.converters import converter
+from toolchain.models.converters import Node, converter
 from toolchain.models.converters.classical import scores
 from toolchain.models.converters.classical.tree_tables import number_list
-from toolchain.models.converters.node import Node
 
 _DOMAIN = "ai.onnx.ml"
 _BINARY = 2
 
 
+# Intercepts count only if there is one for each target.
 @converter(f"{_DOMAIN}.LinearRegressor")
 def linear_regressor(node: Node) -> Any:
-    """Convert LinearRegressor: intercepts count only if there is one for each target."""
     targets = int(node.attributes.get("targets", 1))
     intercepts = number_list(node.attributes, "intercepts")
     values = product(node, targets, intercepts if len(intercepts) == targets else [])
@@ -26,9 +25,10 @@ def linear_regressor(node: Node) -> Any:
     return (scores.transform_one_target if targets == 1 else scores.apply_transform)(node, values, transform)
 
 
+# There are as many scores as intercepts.
 @converter(f"{_DOMAIN}.LinearClassifier")
 def linear_classifier(node: Node) -> Any:
-    """Convert LinearClassifier: labels, and the scores of all classes, of which there are as many as intercepts."""
+    """Return labels, and the scores of all classes."""
     intercepts, labels = number_list(node.attributes, "intercepts"), scores.class_labels(node)
     count, transform = len(intercepts), scores.post_transform(node)
     if count == 0 or (count > 1 and count > len(labels)) or (count == 1 and len(labels) != _BINARY):

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from toolchain.models.converters import converter
+from toolchain.models.converters import Node, converter
 from toolchain.models.converters.classical import scores, tree_tables
 from toolchain.models.converters.classical.tree_tables import AGGREGATES, TRANSFORMS, Trees
-from toolchain.models.converters.node import Node
 
 _DOMAIN = "ai.onnx.ml"
 _NOT_FUSED = 8  # TVM's kind of an operation that none is fused with: that would repeat the walk for each element
@@ -36,7 +35,7 @@ _COMPARISONS: Sequence[Callable[[Any, Any], Any]] = (
 
 @converter(f"{_DOMAIN}.TreeEnsembleRegressor")
 def tree_regressor(node: Node) -> Any:
-    """Convert TreeEnsembleRegressor: the sum, mean, minimum or maximum of the leaves' weights."""
+    """Return the sum, mean, minimum or maximum of the leaves' weights."""
     targets = int(node.attributes.get("n_targets", 1))
     trees = tree_tables.of_nodes(node.attributes, "target", targets, node.refusal)
     values = _aggregate(node, trees, str(node.attributes.get("aggregate_function", "SUM")))
@@ -45,7 +44,7 @@ def tree_regressor(node: Node) -> Any:
 
 @converter(f"{_DOMAIN}.TreeEnsemble")
 def tree_ensemble(node: Node) -> Any:
-    """Convert TreeEnsemble: as `tree_regressor`, in the type of its input."""
+    """As `tree_regressor`, in the type of the input."""
     targets = int(node.attributes.get("n_targets", 1))
     trees = tree_tables.of_leaves(node.attributes, targets, node.refusal)
     function = int(node.attributes.get("aggregate_function", AGGREGATES.index("SUM")))

@@ -11,10 +11,9 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812 - TVM's own name for it
 
-from toolchain.models.converters import converter
+from toolchain.models.converters import Node, converter
 from toolchain.models.converters.classical import linear, scores
 from toolchain.models.converters.classical.tree_tables import number_list
-from toolchain.models.converters.node import Node
 
 _DOMAIN = "ai.onnx.ml"
 _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
@@ -25,7 +24,7 @@ _MIN_PROBABILITY = 1e-7  # no pair is more certain than this
 
 @converter(f"{_DOMAIN}.SVMRegressor")
 def svm_regressor(node: Node) -> Any:
-    """Convert SVMRegressor: one target; with `one_class`, 1 for members of the class and -1 for others."""
+    """Return one target; with `one_class`, 1 for members of the class and -1 for others."""
     coefficients, rho = number_list(node.attributes, "coefficients"), number_list(node.attributes, "rho")
     count = int(node.attributes.get("n_supports", 0))
     if count:
@@ -44,7 +43,7 @@ def svm_regressor(node: Node) -> Any:
 
 @converter(f"{_DOMAIN}.SVMClassifier")
 def svm_classifier(node: Node) -> Any:
-    """Convert SVMClassifier: labels, and scores of each pair of classes or probabilities of the classes."""
+    """Return labels, and scores of each pair of classes or probabilities of the classes."""
     labels = scores.class_labels(node)
     if len(labels) < _BINARY:
         raise node.refusal(f"it has {len(labels)} classes")

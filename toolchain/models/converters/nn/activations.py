@@ -6,26 +6,25 @@ from typing import Any
 
 from tvm import relax
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 
 
+# TVM's supports 32-bit floats only.
 @converter("Elu")
 def elu(node: Node) -> Any:
-    """Convert Elu; TVM's supports 32-bit floats only."""
     return _exponential(node, 1.0, node.attributes.get("alpha", 1.0))
 
 
 @converter("Celu")
 def celu(node: Node) -> Any:
-    """Convert Celu: alpha * (exp(x / alpha) - 1) below zero."""
+    """Alpha * (exp(x / alpha) - 1) below zero."""
     alpha = node.attributes.get("alpha", 1.0)
     return _exponential(node, 1.0, alpha, 1 / alpha)
 
 
+# As `elu`.
 @converter("Selu")
 def selu(node: Node) -> Any:
-    """Convert Selu; as `elu`."""
     alpha, gamma = node.attributes.get("alpha", 1.6732632), node.attributes.get("gamma", 1.0507010)
     return _exponential(node, gamma, alpha * gamma)
 
@@ -45,12 +44,10 @@ def _exponential(node: Node, above: float, below: float, inside: float = 1.0) ->
     return relax.op.where(relax.op.less(data, const(0)), low, high)
 
 
+# TVM nests three functions, which take a compiler minutes when they are polynomials.
 @converter("Mish")
 def mish(node: Node) -> Any:
-    """Convert Mish: x * tanh(log(1 + exp(x))), without the logarithm.
-
-    TVM nests three functions, which take a compiler minutes when they are polynomials.
-    """
+    """X * tanh(log(1 + exp(x))), without the logarithm."""
     data, dtype = node.inputs[0], node.dtype(0)
     # tanh(log(1 + e)) is n / (n + 2) with n = e * (e + 2); beyond the limit that is 1, and n does not overflow.
     power = node.emit(relax.op.exp(relax.op.minimum(data, relax.const(_MISH_IS_LINEAR[dtype], dtype))))
@@ -62,17 +59,17 @@ def mish(node: Node) -> Any:
 _MISH_IS_LINEAR = {"float16": 5.0, "float32": 20.0, "float64": 40.0}
 
 
+# TVM's supports 32-bit floats only, and makes NaN of negative infinity.
 @converter("ThresholdedRelu")
 def thresholded_relu(node: Node) -> Any:
-    """Convert ThresholdedRelu; TVM's supports 32-bit floats only, and makes NaN of negative infinity."""
     data, dtype = node.inputs[0], node.dtype(0)
     limit = relax.const(node.attributes.get("alpha", 1.0), dtype)
     return relax.op.where(relax.op.greater(data, limit), data, relax.const(0, dtype))
 
 
+# TVM's converts limits of integers to floats.
 @converter("Shrink")
 def shrink(node: Node) -> Any:
-    """Convert Shrink; TVM's converts limits of integers to floats."""
     data, dtype = node.inputs[0], node.dtype(0)
     limit, bias = (relax.const(node.attributes.get(name, value), dtype) for name, value in _SHRINK)
     below = relax.op.where(
@@ -87,9 +84,9 @@ _SHRINK = (("lambd", 0.5), ("bias", 0.0))
 _IMAGE_RANK = 4
 
 
+# TVM's operator supports one axis of slopes, and tensors of up to four axes.
 @converter("PRelu")
 def prelu(node: Node) -> Any:
-    """Convert PRelu. TVM's operator supports one axis of slopes, and tensors of up to four axes."""
     data, slope = node.inputs[:2]
     shape, slopes = node.shape(0), node.shape(1)
     if len(slopes) == 1 and len(shape) > 1 and slopes[0] == shape[1] != shape[-1]:  # before opset 7: of channels

@@ -15,7 +15,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from toolchain.models.converters import converter
+from toolchain.models.converters import Node, converter
 from toolchain.models.converters.nn.weights import (
     as_expression,
     concatenate,
@@ -26,7 +26,6 @@ from toolchain.models.converters.nn.weights import (
     take,
 )
 from toolchain.models.converters.nn.window import axis_numbers, explicit_pads, padding_mode, window
-from toolchain.models.converters.node import Node
 
 _PLANE, _SPACE = 2, 3  # axes of an image
 
@@ -41,12 +40,10 @@ class Sweep:
     groups: int = 1
 
 
+# TVM pads for SAME in a separate operation, and computes one and three axes without any of the templates.
 @converter("Conv")
 def conv(node: Node) -> Any:
-    """Convert Conv: one axis as if it were two, three axes with the first among the channels.
-
-    TVM pads for SAME in a separate operation, and computes one and three axes without any of the templates.
-    """
+    """Convolve one axis as if it were two, and three axes with the first among the channels."""
     geometry = window(node, node.shape(1)[2:])
     sweep = Sweep(geometry.strides, geometry.dilations, geometry.pads, int(node.attributes.get("group", 1)))
     return _add_bias(node, convolve(node, node.input(0), input_weights(node, 1), sweep))
@@ -128,12 +125,10 @@ def _convolve_3d(node: Node, data: Any, weights: Any, sweep: Sweep) -> Any:
     return node.emit(relax.op.permute_dims(split, [0, 2, 1, 3, 4]))
 
 
+# TVM ignores `output_shape`, and multiplies the zeros of a dilated input.
 @converter("ConvTranspose")
 def conv_transpose(node: Node) -> Any:
-    """Convert ConvTranspose phase by phase of the output.
-
-    TVM ignores `output_shape`, and multiplies the zeros of a dilated input.
-    """
+    """Convolve phase by phase of the output."""
     channels, outputs, *kernel = node.shape(1)
     strides = axis_numbers(node, "strides", len(kernel), 1)
     dilations = axis_numbers(node, "dilations", len(kernel), 1)

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from toolchain.models.converters import as_operator, converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, as_operator, converter
 
 _IN_THE_STANDARD = {
     "com.microsoft.Pad": ("Pad", 13),
@@ -23,9 +22,9 @@ _IN_THE_STANDARD = {
 _BYTE = 8
 
 
+# The standard has adopted these under the same name.
 @converter(*_IN_THE_STANDARD)
 def standard_operator(node: Node) -> Any:
-    """Convert an operator that the standard has adopted under the same name."""
     operator, opset = _IN_THE_STANDARD[node.operator]
     return as_operator(node, operator, node.inputs, dict(node.attributes), opset=opset)
 
@@ -35,19 +34,18 @@ def standard_operator(node: Node) -> Any:
 
 @converter("com.microsoft.FastGelu")
 def fast_gelu(node: Node) -> Any:
-    """Convert the tanh approximation of Gelu, of a sum with a bias if there is one."""
+    """The tanh approximation of Gelu, of a sum with a bias if there is one."""
     return relax.op.nn.gelu_tanh(_add_present(node, node.inputs[0], node.input(1)))
 
 
 @converter("com.microsoft.BiasGelu")
 def bias_gelu(node: Node) -> Any:
-    """Convert Gelu of a sum."""
     return relax.op.nn.gelu(_add_present(node, *node.inputs))
 
 
 @converter("com.microsoft.QuickGelu")
 def quick_gelu(node: Node) -> Any:
-    """Convert x * sigmoid(alpha * x)."""
+    """X * sigmoid(alpha * x)."""
     data, alpha = node.inputs[0], float(node.attributes.get("alpha", 1.702))
     if alpha == 1:
         return relax.op.nn.silu(data)
@@ -57,7 +55,7 @@ def quick_gelu(node: Node) -> Any:
 
 @converter("SwiGLU")
 def swiglu(node: Node) -> Any:
-    """Convert a * sigmoid(alpha * a) * b."""
+    """A * sigmoid(alpha * a) * b."""
     data, alpha = node.inputs[0], float(node.attributes.get("alpha", 1.0))
     scaled = data if alpha == 1 else relax.op.multiply(data, relax.const(alpha, node.dtype(0)))
     return relax.op.multiply(relax.op.multiply(data, relax.op.sigmoid(scaled)), node.inputs[1])
@@ -104,7 +102,7 @@ def fused_gemm(node: Node) -> Any:
 
 @converter("com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul")
 def fused_matmul(node: Node) -> Any:
-    """Convert a product of matrices that are transposed first, and a factor for the result."""
+    """Multiply matrices that are transposed first, and scale the product."""
     operands = [_transpose_operand(node, index, name) for index, name in enumerate("AB")]
     product = node.emit(relax.op.matmul(*operands))
     alpha = float(node.attributes.get("alpha", 1.0))
@@ -124,7 +122,7 @@ def _transpose_operand(node: Node, index: int, name: str) -> Any:
 
 @converter("com.microsoft.MatMulNBits")
 def matmul_n_bits(node: Node) -> Any:
-    """Convert a product with weights of few bits, which become floats at compile time."""
+    """Multiply with weights of few bits, which become floats at compile time."""
     if node.input(4) is not None:
         raise node.refusal("g_idx, an order of the inputs, is not supported")
     weights = node.emit(relax.const(_dequantize_weights(node).T.astype(node.dtype(0)), node.dtype(0)))
@@ -161,12 +159,10 @@ def _unpack(packed: NDArray[Any], bits: int) -> NDArray[np.float32]:
 # --- normalizations ----------------------------------------------------------------------------------------------
 
 
+# TVM's converter ignores the first axis, so that its kernel for several axes fails to compile.
 @converter("SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization", "RMSNormalization")
 def rms_normalization(node: Node) -> Any:
-    """Convert the division by the root of the mean square.
-
-    TVM's converter ignores the first axis, so that its kernel for several axes fails to compile.
-    """
+    """Divide by the root of the mean square."""
     first = int(node.attributes.get("axis", -1)) % len(node.shape(0))
     root, out = _divide_by_root(node, node.inputs[0], range(first, len(node.shape(0))), node.inputs[1])
     return [out, root] if node.outputs > 1 else out
@@ -186,7 +182,7 @@ def _divide_by_root(node: Node, value: Any, axes: Any, scale: Any) -> tuple[Any,
 
 @converter("com.microsoft.SkipLayerNormalization")
 def skip_layer_normalization(node: Node) -> Any:
-    """Convert the layer normalization of a sum; the sum is an output too."""
+    """Normalize a sum; the sum is an output too."""
     total = _add_present(node, node.inputs[0], node.inputs[1], node.input(4))
     attributes = {"axis": -1, "epsilon": float(node.attributes.get("epsilon", 1e-12))}
     outputs = 1 if node.outputs in {1, 4} else node.outputs  # ONNX Runtime's CPU makes no mean with the sum
@@ -206,7 +202,7 @@ def _with_sum(node: Node, results: Any, total: Any) -> Any:
 
 @converter("com.microsoft.SkipSimplifiedLayerNormalization")
 def skip_rms_normalization(node: Node) -> Any:
-    """Convert the RMS normalization of a sum; the sum is an output too."""
+    """Divide a sum by the root of its mean square; the sum is an output too."""
     total = _add_present(node, node.inputs[0], node.inputs[1], node.input(3))
     _, out = _divide_by_root(node, total, [-1], node.inputs[2])
     return _with_sum(node, out, total)
@@ -214,7 +210,7 @@ def skip_rms_normalization(node: Node) -> Any:
 
 @converter("com.microsoft.EmbedLayerNormalization")
 def embed_layer_normalization(node: Node) -> list[Any]:
-    """Convert the normalized sum of a BERT's embeddings; the mask becomes lengths."""
+    """Normalize the sum of a BERT's embeddings; the mask becomes lengths."""
     batch, length = node.shape(0)
     words, segments = (_rows(node, table, ids) for table, ids in ((2, 0), (4, 1)))
     positions = _rows(node, 3, 8) if node.input(8) is not None else _first_rows(node, length)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from toolchain.models.converters import UPSTREAM, as_operator, converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import UPSTREAM, Node, as_operator, converter
 from toolchain.models.converters.tensor.casts import cast_to, dtype_name
 
 _FLOAT = 1  # ONNX's number of float32
@@ -41,9 +40,9 @@ def _scale_and_shift(node: Node, value: Any, scale: Any, bias: Any) -> Any:
     return value if bias is None else relax.op.add(value, cast_to(node, bias, dtype))
 
 
+# TVM's has 0 as its second and third output, and fails if all axes are normalized.
 @converter("LayerNormalization")
 def layer_normalization(node: Node) -> Any:
-    """Convert LayerNormalization. TVM's has 0 as its second and third output, and fails if all axes are normalized."""
     rank = len(node.shape(0))
     axes, epsilon = list(range(node.attributes.get("axis", -1) % rank, rank)), node.attributes.get("epsilon", 1e-5)
     normalized = tuple(node.shape(0)[axis] for axis in axes)
@@ -65,9 +64,9 @@ def instance_normalization(node: Node) -> Any:
     return _scale_and_shift(node, value, *(_per_channel(node, weight, rank) for weight in node.inputs[1:3]))
 
 
+# Its first version, with scale and bias by group, is no longer in the standard.
 @converter("GroupNormalization")
 def group_normalization(node: Node) -> Any:
-    """Convert GroupNormalization. Its first version, with scale and bias by group, is no longer in the standard."""
     shape, groups = node.shape(0), node.attributes["num_groups"]
     if shape[1] % groups:
         raise node.refusal(f"{shape[1]} channels are not a multiple of {groups} groups")
@@ -82,9 +81,9 @@ def _per_channel(node: Node, weight: Any, rank: int) -> Any:
     return node.emit(relax.op.reshape(weight, (-1, *[1] * (rank - 2))))
 
 
+# TVM's computes the variance as the difference of two large numbers.
 @converter("MeanVarianceNormalization")
 def mean_variance(node: Node) -> Any:
-    """Convert MeanVarianceNormalization. TVM's computes the variance as the difference of two large numbers."""
     axes = [axis % len(node.shape(0)) for axis in node.attributes.get("axes", [0, 2, 3])]
     data = node.emit(cast_to(node, node.inputs[0], _wide(node)))
     mean = node.emit(relax.op.mean(data, axes, keepdims=True))
@@ -96,7 +95,7 @@ def mean_variance(node: Node) -> Any:
 
 @converter("LpNormalization")
 def lp_normalization(node: Node) -> Any:
-    """Convert LpNormalization: each vector over its norm; 0 where that is 0."""
+    """Divide each vector by its norm, which may be 0."""
     axis, power = node.attributes.get("axis", -1), node.attributes.get("p", 2)
     wide = _wide(node)
     data = node.emit(cast_to(node, node.inputs[0], wide))
@@ -106,9 +105,9 @@ def lp_normalization(node: Node) -> Any:
     return cast_to(node, node.emit(relax.op.divide(data, divisor)), node.dtype(0))
 
 
+# TVM's has its own momentum for running statistics, and an unbiased variance.
 @converter("BatchNormalization")
 def batch_normalization(node: Node) -> Any:
-    """Convert BatchNormalization. TVM's has its own momentum for running statistics, and an unbiased variance."""
     rank, epsilon, wide = len(node.shape(0)), node.attributes.get("epsilon", 1e-5), _wide(node)
     if node.attributes.get("training_mode", 0):
         return _training_outputs(node, rank, epsilon)
@@ -139,9 +138,9 @@ def _training_outputs(node: Node, rank: int, epsilon: float) -> list[Any]:
     return result[: node.outputs]
 
 
+# TVM's mixes half precision with constants in single precision.
 @converter("LRN")
 def local_response_normalization(node: Node) -> Any:
-    """Convert LRN; TVM's mixes half precision with constants in single precision."""
     wide = "float32" if node.dtype(0) == "float16" else node.dtype(0)
     data = node.emit(cast_to(node, node.inputs[0], wide))
     return cast_to(node, as_operator(node, f"{UPSTREAM}LRN", [data], dict(node.attributes)), node.dtype(0))

@@ -10,30 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, te, tirx
 
-from toolchain.models.converters import converter
+from toolchain.models.converters import Node, converter
 from toolchain.models.converters.nn.window import Window, axis_numbers, explicit_pads, window
-from toolchain.models.converters.node import Node
 
 _POWERS: dict[float, Callable[[Any], Any]] = {1: lambda value: value, 2: relax.op.square, 0.5: relax.op.sqrt}
 
 
+# TVM rounds the sizes of SAME_LOWER down, and ignores `storage_order` and the second output, the indices.
 @converter("MaxPool")
 def max_pool(node: Node) -> Any:
-    """Convert MaxPool.
-
-    TVM rounds the sizes of SAME_LOWER down, and ignores `storage_order` and the second output, the indices.
-    """
     geometry = window(node, node.attributes["kernel_shape"])
     values = pool(node, node.input(0), geometry, "max")
     return values if node.outputs == 1 else [values, _max_indices(node, geometry, values)]
 
 
+# TVM ignores dilations for SAME, and counts elements beyond the padding where sizes are rounded up.
 @converter("AveragePool")
 def average_pool(node: Node) -> Any:
-    """Convert AveragePool.
-
-    TVM ignores dilations for SAME, and counts elements beyond the padding where sizes are rounded up.
-    """
     geometry = window(node, node.attributes["kernel_shape"])
     padded = bool(node.attributes.get("count_include_pad", 0))
     if max(geometry.dilations) == 1 and not padded:
@@ -43,9 +36,9 @@ def average_pool(node: Node) -> Any:
     return means if (share == 1).all() else relax.op.multiply(means, relax.const(share.astype(node.dtype(0))))
 
 
+# TVM ignores dilations, `ceil_mode` and the padding of SAME.
 @converter("LpPool")
 def lp_pool(node: Node) -> Any:
-    """Convert LpPool. TVM ignores dilations, `ceil_mode` and the padding of SAME."""
     power = float(node.attributes.get("p", 2))
     geometry = window(node, node.attributes["kernel_shape"])
     means = pool(node, _power(node, relax.op.abs(node.input(0)), power), geometry, "all")
@@ -145,12 +138,9 @@ def _to_input_index(indices: Any, sizes: Sequence[int], *, by_columns: bool) -> 
     return te.compute(indices.shape, element, name="in_input")
 
 
+# TVM takes the numbers of `pads` for pairs by axis, and fails if there is an output shape.
 @converter("MaxUnpool")
 def max_unpool(node: Node) -> Any:
-    """Convert MaxUnpool.
-
-    TVM takes the numbers of `pads` for pairs by axis, and fails if there is an output shape.
-    """
     kernel = node.attributes["kernel_shape"]
     geometry = window(node, kernel)
     sizes = [
@@ -168,7 +158,7 @@ def max_unpool(node: Node) -> Any:
 
 @converter("Col2Im")
 def col2im(node: Node) -> Any:
-    """Convert Col2Im: each element of the image is the sum of the elements of columns that stand for it."""
+    """Add up, for each element of the image, the elements of columns that stand for it."""
     sizes, block = (node.integers(index, "") for index in (1, 2))
     if not sizes or not block:
         raise node.refusal("its image or its block has no axes")

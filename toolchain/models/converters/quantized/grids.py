@@ -165,17 +165,17 @@ def _scale_index(grid: Grid, scales: Any, index: Sequence[Any]) -> list[Any]:
     return [0 if int(size) == 1 else position for size, position in zip(scales.shape, index, strict=True)]
 
 
+# TVM's refuses blocks, and has a 16-bit float as zero point if the data is one.
 @converter("QuantizeLinear", "com.microsoft.QuantizeLinear")
 def quantize_linear(node: Node) -> Any:
-    """Convert QuantizeLinear. TVM's refuses blocks, and has a 16-bit float as zero point if the data is one."""
     zero, output_dtype = node.input(2), int(node.attributes.get("output_dtype", 0))
     dtype = str(zero.ty.dtype) if zero is not None else _dtype_name(output_dtype or TensorProto.UINT8)
     return quantize(node, node.inputs[0], _linear_grid(node), dtype)
 
 
+# TVM's refuses blocks, and the float32 that takes the place of an 8-bit float.
 @converter("DequantizeLinear", "com.microsoft.DequantizeLinear")
 def dequantize_linear(node: Node) -> Any:
-    """Convert DequantizeLinear. TVM's refuses blocks, and the float32 that takes the place of an 8-bit float."""
     output_dtype = int(node.attributes.get("output_dtype", 0))
     dtype = _dtype_name(output_dtype) if output_dtype else node.dtype(1)
     return dequantize(node, node.inputs[0], _linear_grid(node), dtype)
@@ -190,9 +190,9 @@ def _dtype_name(number: int) -> str:
     return str(helper.tensor_dtype_to_np_dtype(number))
 
 
+# TVM's divides by zero if all numbers are 0.
 @converter("DynamicQuantizeLinear")
 def dynamic_quantize_linear(node: Node) -> list[Any]:
-    """Convert DynamicQuantizeLinear. TVM's divides by zero if all numbers are 0."""
     return list(quantize_dynamically(node, node.inputs[0]))
 
 

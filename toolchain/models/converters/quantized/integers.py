@@ -23,7 +23,7 @@ _MATRIX, _IMAGE = 2, 4  # dimensions
 
 @converter("ConvInteger")
 def conv_integer(node: Node) -> Any:
-    """Convert ConvInteger: a convolution of the integers above the zero points."""
+    """Convolve the integers above the zero points."""
     weights = _constant_weights(node, 1, 3, 0)
     is_plain = str(node.attributes.get("auto_pad", "NOTSET")) == "NOTSET" and int(node.attributes.get("group", 1)) == 1
     if weights is not None and weights.ndim == _IMAGE and is_plain and _is_single(node, node.input(2)):
@@ -63,9 +63,9 @@ def _pad(node: Node, data: Any, zero: Any, pads: Sequence[int]) -> Any:
     return node.compute(compute, data, *([] if zero is None else [zero]), name="pad_bytes")
 
 
+# TVM's converts constants when the network runs, and computes in 32 bits.
 @converter("MatMulInteger")
 def matmul_integer(node: Node) -> Any:
-    """Convert MatMulInteger. TVM's converts constants when the network runs, and computes in 32 bits."""
     return integer_matmul(node, (0, 2), (1, 3))
 
 

@@ -38,9 +38,9 @@ def _quantize_output(node: Node, numbers: Any, first: int, like: int = 0) -> Any
     return quantize(node, numbers, grid, dtype)
 
 
+# The unit of its bias is the product of the scales of data and weights.
 @converter("QLinearConv")
 def qlinear_conv(node: Node) -> Any:
-    """Convert QLinearConv; the unit of its bias is the product of the scales of data and weights."""
     inputs = [_dequantize_input(node, 0), _dequantize_input(node, 3, axis=0)]
     if node.input(8) is not None:
         (channels,) = node.shape(8)
@@ -65,16 +65,16 @@ def _scale_product(node: Node, scales: Sequence[Any], channels: int) -> Any:
     return product
 
 
+# The left may have a scale for each row, the right one for each column.
 @converter("QLinearMatMul")
 def qlinear_matmul(node: Node) -> Any:
-    """Convert QLinearMatMul; the left may have a scale for each row, the right one for each column."""
     left, right = _dequantize_input(node, 0, axis=-2), _dequantize_input(node, 3, axis=-1)
     return _quantize_output(node, node.emit(relax.op.matmul(left, right)), 6)
 
 
+# The unit of its bias includes `alpha`; without an output scale its result is float.
 @converter("com.microsoft.QGemm")
 def qgemm(node: Node) -> Any:
-    """Convert QGemm. The unit of its bias includes `alpha`; without an output scale its result is float."""
     is_transposed = bool(node.attributes.get("transB", 0))
     inputs = [_dequantize_input(node, 0), _dequantize_input(node, 3, axis=0 if is_transposed else 1)]
     attributes = {name: node.attributes[name] for name in ("transA", "transB", "alpha") if name in node.attributes}
@@ -102,9 +102,9 @@ def qlinear_function(node: Node) -> Any:
     return _quantize_output(node, as_operator(node, operator, [_dequantize_input(node, 0)], node.attributes), _STEP)
 
 
+# It is that of the opset that an attribute names.
 @converter("com.microsoft.QLinearSoftmax")
 def qlinear_softmax(node: Node) -> Any:
-    """Convert QLinearSoftmax, that of the opset that an attribute names."""
     axis = {"axis": node.attributes["axis"]} if "axis" in node.attributes else {}
     probabilities = as_operator(
         node, "Softmax", [_dequantize_input(node, 0)], axis, opset=int(node.attributes.get("opset", 0))
@@ -112,9 +112,9 @@ def qlinear_softmax(node: Node) -> Any:
     return _quantize_output(node, probabilities, _STEP)
 
 
+# The channels may be the last axis.
 @converter("com.microsoft.QLinearGlobalAveragePool", "com.microsoft.QLinearAveragePool")
 def qlinear_pool(node: Node) -> Any:
-    """Convert pools, whose channels may be the last axis."""
     operator = node.operator.removeprefix("com.microsoft.QLinear")
     attributes = {name: value for name, value in node.attributes.items() if name != "channels_last"}
     numbers, rank = _dequantize_input(node, 0), len(node.shape(0))

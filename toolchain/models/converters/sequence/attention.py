@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 from toolchain.models.converters.sequence.rotary import cached_rows, rotate
 
 _FORBIDDEN = -np.inf
@@ -161,12 +160,10 @@ def _distances(queries: int, keys: int) -> NDArray[np.int64]:
 # --- the standard's ----------------------------------------------------------------------------------------------
 
 
+# TVM's importer confuses it with the operator of ONNX Runtime's domain, whose inputs are others.
 @converter("Attention")
 def attention(node: Node) -> list[Any]:
-    """Convert the standard's attention of opset 23 and later.
-
-    TVM's importer confuses it with the operator of ONNX Runtime's domain, whose inputs are others.
-    """
+    """Convert the standard's attention of opset 23 and later."""
     attributes = node.attributes
     q_heads, kv_heads = (int(attributes.get(f"{name}_num_heads", 0)) for name in ("q", "kv"))
     q, k, v = (_split_heads(node, node.inputs[index], q_heads if index == 0 else kv_heads) for index in range(3))

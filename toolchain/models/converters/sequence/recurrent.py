@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 from toolchain.models.converters.sequence.recurrence import Activation, Cell, Recurrence
 from toolchain.models.converters.sequence.recurrence_cell import ACTIVATIONS
 from toolchain.models.converters.sequence.recurrence_kernel import generic_kernel

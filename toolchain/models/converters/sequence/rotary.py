@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 
 _RANK_HEADS = 4
 
@@ -47,9 +46,9 @@ def rotate(node: Node, data: Any, cos: Any, sin: Any, *, interleaved: bool) -> A
     return node.emit(relax.op.concat([rotated, *tail], axis=-1)) if tail else rotated
 
 
+# Without positions, the caches have a row for each element.
 @converter("RotaryEmbedding")
 def rotary_embedding(node: Node) -> Any:
-    """Convert the standard's operator; without positions the caches have a row for each element."""
     cos, sin = node.inputs[1:3]
     if node.input(3) is not None:
         cos, sin = (cached_rows(node, cache, node.inputs[3]) for cache in (cos, sin))
@@ -58,9 +57,9 @@ def rotary_embedding(node: Node) -> Any:
     return _rotate_input(node, cos, sin)
 
 
+# A single position is that of the first element.
 @converter("com.microsoft.RotaryEmbedding")
 def contrib_rotary_embedding(node: Node) -> Any:
-    """Convert ONNX Runtime's operator; a single position is that of the first element."""
     if node.attributes.get("is_packed_batching", 0) or node.attributes.get("scale", 1.0) != 1:
         raise node.refusal("is_packed_batching and scale are not supported")
     batch, length = node.shape(0)[0], node.shape(0)[-2]

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from onnx import helper
 from tvm import relax, te
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 
 _AXIS_AS_INPUT = 20  # the opset since which DFT has its axis as an input
 _PARTS = 2  # of a complex number
@@ -83,7 +82,7 @@ def _half_inverse_matrix(length: int, used: int) -> Array:
 
 @converter("STFT")
 def stft(node: Node) -> Any:
-    """Convert STFT: frames of the signal times one matrix that includes the window."""
+    """Multiply frames of the signal with one matrix that includes the window."""
     batch, samples, *components = node.shape(0)
     components = components or [1]
     step, window, length = int(_scalar(node, 1)), node.input(2), node.constant(3)
@@ -138,7 +137,7 @@ converter("BlackmanWindow")(_window_converter(_BLACKMAN))
 
 @converter("MelWeightMatrix")
 def mel_weight_matrix(node: Node) -> Any:
-    """Convert MelWeightMatrix: triangles between edges that are equally spaced in mel."""
+    """Return triangles between edges that are equally spaced in mel."""
     bands, length, rate, lowest, highest = (_scalar(node, index).item() for index in range(5))
     bins = length // 2 + 1
     low, high = (2595 * np.log10(1 + edge / 700) for edge in (lowest, highest))

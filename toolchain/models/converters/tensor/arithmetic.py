@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, te, tirx, topi
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 
 
 def elementwise(node: Node, function: Callable[[Any], Any], dtype: str | None = None) -> Any:
@@ -59,12 +59,9 @@ def is_integer(dtype: str) -> bool:
     return dtype.startswith(("int", "uint"))
 
 
+# TVM's takes the remainder of floats by x - floor(x / y) * y, which is not exact, and NaN for infinite y.
 @converter("Mod")
 def mod(node: Node) -> Any:
-    """Convert Mod.
-
-    TVM's takes the remainder of floats by x - floor(x / y) * y, which is not exact, and NaN for infinite y.
-    """
     is_c = bool(node.attributes.get("fmod", 0))
     if is_integer(node.dtype(0)):
         return pairwise(node, tirx.truncmod if is_c else tirx.floormod, *node.inputs)
@@ -82,12 +79,10 @@ def mod(node: Node) -> Any:
     return pairwise(node, remainder, *node.inputs)
 
 
+# TVM's needs two tensors of one element type, and has no integers. Small constant exponents are multiplied out: many
+# networks square a tensor.
 @converter("Pow")
 def power(node: Node) -> Any:
-    """Convert Pow. TVM's needs two tensors of one element type, and has no integers.
-
-    Small constant exponents are multiplied out: many networks square a tensor.
-    """
     base, dtype, exponent_dtype = node.inputs[0], node.dtype(0), node.dtype(1)
     if is_integer(dtype) or dtype == "float64":
         return pairwise(node, lambda x, y: _integer_power(x, y, dtype, exponent_dtype), *node.inputs)
@@ -129,32 +124,23 @@ def _integer_power(x: Any, y: Any, dtype: str, exponent_dtype: str) -> Any:
 _BITS_OF_AN_EXPONENT = 6
 
 
-@converter("Min")
-def minimum(node: Node) -> Any:
-    """Convert Min. TVM's takes NaN for the greatest number if it comes first."""
-    return _extreme(node, lambda x, y: x < y)
-
-
-@converter("Max")
-def maximum(node: Node) -> Any:
-    """Convert Max; as `minimum`."""
-    return _extreme(node, lambda x, y: x > y)
-
-
-def _extreme(node: Node, better: Callable[[Any, Any], Any]) -> Any:
+# TVM's Min takes NaN for the greatest number if it comes first.
+@converter("Min", "Max")
+def extreme(node: Node) -> Any:
+    better: Callable[[Any, Any], Any] = operator.lt if node.operator == "Min" else operator.gt
     is_float = not is_integer(node.dtype(0))
 
     def select(x: Any, y: Any) -> Any:
-        # Not a number is neither more nor less than anything: it is chosen, wherever it stands.
+        # NaN is neither more nor less than anything: it is chosen, wherever it stands.
         wins = tirx.any(better(x, y), tirx.isnan(x)) if is_float else better(x, y)
         return tirx.Select(wins, x, y)
 
     return functools.reduce(lambda first, second: pairwise(node, select, first, second), node.inputs)
 
 
+# TVM's disregards which infinities are asked for.
 @converter("IsInf")
 def is_infinite(node: Node) -> Any:
-    """Convert IsInf. TVM's disregards which infinities are asked for."""
     positive, negative = (node.attributes.get(f"detect_{sign}", 1) for sign in ("positive", "negative"))
     dtype = _wide(node)
     limits = [float("inf")] * bool(positive) + [float("-inf")] * bool(negative)
@@ -171,18 +157,19 @@ def is_infinite(node: Node) -> Any:
     return node.compute(compute, node.inputs[0], name="is_infinite")
 
 
+# TVM's of NaN is 0.
 @converter("Sign")
 def sign(node: Node) -> Any:
-    """Convert Sign; TVM's of NaN is 0."""
     zero = tirx.const(0, node.dtype(0))
     if not node.dtype(0).startswith("float"):
         return relax.op.sign(node.inputs[0])
     return elementwise(node, lambda x: tirx.Select(x > zero, zero + 1, tirx.Select(x < zero, zero - 1, x)))
 
 
+# LLVM has TVM's functions for 32 and 64 bits only.
 @converter("Asin", "Acos", "Atan", "Asinh", "Acosh")
 def inverse(node: Node) -> Any:
-    """Convert the inverse of a trigonometric or hyperbolic function; LLVM has those of TVM for 32 and 64 bits alone."""
+    """Compute the inverse of a trigonometric or hyperbolic function."""
     function = getattr(relax.op, node.operator.lower())
     wide = _wide(node)
     if node.dtype(0) == wide:
@@ -190,10 +177,9 @@ def inverse(node: Node) -> Any:
     return relax.op.astype(function(node.emit(relax.op.astype(node.inputs[0], wide))), node.dtype(0))
 
 
+# TVM's calls a function that the boards' libraries lack. Near 0 the two exponentials cancel.
 @converter("Sinh")
 def sinh(node: Node) -> Any:
-    """Convert Sinh. TVM's calls a function that the boards' libraries lack. Near 0 the two exponentials cancel."""
-
     def element(x: Any) -> Any:
         square = x * x
         near = x * (1 + square * (1 / 6 + square * (1 / 120 + square * (1 / 5040))))
@@ -205,10 +191,9 @@ def sinh(node: Node) -> Any:
     return elementwise(node, element, dtype)
 
 
+# As `sinh`.
 @converter("Cosh")
 def cosh(node: Node) -> Any:
-    """Convert Cosh; as `sinh`."""
-
     def element(x: Any) -> Any:
         half = tirx.exp(x / 2)
         return half / 2 * half + 1 / half / 2 / half
@@ -216,9 +201,9 @@ def cosh(node: Node) -> Any:
     return elementwise(node, element, _wide(node))
 
 
+# TVM leaves shifts by the width or more to the processor, whose results differ.
 @converter("BitShift")
 def bit_shift(node: Node) -> Any:
-    """Convert BitShift. TVM leaves shifts by the width or more to the processor, whose results differ."""
     dtype = node.dtype(0)
     bits = int(dtype.lstrip("uint"))
     is_left = node.attributes["direction"] == "LEFT"
@@ -233,9 +218,9 @@ def bit_shift(node: Node) -> Any:
     return pairwise(node, shift, *node.inputs)
 
 
+# It only acts in training. TVM's mask has floats.
 @converter("Dropout")
 def dropout(node: Node) -> Any:
-    """Convert Dropout, which only acts in training. TVM's mask has floats."""
     training = node.input(2)
     if training is not None and bool(node.constant(2)):
         raise node.refusal("it is in training mode, so it draws random numbers")
@@ -246,13 +231,13 @@ def dropout(node: Node) -> Any:
     return [data, relax.op.ones(node.shape(0), dtype)]
 
 
+# TVM's stacks its operands first.
 @converter("Sum")
 def total(node: Node) -> Any:
-    """Convert Sum; TVM's stacks its operands first."""
     return functools.reduce(relax.op.add, node.inputs)
 
 
+# As `total`.
 @converter("Mean")
 def mean(node: Node) -> Any:
-    """Convert Mean; as `total`."""
     return relax.op.multiply(total(node), relax.const(1 / len(node.inputs), node.dtype(0)))

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, topi
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 
 
+# TVM ignores its mode.
 @converter("SpaceToDepth")
 def space_to_depth(node: Node) -> Any:
-    """Convert SpaceToDepth: TVM ignores its mode."""
     block = int(node.attributes["blocksize"])
     batch, channels, height, width = node.shape(0)
     split_shape = (batch, channels, height // block, block, width // block, block)
@@ -44,9 +43,9 @@ def center_crop_pad(node: Node) -> Any:
     return relax.op.nn.pad(value, list(itertools.chain(*pads)), pad_value=0)
 
 
+# TVM's fails for a single output.
 @converter("Split")
 def split(node: Node) -> Any:
-    """Convert Split. TVM's fails for a single output."""
     axis = int(node.attributes.get("axis", 0)) % len(node.shape(0))
     sizes = node.integers(1, "split")
     if node.outputs == 1:
@@ -56,9 +55,9 @@ def split(node: Node) -> Any:
     return relax.op.split(node.inputs[0], [int(end) for end in np.cumsum(sizes)[:-1]], axis)
 
 
+# TVM's needs a constant value, and pads before it crops.
 @converter("Pad")
 def pad(node: Node) -> Any:
-    """Convert Pad. TVM's needs a constant value, and pads before it crops."""
     shape = node.shape(0)
     before, after = _pad_amounts(node)
     data = node.inputs[0]

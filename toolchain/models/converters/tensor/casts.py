@@ -8,18 +8,14 @@ import numpy as np
 from onnx import helper
 from tvm import relax, te, tirx
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 from toolchain.tensors import DTYPES
 
 
+# TVM's converts 0.5 to False, and wraps numbers that an integer type cannot hold, NaN among them. The reference and
+# this processor make the type's least number of them; the standard leaves it open.
 @converter("Cast")
 def cast(node: Node) -> Any:
-    """Convert Cast.
-
-    TVM's converts 0.5 to False, and wraps numbers that an integer type cannot hold, NaN among them. The reference and
-    this processor make the type's least number of them; the standard leaves it open.
-    """
     return cast_to(node, _supported(node, 0), dtype_name(node, node.attributes["to"]))
 
 
@@ -37,7 +33,7 @@ def _supported(node: Node, index: int) -> Any:
 
 @converter("BitCast")
 def bit_cast(node: Node) -> Any:
-    """Convert BitCast: the same bits as another type of the same width."""
+    """Return the same bits as another type of the same width."""
     source, target = node.dtype(0), dtype_name(node, node.attributes["to"])
     if np.dtype(source).itemsize != np.dtype(target).itemsize:
         raise node.refusal(f"{source} and {target} have different sizes")

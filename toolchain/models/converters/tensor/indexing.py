@@ -8,8 +8,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 from toolchain.models.converters.tensor.casts import cast_to, dtype_name
 
 
@@ -22,26 +21,24 @@ def _non_negative(node: Node, index: int, size: Any) -> Any:
     return node.emit(relax.op.where(below, relax.op.add(indices, relax.const(size, dtype)), indices))
 
 
+# TVM's reads outside of the tensor if an index leads there, and warns of it at each build. An index beyond the axis,
+# which the standard forbids, is taken modulo its size, as one that counts from the end is.
 @converter("Gather")
 def gather(node: Node) -> Any:
-    """Convert Gather. TVM's reads outside of the tensor if an index leads there, and warns of it at each build.
-
-    An index beyond the axis, which the standard forbids, is taken modulo its size, as one that counts from the end is.
-    """
     return relax.op.take(node.inputs[0], node.inputs[1], node.attributes.get("axis", 0), mode="wrap")
 
 
+# TVM's writes outside of the tensor where an index is negative.
 @converter("ScatterElements", "Scatter")
 def scatter_elements(node: Node) -> Any:
-    """Convert ScatterElements. TVM's writes outside of the tensor where an index is negative."""
     axis = node.attributes.get("axis", 0) % len(node.shape(0))
     indices = _non_negative(node, 1, node.shape(0)[axis])
     return relax.op.scatter_elements(node.inputs[0], indices, node.inputs[2], axis, _reduction(node))
 
 
+# As `scatter_elements`.
 @converter("ScatterND")
 def scatter_slices(node: Node) -> Any:
-    """Convert ScatterND; as `scatter_elements`."""
     depth = node.shape(1)[-1]
     indices = _non_negative(node, 1, [int(size) for size in node.shape(0)[:depth]])
     return relax.op.scatter_nd(node.inputs[0], indices, node.inputs[2], _reduction(node))
@@ -52,12 +49,9 @@ def _reduction(node: Node) -> str:
     return "update" if name == "none" else name
 
 
+# TVM's supports two constant 32-bit floats as values only. An index outside of the range sets nothing.
 @converter("OneHot")
 def one_hot(node: Node) -> Any:
-    """Convert OneHot. TVM's supports two constant 32-bit floats as values only.
-
-    An index outside of the range sets nothing.
-    """
     (depth,) = node.integers(1, "depth") or []
     shape = node.shape(0)
     axis = node.attributes.get("axis", -1) % (len(shape) + 1)
@@ -73,9 +67,9 @@ def one_hot(node: Node) -> Any:
     return node.compute(compute, node.inputs[0], node.inputs[2], name="one_hot")
 
 
+# TVM's refuses unsorted results, and has no small or unsigned integers.
 @converter("TopK")
 def largest(node: Node) -> Any:
-    """Convert TopK. TVM's refuses unsorted results, and has no small or unsigned integers."""
     data, dtype = node.inputs[0], node.dtype(0)
     (count,) = node.integers(1, "k") or [1]
     axis = node.attributes.get("axis", -1) % len(node.shape(0))
@@ -98,7 +92,7 @@ def largest(node: Node) -> Any:
 
 @converter("ReverseSequence")
 def reversed_sequences(node: Node) -> Any:
-    """Convert ReverseSequence: the first elements of each sequence in reverse."""
+    """Reverse the first elements of each sequence."""
     batch, time = (node.attributes.get(name, index) for name, index in (("batch_axis", 1), ("time_axis", 0)))
 
     def compute(data: te.Tensor, lengths: te.Tensor) -> te.Tensor:
@@ -115,7 +109,7 @@ def reversed_sequences(node: Node) -> Any:
 
 @converter("TensorScatter")
 def written_into(node: Node) -> Any:
-    """Convert TensorScatter: updates of a cache of keys or values, from an offset for each batch on."""
+    """Write updates into a cache of keys or values, from an offset for each batch on."""
     axis = node.attributes.get("axis", -2) % len(node.shape(0))
     length, size = node.shape(0)[axis], node.shape(1)[axis]
     wraps = node.attributes.get("mode", "linear") == "circular"
@@ -134,9 +128,9 @@ def written_into(node: Node) -> Any:
     return node.compute(compute, *node.inputs[:2], offsets, name="tensor_scatter")
 
 
+# TVM's has no truth values.
 @converter("Trilu")
 def triangle(node: Node) -> Any:
-    """Convert Trilu; TVM's has no truth values."""
     (offset,) = node.integers(1, "k") or [0]
     is_kept: Callable[[Any, Any], Any] = (
         (lambda row, column: column - row >= offset)
@@ -157,21 +151,19 @@ def triangle(node: Node) -> Any:
     return node.compute(cut, node.inputs[0], name="trilu")
 
 
+# TVM's has the element type of the input only.
 @converter("EyeLike")
 def eye(node: Node) -> Any:
-    """Convert EyeLike; TVM's has the element type of the input only."""
     dtype = dtype_name(node, node.attributes["dtype"]) if "dtype" in node.attributes else node.dtype(0)
     return relax.op.eye(*node.shape(0), node.attributes.get("k", 0), dtype)
 
 
 @converter("Size")
 def size(node: Node) -> Any:
-    """Convert Size, a constant."""
     return relax.const(math.prod(node.shape(0)), "int64")
 
 
 @converter("Shape")
 def shape(node: Node) -> Any:
-    """Convert Shape; as `size`."""
     begin, end = node.attributes.get("start", 0), node.attributes.get("end")
     return relax.const([int(size) for size in node.shape(0)][begin:end], "int64")

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 
 _MAX_ROWS = 32  # of Det: each row is a kernel or two
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -25,12 +24,9 @@ class Term:
     letters: str
 
 
+# TVM computes the whole sum in one loop nest, and supports neither repeated letters nor broadcast axes under dots.
 @converter("Einsum")
 def einsum(node: Node) -> Any:
-    """Convert Einsum.
-
-    TVM computes the whole sum in one loop nest, and supports neither repeated letters nor broadcast axes under dots.
-    """
     terms, letters = _parse(node)
     sizes: dict[str, int] = {}
     for term in terms:
@@ -147,7 +143,7 @@ def _multiply(node: Node, left: Term, right: Term, needed: set[str], sizes: dict
 
 @converter("Det")
 def det(node: Node) -> Any:
-    """Convert Det of matrices of up to 32 rows, by elimination with the greatest pivot of each column."""
+    """Eliminate with the greatest pivot of each column."""
     *batch, rows, columns = node.shape(0)
     if rows != columns or rows > _MAX_ROWS:
         raise node.refusal(

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 from toolchain.models.converters.tensor.arithmetic import is_integer
 from toolchain.models.converters.tensor.casts import cast_to
 
@@ -22,16 +21,14 @@ def reduce_along(function: Reduction, data: Any, axes: Sequence[int], *, keep: b
 
 
 def reduction_axes(node: Node) -> list[int]:
-    """Return the axes to reduce along, none of them negative.
-
-    TVM's converters skip the function itself, such as the absolute value of ReduceL1, where there are none.
-    """
+    """Return the axes to reduce along, none of them negative."""
     rank = len(node.shape(0))
     if 0 in node.shape(0):
         raise node.refusal("its input has no elements")
     axes = node.integers(1, "axes")
     if axes:
         return sorted({axis % rank for axis in axes})
+    # Without axes, TVM's converters skip the function itself, such as the absolute value of ReduceL1.
     return [] if node.attributes.get("noop_with_empty_axes", 0) else list(range(rank))
 
 
@@ -57,38 +54,29 @@ def keeps_axes(node: Node) -> bool:
     return bool(node.attributes.get("keepdims", 1))
 
 
-def convert_reduction(node: Node, function: Reduction, before: Callable[[Any], Any] = lambda x: x) -> Any:
-    """Convert a node by a reduction and a function that is applied before it."""
+_REDUCTIONS: dict[str, tuple[Reduction, Callable[[Any], Any]]] = {
+    "ReduceSum": (relax.op.sum, lambda x: x),
+    "ReduceProd": (relax.op.prod, lambda x: x),
+    "ReduceL1": (relax.op.sum, relax.op.abs),
+    "ReduceSumSquare": (relax.op.sum, lambda x: relax.op.multiply(x, x)),
+    "ReduceMax": (relax.op.max, lambda x: x),
+    "ReduceMin": (relax.op.min, lambda x: x),
+}
+"""How each operator reduces, and the function that it applies before."""
+
+
+# TVM's have no truth values, and too narrow sums of 16-bit floats.
+@converter(*_REDUCTIONS)
+def reduction(node: Node) -> Any:
+    function, before = _REDUCTIONS[node.operator]
     data, _ = widen(node)
-    return as_input_dtype(
-        node, reduce_along(function, node.emit(before(data)), reduction_axes(node), keep=keeps_axes(node))
-    )
+    axes, keep = reduction_axes(node), keeps_axes(node)
+    return as_input_dtype(node, reduce_along(function, node.emit(before(data)), axes, keep=keep))
 
 
-@converter("ReduceSum")
-def total(node: Node) -> Any:
-    """Convert ReduceSum; of 16-bit floats as of 32-bit ones."""
-    return convert_reduction(node, relax.op.sum)
-
-
-@converter("ReduceProd")
-def product(node: Node) -> Any:
-    return convert_reduction(node, relax.op.prod)
-
-
-@converter("ReduceL1")
-def sum_of_magnitudes(node: Node) -> Any:
-    return convert_reduction(node, relax.op.sum, relax.op.abs)
-
-
-@converter("ReduceSumSquare")
-def sum_of_squares(node: Node) -> Any:
-    return convert_reduction(node, relax.op.sum, lambda x: relax.op.multiply(x, x))
-
-
+# TVM's divides integers as if they were floats, rounding down.
 @converter("ReduceMean")
 def mean(node: Node) -> Any:
-    """Convert ReduceMean; TVM's divides integers as if they were floats, rounding down."""
     data, dtype = widen(node)
     axes = reduction_axes(node)
     if not is_integer(dtype):
@@ -109,22 +97,20 @@ def mean(node: Node) -> Any:
 def norm(node: Node) -> Any:
     data, _ = _as_floats(node)
     squares = node.emit(relax.op.multiply(data, data))
-    return as_input_dtype(
-        node, relax.op.sqrt(reduce_along(relax.op.sum, squares, reduction_axes(node), keep=keeps_axes(node)))
-    )
+    sums = reduce_along(relax.op.sum, squares, reduction_axes(node), keep=keeps_axes(node))
+    return as_input_dtype(node, relax.op.sqrt(sums))
 
 
 @converter("ReduceLogSum")
 def logarithm(node: Node) -> Any:
     data, _ = _as_floats(node)
-    return as_input_dtype(
-        node, relax.op.log(reduce_along(relax.op.sum, data, reduction_axes(node), keep=keeps_axes(node)))
-    )
+    sums = reduce_along(relax.op.sum, data, reduction_axes(node), keep=keeps_axes(node))
+    return as_input_dtype(node, relax.op.log(sums))
 
 
+# The greatest element is subtracted first, so that no exponential overflows.
 @converter("ReduceLogSumExp")
 def logarithm_of_exponentials(node: Node) -> Any:
-    """Convert ReduceLogSumExp. The greatest element is subtracted first, so that no exponential overflows."""
     data, dtype = _as_floats(node)
     axes = reduction_axes(node)
     greatest = node.emit(reduce_along(relax.op.max, data, axes))
@@ -134,17 +120,9 @@ def logarithm_of_exponentials(node: Node) -> Any:
     return as_input_dtype(node, result if keeps_axes(node) or not axes else relax.op.squeeze(result, axes))
 
 
-@converter("CumSum")
-def running_sum(node: Node) -> Any:
-    return _running(node, relax.op.cumsum)
-
-
-@converter("CumProd")
-def running_product(node: Node) -> Any:
-    return _running(node, relax.op.cumprod)
-
-
-def _running(node: Node, function: Callable[..., Any]) -> Any:
+@converter("CumSum", "CumProd")
+def cumulate(node: Node) -> Any:
+    function = relax.op.cumsum if node.operator == "CumSum" else relax.op.cumprod
     (axis,) = (axis % len(node.shape(0)) for axis in node.integers(1, "axis") or [])
     data, wide = widen(node)
     if node.attributes.get("reverse", 0):
@@ -155,31 +133,15 @@ def _running(node: Node, function: Callable[..., Any]) -> Any:
     return cast_to(node, data, node.dtype(0))
 
 
-@converter("ReduceMax")
-def maximum(node: Node) -> Any:
-    """Convert ReduceMax; TVM's has no truth values."""
-    return convert_reduction(node, relax.op.max)
-
-
-@converter("ReduceMin")
-def minimum(node: Node) -> Any:
-    """Convert ReduceMin; as `maximum`."""
-    return convert_reduction(node, relax.op.min)
-
-
-@converter("ArgMax")
-def index_of_maximum(node: Node) -> Any:
-    return _extreme_index(node, relax.op.argmax, _axis(node, 0), keep=keeps_axes(node))
-
-
-@converter("ArgMin")
-def index_of_minimum(node: Node) -> Any:
-    return _extreme_index(node, relax.op.argmin, _axis(node, 0), keep=keeps_axes(node))
+@converter("ArgMax", "ArgMin")
+def index_of_extreme(node: Node) -> Any:
+    search = relax.op.argmax if node.operator == "ArgMax" else relax.op.argmin
+    return _extreme_index(node, search, _axis(node, 0), keep=keeps_axes(node))
 
 
 @converter("Hardmax")
 def hardmax(node: Node) -> Any:
-    """Convert Hardmax: one where the first of the greatest is."""
+    """Return 1 where the first of the greatest elements is, else 0."""
     data, shape, axis = node.inputs[0], node.shape(0), _axis(node, -1)
     index = node.emit(_extreme_index(node, relax.op.argmax, axis, keep=True))
     numbers = relax.const(np.arange(shape[axis], dtype="int64").reshape(-1, *[1] * (len(shape) - axis - 1)))
@@ -191,7 +153,7 @@ def _axis(node: Node, default: int) -> int:
 
 
 def _extreme_index(node: Node, search: Callable[..., Any], axis: int, *, keep: bool) -> Any:
-    """Return the index of the best element along an axis; TVM's converters refuse negative axes of old operators."""
+    # TVM's converters refuse negative axes of old operators.
     shape = node.shape(0)
     if not shape:
         return relax.const(0, "int64")

@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 from toolchain.models.converters.tensor.casts import cast_to
 from toolchain.models.tails.graph import PREFIX
 
 _SIZE_DEPENDS_ON_DATA = "the number of selected elements depends on the data, but other nodes use them"
 
 
+# TVM's fail, or compute with an unknown size.
 @converter("NonZero", "Unique")
 def refuse_unknown_size(node: Node) -> Any:
-    """Refuse an operator whose size depends on the data; TVM's fail, or compute with an unknown size."""
+    """Refuse an operator whose size depends on the data."""
     raise node.refusal(_SIZE_DEPENDS_ON_DATA, "end the network before it, and compute the rest in the application")
 
 
+# Without a constant condition, its size is unknown.
 @converter("Compress")
 def compress(node: Node) -> Any:
-    """Convert Compress with a constant condition; otherwise its size is unknown."""
     if not node.is_constant(1):
         return refuse_unknown_size(node)
     data, axis = _data_and_axis(node)

@@ -7,19 +7,17 @@ from typing import Any
 
 from tvm import relax
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 
 
 @converter("SequenceEmpty", "SequenceConstruct")
 def sequence_of(node: Node) -> Any:
-    """Convert SequenceConstruct, and SequenceEmpty."""
     return relax.Tuple(list(node.inputs))
 
 
+# TVM counts negative positions from behind the end, ONNX from the end.
 @converter("SequenceInsert")
 def inserted(node: Node) -> Any:
-    """Convert SequenceInsert: TVM counts negative positions from behind the end, ONNX from the end."""
     items = _items(node)
     position = _position(node, 2, len(items), len(items))
     return relax.Tuple([*items[:position], node.input(1), *items[position:]])
@@ -53,9 +51,9 @@ def concatenate(node: Node) -> Any:
     return relax.op.concat(items, axis)
 
 
+# TVM divides evenly where ONNX has parts of one size and a smaller last one.
 @converter("SplitToSequence")
 def split(node: Node) -> Any:
-    """Convert SplitToSequence: TVM divides evenly where ONNX has parts of one size and a smaller last one."""
     shape, axis = node.shape(0), int(node.attributes.get("axis", 0))
     if not -len(shape) <= axis < len(shape):
         raise node.refusal(f"it splits axis {axis} of a tensor with {len(shape)} axes")

@@ -9,8 +9,7 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812 - TVM's own name for it
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 
 _FIELDS = 3  # of a result: image, class, box
 _COUNT_INPUT = 5  # the input that says how many boxes there are
@@ -34,12 +33,10 @@ def non_max_suppression(node: Node) -> Any:
     )
 
 
+# A sixth input is the number of boxes; boxes behind it are ignored. TVM's kernel does not compile.
 @converter("toolchain.NonMaxSuppression")
 def counted_non_max_suppression(node: Node) -> Any:
-    """Convert NonMaxSuppression: rows [bound, 3], and how many of them are valid.
-
-    A sixth input is the number of boxes; boxes behind it are ignored. TVM's kernel does not compile.
-    """
+    """Return rows [bound, 3], and how many of them are valid."""
     images, classes, boxes = node.shape(1)
     limits = _limits(node, boxes)
     bound = images * classes * limits.max_boxes

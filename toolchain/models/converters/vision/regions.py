@@ -6,19 +6,15 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 
 _HALVES = 16  # the opset since which regions may start between two elements
 
 
+# TVM takes the maximum of interpolated values, ONNX that of the four weighted neighbours; and it rounds regions of half
+# a pixel differently.
 @converter("RoiAlign")
 def roi_align(node: Node) -> Any:
-    """Convert RoiAlign.
-
-    TVM takes the maximum of interpolated values, ONNX that of the four weighted neighbours; and it rounds regions of
-    half a pixel differently.
-    """
     rows, columns = int(node.attributes.get("output_height", 1)), int(node.attributes.get("output_width", 1))
     ratio, scale = int(node.attributes.get("sampling_ratio", 0)), float(node.attributes.get("spatial_scale", 1))
     default = "half_pixel" if node.opset >= _HALVES else "output_half_pixel"
@@ -82,7 +78,7 @@ def _interpolated(data: Any, first: Any, points: list[Any], sizes: Any) -> list[
 
 @converter("MaxRoiPool")
 def max_roi_pool(node: Node) -> Any:
-    """Convert MaxRoiPool: the maximum of each cell of a region whose edges are rounded."""
+    """Return the maximum of each cell of a region whose edges are rounded."""
     cells = [int(size) for size in node.attributes["pooled_shape"]]
     scale, sizes = float(node.attributes.get("spatial_scale", 1)), node.shape(0)[2:]
     shape = (node.shape(1)[0], node.shape(0)[1], *cells)

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, te
 
-from toolchain.models.converters import converter
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node, converter
 
 _IMAGE = 4  # axes of what the backends know as an image
 _CROP = "tf_crop_and_resize"
@@ -64,14 +63,11 @@ class Table:
         return Table(np.clip(self.indices, 0, length - 1), weights)
 
 
+# TVM computes with the ratio of the lengths where ONNX has the given scales, which is wrong wherever they leave a
+# fraction. Its cubic weights are wrong, as are axes other than the last ones. It lacks `antialias`,
+# `half_pixel_symmetric`, `keep_aspect_ratio_policy` and ranks other than 3 to 5.
 @converter("Resize")
 def resize(node: Node) -> Any:
-    """Convert Resize.
-
-    TVM computes with the ratio of the lengths where ONNX has the given scales, which is wrong wherever they leave a
-    fraction. Its cubic weights are wrong, as are axes other than the last ones. It lacks `antialias`,
-    `half_pixel_symmetric`, `keep_aspect_ratio_policy` and ranks other than 3 to 5.
-    """
     if node.opset < _HALF_PIXELS:
         return _resize_without_coordinates(node, node.constant(1))
     mode = str(node.attributes.get("coordinate_transformation_mode", "half_pixel"))
@@ -88,12 +84,9 @@ def resize(node: Node) -> Any:
     return resized if fill is None else _extrapolate(node, resized, points, fill)
 
 
+# TVM supports four dimensions with constant scales as an attribute, and changes the last two.
 @converter("Upsample")
 def upsample(node: Node) -> Any:
-    """Convert Upsample.
-
-    TVM supports four dimensions with constant scales as an attribute, and changes the last two.
-    """
     scales = node.attributes.get("scales")
     return _resize_without_coordinates(node, node.constant(1) if scales is None else np.asarray(scales))
 

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from toolchain.models.converters import converter
+from toolchain.models.converters import Node, converter
 from toolchain.models.converters.nn.weights import as_expression, input_weights, reshape
 from toolchain.models.converters.nn.window import window
-from toolchain.models.converters.node import Node
 
 _SHARPNESS = -0.75  # of the cubic kernel
 _HALF = 0.5
@@ -22,9 +21,9 @@ Weighted = list[tuple[Any, Any]]  # positions along one axis, and their weights
 Reader = Callable[[Sequence[Any]], Any]
 
 
+# TVM lacks cubic samples of volumes, and repeated reflections are wrong.
 @converter("GridSample")
 def grid_sample(node: Node) -> Any:
-    """Convert GridSample. TVM lacks cubic samples of volumes, and repeated reflections are wrong."""
     sizes = node.shape(0)[2:]
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(*2 * (str(node.attributes.get("mode", "linear")),))
     padding = str(node.attributes.get("padding_mode", "zeros"))
@@ -127,13 +126,11 @@ _NEIGHBOURS: dict[str, Callable[[Any], Weighted]] = {
 }
 
 
+# TVM lacks volumes of one layer. An axis of one element with aligned corners is refused: the standard and TVM divide by
+# zero there, and ONNX Runtime's result is not part of the standard.
 @converter("AffineGrid")
 def affine_grid(node: Node) -> Any:
-    """Convert AffineGrid, as a product of matrices.
-
-    TVM lacks volumes of one layer. An axis of one element with aligned corners is refused: the standard and TVM divide
-    by zero there, and ONNX Runtime's result is not part of the standard.
-    """
+    """Compute the grid as a product of matrices."""
     sizes = [int(size) for size in _constant(node, 1)[2:]]
     dtype, corners = node.dtype(0), bool(node.attributes.get("align_corners", 0))
     if corners and 1 in sizes:
@@ -161,7 +158,7 @@ def _grid_steps(size: int, *, corners: bool) -> Any:
 
 @converter("DeformConv")
 def deform_conv(node: Node) -> Any:
-    """Convert DeformConv: the elements of the window become channels, then it is a matrix product."""
+    """Make the elements of the window channels of a matrix product."""
     batch, channels, height, width = node.shape(0)
     outputs, _, *kernel = node.shape(1)
     geometry = window(node, kernel)
