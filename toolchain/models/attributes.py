@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import onnx
 
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import subgraphs
+from toolchain.models import protos
 
 _REDUCTION = ("none", "add", "mul", "max", "min")
 _VALUES: dict[tuple[str, str], tuple[str, ...]] = {
@@ -60,5 +60,5 @@ def check(proto: onnx.ModelProto) -> None:
 def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     for node in graph.node:
         yield node
-        for body in subgraphs.bodies(node):
+        for body in protos.bodies(node):
             yield from _all_nodes(body)

@@ -14,7 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
-from toolchain.models import subgraphs
+from toolchain.models import protos
 
 _EPSILON = 1e-5  # the operator's default
 
@@ -24,8 +24,7 @@ def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
 
     One that follows a convolution is folded into its weight and bias; any other becomes a Mul and an Add.
     """
-    folded = onnx.ModelProto()
-    folded.CopyFrom(proto)
+    folded = protos.clone(proto)
     _Folder(folded.graph, _tensor_types(folded)).run()
     return folded
 
@@ -37,20 +36,19 @@ class _Folder:
         self._graph = graph
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
         self._makers = {name: node for node in graph.node for name in node.output}
-        self._uses = collections.Counter(subgraphs.names_read(graph))
+        self._uses = collections.Counter(protos.names_read(graph))
         self._types = types
 
     def run(self) -> None:
         nodes: list[onnx.NodeProto] = []
         for node in self._graph.node:
             nodes += self._replacement(node)
-        del self._graph.node[:]
-        self._graph.node.extend(nodes)
-        subgraphs.drop_unread_weights(self._graph)
+        protos.set_repeated(self._graph.node, nodes)
+        protos.drop_unread_weights(self._graph)
 
     def _replacement(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         # In training it takes the statistics of its input.
-        is_training = any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute)
+        is_training = protos.get_attribute(node, "training_mode", 0)
         is_constant = all(name in self._weights for name in node.input[1:])
         if node.op_type != "BatchNormalization" or not is_constant or is_training:
             return [node]
@@ -69,8 +67,7 @@ class _Folder:
 
     def _scale_and_shift(self, node: onnx.NodeProto) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         gamma, beta, mean, variance = (self._value(name).astype(np.float64) for name in node.input[1:5])
-        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        scale = gamma / np.sqrt(variance + attributes.get("epsilon", _EPSILON))
+        scale = gamma / np.sqrt(variance + protos.get_attribute(node, "epsilon", _EPSILON))
         return scale, beta - mean * scale
 
     def _value(self, name: str) -> NDArray[Any]:

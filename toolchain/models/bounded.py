@@ -14,6 +14,7 @@ import onnx
 from onnx import helper
 
 from toolchain.errors import InputError
+from toolchain.models import protos
 from toolchain.models.tails.graph import PREFIX, Tail, Unsupported
 from toolchain.models.tails.rules import RULES
 from toolchain.tensors import Bound
@@ -45,8 +46,7 @@ def with_counts(proto: onnx.ModelProto, convertible: Collection[str]) -> tuple[o
         tail.walk(proto.graph.node, RULES)
     except Unsupported as fault:
         raise _refusal(sources, fault) from fault
-    changed = onnx.ModelProto()
-    changed.CopyFrom(proto)
+    changed = protos.clone(proto)
     return changed, _write_graph(changed, tail)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx
 
 from toolchain.errors import InputError
-from toolchain.models import subgraphs
+from toolchain.models import protos
 
 _STANDARD = "ai.onnx"
 """The standard's domain; its usual name is the empty one."""
@@ -29,8 +29,7 @@ def make_canonical(proto: onnx.ModelProto) -> None:
         )
     if any(entry.domain == _STANDARD for entry in proto.opset_import):
         others = [entry for entry in proto.opset_import if entry.domain not in {"", _STANDARD}]
-        del proto.opset_import[:]
-        proto.opset_import.extend([onnx.helper.make_opsetid("", versions.pop()), *others])
+        protos.set_repeated(proto.opset_import, [onnx.helper.make_opsetid("", versions.pop()), *others])
     for graph in _all_graphs(proto.graph):
         _make_nodes_canonical(graph.node)
     for function in proto.functions:
@@ -40,7 +39,7 @@ def make_canonical(proto: onnx.ModelProto) -> None:
 def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
-        for body in subgraphs.bodies(node):
+        for body in protos.bodies(node):
             yield from _all_graphs(body)
 
 
@@ -55,15 +54,7 @@ def _make_nodes_canonical(nodes: onnx.GraphProto.node) -> None:
                 node.attribute.remove(item)
     ordered = _sort(list(nodes))
     if ordered is not None:
-        copies = [_copy(node) for node in ordered]
-        del nodes[:]
-        nodes.extend(copies)
-
-
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
+        protos.set_repeated(nodes, [protos.clone(node) for node in ordered])
 
 
 def _sort(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto] | None:
@@ -72,7 +63,7 @@ def _sort(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto] | None:
     Nodes of a cycle stay where they are: the checker refuses them.
     """
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    needs = [{makers[name] for name in subgraphs.node_reads(node) if name in makers} for node in nodes]
+    needs = [{makers[name] for name in protos.node_reads(node) if name in makers} for node in nodes]
     if all(index > max(needed, default=-1) for index, needed in enumerate(needs)):
         return None
     ordered: dict[int, None] = {}

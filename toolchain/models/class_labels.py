@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from toolchain.errors import InputError
-from toolchain.models import subgraphs
+from toolchain.models import protos
 
 _DOMAIN, _STANDARD = "ai.onnx.ml", frozenset({"", "ai.onnx"})
 _PRODUCES_TEXT = frozenset({"ArrayFeatureExtractor", "LabelEncoder"})
@@ -109,8 +109,7 @@ def _remove_unread(graph: onnx.GraphProto) -> None:
     before = -1
     while before != len(graph.node):
         before = len(graph.node)
-        read = set(subgraphs.names_read(graph))
+        read = set(protos.names_read(graph))
         nodes = [node for node in graph.node if read.intersection(node.output)]
-        del graph.node[:]
-        graph.node.extend(nodes)
-    subgraphs.drop_unread_weights(graph)
+        protos.set_repeated(graph.node, nodes)
+    protos.drop_unread_weights(graph)

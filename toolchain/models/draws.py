@@ -12,12 +12,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, shape_inference
 
+from toolchain.models import protos
 from toolchain.tensors import Draw, TensorSpec
 
 _PASSED_ON = frozenset(
     {
-        *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Expand", "Tile", "Concat"),
-        "Split",
+        *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"),
+        *("Transpose", "Slice", "Expand", "Tile", "Concat", "Split"),
     }
 )
 """Operators whose results have the values of their first input; of Concat of all inputs."""
@@ -125,16 +126,12 @@ def _draw(spec: TensorSpec, readers: _Readers) -> Draw | None:
 Rule = Callable[[onnx.NodeProto, _Readers], Draw | None]
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)
-
-
 def _index(axis: int) -> Rule:
     """Return the rule for indices along the axis that a node names, `axis` by default, of its first input."""
 
     def rule(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
         sizes = readers.sizes(node.input[0])
-        along = _attribute(node, "axis", axis)
+        along = protos.get_attribute(node, "axis", axis)
         size = sizes[along] if -len(sizes) <= along < len(sizes) else 0
         return Draw(0, size) if size > 0 else None
 
@@ -162,7 +159,7 @@ def _steps(axis_attribute: str) -> Rule:
     """Return the rule for lengths of sequences along an axis of the node's first input."""
 
     def rule(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
-        sizes, axis = readers.sizes(node.input[0]), _attribute(node, axis_attribute, 0)
+        sizes, axis = readers.sizes(node.input[0]), protos.get_attribute(node, axis_attribute, 0)
         return Draw(1, sizes[axis] + 1) if axis < len(sizes) and sizes[axis] > 0 else None
 
     return rule
@@ -186,7 +183,7 @@ def _thresholds(node: onnx.NodeProto, _readers: _Readers) -> Draw | None:
 
 # Numbers that are converted to truth values are a mask.
 def _mask(node: onnx.NodeProto, _readers: _Readers) -> Draw | None:
-    return Draw(0, 2) if _attribute(node, "to", 0) == onnx.TensorProto.BOOL else None
+    return Draw(0, 2) if protos.get_attribute(node, "to", 0) == onnx.TensorProto.BOOL else None
 
 
 _TREES: Mapping[tuple[str, int], Rule] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from toolchain.errors import InputError
-from toolchain.models import subgraphs
+from toolchain.models import protos
 
 _MAX_NODES = 200_000
 """Exporters write some ten thousand, for the largest networks that protobuf can hold."""
@@ -93,11 +93,11 @@ def _text(name: _Name) -> str:
 def _with_subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
-        for graph in subgraphs.bodies(node):
+        for graph in protos.bodies(node):
             yield from _with_subgraphs(graph.node)
 
 
 def _own_bytes(node: onnx.NodeProto) -> int:
     """Return the bytes of a node and of its subgraphs' weights; their nodes are counted separately."""
-    inner: int = sum(nested.ByteSize() for graph in subgraphs.bodies(node) for nested in graph.node)
+    inner: int = sum(nested.ByteSize() for graph in protos.bodies(node) for nested in graph.node)
     return max(int(node.ByteSize()) - inner, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-from toolchain.models import subgraphs
+from toolchain.models import protos
 
 
 def size(proto: onnx.ModelProto, folder: Path) -> int:
@@ -47,5 +47,5 @@ def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]
     for node in nodes:
         for attribute in node.attribute:
             yield from (attribute.t, *attribute.tensors)
-        for graph in subgraphs.bodies(node):
+        for graph in protos.bodies(node):
             yield from _graph_tensors(graph)

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 
 import onnx
-from onnx import helper
+
+from toolchain.models import protos
 
 _Shape = tuple[int, ...]
 
@@ -76,9 +77,8 @@ def _matmul(node: onnx.NodeProto, shapes: dict[str, _Shape]) -> int:
 
 
 def _gemm(node: onnx.NodeProto, shapes: dict[str, _Shape]) -> int:
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     a = _shape(node.input[0], shapes)
-    return 2 * math.prod(_shape(node.output[0], shapes)) * a[0 if attributes.get("transA") else -1]
+    return 2 * math.prod(_shape(node.output[0], shapes)) * a[0 if protos.get_attribute(node, "transA") else -1]
 
 
 _COUNTERS: dict[str, Callable[[onnx.NodeProto, dict[str, _Shape]], int]] = {

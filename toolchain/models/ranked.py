@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from toolchain.models import subgraphs
+from toolchain.models import protos
 from toolchain.models.ort import FAULTS, onnxruntime
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.rankings import Ranking
@@ -81,22 +81,21 @@ def _inline_branches(source: SourceModel, inputs: Tensors) -> SourceModel:
         if node.op_type != "If" or _SUPPRESSION not in _operators(node):
             nodes.append(node)
             continue
-        body = subgraphs.branch_body(node, condition=bool(np.asarray(values[node.input[0]]).item()))
-        branch = subgraphs.prefixed_branch(body, node.output[0])
+        body = protos.branch_body(node, condition=bool(np.asarray(values[node.input[0]]).item()))
+        branch = protos.prefixed_branch(body, node.output[0])
         proto.graph.initializer.extend(branch.constants)
         nodes += branch.nodes
         ends = zip(branch.outputs, node.output, strict=True)
         nodes += [onnx.helper.make_node("Identity", [inner], [outer], outer) for inner, outer in ends]
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del proto.graph.node[:]
-    proto.graph.node.extend(copies)
+    protos.set_repeated(proto.graph.node, copies)
     return replace(source, proto=proto)
 
 
 def _operators(node: onnx.NodeProto) -> set[str]:
     """Return the operators of branches; none if these have branches themselves."""
-    nodes = [inner for body in subgraphs.bodies(node) for inner in body.node]
-    return set() if any(list(subgraphs.bodies(inner)) for inner in nodes) else {inner.op_type for inner in nodes}
+    nodes = [inner for body in protos.bodies(node) for inner in body.node]
+    return set() if any(list(protos.bodies(inner)) for inner in nodes) else {inner.op_type for inner in nodes}
 
 
 def _session(proto: onnx.ModelProto) -> Any:
@@ -106,10 +105,9 @@ def _session(proto: onnx.ModelProto) -> Any:
 
 
 def _ordering_nodes(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
-    opset = max((entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"}), default=1)
-    if opset < _GATHERS:
+    if protos.opset(proto) < _GATHERS:
         return []
-    return [node for node in proto.graph.node if node.op_type in _ORDERING and node.domain in {"", "ai.onnx"}]
+    return [node for node in proto.graph.node if node.op_type in _ORDERING and node.domain in protos.STANDARD]
 
 
 def _find_rankings(replay: _Replay, limit: float) -> tuple[Ranking, ...]:
@@ -336,13 +334,11 @@ class _Replay:
     def _axis(self, number: int) -> int:
         node = self.nodes[number]
         default = -1 if node.op_type == "TopK" else 0
-        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), default)
-        return int(axis) % self.values[node.input[0]].ndim
+        return int(protos.get_attribute(node, "axis", default)) % self.values[node.input[0]].ndim
 
     @staticmethod
     def _is_least(node: onnx.NodeProto) -> bool:
-        is_smallest = any(attribute.name == "largest" and attribute.i == 0 for attribute in node.attribute)
-        return node.op_type == "ArgMin" or is_smallest
+        return node.op_type == "ArgMin" or not protos.get_attribute(node, "largest", 1)
 
     def _session(self, number: int | None) -> Any:
         proto = as_declared(self.source)
@@ -381,7 +377,7 @@ def _add_index_output(node: onnx.NodeProto) -> None:
 def _replace_by_input(graph: onnx.GraphProto, node: onnx.NodeProto, shape: Sequence[int]) -> None:
     """Make the choice of a node an input of the graph."""
     position = next(position for position, other in enumerate(graph.node) if other.output[:1] == node.output[:1])
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
+    axis = protos.get_attribute(node, "axis", -1)
     index = _index_name(node)
     values = onnx.helper.make_node("GatherElements", [node.input[0], index], [node.output[0]], axis=axis)
     del graph.node[position]
@@ -389,5 +385,4 @@ def _replace_by_input(graph: onnx.GraphProto, node: onnx.NodeProto, shape: Seque
         graph.node.insert(position, values)
     graph.input.append(onnx.helper.make_tensor_value_info(index, onnx.TensorProto.INT64, shape))
     outputs = [value for value in graph.output if value.name != index]
-    del graph.output[:]
-    graph.output.extend(outputs)
+    protos.set_repeated(graph.output, outputs)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from toolchain import rankings
 from toolchain.errors import InputError
-from toolchain.models import subgraphs
+from toolchain.models import protos
 from toolchain.models.ort import onnxruntime
 from toolchain.models.simplify import dynamic_lstm
 from toolchain.models.source import SourceModel, as_declared
@@ -85,7 +85,7 @@ def _computed_types(proto: onnx.ModelProto) -> set[int]:
         input_types |= {value.name: value.type.tensor_type.elem_type for value in graph.input}
         bodies.append(graph.node)
         for node in graph.node:
-            graphs += subgraphs.bodies(node)
+            graphs += protos.bodies(node)
     for nodes in bodies:
         for node in nodes:
             attributes = {attribute.name: attribute for attribute in node.attribute}
@@ -265,7 +265,7 @@ def _explain_errors(source: SourceModel) -> Iterator[None]:
 
 
 def _advice(source: SourceModel) -> str:
-    opset = max((entry.version for entry in source.proto.opset_import if entry.domain in {"", "ai.onnx"}), default=1)
+    opset = protos.opset(source.proto)
     if opset < _OLDEST:
         return f"its opset is {opset}: export it with {_OLDEST} or newer, or try onnx.version_converter"
     return "check the model with `toolchain model inspect`"

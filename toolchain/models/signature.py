@@ -14,6 +14,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from toolchain.errors import InputError
+from toolchain.models import protos
 from toolchain.tensors import DTYPES, TensorSpec
 
 _BATCH = re.compile(r"|\?|n|b|bs|none|-1|.*batch.*|unk_.*|.*dynamic.*|.*dim_?0|s\d+", re.IGNORECASE)
@@ -24,8 +25,7 @@ def drop_weights(proto: onnx.ModelProto) -> None:
     """Remove the weights from the inputs: old models list them there."""
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in weights]
-    del proto.graph.input[:]
-    proto.graph.input.extend(inputs)
+    protos.set_repeated(proto.graph.input, inputs)
 
 
 def fix(proto: onnx.ModelProto, values: Mapping[str, str]) -> None:

@@ -23,6 +23,7 @@ from toolchain.models import (
     inputs,
     memory,
     names,
+    protos,
     signature,
     zoo,
 )
@@ -102,7 +103,7 @@ def load(
     changed = class_labels.make_tensor_outputs(proto)
     signature.drop_weights(proto)
     signature.fix(proto, fixed or {})
-    declared = tuple(map(_copy, proto.graph.input))
+    declared = tuple(map(protos.clone, proto.graph.input))
     shapes = dict(shapes or {})
     array_shapes = {key: shape for key, shape in (array_shapes or {}).items() if key not in shapes}
     array_shapes = signature.open_shapes(proto, array_shapes)
@@ -128,12 +129,6 @@ def _model_name(path: Path) -> str:
     if not path.stem.isprintable():
         raise InputError(f"{path.name!a} is not a valid model name", hint="rename the file: use printable characters")
     return path.stem
-
-
-def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    copy = onnx.ValueInfoProto()
-    copy.CopyFrom(value)
-    return copy
 
 
 # Checked before it is read: a few kilobytes may name one file of weights a thousand times.
@@ -166,10 +161,8 @@ def as_declared(source: SourceModel) -> onnx.ModelProto:
     A branch that is not taken may be for other shapes than those that were set: ONNX Runtime would refuse such a model,
     but runs it with open ones.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(source.proto)
-    del proto.graph.input[:]
-    proto.graph.input.extend(source.declared)
+    proto = protos.clone(source.proto)
+    protos.set_repeated(proto.graph.input, source.declared)
     return proto
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from toolchain.models import subgraphs
-from toolchain.models.simplify.opsets import STANDARD
+from toolchain.models import protos
 
 _ELEMENT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 
@@ -18,7 +17,7 @@ _ELEMENT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_
 def has_constants_of_other_forms(graph: onnx.GraphProto) -> bool:
     """Whether a graph, or a graph inside it, has constants in another form than initializers."""
     return bool(graph.sparse_initializer) or any(
-        _is_constant(node) or any(map(has_constants_of_other_forms, subgraphs.bodies(node))) for node in graph.node
+        _is_constant(node) or any(map(has_constants_of_other_forms, protos.bodies(node))) for node in graph.node
     )
 
 
@@ -26,8 +25,7 @@ def as_initializers(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model whose constants are initializers; the same model if they already are."""
     if not has_constants_of_other_forms(proto.graph):
         return proto
-    converted = onnx.ModelProto()
-    converted.CopyFrom(proto)
+    converted = protos.clone(proto)
     _convert_graph(converted.graph)
     return converted
 
@@ -45,7 +43,7 @@ def _convert_graph(graph: onnx.GraphProto) -> None:
     results = {value.name for value in graph.output}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        for body in subgraphs.bodies(node):
+        for body in protos.bodies(node):
             _convert_graph(body)
         if not _is_constant(node):
             nodes.append(node)
@@ -57,12 +55,11 @@ def _convert_graph(graph: onnx.GraphProto) -> None:
             graph.initializer.append(tensor)
     graph.initializer.extend(dense(sparse, sparse.values.name) for sparse in graph.sparse_initializer)
     del graph.sparse_initializer[:]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    protos.set_repeated(graph.node, nodes)
 
 
 def _is_constant(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Constant" and node.domain in STANDARD and len(node.attribute) == 1
+    return node.op_type == "Constant" and node.domain in protos.STANDARD and len(node.attribute) == 1
 
 
 def _tensor(node: onnx.NodeProto) -> onnx.TensorProto:
@@ -72,10 +69,7 @@ def _tensor(node: onnx.NodeProto) -> onnx.TensorProto:
     if attribute.name == "sparse_value":
         return dense(value, name)
     if attribute.name == "value":
-        tensor = onnx.TensorProto()
-        tensor.CopyFrom(value)
-        tensor.name = name
-        return tensor
+        return protos.clone(value, name)
     if attribute.name in _ELEMENT_TYPES:
         return numpy_helper.from_array(np.asarray(value, _ELEMENT_TYPES[attribute.name]), name)
     texts = [value] if attribute.name == "value_string" else list(value)

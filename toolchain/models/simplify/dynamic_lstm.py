@@ -14,6 +14,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from toolchain.models import protos
+
 OPERATOR = "DynamicQuantizeLSTM"
 _WEIGHTS = ((1, 8, 9), (2, 10, 11))
 """Positions of weights, scale and zero point among the inputs."""
@@ -31,8 +33,7 @@ def in_floats(proto: onnx.ModelProto) -> onnx.ModelProto:
     ]
     if not indices:
         return proto
-    changed = onnx.ModelProto()
-    changed.CopyFrom(proto)
+    changed = protos.clone(proto)
     for index in indices:
         node = changed.graph.node[index]
         inputs = list(node.input[:_OF_LSTM])

@@ -14,6 +14,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from toolchain.errors import InputError
+from toolchain.models import protos
 from toolchain.models.simplify import folding
 
 _ROUNDS = 100  # each folds away what the one before made constant
@@ -30,8 +31,7 @@ def fold_empty(proto: onnx.ModelProto) -> onnx.ModelProto:
         empty = {name for name, tensor in types.items() if _is_empty(tensor)}
         if not empty:
             return proto
-        changed = onnx.ModelProto()
-        changed.CopyFrom(proto)
+        changed = protos.clone(proto)
         if not _fold(changed.graph, empty - {value.name for value in proto.graph.output}, types):
             break
         proto = folding.fold_constants(changed)
@@ -40,8 +40,7 @@ def fold_empty(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
-    undeclared = onnx.ModelProto()
-    undeclared.CopyFrom(proto)
+    undeclared = protos.clone(proto)
     for value in undeclared.graph.output:  # a file may claim elements for a result that has none
         value.type.tensor_type.ClearField("shape")
     graph = shape_inference.infer_shapes(undeclared, data_prop=True).graph
@@ -72,8 +71,7 @@ def _fold(graph: onnx.GraphProto, empty: set[str], types: Mapping[str, onnx.Type
         replacement = rewrite(node, empty, types, graph) if rewrite else None
         changed |= replacement is not None
         nodes += [node] if replacement is None else replacement
-    del graph.node[:]
-    graph.node.extend(nodes)
+    protos.set_repeated(graph.node, nodes)
     return changed
 
 
@@ -93,8 +91,7 @@ def _concat(
     inputs = [name for name in node.input if name not in empty]
     if len(inputs) == 1:
         return [helper.make_node("Identity", inputs, node.output, node.name)]
-    del node.input[:]
-    node.input.extend(inputs)
+    protos.set_repeated(node.input, inputs)
     return [node]
 
 
@@ -107,7 +104,7 @@ def _split(
     graph.initializer.extend(_empty_constant(name, types[name]) for name in node.output if name in empty)
     if len(outputs) == 1:
         return [helper.make_node("Identity", [node.input[0]], outputs, node.name)]
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+    axis = protos.get_attribute(node, "axis", 0)
     sizes = [types[name].shape.dim[axis].dim_value for name in outputs]
     graph.initializer.append(numpy_helper.from_array(np.array(sizes, np.int64), f"{outputs[0]}.sizes"))
     return [helper.make_node("Split", [node.input[0], f"{outputs[0]}.sizes"], outputs, node.name, axis=axis)]
@@ -127,7 +124,7 @@ def _zero_product(
     if node.op_type == "MatMul" or len(node.input) < 3 or not node.input[2]:  # noqa: PLR2004 - Gemm's third input
         graph.initializer.append(numpy_helper.from_array(np.zeros(sizes, kind), output))
         return []
-    beta = next((attribute.f for attribute in node.attribute if attribute.name == "beta"), 1.0)
+    beta = protos.get_attribute(node, "beta", 1.0)
     shape, factor, scaled = (f"{output}.{role}" for role in ("shape", "beta", "scaled"))
     graph.initializer.append(numpy_helper.from_array(np.array(sizes, np.int64), shape))
     graph.initializer.append(numpy_helper.from_array(np.array(beta, kind), factor))

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 
 from toolchain import temporary
+from toolchain.models import protos
 from toolchain.models.ort import FAULTS, onnxruntime
 
 _FATAL_ONLY = 4
@@ -61,9 +62,7 @@ def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _save(proto: onnx.ModelProto, path: Path) -> str:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    onnx.save(copy, path, save_as_external_data=True)
+    onnx.save(protos.clone(proto), path, save_as_external_data=True)  # which changes the model
     return str(path)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Collection
 import onnx
 from onnx import helper, inliner
 
-from toolchain.models.simplify.opsets import STANDARD, name_of
+from toolchain.models.protos import STANDARD
+from toolchain.models.simplify.opsets import name_of
 
 _RANDOM = frozenset({"Bernoulli"})
 """Made of random numbers, which nobody converts: it is the operator of the file that is to be named."""

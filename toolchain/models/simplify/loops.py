@@ -11,7 +11,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from toolchain.errors import InputError
-from toolchain.models import subgraphs
+from toolchain.models import protos
 from toolchain.models.simplify.trips import count as trips_of
 
 _MAX_NODES = 20_000
@@ -34,8 +34,7 @@ def unroll(proto: onnx.ModelProto) -> bool:
         replacement = _UNROLL[node.op_type](node, context) if node.op_type in _UNROLL else None
         changed |= replacement is not None
         nodes += [node] if replacement is None else replacement
-    del graph.node[:]
-    graph.node.extend(nodes)
+    protos.set_repeated(graph.node, nodes)
     graph.initializer.extend(context.added)
     return changed
 
@@ -75,7 +74,7 @@ class _Context:
 
 def _loop(node: onnx.NodeProto, context: _Context) -> list[onnx.NodeProto] | None:
     """Unroll a Loop; None if its length is unknown."""
-    body = _attributes(node)["body"]
+    body = protos.get_attribute(node, "body")
     trips = trips_of(node, context.constants, context.opsets, _MAX_NODES)
     if trips is None:
         return None
@@ -100,7 +99,7 @@ def _loop(node: onnx.NodeProto, context: _Context) -> list[onnx.NodeProto] | Non
 
 def _scan(node: onnx.NodeProto, context: _Context) -> list[onnx.NodeProto] | None:
     """Unroll a Scan; None if the length of its inputs is unknown."""
-    attributes = _attributes(node)
+    attributes = protos.get_attributes(node)
     body, count = attributes["body"], attributes["num_scan_inputs"]
     states, series = list(node.input[:-count]), list(node.input[-count:])
     axes = attributes.get("scan_input_axes", [0] * count)
@@ -136,10 +135,6 @@ def _scan(node: onnx.NodeProto, context: _Context) -> list[onnx.NodeProto] | Non
 _UNROLL = {"Loop": _loop, "Scan": _scan}
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {item.name: helper.get_attribute_value(item) for item in node.attribute}
-
-
 def _check_size(node: onnx.NodeProto, trips: int, body: onnx.GraphProto) -> None:
     if trips * max(len(body.node), 1) > _MAX_NODES:
         raise InputError(
@@ -168,11 +163,7 @@ class _Iteration:
         names = dict(zip((value.name for value in body.input), inputs, strict=True))
         local = [name for node in body.node for name in node.output] + [tensor.name for tensor in body.initializer]
         names |= {name: self.name(name) for name in local if name}
-        for tensor in body.initializer:
-            copy = onnx.TensorProto()
-            copy.CopyFrom(tensor)
-            copy.name = names[tensor.name]
-            context.added.append(copy)
+        context.added += [protos.clone(tensor, names[tensor.name]) for tensor in body.initializer]
         nodes = [_renamed(node, names) for node in body.node]
         for node, original in zip(nodes, body.node, strict=True):
             node.name = self.name(original.name or original.output[0])
@@ -181,16 +172,14 @@ class _Iteration:
 
 def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     """Return a copy of a node that reads and writes other names, in its subgraphs as well."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = protos.clone(node)
     copy.input[:] = [names.get(name, name) for name in node.input]
     copy.output[:] = [names.get(name, name) for name in node.output]
-    for graph in subgraphs.bodies(copy):
+    for graph in protos.bodies(copy):
         hidden = {value.name for value in [*graph.input, *graph.initializer]}
         inner = {name: new for name, new in names.items() if name not in hidden}
         nodes = [_renamed(item, inner) for item in graph.node]
-        del graph.node[:]
-        graph.node.extend(nodes)
+        protos.set_repeated(graph.node, nodes)
         for value in graph.output:
             value.name = inner.get(value.name, value.name)
     return copy

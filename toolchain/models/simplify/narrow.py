@@ -10,7 +10,8 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from toolchain.errors import InputError
-from toolchain.models.simplify.opsets import STANDARD
+from toolchain.models import protos
+from toolchain.models.protos import STANDARD
 
 _INTEGERS = {
     TensorProto.INT2: np.int8,
@@ -41,8 +42,7 @@ def widen_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
     """
     if not any(tensor.data_type in {*_INTEGERS, *_FLOATS} for tensor in proto.graph.initializer):
         return proto
-    changed = onnx.ModelProto()
-    changed.CopyFrom(proto)
+    changed = protos.clone(proto)
     scaled, others = _readers(proto.graph)
     for tensor in changed.graph.initializer:
         kind = _wider_type(tensor.data_type, is_scaled=tensor.name in scaled)

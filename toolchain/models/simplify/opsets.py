@@ -6,9 +6,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference, version_converter
 
 from toolchain.errors import InputError
-from toolchain.models import subgraphs
-
-STANDARD = frozenset({"", "ai.onnx"})
+from toolchain.models import protos
 
 _OLDEST_UNCONVERTED = 13
 """From here on axes are inputs, and Softmax works on one axis: what is older is converted to this."""
@@ -17,21 +15,16 @@ _COORDINATES = 11  # since here Resize can be told which places of its input it 
 _SCALES = 2  # input of Resize
 
 
-def version(proto: onnx.ModelProto) -> int:
-    """Return the version of the standard's operators that a model was written for."""
-    return max((entry.version for entry in proto.opset_import if entry.domain in STANDARD), default=1)
-
-
 def is_old(proto: onnx.ModelProto) -> bool:
-    return version(proto) < _OLDEST_UNCONVERTED
+    return protos.opset(proto) < _OLDEST_UNCONVERTED
 
 
 def check(proto: onnx.ModelProto) -> None:
     """Refuse a model that was written for a newer version of the standard than this one."""
     newest = onnx.defs.onnx_opset_version()
-    if version(proto) > newest:
+    if protos.opset(proto) > newest:
         raise InputError(
-            f"the opset of the model is {version(proto)}, but the newest supported opset is {newest}",
+            f"the opset of the model is {protos.opset(proto)}, but the newest supported opset is {newest}",
             hint=f"export it with opset_version={newest} or less",
         )
 
@@ -49,7 +42,7 @@ def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
         converted = version_converter.convert_version(proto, _OLDEST_UNCONVERTED)
     except (RuntimeError, ValueError, shape_inference.InferenceError):
         return proto
-    return converted if version(proto) >= _COORDINATES or _set_resize_coordinates(converted.graph) else proto
+    return converted if protos.opset(proto) >= _COORDINATES or _set_resize_coordinates(converted.graph) else proto
 
 
 def _flatten_hardmax(graph: onnx.GraphProto) -> None:
@@ -59,7 +52,7 @@ def _flatten_hardmax(graph: onnx.GraphProto) -> None:
         if node.op_type != "Hardmax":
             nodes.append(node)
             continue
-        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+        axis = protos.get_attribute(node, "axis", 1)
         shape, rows, ones = (f"{node.output[0]}.{role}" for role in ("shape", "rows", "ones"))
         nodes += [
             helper.make_node("Shape", [node.input[0]], [shape], shape),
@@ -67,8 +60,7 @@ def _flatten_hardmax(graph: onnx.GraphProto) -> None:
             helper.make_node("Hardmax", [rows], [ones], node.name, axis=1),
             helper.make_node("Reshape", [ones, shape], node.output, f"{ones}.reshaped"),
         ]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    protos.set_repeated(graph.node, nodes)
 
 
 def _set_resize_coordinates(graph: onnx.GraphProto) -> bool:
@@ -96,13 +88,12 @@ def _set_resize_coordinates(graph: onnx.GraphProto) -> bool:
 
 def name_of(node: onnx.NodeProto) -> str:
     """Return a node's operator; `DOMAIN.NAME` for another domain than the standard's."""
-    return node.op_type if node.domain in STANDARD else f"{node.domain}.{node.op_type}"
+    return node.op_type if node.domain in protos.STANDARD else f"{node.domain}.{node.op_type}"
 
 
 def with_qualified_operators(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a model whose operators' names include their domains, which TVM's importer ignores."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy = protos.clone(proto)
     _qualify(copy.graph)
     return copy
 
@@ -112,5 +103,5 @@ def _qualify(graph: onnx.GraphProto) -> None:
         if node.domain:
             node.op_type = name_of(node)
             node.ClearField("domain")
-        for body in subgraphs.bodies(node):
+        for body in protos.bodies(node):
             _qualify(body)

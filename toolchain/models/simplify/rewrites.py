@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from toolchain.models import subgraphs
+from toolchain.models import protos
 
 _AXES = 1  # input of Squeeze, Unsqueeze and the reductions, from opset 13 or 18 on
 _TAKE_AXES = frozenset(
@@ -26,9 +26,7 @@ def axes_as_lists(proto: onnx.ModelProto) -> onnx.ModelProto:
     scalars = {tensor.name: tensor for tensor in proto.graph.initializer if not tensor.dims}
     for node in proto.graph.node:
         if node.op_type in _TAKE_AXES and len(node.input) > _AXES and node.input[_AXES] in scalars:
-            axes = onnx.TensorProto()
-            axes.CopyFrom(scalars[node.input[_AXES]])
-            axes.name = f"{node.output[0]}.axes"
+            axes = protos.clone(scalars[node.input[_AXES]], f"{node.output[0]}.axes")
             axes.dims.append(1)
             proto.graph.initializer.append(axes)
             node.input[_AXES] = axes.name
@@ -52,15 +50,14 @@ def remove_identities(proto: onnx.ModelProto) -> onnx.ModelProto:
     if names:
         for node in others:
             _rename_inputs(node, names)
-        del graph.node[:]
-        graph.node.extend(others)
+        protos.set_repeated(graph.node, others)
     return proto
 
 
 def _rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Make a node read other names, in its subgraphs as well."""
     node.input[:] = [names.get(name, name) for name in node.input]
-    for body in subgraphs.bodies(node):
+    for body in protos.bodies(node):
         for inner in body.node:
             _rename_inputs(inner, names)
         for value in body.output:
@@ -87,8 +84,7 @@ def write_out_zero_products(proto: onnx.ModelProto) -> onnx.ModelProto:
             continue
         (other,) = (name for name in node.input if name != zero)
         nodes += _zero_product(node, other, zeros[zero], graph)
-    del graph.node[:]
-    graph.node.extend(nodes)
+    protos.set_repeated(graph.node, nodes)
     return proto
 
 

@@ -11,6 +11,8 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from toolchain.models import protos
+
 _STATES = 2  # a Loop's inputs, and its body's: the trip count or number and the condition come before the states
 
 
@@ -31,7 +33,7 @@ def count(
     Returns:
         At most `maximum` + 1; None if it depends on the data.
     """
-    body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
+    body = protos.get_attribute(node, "body")
     limit = maximum + 1
     if node.input[0]:
         if node.input[0] not in constants:
@@ -95,7 +97,7 @@ def _extract_control(
         elif name not in positions:
             if name not in constants_of_body and name not in constants:
                 return None
-            used.append(_copy_named(constants_of_body.get(name) or constants[name], name))
+            used.append(protos.clone(constants_of_body.get(name) or constants[name], name))
     starts = [constants.get(node.input[position]) for position in counters]
     if not all(starts):
         return None
@@ -105,13 +107,6 @@ def _extract_control(
     graph = _control_graph(nodes, inputs, results, used)
     model = helper.make_model(graph, opset_imports=list(opsets))
     return _LoopControl(model, tuple(numpy_helper.to_array(start) for start in starts))
-
-
-def _copy_named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    copy = onnx.TensorProto()
-    copy.CopyFrom(tensor)
-    copy.name = name
-    return copy
 
 
 def _control_graph(

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from toolchain.models.tails.common import attribute, keep_each, other_axis, set_extent
+from toolchain.models.protos import get_attribute
+from toolchain.models.tails.common import keep_each, other_axis, set_extent
 from toolchain.models.tails.graph import PREFIX, Extent, Tail
 
 
@@ -35,22 +36,20 @@ def _readable_indices(tail: Tail, name: str, limit: str | None) -> str:
 def gather(node: onnx.NodeProto, tail: Tail) -> None:
     """Gather: indices behind the results become 0, and negative ones count from the last result."""
     data, indices = node.input
-    axis = attribute(node, "axis", 0) % tail.rank(data)
+    axis = get_attribute(node, "axis", 0) % tail.rank(data)
     data_extent, index_extent = tail.extents.get(data), tail.extents.get(indices)
     if index_extent is None and data_extent:
         tail.materialize(indices)
         if axis == data_extent.axis:
             raise ValueError("one of the results is chosen, which may not be there")
         after = data_extent.axis if data_extent.axis < axis else data_extent.axis - 1 + tail.rank(indices)
-        names = tail.keep(node)
-        tail.rename(node.output, names)
+        names = tail.rewrite(node)
         set_extent(tail, names[0], data_extent.along(after))
         return
     if index_extent is None or (data_extent and data_extent.axis != axis):
         raise ValueError("two axes depend on the data")
     node.input[1] = _readable_indices(tail, indices, tail.count(data_extent) if data_extent else None)
-    names = tail.keep(node)
-    tail.rename(node.output, names)
+    names = tail.rewrite(node)
     set_extent(tail, names[0], index_extent.along(axis + index_extent.axis))
 
 
@@ -58,8 +57,8 @@ def gather_nd(node: onnx.NodeProto, tail: Tail) -> None:
     data, indices = node.input
     data_extent, index_extent = tail.extents.get(data), tail.extents.get(indices)
     last, depth = tail.rank(indices) - 1, tail.shapes[indices][-1]
-    is_along_indices = data_extent is None or data_extent.axis < depth
-    if index_extent is None or index_extent.axis == last or attribute(node, "batch_dims", 0) or not is_along_indices:
+    is_simple = not get_attribute(node, "batch_dims", 0) and (data_extent is None or data_extent.axis < depth)
+    if index_extent is None or index_extent.axis == last or not is_simple:
         raise ValueError("two axes depend on the data")
     limit = None
     if data_extent:
@@ -67,15 +66,14 @@ def gather_nd(node: onnx.NodeProto, tail: Tail) -> None:
         ends[data_extent.axis] = tail.count(data_extent)
         limit = tail.emit("Concat", ends, axis=0)
     node.input[1] = _readable_indices(tail, indices, limit)
-    names = tail.keep(node)
-    tail.rename(node.output, names)
+    names = tail.rewrite(node)
     set_extent(tail, names[0], index_extent)
 
 
 def gather_elements(node: onnx.NodeProto, tail: Tail) -> None:
     """GatherElements, along the axis of the results, or of each result by itself."""
     data, indices = node.input
-    axis = attribute(node, "axis", 0) % tail.rank(data)
+    axis = get_attribute(node, "axis", 0) % tail.rank(data)
     data_extent, index_extent = tail.extents.get(data), tail.extents.get(indices)
     if (
         index_extent is None
@@ -84,14 +82,13 @@ def gather_elements(node: onnx.NodeProto, tail: Tail) -> None:
     ):
         raise ValueError("results are chosen among the results")
     node.input[1] = _readable_indices(tail, indices, None)
-    names = tail.keep(node)
-    tail.rename(node.output, names)
+    names = tail.rewrite(node)
     set_extent(tail, names[0], index_extent)
 
 
 def concat(node: onnx.NodeProto, tail: Tail) -> None:
     """Side by side, or behind each other: then the results of each part move up to those of the part before."""
-    axis = attribute(node, "axis", 0) % max(tail.rank(name) for name in node.input if name in tail.shapes)
+    axis = get_attribute(node, "axis", 0) % max(tail.rank(name) for name in node.input if name in tail.shapes)
     extents = [tail.extents.get(name) for name in node.input]
     if not any(extent is not None and extent.axis == axis for extent in extents):
         if not all(extents):
@@ -153,11 +150,11 @@ def compress(node: onnx.NodeProto, tail: Tail) -> None:
     """Compress: the number of slices depends on the data; none is behind the results."""
     data, flags = node.input
     if flags in tail.constants:
-        if data in tail.extents and attribute(node, "axis", None) is None:
+        if data in tail.extents and get_attribute(node, "axis", None) is None:
             raise ValueError("the results are cut into others")
         keep_each(other_axis(0))(node, tail)
         return
-    shape, axis = tail.shapes[data], attribute(node, "axis", None)
+    shape, axis = tail.shapes[data], get_attribute(node, "axis", None)
     if axis is None:
         shape, axis = (math.prod(shape),), 0
     axis %= len(shape)

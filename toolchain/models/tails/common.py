@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 
+from toolchain.models.protos import get_attribute
 from toolchain.models.tails import sizes
 from toolchain.models.tails.graph import Extent, Rule, Tail
 from toolchain.models.tails.sizes import Table
@@ -23,11 +22,10 @@ def keep_each(axis_rule: AxisRule) -> Rule:
     def rule(node: onnx.NodeProto, tail: Tail) -> None:
         extent = _common_extent(node, tail)
         if extent is None:
-            tail.rename(node.output, tail.keep(node))
+            tail.rewrite(node)
             return
         axis = axis_rule(node, tail)
-        names = tail.keep(node)
-        tail.rename(node.output, names)
+        names = tail.rewrite(node)
         for name in filter(None, names):
             set_extent(tail, name, extent.along(axis))
 
@@ -60,13 +58,9 @@ def _common_extent(node: onnx.NodeProto, tail: Tail) -> Extent | None:
     return extents[0] if extents else None
 
 
-def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    return next((helper.get_attribute_value(item) for item in node.attribute if item.name == name), default)
-
-
 def axes_of_node(node: onnx.NodeProto, tail: Tail, index: int) -> list[int]:
     """Return the axes that a node names, in an attribute or in an input."""
-    axes = attribute(node, "axes", None)
+    axes = get_attribute(node, "axes", None)
     if axes is not None:
         return list(axes)
     return tail.tables[node.input[index]].list() if len(node.input) > index and node.input[index] else []
@@ -84,7 +78,7 @@ def other_axis(default: int) -> AxisRule:
 
     def rule(node: onnx.NodeProto, tail: Tail) -> int:
         result_axis, rank = first_axis(node, tail), tail.rank(node.input[0])
-        if attribute(node, "axis", default) % rank == result_axis:
+        if get_attribute(node, "axis", default) % rank == result_axis:
             raise ValueError("the results are not treated by themselves")
         return result_axis
 

@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from toolchain.models import subgraphs
+from toolchain.models import protos
 from toolchain.models.tails import sizes
 from toolchain.models.tails.sizes import Table
 
@@ -84,9 +84,8 @@ class Tail:
     @classmethod
     def of(cls, proto: onnx.ModelProto) -> Tail:
         """Start with a graph's inputs and constants."""
-        opset = max(entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"})
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
-        tail = cls(opset, {}, {}, {})
+        tail = cls(protos.opset(proto), {}, {}, {})
         for value in (*inferred.input, *inferred.value_info, *inferred.output):
             kind = value.type.tensor_type
             tail.kinds[value.name] = kind.elem_type
@@ -135,11 +134,10 @@ class Tail:
         """Add a node, unless there is an equal one, and return the names of its results."""
         for name in node.input:
             self.materialize(name)
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        copy = protos.clone(node)
         del copy.output[:]
         copy.name = ""
-        key = None if list(subgraphs.bodies(node)) else (copy.SerializeToString(deterministic=True), len(node.output))
+        key = None if list(protos.bodies(node)) else (copy.SerializeToString(deterministic=True), len(node.output))
         if key in self._emitted:
             return self._emitted[key]
         self.nodes.append(node)
@@ -226,8 +224,7 @@ class Tail:
             Unsupported: A node needs the number of results, or does not treat each one by itself.
         """
         for original in nodes:
-            node = onnx.NodeProto()
-            node.CopyFrom(original)
+            node = protos.clone(original)
             self._rename(node)
             try:
                 self._walk_node(node, rules)
@@ -236,17 +233,17 @@ class Tail:
                 raise Unsupported(original, str(fault) if isinstance(fault, ValueError) else "", roots) from fault
 
     def _walk_node(self, node: onnx.NodeProto, rules: Mapping[str, Rule]) -> None:
-        read = [name for name in subgraphs.node_reads(node) if name]
+        read = [name for name in protos.node_reads(node) if name]
         if self._is_table(node):
             return
         tables = [self.tables[name] for name in read if name in self.tables]
         is_open = any(name in self.extents for name in read) or not all(table.is_constant for table in tables)
         if node.op_type in ALWAYS or is_open:
-            if list(subgraphs.bodies(node)) and node.op_type not in rules:
+            if list(protos.bodies(node)) and node.op_type not in rules:
                 raise ValueError("the results decide on how it is computed")
             rules[node.op_type](node, self)
         else:
-            self.rename(node.output, self.keep(node))
+            self.rewrite(node)
 
     def _is_table(self, node: onnx.NodeProto) -> bool:
         """Whether a node computes sizes from sizes; then no node has to compute it."""
@@ -258,6 +255,12 @@ class Tail:
             return False
         self.set_table(node.output[0], table)
         return True
+
+    def rewrite(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        """Keep a node for the readers of its outputs, and return the names of its results."""
+        names = self.keep(node)
+        self.rename(node.output, names)
+        return names
 
     def set_table(self, name: str, table: Table) -> None:
         """Define a tensor that no node has to compute."""
@@ -275,7 +278,7 @@ class Tail:
     def _rename(self, node: onnx.NodeProto) -> None:
         for index, name in enumerate(node.input):
             node.input[index] = self.resolved(name)
-        for body in subgraphs.bodies(node):
+        for body in protos.bodies(node):
             for inner in body.node:
                 self._rename(inner)
 
@@ -294,8 +297,7 @@ class Unsupported(Exception):  # noqa: N818 - not an error of a user, but what m
 
 def attribute_values(node: onnx.NodeProto) -> dict[str, Any]:
     """Return a node's attributes as Python values, tensors as arrays."""
-    values = {item.name: helper.get_attribute_value(item) for item in node.attribute}
     return {
         name: numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
-        for name, value in values.items()
+        for name, value in protos.get_attributes(node).items()
     }

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from toolchain.models import subgraphs
+from toolchain.models import protos
 from toolchain.models.tails import sizes
 from toolchain.models.tails.chosen import compress, concat, gather, gather_elements, gather_nd, non_zero, suppression
 from toolchain.models.tails.common import first_axis, keep_each, other_axis
@@ -36,8 +36,8 @@ def _inline_branch(node: onnx.NodeProto, tail: Tail) -> None:
     condition = tail.tables[node.input[0]]
     truths = condition.values.reshape(-1)
     is_true = bool(truths[-1])
-    other = subgraphs.branch_body(node, condition=not is_true)
-    branch = subgraphs.prefixed_branch(subgraphs.branch_body(node, condition=is_true), tail.name_for("branch"))
+    other = protos.branch_body(node, condition=not is_true)
+    branch = protos.prefixed_branch(protos.branch_body(node, condition=is_true), tail.name_for("branch"))
     tail.hold(branch.constants)
     tail.walk(branch.nodes, RULES)
     for index, output in enumerate(branch.outputs):

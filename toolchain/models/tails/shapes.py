@@ -6,8 +6,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from toolchain.models.protos import get_attribute
 from toolchain.models.tails import sizes
-from toolchain.models.tails.common import attribute, axes_of_node, set_extent, set_sizes, sizes_of
+from toolchain.models.tails.common import axes_of_node, set_extent, set_sizes, sizes_of
 from toolchain.models.tails.graph import Extent, Tail, attribute_values
 from toolchain.models.tails.sizes import Table
 
@@ -17,11 +18,11 @@ def shape_or_size(node: onnx.NodeProto, tail: Tail) -> None:
     if node.input[0] in tail.shapes or node.input[0] in tail.tables:
         name = node.input[0]
         table = sizes_of(tail, name)
-        start, end = attribute(node, "start", 0), attribute(node, "end", None)
+        start, end = get_attribute(node, "start", 0), get_attribute(node, "end", None)
         values = table.values[:, start:end] if node.op_type == "Shape" else table.values.prod(1)
         tail.set_table(node.output[0], Table(table.root, values))
     else:
-        tail.rename(node.output, tail.keep(node))
+        tail.rewrite(node)
 
 
 def expand(node: onnx.NodeProto, tail: Tail) -> None:
@@ -67,12 +68,12 @@ def range_of(node: onnx.NodeProto, tail: Tail) -> None:
 
 def reshape(node: onnx.NodeProto, tail: Tail) -> None:
     """The elements of the results stay first, with as many blocks before their axis as before."""
-    _reshape_to(node, tail, tail.tables[node.input[1]], keeps=not attribute(node, "allowzero", 0))
+    _reshape_to(node, tail, tail.tables[node.input[1]], keeps=not get_attribute(node, "allowzero", 0))
 
 
 def flatten(node: onnx.NodeProto, tail: Tail) -> None:
     data_sizes, rank = sizes_of(tail, node.input[0]), tail.rank(node.input[0])
-    axis = attribute(node, "axis", 1)
+    axis = get_attribute(node, "axis", 1)
     axis = axis % rank if axis < rank else rank
     products = [data_sizes.values[:, :axis].prod(axis=1), data_sizes.values[:, axis:].prod(axis=1)]
     _reshape_to(node, tail, Table(data_sizes.root, np.stack(products, axis=1)), keeps=False)
@@ -109,7 +110,7 @@ def slice_of(node: onnx.NodeProto, tail: Tail) -> None:
     if extent is None:
         raise ValueError("the number of results decides on a part of other data")
     if extent.axis not in axes:
-        tail.rename(node.output, names := tail.keep(node))
+        names = tail.rewrite(node)
         set_extent(tail, names[0], extent)
         return
     index = axes.index(extent.axis)
@@ -144,7 +145,7 @@ def _others(table: Table, index: int) -> list[int]:
 def pad(node: onnx.NodeProto, tail: Tail) -> None:
     """Padding behind the results starts at their end, which is how exporters get a fixed number of them."""
     data, extent = node.input[0], tail.extents.get(node.input[0])
-    if extent is None or attribute(node, "mode", b"constant") != b"constant":
+    if extent is None or get_attribute(node, "mode", b"constant") != b"constant":
         raise ValueError("the number of results decides on a part of other data")
     rank = tail.rank(data)
     axes = [axis % rank for axis in (axes_of_node(node, tail, 3) or range(rank))]

@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from toolchain.models.protos import get_attribute
 from toolchain.models.tails import sizes
-from toolchain.models.tails.common import attribute, axes_of_node, first_axis, keep_each, other_axis, set_extent
+from toolchain.models.tails.common import axes_of_node, first_axis, keep_each, other_axis, set_extent
 from toolchain.models.tails.graph import Extent, Tail
 from toolchain.models.tails.sizes import Table
 
@@ -60,13 +61,13 @@ def squeeze(node: onnx.NodeProto, tail: Tail) -> int:
 
 def transpose(node: onnx.NodeProto, tail: Tail) -> int:
     usual = reversed(range(tail.rank(node.input[0])))
-    return list(attribute(node, "perm", usual)).index(first_axis(node, tail))
+    return list(get_attribute(node, "perm", usual)).index(first_axis(node, tail))
 
 
 def product(node: onnx.NodeProto, tail: Tail) -> int:
     """A product with a matrix: each row by itself."""
     result_axis, rank = first_axis(node, tail), tail.rank(node.input[0])
-    if result_axis == rank - 1 or tail.rank(node.input[1]) != 2 or attribute(node, "transA", 0):  # noqa: PLR2004 - a matrix
+    if result_axis == rank - 1 or tail.rank(node.input[1]) != 2 or get_attribute(node, "transA", 0):  # noqa: PLR2004 - a matrix
         raise ValueError("the results are added up")
     if node.op_type == "Gemm" and len(node.input) > 2 and tail.rank(node.input[2]) > 1:  # noqa: PLR2004 - an offset
         raise ValueError("each result has an offset of its own")
@@ -84,7 +85,7 @@ def top_k(node: onnx.NodeProto, tail: Tail) -> None:
     """TopK of the results, of which there must be enough; what lies behind them comes last."""
     data, extent = node.input[0], tail.extents.get(node.input[0])
     number = tail.tables[node.input[1]]
-    axis = attribute(node, "axis", -1) % tail.rank(data)
+    axis = get_attribute(node, "axis", -1) % tail.rank(data)
     if extent is None or extent.axis != axis:
         if not number.is_constant:
             raise ValueError("the number of results decides on a part of other data")
@@ -94,25 +95,24 @@ def top_k(node: onnx.NodeProto, tail: Tail) -> None:
     counts = counts.reshape(-1)
     if (counts > size).any():
         raise ValueError("it needs more results than there may be")
-    sign = 1 if attribute(node, "largest", 1) else -1
+    sign = 1 if get_attribute(node, "largest", 1) else -1
     filled = tail.filled(data, _extreme_value(tail.kinds[data], sign))
     node.input[:] = [filled, tail.constant(counts.max(keepdims=True))]
-    names = tail.keep(node)
-    tail.rename(node.output, names)
+    names = tail.rewrite(node)
     for name in filter(None, names):
         set_extent(tail, name, Extent(axis, extent.root, counts))
 
 
 def arg_extreme(node: onnx.NodeProto, tail: Tail) -> None:
     data = node.input[0]
-    extent, axis = tail.extents[data], attribute(node, "axis", 0) % tail.rank(data)
+    extent, axis = tail.extents[data], get_attribute(node, "axis", 0) % tail.rank(data)
     if extent.axis == axis:
-        if attribute(node, "select_last_index", 0):
+        if get_attribute(node, "select_last_index", 0):
             raise ValueError("the last one of the results depends on their number")
         node.input[0] = tail.filled(data, _extreme_value(tail.kinds[data], 1 if node.op_type == "ArgMax" else -1))
-        tail.rename(node.output, tail.keep(node))
+        tail.rewrite(node)
         return
-    keeps = attribute(node, "keepdims", 1)
+    keeps = get_attribute(node, "keepdims", 1)
     keep_each(lambda *_: extent.axis if keeps or extent.axis < axis else extent.axis - 1)(node, tail)
 
 
@@ -123,11 +123,11 @@ def reduce(node: onnx.NodeProto, tail: Tail) -> None:
         raise ValueError("the results decide on how it is computed")
     extent, rank = tail.extents[data], tail.rank(data)
     axes = {axis % rank for axis in axes_of_node(node, tail, 1)}
-    if not axes and attribute(node, "noop_with_empty_axes", 0):
+    if not axes and get_attribute(node, "noop_with_empty_axes", 0):
         raise ValueError("it reduces nothing")
     reduced_axes = axes or set(range(rank))
     if extent.axis not in reduced_axes:
-        removed = 0 if attribute(node, "keepdims", 1) else sum(axis < extent.axis for axis in reduced_axes)
+        removed = 0 if get_attribute(node, "keepdims", 1) else sum(axis < extent.axis for axis in reduced_axes)
         keep_each(lambda *_: extent.axis - removed)(node, tail)
         return
     neutral = {"ReduceSum": 0, "ReduceProd": 1, "ReduceL1": 0, "ReduceL2": 0, "ReduceSumSquare": 0}
@@ -136,4 +136,4 @@ def reduce(node: onnx.NodeProto, tail: Tail) -> None:
     else:
         value = neutral[node.op_type]
     node.input[0] = tail.filled(data, value)
-    tail.rename(node.output, tail.keep(node))
+    tail.rewrite(node)
