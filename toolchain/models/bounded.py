@@ -25,12 +25,8 @@ _SOURCES = ("NonZero", "NonMaxSuppression", "Compress")
 def with_counts(proto: onnx.ModelProto, convertible: Collection[str]) -> tuple[onnx.ModelProto, dict[str, Bound]]:
     """Replace operators whose result's size depends on the data by ones that have a count as their second output.
 
-    Args:
-        proto: A model as it is imported; it is not changed.
-        convertible: Names of operators that can be imported.
-
-    Returns:
-        The model, whose counts come behind its other outputs, and the bounds of outputs by name.
+    `convertible` has the names of operators that can be imported. Returns a changed copy, whose counts come behind its
+    other outputs, and the bounds of outputs by name.
 
     Raises:
         InputError: What follows such an operator needs the number of its results; both are named.

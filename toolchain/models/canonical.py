@@ -16,11 +16,7 @@ _LISTS = {onnx.AttributeProto.INTS: "ints", onnx.AttributeProto.FLOATS: "floats"
 
 
 def make_canonical(proto: onnx.ModelProto) -> None:
-    """Write the standard's domain as the empty name, leave out empty lists, and sort nodes by what they read, in place.
-
-    Raises:
-        InputError: The model imports the standard's operators in two versions.
-    """
+    """Rename the standard's domain to the empty name, drop empty lists, and sort nodes by what they read, in place."""
     versions = {entry.version for entry in proto.opset_import if entry.domain in {"", _STANDARD}}
     if len(versions) > 1:
         raise InputError(

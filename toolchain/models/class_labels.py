@@ -22,10 +22,7 @@ _PASSED_ON = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"
 
 
 def make_tensor_outputs(proto: onnx.ModelProto) -> tuple[str, ...]:
-    """Change a model in place so that its outputs are tensors of numbers.
-
-    Returns:
-        What was changed, a line each.
+    """Change a model in place so that its outputs are tensors of numbers; return what was changed, a line each.
 
     Raises:
         InputError: Text labels are the only output of the model.

@@ -12,11 +12,7 @@ from toolchain.models import protos
 
 
 def size(proto: onnx.ModelProto, folder: Path) -> int:
-    """Return the bytes that a model's tensors take from other files; one file may be taken many times.
-
-    Raises:
-        ValueError: A tensor has an invalid location.
-    """
+    """Return the bytes that a model's tensors take from other files; a ValueError if a location is invalid."""
     return sum(_size(tensor, folder) for tensor in _tensors(proto) if uses_external_data(tensor))
 
 

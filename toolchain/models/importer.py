@@ -30,11 +30,8 @@ _RANDOM = frozenset(
 class ImportedModel:
     """A model as a Relax module whose weights are still constants.
 
-    Attributes:
-        source: The model file.
-        module: Its function `main` takes the inputs in order. Its variables name the node of the file that they come
-            from (`origins`).
-        outputs: Signature of the results, in order.
+    The inputs of its function `main` are in order, and its variables name the node of the file that they come from
+    (`origins`).
     """
 
     source: SourceModel
@@ -53,11 +50,7 @@ class UnsupportedNode:
 
 
 def import_model(source: SourceModel) -> ImportedModel:
-    """Import a model into Relax.
-
-    Raises:
-        InputError: An operator has no converter, or its converter refused the node, which is named.
-    """
+    """Import a model into Relax; an InputError names the nodes that cannot be converted."""
     from tvm.relax.frontend.onnx import from_onnx  # noqa: PLC0415 - two seconds that `inspect` and tests can save
 
     from toolchain.models import converters, origins  # noqa: PLC0415 - as above

@@ -30,14 +30,11 @@ class Inspection:
     """Result of `toolchain model inspect`.
 
     Attributes:
-        opset: Of the standard's operators.
         outputs: As far as known.
-        parameters: Number of weights.
         gflops: Of one run, a multiply-add as two operations; None if a shape is unknown.
         operators: Number of nodes by operator, in the file.
         imported: The same after constants were folded with the shapes set.
         guessed: Lines about guessed shapes, and about outputs that differ from the file's.
-        unsupported: Nodes that cannot be imported.
     """
 
     name: str

@@ -18,9 +18,6 @@ def network(model: str) -> str:
     """Return the zoo's network that a model's name stands for; empty if it is a path.
 
     A file has precedence over the zoo's network of the same name; a folder has not, since it is not a model.
-
-    Raises:
-        InputError: The zoo has no such network.
     """
     if not model.startswith(PREFIX):
         return model if model in zoo.NAMES and not Path(model).is_file() else ""

@@ -22,13 +22,7 @@ _RESULT, _STEP = 0, 1  # columns
 
 @dataclass(frozen=True, order=True)
 class Origin:
-    """A node of a model's file.
-
-    Attributes:
-        index: Its position in the imported graph.
-        operator: Name of its operator.
-        name: Its name, or that of its first output.
-    """
+    """A node of a model's file: its index in the imported graph; the name of its first output if it has none."""
 
     index: int
     operator: str
@@ -58,15 +52,11 @@ def bindings(module: tvm.IRModule) -> Iterator[Any]:
         yield from block.bindings
 
 
+# What a converter computes on the way to its node's result is read by that node only, so it belongs to its reader.
 def mark_origins(module: tvm.IRModule, nodes: Sequence[onnx.NodeProto], values: Mapping[str, Any]) -> tvm.IRModule:
     """Return an imported module whose variables name the node that they come from.
 
-    What a converter computes on the way to its node's result is read by that node only, so it belongs to its reader.
-
-    Args:
-        module: The module.
-        nodes: The nodes of the imported graph.
-        values: The importer's expression of each value of that graph, by name.
+    `nodes` are those of the imported graph, `values` the importer's expressions of its values, by name.
     """
     spans: dict[Any, Span] = {}
     results: dict[int, Span] = {}

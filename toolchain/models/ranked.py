@@ -40,13 +40,7 @@ _MAX_LIMITS_BEHIND = 4
 
 
 def rankings(source: SourceModel, inputs: Tensors, tolerance: Tolerance | None) -> tuple[Ranking, ...]:
-    """Return one ranking for each node whose rows outputs have; an output has the rows of the last such node before it.
-
-    Args:
-        source: The model.
-        inputs: Its inputs.
-        tolerance: Limit of the outputs' relative difference; None for that of single precision.
-    """
+    """Return a ranking for each node whose rows outputs have: those of the last such node before the output."""
     try:
         source = _inline_branches(source, inputs)
         nodes = _ordering_nodes(source.proto)[-_MAX_NODES:]
@@ -229,11 +223,7 @@ def _node_ranking(replay: _Replay, number: int, order: _Order, names: tuple[str,
 def _run_with_next(
     replay: _Replay, number: int, last: int, order: _Order, page: NDArray[Any]
 ) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
-    """Run with a choice of what came next at one node.
-
-    Returns:
-        The scores of the rows at the last node, [batch, more], and the outputs, whose first rows these are.
-    """
+    """Return the scores at the last node, [batch, more], and the outputs, if one node chose what came next."""
     values = replay.choose(number, np.concatenate([page, order.chosen], axis=1)[:, : order.chosen.shape[1]])
     scores = replay.order(last, values).scores
     return (scores[:, : page.shape[1]] if number == last else scores), replay.outputs(values)
@@ -246,9 +236,7 @@ class _Order:
     Attributes:
         data: [batch, elements].
         chosen: [batch, rows], indices of elements.
-        is_least: Whether the least elements are chosen.
         is_real: Whether the data are floats.
-        is_suppression: Whether it is the choice of a suppression.
     """
 
     data: NDArray[Any]

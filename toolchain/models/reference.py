@@ -55,12 +55,10 @@ _BFLOAT16_TOLERANCE = 1e-1
 _OLDEST = 7
 
 
+# The least precise type that the model or (with `float16`) the device computes in decides, also if outputs are more
+# precise.
 def tolerance(source: SourceModel, *, float16: bool = False) -> float | None:
-    """Return the limit for a model's relative difference if it does not follow from its output's dtype.
-
-    The least precise type that the model (with `float16`: the device) computes in decides, also if outputs are more
-    precise.
-    """
+    """Return the limit for a model's relative difference if it does not follow from its output's dtype."""
     if _is_quantized(source):
         return _QUANTIZED_TOLERANCE
     types = _computed_types(source.proto)
@@ -130,7 +128,7 @@ def limits(
 
     Returns:
         By output: a multiple of the reference's own difference, or of a quantized model its sum with the usual limit.
-        An output whose difference is far below the usual limit has none.
+            None for an output whose difference is far below the usual limit.
     """
     literal = open_models[0] if open_models else open_model(source, unoptimized=True)
     differences = _differences(literal(inputs), outputs, order)
@@ -190,13 +188,8 @@ def run(source: SourceModel, inputs: Tensors, *, unoptimized: bool = False) -> d
 def open_model(source: SourceModel, *, unoptimized: bool = False) -> OpenModel:
     """Open a model in ONNX Runtime on this machine's CPU.
 
-    It uses one thread: a reduction split over threads may add up in another order, and the reference must be
-    reproducible.
-
-    Args:
-        source: The model.
-        unoptimized: Whether each operator is computed as in the file. Otherwise operators around a quantized one are
-            merged with it, which rounds differently.
+    Each operator is computed as in the file if `unoptimized`. Otherwise operators around a quantized one are merged
+    with it, which rounds differently.
 
     Raises:
         InputError: ONNX Runtime cannot run the model, now or later.

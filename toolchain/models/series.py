@@ -21,7 +21,6 @@ class Series:
     """Samples of a model's inputs.
 
     Attributes:
-        count: Number of samples.
         take: Returns some samples: by name, each input with a leading axis of samples.
         names: One for each sample; empty if they have none.
         single: Whether it is one sample without that axis, so that its outputs have none either.
@@ -34,11 +33,7 @@ class Series:
 
 
 def of_file(path: Path, specs: Sequence[TensorSpec]) -> Series:
-    """Read an .npz or .npy file: each array has the shape of its input, or a leading axis of N samples.
-
-    Raises:
-        InputError: The file cannot be read, or does not fit the model's signature.
-    """
+    """Read an .npz or .npy file: each array has the shape of its input, or a leading axis of N samples."""
     arrays = inputs.arrays(path, specs)
     if not check_signature(arrays, specs):
         return Series(1, lambda _: {name: value[None] for name, value in arrays.items()}, single=True)
@@ -59,11 +54,7 @@ def _count(arrays: dict[str, NDArray[Any]], specs: Sequence[TensorSpec]) -> int:
 
 
 def of_pictures(paths: Sequence[Path], specs: Sequence[TensorSpec]) -> Series:
-    """Read pictures as `inputs.from_image` does, one sample each; folders in the order of their files' names.
-
-    Raises:
-        InputError: There is no picture, one cannot be read, or the model does not take one image.
-    """
+    """Read pictures as `inputs.from_image` does, one sample each; folders in the order of their files' names."""
     pictures = [picture for path in paths for picture in _pictures(path)]
     # All heads are read first: a bad picture among a thousand should not be found in the middle of the work.
     for picture in pictures:

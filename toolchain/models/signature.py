@@ -29,11 +29,7 @@ def drop_weights(proto: onnx.ModelProto) -> None:
 
 
 def fix(proto: onnx.ModelProto, values: Mapping[str, str]) -> None:
-    """Make constants of inputs in place; a value is a number such as `16000`, or several with commas.
-
-    Raises:
-        InputError: There is no such input, or the value is not valid for it.
-    """
+    """Make constants of inputs in place; a value is a number such as `16000`, or several with commas."""
     inputs = {value.name: value for value in proto.graph.input}
     for name, text in values.items():
         _check_is_input(name, inputs)
@@ -86,13 +82,10 @@ def _is_open(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> bool:
 
 
 def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """Write shapes into a graph's inputs in place, and drop what was inferred from open ones.
+    """Write shapes into a graph's inputs in place, and drop what was inferred from open ones; return guesses as lines.
 
     A dimension with the same name in several inputs has the same size. A batch that stays open is 1. An input with a
     size of 0 becomes a constant without elements.
-
-    Returns:
-        What was guessed, a line each.
 
     Raises:
         InputError: There is no such input, a shape does not fit it, or dimensions stay open.

@@ -52,10 +52,8 @@ class SourceModel:
     Attributes:
         name: The file's name without its suffix, or the zoo's name.
         origin: What a command line names to get the model again: a zoo name, or the file's name.
-        proto: The ONNX model. Initializers are not among its graph's inputs.
+        proto: Initializers are not among its graph's inputs.
         sha256: Digest of the model with its weights, and with the shapes and inputs that were set.
-        inputs: Signature of the inputs, in order.
-        output_names: In order.
         declared: The inputs as in the file, with open dimensions.
         guessed: Lines about guessed shapes, and about outputs that differ from the file's.
     """
@@ -83,14 +81,10 @@ def load(
     fixed: Mapping[str, str] | None = None,
     array_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> SourceModel:
-    """Read a model of the zoo by its name, or an ONNX file by its path.
+    """Read a model of the zoo by its name, perhaps with `zoo:` in front, or an ONNX file by its path.
 
-    Args:
-        source: Zoo name, perhaps with `zoo:` in front, or path of an `.onnx` file.
-        shapes: Shapes by input name, for inputs with open dimensions in the file.
-        seed: Seed of a zoo network's weights.
-        fixed: Values by input name, for inputs that become constants.
-        array_shapes: Shapes of its arrays by input name, used for inputs that still have open dimensions.
+    `shapes` are for inputs with open dimensions in the file, `array_shapes` for those that stay open after that.
+    `fixed` has values of inputs that become constants; `seed` is for a zoo network's weights.
 
     Raises:
         InputError: No such model, not an ONNX model, no such input, or a dimension stays open.
@@ -155,12 +149,10 @@ def _check(proto: onnx.ModelProto) -> None:
             tensor.ClearField("shape")
 
 
+# A branch that is not taken may be for other shapes than those that were set: ONNX Runtime would refuse such a model,
+# but runs it with open ones.
 def as_declared(source: SourceModel) -> onnx.ModelProto:
-    """Return a copy of a model whose inputs have the shapes of the file, open dimensions included.
-
-    A branch that is not taken may be for other shapes than those that were set: ONNX Runtime would refuse such a model,
-    but runs it with open ones.
-    """
+    """Return a copy of a model whose inputs have the shapes of the file, open dimensions included."""
     proto = protos.clone(source.proto)
     protos.set_repeated(proto.graph.input, source.declared)
     return proto

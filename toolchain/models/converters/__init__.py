@@ -99,13 +99,8 @@ def as_operator(  # noqa: PLR0913 - what a node has
 ) -> Any:
     """Return the result of another operator's converter, ours or TVM's, for some inputs.
 
-    Args:
-        node: The node that is converted; its version of the standard is the default of `opset`.
-        operator: Name of the other operator.
-        inputs: None for one that is left out.
-        attributes: Python values by name.
-        opset: Version of the standard that the other operator is written for.
-        outputs: How many outputs are used.
+    The other operator is one of the version `opset` of the standard, by default the node's. Inputs that are left out
+    are None; `outputs` is the number of results that are used.
     """
     frontend: Any = importlib.import_module(_FRONTEND)
     raw = {name: value.encode() if isinstance(value, str) else value for name, value in attributes.items()}

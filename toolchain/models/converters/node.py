@@ -20,9 +20,7 @@ class Node:
 
     Attributes:
         operator: `DOMAIN.NAME` for an operator of another domain than the standard's.
-        name: In the file.
         opset: Version of the standard's operators that the model was written for.
-        builder: Receives the emitted expressions.
         inputs: Relax expressions; None where an optional input is left out.
         attributes: Values of `onnx.helper.get_attribute_value` by name; text is `str`.
         outputs: How many outputs the node has, those without a name included.

@@ -29,11 +29,7 @@ _ROUNDS = 8  # a loop in a function in a branch needs three
 
 
 def simplified(source: SourceModel, convertible: Collection[str]) -> onnx.ModelProto:
-    """Return a model as it is imported: as from `plain`, with the converters' names of operators.
-
-    Raises:
-        InputError: A loop is too long to be unrolled, an opset is unknown, or a constant is too narrow.
-    """
+    """Return a model as it is imported: as from `plain`, with the converters' names of operators."""
     proto = dynamic_lstm.in_floats(plain(source, convertible))
     proto = opsets.with_qualified_operators(empty.fold_empty(narrow.widen_constants(proto)))
     for rewrite in (rewrites.axes_as_lists, rewrites.write_out_zero_products, rewrites.remove_identities):
@@ -44,12 +40,8 @@ def simplified(source: SourceModel, convertible: Collection[str]) -> onnx.ModelP
 def plain(source: SourceModel, convertible: Collection[str]) -> onnx.ModelProto:
     """Return a model with as few and simple operators as possible, and the same results.
 
-    Args:
-        source: The model; it is not changed.
-        convertible: Names of operators that are imported as they are, those of other domains as `DOMAIN.NAME`.
-
-    Returns:
-        The model; the source's own if there is nothing to do.
+    `convertible` has the names of operators that are imported as they are, those of other domains as `DOMAIN.NAME`. The
+    result is the source's own model if there is nothing to do.
 
     Raises:
         InputError: A loop is too long to be unrolled, or an opset is unknown.

@@ -21,11 +21,7 @@ _ROUNDS = 100  # each folds away what the one before made constant
 
 
 def fold_empty(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model in which no node reads or writes a tensor without elements; the same model if it has none.
-
-    Raises:
-        InputError: A node makes elements out of none in a way that is not supported.
-    """
+    """Return a model in which no node reads or writes a tensor without elements; the same model if it has none."""
     for _ in range(_ROUNDS):
         types = _types(proto)
         empty = {name for name, tensor in types.items() if _is_empty(tensor)}

@@ -19,11 +19,7 @@ _FIRST_STATE = 2  # of Loop's inputs: the trip count and the condition come firs
 
 
 def unroll(proto: onnx.ModelProto) -> bool:
-    """Unroll every Loop and Scan of a graph whose length is known, in place; return whether there was one.
-
-    Raises:
-        InputError: A loop is too long.
-    """
+    """Unroll every Loop and Scan of a graph whose length is known, in place; return whether there was one."""
     graph = proto.graph
     if not any(node.op_type in _UNROLL for node in graph.node):
         return False
@@ -41,14 +37,7 @@ def unroll(proto: onnx.ModelProto) -> bool:
 
 @dataclass
 class _Context:
-    """What is known about the graph around a loop.
-
-    Attributes:
-        constants: Tensors by name.
-        shapes: Known sizes by name.
-        opsets: Versions of the operators.
-        added: Tensors that unrolled bodies need.
-    """
+    """The graph around a loop: its constants and known sizes by name, and the tensors that unrolled bodies add."""
 
     constants: dict[str, onnx.TensorProto]
     shapes: dict[str, list[int]]

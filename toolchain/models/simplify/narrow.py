@@ -34,9 +34,6 @@ _BELOW_A_BYTE = {*_INTEGERS, TensorProto.FLOAT4E2M1}
 def widen_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model whose narrow constants are wider, if only DequantizeLinear or Cast reads them.
 
-    Returns:
-        A changed copy; the same model if it has no such constants.
-
     Raises:
         InputError: Something else reads a constant that is narrower than a byte.
     """

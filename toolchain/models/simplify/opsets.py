@@ -66,8 +66,7 @@ def _flatten_hardmax(graph: onnx.GraphProto) -> None:
 def _set_resize_coordinates(graph: onnx.GraphProto) -> bool:
     """Tell each Resize how it chose its coordinates before opset 11, which onnx's converter ignores.
 
-    Returns:
-        Whether that is possible: not for those that enlarge one axis and shrink another.
+    Returns whether that is possible: not for those that enlarge one axis and shrink another.
     """
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     tensors |= {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}

@@ -24,14 +24,7 @@ def count(
 ) -> int | None:
     """Return the iterations of a Loop: its trip count, or as many as its condition stays true for.
 
-    Args:
-        node: The Loop.
-        constants: Known tensors of the graph around it.
-        opsets: Versions of the operators.
-        maximum: Where counting ends.
-
-    Returns:
-        At most `maximum` + 1; None if it depends on the data.
+    The result is at most `maximum` + 1; None if it depends on the data.
     """
     body = protos.get_attribute(node, "body")
     limit = maximum + 1
@@ -51,9 +44,8 @@ def count(
 class _LoopControl:
     """The part of a body that decides whether there is another iteration.
 
-    Attributes:
-        model: From the iteration number, the condition and counters to the condition and counters.
-        starts: Initial values of the counters, in the model's order.
+    The model maps the iteration number, the condition and counters to the condition and counters, which begin as
+    `starts`.
     """
 
     model: onnx.ModelProto

@@ -17,10 +17,7 @@ from toolchain.models.tails.graph import PREFIX, Extent, Tail
 def _readable_indices(tail: Tail, name: str, limit: str | None) -> str:
     """Return indices that can be read: 0 behind the results; negative ones count from the end of the results.
 
-    Args:
-        tail: The graph.
-        name: The indices.
-        limit: The tensor with the number of results that they choose from; None if that is constant.
+    `limit` is the tensor with the number of results that they choose from; None if that is constant.
     """
     name, extent = tail.filled(name, 0), tail.extents.get(name)
     if limit is not None:

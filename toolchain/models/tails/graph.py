@@ -31,13 +31,7 @@ _MAX_CONSTANT = 64
 
 @dataclass(frozen=True, eq=False)
 class Extent:
-    """How much of a tensor is valid.
-
-    Attributes:
-        axis: The axis along which its size depends on the data.
-        root: The tensor, one int64, on which it depends.
-        sizes: Its size for each value of the root.
-    """
+    """How much of a tensor is valid: its size along an axis for each value of the root, a tensor of one int64."""
 
     axis: int
     root: str
@@ -218,11 +212,7 @@ class Tail:
         return parent is not None and int(extent.sizes[0]) == 0 and self.is_empty(parent, root, value)
 
     def walk(self, nodes: Iterable[onnx.NodeProto], rules: Mapping[str, Rule]) -> None:
-        """Rewrite nodes.
-
-        Raises:
-            Unsupported: A node needs the number of results, or does not treat each one by itself.
-        """
+        """Rewrite nodes; `Unsupported` if one needs the number of results, or mixes them with what lies behind."""
         for original in nodes:
             node = protos.clone(original)
             self._rename(node)

@@ -21,11 +21,9 @@ _MAX_NUMBERS = 2**24
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A tensor of integers, or of truth values, for each value of a count.
+    """A tensor of integers or truth values for each value of a count, which the tensor `root` has.
 
-    Attributes:
-        root: The tensor that has the count; None if the numbers do not depend on one.
-        values: [values of the count, *shape]; one row if they do not depend on it.
+    The values are [values of the count, *shape]; one row, and no root, if they do not depend on a count.
     """
 
     root: str | None

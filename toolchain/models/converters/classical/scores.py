@@ -44,13 +44,10 @@ def transform_one_target(node: Node, scores: Any, name: str) -> Any:
 
 
 def two_columns(node: Node, score: Any, name: str, *, opposite: bool) -> Any:
-    """Return the scores of two classes of which only the second has one, as ONNX Runtime fills the first.
+    """Return the scores of two classes of which only the second has one, [rows, 1], as ONNX Runtime fills the first.
 
-    Args:
-        node: The node.
-        score: [rows, 1].
-        name: The post_transform; only LOGISTIC is computed.
-        opposite: Whether the first is the negative of the second, not its difference to 1.
+    Of the post_transforms, only LOGISTIC is computed. The first is the negative of the second if `opposite`, else its
+    difference to 1.
     """
     if name == "PROBIT":
         raise node.refusal(

@@ -123,11 +123,7 @@ def number_list(attributes: Mapping[str, Any], name: str) -> Array:
 def of_nodes(attributes: Mapping[str, Any], prefix: str, targets: int, refusal: Refusal) -> Trees:
     """Read the trees of TreeEnsembleClassifier and TreeEnsembleRegressor, whose nodes are numbered within their tree.
 
-    Args:
-        attributes: Of the node.
-        prefix: `class` or `target`, with which the names of the weights' attributes start.
-        targets: Number of scores.
-        refusal: Makes an error of a reason.
+    The names of the weights' attributes start with `prefix`: `class` or `target`.
     """
     trees, numbers = number_list(attributes, "nodes_treeids"), number_list(attributes, "nodes_nodeids")
     rows_by_key = {key: row for row, key in enumerate(zip(trees.tolist(), numbers.tolist(), strict=True))}

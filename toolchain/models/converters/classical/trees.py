@@ -91,12 +91,10 @@ def _classify_many(node: Node, sums: _ClassSums, labels: Sequence[int]) -> tuple
     return scores.best_label(node, values, labels), scores.apply_transform(node, values, scores.post_transform(node))
 
 
+# The standard leaves open which weights count, which labels there are, and how a column is filled: it is done as in
+# ONNX Runtime.
 def _classify_few(node: Node, sums: _ClassSums, labels: Sequence[int]) -> tuple[Any, Any]:
-    """Return the label and the scores of one or two classes; of two classes, maybe only one has scores.
-
-    The standard leaves open which weights count, which labels there are, and how a column is filled: it is done as in
-    ONNX Runtime.
-    """
+    """Return the label and the scores of one or two classes; of two classes, maybe only one has scores."""
     transform, last = scores.post_transform(node), len(labels) - 1
     base = tree_tables.number_list(node.attributes, "base_values").astype(str(sums.values.ty.dtype))
     is_single = last == 0 or sums.is_never_there(1)
@@ -252,13 +250,7 @@ def _find_leaves(node: Node, data: Any, trees: Trees) -> Any:
 
 @dataclass(frozen=True)
 class _Walker:
-    """Writes the steps through one tree.
-
-    Attributes:
-        rows: Rows of features.
-        tables: Tables of the trees by name: `modes` and `missing` only where nodes differ.
-        modes: All modes that occur.
-    """
+    """Writes the steps through one tree; the tables have `modes` and `missing` only where nodes differ."""
 
     rows: te.Tensor
     tables: dict[str, te.Tensor]

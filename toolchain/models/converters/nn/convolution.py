@@ -58,13 +58,9 @@ def _add_bias(node: Node, value: Any) -> Any:
 
 
 def convolve(node: Node, data: Any, weights: Any, sweep: Sweep) -> Any:
-    """Return the convolution of an image.
+    """Convolve data [batch, channels, *sizes] with weights [outputs, channels of a group, *sizes].
 
-    Args:
-        node: The node that is converted.
-        data: [batch, channels, *sizes], with one to three sizes.
-        weights: [outputs, channels of a group, *sizes].
-        sweep: Its padding may be negative, which crops.
+    There are one to three sizes; negative padding crops.
     """
     data, pads = _crop(node, data, sweep.pads)
     sweep = replace(sweep, pads=pads)
@@ -174,11 +170,8 @@ def _output_spans(
 class Phase:
     """How every stride-th element of the output along an axis is computed.
 
-    Attributes:
-        taps: Elements of the kernel, in the order of the input.
-        step: Their distance in the input.
-        before: Padding before the input; negative to crop.
-        after: Padding behind it.
+    The taps of the kernel are in the order of the input, in which they are `step` elements apart. Negative padding
+    crops.
     """
 
     taps: tuple[int, ...]

@@ -53,13 +53,9 @@ def _power(node: Node, value: Any, power: float) -> Any:
 
 
 def pool(node: Node, data: Any, geometry: Window, mode: str) -> Any:
-    """Return a pool.
+    """Return a pool of data [batch, channels, *sizes], with one to three sizes.
 
-    Args:
-        node: The node that is converted.
-        data: [batch, channels, *sizes], with one to three sizes.
-        geometry: The window.
-        mode: "max", "mean" of the elements inside the image, or mean of "all", the padding included.
+    `mode` is "max", "mean" (of the elements inside the image) or "all" (mean with the padding).
     """
     axes = len(geometry.kernel)
     if axes == 1:

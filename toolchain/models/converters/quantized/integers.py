@@ -74,12 +74,8 @@ def integer_matmul(
 ) -> Any:
     """Return the product of matrices of bytes in int32; a zero is one number, or one for each row or column.
 
-    Args:
-        node: The node that is converted.
-        left: Indices of the inputs with the left matrices and their zero.
-        right: Indices of the inputs with the right matrices and their zero.
-        zero: Zero of `data`.
-        data: The left matrices if they are not an input.
+    `left` and `right` are the indices of the inputs with matrices and their zero; `data` and `zero` replace the left
+    ones.
     """
     data = node.inputs[left[0]] if data is None else data
     zero = node.input(left[1]) if zero is None else zero
@@ -119,14 +115,10 @@ def _constant_weights(node: Node, weights: int, zero: int, axis: int) -> NDArray
     return values
 
 
+# The products with an offset are the offset times the sum of the data.
 @dataclass(frozen=True)
 class _SplitWeights:
-    """Weights as int8 plus offsets: the products with an offset are the offset times the sum of the data.
-
-    Attributes:
-        weights: Integers, outputs first.
-        offsets: What to add to each output's int8.
-    """
+    """Integer weights, outputs first, as int8 plus an offset for each output."""
 
     weights: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -175,11 +167,7 @@ class _SplitWeights:
 def above_zero(node: Node, data: Any, zero: Any, axis: int) -> Any:
     """Return how far bytes lie above their zero, in int32.
 
-    Args:
-        node: The node that is converted.
-        data: The bytes.
-        zero: None, one number, one for each position along `axis`, or a tensor of the data's rank.
-        axis: An axis of the data.
+    The zero is None, one number, one for each position along `axis` of the data, or a tensor of the data's rank.
     """
     integers = cast(node, data, "int32")
     if zero is None:

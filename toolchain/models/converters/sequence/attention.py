@@ -45,7 +45,7 @@ class _Bias:
     """The bias of the scores: constants are added up at compile time, other tensors when the network runs."""
 
     def __init__(self, node: Node, dtype: str) -> None:
-        self._node, self._dtype = node, dtype
+        self.node, self.dtype = node, dtype
         self._constant: NDArray[Any] | None = None
         self._computed: list[Any] = []
 
@@ -54,24 +54,24 @@ class _Bias:
         if isinstance(tensor, np.ndarray):
             self._constant = tensor if self._constant is None else self._constant + tensor
         else:
-            self._computed.append(relax.op.astype(tensor, self._dtype))
+            self._computed.append(relax.op.astype(tensor, self.dtype))
 
     def allow(self, allowed: Any, penalty: float = _FORBIDDEN) -> None:
         """Add a penalty wherever a tensor of truth values is false."""
         if isinstance(allowed, np.ndarray):
             self.add(np.where(allowed, 0.0, penalty))
         else:
-            zero, forbidden = (relax.const(value, self._dtype) for value in (0.0, penalty))
-            self.add(self._node.emit(relax.op.where(allowed, zero, forbidden)))
+            zero, forbidden = (relax.const(value, self.dtype) for value in (0.0, penalty))
+            self.add(self.node.emit(relax.op.where(allowed, zero, forbidden)))
 
     def total(self) -> Any:
         """Return the sum as an expression; None if nothing was added."""
-        terms = [] if self._constant is None else [relax.const(self._constant.astype(self._dtype), self._dtype)]
+        terms = [] if self._constant is None else [relax.const(self._constant.astype(self.dtype), self.dtype)]
         terms += self._computed
         total = None
         for term in terms:
             total = term if total is None else relax.op.add(total, term)
-        return None if total is None else self._node.emit(total)
+        return None if total is None else self.node.emit(total)
 
     @property
     def may_forbid_all(self) -> bool:
@@ -85,20 +85,12 @@ def _accumulation_dtype(node: Node, *others: str) -> str:
     return "float64" if "float64" in {node.dtype(0), *others} else "float32"
 
 
-def _scores(  # noqa: PLR0913 - what the operators have
-    node: Node, heads: _Heads, bias: _Bias, *, scale: float, softcap: float = 0.0, guarded: bool = True, dtype: str
-) -> _Scores:
-    """Write the chain.
+def _scores(heads: _Heads, bias: _Bias, *, scale: float, softcap: float = 0.0, guarded: bool = True) -> _Scores:
+    """Write the chain. Keys and values may have fewer heads than the queries.
 
-    Args:
-        node: The node.
-        heads: Keys and values may have fewer heads than the queries.
-        bias: Added to the scores.
-        scale: Factor of the products.
-        softcap: Limit of the scores' absolute value; 0 for none.
-        guarded: Whether the result of a query without a key is 0.
-        dtype: Element type of the computation.
+    `softcap` limits the scores' absolute value, 0 does not. If `guarded`, the result of a query without a key is 0.
     """
+    node, dtype = bias.node, bias.dtype
     q, k, v = (node.emit(relax.op.astype(value, dtype)) for value in (heads.q, heads.k, heads.v))
     k, v = (_repeat_heads(node, value, node.shape_of(q)[1]) for value in (k, v))
     raw = node.emit(relax.op.matmul(q, relax.op.permute_dims(k, [0, 1, 3, 2])))
@@ -169,14 +161,13 @@ def attention(node: Node) -> list[Any]:
     q, k, v = (_split_heads(node, node.inputs[index], q_heads if index == 0 else kv_heads) for index in range(3))
     k, v = (_append_to_past(node, node.input(past), value) for past, value in ((4, k), (5, v)))
     precision = {1: "float32", 11: "float64"}.get(int(attributes.get("softmax_precision", 0)), "")
-    dtype, input_dtype = _accumulation_dtype(node, precision), node.dtype(0)
-    bias = _Bias(node, dtype)
+    input_dtype, bias = node.dtype(0), _Bias(node, _accumulation_dtype(node, precision))
     queries, keys, size = node.shape_of(q)[2], node.shape_of(k)[2], node.shape_of(q)[3]
     _add_mask(node, bias, keys)
     _forbid_distant(node, bias, queries, keys)
     scale = float(attributes.get("scale", 1 / np.sqrt(size)))
     softcap = float(attributes.get("softcap", 0))
-    scores = _scores(node, _Heads(q, k, v), bias, scale=scale, softcap=softcap, dtype=dtype)
+    scores = _scores(_Heads(q, k, v), bias, scale=scale, softcap=softcap)
     modes = (scores.raw, scores.capped, scores.biased, scores.weights)
     selected = modes[int(attributes.get("qk_matmul_output_mode", 0))]
     out = scores.out if len(node.shape(0)) == _RANK_HEADS else _merge_heads(node, scores.out)
@@ -275,14 +266,9 @@ class _ContribResult:
 def _contrib_scores(node: Node, heads: _Heads, mask: int, extra: Any) -> _ContribResult:
     """Write the attention that ONNX Runtime's operators share.
 
-    Args:
-        node: The node.
-        heads: Keys and values include those of the past.
-        mask: Index of the input that says which keys are valid.
-        extra: Added to the scores; or None.
+    `mask` is the index of the input that says which keys are valid; `extra` is added to the scores.
     """
-    dtype, attributes = _accumulation_dtype(node), node.attributes
-    bias = _Bias(node, dtype)
+    attributes, bias = node.attributes, _Bias(node, _accumulation_dtype(node))
     _, _, queries, size = node.shape_of(heads.q)
     keys = node.shape_of(heads.k)[2]
     if node.input(mask) is not None:
@@ -292,7 +278,7 @@ def _contrib_scores(node: Node, heads: _Heads, mask: int, extra: Any) -> _Contri
     if extra is not None:
         bias.add(extra)
     scale = float(attributes.get("scale", 0) or 1 / np.sqrt(size))
-    scores = _scores(node, heads, bias, scale=scale, guarded=False, dtype=dtype)
+    scores = _scores(heads, bias, scale=scale, guarded=False)
     rows = _merge_heads(node, node.emit(relax.op.astype(scores.out, node.dtype(0))))
     return _ContribResult(rows, scores.raw)
 
@@ -364,8 +350,7 @@ def group_query_attention(node: Node) -> list[Any]:
     if attributes.get("do_rotary", 0):
         q, k = _apply_rotary(node, q, k, past)
     k, v = (_append_to_past(node, node.input(index), value) for index, value in ((3, k), (4, v)))
-    dtype = _accumulation_dtype(node)
-    bias = _Bias(node, dtype)
+    bias = _Bias(node, _accumulation_dtype(node))
     queries, keys = node.shape_of(q)[2], node.shape_of(k)[2]
     distances = _distances(queries, keys) - (keys - queries)
     if attributes.get("causal", 1):
@@ -376,7 +361,7 @@ def group_query_attention(node: Node) -> list[Any]:
         bias.add(node.inputs[10])
     scale = float(attributes.get("scale", 0) or 1 / np.sqrt(node.shape_of(q)[3]))
     softcap = float(attributes.get("softcap", 0))
-    scores = _scores(node, _Heads(q, k, v), bias, scale=scale, softcap=softcap, dtype=dtype)
+    scores = _scores(_Heads(q, k, v), bias, scale=scale, softcap=softcap)
     rows = _merge_heads(node, node.emit(relax.op.astype(scores.out, node.dtype(0))))
     return [rows, k, v][: node.outputs]
 

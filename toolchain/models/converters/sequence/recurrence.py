@@ -47,12 +47,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a time step that can be computed for all units at once.
-
-    Attributes:
-        gates: Gates whose products with the recurrent weights it needs.
-        source: The other operand of these products.
-    """
+    """A part of a time step that can be computed for all units at once: gates, and the operand of their products."""
 
     gates: tuple[int, ...]
     source: Literal["hidden", "damped"] = "hidden"

@@ -47,9 +47,7 @@ class Units:
         load: Reads a vector of a buffer, by its name and the row of padded units.
         gates: Row of the projection for the first gate.
         sums: The products of the phase, by their number.
-        phase: The phase.
         state: Row of direction and sequence.
-        direction: The direction.
         kept: Rows, in one buffer, of the previous state and of what earlier phases computed.
     """
 
@@ -94,12 +92,7 @@ class StepLocation:
 def locate(recurrence: Recurrence, direction: Expr, sequence: Expr, step: Expr, length: Expr = None) -> StepLocation:
     """Return where the data of a time step lies; steps are counted in the order of computation.
 
-    Args:
-        recurrence: The recurrence.
-        direction: Its number.
-        sequence: Its number.
-        step: Its number.
-        length: Steps of the sequence; None if it has all.
+    Without a `length` the sequence has all steps.
     """
     steps, batch, directions = recurrence.steps, recurrence.batch, len(recurrence.directions)
     inside = None if length is None else step < length

@@ -27,10 +27,8 @@ Buffer = Any
 def generic_kernel(recurrence: Recurrence, threads: int = 0) -> tirx.PrimFunc:
     """Write the kernel of a recurrence.
 
-    Args:
-        recurrence: The recurrence.
-        threads: For a GPU, the most threads of a block, of which there is one for each direction and sequence; 0 for
-            one thread of a CPU.
+    For a GPU, `threads` is the limit for a block, of which there is one for each direction and sequence; 0 is for a
+    CPU.
     """
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
@@ -91,6 +89,16 @@ def _broadcast(value: Expr, lanes: int) -> Expr:
     return tirx.Broadcast(value, lanes) if lanes > 1 else value
 
 
+@dataclass(frozen=True)
+class _Moment:
+    """A time step of a direction of a sequence; `state` is the row of both in the states."""
+
+    direction: Expr
+    state: Expr
+    step: Expr
+    location: StepLocation
+
+
 class _Writer:
     def __init__(self, recurrence: Recurrence, buffers: dict[str, Buffer], threads: int) -> None:
         self._recurrence, self._buffers, self._gpu = recurrence, buffers, threads > 0
@@ -112,10 +120,15 @@ class _Writer:
             state = T.Bind(direction * recurrence.batch + sequence)
             with self._units() as unit:
                 self._store("kept", 0, unit, self._load("hidden", state, unit))
-                if self._recurrence.has_memory:
+                if recurrence.has_memory:
                     self._store("memory_last", state, unit, self._load("memory", state, unit))
             with T.serial(0, recurrence.steps) as step:
-                self._step(direction, sequence, state, step)
+                # A step behind the end of a sequence writes zeros and keeps the state.
+                length = T.Bind(self._buffers["lengths"][sequence]) if recurrence.lengths else None
+                moment = _Moment(direction, state, step, locate(recurrence, direction, sequence, step, length))
+                for phase in recurrence.phases:
+                    with self._units() as unit:
+                        self._phase(phase, moment, unit)
             with self._units() as unit:
                 self._store("last", state, unit, self._load("kept", recurrence.steps % 2, unit))
 
@@ -147,21 +160,11 @@ class _Writer:
     def _vector(self, base: Expr) -> Expr:
         return tirx.Ramp(base, 1, self._lanes) if self._lanes > 1 else base
 
-    def _step(self, direction: Expr, sequence: Expr, state: Expr, step: Expr) -> None:
-        """Write one time step; steps behind the end of a sequence write zeros and keep the state."""
-        recurrence = self._recurrence
-        length = T.Bind(self._buffers["lengths"][sequence]) if recurrence.lengths else None
-        location = locate(recurrence, direction, sequence, step, length)
-        for phase in recurrence.phases:
-            with self._units() as unit:
-                self._phase(phase, direction, state, location, step, unit)
-
-    def _phase(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
-        self, phase: Phase, direction: Expr, state: Expr, location: StepLocation, step: Expr, unit: Expr
-    ) -> None:
+    def _phase(self, phase: Phase, moment: _Moment, unit: Expr) -> None:
         """Write a phase of a step for some units."""
-        recurrence = self._recurrence
-        before = T.Bind(step % 2)
+        recurrence, location = self._recurrence, moment.location
+        direction, state = moment.direction, moment.state
+        before = T.Bind(moment.step % 2)
         sums = self._products(phase, direction, before, unit)
         gates = T.Bind((location.row * len(recurrence.directions) + direction) * recurrence.gates)
         kept_rows = {**self._kept_rows, "hidden": before}

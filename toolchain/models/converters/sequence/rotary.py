@@ -20,14 +20,10 @@ def cached_rows(node: Node, cache: Any, positions: Any) -> Any:
 
 
 def rotate(node: Node, data: Any, cos: Any, sin: Any, *, interleaved: bool) -> Any:
-    """Rotate pairs of features; those behind the last pair stay.
+    """Rotate pairs of features of data [batch, heads, sequence, size]; those behind the last pair stay.
 
-    Args:
-        node: The node.
-        data: [batch, heads, sequence, size].
-        cos: Cosines of the angles, [batch, 1, sequence, pairs].
-        sin: Sines.
-        interleaved: Whether the two of a pair are neighbours, not halves of the features apart.
+    Cosines and sines are [batch, 1, sequence, pairs]. The two of a pair are neighbours if `interleaved`, else halves of
+    the features apart.
     """
     batch, heads, length, size = node.shape_of(data)
     pairs = node.shape_of(cos)[-1]

@@ -13,13 +13,7 @@ from toolchain.models.converters import Node, converter
 
 
 def elementwise(node: Node, function: Callable[[Any], Any], dtype: str | None = None) -> Any:
-    """Apply a function to each element of the first input.
-
-    Args:
-        node: The node.
-        function: From one element to another.
-        dtype: Element type of the computation, if it is not the input's; the result is converted back.
-    """
+    """Apply a function to each element of the first input, computed in `dtype` if that is not the input's."""
     input_dtype = node.dtype(0)
 
     def compute(data: te.Tensor) -> te.Tensor:

@@ -91,14 +91,7 @@ def _items(node: Node) -> list[Any]:
 
 
 def _position(node: Node, index: int, count: int, last: int) -> int:
-    """Return the position in a sequence that an input names, counted from its start.
-
-    Args:
-        node: The node.
-        index: The input; without it the position is `last`.
-        count: Length of the sequence.
-        last: The greatest valid position.
-    """
+    """Return the position in a sequence of `count` tensors that an input names; without the input, `last`."""
     constant = node.constant(index)
     position = last if constant is None else int(constant.reshape(()))
     if position < -count or position > last:
