@@ -25,7 +25,9 @@ def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
     One that follows a convolution is folded into its weight and bias; any other becomes a Mul and an Add.
     """
     folded = protos.clone(proto)
-    _Folder(folded.graph, _tensor_types(folded)).run()
+    graph = shape_inference.infer_shapes(folded).graph
+    types = {value.name: value.type.tensor_type for value in [*graph.input, *graph.value_info, *graph.output]}
+    _Folder(folded.graph, {name: tensor for name, tensor in types.items() if tensor.HasField("shape")}).run()
     return folded
 
 
@@ -52,7 +54,9 @@ class _Folder:
         is_constant = all(name in self._weights for name in node.input[1:])
         if node.op_type != "BatchNormalization" or not is_constant or is_training:
             return [node]
-        scale, shift = self._scale_and_shift(node)
+        gamma, beta, mean, variance = (self._value(weights).astype(np.float64) for weights in node.input[1:5])
+        scale = gamma / np.sqrt(variance + protos.get_attribute(node, "epsilon", _EPSILON))
+        shift = beta - mean * scale
         convolution = self._makers.get(node.input[0])
         if convolution is not None and self._owns_its_weights(convolution):
             self._scale_convolution(convolution, scale, shift)
@@ -64,11 +68,6 @@ class _Folder:
         if data is None or data.elem_type != self._weights[node.input[1]].data_type:
             return [node]
         return self._multiply_and_add(node, scale, shift, len(data.shape.dim))
-
-    def _scale_and_shift(self, node: onnx.NodeProto) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        gamma, beta, mean, variance = (self._value(name).astype(np.float64) for name in node.input[1:5])
-        scale = gamma / np.sqrt(variance + protos.get_attribute(node, "epsilon", _EPSILON))
-        return scale, beta - mean * scale
 
     def _value(self, name: str) -> NDArray[Any]:
         value: NDArray[Any] = numpy_helper.to_array(self._weights[name])
@@ -120,12 +119,3 @@ class _Folder:
             return
         self._graph.initializer.append(tensor)
         self._weights[name] = self._graph.initializer[-1]
-
-
-def _tensor_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
-    graph = shape_inference.infer_shapes(proto).graph
-    return {
-        value.name: value.type.tensor_type
-        for value in [*graph.input, *graph.value_info, *graph.output]
-        if value.type.tensor_type.HasField("shape")
-    }

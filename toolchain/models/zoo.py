@@ -129,7 +129,10 @@ class _ResNet:
 
 def _resnet(g: GraphBuilder, x: Tensor, plan: _ResNet) -> Tensor:
     unit = _preactivated_unit if plan.preactivation else _unit
-    x = _resnet_stem(g, x, plan)
+    if plan.preactivation:
+        x = g.norm("data.bn", x)  # standardises the image, as in relay.testing and Gluon
+    x = _conv_norm_relu(g, "stem", x, plan.stem)
+    x = g.max_pool("stem.pool", x, 3, stride=2, pad=1) if plan.stem_pool else x
     for stage, depth in enumerate(plan.depths):
         for index in range(depth):
             stride = 2 if stage > 0 and index == 0 else 1
@@ -138,13 +141,6 @@ def _resnet(g: GraphBuilder, x: Tensor, plan: _ResNet) -> Tensor:
     if plan.preactivation:
         x = _norm_relu(g, "last", x)
     return _classifier(g, x, plan.classes)
-
-
-def _resnet_stem(g: GraphBuilder, x: Tensor, plan: _ResNet) -> Tensor:
-    if plan.preactivation:
-        x = g.norm("data.bn", x)  # standardises the image, as in relay.testing and Gluon
-    x = _conv_norm_relu(g, "stem", x, plan.stem)
-    return g.max_pool("stem.pool", x, 3, stride=2, pad=1) if plan.stem_pool else x
 
 
 def _unit(g: GraphBuilder, name: str, x: Tensor, layers: list[Layer]) -> Tensor:
@@ -231,16 +227,13 @@ def _squeezenet(g: GraphBuilder, x: Tensor) -> Tensor:
     for index, (squeeze, expand, pooled) in enumerate(_SQUEEZENET, start=1):
         if pooled:
             x = g.max_pool(f"pool{index}", x, 3, stride=2)
-        x = _fire(g, f"fire{index}", x, Layer(squeeze, 1, gain=_POOLED if pooled else 1.0), expand)
+        name = f"fire{index}"
+        x = _conv_relu(g, f"{name}.squeeze", x, Layer(squeeze, 1, gain=_POOLED if pooled else 1.0))
+        expanded = [_conv_relu(g, f"{name}.expand{kernel}x{kernel}", x, Layer(expand, kernel)) for kernel in (1, 3)]
+        x = g.concat(f"{name}.concat", expanded)
     # The mean over the grid follows, which leaves little of the spread: this makes up for it.
     x = _conv_relu(g, "last", x, Layer(_IMAGENET, 1, gain=4.0))
     return g.flatten("flatten", g.global_average_pool("pool", x), x.channels)
-
-
-def _fire(g: GraphBuilder, name: str, x: Tensor, squeeze: Layer, expand: int) -> Tensor:
-    x = _conv_relu(g, f"{name}.squeeze", x, squeeze)
-    parts = [_conv_relu(g, f"{name}.expand{kernel}x{kernel}", x, Layer(expand, kernel)) for kernel in (1, 3)]
-    return g.concat(f"{name}.concat", parts)
 
 
 class _Branch(NamedTuple):
@@ -314,8 +307,8 @@ def _inception_v3(g: GraphBuilder, x: Tensor) -> Tensor:
         x = _chain(g, f"stem{index}", x, layers)
         x = g.max_pool(f"stem{index}.pool", x, 3, stride=2)
     for index, module in enumerate(_INCEPTION_V3, start=1):
-        parts = [_branch(g, f"module{index}.branch{n}", x, branch) for n, branch in enumerate(module, start=1)]
-        x = g.concat(f"module{index}.concat", parts)
+        branches = [_branch(g, f"module{index}.branch{n}", x, branch) for n, branch in enumerate(module, start=1)]
+        x = g.concat(f"module{index}.concat", branches)
     return _classifier(g, x, _IMAGENET)
 
 

@@ -31,7 +31,13 @@ def fold_empty(proto: onnx.ModelProto) -> onnx.ModelProto:
         if not _fold(changed.graph, empty - {value.name for value in proto.graph.output}, types):
             break
         proto = folding.fold_constants(changed)
-    _check(proto, empty)
+    for index, node in enumerate(proto.graph.node):
+        if names := empty & (_data_inputs(node) | set(node.output)) - {""}:
+            raise InputError(
+                f"{node.op_type} at node {index} {node.name or node.output[0]!r} has a tensor without elements",
+                details=f"tensor {min(names)!r} has a size of 0",
+                hint="export the model for sizes of at least 1, or without this node",
+            )
     return proto
 
 
@@ -161,13 +167,3 @@ def _data_inputs(node: onnx.NodeProto) -> set[str]:
     if node.op_type == "ConstantOfShape":
         return set()
     return set(node.input[:1] if node.op_type in _TAKES_PARAMETERS or node.op_type.startswith("Reduce") else node.input)
-
-
-def _check(proto: onnx.ModelProto, empty: set[str]) -> None:
-    for index, node in enumerate(proto.graph.node):
-        if names := empty & (_data_inputs(node) | set(node.output)) - {""}:
-            raise InputError(
-                f"{node.op_type} at node {index} {node.name or node.output[0]!r} has a tensor without elements",
-                details=f"tensor {min(names)!r} has a size of 0",
-                hint="export the model for sizes of at least 1, or without this node",
-            )

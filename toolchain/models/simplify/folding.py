@@ -52,9 +52,15 @@ def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
     with temporary.folder() as folder:
         source, result = Path(folder) / "model.onnx", Path(folder) / "folded.onnx"
         model: str | bytes = proto.SerializeToString() if proto.ByteSize() < _IN_ONE_PIECE else _save(proto, source)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(result)
+        options.intra_op_num_threads = 1
+        options.log_severity_level = _FATAL_ONLY
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
         try:
             onnxruntime.InferenceSession(
-                model, _options(result), providers=["CPUExecutionProvider"], disabled_optimizers=_DISABLED_OPTIMIZERS
+                model, options, providers=["CPUExecutionProvider"], disabled_optimizers=_DISABLED_OPTIMIZERS
             )
         except FAULTS:
             return proto
@@ -64,13 +70,3 @@ def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _save(proto: onnx.ModelProto, path: Path) -> str:
     onnx.save(protos.clone(proto), path, save_as_external_data=True)  # which changes the model
     return str(path)
-
-
-def _options(result: Path) -> onnxruntime.SessionOptions:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.optimized_model_filepath = str(result)
-    options.intra_op_num_threads = 1
-    options.log_severity_level = _FATAL_ONLY
-    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
-    return options

@@ -23,7 +23,14 @@ def expand_functions(proto: onnx.ModelProto, convertible: Collection[str]) -> tu
     operators = {node.op_type for node in proto.graph.node if _is_function(node) and name_of(node) not in convertible}
     if not operators:
         return proto, False
-    typed = _with_types(proto)
+    # The inliner needs the types of all values, those of weights included.
+    typed = onnx.shape_inference.infer_shapes(proto)
+    declared = {value.name for value in (*typed.graph.input, *typed.graph.value_info)}
+    typed.graph.value_info.extend(
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in typed.graph.initializer
+        if tensor.name not in declared
+    )
     for node in typed.graph.node:
         if node.op_type in operators and _is_function(node):
             _set_defaults(node)
@@ -33,18 +40,6 @@ def expand_functions(proto: onnx.ModelProto, convertible: Collection[str]) -> tu
     except RuntimeError:  # a type that inference does not find out: the operator is then named as one without converter
         return proto, False
     return result, any(node.op_type not in operators for node in result.graph.node) and result.graph != typed.graph
-
-
-def _with_types(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model that declares the types of all its values: the inliner needs those of weights, too."""
-    typed = onnx.shape_inference.infer_shapes(proto)
-    declared = {value.name for value in (*typed.graph.input, *typed.graph.value_info)}
-    typed.graph.value_info.extend(
-        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-        for tensor in typed.graph.initializer
-        if tensor.name not in declared
-    )
-    return typed
 
 
 def _set_defaults(node: onnx.NodeProto) -> None:

@@ -20,10 +20,13 @@ def keep_each(axis_rule: AxisRule) -> Rule:
     """Return the rule of nodes that treat each result by itself, and stay as they are."""
 
     def rule(node: onnx.NodeProto, tail: Tail) -> None:
-        extent = _common_extent(node, tail)
-        if extent is None:
+        extents = [tail.extents[name] for name in node.input if name in tail.extents]
+        if not extents:
             tail.rewrite(node)
             return
+        extent = extents[0]
+        if not all(other.is_like(extent) for other in extents):
+            raise ValueError("it needs two selections of the same size")
         axis = axis_rule(node, tail)
         names = tail.rewrite(node)
         for name in filter(None, names):
@@ -49,13 +52,6 @@ def set_sizes(tail: Tail, name: str, table: Table) -> None:
         raise ValueError("its size does not follow from the number of results")
     if len(varying) and table.root is not None:
         tail.extents[name] = Extent(int(varying[0]), table.root, table.values[:, varying[0]])
-
-
-def _common_extent(node: onnx.NodeProto, tail: Tail) -> Extent | None:
-    extents = [tail.extents[name] for name in node.input if name in tail.extents]
-    if not all(extent.is_like(extents[0]) for extent in extents):
-        raise ValueError("it needs two selections of the same size")
-    return extents[0] if extents else None
 
 
 def axes_of_node(node: onnx.NodeProto, tail: Tail, index: int) -> list[int]:

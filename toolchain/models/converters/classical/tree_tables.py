@@ -230,6 +230,13 @@ def _build_trees(rows: _Rows, roots: Sequence[int], weights: Array, has_weight: 
         raise refusal("a node of its trees leads to one that does not exist")
     # The mode of a leaf has no meaning: it is one that the other nodes have, so that there is no code for another one.
     modes = np.asarray(rows.modes, "int32")
+    # The depth: the most steps from a root to a leaf.
+    level, depth = np.unique(starts), 0
+    is_leaf = branches[:, 0] == np.arange(len(branches))
+    while not is_leaf[level].all():
+        level, depth = np.unique(branches[level[~is_leaf[level]]]), depth + 1
+        if depth > len(branches):
+            raise refusal("its trees have a circle")
     return Trees(
         np.asarray(rows.features, "int32"),
         np.asarray(rows.thresholds, weights.dtype),
@@ -237,18 +244,7 @@ def _build_trees(rows: _Rows, roots: Sequence[int], weights: Array, has_weight: 
         np.asarray(rows.missing, bool),
         branches,
         starts,
-        _depth(branches, starts, refusal),
+        depth,
         weights,
         has_weight,
     )
-
-
-def _depth(branches: Array, roots: Array, refusal: Refusal) -> int:
-    """Return the most steps from a root to a leaf."""
-    level, depth = np.unique(roots), 0
-    is_leaf = branches[:, 0] == np.arange(len(branches))
-    while not is_leaf[level].all():
-        level, depth = np.unique(branches[level[~is_leaf[level]]]), depth + 1
-        if depth > len(branches):
-            raise refusal("its trees have a circle")
-    return depth

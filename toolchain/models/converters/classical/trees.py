@@ -104,7 +104,11 @@ def _classify_few(node: Node, sums: _ClassSums, labels: Sequence[int]) -> tuple[
         node.emit(relax.op.strided_slice(sums.values, [1], [column], [column + 1])) for column in range(len(labels))
     ]
     if is_single and len(base) < _BINARY:
-        return _classify_by_one_score(node, sums, _add_base(node, columns[0], base[:1]), labels)
+        score = _add_base(node, columns[0], base[:1])
+        label = scores.label_where(node, _is_positive(node, sums, score), _binary_labels(sums, labels))
+        if last == 0:
+            return label, scores.transform_one_target(node, score, transform)
+        return label, scores.two_columns(node, score, transform, opposite=not _are_probabilities(sums))
     if last == 0:
         raise node.refusal("it has more base_values than classes")
     if len(base) >= _BINARY and not is_single:
@@ -115,15 +119,6 @@ def _classify_few(node: Node, sums: _ClassSums, labels: Sequence[int]) -> tuple[
     decisive = columns[0] if is_single else columns[1]
     label = scores.label_where(node, _is_positive(node, sums, decisive), _binary_labels(sums, labels))
     return label, scores.apply_transform(node, node.emit(relax.op.concat(columns, 1)), transform)
-
-
-def _classify_by_one_score(node: Node, sums: _ClassSums, score: Any, labels: Sequence[int]) -> tuple[Any, Any]:
-    """Return the label and the columns where a single score decides."""
-    transform = scores.post_transform(node)
-    label = scores.label_where(node, _is_positive(node, sums, score), _binary_labels(sums, labels))
-    if len(labels) == 1:
-        return label, scores.transform_one_target(node, score, transform)
-    return label, scores.two_columns(node, score, transform, opposite=not _are_probabilities(sums))
 
 
 # ONNX Runtime's labels are 0 and 1 if both classes have weights, whatever the classes are.
@@ -172,23 +167,18 @@ def _aggregate(node: Node, trees: Trees, function: str) -> Any:
         raise node.refusal(f"its trees read a feature that its {node.shape_of(data)[1]} features do not have")
     leaves = _find_leaves(node, data, trees)
     if function in {"MIN", "MAX"}:
-        return _extreme_weights(node, leaves, trees, function, dtype)
+        # Leaves without a weight for a target do not count; if all are such, the result is 0.
+        outside = np.inf if function == "MIN" else -np.inf
+        table = np.where(trees.has_weight, trees.weights, outside).astype(dtype)
+        reduction = relax.op.min if function == "MIN" else relax.op.max
+        weights = node.emit(relax.op.take(scores.constant(table), leaves, axis=0, mode="clip"))
+        extremes = node.emit(reduction(weights, axis=1))
+        is_outside = node.emit(relax.op.equal(extremes, relax.const(outside, dtype)))
+        return node.emit(relax.op.where(is_outside, relax.const(0.0, dtype), extremes))
     totals = _sum_weights(node, leaves, trees, dtype)
     if function == "AVERAGE":
         totals = node.emit(relax.op.divide(totals, relax.const(float(len(trees.roots)), dtype)))
     return totals
-
-
-def _extreme_weights(node: Node, leaves: Any, trees: Trees, function: str, dtype: str) -> Any:
-    """Return the minimum or maximum weight of each target over leaves that have one; 0 if none has."""
-    outside = np.inf if function == "MIN" else -np.inf
-    table = np.where(trees.has_weight, trees.weights, outside).astype(dtype)
-    reduction = relax.op.min if function == "MIN" else relax.op.max
-    extremes = node.emit(
-        reduction(node.emit(relax.op.take(scores.constant(table), leaves, axis=0, mode="clip")), axis=1)
-    )
-    is_outside = node.emit(relax.op.equal(extremes, relax.const(outside, dtype)))
-    return node.emit(relax.op.where(is_outside, relax.const(0.0, dtype), extremes))
 
 
 def _sum_weights(node: Node, leaves: Any, trees: Trees, dtype: str) -> Any:

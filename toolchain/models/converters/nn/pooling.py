@@ -32,7 +32,17 @@ def average_pool(node: Node) -> Any:
     if max(geometry.dilations) == 1 and not padded:
         return pool(node, node.input(0), geometry, "mean")
     means = pool(node, node.input(0), geometry, "all")
-    share = math.prod(geometry.kernel) / _element_counts(node.shape(0)[2:], geometry, padded=padded)
+    # How many elements each window counts, [1, 1, *sizes].
+    sizes = node.shape(0)[2:]
+    counts: NDArray[np.float64] = np.ones((1, 1, *[1] * len(sizes)))
+    for axis, size in enumerate(sizes):
+        before, after = geometry.pads[axis]
+        first = np.arange(geometry.output_sizes[axis]) * geometry.strides[axis] - before
+        positions = first[:, None] + np.arange(geometry.kernel[axis]) * geometry.dilations[axis]
+        lowest, highest = (-before, size + after) if padded else (0, size)
+        inside = ((positions >= lowest) & (positions < highest)).sum(1)
+        counts = counts * inside.reshape(-1, *[1] * (len(sizes) - 1 - axis))
+    share = math.prod(geometry.kernel) / counts
     return means if (share == 1).all() else relax.op.multiply(means, relax.const(share.astype(node.dtype(0))))
 
 
@@ -72,19 +82,6 @@ def pool(node: Node, data: Any, geometry: Window, mode: str) -> Any:
         data, list(geometry.kernel), list(geometry.strides), pads, list(geometry.dilations), ceil_mode=False, **counted
     )
     return node.emit(result)
-
-
-def _element_counts(sizes: tuple[int, ...], geometry: Window, *, padded: bool) -> NDArray[np.float64]:
-    """Return how many elements each window counts, [1, 1, *sizes]."""
-    counts: NDArray[np.float64] = np.ones((1, 1, *[1] * len(sizes)))
-    for axis, size in enumerate(sizes):
-        before, after = geometry.pads[axis]
-        first = np.arange(geometry.output_sizes[axis]) * geometry.strides[axis] - before
-        positions = first[:, None] + np.arange(geometry.kernel[axis]) * geometry.dilations[axis]
-        lowest, highest = (-before, size + after) if padded else (0, size)
-        inside = ((positions >= lowest) & (positions < highest)).sum(1)
-        counts = counts * inside.reshape(-1, *[1] * (len(sizes) - 1 - axis))
-    return counts
 
 
 def _max_indices(node: Node, geometry: Window, values: Any) -> Any:

@@ -7,7 +7,6 @@ points' contribution follows from sums of the weights and of the data.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,25 +41,21 @@ def _conv_of_bytes(node: Node, weights: NDArray[np.int64]) -> Any:
     data, zero = node.inputs[0], node.input(2)
     pads = [int(size) for size in node.attributes.get("pads", [0] * 4)]
     if any(pads):
-        data = _pad(node, data, zero, pads)
+        top, left, bottom, right = pads
+        batch, channels, height, width = node.shape_of(data)
+
+        def compute(image: Any, *zeros: Any) -> Any:
+            def element(number: Any, channel: Any, row: Any, column: Any) -> Any:
+                filler = zeros[0](*[0] * len(zeros[0].shape)) if zeros else tirx.const(0, image.dtype)
+                inside = tirx.all(row >= top, row < top + height, column >= left, column < left + width)
+                return tirx.if_then_else(inside, image(number, channel, row - top, column - left), filler)
+
+            return te.compute((batch, channels, height + top + bottom, width + left + right), element, name="padded")
+
+        data = node.compute(compute, data, *([] if zero is None else [zero]), name="pad_bytes")
     attributes = {name: value for name, value in node.attributes.items() if name not in {"pads", "auto_pad"}}
     products = as_operator(node, "Conv", [_dequantize_by_one(node, data), split.numbers(node, 0)], attributes)
     return split.integer_sums(node, products, zero, 1)
-
-
-def _pad(node: Node, data: Any, zero: Any, pads: Sequence[int]) -> Any:
-    top, left, bottom, right = pads
-    batch, channels, height, width = node.shape_of(data)
-
-    def compute(image: Any, *zeros: Any) -> Any:
-        def element(number: Any, channel: Any, row: Any, column: Any) -> Any:
-            filler = zeros[0](*[0] * len(zeros[0].shape)) if zeros else tirx.const(0, image.dtype)
-            inside = tirx.all(row >= top, row < top + height, column >= left, column < left + width)
-            return tirx.if_then_else(inside, image(number, channel, row - top, column - left), filler)
-
-        return te.compute((batch, channels, height + top + bottom, width + left + right), element, name="padded")
-
-    return node.compute(compute, data, *([] if zero is None else [zero]), name="pad_bytes")
 
 
 # TVM's converts constants when the network runs, and computes in 32 bits.

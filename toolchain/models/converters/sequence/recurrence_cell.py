@@ -15,28 +15,15 @@ Expr = Any
 
 
 class Functions(Protocol):
-    """Writes functions of numbers, or of vectors of numbers."""
+    """Writes functions of numbers, or of vectors of numbers; `keep` binds a value that is used several times."""
 
-    def number(self, value: float) -> Expr:
-        """Return a constant."""
-
-    def keep(self, value: Expr) -> Expr:
-        """Bind a value that is used several times."""
-
-    def clipped(self, x: Expr, least: float, greatest: float) -> Expr:
-        """Return numbers between limits."""
-
-    def exp(self, x: Expr) -> Expr:
-        """Return the exponential."""
-
-    def log(self, x: Expr) -> Expr:
-        """Return the natural logarithm."""
-
-    def sigmoid(self, x: Expr) -> Expr:
-        """Return 1 / (1 + exp(-x))."""
-
-    def tanh(self, x: Expr) -> Expr:
-        """Return the hyperbolic tangent."""
+    def number(self, value: float) -> Expr: ...
+    def keep(self, value: Expr) -> Expr: ...
+    def clipped(self, x: Expr, least: float, greatest: float) -> Expr: ...
+    def exp(self, x: Expr) -> Expr: ...
+    def log(self, x: Expr) -> Expr: ...
+    def sigmoid(self, x: Expr) -> Expr: ...
+    def tanh(self, x: Expr) -> Expr: ...
 
 
 @dataclass(frozen=True)

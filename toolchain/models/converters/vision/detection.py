@@ -38,7 +38,12 @@ def non_max_suppression(node: Node) -> Any:
 def counted_non_max_suppression(node: Node) -> Any:
     """Return rows [bound, 3], and how many of them are valid."""
     images, classes, boxes = node.shape(1)
-    limits = _limits(node, boxes)
+    max_boxes, overlap, score = (node.constant(index) for index in (2, 3, 4))
+    limits = Limits(
+        0 if max_boxes is None else min(int(max_boxes.reshape(())), boxes),
+        0.0 if overlap is None else float(overlap.reshape(())),
+        None if score is None else float(score.reshape(())),
+    )
     bound = images * classes * limits.max_boxes
     if bound == 0:
         return [relax.op.zeros((0, _FIELDS), "int64"), relax.op.zeros((1,), "int64")]
@@ -58,15 +63,6 @@ def counted_non_max_suppression(node: Node) -> Any:
     kept = node.compute(compute, corners, node.input(1), order, *count_input, name="non_max_suppression")
     kept_boxes, counts = (node.emit(relax.TupleGetItem(kept, index)) for index in range(2))
     return _gather_rows(node, kept_boxes, counts, (classes, limits.max_boxes, bound))
-
-
-def _limits(node: Node, boxes: int) -> Limits:
-    max_boxes, overlap, score = (node.constant(index) for index in (2, 3, 4))
-    return Limits(
-        0 if max_boxes is None else min(int(max_boxes.reshape(())), boxes),
-        0.0 if overlap is None else float(overlap.reshape(())),
-        None if score is None else float(score.reshape(())),
-    )
 
 
 def _corners(by_centre: bool) -> Any:  # noqa: FBT001 - an attribute of the operator
