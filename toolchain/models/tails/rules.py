@@ -14,10 +14,19 @@ from onnx import numpy_helper
 
 from toolchain.models import protos
 from toolchain.models.tails import sizes
-from toolchain.models.tails.chosen import compress, concat, gather, gather_elements, gather_nd, non_zero, suppression
+from toolchain.models.tails.chosen import compress, concat, gather, gather_elements, gather_nd, non_zero, suppress
 from toolchain.models.tails.common import first_axis, keep_each, other_axis
 from toolchain.models.tails.graph import Rule, Tail, attribute_values
-from toolchain.models.tails.shapes import constant_of_shape, expand, flatten, pad, range_of, reshape, shape, slice_of
+from toolchain.models.tails.shapes import (
+    constant_of_shape,
+    expand,
+    flatten,
+    pad,
+    range_of,
+    reshape,
+    shape_or_size,
+    slice_of,
+)
 from toolchain.models.tails.single import (
     EACH,
     arg_extreme,
@@ -90,7 +99,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("Softmax", "LogSoftmax"), keep_each(other_axis(-1))),
     **dict.fromkeys(("ArgMax", "ArgMin"), arg_extreme),
     **dict.fromkeys(("MatMul", "Gemm"), keep_each(product)),
-    **dict.fromkeys(("Shape", "Size"), shape),
+    **dict.fromkeys(("Shape", "Size"), shape_or_size),
     "Compress": compress,
     "Concat": concat,
     "ConstantOfShape": constant_of_shape,
@@ -100,7 +109,7 @@ RULES: Mapping[str, Rule] = {
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
     "If": _inline_branch,
-    "NonMaxSuppression": suppression,
+    "NonMaxSuppression": suppress,
     "NonZero": non_zero,
     "Pad": pad,
     "Range": range_of,
