@@ -71,7 +71,7 @@ def _draw(spec: TensorSpec, seed: int) -> NDArray[Any]:
 def from_npz(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
     """Read inputs from an .npz file with one array for each input, by name, or from an .npy file of the only input."""
     names = {spec.name for spec in specs}
-    # An input without elements is a constant of the model; whoever gives it says nothing new.
+    # An input without elements is a constant of the model, so its array may be passed and is ignored.
     read = {name: array for name, array in arrays(path, specs).items() if array.size or name in names}
     faults = check_signature(read, specs)
     if faults:
@@ -98,22 +98,17 @@ def arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
         ) from fault
 
 
-# A thousand bytes of zeros take one in an archive: what would fill the memory is refused before it is read.
-def _check_unpacked(path: Path) -> None:
-    if not zipfile.is_zipfile(path):
-        return
-    with zipfile.ZipFile(path) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-    there = memory.available_bytes()
-    if size > there:
+def _load_arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    # A thousand bytes of zeros take one in an archive: what would fill the memory is refused before it is read.
+    size = 0
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+    if size > (free := memory.available_bytes()):
         raise InputError(
-            f"the arrays of {path.name} have {size_text(size)}, but this machine has {size_text(there)} of free memory",
+            f"the arrays of {path.name} have {size_text(size)}, but this machine has {size_text(free)} of free memory",
             hint="pass fewer samples at once",
         )
-
-
-def _load_arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
-    _check_unpacked(path)
     loaded = np.load(path, allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
         with loaded as archive:
@@ -132,7 +127,8 @@ def from_image(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any
 
     The result is the model's one input in its own layout: 1 x 3 x H x W, or 1 x H x W x 3.
     """
-    if len(specs) != 1 or not _takes_images(specs[0]):
+    is_image = len(specs) == 1 and len(specs[0].shape) == _IMAGE_RANK and _RGB in specs[0].shape[1::2]
+    if not is_image or not specs[0].dtype.startswith("float"):
         raise InputError(
             "the model does not take one image",
             details="its inputs: " + ", ".join(map(str, specs)),
@@ -150,10 +146,6 @@ def from_image(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any
     array = array.transpose(2, 0, 1) if channels_first else array
     batch = np.repeat(array[None], spec.shape[0], axis=0)
     return {spec.name: np.ascontiguousarray(batch, dtype=spec.dtype)}
-
-
-def _takes_images(spec: TensorSpec) -> bool:
-    return len(spec.shape) == _IMAGE_RANK and _RGB in spec.shape[1::2] and spec.dtype.startswith("float")
 
 
 def _open_image(path: Path) -> Image.Image:

@@ -37,20 +37,13 @@ def of_file(path: Path, specs: Sequence[TensorSpec]) -> Series:
     arrays = inputs.arrays(path, specs)
     if not check_signature(arrays, specs):
         return Series(1, lambda _: {name: value[None] for name, value in arrays.items()}, single=True)
-    count = _count(arrays, specs)
+    pairs = [(arrays[spec.name], spec) for spec in specs if spec.name in arrays]
+    count = next((array.shape[0] for array, spec in pairs if array.ndim == len(spec.shape) + 1), 0)
     faults = check_signature(arrays, [spec.stacked(count) for spec in specs] if count else specs)
     if faults:
         more = [] if count else ["each array may have one more axis in front, of N samples"]
         raise InputError(f"the arrays of {path.name} do not fit the model", details="\n".join([*faults, *more]))
     return Series(count, lambda samples: {name: value[samples.start : samples.stop] for name, value in arrays.items()})
-
-
-def _count(arrays: dict[str, NDArray[Any]], specs: Sequence[TensorSpec]) -> int:
-    """Return how many samples the first array with one more axis has; 0 if there is none."""
-    stacked = (
-        arrays[spec.name] for spec in specs if spec.name in arrays and arrays[spec.name].ndim == len(spec.shape) + 1
-    )
-    return next((value.shape[0] for value in stacked), 0)
 
 
 def of_pictures(paths: Sequence[Path], specs: Sequence[TensorSpec]) -> Series:

@@ -6,7 +6,7 @@ A library is compiled for fixed shapes. Those that a file leaves open come from 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -67,18 +67,23 @@ def _parse_number(text: str, dtype: np.dtype[Any]) -> float | int | bool:
 
 def open_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Return the shapes that belong to inputs with open dimensions and agree with the others."""
-    inputs = {value.name: value for value in proto.graph.input if value.type.HasField("tensor_type")}
-    return {name: shape for name, shape in shapes.items() if name in inputs and _is_open(inputs[name], shape)}
+    tensors = {value.name: value for value in proto.graph.input if value.type.HasField("tensor_type")}
+    inputs = {
+        name: value for name, value in tensors.items() if _is_unranked(value) or min(_dims(value), default=1) <= 0
+    }
+    return {name: shape for name, shape in shapes.items() if name in inputs and _fits(inputs[name], shape)}
 
 
-def _is_open(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> bool:
-    """Whether an input has open dimensions, and a shape agrees with the others."""
-    if not value.type.tensor_type.HasField("shape"):
+def _is_unranked(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
+
+
+def _fits(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> bool:
+    if _is_unranked(value):
         return True
     dims = _dims(value)
-    if len(dims) != len(shape) or all(dim > 0 for dim in dims):
-        return False
-    return all(dim <= 0 or dim == size for dim, size in zip(dims, shape, strict=True))
+    # An open dimension is 0, from some exporters -1.
+    return len(dims) == len(shape) and all(dim <= 0 or dim == size for dim, size in zip(dims, shape, strict=True))
 
 
 def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
@@ -96,14 +101,15 @@ def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
     sizes_by_name: dict[str, int] = {}
     for name, shape in shapes.items():
         _check_is_input(name, inputs)
-        sizes_by_name |= _sizes_by_name(inputs[name], shape)
+        dims = inputs[name].type.tensor_type.shape.dim
+        sizes_by_name |= {
+            dim.dim_param: size for dim, size in zip(dims, shape, strict=False) if _is_name(dim.dim_param)
+        }
         _set_shape(inputs[name], shape)
     empty = {name for name, shape in shapes.items() if 0 in shape}
-    empty |= {
-        value.name
-        for value in inputs.values()
-        if any(sizes_by_name.get(dim.dim_param) == 0 for dim in value.type.tensor_type.shape.dim)
-    }
+    empty_names = {name for name, size in sizes_by_name.items() if size == 0}
+    for value in inputs.values():
+        empty |= {value.name for dim in value.type.tensor_type.shape.dim if dim.dim_param in empty_names}
     for value in inputs.values():
         _set_by_name(value, sizes_by_name)
     _make_empty_constants(proto, empty)
@@ -158,11 +164,6 @@ def _dims(value: onnx.ValueInfoProto) -> list[int]:
     return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
 
 
-def _sizes_by_name(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> dict[str, int]:
-    dims = value.type.tensor_type.shape.dim
-    return {dim.dim_param: size for dim, size in zip(dims, shape, strict=False) if _is_name(dim.dim_param)}
-
-
 def _is_name(text: str) -> bool:
     """Whether a dimension's name means that it has the same size as others of that name."""
     return bool(text) and text not in {"?", "-1", "None"}
@@ -186,21 +187,13 @@ def _guess_batch(value: onnx.ValueInfoProto, sizes_by_name: dict[str, int]) -> s
 
 
 def _set_shape(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
-    dims = value.type.tensor_type.shape.dim
-    unknown = value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
-    fits = unknown or (
-        len(dims) == len(shape)
-        and all(
-            dim.dim_value <= 0 or dim.dim_value == want  # an open dimension is 0, from some exporters -1
-            for dim, want in zip(dims, shape, strict=True)
-        )
-    )
-    if not fits:
+    if not _fits(value, shape):
         raise InputError(
             f"shape {shape} does not fit input {value.name}, which is {_dims_text(value)} in the model",
             details="only open dimensions can be set",
             hint="leave --shape out, or set only the open dimensions: `toolchain model inspect` shows them",
         )
+    dims = value.type.tensor_type.shape.dim
     del dims[:]
     for size in shape:
         dims.add().dim_value = size
@@ -213,7 +206,7 @@ def _dims_text(value: onnx.ValueInfoProto) -> str:
 
 def _check_closed(values: Collection[onnx.ValueInfoProto], declared: Mapping[str, str]) -> None:
     for value in values:
-        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+        if _is_unranked(value):
             raise InputError(
                 f"the number of dimensions of input {value.name} is not in the file",
                 hint=f"set them, for example: --shape {value.name}:1,3,224,224",
@@ -223,20 +216,16 @@ def _check_closed(values: Collection[onnx.ValueInfoProto], declared: Mapping[str
     open_inputs = [value for value in values if any(size <= 0 for size in _dims(value))]
     if not open_inputs:
         return
-    names = ", ".join(value.name for value in open_inputs)
-    is_single = len(open_inputs) == 1
+    examples = [f"--shape {value.name}:{','.join(str(max(dim, 1)) for dim in _dims(value))}" for value in open_inputs]
+    hint = "set them, for example: " + " ".join(examples)
+    names = [value.name for value in open_inputs]
+    if len(names) == 1:
+        raise InputError(f"input {names[0]} has open dimensions: {declared[names[0]]}", hint=hint)
     raise InputError(
-        f"input {names} has open dimensions: {declared[names]}"
-        if is_single
-        else f"inputs {names} have open dimensions",
-        details="" if is_single else "\n".join(f"{value.name}: {declared[value.name]}" for value in open_inputs),
-        hint="set them, for example: " + " ".join(_examples(open_inputs)),
+        f"inputs {', '.join(names)} have open dimensions",
+        details="\n".join(f"{name}: {declared[name]}" for name in names),
+        hint=hint,
     )
-
-
-def _examples(values: Iterable[onnx.ValueInfoProto]) -> Iterator[str]:
-    for value in values:
-        yield f"--shape {value.name}:" + ",".join(str(max(size, 1)) for size in _dims(value))
 
 
 def specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
