@@ -68,10 +68,8 @@ def _parse_number(text: str, dtype: np.dtype[Any]) -> float | int | bool:
 def open_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Return the shapes that belong to inputs with open dimensions and agree with the others."""
     tensors = {value.name: value for value in proto.graph.input if value.type.HasField("tensor_type")}
-    inputs = {
-        name: value for name, value in tensors.items() if _is_unranked(value) or min(_dims(value), default=1) <= 0
-    }
-    return {name: shape for name, shape in shapes.items() if name in inputs and _fits(inputs[name], shape)}
+    is_open = {name: _is_unranked(value) or min(_dims(value), default=1) <= 0 for name, value in tensors.items()}
+    return {name: shape for name, shape in shapes.items() if is_open.get(name) and _fits(tensors[name], shape)}
 
 
 def _is_unranked(value: onnx.ValueInfoProto) -> bool:
@@ -101,10 +99,8 @@ def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
     sizes_by_name: dict[str, int] = {}
     for name, shape in shapes.items():
         _check_is_input(name, inputs)
-        dims = inputs[name].type.tensor_type.shape.dim
-        sizes_by_name |= {
-            dim.dim_param: size for dim, size in zip(dims, shape, strict=False) if _is_name(dim.dim_param)
-        }
+        dims = [dim.dim_param for dim in inputs[name].type.tensor_type.shape.dim]
+        sizes_by_name |= {dim: size for dim, size in zip(dims, shape, strict=False) if _is_name(dim)}
         _set_shape(inputs[name], shape)
     empty = {name for name, shape in shapes.items() if 0 in shape}
     empty_names = {name for name, size in sizes_by_name.items() if size == 0}

@@ -100,9 +100,7 @@ def _classify_few(node: Node, sums: _ClassSums, labels: Sequence[int]) -> tuple[
     is_single = last == 0 or sums.is_never_there(1)
     if not is_single and not sums.is_always_there(1):
         raise node.refusal("for some rows, no leaf has a weight for the second of its two classes")
-    columns = [
-        node.emit(relax.op.strided_slice(sums.values, [1], [column], [column + 1])) for column in range(len(labels))
-    ]
+    columns = [node.emit(relax.op.strided_slice(sums.values, [1], [i], [i + 1])) for i in range(len(labels))]
     if is_single and len(base) < _BINARY:
         score = _add_base(node, columns[0], base[:1])
         label = scores.label_where(node, _is_positive(node, sums, score), _binary_labels(sums, labels))

@@ -17,7 +17,7 @@ def elu(node: Node) -> Any:
 
 @converter("Celu")
 def celu(node: Node) -> Any:
-    """Alpha * (exp(x / alpha) - 1) below zero."""
+    """Compute alpha * (exp(x / alpha) - 1) below zero."""
     alpha = node.attributes.get("alpha", 1.0)
     return _exponential(node, 1.0, alpha, 1 / alpha)
 
@@ -47,7 +47,7 @@ def _exponential(node: Node, above: float, below: float, inside: float = 1.0) ->
 # TVM nests three functions, which take a compiler minutes when they are polynomials.
 @converter("Mish")
 def mish(node: Node) -> Any:
-    """X * tanh(log(1 + exp(x))), without the logarithm."""
+    """Compute x * tanh(log(1 + exp(x))), without the logarithm."""
     data, dtype = node.inputs[0], node.dtype(0)
     # tanh(log(1 + e)) is n / (n + 2) with n = e * (e + 2); beyond the limit that is 1, and n does not overflow.
     power = node.emit(relax.op.exp(relax.op.minimum(data, relax.const(_MISH_IS_LINEAR[dtype], dtype))))

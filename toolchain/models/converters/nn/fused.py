@@ -34,7 +34,7 @@ def standard_operator(node: Node) -> Any:
 
 @converter("com.microsoft.FastGelu")
 def fast_gelu(node: Node) -> Any:
-    """The tanh approximation of Gelu, of a sum with a bias if there is one."""
+    """Compute the tanh approximation of Gelu, of a sum with a bias if there is one."""
     return relax.op.nn.gelu_tanh(_add_present(node, node.inputs[0], node.input(1)))
 
 
@@ -45,7 +45,7 @@ def bias_gelu(node: Node) -> Any:
 
 @converter("com.microsoft.QuickGelu")
 def quick_gelu(node: Node) -> Any:
-    """X * sigmoid(alpha * x)."""
+    """Compute x * sigmoid(alpha * x)."""
     data, alpha = node.inputs[0], float(node.attributes.get("alpha", 1.702))
     if alpha == 1:
         return relax.op.nn.silu(data)
@@ -55,7 +55,7 @@ def quick_gelu(node: Node) -> Any:
 
 @converter("SwiGLU")
 def swiglu(node: Node) -> Any:
-    """A * sigmoid(alpha * a) * b."""
+    """Compute a * sigmoid(alpha * a) * b."""
     data, alpha = node.inputs[0], float(node.attributes.get("alpha", 1.0))
     scaled = data if alpha == 1 else relax.op.multiply(data, relax.const(alpha, node.dtype(0)))
     return relax.op.multiply(relax.op.multiply(data, relax.op.sigmoid(scaled)), node.inputs[1])
@@ -212,9 +212,12 @@ def skip_rms_normalization(node: Node) -> Any:
 def embed_layer_normalization(node: Node) -> list[Any]:
     """Normalize the sum of a BERT's embeddings; the mask becomes lengths."""
     batch, length = node.shape(0)
-    words, segments = (_rows(node, table, ids) for table, ids in ((2, 0), (4, 1)))
-    positions = _rows(node, 3, 8) if node.input(8) is not None else _first_rows(node, length)
-    total = _add_present(node, words, positions, segments)
+    tokens, segments = (_rows(node, table, ids) for table, ids in ((2, 0), (4, 1)))
+    positions = _rows(node, 3, 8)
+    if node.input(8) is None:
+        first_rows = relax.op.take(node.inputs[3], relax.const(np.arange(length), "int64"), axis=0)
+        positions = node.emit(relax.op.expand_dims(first_rows, 0))
+    total = _add_present(node, tokens, positions, segments)
     attributes = {"axis": -1, "epsilon": float(node.attributes.get("epsilon", 1e-12))}
     normalized = as_operator(node, "LayerNormalization", (total, *node.inputs[5:7]), attributes, opset=17)
     mask = node.input(7)
@@ -229,9 +232,3 @@ def _rows(node: Node, table: int, ids: int) -> Any:
     shape = node.shape(ids)
     rows = relax.op.take(node.inputs[table], relax.op.reshape(node.inputs[ids], (-1,)), axis=0)
     return node.emit(relax.op.reshape(rows, (*shape, node.shape(table)[1])))
-
-
-def _first_rows(node: Node, length: int) -> Any:
-    numbers = relax.const(np.arange(length), "int64")
-    rows = relax.op.take(node.inputs[3], numbers, axis=0)
-    return node.emit(relax.op.expand_dims(rows, 0))
