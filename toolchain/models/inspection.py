@@ -87,11 +87,10 @@ def _imported_outputs(source: SourceModel, outputs: tuple[Output, ...]) -> tuple
     try:
         specs = {spec.name: spec for spec in import_model(source).outputs}
     except InputError:
-        return outputs  # what stands in the way, a build says
-    return tuple(_output_of_spec(specs[output.name]) for output in outputs)
-
-
-def _output_of_spec(spec: TensorSpec) -> Output:
-    open_axis = spec.bound.axis if spec.bound else None
-    sizes = tuple(0 if axis == open_axis else size for axis, size in enumerate(spec.shape))
-    return Output(spec.name, sizes, spec.dtype)
+        return outputs  # a build reports the obstacle
+    imported = []
+    for spec in (specs[output.name] for output in outputs):
+        open_axis = spec.bound.axis if spec.bound else None
+        sizes = tuple(0 if axis == open_axis else size for axis, size in enumerate(spec.shape))
+        imported.append(Output(spec.name, sizes, spec.dtype))
+    return tuple(imported)

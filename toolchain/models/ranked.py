@@ -300,7 +300,8 @@ class _Replay:
             chosen = np.expand_dims(chosen, axis)
         data, chosen = np.moveaxis(data, axis, -1), np.moveaxis(chosen, axis, -1)
         flat = data.astype(np.float64).reshape(-1, data.shape[-1]), chosen.reshape(-1, chosen.shape[-1])
-        return _Order(*flat, self._is_least(node), values[node.input[0]].dtype.kind == "f")
+        is_least = node.op_type == "ArgMin" or not protos.get_attribute(node, "largest", 1)
+        return _Order(*flat, is_least, values[node.input[0]].dtype.kind == "f")
 
     def choose(self, number: int, chosen: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Run with the choice of a node, [batch, rows]."""
@@ -324,14 +325,12 @@ class _Replay:
         default = -1 if node.op_type == "TopK" else 0
         return int(protos.get_attribute(node, "axis", default)) % self.values[node.input[0]].ndim
 
-    @staticmethod
-    def _is_least(node: onnx.NodeProto) -> bool:
-        return node.op_type == "ArgMin" or not protos.get_attribute(node, "largest", 1)
-
     def _session(self, number: int | None) -> Any:
         proto = as_declared(self.source)
         for node in _ordering_nodes(proto):
-            _add_index_output(node)
+            # Of a TopK, the indices may be left out.
+            if node.op_type == "TopK" and not (len(node.output) > 1 and node.output[1]):
+                node.output[:] = [node.output[0], _index_name(node)]
         declared = {value.name for value in (*proto.graph.output, *proto.graph.input)}
         extra = [name for name in dict.fromkeys(self.watched) if name not in declared]
         if number is not None:
@@ -353,13 +352,6 @@ def _index_name(node: onnx.NodeProto) -> str:
     """Return the name of a node's indices; those that nothing reads get a name of ours."""
     position = 1 if node.op_type == "TopK" else 0
     return (node.output[position] if len(node.output) > position else "") or f"{node.output[0]}.index"
-
-
-def _add_index_output(node: onnx.NodeProto) -> None:
-    if node.op_type == "TopK" and not (len(node.output) > 1 and node.output[1]):
-        name = _index_name(node)
-        del node.output[1:]
-        node.output.append(name)
 
 
 def _replace_by_input(graph: onnx.GraphProto, node: onnx.NodeProto, shape: Sequence[int]) -> None:

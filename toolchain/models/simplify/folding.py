@@ -51,7 +51,11 @@ def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     with temporary.folder() as folder:
         source, result = Path(folder) / "model.onnx", Path(folder) / "folded.onnx"
-        model: str | bytes = proto.SerializeToString() if proto.ByteSize() < _IN_ONE_PIECE else _save(proto, source)
+        model: str | bytes = str(source)
+        if proto.ByteSize() < _IN_ONE_PIECE:
+            model = proto.SerializeToString()
+        else:
+            onnx.save(protos.clone(proto), source, save_as_external_data=True)  # which changes the model
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(result)
@@ -65,8 +69,3 @@ def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
         except FAULTS:
             return proto
         return onnx.load(result)
-
-
-def _save(proto: onnx.ModelProto, path: Path) -> str:
-    onnx.save(protos.clone(proto), path, save_as_external_data=True)  # which changes the model
-    return str(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -100,7 +99,13 @@ def concat(node: onnx.NodeProto, tail: Tail) -> None:
     for name, extent in zip(node.input, extents, strict=True):
         size = tail.shapes[name][axis]
         flags.append(tail.counts(extent.along(0), 1) if extent else tail.constant(np.ones(size, bool)))
-    positions = _compress_positions(tail, tail.emit("Concat", flags, axis=0), [extent for extent in extents if extent])
+    # The positions of all valid elements; where there is nothing to choose from, none of them is valid.
+    all_flags = tail.emit("Concat", flags, axis=0)
+    (total,) = tail.shapes[all_flags]
+    open_extents = [extent for extent in extents if extent]
+    parent = open_extents[0] if len(open_extents) == 1 else None
+    selection = helper.make_node("Compress", [tail.constant(np.arange(total)), all_flags], ["places"], axis=0)
+    positions = _emit_counted(tail, selection, (total,), 0, parent)
     if all(name in tail.constants for name in node.input):
         arrays = [numpy_helper.to_array(tail.constants[name]) for name in node.input]
         joined = tail.constant(np.concatenate(arrays, axis))
@@ -109,14 +114,6 @@ def concat(node: onnx.NodeProto, tail: Tail) -> None:
     name = tail.emit("Gather", [joined, positions], axis=axis)
     tail.rename(node.output, [name])
     set_extent(tail, name, tail.extents[positions].along(axis))
-
-
-def _compress_positions(tail: Tail, flags: str, extents: Sequence[Extent]) -> str:
-    """Return the positions of true flags; where nothing is there to choose from, none of them is true."""
-    (size,) = tail.shapes[flags]
-    positions = tail.constant(np.arange(size))
-    parent = extents[0] if len(extents) == 1 else None
-    return _emit_counted(tail, helper.make_node("Compress", [positions, flags], ["places"], axis=0), (size,), 0, parent)
 
 
 def _emit_counted(tail: Tail, node: onnx.NodeProto, shape: tuple[int, ...], axis: int, parent: Extent | None) -> str:

@@ -195,8 +195,15 @@ def _compute(node: Node, recurrence: Recurrence, inputs: _Inputs) -> list[Expr]:
     """Return all outputs; states have directions first."""
     weights = node.emit(relax.op.permute_dims(_split_gates(node, inputs.recurrent, recurrence), (0, 3, 1, 2)))
     fused, candidate = _biases(node, recurrence, inputs)
+    # The product of all inputs with the weights of all gates and directions.
+    features, width = node.shape_of(inputs.data)[-1], recurrence.arguments["projected"][1]
+    matrix = _reshape(node, _split_gates(node, inputs.weights, recurrence), (width, features))
+    data = _reshape(node, inputs.data, (recurrence.steps * recurrence.batch, features))
+    projected = node.emit(relax.op.matmul(data, node.emit(relax.op.permute_dims(matrix))))
+    if fused is not None:
+        projected = node.emit(relax.op.add(projected, _reshape(node, fused, (width,))))
     values = {
-        "projected": _project(node, recurrence, inputs, fused),
+        "projected": projected,
         "weights": weights,
         "bias": candidate,
         "peepholes": inputs.peepholes,
@@ -212,15 +219,6 @@ def _compute(node: Node, recurrence: Recurrence, inputs: _Inputs) -> list[Expr]:
     if recurrence.held == recurrence.units:
         return results
     return [_slice(node, result, -1, 0, recurrence.units) for result in results]
-
-
-def _project(node: Node, recurrence: Recurrence, inputs: _Inputs, bias: Expr) -> Expr:
-    """Multiply all inputs with the weights of all gates and directions."""
-    features, width = node.shape_of(inputs.data)[-1], recurrence.arguments["projected"][1]
-    matrix = _reshape(node, _split_gates(node, inputs.weights, recurrence), (width, features))
-    data = _reshape(node, inputs.data, (recurrence.steps * recurrence.batch, features))
-    product = node.emit(relax.op.matmul(data, node.emit(relax.op.permute_dims(matrix))))
-    return product if bias is None else node.emit(relax.op.add(product, _reshape(node, bias, (width,))))
 
 
 def _split_gates(node: Node, matrix: Expr, recurrence: Recurrence) -> Expr:

@@ -131,29 +131,19 @@ _NEIGHBOURS: dict[str, Callable[[Any], Weighted]] = {
 @converter("AffineGrid")
 def affine_grid(node: Node) -> Any:
     """Compute the grid as a product of matrices."""
-    sizes = [int(size) for size in _constant(node, 1)[2:]]
+    shape = node.constant(1)
+    if shape is None:
+        raise node.refusal("input 1 is left out")
+    sizes = [int(size) for size in shape[2:]]
     dtype, corners = node.dtype(0), bool(node.attributes.get("align_corners", 0))
     if corners and 1 in sizes:
         raise node.refusal("align_corners has no meaning for an axis of one element")
-    axes = [_grid_steps(size, corners=corners) for size in sizes]
+    axes = [np.linspace(-1, 1, size) if corners else (2 * np.arange(size) + 1) / size - 1 for size in sizes]
     last_first = np.meshgrid(*axes, indexing="ij")[::-1]
     points = np.stack([*last_first, np.ones(sizes)], -1).reshape(1, -1, len(sizes) + 1)
     turned = relax.op.permute_dims(node.input(0), [0, 2, 1])
     grid = relax.op.matmul(relax.const(points.astype(dtype)), node.emit(turned))
     return relax.op.reshape(node.emit(grid), (node.shape(0)[0], *sizes, len(sizes)))
-
-
-def _constant(node: Node, index: int) -> Any:
-    value = node.constant(index)
-    if value is None:
-        raise node.refusal(f"input {index} is left out")
-    return value
-
-
-def _grid_steps(size: int, *, corners: bool) -> Any:
-    if corners:
-        return np.linspace(-1, 1, size)
-    return (2 * np.arange(size) + 1) / size - 1
 
 
 @converter("DeformConv")
