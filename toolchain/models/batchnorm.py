@@ -32,8 +32,6 @@ def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Folder:
-    """Rewrites one graph."""
-
     def __init__(self, graph: onnx.GraphProto, types: dict[str, onnx.TypeProto.Tensor]) -> None:
         self._graph = graph
         self._weights = {tensor.name: tensor for tensor in graph.initializer}

@@ -47,7 +47,6 @@ def with_counts(proto: onnx.ModelProto, convertible: Collection[str]) -> tuple[o
 
 
 def _write_graph(proto: onnx.ModelProto, tail: Tail) -> dict[str, Bound]:
-    """Put the rewritten graph into a model, with its counts behind its outputs."""
     bounds: dict[str, Bound] = {}
     counts: dict[str, str] = {}
     for value in proto.graph.output:

@@ -35,7 +35,6 @@ def make_tensor_outputs(proto: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def _replace_maps(graph: onnx.GraphProto) -> Iterator[str]:
-    """Replace each ZipMap at the end of a graph by its input."""
     outputs = {value.name: value for value in graph.output}
     for index, node in enumerate(graph.node):
         if (node.domain, node.op_type) != (_DOMAIN, "ZipMap") or node.output[0] not in outputs:
@@ -102,7 +101,6 @@ def _texts(values: Sequence[bytes]) -> list[str]:
 
 
 def _remove_unread(graph: onnx.GraphProto) -> None:
-    """Remove nodes whose results nothing reads, and constants that only they read."""
     before = -1
     while before != len(graph.node):
         before = len(graph.node)

@@ -97,7 +97,7 @@ def _with_subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]
             yield from _with_subgraphs(graph.node)
 
 
+# The nodes of subgraphs are counted one by one; their weights belong to this node.
 def _own_bytes(node: onnx.NodeProto) -> int:
-    """Return the bytes of a node and of its subgraphs' weights; their nodes are counted separately."""
     inner: int = sum(nested.ByteSize() for graph in protos.bodies(node) for nested in graph.node)
     return max(int(node.ByteSize()) - inner, 0)

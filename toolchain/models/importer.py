@@ -125,8 +125,8 @@ def _advice(unsupported: Sequence[UnsupportedNode]) -> str:
     return "export the model without these operators; list them with `toolchain model inspect`"
 
 
+# The importer's exceptions do not name the node, but its frames have it.
 def _failing_node(fault: BaseException) -> str:
-    """Return the ONNX node that a frame of the importer worked on: its exceptions do not name it."""
     for frame, _ in traceback.walk_tb(fault.__traceback__):
         node = frame.f_locals.get("node")
         if isinstance(node, onnx.NodeProto):

@@ -82,8 +82,8 @@ def _output(value: onnx.ValueInfoProto) -> Output:
     return Output(value.name, shape, dtype_of(value.name, tensor.elem_type))
 
 
+# Shape inference does not support all operators: a build knows more.
 def _imported_outputs(source: SourceModel, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
-    """Return outputs as a build has them: shape inference does not support all operators."""
     try:
         specs = {spec.name: spec for spec in import_model(source).outputs}
     except InputError:

@@ -19,7 +19,6 @@ _LARGEST = 1 << 31  # bytes that protobuf, and so shape inference, takes
 
 
 def check(proto: onnx.ModelProto) -> None:
-    """Refuse a model whose inputs, or whose largest operator, need more memory than there is; its shapes are static."""
     needed, available = least_bytes(proto), available_bytes()
     if needed > available:
         sizes = ", ".join(f"{value.name} {'x'.join(map(str, _dims(value)))}" for value in proto.graph.input)

@@ -138,23 +138,22 @@ def _rank_suppression(replay: _Replay, number: int, order: _Order, names: Sequen
     return result
 
 
+# The first axis that is not 1 has the rows of one image.
 def _rows_of(value: NDArray[Any]) -> int:
-    """Return the size of the first axis that is not 1: along it lie the rows of one image."""
     return next((size for size in value.shape if size != 1), 0)
 
 
 def _are_reversed(rows: NDArray[Any], moved: NDArray[Any], limit: float) -> bool:
-    """Whether rows are in the opposite order, within a limit."""
     is_real = rows.dtype.kind == "f"
     scale = np.abs(rows, dtype=np.float64).max(initial=0, where=np.isfinite(rows)) if is_real else 0
     same = np.allclose(rows[::-1], moved, rtol=0, atol=limit * scale, equal_nan=is_real)
     return same and not np.array_equal(rows, moved, equal_nan=is_real)
 
 
+# Besides the rows that an output has, those that are cut off behind the last one.
 def _suppression_ranking(
     replay: _Replay, number: int, order: _Order, names: tuple[str, ...], sizes: tuple[int, int]
 ) -> Ranking:
-    """Collect the scores of rows, and of those that are cut off behind the last row."""
     count, row_count = sizes
     next_choice = order.chosen[:, row_count : row_count + max(_MAX_NEXT, row_count)]
     rest = order.chosen[:, row_count + next_choice.shape[1] :]
@@ -286,7 +285,6 @@ class _Replay:
         return {name: values[name] for name in self.source.output_names}
 
     def order(self, number: int, values: Mapping[str, NDArray[Any]] | None = None) -> _Order:
-        """Return the choice of a node, in the usual run or in another one."""
         values, node = self.values if values is None else values, self.nodes[number]
         if node.op_type == _SUPPRESSION:
             data = values[_scores_name(node)]
@@ -355,7 +353,6 @@ def _index_name(node: onnx.NodeProto) -> str:
 
 
 def _replace_by_input(graph: onnx.GraphProto, node: onnx.NodeProto, shape: Sequence[int]) -> None:
-    """Make the choice of a node an input of the graph."""
     position = next(position for position, other in enumerate(graph.node) if other.output[:1] == node.output[:1])
     axis = protos.get_attribute(node, "axis", -1)
     index = _index_name(node)

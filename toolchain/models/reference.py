@@ -171,7 +171,6 @@ def _differences(other: Tensors, outputs: Tensors, order: Sequence[Ranking]) -> 
 
 
 def name(*, unoptimized: bool = False) -> str:
-    """Return what a report calls the reference."""
     return f"{NAME} without optimisations" if unoptimized else NAME
 
 
@@ -220,8 +219,8 @@ def open_perturbed(source: SourceModel) -> OpenModel:
     return run_near
 
 
+# One step up or down; zeros, which are masks and padding, stay.
 def _perturb(value: NDArray[Any], stream: np.random.Generator) -> NDArray[Any]:
-    """Return numbers of single precision one step up or down; zeros, which are masks and padding, stay."""
     if value.dtype != np.float32:
         return value
     towards = np.where(stream.integers(0, 2, value.shape, np.uint8) == 1, np.float32(np.inf), np.float32(-np.inf))

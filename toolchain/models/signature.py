@@ -21,8 +21,8 @@ _BATCH = re.compile(r"|\?|n|b|bs|none|-1|.*batch.*|unk_.*|.*dynamic.*|.*dim_?0|s
 """What exporters call a batch, or a dimension of which they know nothing: as the first of several, it is a batch."""
 
 
+# Old models list the weights among the inputs.
 def drop_weights(proto: onnx.ModelProto) -> None:
-    """Remove the weights from the inputs: old models list them there."""
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in weights]
     protos.set_repeated(proto.graph.input, inputs)
@@ -137,8 +137,8 @@ def _clear_inferred_shapes(graph: onnx.GraphProto) -> None:
             output.type.tensor_type.ClearField("shape")
 
 
+# A device returns nothing but tensors.
 def check_outputs(proto: onnx.ModelProto) -> None:
-    """Check that all results are tensors: a device returns nothing else."""
     makers = {name: node for node in proto.graph.node for name in node.output}
     for value in proto.graph.output:
         kind = str(value.type.WhichOneof("value")).removesuffix("_type")

@@ -165,8 +165,8 @@ def _preactivated_unit(g: GraphBuilder, name: str, x: Tensor, layers: list[Layer
     return g.add(f"{name}.add", g.conv(f"{name}.{len(layers)}.conv", y, last), x)
 
 
+# Where the shortcut is the identity, it has no convolution.
 def _projection(x: Tensor, layers: list[Layer]) -> Layer | None:
-    """The shortcut's 1x1 convolution, or None where the shortcut is the identity."""
     channels = layers[-1].channels
     stride = next((layer.stride for layer in layers if layer.stride != 1), 1)
     return None if stride == 1 and x.channels == channels else Layer(channels, 1, stride)
@@ -248,8 +248,8 @@ class _Branch(NamedTuple):
     fork: bool = False
 
 
+# The module at 35x35: figure 5 of the paper.
 def _square(pooled: int) -> tuple[_Branch, ...]:
-    """The module at 35x35: figure 5 of the paper."""
     return (
         _Branch((Layer(64, 1),)),
         _Branch((Layer(48, 1), Layer(64, 5))),
@@ -258,8 +258,8 @@ def _square(pooled: int) -> tuple[_Branch, ...]:
     )
 
 
+# The module at 17x17, whose 7x7 convolutions are split in two: figure 6.
 def _factorised(width: int) -> tuple[_Branch, ...]:
-    """The module at 17x17, whose 7x7 convolutions are split in two: figure 6."""
     row, column = (1, 7), (7, 1)
     twice = (Layer(width, column), Layer(width, row), Layer(width, column), Layer(192, row))
     return (

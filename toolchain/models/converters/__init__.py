@@ -51,7 +51,6 @@ def names() -> frozenset[str]:
 
 @contextlib.contextmanager
 def registered() -> Iterator[ImportedValues]:
-    """Have TVM's importer use these converters; yields the values that it imports."""
     _load()
     frontend: Any = importlib.import_module(_FRONTEND)
     # Private upstream, but it is the only registry that its importer reads.
@@ -126,10 +125,9 @@ class ImportedValues:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
+# Converters are the only ones that get the importer's values, so each notes them.
 @dataclass(frozen=True)
 class _Watched:
-    """A converter of the registry that notes the importer's values: converters are the only ones that get them."""
-
     adaptor: Any
     imported: ImportedValues
 
@@ -144,10 +142,9 @@ class _Watched:
         return call
 
 
+# The form that TVM's importer expects in its registry.
 @dataclass(frozen=True)
 class _Adaptor:
-    """A converter in the form that TVM's importer expects in its registry."""
-
     operator: str
     convert: Converter
 

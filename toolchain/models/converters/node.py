@@ -83,7 +83,6 @@ class Node:
         return self.builder.emit_te(function, *arguments, primfunc_name_hint=name)
 
     def refusal(self, reason: str, hint: str = "") -> InputError:
-        """Return the error for a node that cannot be computed."""
         return InputError(
             f"{self.operator} node {self.name!r} cannot be compiled",
             details=reason,

@@ -64,8 +64,8 @@ def plain(source: SourceModel, convertible: Collection[str]) -> onnx.ModelProto:
     return proto
 
 
+# A network of simple layers stays as it is, bit by bit.
 def _is_worth_it(proto: onnx.ModelProto, convertible: Collection[str]) -> bool:
-    """Whether anything would change: a network of simple layers stays as it is, bit by bit."""
     plain = all(opsets.name_of(node) in convertible for node in proto.graph.node)
     return (
         not plain

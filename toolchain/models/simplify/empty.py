@@ -162,8 +162,8 @@ _TAKES_PARAMETERS = frozenset(
 )
 
 
+# Lists of axes, sizes or scales may be empty, as is the shape of a scalar.
 def _data_inputs(node: onnx.NodeProto) -> set[str]:
-    """Return the inputs that are data: lists of axes, sizes or scales may be empty, as is the shape of a scalar."""
     if node.op_type == "ConstantOfShape":
         return set()
     return set(node.input[:1] if node.op_type in _TAKES_PARAMETERS or node.op_type.startswith("Reduce") else node.input)

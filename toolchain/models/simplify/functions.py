@@ -42,8 +42,8 @@ def expand_functions(proto: onnx.ModelProto, convertible: Collection[str]) -> tu
     return result, any(node.op_type not in operators for node in result.graph.node) and result.graph != typed.graph
 
 
+# The inliner drops references to absent attributes, also to those that have a default.
 def _set_defaults(node: onnx.NodeProto) -> None:
-    """Write the attributes that a node leaves at their defaults: the inliner drops references to absent ones."""
     present = {attribute.name for attribute in node.attribute}
     for name, attribute in onnx.defs.get_schema(node.op_type).attributes.items():
         if name not in present and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:

@@ -56,7 +56,6 @@ class _Context:
         return cls(constants, shapes, list(proto.opset_import))
 
     def constant(self, name: str, value: Any) -> str:
-        """Add a tensor, and return its name."""
         self.added.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
@@ -137,8 +136,6 @@ def _check_size(node: onnx.NodeProto, trips: int, body: onnx.GraphProto) -> None
 
 @dataclass(frozen=True)
 class _Iteration:
-    """One iteration of a loop, with its own names."""
-
     node: onnx.NodeProto
     trip: int
 

@@ -51,8 +51,9 @@ def widen_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
     return changed
 
 
+# Cast may read them, too.
 def _readers(graph: onnx.GraphProto) -> tuple[set[str], dict[str, str]]:
-    """Return the inputs of DequantizeLinear, and the readers of other tensors except those of Cast."""
+    """Return the inputs of DequantizeLinear, and the other readers by tensor."""
     scaled: set[str] = set()
     others = {value.name: "the model returns it" for value in graph.output}
     for node in graph.node:
@@ -63,8 +64,8 @@ def _readers(graph: onnx.GraphProto) -> tuple[set[str], dict[str, str]]:
     return scaled, others
 
 
+# Scales that are 8-bit floats are refused by name later.
 def _wider_type(element: int, *, is_scaled: bool) -> type | None:
-    """Return the wider type; None for the scales that are floats, which are refused by name."""
     if element in _FLOATS:
         return None if is_scaled else np.float32
     return _INTEGERS.get(element)

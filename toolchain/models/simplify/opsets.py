@@ -20,7 +20,6 @@ def is_old(proto: onnx.ModelProto) -> bool:
 
 
 def check(proto: onnx.ModelProto) -> None:
-    """Refuse a model that was written for a newer version of the standard than this one."""
     newest = onnx.defs.onnx_opset_version()
     if protos.opset(proto) > newest:
         raise InputError(
@@ -45,8 +44,8 @@ def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
     return converted if protos.opset(proto) >= _COORDINATES or _set_resize_coordinates(converted.graph) else proto
 
 
+# Before opset 13, Hardmax worked on flattened rows, which onnx's converter ignores.
 def _flatten_hardmax(graph: onnx.GraphProto) -> None:
-    """Make each Hardmax work on flattened rows, as before opset 13, which onnx's converter ignores."""
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         if node.op_type != "Hardmax":

@@ -21,8 +21,8 @@ _TAKE_AXES = frozenset(
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
 
 
+# ONNX Runtime takes axes that are a single number, too.
 def axes_as_lists(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Make lists of axes that are a single number, in place: ONNX Runtime takes those too."""
     scalars = {tensor.name: tensor for tensor in proto.graph.initializer if not tensor.dims}
     for node in proto.graph.node:
         if node.op_type in _TAKE_AXES and len(node.input) > _AXES and node.input[_AXES] in scalars:
@@ -55,7 +55,6 @@ def remove_identities(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Make a node read other names, in its subgraphs as well."""
     node.input[:] = [names.get(name, name) for name in node.input]
     for body in protos.bodies(node):
         for inner in body.node:

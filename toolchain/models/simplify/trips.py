@@ -69,7 +69,7 @@ def _extract_control(
     constants: Mapping[str, onnx.TensorProto],
     opsets: Sequence[onnx.OperatorSetIdProto],
 ) -> _LoopControl | None:
-    """Extract that part from a body; None if it reads what is computed from the data."""
+    """Return None if the control reads what is computed from the data."""
     makers = {name: item for item in body.node for name in item.output}
     positions = {value.name: position for position, value in enumerate(body.input)}
     constants_of_body = {tensor.name: tensor for tensor in body.initializer}
@@ -101,10 +101,10 @@ def _extract_control(
     return _LoopControl(model, tuple(numpy_helper.to_array(start) for start in starts))
 
 
+# The outputs have names of their own: a counter may be passed on unchanged.
 def _control_graph(
     nodes: list[onnx.NodeProto], inputs: list[str], results: list[str], constants: Collection[onnx.TensorProto]
 ) -> onnx.GraphProto:
-    """Return a graph whose outputs have their own names: a counter may be passed on unchanged."""
     ends = [f"{number}.next" for number in range(len(results))]
     moves = [helper.make_node("Identity", [name], [end]) for name, end in zip(results, ends, strict=True)]
     graph_inputs, graph_outputs = (

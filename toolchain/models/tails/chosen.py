@@ -29,8 +29,8 @@ def _readable_indices(tail: Tail, name: str, limit: str | None) -> str:
     return name
 
 
+# Indices behind the results become 0, and negative ones count from the last result.
 def gather(node: onnx.NodeProto, tail: Tail) -> None:
-    """Gather: indices behind the results become 0, and negative ones count from the last result."""
     data, indices = node.input
     axis = get_attribute(node, "axis", 0) % tail.rank(data)
     data_extent, index_extent = tail.extents.get(data), tail.extents.get(indices)
@@ -66,8 +66,8 @@ def gather_nd(node: onnx.NodeProto, tail: Tail) -> None:
     set_extent(tail, names[0], index_extent)
 
 
+# Along the axis of the results, or of each result by itself.
 def gather_elements(node: onnx.NodeProto, tail: Tail) -> None:
-    """GatherElements, along the axis of the results, or of each result by itself."""
     data, indices = node.input
     axis = get_attribute(node, "axis", 0) % tail.rank(data)
     data_extent, index_extent = tail.extents.get(data), tail.extents.get(indices)
@@ -82,8 +82,8 @@ def gather_elements(node: onnx.NodeProto, tail: Tail) -> None:
     set_extent(tail, names[0], index_extent)
 
 
+# Behind each other, the results of each part move up to those of the part before.
 def concat(node: onnx.NodeProto, tail: Tail) -> None:
-    """Side by side, or behind each other: then the results of each part move up to those of the part before."""
     axis = get_attribute(node, "axis", 0) % max(tail.rank(name) for name in node.input if name in tail.shapes)
     extents = [tail.extents.get(name) for name in node.input]
     if not any(extent is not None and extent.axis == axis for extent in extents):
@@ -132,16 +132,16 @@ def _emit_counted(tail: Tail, node: onnx.NodeProto, shape: tuple[int, ...], axis
     return result
 
 
+# No index lies behind the results.
 def non_zero(node: onnx.NodeProto, tail: Tail) -> None:
-    """NonZero: the number of indices depends on the data; none is behind the results."""
     data = node.input[0]
     extent, shape = tail.extents.get(data), tail.shapes[data]
     node.input[0] = tail.filled(data, 0)
     tail.rename(node.output, [_emit_counted(tail, node, (len(shape), math.prod(shape)), 1, extent)])
 
 
+# No slice lies behind the results.
 def compress(node: onnx.NodeProto, tail: Tail) -> None:
-    """Compress: the number of slices depends on the data; none is behind the results."""
     data, flags = node.input
     if flags in tail.constants:
         if data in tail.extents and get_attribute(node, "axis", None) is None:
@@ -163,8 +163,8 @@ def compress(node: onnx.NodeProto, tail: Tail) -> None:
     tail.rename(node.output, [_emit_counted(tail, node, (*shape[:axis], bound, *shape[axis + 1 :]), axis, flag_extent)])
 
 
+# It looks at the valid boxes only.
 def suppress(node: onnx.NodeProto, tail: Tail) -> None:
-    """NonMaxSuppression of results: it looks at the valid boxes only."""
     boxes, scores = (tail.extents.get(name) for name in node.input[:2])
     images, classes, count = tail.shapes[node.input[1]]
     max_boxes = tail.tables[node.input[2]].list()[0] if len(node.input) > 2 and node.input[2] else 0  # noqa: PLR2004 - its place

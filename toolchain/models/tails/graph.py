@@ -77,7 +77,6 @@ class Tail:
 
     @classmethod
     def of(cls, proto: onnx.ModelProto) -> Tail:
-        """Start with a graph's inputs and constants."""
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
         tail = cls(protos.opset(proto), {}, {}, {})
         for value in (*inferred.input, *inferred.value_info, *inferred.output):
@@ -89,7 +88,6 @@ class Tail:
         return tail
 
     def hold(self, tensors: Iterable[onnx.TensorProto]) -> None:
-        """Add constants."""
         for tensor in tensors:
             self.constants[tensor.name] = tensor
             self.shapes[tensor.name], self.kinds[tensor.name] = tuple(tensor.dims), tensor.data_type
@@ -100,7 +98,6 @@ class Tail:
         return len(self.shapes[name])
 
     def name_for(self, base: str) -> str:
-        """Return an unused name."""
         number = self._numbers[base] = self._numbers.get(base, 0) + 1
         name = f"{PREFIX}{base}.{number}"
         return self.name_for(base) if name in self.kinds else name
@@ -253,7 +250,6 @@ class Tail:
         return names
 
     def set_table(self, name: str, table: Table) -> None:
-        """Define a tensor that no node has to compute."""
         self.kinds.pop(name, None)
         self.tables[name] = table
 

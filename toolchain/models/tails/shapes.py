@@ -13,8 +13,8 @@ from toolchain.models.tails.graph import Extent, Tail, attribute_values
 from toolchain.models.tails.sizes import Table
 
 
+# Both become tables, so that no node computes them.
 def shape_or_size(node: onnx.NodeProto, tail: Tail) -> None:
-    """Shape and Size become tables, so that no node computes them."""
     if node.input[0] in tail.shapes or node.input[0] in tail.tables:
         name = node.input[0]
         table = sizes_of(tail, name)
@@ -46,7 +46,6 @@ def expand(node: onnx.NodeProto, tail: Tail) -> None:
 
 
 def constant_of_shape(node: onnx.NodeProto, tail: Tail) -> None:
-    """Repeat a value as often as there are results."""
     table = tail.tables[node.input[0]]
     value = attribute_values(node).get("value", np.zeros(1, np.float32)).reshape(())
     name = tail.own_constant(np.full(table.values.max(axis=0), value))
@@ -55,7 +54,6 @@ def constant_of_shape(node: onnx.NodeProto, tail: Tail) -> None:
 
 
 def range_of(node: onnx.NodeProto, tail: Tail) -> None:
-    """Count up to a number of results."""
     start, limit, step = (tail.tables[name] for name in node.input)
     first, by = int(start.constant()), int(step.constant())
     if by == 0:
@@ -66,8 +64,8 @@ def range_of(node: onnx.NodeProto, tail: Tail) -> None:
     set_sizes(tail, name, Table(limit.root, counts.reshape(-1, 1)))
 
 
+# The elements of the results stay first, with as many blocks before their axis as before.
 def reshape(node: onnx.NodeProto, tail: Tail) -> None:
-    """The elements of the results stay first, with as many blocks before their axis as before."""
     _reshape_to(node, tail, tail.tables[node.input[1]], keeps=not get_attribute(node, "allowzero", 0))
 
 
@@ -99,8 +97,8 @@ def _reshape_to(node: onnx.NodeProto, tail: Tail, shape: Table, *, keeps: bool) 
         raise ValueError("the results are cut into others")
 
 
+# Along the axis of the results, the slice must start at a constant; what is cut off is behind its end.
 def slice_of(node: onnx.NodeProto, tail: Tail) -> None:
-    """Along the axis of the results, the slice must start at a constant; what is cut off is behind its end."""
     data, extent = node.input[0], tail.extents.get(node.input[0])
     starts, ends = (tail.tables[name] for name in node.input[1:3])
     count = starts.shape[0]
@@ -142,8 +140,8 @@ def _others(table: Table, index: int) -> list[int]:
     return [0 if position == index else int(_column(table, position).constant()) for position in range(table.shape[0])]
 
 
+# Padding behind the results starts at their end, which is how exporters get a fixed number of them.
 def pad(node: onnx.NodeProto, tail: Tail) -> None:
-    """Padding behind the results starts at their end, which is how exporters get a fixed number of them."""
     data, extent = node.input[0], tail.extents.get(node.input[0])
     if extent is None or get_attribute(node, "mode", b"constant") != b"constant":
         raise ValueError("the number of results decides on a part of other data")

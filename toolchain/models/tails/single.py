@@ -33,8 +33,8 @@ EACH = keep_each(_each)
 """The rule of what is computed element by element."""
 
 
+# What lies behind the results may be 0, which integers cannot be divided by.
 def quotient(node: onnx.NodeProto, tail: Tail) -> None:
-    """Division: what lies behind the results may be 0, which integers cannot be divided by."""
     node.input[1] = tail.filled(node.input[1], 1)
     EACH(node, tail)
 
@@ -64,8 +64,8 @@ def transpose(node: onnx.NodeProto, tail: Tail) -> int:
     return list(get_attribute(node, "perm", usual)).index(first_axis(node, tail))
 
 
+# Each row of the left matrix by itself.
 def product(node: onnx.NodeProto, tail: Tail) -> int:
-    """A product with a matrix: each row by itself."""
     result_axis, rank = first_axis(node, tail), tail.rank(node.input[0])
     if result_axis == rank - 1 or tail.rank(node.input[1]) != 2 or get_attribute(node, "transA", 0):  # noqa: PLR2004 - a matrix
         raise ValueError("the results are added up")
@@ -81,8 +81,8 @@ def _extreme_value(kind: int, sign: int) -> Any:
     return np.iinfo(dtype).min if sign > 0 else np.iinfo(dtype).max
 
 
+# There must be enough results; what lies behind them comes last.
 def top_k(node: onnx.NodeProto, tail: Tail) -> None:
-    """TopK of the results, of which there must be enough; what lies behind them comes last."""
     data, extent = node.input[0], tail.extents.get(node.input[0])
     number = tail.tables[node.input[1]]
     axis = get_attribute(node, "axis", -1) % tail.rank(data)
@@ -116,8 +116,8 @@ def arg_extreme(node: onnx.NodeProto, tail: Tail) -> None:
     keep_each(lambda *_: extent.axis if keeps or extent.axis < axis else extent.axis - 1)(node, tail)
 
 
+# Along the axis of the results, what lies behind them becomes a neutral value.
 def reduce(node: onnx.NodeProto, tail: Tail) -> None:
-    """Along the axis of the results, what lies behind them becomes a neutral value."""
     data = node.input[0]
     if data not in tail.extents or any(name in tail.extents for name in node.input[1:]):
         raise ValueError("the results decide on how it is computed")

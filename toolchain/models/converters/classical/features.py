@@ -112,7 +112,6 @@ def feature_vectorizer(node: Node) -> Any:
 
 @converter(f"{_DOMAIN}.LabelEncoder")
 def label_encoder(node: Node) -> Any:
-    """Map numbers to numbers, and others to a default."""
     keys, values = (_read_table(node, kind) for kind in ("keys", "values"))
     default = _default_value(node, values)
     if len(keys) != len(values) or not len(keys):

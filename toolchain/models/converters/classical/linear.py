@@ -26,9 +26,9 @@ def linear_regressor(node: Node) -> Any:
 
 
 # There are as many scores as intercepts.
+# There are as many scores as intercepts.
 @converter(f"{_DOMAIN}.LinearClassifier")
 def linear_classifier(node: Node) -> Any:
-    """Return labels, and the scores of all classes."""
     intercepts, labels = number_list(node.attributes, "intercepts"), scores.class_labels(node)
     count, transform = len(intercepts), scores.post_transform(node)
     if count == 0 or (count > 1 and count > len(labels)) or (count == 1 and len(labels) != _BINARY):

@@ -38,8 +38,8 @@ def apply_transform(node: Node, scores: Any, name: str) -> Any:
     return _TRANSFORMS[name](node, scores)
 
 
+# ONNX Runtime transforms the scores of a single target for PROBIT only.
 def transform_one_target(node: Node, scores: Any, name: str) -> Any:
-    """Transform the scores of a single target: ONNX Runtime does so for PROBIT only."""
     return apply_transform(node, scores, name if name == "PROBIT" else "NONE")
 
 
@@ -61,14 +61,14 @@ def two_columns(node: Node, score: Any, name: str, *, opposite: bool) -> Any:
     return apply_transform(node, columns, name if name == "LOGISTIC" else "NONE")
 
 
+# Relax would narrow an array of 64 bits unless it is told the element type.
 def constant(array: Any, dtype: str = "") -> Any:
-    """Return an array as a constant of its own element type: Relax would narrow one of 64 bits."""
     values = np.ascontiguousarray(array, dtype or None)
     return relax.const(values, str(values.dtype))
 
 
+# Text labels are numbered: their output is left out of the model.
 def class_labels(node: Node) -> list[int]:
-    """Return the labels of the classes; text labels are numbered: their output is left out of the model."""
     texts = node.attributes.get("classlabels_strings", ())
     numbers = node.attributes.get("classlabels_int64s", node.attributes.get("classlabels_ints", ()))
     return list(range(len(texts))) if texts else [int(number) for number in numbers]
@@ -108,8 +108,8 @@ def _softmax_zero(node: Node, scores: Any) -> Any:
     return node.emit(relax.op.divide(node.emit(relax.op.where(is_counted, powers, scaled_scores)), total))
 
 
+# ONNX Runtime's approximation of the inverse of the normal distribution.
 def _probit(node: Node, scores: Any) -> Any:
-    """Approximate the inverse of the normal distribution, as ONNX Runtime does."""
     dtype = str(scores.ty.dtype)
 
     def number(value: Any) -> Any:

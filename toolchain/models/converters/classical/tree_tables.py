@@ -98,7 +98,6 @@ class _Rows:
         return cls([], [], [], [], [])
 
     def add(self, feature: int, threshold: float, mode: int, *, missing: bool, branches: tuple[int, int]) -> int:
-        """Append a node, and return its row."""
         self.features.append(feature)
         self.thresholds.append(threshold)
         self.modes.append(mode)
@@ -106,8 +105,8 @@ class _Rows:
         self.branches.append(branches)
         return len(self.features) - 1
 
+    # Whatever a leaf compares, it leads to itself.
     def add_leaf(self) -> int:
-        """Append a leaf: whatever it compares, it leads to itself."""
         row = len(self.features)
         return self.add(0, 0.0, -1, missing=False, branches=(row, row))
 

@@ -188,8 +188,8 @@ def _sum_weights(node: Node, leaves: Any, trees: Trees, dtype: str) -> Any:
     return node.compute(_sum_by_target, leaves, weights, scores.constant(groups), name="sum_of_leaves")
 
 
+# Each target's own trees, in their order.
 def _sum_by_target(leaves: te.Tensor, weights: te.Tensor, groups: te.Tensor) -> te.Tensor:
-    """Add up the weights of each target's own trees, in their order."""
     number = te.reduce_axis((0, groups.shape[1]), "number")
 
     def element(row: Any, target: Any) -> Any:
@@ -200,8 +200,8 @@ def _sum_by_target(leaves: te.Tensor, weights: te.Tensor, groups: te.Tensor) -> 
     return te.compute((leaves.shape[0], groups.shape[0]), element, "sum_of_leaves")
 
 
+# All trees, in their order.
 def _sum_all_targets(leaves: te.Tensor, weights: te.Tensor) -> te.Tensor:
-    """Add up the weights of the leaves of all trees, in the order of the trees."""
     tree = te.reduce_axis((0, leaves.shape[1]), "tree")
     return te.compute(
         (leaves.shape[0], weights.shape[1]),

@@ -51,8 +51,8 @@ def svm_classifier(node: Node) -> Any:
     return _classify_linear(node, labels) if counts.sum() == 0 else _classify_by_pairs(node, labels, counts)
 
 
+# Without support vectors, there is one product for each class.
 def _classify_linear(node: Node, labels: list[int]) -> list[Any]:
-    """Return labels and scores without support vectors: one product for each class."""
     rho = np.broadcast_to(number_list(node.attributes, "rho")[:1], (len(labels),))
     values = linear.product(node, len(labels), rho)
     transform = scores.post_transform(node)
@@ -68,8 +68,8 @@ def _classify_linear(node: Node, labels: list[int]) -> list[Any]:
     return [label, scores.apply_transform(node, values, transform)]
 
 
+# The support vectors compare each class with each other one.
 def _classify_by_pairs(node: Node, labels: list[int], counts: Any) -> list[Any]:
-    """Return labels and scores of support vectors, which compare each class with each other one."""
     pairs = _Pairs.of(node, len(labels), [int(count) for count in counts])
     kernel_values = _kernel_values(node, int(counts.sum()))
     values = node.emit(relax.op.matmul(kernel_values, scores.constant(pairs.coefficients, "float32")))
@@ -103,9 +103,9 @@ class _Pairs:
     votes: Any
     lost_votes: Any
 
+    # A classifier has a row of coefficients less than it has classes.
     @classmethod
     def of(cls, node: Node, classes: int, counts: list[int]) -> _Pairs:
-        """Read the attributes of a classifier, which has a row of coefficients less than classes."""
         pairs = list(itertools.combinations(range(classes), 2))
         rho, numbers = number_list(node.attributes, "rho"), number_list(node.attributes, "coefficients")
         if len(counts) != classes or numbers.size != (classes - 1) * sum(counts) or rho.size < len(pairs):
@@ -208,7 +208,6 @@ class _Coupling:
         return tirx.const(1.0, "float32") - self._pair_probabilities[self._row, self._pairs[second, first]]
 
     def write(self) -> None:
-        """Write the matrix, the first guess, and the rounds."""
         matrix, product, state = (self._buffers[name] for name in ("matrix", "product", "state"))
         size = len(self._classes)
         for i in self._classes:

@@ -41,9 +41,9 @@ class Sweep:
 
 
 # TVM pads for SAME in a separate operation, and computes one and three axes without any of the templates.
+# TVM pads for SAME in a separate operation, and computes one and three axes without any of the templates.
 @converter("Conv")
 def conv(node: Node) -> Any:
-    """Convolve one axis as if it were two, and three axes with the first among the channels."""
     geometry = window(node, node.shape(1)[2:])
     sweep = Sweep(geometry.strides, geometry.dilations, geometry.pads, int(node.attributes.get("group", 1)))
     return _add_bias(node, convolve(node, node.input(0), input_weights(node, 1), sweep))
@@ -89,7 +89,6 @@ def convolve(node: Node, data: Any, weights: Any, sweep: Sweep) -> Any:
 
 
 def _crop(node: Node, data: Any, pads: Sequence[tuple[int, int]]) -> tuple[Any, tuple[tuple[int, int], ...]]:
-    """Crop the image where padding is negative."""
     for axis, (before, after) in enumerate(pads, 2):
         if min(before, after) < 0:
             end = node.shape_of(data)[axis] + min(after, 0)
@@ -122,9 +121,9 @@ def _convolve_3d(node: Node, data: Any, weights: Any, sweep: Sweep) -> Any:
 
 
 # TVM ignores `output_shape`, and multiplies the zeros of a dilated input.
+# TVM ignores `output_shape`, and multiplies the zeros of a dilated input.
 @converter("ConvTranspose")
 def conv_transpose(node: Node) -> Any:
-    """Convolve phase by phase of the output."""
     channels, outputs, *kernel = node.shape(1)
     strides = axis_numbers(node, "strides", len(kernel), 1)
     dilations = axis_numbers(node, "dilations", len(kernel), 1)
@@ -259,7 +258,6 @@ def _phase_weights(node: Node, weights: Any, phase: Sequence[Phase]) -> Any:
 
 
 def _interleave(node: Node, results: Any, axes: Sequence[TransposedAxis], groups: int) -> Any:
-    """Merge the phases, and crop to the output."""
     count = len(axes)
     batch, _, _, outputs, *_ = node.shape_of(results)
     strides = [axis.stride for axis in axes]

@@ -120,9 +120,9 @@ def _transpose_operand(node: Node, index: int, name: str) -> Any:
     return node.inputs[index] if axes == sorted(axes) else node.emit(relax.op.permute_dims(node.inputs[index], axes))
 
 
+# The weights of few bits become floats at compile time.
 @converter("com.microsoft.MatMulNBits")
 def matmul_n_bits(node: Node) -> Any:
-    """Multiply with weights of few bits, which become floats at compile time."""
     if node.input(4) is not None:
         raise node.refusal("g_idx, an order of the inputs, is not supported")
     weights = node.emit(relax.const(_dequantize_weights(node).T.astype(node.dtype(0)), node.dtype(0)))
@@ -160,9 +160,9 @@ def _unpack(packed: NDArray[Any], bits: int) -> NDArray[np.float32]:
 
 
 # TVM's converter ignores the first axis, so that its kernel for several axes fails to compile.
+# TVM's converter ignores the first axis, so that its kernel for several axes fails to compile.
 @converter("SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization", "RMSNormalization")
 def rms_normalization(node: Node) -> Any:
-    """Divide by the root of the mean square."""
     first = int(node.attributes.get("axis", -1)) % len(node.shape(0))
     root, out = _divide_by_root(node, node.inputs[0], range(first, len(node.shape(0))), node.inputs[1])
     return [out, root] if node.outputs > 1 else out
@@ -182,7 +182,6 @@ def _divide_by_root(node: Node, value: Any, axes: Any, scale: Any) -> tuple[Any,
 
 @converter("com.microsoft.SkipLayerNormalization")
 def skip_layer_normalization(node: Node) -> Any:
-    """Normalize a sum; the sum is an output too."""
     total = _add_present(node, node.inputs[0], node.inputs[1], node.input(4))
     attributes = {"axis": -1, "epsilon": float(node.attributes.get("epsilon", 1e-12))}
     outputs = 1 if node.outputs in {1, 4} else node.outputs  # ONNX Runtime's CPU makes no mean with the sum
@@ -191,8 +190,8 @@ def skip_layer_normalization(node: Node) -> Any:
     return _with_sum(node, results, total)
 
 
+# The sum is the fourth output; nobody uses those between.
 def _with_sum(node: Node, results: Any, total: Any) -> Any:
-    """Return a normalization's outputs with the sum as the fourth; nobody uses those between."""
     values = list(results.fields) if isinstance(results, relax.Tuple) else [results]
     if node.outputs <= len(values):
         return values[: node.outputs]
@@ -202,15 +201,14 @@ def _with_sum(node: Node, results: Any, total: Any) -> Any:
 
 @converter("com.microsoft.SkipSimplifiedLayerNormalization")
 def skip_rms_normalization(node: Node) -> Any:
-    """Divide a sum by the root of its mean square; the sum is an output too."""
     total = _add_present(node, node.inputs[0], node.inputs[1], node.input(3))
     _, out = _divide_by_root(node, total, [-1], node.inputs[2])
     return _with_sum(node, out, total)
 
 
+# BERT's embeddings, added up and normalized; the mask becomes lengths.
 @converter("com.microsoft.EmbedLayerNormalization")
 def embed_layer_normalization(node: Node) -> list[Any]:
-    """Normalize the sum of a BERT's embeddings; the mask becomes lengths."""
     batch, length = node.shape(0)
     tokens, segments = (_rows(node, table, ids) for table, ids in ((2, 0), (4, 1)))
     positions = _rows(node, 3, 8)

@@ -93,9 +93,9 @@ def mean_variance(node: Node) -> Any:
     return cast_to(node, node.emit(value), node.dtype(0))
 
 
+# A norm of 0 leaves the zeros as they are.
 @converter("LpNormalization")
 def lp_normalization(node: Node) -> Any:
-    """Divide each vector by its norm, which may be 0."""
     axis, power = node.attributes.get("axis", -1), node.attributes.get("p", 2)
     wide = _wide(node)
     data = node.emit(cast_to(node, node.inputs[0], wide))
@@ -118,8 +118,8 @@ def batch_normalization(node: Node) -> Any:
     return cast_to(node, node.emit(outputs[0]), node.dtype(0))
 
 
+# The statistics of this batch, and the running ones.
 def _training_outputs(node: Node, rank: int, epsilon: float) -> list[Any]:
-    """Return the outputs of training mode: statistics of this batch, and running ones."""
     axes, wide = [0, *range(2, rank)], _wide(node)
     data = node.emit(cast_to(node, node.inputs[0], wide))
     value, mean, _ = _normalize(node, data, axes, epsilon)

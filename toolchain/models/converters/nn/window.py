@@ -40,7 +40,6 @@ class Window:
 
 
 def window(node: Node, kernel: Sequence[int]) -> Window:
-    """Return the window of a convolution or pool, whose first input is the image."""
     sizes = node.shape(0)[2:]
     strides, dilations = axis_numbers(node, "strides", len(sizes), 1), axis_numbers(node, "dilations", len(sizes), 1)
     if len(kernel) != len(sizes):

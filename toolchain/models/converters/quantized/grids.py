@@ -44,7 +44,6 @@ class Grid:
 
 
 def quantize(node: Node, data: Any, grid: Grid, dtype: str) -> Any:
-    """Round numbers to a grid."""
     _check_dtype(node, dtype, INTEGERS, "quantized to")
     _check_dtype(node, str(data.ty.dtype), _FLOATS | {"int32"}, "quantized from")
     grid = _normalize_grid(node, grid, data, dtype)
@@ -154,7 +153,6 @@ def _suits_relax(node: Node, data: Any, grid: Grid, dtype: str) -> bool:
 
 
 def _scale_index(grid: Grid, scales: Any, index: Sequence[Any]) -> list[Any]:
-    """Return the index of an element's scale."""
     rank = len(scales.shape)
     if rank == 0:
         return []

@@ -82,8 +82,8 @@ def integer_matmul(
     return node.emit(relax.op.matmul(rows, columns, out_dtype="int32"))
 
 
+# The form that backends compute in bytes.
 def _product_of_bytes(node: Node, data: Any, zero: Any, weights: NDArray[np.int64]) -> Any:
-    """Return a product of matrices in the form that backends compute in bytes."""
     split, shape = _SplitWeights.of(weights.T), node.shape_of(data)
     rows = data if len(shape) == _MATRIX else node.emit(relax.op.reshape(data, (math.prod(shape[:-1]), shape[-1])))
     products = node.emit(relax.op.matmul(_dequantize_by_one(node, rows), split.numbers(node, 1)))

@@ -80,8 +80,8 @@ class _Bias:
         return constant_forbids or bool(self._computed)
 
 
+# 16 bits are too few for the sums of an attention.
 def _accumulation_dtype(node: Node, *others: str) -> str:
-    """Return the element type of the computation: 16 bits are too few for its sums."""
     return "float64" if "float64" in {node.dtype(0), *others} else "float32"
 
 
@@ -111,8 +111,8 @@ def _scores(heads: _Heads, bias: _Bias, *, scale: float, softcap: float = 0.0, g
     return _Scores(raw, capped, biased, weights, node.emit(relax.op.matmul(weights, v)))
 
 
+# Several queries may share a head of keys or values.
 def _repeat_heads(node: Node, value: Any, heads: int) -> Any:
-    """Repeat the heads of keys or values that several queries share."""
     own_heads = node.shape_of(value)[1]
     return value if own_heads == heads else node.emit(relax.op.repeat(value, heads // own_heads, axis=1))
 
@@ -175,8 +175,8 @@ def attention(node: Node) -> list[Any]:
     return results[: node.outputs]
 
 
+# Keys beyond the end of the mask are forbidden.
 def _add_mask(node: Node, bias: _Bias, keys: int) -> None:
-    """Add the mask; keys beyond its end are forbidden."""
     mask = node.input(3)
     if mask is None:
         return
@@ -318,8 +318,8 @@ def multi_head_attention(node: Node) -> list[Any]:
     return [result.rows, k, v, node.emit(relax.op.astype(result.raw_scores, node.dtype(0)))][: node.outputs]
 
 
+# Keys and values that have heads already include their bias.
 def _add_bias(node: Node, tensors: Sequence[Any]) -> list[Any]:
-    """Add the bias to each of queries, keys and values; those that have heads already include it."""
     is_rows = [len(node.shape_of(tensor)) == _RANK_ROWS for tensor in tensors]
     hidden = node.shape_of(tensors[0])[-1]
     biases = node.emit(relax.op.split(node.inputs[3], [hidden, 2 * hidden], axis=0))
@@ -366,8 +366,8 @@ def group_query_attention(node: Node) -> list[Any]:
     return [rows, k, v][: node.outputs]
 
 
+# Queries, keys and values may be packed in one tensor.
 def _grouped_inputs(node: Node) -> tuple[Any, Any, Any]:
-    """Return queries, keys and values of a decoder, which may be packed in one tensor."""
     q_heads, kv_heads = (int(node.attributes[name]) for name in ("num_heads", "kv_num_heads"))
     tensors: tuple[Any, ...] = node.inputs[:3]
     if node.input(1) is None:

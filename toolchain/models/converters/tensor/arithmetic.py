@@ -161,9 +161,9 @@ def sign(node: Node) -> Any:
 
 
 # LLVM has TVM's functions for 32 and 64 bits only.
+# LLVM has TVM's functions for 32 and 64 bits only.
 @converter("Asin", "Acos", "Atan", "Asinh", "Acosh")
 def inverse(node: Node) -> Any:
-    """Compute the inverse of a trigonometric or hyperbolic function."""
     function = getattr(relax.op, node.operator.lower())
     wide = _wide(node)
     if node.dtype(0) == wide:

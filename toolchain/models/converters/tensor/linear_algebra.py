@@ -42,8 +42,8 @@ def einsum(node: Node) -> Any:
     return _permute(node, result, letters, sizes).value
 
 
+# Dots become letters that the equation does not use.
 def _parse(node: Node) -> tuple[list[Term], str]:
-    """Read the equation; dots become letters that it does not use."""
     equation = str(node.attributes["equation"]).replace(" ", "")
     left, arrow, right = equation.partition("->")
     parts = left.split(",")
@@ -141,9 +141,9 @@ def _multiply(node: Node, left: Term, right: Term, needed: set[str], sizes: dict
     return Term(node.emit(relax.op.reshape(product, [sizes[letter] for letter in letters])), letters)
 
 
+# Elimination with the greatest pivot of each column.
 @converter("Det")
 def det(node: Node) -> Any:
-    """Eliminate with the greatest pivot of each column."""
     *batch, rows, columns = node.shape(0)
     if rows != columns or rows > _MAX_ROWS:
         raise node.refusal(

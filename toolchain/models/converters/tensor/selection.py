@@ -16,9 +16,9 @@ _SIZE_DEPENDS_ON_DATA = "the number of selected elements depends on the data, bu
 
 
 # TVM's fail, or compute with an unknown size.
+# TVM's fail, or compute with an unknown size.
 @converter("NonZero", "Unique")
 def refuse_unknown_size(node: Node) -> Any:
-    """Refuse an operator whose size depends on the data."""
     raise node.refusal(_SIZE_DEPENDS_ON_DATA, "end the network before it, and compute the rest in the application")
 
 

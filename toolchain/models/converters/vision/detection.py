@@ -24,9 +24,9 @@ class Limits:
     score: float | None
 
 
+# TVM's kernel does not compile; and other nodes would have to know how many boxes are valid.
 @converter("NonMaxSuppression")
 def non_max_suppression(node: Node) -> Any:
-    """Refuse NonMaxSuppression if other nodes use its result."""
     raise node.refusal(
         "the number of remaining boxes depends on the data, but other nodes use the boxes",
         "end the model with this node, or export it with an output of fixed size",

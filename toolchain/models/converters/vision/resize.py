@@ -204,8 +204,8 @@ def _linear(points: _POINTS, axis: Axis) -> Table:
     return Table(indices, np.stack([1 - share, share], 1))
 
 
+# The kernel is widened by the factor that the axis shrinks by, so that it skips no element of the input.
 def _antialiased(points: _POINTS, axis: Axis, kernel: Callable[[_POINTS], _POINTS], reach: int) -> Table:
-    """Widen a kernel by the factor that the axis shrinks by, so that it skips no element of the input."""
     centre, wide = points + np.float32(0.5), np.float32(reach) / axis.scale
     first = np.floor(centre - wide + np.float32(0.5)).astype(np.int64)
     last = np.floor(centre + wide + np.float32(0.5)).astype(np.int64)
@@ -233,8 +233,8 @@ def _half_pixel(x: _POINTS, axis: Axis) -> _POINTS:
     return (x + np.float32(0.5)) / axis.scale - np.float32(0.5)
 
 
+# The centre stays in place although the length of the result was rounded.
 def _symmetric(x: _POINTS, axis: Axis) -> _POINTS:
-    """Keep the centre in place although the length of the result was rounded."""
     off = np.float32(axis.before / 2) * (1 - np.float32(axis.after) / (axis.scale * np.float32(axis.before)))
     # In ONNX Runtime's order and precision: positions half way between two elements are rounded to one of them.
     exact = np.float64(off) + (x.astype(np.float64) + 0.5) / np.float64(axis.scale) - 0.5

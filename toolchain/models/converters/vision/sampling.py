@@ -94,8 +94,8 @@ def _weighted_sum(read: Reader, axes: Sequence[Weighted]) -> Any:
     return total
 
 
+# Of two equally near elements, the even one.
 def _one_neighbour(point: Any) -> Weighted:
-    """Return the nearest element, of two equally near the even one."""
     return [(tirx.nearbyint(point), None)]
 
 
@@ -128,9 +128,10 @@ _NEIGHBOURS: dict[str, Callable[[Any], Weighted]] = {
 
 # TVM lacks volumes of one layer. An axis of one element with aligned corners is refused: the standard and TVM divide by
 # zero there, and ONNX Runtime's result is not part of the standard.
+# TVM lacks volumes of one layer. An axis of one element with aligned corners is refused: the standard and TVM divide by
+# zero there, and ONNX Runtime's result is not part of the standard.
 @converter("AffineGrid")
 def affine_grid(node: Node) -> Any:
-    """Compute the grid as a product of matrices."""
     shape = node.constant(1)
     if shape is None:
         raise node.refusal("input 1 is left out")
@@ -146,9 +147,9 @@ def affine_grid(node: Node) -> Any:
     return relax.op.reshape(node.emit(grid), (node.shape(0)[0], *sizes, len(sizes)))
 
 
+# The elements of the window become channels of a matrix product.
 @converter("DeformConv")
 def deform_conv(node: Node) -> Any:
-    """Make the elements of the window channels of a matrix product."""
     batch, channels, height, width = node.shape(0)
     outputs, _, *kernel = node.shape(1)
     geometry = window(node, kernel)
