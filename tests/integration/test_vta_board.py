@@ -119,7 +119,7 @@ def test_it_runs_over_ssh(server, resnet, tmp_path):
     assert seen.code == 0, seen.err
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["outputs"]["ok"] is True
-    assert report["outputs"]["reference"] == reference.name(to_the_letter=True)
+    assert report["outputs"]["reference"] == reference.name(unoptimized=True)
     assert report["outputs"]["max_rel_diff"] <= LIMIT
     assert report["emulated"] is True
     assert any("emulated" in text for text in report["warnings"])

@@ -18,7 +18,7 @@ UNDEFINED = wild.undefined()
 def test_it_is_right(name, native, program, tmp_path):
     case, path = CASES[name], tmp_path / f"{name}.onnx"
     onnx.save(case.proto, path)
-    read = source.load(str(path), given={key: array.shape for key, array in case.fed.items()})
+    read = source.load(str(path), array_shapes={key: array.shape for key, array in case.fed.items()})
     fed = {spec.name: case.fed[spec.name] for spec in read.inputs} if case.fed else inputs.random(read.inputs, 0)
     found = judged.computed(importer.import_model(read), fed, native, program)
     if case.right is None:

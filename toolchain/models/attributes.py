@@ -1,6 +1,6 @@
-"""Attributes whose values the standard lists: another value is refused by name, before anything is compiled.
+"""Attributes whose values the standard lists: other values are refused by name, before anything is compiled.
 
-Those that our converters check themselves are not among them.
+Attributes that our converters check are not included.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import onnx
 
 from toolchain.errors import InputError, did_you_mean
+from toolchain.models import protos
 
 _REDUCTION = ("none", "add", "mul", "max", "min")
 _VALUES: dict[tuple[str, str], tuple[str, ...]] = {
@@ -37,37 +38,27 @@ _NUMBERS: dict[tuple[str, str], tuple[int, ...]] = {
 
 
 def check(proto: onnx.ModelProto) -> None:
-    """Refuse a model with a value that the standard does not define.
-
-    Raises:
-        InputError: A node has one.
-    """
-    for node in _nodes(proto.graph):
-        for attribute in node.attribute:
-            if not node.domain:
-                _check_value(node, attribute)
-
-
-def _check_value(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
-    key = (node.op_type, attribute.name)
-    value: str | int
-    allowed: tuple[str, ...] | tuple[int, ...]
-    if attribute.type == onnx.AttributeProto.STRING:
-        value, allowed = attribute.s.decode(errors="replace"), _VALUES.get(key, ())
-    else:
-        value, allowed = attribute.i, _NUMBERS.get(key, ())
-    if allowed and value not in allowed:
-        words = [str(one) for one in allowed]
-        raise InputError(
-            f"{node.op_type} node {node.name or node.output[0]!r} has {attribute.name}={value!r}",
-            details="the standard defines: " + ", ".join(words),
-            hint=did_you_mean(str(value), words) or "export the model again with one of these values",
-        )
+    """Refuse a model with a value that the standard does not define; the error names the node."""
+    for node in _all_nodes(proto.graph):
+        for attribute in node.attribute if not node.domain else ():
+            key = (node.op_type, attribute.name)
+            value: str | int
+            allowed: tuple[str, ...] | tuple[int, ...]
+            if attribute.type == onnx.AttributeProto.STRING:
+                value, allowed = attribute.s.decode(errors="replace"), _VALUES.get(key, ())
+            else:
+                value, allowed = attribute.i, _NUMBERS.get(key, ())
+            if allowed and value not in allowed:
+                choices = [str(choice) for choice in allowed]
+                raise InputError(
+                    f"{node.op_type} node {node.name or node.output[0]!r} has {attribute.name}={value!r}",
+                    details="the standard defines: " + ", ".join(choices),
+                    hint=did_you_mean(str(value), choices) or "export the model again with one of these values",
+                )
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            for body in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                yield from _nodes(body)
+        for body in protos.bodies(node):
+            yield from _all_nodes(body)

@@ -14,44 +14,47 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
-from toolchain.models import reads
+from toolchain.models import protos
 
 _EPSILON = 1e-5  # the operator's default
 
 
 def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model in which no batch normalization with constant statistics is left.
+    """Return a copy of a model without batch normalizations with constant statistics.
 
-    One that follows a convolution disappears into its weight and bias; any other becomes a Mul and an Add.
+    One that follows a convolution is folded into its weight and bias; any other becomes a Mul and an Add.
     """
-    folded = onnx.ModelProto()
-    folded.CopyFrom(proto)
-    _Folder(folded.graph, _tensor_types(folded)).run()
+    folded = protos.clone(proto)
+    graph = shape_inference.infer_shapes(folded).graph
+    types = {value.name: value.type.tensor_type for value in [*graph.input, *graph.value_info, *graph.output]}
+    _Folder(folded.graph, {name: tensor for name, tensor in types.items() if tensor.HasField("shape")}).run()
     return folded
 
 
 class _Folder:
-    """Rewrites one graph; knows its constants, who makes a tensor, and how many read it."""
-
     def __init__(self, graph: onnx.GraphProto, types: dict[str, onnx.TypeProto.Tensor]) -> None:
         self._graph = graph
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
         self._makers = {name: node for node in graph.node for name in node.output}
-        self._uses = collections.Counter(reads.of_graph(graph))
+        self._uses = collections.Counter(protos.names_read(graph))
         self._types = types
 
     def run(self) -> None:
         nodes: list[onnx.NodeProto] = []
         for node in self._graph.node:
             nodes += self._replacement(node)
-        del self._graph.node[:]
-        self._graph.node.extend(nodes)
-        reads.drop_unread_weights(self._graph)
+        protos.set_repeated(self._graph.node, nodes)
+        protos.drop_unread_weights(self._graph)
 
     def _replacement(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        if not self._is_constant(node):
+        # In training it takes the statistics of its input.
+        is_training = protos.get_attribute(node, "training_mode", 0)
+        is_constant = all(name in self._weights for name in node.input[1:])
+        if node.op_type != "BatchNormalization" or not is_constant or is_training:
             return [node]
-        scale, shift = self._scale_and_shift(node)
+        gamma, beta, mean, variance = (self._value(weights).astype(np.float64) for weights in node.input[1:5])
+        scale = gamma / np.sqrt(variance + protos.get_attribute(node, "epsilon", _EPSILON))
+        shift = beta - mean * scale
         convolution = self._makers.get(node.input[0])
         if convolution is not None and self._owns_its_weights(convolution):
             self._scale_convolution(convolution, scale, shift)
@@ -64,24 +67,12 @@ class _Folder:
             return [node]
         return self._multiply_and_add(node, scale, shift, len(data.shape.dim))
 
-    def _is_constant(self, node: onnx.NodeProto) -> bool:
-        """Whether a node is a batch normalization with known statistics; in training it takes those of its input."""
-        training = any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute)
-        known = all(name in self._weights for name in node.input[1:])
-        return node.op_type == "BatchNormalization" and known and not training
-
-    def _scale_and_shift(self, node: onnx.NodeProto) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        gamma, beta, mean, variance = (self._value(name).astype(np.float64) for name in node.input[1:5])
-        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        scale = gamma / np.sqrt(variance + attributes.get("epsilon", _EPSILON))
-        return scale, beta - mean * scale
-
     def _value(self, name: str) -> NDArray[Any]:
         value: NDArray[Any] = numpy_helper.to_array(self._weights[name])
         return value
 
     def _owns_its_weights(self, node: onnx.NodeProto) -> bool:
-        """Whether a node is a convolution whose weights and output nobody else reads."""
+        """Whether a node is a convolution whose weights and output nothing else reads."""
         constants = [name for name in node.input[1:] if name]
         return (
             node.op_type == "Conv"
@@ -106,7 +97,7 @@ class _Folder:
         output = node.output[0]
         dtype = self._value(node.input[1]).dtype
         shape = (-1, *[1] * (rank - 2))
-        factor, offset, scaled = (self._unused(f"{output}.{word}") for word in ("scale", "shift", "scaled"))
+        factor, offset, scaled = (self._unused(f"{output}.{role}") for role in ("scale", "shift", "scaled"))
         self._store(factor, scale.reshape(shape), dtype)
         self._store(offset, shift.reshape(shape), dtype)
         return [
@@ -126,13 +117,3 @@ class _Folder:
             return
         self._graph.initializer.append(tensor)
         self._weights[name] = self._graph.initializer[-1]
-
-
-def _tensor_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
-    """Return the type of every tensor whose shape's length is known to shape inference."""
-    graph = shape_inference.infer_shapes(proto).graph
-    return {
-        value.name: value.type.tensor_type
-        for value in [*graph.input, *graph.value_info, *graph.output]
-        if value.type.tensor_type.HasField("shape")
-    }

@@ -1,9 +1,9 @@
-"""Outputs whose size depends on the data: as large as they can become, and how much of that counts.
+"""Outputs whose size depends on the data: they get their greatest size, and a count of the elements that are valid.
 
-A network is compiled for fixed sizes. NonZero, Compress and NonMaxSuppression get results of the greatest size that
-there can be, and a count. What follows them is rewritten so that nothing that counts depends on what lies behind it
-(`tails`). An output whose size depends on the data comes with one more output that says how many of its elements along
-one axis are the result. Where an operator cannot be kept apart from what lies behind the results, the model is refused.
+A network is compiled for fixed sizes. NonZero, Compress and NonMaxSuppression get results of the greatest possible
+size, and a count. What follows them is rewritten so that nothing valid depends on what lies behind the results
+(`tails`). An output whose size depends on the data comes with one more output: how many of its elements along one axis
+are the result. A model is refused if an operator would mix the results with what lies behind them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import onnx
 from onnx import helper
 
 from toolchain.errors import InputError
+from toolchain.models import protos
 from toolchain.models.tails.graph import PREFIX, Tail, Unsupported
 from toolchain.models.tails.rules import RULES
 from toolchain.tensors import Bound
@@ -22,20 +23,18 @@ _SOURCES = ("NonZero", "NonMaxSuppression", "Compress")
 
 
 def with_counts(proto: onnx.ModelProto, convertible: Collection[str]) -> tuple[onnx.ModelProto, dict[str, Bound]]:
-    """Replace operators whose result's size depends on the data by such that have a count as their second output.
+    """Replace operators whose result's size depends on the data by ones that have a count as their second output.
 
-    Args:
-        proto: A model as it is imported; it stays as it is.
-        convertible: Names of operators that can be imported.
-
-    Returns:
-        The model, whose counts come behind its other outputs, and the bounds of outputs by name.
+    `convertible` has the names of operators that can be imported. Returns a changed copy, whose counts come behind its
+    other outputs, and the bounds of outputs by name.
 
     Raises:
         InputError: What follows such an operator needs the number of its results; both are named.
     """
     constants = {tensor.name for tensor in proto.graph.initializer}
-    sources = [node for node in proto.graph.node if node.op_type in _SOURCES and _is_open(node, constants)]
+    sources = [node for node in proto.graph.node if node.op_type in _SOURCES]
+    # The result of a Compress with a constant condition has a known size.
+    sources = [node for node in sources if node.op_type != "Compress" or node.input[1] not in constants]
     if not sources or not all(PREFIX + node.op_type in convertible for node in sources):
         return proto, {}
     tail = Tail.of(proto)
@@ -43,17 +42,11 @@ def with_counts(proto: onnx.ModelProto, convertible: Collection[str]) -> tuple[o
         tail.walk(proto.graph.node, RULES)
     except Unsupported as fault:
         raise _refusal(sources, fault) from fault
-    changed = onnx.ModelProto()
-    changed.CopyFrom(proto)
-    return changed, _finish(changed, tail)
+    changed = protos.clone(proto)
+    return changed, _write_graph(changed, tail)
 
 
-def _is_open(node: onnx.NodeProto, constants: Collection[str]) -> bool:
-    return not (node.op_type == "Compress" and node.input[1] in constants)
-
-
-def _finish(proto: onnx.ModelProto, tail: Tail) -> dict[str, Bound]:
-    """Put the rewritten graph into a model, with its counts behind its outputs."""
+def _write_graph(proto: onnx.ModelProto, tail: Tail) -> dict[str, Bound]:
     bounds: dict[str, Bound] = {}
     counts: dict[str, str] = {}
     for value in proto.graph.output:
@@ -62,7 +55,7 @@ def _finish(proto: onnx.ModelProto, tail: Tail) -> dict[str, Bound]:
         if extent := tail.extents.get(name):
             count = tail.count(extent)
             if count not in counts:
-                counts[count] = _named_count(tail, count, value.name)
+                counts[count] = _count_output(tail, count, value.name)
             bounds[value.name] = Bound(extent.axis, counts[count])
         if name != value.name:
             tail.nodes.append(helper.make_node("Identity", [name], [value.name], value.name))
@@ -75,8 +68,8 @@ def _finish(proto: onnx.ModelProto, tail: Tail) -> dict[str, Bound]:
     return bounds
 
 
-def _named_count(tail: Tail, count: str, output: str) -> str:
-    """Return the name of a count as an output: that of its operator, or of the output where it is computed of that."""
+def _count_output(tail: Tail, count: str, output: str) -> str:
+    """Return the name of a count as an output: a computed count is named after the output that it belongs to."""
     if not count.startswith(PREFIX):
         return count
     name = f"{output}.count"
@@ -85,7 +78,7 @@ def _named_count(tail: Tail, count: str, output: str) -> str:
 
 
 def _refusal(sources: list[onnx.NodeProto], fault: Unsupported) -> InputError:
-    """Return the error for a model: the operator that has the results, and what cannot be computed of them."""
+    """Return the error for a model: the operator with the results, and the node that cannot use them."""
     node = fault.node
     first = next((source for source in sources if source.output[0] == node.output[0]), None)
     first = first or next((source for source in sources if f"{source.output[0]}.count" in fault.roots), sources[0])

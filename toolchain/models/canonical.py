@@ -7,79 +7,59 @@ from collections.abc import Iterator
 import onnx
 
 from toolchain.errors import InputError
-from toolchain.models import reads
+from toolchain.models import protos
 
-_LONG_NAME = "ai.onnx"
+_STANDARD = "ai.onnx"
 """The standard's domain; its usual name is the empty one."""
 
 _LISTS = {onnx.AttributeProto.INTS: "ints", onnx.AttributeProto.FLOATS: "floats"}
 
 
-def canonical(proto: onnx.ModelProto) -> None:
-    """Write the standard's domain as the empty name, leave out empty lists, and sort nodes by what they read.
-
-    Args:
-        proto: The model, changed in place.
-
-    Raises:
-        InputError: It imports the standard's operators in two versions.
-    """
-    versions = {entry.version for entry in proto.opset_import if entry.domain in {"", _LONG_NAME}}
+def make_canonical(proto: onnx.ModelProto) -> None:
+    """Rename the standard's domain to the empty name, drop empty lists, and sort nodes by what they read, in place."""
+    versions = {entry.version for entry in proto.opset_import if entry.domain in {"", _STANDARD}}
     if len(versions) > 1:
         raise InputError(
-            f"the model imports {_LONG_NAME} in several versions: {', '.join(map(str, sorted(versions)))}",
+            f"the model imports {_STANDARD} in several versions: {', '.join(map(str, sorted(versions)))}",
             hint="export it again with one version of them",
         )
-    if any(entry.domain == _LONG_NAME for entry in proto.opset_import):
-        others = [entry for entry in proto.opset_import if entry.domain not in {"", _LONG_NAME}]
-        del proto.opset_import[:]
-        proto.opset_import.extend([onnx.helper.make_opsetid("", versions.pop()), *others])
-    for graph in _graphs(proto.graph):
-        _canonical_nodes(graph.node)
+    if any(entry.domain == _STANDARD for entry in proto.opset_import):
+        others = [entry for entry in proto.opset_import if entry.domain not in {"", _STANDARD}]
+        protos.set_repeated(proto.opset_import, [onnx.helper.make_opsetid("", versions.pop()), *others])
+    for graph in _all_graphs(proto.graph):
+        _make_nodes_canonical(graph.node)
     for function in proto.functions:
-        _canonical_nodes(function.node)
+        _make_nodes_canonical(function.node)
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
-        for body in reads.bodies(node):
-            yield from _graphs(body)
+        for body in protos.bodies(node):
+            yield from _all_graphs(body)
 
 
-def _canonical_nodes(nodes: onnx.GraphProto.node) -> None:
+def _make_nodes_canonical(nodes: onnx.GraphProto.node) -> None:
     for node in nodes:
-        if node.domain == _LONG_NAME:
+        if node.domain == _STANDARD:
             node.domain = ""
-        _drop_empty_lists(node)
-    ordered = _in_order(list(nodes))
+        # ONNX Runtime takes empty lists as absent attributes, and TVM cannot read their type.
+        empty = [item for item in node.attribute if item.type in _LISTS and not getattr(item, _LISTS[item.type])]
+        for item in empty:
+            if node.op_type != "Unsqueeze":  # whose axes may not be absent
+                node.attribute.remove(item)
+    ordered = _sort(list(nodes))
     if ordered is not None:
-        copies = [_copy(node) for node in ordered]
-        del nodes[:]
-        nodes.extend(copies)
+        protos.set_repeated(nodes, [protos.clone(node) for node in ordered])
 
 
-def _drop_empty_lists(node: onnx.NodeProto) -> None:
-    """Drop attributes that are empty lists: ONNX Runtime takes them as absent, and TVM cannot read their type."""
-    empty = [item for item in node.attribute if item.type in _LISTS and not getattr(item, _LISTS[item.type])]
-    for item in empty:
-        if node.op_type != "Unsqueeze":  # whose axes may not be absent
-            node.attribute.remove(item)
-
-
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
-
-
-def _in_order(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto] | None:
-    """Return nodes behind those that they read from, otherwise in the file's order; None if they are so already.
+def _sort(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto] | None:
+    """Return nodes sorted after those that they read, otherwise in the file's order; None if they already are.
 
     Nodes of a cycle stay where they are: the checker refuses them.
     """
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    needs = [{makers[name] for name in reads.of_node(node) if name in makers} for node in nodes]
+    needs = [{makers[name] for name in protos.node_reads(node) if name in makers} for node in nodes]
     if all(index > max(needed, default=-1) for index, needed in enumerate(needs)):
         return None
     ordered: dict[int, None] = {}

@@ -1,9 +1,8 @@
-"""Classes of a model of classical machine learning: tables of probabilities instead of lists of maps, and no text.
+"""Class labels of classical machine learning: tables of probabilities instead of lists of maps, and no text.
 
-Converters end a classifier with ZipMap, whose result is a list of maps from labels to probabilities, and give its
-labels as text if the classes are. A board computes neither. The maps become the tensor of probabilities that they are
-made of; labels that are text are left out where the model has another output. What the user needs in their place is
-reported: the labels, in the order of the columns.
+Converters end a classifier with ZipMap, whose result is a list of maps from labels to probabilities, and write text
+labels as text. A board computes neither. The maps become the tensor of probabilities that they are made from; text
+labels are left out if the model has another output. The labels, in the order of the columns, are reported to the user.
 """
 
 from __future__ import annotations
@@ -14,35 +13,28 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from toolchain.errors import InputError
-from toolchain.models import reads
+from toolchain.models import protos
 
 _DOMAIN, _STANDARD = "ai.onnx.ml", frozenset({"", "ai.onnx"})
-_MAKERS_OF_TEXT = frozenset({"ArrayFeatureExtractor", "LabelEncoder"})
+_PRODUCES_TEXT = frozenset({"ArrayFeatureExtractor", "LabelEncoder"})
 _OPSET = 13  # of a model that has no operator of the standard, and names no version of them: any would do
 _PASSED_ON = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
 
 
-def as_tensors(proto: onnx.ModelProto) -> tuple[str, ...]:
-    """Change a model so that its outputs are tensors of numbers, where they are not because of its classes' labels.
-
-    Args:
-        proto: The model, changed in place.
-
-    Returns:
-        What was changed, a line each.
+def make_tensor_outputs(proto: onnx.ModelProto) -> tuple[str, ...]:
+    """Change a model in place so that its outputs are tensors of numbers; return what was changed, a line each.
 
     Raises:
-        InputError: Labels as text are all that the model has.
+        InputError: Text labels are the only output of the model.
     """
     if not any(node.domain == _DOMAIN for node in proto.graph.node):
         return ()
     if not any(entry.domain in _STANDARD for entry in proto.opset_import):
         proto.opset_import.add(domain="", version=_OPSET)
-    return (*_without_maps(proto.graph), *_without_text(proto.graph))
+    return (*_replace_maps(proto.graph), *_remove_text_outputs(proto.graph))
 
 
-def _without_maps(graph: onnx.GraphProto) -> Iterator[str]:
-    """Replace each ZipMap at the end of a graph by its input."""
+def _replace_maps(graph: onnx.GraphProto) -> Iterator[str]:
     outputs = {value.name: value for value in graph.output}
     for index, node in enumerate(graph.node):
         if (node.domain, node.op_type) != (_DOMAIN, "ZipMap") or node.output[0] not in outputs:
@@ -55,13 +47,13 @@ def _without_maps(graph: onnx.GraphProto) -> Iterator[str]:
         yield f"output {name} is a list of maps in the file (ZipMap): it becomes a tensor with the columns {columns}"
 
 
-def _without_text(graph: onnx.GraphProto) -> Iterator[str]:
-    """Remove outputs that are the labels of classes as text; there must be others."""
+def _remove_text_outputs(graph: onnx.GraphProto) -> Iterator[str]:
+    """Remove outputs that are class labels as text; there must be others."""
     makers = {name: node for node in graph.node for name in node.output}
     weights = {tensor.name: tensor for tensor in graph.initializer}
     for value in list(graph.output):
         is_text = value.type.tensor_type.elem_type == TensorProto.STRING
-        labels = _labels_behind(value.name, makers, weights) if is_text else []
+        labels = _labels_of_output(value.name, makers, weights) if is_text else []
         if labels and len(graph.output) == 1:
             raise InputError(
                 f"the only output of the model, {value.name}, is text, which no board computes",
@@ -77,23 +69,23 @@ def _without_text(graph: onnx.GraphProto) -> Iterator[str]:
             )
 
 
-def _labels_behind(
+def _labels_of_output(
     name: str, makers: Mapping[str, onnx.NodeProto], weights: Mapping[str, onnx.TensorProto]
 ) -> Sequence[str]:
-    """Return the labels that an output can be; none if it is not made of the labels of classes."""
+    """Return the labels that an output can be; none if it is not made of class labels."""
     node = makers.get(name)
     while node is not None and node.op_type in _PASSED_ON:
         node = makers.get(node.input[0])
     if node is None or node.domain != _DOMAIN:
         return []
-    if node.op_type in _MAKERS_OF_TEXT and node.input[0] in weights:
+    if node.op_type in _PRODUCES_TEXT and node.input[0] in weights:
         tensor = weights[node.input[0]]
         return _texts(tensor.string_data) if tensor.data_type == TensorProto.STRING else []
     return _labels(node)
 
 
 def _labels(node: onnx.NodeProto) -> list[str]:
-    """Return the labels of the classes that an attribute of a node lists, whatever it is called."""
+    """Return the labels that an attribute of a node lists, whatever its name."""
     for attribute in node.attribute:
         if attribute.name in {"classlabels_strings", "values_strings"}:
             return _texts(attribute.strings)
@@ -109,12 +101,10 @@ def _texts(values: Sequence[bytes]) -> list[str]:
 
 
 def _remove_unread(graph: onnx.GraphProto) -> None:
-    """Remove nodes whose results nobody reads, and constants that only they read."""
     before = -1
     while before != len(graph.node):
         before = len(graph.node)
-        read = set(reads.of_graph(graph))
-        kept = [node for node in graph.node if read.intersection(node.output)]
-        del graph.node[:]
-        graph.node.extend(kept)
-    reads.drop_unread_weights(graph)
+        read = set(protos.names_read(graph))
+        nodes = [node for node in graph.node if read.intersection(node.output)]
+        protos.set_repeated(graph.node, nodes)
+    protos.drop_unread_weights(graph)

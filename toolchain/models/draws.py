@@ -1,4 +1,4 @@
-"""Which random values an input takes, by what the model does with them: rows of a table, divisors, masks."""
+"""Which random values an input takes, by its use in the model: rows of a table, divisors, masks."""
 
 from __future__ import annotations
 
@@ -12,63 +12,49 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, shape_inference
 
+from toolchain.models import protos
 from toolchain.tensors import Draw, TensorSpec
 
 _PASSED_ON = frozenset(
     {
-        "Identity",
-        "Reshape",
-        "Flatten",
-        "Squeeze",
-        "Unsqueeze",
-        "Transpose",
-        "Slice",
-        "Expand",
-        "Tile",
-        "Concat",
-        "Split",
+        *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"),
+        *("Transpose", "Slice", "Expand", "Tile", "Concat", "Split"),
     }
 )
 """Operators whose results have the values of their first input; of Concat of all inputs."""
 _LARGEST_DIVISOR = 10
 _MASK = re.compile(r"(^|[_./])(\w*mask|is_\w+|has_\w+)$", re.IGNORECASE)
-_SMALLEST, _UNIT = 0.05, 1.0
+_SMALLEST, _LARGEST = 0.05, 1.0
 
 
 def with_draws(proto: onnx.ModelProto, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Return the specs of a model's inputs, each with the values it takes where the graph restricts them.
-
-    Args:
-        proto: The model; the shapes of its inputs are set.
-        specs: Its inputs.
-    """
+    """Return the specs of a model's inputs, each with its range of values where the graph restricts it."""
     readers = _Readers(proto)
     return tuple(replace(spec, draw=_draw(spec, readers)) for spec in specs)
 
 
 def binary(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Return specs whose integers are drawn from 0 and 1, which most tables, axes and masks take."""
+    """Return specs whose integers are drawn from 0 and 1, which most tables, axes and masks accept."""
     return tuple(replace(spec, draw=Draw(0.0, 2.0)) if is_integer(spec) else spec for spec in specs)
 
 
 def is_integer(spec: TensorSpec) -> bool:
-    """Whether an input takes integers."""
     return spec.dtype.startswith(("int", "uint"))
 
 
 @dataclass(frozen=True)
 class _Readers:
-    """Who reads which tensor of a graph, and how large its tensors are."""
+    """The readers of each tensor of a graph, and the sizes of its tensors."""
 
     proto: onnx.ModelProto
 
     @cached_property
     def by_name(self) -> Mapping[str, list[tuple[onnx.NodeProto, int]]]:
-        found: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+        readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
         for node in self.proto.graph.node:
             for index, name in enumerate(node.input):
-                found.setdefault(name, []).append((node, index))
-        return found
+                readers.setdefault(name, []).append((node, index))
+        return readers
 
     @cached_property
     def weights(self) -> Mapping[str, onnx.TensorProto]:
@@ -85,22 +71,22 @@ class _Readers:
         return {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values}
 
     def sizes(self, name: str) -> list[int]:
-        """Return the sizes of a tensor, 0 for one that is not known; none if nothing is known of it."""
+        """Return the sizes of a tensor, 0 for an unknown one; empty if all are unknown."""
         return list(self.weights[name].dims) if name in self.weights else self._inferred.get(name, [])
 
     def scalar(self, name: str) -> float | None:
-        """Return a constant of one element."""
+        """Return the value of a constant of one element."""
         tensor = self.weights.get(name)
         if tensor is None or math.prod(tensor.dims) != 1:
             return None
         return float(numpy_helper.to_array(tensor).reshape(()))
 
     def of(self, name: str) -> Iterator[tuple[onnx.NodeProto, int, float]]:
-        """Yield the nodes that read a tensor's values, as which input, and what was added before.
+        """Yield the nodes that read a tensor's values, the number of the input, and the constant that was added before.
 
-        They may be moved or converted on the way. Positions behind a few special ones are sums with a constant.
+        The values may be moved or converted on the way. Positions behind a few special ones are sums with a constant.
         """
-        names, seen = [(name, 0.0)], {name}
+        names, visited = [(name, 0.0)], {name}
         while names:
             name, offset = names.pop()
             for node, index in self.by_name.get(name, ()):
@@ -108,8 +94,8 @@ class _Readers:
                 is_moved = node.op_type in _PASSED_ON and (index == 0 or node.op_type == "Concat")
                 added = 0.0 if is_moved or node.op_type == "Cast" else self._added(node, index)
                 if added is not None:
-                    names += [(output, offset + added) for output in node.output if output not in seen]
-                    seen.update(node.output)
+                    names += [(output, offset + added) for output in node.output if output not in visited]
+                    visited.update(node.output)
 
     def _added(self, node: onnx.NodeProto, index: int) -> float | None:
         """Return the constant that a node adds to one of its inputs; None if it does something else."""
@@ -120,28 +106,24 @@ class _Readers:
 
 def _draw(spec: TensorSpec, readers: _Readers) -> Draw | None:
     rules = _INTEGERS if is_integer(spec) else _FLOATS if spec.dtype.startswith("float") else {}
-    found = []
+    draws = []
     for node, index, offset in readers.of(spec.name) if rules else ():
         rule = rules.get((node.op_type, index))
         draw = rule(node, readers) if rule else None
         if draw is not None:
-            found.append(Draw(draw.low - offset, draw.high - offset))
+            draws.append(Draw(draw.low - offset, draw.high - offset))
     if is_integer(spec) and _MASK.search(spec.name):
-        found.append(Draw(0, 2))
-    if not found:
+        draws.append(Draw(0, 2))
+    if not draws:
         return None
     if is_integer(spec):
         kind = np.iinfo(spec.dtype)
-        found.append(Draw(float(kind.min), float(kind.max)))
-    low, high = max(draw.low for draw in found), min(draw.high for draw in found)
+        draws.append(Draw(float(kind.min), float(kind.max)))
+    low, high = max(draw.low for draw in draws), min(draw.high for draw in draws)
     return Draw(float(low), float(high)) if low < high else None
 
 
 Rule = Callable[[onnx.NodeProto, _Readers], Draw | None]
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)
 
 
 def _index(axis: int) -> Rule:
@@ -149,21 +131,21 @@ def _index(axis: int) -> Rule:
 
     def rule(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
         sizes = readers.sizes(node.input[0])
-        along = _attribute(node, "axis", axis)
+        along = protos.get_attribute(node, "axis", axis)
         size = sizes[along] if -len(sizes) <= along < len(sizes) else 0
         return Draw(0, size) if size > 0 else None
 
     return rule
 
 
+# Each index of GatherND and ScatterND counts along its own axis; the smallest size is valid for all of them.
 def _coordinates(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
-    """Indices of GatherND and ScatterND: each counts along an axis of its own; the smallest of them suits all."""
     sizes = [size for size in readers.sizes(node.input[0]) if size > 0]
     return Draw(0, min(sizes)) if sizes else None
 
 
+# A loss compares these classes with scores, which lie along the second axis.
 def _classes(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
-    """Classes that a loss compares scores with, which lie along the second axis."""
     sizes = readers.sizes(node.input[0])
     return Draw(0, sizes[1]) if len(sizes) > 1 and sizes[1] > 0 else None
 
@@ -174,10 +156,10 @@ def _depth(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
 
 
 def _steps(axis_attribute: str) -> Rule:
-    """Return the rule for lengths of sequences, which lie along an axis of the node's first input."""
+    """Return the rule for lengths of sequences along an axis of the node's first input."""
 
     def rule(node: onnx.NodeProto, readers: _Readers) -> Draw | None:
-        sizes, axis = readers.sizes(node.input[0]), _attribute(node, axis_attribute, 0)
+        sizes, axis = readers.sizes(node.input[0]), protos.get_attribute(node, axis_attribute, 0)
         return Draw(1, sizes[axis] + 1) if axis < len(sizes) and sizes[axis] > 0 else None
 
     return rule
@@ -187,8 +169,8 @@ def _between(low: float, high: float) -> Rule:
     return lambda _node, _readers: Draw(low, high)
 
 
+# Values on both sides of the thresholds of decision trees: others would all take the same branches.
 def _thresholds(node: onnx.NodeProto, _readers: _Readers) -> Draw | None:
-    """Numbers on both sides of what decision trees compare them with: others would all take the same branches."""
     attributes = {attribute.name: attribute for attribute in node.attribute}
     values: list[float] = []
     for name in ("nodes_values", "nodes_values_as_tensor", "nodes_splits"):
@@ -199,9 +181,9 @@ def _thresholds(node: onnx.NodeProto, _readers: _Readers) -> Draw | None:
     return Draw(math.floor(min(finite)) - 1, math.ceil(max(finite)) + 1) if finite else None
 
 
-def _truth(node: onnx.NodeProto, _readers: _Readers) -> Draw | None:
-    """Numbers that are converted to truth values are a mask."""
-    return Draw(0, 2) if _attribute(node, "to", 0) == onnx.TensorProto.BOOL else None
+# Numbers that are converted to truth values are a mask.
+def _mask(node: onnx.NodeProto, _readers: _Readers) -> Draw | None:
+    return Draw(0, 2) if protos.get_attribute(node, "to", 0) == onnx.TensorProto.BOOL else None
 
 
 _TREES: Mapping[tuple[str, int], Rule] = {
@@ -220,7 +202,7 @@ _INTEGERS: Mapping[tuple[str, int], Rule] = {
     ("Div", 1): _between(1, _LARGEST_DIVISOR),
     ("Mod", 1): _between(1, _LARGEST_DIVISOR),
     ("BitShift", 1): _between(0, 8),
-    ("Cast", 0): _truth,
+    ("Cast", 0): _mask,
     ("RNN", 4): _steps("time"),
     ("GRU", 4): _steps("time"),
     ("LSTM", 4): _steps("time"),
@@ -229,13 +211,13 @@ _INTEGERS: Mapping[tuple[str, int], Rule] = {
 }
 _FLOATS: Mapping[tuple[str, int], Rule] = {
     **_TREES,
-    ("Log", 0): _between(_SMALLEST, _UNIT),
-    ("Sqrt", 0): _between(0.0, _UNIT),
-    ("Reciprocal", 0): _between(_SMALLEST, _UNIT),
+    ("Log", 0): _between(_SMALLEST, _LARGEST),
+    ("Sqrt", 0): _between(0.0, _LARGEST),
+    ("Reciprocal", 0): _between(_SMALLEST, _LARGEST),
     ("Acos", 0): _between(-0.95, 0.95),
     ("Asin", 0): _between(-0.95, 0.95),
     ("Atanh", 0): _between(-0.95, 0.95),
     ("Acosh", 0): _between(1.05, 3.0),
-    ("NonMaxSuppression", 0): _between(0.0, _UNIT),
-    ("NonMaxSuppression", 1): _between(0.0, _UNIT),
+    ("NonMaxSuppression", 0): _between(0.0, _LARGEST),
+    ("NonMaxSuppression", 1): _between(0.0, _LARGEST),
 }

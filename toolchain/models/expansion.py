@@ -1,4 +1,4 @@
-"""How large a model is once its functions are inlined: a few of them, each calling the next twice, fill any memory."""
+"""The size of a model with inlined functions: a few of them, each calling the next twice, fill any memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import onnx
 
 from toolchain.errors import InputError
+from toolchain.models import protos
 
-_MOST_NODES = 200_000
+_MAX_NODES = 200_000
 """Exporters write some ten thousand, for the largest networks that protobuf can hold."""
-_MOST_BYTES = (1 << 31) - 1  # of what protobuf holds in one piece
-_DEEPEST = 100
+_MAX_BYTES = (1 << 31) - 1  # of what protobuf holds in one piece
+_MAX_DEPTH = 100
 _CAP = 1 << 62  # more is the same: each function may double what came before
 _HINT = "export the model again without functions of its own"
 
@@ -29,30 +30,25 @@ class _Size:
 
     @property
     def is_too_large(self) -> bool:
-        return self.nodes > _MOST_NODES or self.bytes > _MOST_BYTES
+        return self.nodes > _MAX_NODES or self.bytes > _MAX_BYTES
 
 
 def check(proto: onnx.ModelProto) -> None:
-    """Refuse a model whose functions, inlined, would be larger than any that can be built.
-
-    Args:
-        proto: The model; nothing of it is inlined.
-
-    Raises:
-        InputError: It would, or a function calls itself; the error names the function.
-    """
+    """Refuse a model that would be too large with inlined functions, or whose functions call themselves."""
     if not proto.functions:
         return
-    total = _Functions(proto).of_nodes(proto.graph.node, ())
+    total = _FunctionSizes(proto).of_nodes(proto.graph.node, ())
     if total.is_too_large:
         raise _too_large("its graph", total)
 
 
-class _Functions:
-    """The functions of a model, and the size of each with all that it calls."""
+class _FunctionSizes:
+    """The size of each function of a model with all that it calls."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
-        self._functions = {(one.domain, one.name, one.overload): one for one in proto.functions}
+        self._functions = {
+            (function.domain, function.name, function.overload): function for function in proto.functions
+        }
         self._sizes: dict[_Name, _Size] = {}
 
     def of_nodes(self, nodes: Iterable[onnx.NodeProto], path: tuple[_Name, ...]) -> _Size:
@@ -68,8 +64,8 @@ class _Functions:
             return self._sizes[name]
         if name in path:
             raise InputError(f"function {_text(name)} of the model calls itself", hint=_HINT)
-        if len(path) >= _DEEPEST:
-            raise InputError(f"functions of the model nest more than {_DEEPEST} deep, at {_text(name)}", hint=_HINT)
+        if len(path) >= _MAX_DEPTH:
+            raise InputError(f"functions of the model nest more than {_MAX_DEPTH} deep, at {_text(name)}", hint=_HINT)
         size = self.of_nodes(self._functions[name].node, (*path, name))
         if size.is_too_large:
             raise _too_large(f"function {_text(name)}", size)
@@ -77,11 +73,11 @@ class _Functions:
         return size
 
 
-def _too_large(what: str, size: _Size) -> InputError:
+def _too_large(subject: str, size: _Size) -> InputError:
     return InputError(
-        f"the model is too large once its functions are inlined: {what} would have {_amount(size.nodes)} operators "
+        f"the model is too large once its functions are inlined: {subject} would have {_amount(size.nodes)} operators "
         f"in {_amount(size.bytes)} bytes",
-        details=f"at most {_MOST_NODES} operators in {_MOST_BYTES} bytes are supported",
+        details=f"at most {_MAX_NODES} operators in {_MAX_BYTES} bytes are supported",
         hint=_HINT,
     )
 
@@ -97,17 +93,11 @@ def _text(name: _Name) -> str:
 def _with_subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _with_subgraphs(graph.node)
+        for graph in protos.bodies(node):
+            yield from _with_subgraphs(graph.node)
 
 
+# The nodes of subgraphs are counted one by one; their weights belong to this node.
 def _own_bytes(node: onnx.NodeProto) -> int:
-    """Return the bytes of a node without its subgraphs' nodes, which are counted one by one; their weights are its."""
-    inner: int = sum(
-        nested.ByteSize()
-        for attribute in node.attribute
-        for graph in (attribute.g, *attribute.graphs)
-        for nested in graph.node
-    )
+    inner: int = sum(nested.ByteSize() for graph in protos.bodies(node) for nested in graph.node)
     return max(int(node.ByteSize()) - inner, 0)

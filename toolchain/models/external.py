@@ -1,4 +1,4 @@
-"""Weights that lie in files of their own: how many bytes they are is known before any of them is read."""
+"""Weights in files of their own: their size is checked before any of them is read."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ from pathlib import Path
 import onnx
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
+from toolchain.models import protos
+
 
 def size(proto: onnx.ModelProto, folder: Path) -> int:
-    """Return the bytes that a model's tensors take from other files: one file may be taken many times.
-
-    Args:
-        proto: The model, whose tensors were not read.
-        folder: Where its files are.
-
-    Raises:
-        ValueError: A tensor says something senseless about its file.
-    """
+    """Return the bytes that a model's tensors take from other files; a ValueError if a location is invalid."""
     return sum(_size(tensor, folder) for tensor in _tensors(proto) if uses_external_data(tensor))
 
 
@@ -33,21 +27,21 @@ def _size(tensor: onnx.TensorProto, folder: Path) -> int:
 
 
 def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    yield from _of_graph(proto.graph)
+    yield from _graph_tensors(proto.graph)
     for function in proto.functions:
-        yield from _of_nodes(function.node)
+        yield from _node_tensors(function.node)
 
 
-def _of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
-    yield from _of_nodes(graph.node)
+    yield from _node_tensors(graph.node)
 
 
-def _of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
     for node in nodes:
         for attribute in node.attribute:
             yield from (attribute.t, *attribute.tensors)
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _of_graph(graph)
+        for graph in protos.bodies(node):
+            yield from _graph_tensors(graph)

@@ -1,4 +1,4 @@
-"""How much work and how many weights an ONNX graph holds."""
+"""The work and the number of weights of an ONNX graph."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ import math
 from collections.abc import Callable
 
 import onnx
-from onnx import helper
+
+from toolchain.models import protos
 
 _Shape = tuple[int, ...]
 
 
 class _UnknownShapeError(Exception):
-    """Shape inference left a tensor open that the count needs."""
+    """Shape inference lacks a tensor that the count needs."""
 
 
 def count(graph: onnx.GraphProto) -> int | None:
-    """Count the floating-point operations of one run; a multiply-add counts as two.
+    """Count the floating-point operations of one run, a multiply-add as two; None if a shape is unknown.
 
-    Convolutions, matrix products and fully connected layers are counted, which is what the literature quotes.
-
-    Args:
-        graph: A graph that shape inference has been over.
-
-    Returns:
-        The number of operations, or None where a shape is unknown.
+    Only convolutions, matrix products and fully connected layers count, as in the literature. The graph must have
+    inferred shapes.
     """
     shapes = _shapes(graph)
     try:
@@ -39,12 +35,9 @@ def parameters(graph: onnx.GraphProto) -> int:
     for node in graph.node:
         if node.op_type == "Constant":
             tensors += [attribute.t for attribute in node.attribute if attribute.name == "value"]
-    return sum(math.prod(tensor.dims) for tensor in tensors if tensor.dims and not _is_index(tensor))
-
-
-def _is_index(tensor: onnx.TensorProto) -> bool:
-    """Integers of 64 bits are shapes and indices, not weights; 32 bits are what the biases of QDQ models have."""
-    return bool(tensor.data_type == onnx.TensorProto.INT64)
+    # Integers of 64 bits are shapes and indices, not weights; those of 32 bits are the biases of QDQ models.
+    weights = [tensor for tensor in tensors if tensor.dims and tensor.data_type != onnx.TensorProto.INT64]
+    return sum(math.prod(tensor.dims) for tensor in weights)
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, _Shape]:
@@ -84,9 +77,8 @@ def _matmul(node: onnx.NodeProto, shapes: dict[str, _Shape]) -> int:
 
 
 def _gemm(node: onnx.NodeProto, shapes: dict[str, _Shape]) -> int:
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     a = _shape(node.input[0], shapes)
-    return 2 * math.prod(_shape(node.output[0], shapes)) * a[0 if attributes.get("transA") else -1]
+    return 2 * math.prod(_shape(node.output[0], shapes)) * a[0 if protos.get_attribute(node, "transA") else -1]
 
 
 _COUNTERS: dict[str, Callable[[onnx.NodeProto, dict[str, _Shape]], int]] = {

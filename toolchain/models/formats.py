@@ -1,4 +1,4 @@
-"""What a file that is no ONNX model is, told by its content, and the command that makes an ONNX model of it."""
+"""Which format a file has that is not an ONNX model, by its content, and the command that converts it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST_HEADER = 1 << 27  # of a safetensors file, which begins with its header
 _TORCH = 'torch.onnx.export(model, (example,), "model.onnx", dynamo=True), where the model is a torch.nn.Module'
 _TF = "pip install tf2onnx; python -m tf2onnx.convert --{kind} {path} --output model.onnx"
 _KERAS = 'in Python: keras.saving.load_model("{path}").export("model.onnx", format="onnx")'
-_WHOLE = "download the model file itself"
+_DOWNLOAD = "download the model file itself"
 _PICKLE, _PACKED = "a Python pickle, as written by torch.save", "a compressed file"
 _MAGIC = (
     (4, b"TFL3", "a TensorFlow Lite model", _TF.replace("{kind}", "tflite")),
@@ -29,31 +29,22 @@ _MAGIC = (
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file.
-
-    Attributes:
-        name: What it is, with its article.
-        way: How an ONNX model is made of it.
-    """
+    """A format with its article, and how to get an ONNX model from it."""
 
     name: str
-    way: str
+    remedy: str
 
 
-def recognised(path: Path) -> Format | None:
-    """Tell what a file or folder is that was given as an ONNX model; None if it may be one.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+def recognise(path: Path) -> Format | None:
+    """Return the format of a file or folder that was given as an ONNX model; None if it may be one."""
     if path.is_dir():
         return _folder(path)
     with path.open("rb") as stream:
         head = stream.read(_HEAD)
     if not head:
         return Format("an empty file", "export the model again, or copy it again")
-    found = _by_magic(head, path) or _by_text(head, path)
-    return found or (_tensorflow(head, path) if path.suffix == ".pb" else None)
+    is_protobuf = path.suffix == ".pb"
+    return _by_magic(head, path) or _by_text(head, path) or (_tensorflow(head, path) if is_protobuf else None)
 
 
 def _folder(path: Path) -> Format:
@@ -78,16 +69,15 @@ def _by_magic(head: bytes, path: Path) -> Format | None:
     if head.startswith(b"PK\x03\x04"):
         return _archive(path)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < _LONGEST_HEADER:
-        way = f"load the weights into the network, then {_TORCH}"
-        return Format("a safetensors file, which contains weights but no network", way)
-    for start, magic, name, way in _MAGIC:
+        remedy = f"load the weights into the network, then {_TORCH}"
+        return Format("a safetensors file, which contains weights but no network", remedy)
+    for start, magic, name, remedy in _MAGIC:
         if head.startswith(magic, start):
-            return Format(name, way.format(path=path))
+            return Format(name, remedy.format(path=path))
     return None
 
 
 def _archive(path: Path) -> Format:
-    """Tell zip files apart by what is in them."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -109,17 +99,17 @@ def _by_text(head: bytes, path: Path) -> Format | None:
     if start.startswith(b"version https://git-lfs"):
         return Format("a Git LFS pointer instead of the file", f"git lfs pull --include {path.name}")
     if start.startswith((b"<!doctype html", b"<html", b"<?xml", b"<head")):
-        return Format("a web page", f"{_WHOLE}; add ?raw=true to a GitHub link")
+        return Format("a web page", f"{_DOWNLOAD}; add ?raw=true to a GitHub link")
     if start.startswith((b"{", b"[")):
-        return Format("a JSON document", _WHOLE)
+        return Format("a JSON document", _DOWNLOAD)
     return None
 
 
+# A GraphDef begins with its first node, an ONNX model with its version; a SavedModel has version 1.
 def _tensorflow(head: bytes, path: Path) -> Format | None:
-    """A GraphDef begins with its first node, where an ONNX model has its version; a SavedModel has a version of 1."""
     if head.startswith(b"\x0a"):
-        way = _TF.format(kind="graphdef", path=path) + " --inputs NAME:0 --outputs NAME:0"
-        return Format("a frozen TensorFlow graph", way)
+        remedy = _TF.format(kind="graphdef", path=path) + " --inputs NAME:0 --outputs NAME:0"
+        return Format("a frozen TensorFlow graph", remedy)
     if head.startswith(b"\x08\x01\x12"):
         return Format("a TensorFlow SavedModel", _TF.format(kind="saved-model", path=path.parent))
     return None

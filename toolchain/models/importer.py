@@ -1,4 +1,4 @@
-"""From a model file to a Relax module: prepared, then read by TVM's importer with the converters of this room."""
+"""From a model file to a Relax module: simplified, then read by TVM's importer with our converters."""
 
 from __future__ import annotations
 
@@ -30,11 +30,8 @@ _RANDOM = frozenset(
 class ImportedModel:
     """A model as a Relax module whose weights are still constants.
 
-    Attributes:
-        source: Where it came from.
-        module: Relax module; its function `main` takes the inputs in order. Its variables say which node of the file
-            they come from (`origins`).
-        outputs: Signature of the results, in order.
+    The inputs of its function `main` are in order, and its variables name the node of the file that they come from
+    (`origins`).
     """
 
     source: SourceModel
@@ -44,8 +41,6 @@ class ImportedModel:
 
 @dataclass(frozen=True)
 class UnsupportedNode:
-    """A node of a model that the importer has no converter for."""
-
     operator: str
     node: str
     index: int
@@ -55,11 +50,7 @@ class UnsupportedNode:
 
 
 def import_model(source: SourceModel) -> ImportedModel:
-    """Import a model into Relax.
-
-    Raises:
-        InputError: An operator has no converter, or its converter refused it; the node is named.
-    """
+    """Import a model into Relax; an InputError names the nodes that cannot be converted."""
     from tvm.relax.frontend.onnx import from_onnx  # noqa: PLC0415 - two seconds that `inspect` and tests can save
 
     from toolchain.models import converters, origins  # noqa: PLC0415 - as above
@@ -81,7 +72,7 @@ def import_model(source: SourceModel) -> ImportedModel:
             folded = batchnorm.fold(proto)
             with converters.blocks_ended():
                 module = from_onnx(folded)
-            module = origins.marked(module, folded.graph.node, imported.values)
+            module = origins.mark_origins(module, folded.graph.node, imported.values)
     except InputError:
         raise
     except Exception as fault:  # the converters raise whatever they trip over, of any class
@@ -94,46 +85,37 @@ def import_model(source: SourceModel) -> ImportedModel:
 
 
 def as_imported(source: SourceModel) -> onnx.ModelProto:
-    """Return a model as the importer reads it: with what is constant computed beforehand.
-
-    Raises:
-        InputError: Its opset is not known, or a loop is too long.
-    """
+    """Return a model as the importer reads it, with constants computed and loops unrolled."""
     from toolchain.models import converters, simplify  # noqa: PLC0415 - as above
 
     return simplify.simplified(source, converters.names())
 
 
 def unsupported_nodes(proto: onnx.ModelProto) -> list[UnsupportedNode]:
-    """List the nodes of what `as_imported` returned whose operator has no converter."""
+    """List the nodes of the result of `as_imported` whose operator has no converter."""
     from toolchain.models import converters  # noqa: PLC0415 - as above
 
-    known = converters.names()
+    convertible = converters.names()
     return [
         UnsupportedNode(node.op_type, node.name or (node.output[0] if node.output else ""), index)
         for index, node in enumerate(proto.graph.node)
-        if node.op_type not in known
+        if node.op_type not in convertible
     ]
 
 
 def _check_constants(source: SourceModel, proto: onnx.ModelProto) -> None:
-    """Refuse a model with a constant of text that a node reads.
-
-    Raises:
-        InputError: There is one; both are named.
-    """
+    """Refuse a model with a constant of text that a node reads; both are named."""
     texts = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == onnx.TensorProto.STRING}
     for node in proto.graph.node:
-        if found := texts.intersection(node.input):
+        if constants := texts.intersection(node.input):
             raise InputError(
                 f"{source.name} computes with text, which no board does",
-                details=f"{node.op_type} node {node.name or node.output[0]!r} reads the constant {min(found)}",
+                details=f"{node.op_type} node {node.name or node.output[0]!r} reads the constant {min(constants)}",
                 hint="encode text as numbers before it goes into the model, and export the model without this node",
             )
 
 
 def _advice(unsupported: Sequence[UnsupportedNode]) -> str:
-    """Return what to do about nodes that have no converter."""
     if any(node.operator in _RANDOM for node in unsupported):
         return (
             "a compiled model draws no random numbers: export it in inference mode (in PyTorch, model.eval()), or make "
@@ -143,8 +125,8 @@ def _advice(unsupported: Sequence[UnsupportedNode]) -> str:
     return "export the model without these operators; list them with `toolchain model inspect`"
 
 
+# The importer's exceptions do not name the node, but its frames have it.
 def _failing_node(fault: BaseException) -> str:
-    """Find the ONNX node that an importer's frame was working on: its exceptions do not say."""
     for frame, _ in traceback.walk_tb(fault.__traceback__):
         node = frame.f_locals.get("node")
         if isinstance(node, onnx.NodeProto):
@@ -164,7 +146,7 @@ def _output_specs(
     except TypeError as fault:
         raise InputError(
             f"the output shapes of {source.name} depend on its data",
-            details=_first_open(proto) or str(result),
+            details=_first_node_of_unknown_shape(proto) or str(result),
             hint="make the input that determines them constant (--fix NAME=VALUE), or export the model without them",
         ) from fault
     if any(0 in shape for shape in shapes):
@@ -181,10 +163,10 @@ def _counted_from_0(bound: Bound | None, rank: int) -> Bound | None:
     return replace(bound, axis=bound.axis % rank) if bound else None
 
 
-def _first_open(proto: onnx.ModelProto) -> str:
-    """Name the first node of the standard whose inputs have shapes that are known, and whose outputs have not."""
+def _first_node_of_unknown_shape(proto: onnx.ModelProto) -> str:
+    """Name the first node of the standard whose inputs have known shapes, and whose outputs have not."""
     graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
-    closed = {value.name for value in (*graph.input, *graph.value_info, *graph.output) if _is_closed(value)}
+    closed = {value.name for value in (*graph.input, *graph.value_info, *graph.output) if _has_fixed_shape(value)}
     closed |= {tensor.name for tensor in graph.initializer} | {""}
     for index, node in enumerate(graph.node):
         if onnx.defs.has(node.op_type) and closed.issuperset(node.input) and not closed.issuperset(node.output):
@@ -192,6 +174,6 @@ def _first_open(proto: onnx.ModelProto) -> str:
     return ""
 
 
-def _is_closed(value: onnx.ValueInfoProto) -> bool:
+def _has_fixed_shape(value: onnx.ValueInfoProto) -> bool:
     tensor = value.type.tensor_type
     return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)

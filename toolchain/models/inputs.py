@@ -1,4 +1,4 @@
-"""What a model is run with: seeded random tensors, an .npz file, or an image; and the labels of its classes."""
+"""Inputs of a model: seeded random tensors, an .npz file, or an image; and the labels of its classes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,7 @@ _RESIZE_RATIO = 256 / 224  # the usual evaluation crop: the short side to 256, t
 
 @dataclass(frozen=True)
 class Source:
-    """Which inputs a user asked for; at most one of the two paths is set.
-
-    Attributes:
-        npz: File with one array for each input, by name.
-        image: Picture for a model with one image input.
-        seed: Seed for random inputs where neither is given.
-    """
+    """The inputs that a user asked for; at most one of the paths is set, and without them `seed` counts."""
 
     npz: Path | None = None
     image: Path | None = None
@@ -41,11 +35,7 @@ class Source:
 
 
 def make(source: Source, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Make the inputs of a model.
-
-    Raises:
-        InputError: A file is missing or unreadable, or does not fit the model's signature.
-    """
+    """Make the inputs of a model; an InputError if a file is unreadable or does not fit the model's signature."""
     if source.npz and source.image:
         raise InputError("--input and --image cannot be combined")
     if source.npz:
@@ -58,8 +48,8 @@ def make(source: Source, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]
 def random(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
     """Draw inputs: standard normal for floats, 0..255 for uint8, small non-negative numbers for other integers.
 
-    Where the model restricts the values of an input (`TensorSpec.draw`), they are uniform between its limits.
-    Every tensor has a stream of its own, derived from the seed and its name.
+    If the model restricts the values of an input (`TensorSpec.draw`), they are uniform between its limits. Every tensor
+    has its own stream, derived from the seed and its name.
     """
     return {spec.name: _draw(spec, seed) for spec in specs}
 
@@ -79,13 +69,9 @@ def _draw(spec: TensorSpec, seed: int) -> NDArray[Any]:
 
 
 def from_npz(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Read inputs from an .npz file that holds one array for each input, by name; or from an .npy file of the only one.
-
-    Raises:
-        InputError: The file cannot be read, or does not fit the model's signature.
-    """
+    """Read inputs from an .npz file with one array for each input, by name, or from an .npy file of the only input."""
     names = {spec.name for spec in specs}
-    # An input without elements is a constant of the model; whoever gives it says nothing new.
+    # An input without elements is a constant of the model, so its array may be passed and is ignored.
     read = {name: array for name, array in arrays(path, specs).items() if array.size or name in names}
     faults = check_signature(read, specs)
     if faults:
@@ -94,24 +80,16 @@ def from_npz(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]
 
 
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays of an .npz file by name; none for an .npy file, which names none.
-
-    Raises:
-        InputError: The file cannot be read.
-    """
+    """Return the shapes of the arrays of an .npz file by name; empty for an .npy file, which has no names."""
     if path.is_file() and not zipfile.is_zipfile(path):
         return {}
     return {name: array.shape for name, array in arrays(path, ()).items()}
 
 
 def arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an .npz file by name; that of an .npy file has the name of the only input.
-
-    Raises:
-        InputError: The file cannot be read, or is an .npy file for several inputs.
-    """
+    """Read the arrays of an .npz file by name; the array of an .npy file gets the name of the only input."""
     try:
-        return _arrays(path, specs)
+        return _load_arrays(path, specs)
     except InputError:
         raise
     except Exception as fault:  # zip, zlib and numpy each have errors of their own for a damaged file
@@ -120,25 +98,20 @@ def arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
         ) from fault
 
 
-def _check_unpacked(path: Path) -> None:
-    """Refuse what would fill the memory: a thousand bytes of zeros are one in an archive, and it says so beforehand."""
-    if not zipfile.is_zipfile(path):
-        return
-    with zipfile.ZipFile(path) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-    there = memory.available_bytes()
-    if size > there:
+def _load_arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    # A thousand bytes of zeros take one in an archive: what would fill the memory is refused before it is read.
+    size = 0
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+    if size > (free := memory.available_bytes()):
         raise InputError(
-            f"the arrays of {path.name} have {size_text(size)}, but this machine has {size_text(there)} of free memory",
+            f"the arrays of {path.name} have {size_text(size)}, but this machine has {size_text(free)} of free memory",
             hint="pass fewer samples at once",
         )
-
-
-def _arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
-    _check_unpacked(path)
-    found = np.load(path, allow_pickle=False)
-    if not isinstance(found, np.ndarray):
-        with found as archive:
+    loaded = np.load(path, allow_pickle=False)
+    if not isinstance(loaded, np.ndarray):
+        with loaded as archive:
             return {name: np.asarray(archive[name]) for name in archive.files}
     if len(specs) != 1:
         raise InputError(
@@ -146,16 +119,16 @@ def _arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
             details="its inputs: " + ", ".join(map(str, specs)),
             hint="write all of them to one file: numpy.savez(FILE, NAME=array, ...)",
         )
-    return {specs[0].name: found}
+    return {specs[0].name: loaded}
 
 
 def from_image(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
     """Read a picture as ImageNet models expect it: resized, cropped at the centre, scaled and normalized.
 
-    Returns:
-        The model's one input, float, in the model's layout: 1 x 3 x H x W, or 1 x H x W x 3.
+    The result is the model's one input in its own layout: 1 x 3 x H x W, or 1 x H x W x 3.
     """
-    if len(specs) != 1 or not _takes_images(specs[0]):
+    is_image = len(specs) == 1 and len(specs[0].shape) == _IMAGE_RANK and _RGB in specs[0].shape[1::2]
+    if not is_image or not specs[0].dtype.startswith("float"):
         raise InputError(
             "the model does not take one image",
             details="its inputs: " + ", ".join(map(str, specs)),
@@ -164,37 +137,26 @@ def from_image(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any
     spec = specs[0]
     channels_first = spec.shape[1] == _RGB
     height, width = spec.shape[2:] if channels_first else spec.shape[1:3]
-    pixels = _cropped(_opened(path), height, width)
+    image = _open_image(path)
+    scale = max(height / image.height, width / image.width) * _RESIZE_RATIO
+    resized = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
+    left, top = (resized.width - width) // 2, (resized.height - height) // 2
+    pixels = resized.crop((left, top, left + width, top + height))
     array = (np.asarray(pixels, dtype=np.float32) / 255 - _MEAN) / _STD
     array = array.transpose(2, 0, 1) if channels_first else array
     batch = np.repeat(array[None], spec.shape[0], axis=0)
     return {spec.name: np.ascontiguousarray(batch, dtype=spec.dtype)}
 
 
-def _takes_images(spec: TensorSpec) -> bool:
-    return len(spec.shape) == _IMAGE_RANK and _RGB in spec.shape[1::2] and spec.dtype.startswith("float")
-
-
-def _opened(path: Path) -> Image.Image:
+def _open_image(path: Path) -> Image.Image:
     try:
         return Image.open(path).convert("RGB")
     except Exception as fault:  # its decoders raise whatever they trip over, of any class
         raise InputError(f"cannot read the image {path}", details=reason(fault)) from fault
 
 
-def _cropped(image: Image.Image, height: int, width: int) -> Image.Image:
-    scale = max(height / image.height, width / image.width) * _RESIZE_RATIO
-    resized = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
-    left, top = (resized.width - width) // 2, (resized.height - height) // 2
-    return resized.crop((left, top, left + width, top + height))
-
-
 def read_labels(path: Path, classes: int) -> list[str]:
-    """Read class names, one a line.
-
-    Raises:
-        InputError: The file cannot be read, or has fewer lines than there are classes.
-    """
+    """Read class names, one a line; an InputError if there are fewer lines than classes."""
     try:
         labels = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as fault:
@@ -206,7 +168,7 @@ def read_labels(path: Path, classes: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Guess:
-    """One row of a top-5 table: class index, its label, its score as the model gives it."""
+    """One row of a top-5 table; the score is as the model returns it."""
 
     index: int
     label: str
@@ -214,13 +176,7 @@ class Guess:
 
 
 def top(scores: NDArray[Any], labels: Sequence[str], count: int = 5) -> tuple[Guess, ...]:
-    """Rank the classes of a classifier's output, best first.
-
-    Args:
-        scores: Output of any shape whose elements are the classes of one image.
-        labels: Class names by index, one for each.
-        count: Rows wanted.
-    """
+    """Rank the classes of a classifier's output, of any shape, best first."""
     flat = scores.reshape(-1)
     order = np.argsort(-flat.astype(np.float64), kind="stable")[:count]
     return tuple(Guess(int(i), labels[int(i)], float(flat[int(i)])) for i in order)

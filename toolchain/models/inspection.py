@@ -1,4 +1,4 @@
-"""What a model is made of: its signature, its size, its work and its operators."""
+"""What a model consists of: its signature, size, work and operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from toolchain.tensors import TensorSpec
 
 @dataclass(frozen=True)
 class Output:
-    """An output as far as its shape is known: 0 is a size that depends on the data; None where not even the rank is."""
+    """An output; a size that depends on the data is 0, and an unknown rank is None."""
 
     name: str
     shape: tuple[int, ...] | None
@@ -27,20 +27,14 @@ class Output:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `toolchain model inspect` shows.
+    """Result of `toolchain model inspect`.
 
     Attributes:
-        name: Model name.
-        opset: Version of the default ONNX operator set.
-        inputs: Input signature.
-        outputs: Output signature, as far as it is known.
-        parameters: Number of weights.
-        gflops: Billions of floating-point operations of one run (a multiply-add counts as two), or None where a
-            shape is unknown.
+        outputs: As far as known.
+        gflops: Of one run, a multiply-add as two operations; None if a shape is unknown.
         operators: Number of nodes by operator, in the file.
-        imported: The same after the simplification, which folds what is constant once the shapes are known.
-        guessed: Lines about shapes that nobody gave, and about outputs that are others than in the file.
-        unsupported: Nodes that cannot be imported.
+        imported: The same after constants were folded with the shapes set.
+        guessed: Lines about guessed shapes, and about outputs that differ from the file's.
     """
 
     name: str
@@ -56,15 +50,14 @@ class Inspection:
 
 
 def inspect(source: SourceModel) -> Inspection:
-    """Describe a model: signature, size, work and operators."""
     simple = as_imported(source)
     inferred = shape_inference.infer_shapes(simple)
     opsets = {entry.domain: entry.version for entry in source.proto.opset_import}
     work = flops.count(inferred.graph)
     unsupported = tuple(unsupported_nodes(simple))
     outputs = tuple(map(_output, inferred.graph.output))
-    if not unsupported and any(one.shape is None or 0 in one.shape for one in outputs):
-        outputs = _imported(source, outputs)
+    if not unsupported and any(output.shape is None or 0 in output.shape for output in outputs):
+        outputs = _imported_outputs(source, outputs)
     return Inspection(
         name=source.name,
         opset=opsets.get("", opsets.get("ai.onnx", 0)),
@@ -72,14 +65,14 @@ def inspect(source: SourceModel) -> Inspection:
         outputs=outputs,
         parameters=flops.parameters(inferred.graph),
         gflops=None if work is None else round(work / 1e9, 4),
-        operators=_counted(source.proto),
-        imported=_counted(simple),
+        operators=_operator_counts(source.proto),
+        imported=_operator_counts(simple),
         guessed=source.guessed,
         unsupported=unsupported,
     )
 
 
-def _counted(proto: onnx.ModelProto) -> dict[str, int]:
+def _operator_counts(proto: onnx.ModelProto) -> dict[str, int]:
     return dict(sorted(collections.Counter(node.op_type for node in proto.graph.node).items()))
 
 
@@ -89,16 +82,15 @@ def _output(value: onnx.ValueInfoProto) -> Output:
     return Output(value.name, shape, dtype_of(value.name, tensor.elem_type))
 
 
-def _imported(source: SourceModel, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
-    """Return outputs as a build has them: shape inference does not know what all operators compute."""
+# Shape inference does not support all operators: a build knows more.
+def _imported_outputs(source: SourceModel, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
     try:
-        found = {spec.name: spec for spec in import_model(source).outputs}
+        specs = {spec.name: spec for spec in import_model(source).outputs}
     except InputError:
-        return outputs  # what stands in the way, a build says
-    return tuple(_of(found[one.name]) for one in outputs)
-
-
-def _of(spec: TensorSpec) -> Output:
-    open_axis = spec.bound.axis if spec.bound else None
-    sizes = tuple(0 if axis == open_axis else size for axis, size in enumerate(spec.shape))
-    return Output(spec.name, sizes, spec.dtype)
+        return outputs  # a build reports the obstacle
+    imported = []
+    for spec in (specs[output.name] for output in outputs):
+        open_axis = spec.bound.axis if spec.bound else None
+        sizes = tuple(0 if axis == open_axis else size for axis, size in enumerate(spec.shape))
+        imported.append(Output(spec.name, sizes, spec.dtype))
+    return tuple(imported)

@@ -1,4 +1,4 @@
-"""Whether a model's tensors can be held in this machine's memory at all: --shape takes any number."""
+"""Whether a model's tensors fit into this machine's memory: --shape takes any number."""
 
 from __future__ import annotations
 
@@ -19,26 +19,18 @@ _LARGEST = 1 << 31  # bytes that protobuf, and so shape inference, takes
 
 
 def check(proto: onnx.ModelProto) -> None:
-    """Refuse a model whose inputs, or whose largest operator, need more memory than there is.
-
-    Args:
-        proto: A model with static shapes.
-
-    Raises:
-        InputError: They do.
-    """
-    needed, there = least_bytes(proto), available_bytes()
-    if needed > there:
+    needed, available = least_bytes(proto), available_bytes()
+    if needed > available:
         sizes = ", ".join(f"{value.name} {'x'.join(map(str, _dims(value)))}" for value in proto.graph.input)
         raise InputError(
-            f"one run needs {needed / 2**30:.1f} GiB or more, but this machine has {there / 2**30:.1f} GiB free",
+            f"one run needs {needed / 2**30:.1f} GiB or more, but this machine has {available / 2**30:.1f} GiB free",
             details=f"inputs: {sizes}",
             hint="use smaller inputs: --shape NAME:1,3,224,224",
         )
 
 
 def least_bytes(proto: onnx.ModelProto) -> int:
-    """Return a lower bound of the memory of one run: all inputs, or what one operator reads and writes."""
+    """Return a lower bound of the memory of one run: all inputs, or all tensors of one operator."""
     from onnx import shape_inference  # noqa: PLC0415 - see above
 
     sizes = {value.name: _bytes(value) for value in proto.graph.input}
@@ -52,7 +44,7 @@ def least_bytes(proto: onnx.ModelProto) -> int:
 
 
 def available_bytes() -> int:
-    """Return how much memory a process may take here: what is free, with the swap space, within its limits."""
+    """Return the memory that a process may use: free memory and swap space, within its limits."""
     amounts = dict(re.findall(r"^(\w+): +(\d+) kB$", _MEMINFO.read_text(encoding="ascii"), re.MULTILINE))
     limits = [1024 * (int(amounts.get("MemAvailable", 0)) + int(amounts.get("SwapFree", 0)))]
     soft, _hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,6 +1,6 @@
-"""What the name of a model stands for: a network of the zoo, or a file or folder here.
+"""What the name of a model stands for: a network of the zoo, or a file or folder.
 
-`zoo:NAME` always is the zoo's network, and a word with a slash, such as `./NAME`, always a path. A bare name may be
+`zoo:NAME` is always the zoo's network, and a name with a slash, such as `./NAME`, always a path. A bare name may be
 both.
 """
 
@@ -14,17 +14,14 @@ from toolchain.models import zoo
 PREFIX = "zoo:"
 
 
-def network(word: str) -> str:
-    """Return the zoo's network that a name stands for where a model is wanted; empty if it is a path.
+def network(model: str) -> str:
+    """Return the zoo's network that a model's name stands for; empty if it is a path.
 
-    A file goes before the zoo's network of the same name, and a folder does not: a model is no folder.
-
-    Raises:
-        InputError: The zoo has no such network.
+    A file has precedence over the zoo's network of the same name; a folder has not, since it is not a model.
     """
-    if not word.startswith(PREFIX):
-        return word if word in zoo.NAMES and not Path(word).is_file() else ""
-    name = word.removeprefix(PREFIX)
+    if not model.startswith(PREFIX):
+        return model if model in zoo.NAMES and not Path(model).is_file() else ""
+    name = model.removeprefix(PREFIX)
     if name not in zoo.NAMES:
         raise InputError(
             f"the zoo has no network {name!r}",
@@ -34,17 +31,15 @@ def network(word: str) -> str:
     return name
 
 
-def ambiguity(word: str, *, built: bool) -> str:
-    """Say which one is used of a network of the zoo and a path here of the same name; empty if there are not both.
+def ambiguity(model: str, *, built: bool) -> str:
+    """Say which is used if the zoo's network and a path have the same name; empty otherwise.
 
-    Args:
-        word: What the user wrote.
-        built: Whether the path is used, as a command does that takes packages and bundles, and it is one.
+    `built` says whether the path is used because the command takes packages and bundles, and it is one.
     """
-    path = Path(word)
-    if word not in zoo.NAMES or not path.exists():
+    path = Path(model)
+    if model not in zoo.NAMES or not path.exists():
         return ""
     kind = "folder" if path.is_dir() else "file"
     if built or path.is_file():
-        return f"{word} is the {kind} ./{word} here; zoo:{word} names the zoo's network"
-    return f"{word} is the zoo's network; ./{word} names the {kind} here"
+        return f"{model} is the {kind} ./{model} here; zoo:{model} names the zoo's network"
+    return f"{model} is the zoo's network; ./{model} names the {kind} here"

@@ -1,7 +1,7 @@
-"""Which node of a model's file each value of an imported module comes from, as the span of its variable says.
+"""The node of a model's file that each value of an imported module comes from: the span of its variable.
 
-A span costs nothing: it is in no name, no hash and no compiled library. TVM's passes keep the variable of a value that
-they compute in another way; a pass of ours that makes another variable for it passes the span on.
+A span costs nothing: it is in no name, hash or compiled library. TVM's passes keep the variable of a value that they
+compute in another way; our passes that replace a variable pass its span on.
 """
 
 from __future__ import annotations
@@ -22,13 +22,7 @@ _RESULT, _STEP = 0, 1  # columns
 
 @dataclass(frozen=True, order=True)
 class Origin:
-    """A node of a model's file.
-
-    Attributes:
-        index: Its position in the graph as it was imported.
-        operator: Name of its operator.
-        name: Its name; that of its first output where the file gives it none.
-    """
+    """A node of a model's file: its index in the imported graph; the name of its first output if it has none."""
 
     index: int
     operator: str
@@ -36,7 +30,7 @@ class Origin:
 
 
 def of(variable: Any) -> Origin | None:
-    """Return the node that a variable's value comes from; None where no pass knows."""
+    """Return the node that a variable's value comes from; None if unknown."""
     if variable.span is None:
         return None
     operator, _, name = str(variable.span.source_name.name).partition(" ")
@@ -44,30 +38,25 @@ def of(variable: Any) -> Origin | None:
 
 
 def returns(variable: Any) -> Origin | None:
-    """Return the node whose result a variable has; None where it has none, or only a step on the way to it."""
+    """Return the node whose result a variable has; None if it has none, or an intermediate result."""
     return None if variable.span is None or variable.span.column == _STEP else of(variable)
 
 
 def step(span: Span | None) -> Span | None:
-    """Return the span of a step on the way to what has a span."""
+    """Return the span of an intermediate result of the node of a span."""
     return Span(span.source_name, span.line, span.end_line, _STEP, _STEP) if span is not None else None
 
 
 def bindings(module: tvm.IRModule) -> Iterator[Any]:
-    """Yield the bindings of a module's function `main`, in order."""
     for block in module[_ENTRY].body.blocks:
         yield from block.bindings
 
 
-def marked(module: tvm.IRModule, nodes: Sequence[onnx.NodeProto], values: Mapping[str, Any]) -> tvm.IRModule:
-    """Return an imported module whose variables say which node they come from.
+# What a converter computes on the way to its node's result is read by that node only, so it belongs to its reader.
+def mark_origins(module: tvm.IRModule, nodes: Sequence[onnx.NodeProto], values: Mapping[str, Any]) -> tvm.IRModule:
+    """Return an imported module whose variables name the node that they come from.
 
-    What a converter computes on the way to its node's result is read by that node alone, so it belongs to its reader.
-
-    Args:
-        module: The module.
-        nodes: The nodes of the graph that it was imported from.
-        values: What the importer made of each value of that graph, by name.
+    `nodes` are those of the imported graph, `values` the importer's expressions of its values, by name.
     """
     spans: dict[Any, Span] = {}
     results: dict[int, Span] = {}
@@ -86,14 +75,14 @@ def marked(module: tvm.IRModule, nodes: Sequence[onnx.NodeProto], values: Mappin
 
 
 def with_spans(module: tvm.IRModule, spans: Mapping[Any, Span | None]) -> tvm.IRModule:
-    """Return a module whose function `main` has other spans on some of its variables."""
-    renewed = {variable: type(variable)(variable.name, variable.ty, span) for variable, span in spans.items()}
+    """Return a module whose function `main` has other spans on some variables."""
+    new_variables = {variable: type(variable)(variable.name, variable.ty, span) for variable, span in spans.items()}
 
-    def replaced(variable: Any) -> Any:
-        return renewed.get(variable, variable)
+    def replace(variable: Any) -> Any:
+        return new_variables.get(variable, variable)
 
     main = module[_ENTRY]
-    body = tvm_ffi.structural_map(main.body, (relax.Var, replaced), (relax.DataflowVar, replaced))
+    body = tvm_ffi.structural_map(main.body, (relax.Var, replace), (relax.DataflowVar, replace))
     function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
     functions = {**dict(module.functions_items()), module.get_global_var(_ENTRY): function}
     return tvm.IRModule(functions, module.attrs, module.global_infos)

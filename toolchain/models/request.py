@@ -10,14 +10,7 @@ from toolchain.models import inputs
 
 @dataclass(frozen=True)
 class Model:
-    """What to build, from the command line.
-
-    Attributes:
-        source: Zoo name or path of an ONNX file; for a deploy also a package or a bundle.
-        shapes: Shapes of inputs that the file leaves open.
-        given: What it is run with.
-        fixed: Values of inputs that become constants, as text.
-    """
+    """A model to build, from the command line; `fixed` has values of inputs that become constants, as text."""
 
     source: str
     shapes: Mapping[str, tuple[int, ...]]

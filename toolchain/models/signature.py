@@ -1,4 +1,4 @@
-"""What a caller supplies to a model: which inputs, of which shapes and element types.
+"""The inputs of a model: which ones, of which shapes and element types.
 
 A library is compiled for fixed shapes. Those that a file leaves open come from the user; a batch that stays open is 1.
 """
@@ -6,7 +6,7 @@ A library is compiled for fixed shapes. Those that a file leaves open come from 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,40 +14,34 @@ import onnx
 from onnx import helper, numpy_helper
 
 from toolchain.errors import InputError
+from toolchain.models import protos
 from toolchain.tensors import DTYPES, TensorSpec
 
 _BATCH = re.compile(r"|\?|n|b|bs|none|-1|.*batch.*|unk_.*|.*dynamic.*|.*dim_?0|s\d+", re.IGNORECASE)
 """What exporters call a batch, or a dimension of which they know nothing: as the first of several, it is a batch."""
 
 
+# Old models list the weights among the inputs.
 def drop_weights(proto: onnx.ModelProto) -> None:
-    """Old models list every weight among the inputs; whoever runs the model does not supply those."""
     weights = {tensor.name for tensor in proto.graph.initializer}
-    _replace(proto.graph.input, [value for value in proto.graph.input if value.name not in weights])
+    inputs = [value for value in proto.graph.input if value.name not in weights]
+    protos.set_repeated(proto.graph.input, inputs)
 
 
 def fix(proto: onnx.ModelProto, values: Mapping[str, str]) -> None:
-    """Make constants of inputs.
-
-    Args:
-        proto: The model, changed in place.
-        values: By the name of the input, a number such as `16000`, or several with commas between them.
-
-    Raises:
-        InputError: There is no such input, or the value is none for it.
-    """
+    """Make constants of inputs in place; a value is a number such as `16000`, or several with commas."""
     inputs = {value.name: value for value in proto.graph.input}
     for name, text in values.items():
-        _known(name, inputs)
-        proto.graph.initializer.append(numpy_helper.from_array(_constant(inputs[name], text), name))
+        _check_is_input(name, inputs)
+        proto.graph.initializer.append(numpy_helper.from_array(_parse_constant(inputs[name], text), name))
     drop_weights(proto)
 
 
-def _constant(value: onnx.ValueInfoProto, text: str) -> np.ndarray[Any, Any]:
+def _parse_constant(value: onnx.ValueInfoProto, text: str) -> np.ndarray[Any, Any]:
     tensor = value.type.tensor_type
     dtype = np.dtype(dtype_of(value.name, tensor.elem_type))
     try:
-        numbers = [_number(word, dtype) for word in text.split(",")]
+        numbers = [_parse_number(number, dtype) for number in text.split(",")]
         array = np.array(numbers).astype(dtype)
         exact = dtype.kind == "f" or array.tolist() == numbers
     except (ValueError, OverflowError):
@@ -65,38 +59,36 @@ def _constant(value: onnx.ValueInfoProto, text: str) -> np.ndarray[Any, Any]:
         raise InputError(f"{text!r} has {array.size} numbers; input {value.name} is {_dims_text(value)}") from fault
 
 
-def _number(word: str, dtype: np.dtype[Any]) -> float | int | bool:
+def _parse_number(text: str, dtype: np.dtype[Any]) -> float | int | bool:
     if dtype.kind == "b":
-        return {"true": True, "1": True, "false": False, "0": False}.get(word.strip().lower(), -1)
-    return float(word) if dtype.kind == "f" else int(word)
+        return {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower(), -1)
+    return float(text) if dtype.kind == "f" else int(text)
 
 
 def open_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Return those shapes that belong to inputs with open dimensions and agree with the others."""
-    inputs = {value.name: value for value in proto.graph.input if value.type.HasField("tensor_type")}
-    return {name: shape for name, shape in shapes.items() if name in inputs and _is_open(inputs[name], shape)}
+    """Return the shapes that belong to inputs with open dimensions and agree with the others."""
+    tensors = {value.name: value for value in proto.graph.input if value.type.HasField("tensor_type")}
+    is_open = {name: _is_unranked(value) or min(_dims(value), default=1) <= 0 for name, value in tensors.items()}
+    return {name: shape for name, shape in shapes.items() if is_open.get(name) and _fits(tensors[name], shape)}
 
 
-def _is_open(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> bool:
-    """Whether an input has open dimensions, and a shape may be the one that it takes."""
-    if not value.type.tensor_type.HasField("shape"):
+def _is_unranked(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
+
+
+def _fits(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> bool:
+    if _is_unranked(value):
         return True
     dims = _dims(value)
-    alike = len(dims) == len(shape) and all(own <= 0 or own == size for own, size in zip(dims, shape, strict=True))
-    return alike and any(own <= 0 for own in dims)
+    # An open dimension is 0, from some exporters -1.
+    return len(dims) == len(shape) and all(dim <= 0 or dim == size for dim, size in zip(dims, shape, strict=True))
 
 
 def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """Write shapes into a graph's inputs, and forget what was inferred from open ones.
+    """Write shapes into a graph's inputs in place, and drop what was inferred from open ones; return guesses as lines.
 
-    A dimension that several inputs name alike is the same size in all of them. A batch that stays open is 1.
-
-    Args:
-        proto: The model, changed in place.
-        shapes: Shapes by input name. An input with a size of 0 becomes a constant without elements.
-
-    Returns:
-        What was guessed, a line each.
+    A dimension with the same name in several inputs has the same size. A batch that stays open is 1. An input with a
+    size of 0 becomes a constant without elements.
 
     Raises:
         InputError: There is no such input, a shape does not fit it, or dimensions stay open.
@@ -104,28 +96,31 @@ def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
     inputs = {value.name: value for value in proto.graph.input}
     declared = {name: _dims_text(value) for name, value in inputs.items()}
     before = [_dims(value) for value in inputs.values()]
-    known: dict[str, int] = {}
+    sizes_by_name: dict[str, int] = {}
     for name, shape in shapes.items():
-        _known(name, inputs)
-        known |= _named_sizes(inputs[name], shape)
+        _check_is_input(name, inputs)
+        dims = [dim.dim_param for dim in inputs[name].type.tensor_type.shape.dim]
+        sizes_by_name |= {dim: size for dim, size in zip(dims, shape, strict=False) if _is_name(dim)}
         _set_shape(inputs[name], shape)
     empty = {name for name, shape in shapes.items() if 0 in shape}
-    empty |= {value.name for value in inputs.values() if any(known.get(dim.dim_param) == 0 for dim in _dims_of(value))}
+    empty_names = {name for name, size in sizes_by_name.items() if size == 0}
     for value in inputs.values():
-        _set_named(value, known)
-    _make_constant(proto, empty)
+        empty |= {value.name for dim in value.type.tensor_type.shape.dim if dim.dim_param in empty_names}
+    for value in inputs.values():
+        _set_by_name(value, sizes_by_name)
+    _make_empty_constants(proto, empty)
     inputs = {name: value for name, value in inputs.items() if name not in empty}
-    guessed = tuple(line for value in inputs.values() if (line := _guess_batch(value, known)))
+    guessed = tuple(line for value in inputs.values() if (line := _guess_batch(value, sizes_by_name)))
     for value in inputs.values():
-        _set_named(value, known)
+        _set_by_name(value, sizes_by_name)
     if empty or before != [_dims(value) for value in inputs.values()]:
-        _forget_inferred(proto.graph)
+        _clear_inferred_shapes(proto.graph)
     _check_closed(inputs.values(), declared)
     return guessed
 
 
-def _make_constant(proto: onnx.ModelProto, names: Collection[str]) -> None:
-    """Make constants of inputs without elements: nobody can give them another value, and no device takes them."""
+# Inputs without elements have one value only, and no device accepts them.
+def _make_empty_constants(proto: onnx.ModelProto, names: Collection[str]) -> None:
     for value in proto.graph.input:
         if value.name in names:
             sizes = [max(size, 0) for size in _dims(value)]
@@ -135,19 +130,15 @@ def _make_constant(proto: onnx.ModelProto, names: Collection[str]) -> None:
         drop_weights(proto)
 
 
-def _forget_inferred(graph: onnx.GraphProto) -> None:
+def _clear_inferred_shapes(graph: onnx.GraphProto) -> None:
     del graph.value_info[:]
     for output in graph.output:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
 
 
+# A device returns nothing but tensors.
 def check_outputs(proto: onnx.ModelProto) -> None:
-    """See that all results are tensors: a device returns nothing else.
-
-    Raises:
-        InputError: One is a sequence, an optional or a map.
-    """
     makers = {name: node for node in proto.graph.node for name in node.output}
     for value in proto.graph.output:
         kind = str(value.type.WhichOneof("value")).removesuffix("_type")
@@ -160,62 +151,45 @@ def check_outputs(proto: onnx.ModelProto) -> None:
             )
 
 
-def _known(name: str, inputs: Mapping[str, Any]) -> None:
+def _check_is_input(name: str, inputs: Mapping[str, Any]) -> None:
     if name not in inputs:
         raise InputError(f"the model has no input {name!r}", details="its inputs: " + ", ".join(inputs))
-
-
-def _dims_of(value: onnx.ValueInfoProto) -> Any:
-    return value.type.tensor_type.shape.dim
 
 
 def _dims(value: onnx.ValueInfoProto) -> list[int]:
     return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
 
 
-def _named_sizes(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> dict[str, int]:
-    dims = value.type.tensor_type.shape.dim
-    return {dim.dim_param: size for dim, size in zip(dims, shape, strict=False) if _is_name(dim.dim_param)}
-
-
 def _is_name(text: str) -> bool:
-    """Whether a dimension's name says that it is the same as another's."""
+    """Whether a dimension's name means that it has the same size as others of that name."""
     return bool(text) and text not in {"?", "-1", "None"}
 
 
-def _set_named(value: onnx.ValueInfoProto, known: Mapping[str, int]) -> None:
+def _set_by_name(value: onnx.ValueInfoProto, sizes_by_name: Mapping[str, int]) -> None:
     for dim in value.type.tensor_type.shape.dim:
-        if dim.dim_param in known:
-            dim.dim_value = known[dim.dim_param]
+        if dim.dim_param in sizes_by_name:
+            dim.dim_value = sizes_by_name[dim.dim_param]
 
 
-def _guess_batch(value: onnx.ValueInfoProto, known: dict[str, int]) -> str:
+def _guess_batch(value: onnx.ValueInfoProto, sizes_by_name: dict[str, int]) -> str:
     dims = value.type.tensor_type.shape.dim
     if len(dims) < 2 or dims[0].dim_value > 0 or not _BATCH.fullmatch(dims[0].dim_param):  # noqa: PLR2004 - a vector
         return ""
     if _is_name(dims[0].dim_param):
-        known[dims[0].dim_param] = 1
+        sizes_by_name[dims[0].dim_param] = 1
     before = _dims_text(value)
     dims[0].dim_value = 1
     return f"input {value.name} is {before} in the file: using a batch of 1 (set another with --shape)"
 
 
 def _set_shape(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
-    dims = value.type.tensor_type.shape.dim
-    unknown = value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
-    fits = unknown or (
-        len(dims) == len(shape)
-        and all(
-            dim.dim_value <= 0 or dim.dim_value == want  # an open dimension is 0, from some exporters -1
-            for dim, want in zip(dims, shape, strict=True)
-        )
-    )
-    if not fits:
+    if not _fits(value, shape):
         raise InputError(
             f"shape {shape} does not fit input {value.name}, which is {_dims_text(value)} in the model",
             details="only open dimensions can be set",
             hint="leave --shape out, or set only the open dimensions: `toolchain model inspect` shows them",
         )
+    dims = value.type.tensor_type.shape.dim
     del dims[:]
     for size in shape:
         dims.add().dim_value = size
@@ -228,36 +202,30 @@ def _dims_text(value: onnx.ValueInfoProto) -> str:
 
 def _check_closed(values: Collection[onnx.ValueInfoProto], declared: Mapping[str, str]) -> None:
     for value in values:
-        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+        if _is_unranked(value):
             raise InputError(
                 f"the number of dimensions of input {value.name} is not in the file",
                 hint=f"set them, for example: --shape {value.name}:1,3,224,224",
             )
         if not value.type.tensor_type.HasField("shape"):
             raise InputError(f"input {value.name} is not a tensor", hint="export the model with tensors as its inputs")
-    still = [value for value in values if any(size <= 0 for size in _dims(value))]
-    if not still:
+    open_inputs = [value for value in values if any(size <= 0 for size in _dims(value))]
+    if not open_inputs:
         return
-    names = ", ".join(value.name for value in still)
-    one = len(still) == 1
+    examples = [f"--shape {value.name}:{','.join(str(max(dim, 1)) for dim in _dims(value))}" for value in open_inputs]
+    hint = "set them, for example: " + " ".join(examples)
+    names = [value.name for value in open_inputs]
+    if len(names) == 1:
+        raise InputError(f"input {names[0]} has open dimensions: {declared[names[0]]}", hint=hint)
     raise InputError(
-        f"input {names} has open dimensions: {declared[names]}" if one else f"inputs {names} have open dimensions",
-        details="" if one else "\n".join(f"{value.name}: {declared[value.name]}" for value in still),
-        hint="set them, for example: " + " ".join(_examples(still)),
+        f"inputs {', '.join(names)} have open dimensions",
+        details="\n".join(f"{name}: {declared[name]}" for name in names),
+        hint=hint,
     )
 
 
-def _examples(values: Iterable[onnx.ValueInfoProto]) -> Iterator[str]:
-    for value in values:
-        yield f"--shape {value.name}:" + ",".join(str(max(size, 1)) for size in _dims(value))
-
-
 def specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Return the signature of the inputs, whose shapes are set.
-
-    Raises:
-        InputError: An input has an element type that is not supported.
-    """
+    """Return the signature of the inputs, whose shapes are set; an InputError for an unsupported element type."""
     return tuple(
         TensorSpec(value.name, tuple(_dims(value)), dtype_of(value.name, value.type.tensor_type.elem_type))
         for value in proto.graph.input
@@ -265,7 +233,7 @@ def specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 
 
 def dtype_of(name: str, element: int) -> str:
-    """Return the element type of a tensor, of ONNX's enumeration; as `supported_dtype`."""
+    """Return the name of an element type of ONNX's enumeration; as `supported_dtype`."""
     try:
         dtype = str(helper.tensor_dtype_to_np_dtype(element))
     except (KeyError, TypeError, ValueError):
@@ -274,16 +242,7 @@ def dtype_of(name: str, element: int) -> str:
 
 
 def supported_dtype(name: str, dtype: str) -> str:
-    """Return an element type that inputs and outputs may have.
-
-    Raises:
-        InputError: They may not.
-    """
+    """Return an element type that inputs and outputs may have; otherwise an InputError names the tensor."""
     if dtype not in DTYPES:
         raise InputError(f"tensor {name} has the element type {dtype}", hint="supported: " + ", ".join(DTYPES))
     return dtype
-
-
-def _replace(field: Any, values: list[Any]) -> None:
-    del field[:]
-    field.extend(values)

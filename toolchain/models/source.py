@@ -1,4 +1,4 @@
-"""Model files: read ONNX with static shapes, and know its signature."""
+"""Model files: ONNX read with static shapes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from toolchain.models import (
     inputs,
     memory,
     names,
+    protos,
     signature,
     zoo,
 )
-from toolchain.models.formats import recognised
+from toolchain.models.formats import recognise
 from toolchain.models.request import Model
 from toolchain.tensors import TensorSpec
 
-_LARGEST = 2**31
+_MAX_BYTES = 2**31
 """Bytes of what protobuf holds in one piece, and so of what ONNX checks, infers and converts."""
 
 # What to do, by what the checker says.
@@ -46,17 +47,15 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class SourceModel:
-    """A model file as it was read, with static shapes; no compiler has seen it yet.
+    """A model file with static shapes, as read; no compiler has seen it yet.
 
     Attributes:
-        name: The file's name without its ending, or the zoo's name.
+        name: The file's name without its suffix, or the zoo's name.
         origin: What a command line names to get the model again: a zoo name, or the file's name.
-        proto: The ONNX model. Initializers are not among its graph's inputs.
+        proto: Initializers are not among its graph's inputs.
         sha256: Digest of the model with its weights, and with the shapes and inputs that were set.
-        inputs: Signature of what a caller supplies, in order.
-        output_names: Names of the results, in order.
-        declared: The inputs as the file describes them, with dimensions that it leaves open.
-        guessed: Lines about shapes that nobody gave, and about outputs that are others than in the file.
+        declared: The inputs as in the file, with open dimensions.
+        guessed: Lines about guessed shapes, and about outputs that differ from the file's.
     """
 
     name: str
@@ -69,14 +68,10 @@ class SourceModel:
     guessed: tuple[str, ...] = ()
 
 
-def load_request(wanted: Model) -> SourceModel:
-    """Read the model that a user names. A dimension that it leaves open, without --shape, is that of the user's input.
-
-    Raises:
-        InputError: As `load`; or the file with the inputs cannot be read.
-    """
-    given = inputs.shapes(wanted.given.npz) if wanted.given.npz else {}
-    return load(wanted.source, wanted.shapes, wanted.given.seed, wanted.fixed, given)
+def load_request(model: Model) -> SourceModel:
+    """Read the model that a user names; dimensions that --shape leaves open are those of the input file."""
+    array_shapes = inputs.shapes(model.given.npz) if model.given.npz else {}
+    return load(model.source, model.shapes, model.given.seed, model.fixed, array_shapes)
 
 
 def load(
@@ -84,16 +79,12 @@ def load(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     seed: int = 0,
     fixed: Mapping[str, str] | None = None,
-    given: Mapping[str, tuple[int, ...]] | None = None,
+    array_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> SourceModel:
-    """Read a model of the zoo by its name, or an ONNX file by its path.
+    """Read a model of the zoo by its name, perhaps with `zoo:` in front, or an ONNX file by its path.
 
-    Args:
-        source: Zoo name, perhaps with `zoo:` in front, or path of an `.onnx` file.
-        shapes: Shapes by input name, for inputs whose file leaves dimensions open.
-        seed: Seed of a zoo network's weights.
-        fixed: Values by input name, for inputs that are to be constants.
-        given: Shapes by input name of what it will be run with; those of inputs with open dimensions are used.
+    `shapes` are for inputs with open dimensions in the file, `array_shapes` for those that stay open after that.
+    `fixed` has values of inputs that become constants; `seed` is for a zoo network's weights.
 
     Raises:
         InputError: No such model, not an ONNX model, no such input, or a dimension stays open.
@@ -102,15 +93,16 @@ def load(
     if network := names.network(source):
         proto, name, origin = zoo.build(network, seed), network, network
     else:
-        proto, name, origin = _read(path), _named(path), path.name
-    changed = class_labels.as_tensors(proto)
+        proto, name, origin = _read(path), _model_name(path), path.name
+    changed = class_labels.make_tensor_outputs(proto)
     signature.drop_weights(proto)
     signature.fix(proto, fixed or {})
-    declared = tuple(map(_copied, proto.graph.input))
-    known = dict(shapes or {})
-    of_arrays = signature.open_shapes(proto, {key: shape for key, shape in (given or {}).items() if key not in known})
-    guessed = (*changed, *signature.set_shapes(proto, {**of_arrays, **known}))
-    guessed += tuple(f"input {key} has the shape of its array: {_sizes(shape)}" for key, shape in of_arrays.items())
+    declared = tuple(map(protos.clone, proto.graph.input))
+    shapes = dict(shapes or {})
+    array_shapes = {key: shape for key, shape in (array_shapes or {}).items() if key not in shapes}
+    array_shapes = signature.open_shapes(proto, array_shapes)
+    guessed = (*changed, *signature.set_shapes(proto, {**array_shapes, **shapes}))
+    guessed += tuple(f"input {key} has the shape of its array: {_sizes(shape)}" for key, shape in array_shapes.items())
     specs = draws.with_draws(proto, signature.specs(proto))
     declared = tuple(value for value in declared if value.name in {spec.name for spec in specs})
     signature.check_outputs(proto)
@@ -127,31 +119,24 @@ def _sizes(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape)) or "scalar"
 
 
-def _named(path: Path) -> str:
-    """Return what a file's model is called, on devices and in their lists, too."""
+def _model_name(path: Path) -> str:
     if not path.stem.isprintable():
         raise InputError(f"{path.name!a} is not a valid model name", hint="rename the file: use printable characters")
     return path.stem
 
 
-def _copied(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    copy = onnx.ValueInfoProto()
-    copy.CopyFrom(value)
-    return copy
-
-
+# Checked before it is read: a few kilobytes may name one file of weights a thousand times.
 def _check_size(path: Path, more: int = 0) -> None:
-    """Refuse what is too large before it is read: a few kilobytes may name one file of weights a thousand times."""
     size = path.stat().st_size + more
-    if size >= _LARGEST:
+    if size >= _MAX_BYTES:
         raise InputError(
-            f"{path.name} has {size / 2**30:.1f} GiB of weights, but less than {_LARGEST / 2**30:.0f} are supported",
+            f"{path.name} has {size / 2**30:.1f} GiB of weights, but less than {_MAX_BYTES / 2**30:.0f} are supported",
             hint="store them in half precision: onnxconverter_common.float16.convert_float_to_float16(model)",
         )
 
 
+# The checker requires shapes, which exporters leave out: nobody needs those of outputs.
 def _check(proto: onnx.ModelProto) -> None:
-    """Have ONNX check a model; it wants shapes, which exporters leave out: of outputs nobody needs them."""
     ends = (*proto.graph.input, *proto.graph.output)
     bare = [value.type.tensor_type for value in ends if value.type.HasField("tensor_type")]
     bare = [tensor for tensor in bare if not tensor.HasField("shape")]
@@ -164,25 +149,17 @@ def _check(proto: onnx.ModelProto) -> None:
             tensor.ClearField("shape")
 
 
+# A branch that is not taken may be for other shapes than those that were set: ONNX Runtime would refuse such a model,
+# but runs it with open ones.
 def as_declared(source: SourceModel) -> onnx.ModelProto:
-    """Return a copy of a model whose inputs have the shapes that the file gives them, open dimensions included.
-
-    A branch that is never taken may be for other shapes than those that were set: ONNX Runtime then refuses a model
-    that it runs with open ones.
-    """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(source.proto)
-    del proto.graph.input[:]
-    proto.graph.input.extend(source.declared)
+    """Return a copy of a model whose inputs have the shapes of the file, open dimensions included."""
+    proto = protos.clone(source.proto)
+    protos.set_repeated(proto.graph.input, source.declared)
     return proto
 
 
 def check_memory(source: SourceModel) -> None:
-    """Refuse a model whose tensors do not fit into this machine's memory.
-
-    Raises:
-        InputError: They do not.
-    """
+    """Refuse a model whose tensors do not fit into this machine's memory."""
     memory.check(source.proto)
 
 
@@ -202,24 +179,23 @@ def _read(path: Path) -> onnx.ModelProto:
             or "give the path of an .onnx file; `toolchain model list` shows the zoo",
         )
     try:
-        if found := recognised(path):
-            raise InputError(f"{path.name} is {found.name}, not an ONNX model", hint=found.way)
+        if other := recognise(path):
+            raise InputError(f"{path.name} is {other.name}, not an ONNX model", hint=other.remedy)
         _check_size(path)
-        proto = onnx.load_model_from_string(files.read_limited(path, _LARGEST), format="protobuf")
+        proto = onnx.load_model_from_string(files.read_limited(path, _MAX_BYTES), format="protobuf")
         _check_size(path, external.size(proto, path.parent))
         onnx.load_external_data_for_model(proto, str(path.parent))
         expansion.check(proto)
-        canonical.canonical(proto)
+        canonical.make_canonical(proto)
         _check(proto)
         attributes.check(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as fault:
         raise InputError(
-            f"{path.name} is not a valid ONNX model", details=str(fault).strip(), hint=_advice(str(fault))
+            f"{path.name} is not a valid ONNX model",
+            details=str(fault).strip(),
+            hint=next(
+                (hint for text, hint in _ADVICE if text in str(fault)),
+                "the file may be truncated or is not ONNX; export it again",
+            ),
         ) from fault
     return proto
-
-
-def _advice(fault: str) -> str:
-    return next(
-        (hint for text, hint in _ADVICE if text in fault), "the file may be truncated or is not ONNX; export it again"
-    )

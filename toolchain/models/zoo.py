@@ -32,30 +32,18 @@ _POOLED = 0.5
 
 
 def describe(name: str) -> str:
-    """Return one line about a network: what it is, its input, its size and its source.
-
-    Raises:
-        InputError: There is no such network.
-    """
+    """Return one line about a network: what it is, its input, its size and its source."""
     network = _find(name)
     shape = "x".join(str(length) for length in network.shape)
     return f"{network.title}, input {shape}, {network.parameters} parameters ({network.source})"
 
 
 def build(name: str, seed: int = 0) -> onnx.ModelProto:
-    """Build a network.
+    """Build one of the networks `NAMES`; equal seeds give equal bytes.
 
-    Args:
-        name: One of `NAMES`.
-        seed: Selects the weights; equal seeds give equal bytes.
-
-    Returns:
-        A model of opset 17 with the input `data` and the output `prob`. `data` is 1x3x224x224 but for
-        inception_v3 (1x3x299x299), resnet3d-18 (1x3x16x112x112) and mlp (1x1x28x28); `prob` is 1x1000 but for
-        resnet3d-18 (1x400) and mlp (1x10).
-
-    Raises:
-        InputError: There is no such network.
+    It has opset 17, the input `data` and the output `prob`. `data` is 1x3x224x224 except for inception_v3
+    (1x3x299x299), resnet3d-18 (1x3x16x112x112) and mlp (1x1x28x28); `prob` is 1x1000 except for resnet3d-18 (1x400) and
+    mlp (1x10).
     """
     network = _find(name)
     # onnx and numpy take most of a second to import; listing the names does without them.
@@ -75,40 +63,35 @@ def _find(name: str) -> _Network:
     )
 
 
-class _Layer(NamedTuple):
+class Layer(NamedTuple):
     """A convolution, with the normalisation after it if there is one.
 
-    Attributes:
-        channels: How many it has at its output.
-        kernel: Its size.
-        stride: Its stride.
-        pad: The padding; half the kernel if left out.
-        groups: As many as input channels make it depthwise.
-        gain: A factor on the output's magnitude, set by the normalisation or else by the weights.
+    `pad` is half the kernel by default. As many `groups` as input channels make it depthwise. `gain` is a factor on the
+    output's magnitude, set by the normalisation or else by the weights.
     """
 
     channels: int
     kernel: Size
     stride: Size = 1
-    pad: int | None = None
+    pad: Size | None = None
     groups: int = 1
     gain: float = 1.0
 
 
-def _conv_relu(g: GraphBuilder, name: str, x: Tensor, layer: _Layer) -> Tensor:
-    return g.relu(f"{name}.relu", g.conv(f"{name}.conv", x, **layer._asdict(), bias=True))
+def _conv_relu(g: GraphBuilder, name: str, x: Tensor, layer: Layer) -> Tensor:
+    return g.relu(f"{name}.relu", g.conv(f"{name}.conv", x, layer, bias=True))
 
 
-def _conv_norm(g: GraphBuilder, name: str, x: Tensor, layer: _Layer) -> Tensor:
-    x = g.conv(f"{name}.conv", x, **layer._replace(gain=1.0)._asdict())
+def _conv_norm(g: GraphBuilder, name: str, x: Tensor, layer: Layer) -> Tensor:
+    x = g.conv(f"{name}.conv", x, layer._replace(gain=1.0))
     return g.norm(f"{name}.bn", x, gain=layer.gain)
 
 
-def _conv_norm_relu(g: GraphBuilder, name: str, x: Tensor, layer: _Layer) -> Tensor:
+def _conv_norm_relu(g: GraphBuilder, name: str, x: Tensor, layer: Layer) -> Tensor:
     return g.relu(f"{name}.relu", _conv_norm(g, name, x, layer))
 
 
-def _conv_norm_relu6(g: GraphBuilder, name: str, x: Tensor, layer: _Layer) -> Tensor:
+def _conv_norm_relu6(g: GraphBuilder, name: str, x: Tensor, layer: Layer) -> Tensor:
     return g.relu6(f"{name}.relu6", _conv_norm(g, name, x, layer))
 
 
@@ -121,32 +104,35 @@ def _classifier(g: GraphBuilder, x: Tensor, classes: int) -> Tensor:
     return g.dense("fc", g.flatten("flatten", x, x.channels), classes)
 
 
-_RESNET_STEM = _Layer(64, 7, 2, gain=_LINEAR * _POOLED)
+_RESNET_STEM = Layer(64, 7, 2, gain=_LINEAR * _POOLED)
 
 
 @dataclass(frozen=True)
 class _ResNet:
-    """What tells one residual network from another."""
+    """The parameters of a residual network."""
 
     depths: tuple[int, int, int, int]
     bottleneck: bool = False
     preactivation: bool = False
     classes: int = _IMAGENET
-    stem: _Layer = _RESNET_STEM
+    stem: Layer = _RESNET_STEM
     stem_pool: bool = True
 
-    def branch(self, width: int, stride: int) -> list[_Layer]:
-        """The convolutions of one unit. A bottleneck strides in its 3x3, as relay.testing's does."""
+    def branch(self, width: int, stride: int) -> list[Layer]:
+        """Return the convolutions of one unit. A bottleneck strides in its 3x3, as relay.testing's does."""
         # Makes the variance grow by one factor from the first unit to the last, whatever the depth.
         gain = float(sum(self.depths) ** -0.5)
         if self.bottleneck:
-            return [_Layer(width, 1), _Layer(width, 3, stride), _Layer(4 * width, 1, gain=gain)]
-        return [_Layer(width, 3, stride), _Layer(width, 3, gain=gain)]
+            return [Layer(width, 1), Layer(width, 3, stride), Layer(4 * width, 1, gain=gain)]
+        return [Layer(width, 3, stride), Layer(width, 3, gain=gain)]
 
 
 def _resnet(g: GraphBuilder, x: Tensor, plan: _ResNet) -> Tensor:
     unit = _preactivated_unit if plan.preactivation else _unit
-    x = _resnet_stem(g, x, plan)
+    if plan.preactivation:
+        x = g.norm("data.bn", x)  # standardises the image, as in relay.testing and Gluon
+    x = _conv_norm_relu(g, "stem", x, plan.stem)
+    x = g.max_pool("stem.pool", x, 3, stride=2, pad=1) if plan.stem_pool else x
     for stage, depth in enumerate(plan.depths):
         for index in range(depth):
             stride = 2 if stage > 0 and index == 0 else 1
@@ -157,14 +143,7 @@ def _resnet(g: GraphBuilder, x: Tensor, plan: _ResNet) -> Tensor:
     return _classifier(g, x, plan.classes)
 
 
-def _resnet_stem(g: GraphBuilder, x: Tensor, plan: _ResNet) -> Tensor:
-    if plan.preactivation:
-        x = g.norm("data.bn", x)  # standardises the image, as in relay.testing and Gluon
-    x = _conv_norm_relu(g, "stem", x, plan.stem)
-    return g.max_pool("stem.pool", x, 3, stride=2, pad=1) if plan.stem_pool else x
-
-
-def _unit(g: GraphBuilder, name: str, x: Tensor, layers: list[_Layer]) -> Tensor:
+def _unit(g: GraphBuilder, name: str, x: Tensor, layers: list[Layer]) -> Tensor:
     *inner, last = layers
     y = x
     for index, layer in enumerate(inner, start=1):
@@ -175,22 +154,22 @@ def _unit(g: GraphBuilder, name: str, x: Tensor, layers: list[_Layer]) -> Tensor
     return g.relu(f"{name}.relu", g.add(f"{name}.add", y, x))
 
 
-def _preactivated_unit(g: GraphBuilder, name: str, x: Tensor, layers: list[_Layer]) -> Tensor:
+def _preactivated_unit(g: GraphBuilder, name: str, x: Tensor, layers: list[Layer]) -> Tensor:
     y = _norm_relu(g, f"{name}.1", x)
     if projection := _projection(x, layers):
-        x = g.conv(f"{name}.shortcut.conv", y, **projection._asdict())
+        x = g.conv(f"{name}.shortcut.conv", y, projection)
     *inner, last = layers
     for index, layer in enumerate(inner, start=1):
-        y = g.conv(f"{name}.{index}.conv", y, **layer._asdict())
+        y = g.conv(f"{name}.{index}.conv", y, layer)
         y = _norm_relu(g, f"{name}.{index + 1}", y)
-    return g.add(f"{name}.add", g.conv(f"{name}.{len(layers)}.conv", y, **last._asdict()), x)
+    return g.add(f"{name}.add", g.conv(f"{name}.{len(layers)}.conv", y, last), x)
 
 
-def _projection(x: Tensor, layers: list[_Layer]) -> _Layer | None:
-    """The shortcut's 1x1 convolution, or None where the shortcut is the identity."""
+# Where the shortcut is the identity, it has no convolution.
+def _projection(x: Tensor, layers: list[Layer]) -> Layer | None:
     channels = layers[-1].channels
     stride = next((layer.stride for layer in layers if layer.stride != 1), 1)
-    return None if stride == 1 and x.channels == channels else _Layer(channels, 1, stride)
+    return None if stride == 1 and x.channels == channels else Layer(channels, 1, stride)
 
 
 # Output channels and stride of each separable convolution: table 1 of the paper.
@@ -201,11 +180,11 @@ _MOBILENET = (
 
 
 def _mobilenet(g: GraphBuilder, x: Tensor) -> Tensor:
-    x = _conv_norm_relu(g, "stem", x, _Layer(32, 3, 2, gain=_LINEAR))
+    x = _conv_norm_relu(g, "stem", x, Layer(32, 3, 2, gain=_LINEAR))
     for index, (channels, stride) in enumerate(_MOBILENET, start=1):
-        depthwise = _Layer(x.channels, 3, stride, groups=x.channels)
+        depthwise = Layer(x.channels, 3, stride, groups=x.channels)
         x = _conv_norm_relu(g, f"block{index}.depthwise", x, depthwise)
-        x = _conv_norm_relu(g, f"block{index}.pointwise", x, _Layer(channels, 1))
+        x = _conv_norm_relu(g, f"block{index}.pointwise", x, Layer(channels, 1))
     return _classifier(g, x, _IMAGENET)
 
 
@@ -218,21 +197,21 @@ _MOBILENET_V2 = (
 
 
 def _mobilenet_v2(g: GraphBuilder, x: Tensor) -> Tensor:
-    x = _conv_norm_relu6(g, "stem", x, _Layer(32, 3, 2, gain=_LINEAR))
+    x = _conv_norm_relu6(g, "stem", x, Layer(32, 3, 2, gain=_LINEAR))
     for index, (expansion, channels, stride) in enumerate(_MOBILENET_V2, start=1):
         width = expansion * x.channels
-        depthwise = _Layer(width, 3, stride, groups=width)
+        depthwise = Layer(width, 3, stride, groups=width)
         x = _inverted_residual(g, f"block{index}", x, depthwise, channels)
-    return _classifier(g, _conv_norm_relu6(g, "last", x, _Layer(1280, 1)), _IMAGENET)
+    return _classifier(g, _conv_norm_relu6(g, "last", x, Layer(1280, 1)), _IMAGENET)
 
 
-def _inverted_residual(g: GraphBuilder, name: str, x: Tensor, depthwise: _Layer, channels: int) -> Tensor:
+def _inverted_residual(g: GraphBuilder, name: str, x: Tensor, depthwise: Layer, channels: int) -> Tensor:
     width = depthwise.channels
-    y = x if width == x.channels else _conv_norm_relu6(g, f"{name}.expand", x, _Layer(width, 1))
+    y = x if width == x.channels else _conv_norm_relu6(g, f"{name}.expand", x, Layer(width, 1))
     y = _conv_norm_relu6(g, f"{name}.depthwise", y, depthwise)
     residual = depthwise.stride == 1 and channels == x.channels
     gain = _LINEAR * len(_MOBILENET_V2) ** -0.5 if residual else _LINEAR
-    y = _conv_norm(g, f"{name}.project", y, _Layer(channels, 1, gain=gain))
+    y = _conv_norm(g, f"{name}.project", y, Layer(channels, 1, gain=gain))
     return g.add(f"{name}.add", y, x) if residual else y
 
 
@@ -244,75 +223,70 @@ _SQUEEZENET = (
 
 
 def _squeezenet(g: GraphBuilder, x: Tensor) -> Tensor:
-    x = _conv_relu(g, "stem", x, _Layer(64, 3, 2, pad=0, gain=_LINEAR))
+    x = _conv_relu(g, "stem", x, Layer(64, 3, 2, pad=0, gain=_LINEAR))
     for index, (squeeze, expand, pooled) in enumerate(_SQUEEZENET, start=1):
         if pooled:
             x = g.max_pool(f"pool{index}", x, 3, stride=2)
-        x = _fire(g, f"fire{index}", x, _Layer(squeeze, 1, gain=_POOLED if pooled else 1.0), expand)
+        name = f"fire{index}"
+        x = _conv_relu(g, f"{name}.squeeze", x, Layer(squeeze, 1, gain=_POOLED if pooled else 1.0))
+        expanded = [_conv_relu(g, f"{name}.expand{kernel}x{kernel}", x, Layer(expand, kernel)) for kernel in (1, 3)]
+        x = g.concat(f"{name}.concat", expanded)
     # The mean over the grid follows, which leaves little of the spread: this makes up for it.
-    x = _conv_relu(g, "last", x, _Layer(_IMAGENET, 1, gain=4.0))
+    x = _conv_relu(g, "last", x, Layer(_IMAGENET, 1, gain=4.0))
     return g.flatten("flatten", g.global_average_pool("pool", x), x.channels)
 
 
-def _fire(g: GraphBuilder, name: str, x: Tensor, squeeze: _Layer, expand: int) -> Tensor:
-    x = _conv_relu(g, f"{name}.squeeze", x, squeeze)
-    parts = [_conv_relu(g, f"{name}.expand{kernel}x{kernel}", x, _Layer(expand, kernel)) for kernel in (1, 3)]
-    return g.concat(f"{name}.concat", parts)
-
-
 class _Branch(NamedTuple):
-    """One of the parallel paths through an inception module.
+    """One of the parallel paths through an inception module: convolutions, one after the other.
 
-    Attributes:
-        layers: Its convolutions, one after the other.
-        pool: A 3x3 pooling ahead of them: the mean at stride 1 or the maximum at stride 2.
-        fork: Whether it ends in a 1x3 and a 3x1 side by side, each as wide as the last layer.
+    `pool` is a 3x3 pooling before them: the mean at stride 1 or the maximum at stride 2. With `fork` it ends in a 1x3
+    and a 3x1 side by side, each as wide as the last layer.
     """
 
-    layers: tuple[_Layer, ...]
+    layers: tuple[Layer, ...]
     pool: Literal["", "mean", "max"] = ""
     fork: bool = False
 
 
+# The module at 35x35: figure 5 of the paper.
 def _square(pooled: int) -> tuple[_Branch, ...]:
-    """The module at 35x35: figure 5 of the paper."""
     return (
-        _Branch((_Layer(64, 1),)),
-        _Branch((_Layer(48, 1), _Layer(64, 5))),
-        _Branch((_Layer(64, 1), _Layer(96, 3), _Layer(96, 3))),
-        _Branch((_Layer(pooled, 1),), pool="mean"),
+        _Branch((Layer(64, 1),)),
+        _Branch((Layer(48, 1), Layer(64, 5))),
+        _Branch((Layer(64, 1), Layer(96, 3), Layer(96, 3))),
+        _Branch((Layer(pooled, 1),), pool="mean"),
     )
 
 
+# The module at 17x17, whose 7x7 convolutions are split in two: figure 6.
 def _factorised(width: int) -> tuple[_Branch, ...]:
-    """The module at 17x17, whose 7x7 convolutions are split in two: figure 6."""
     row, column = (1, 7), (7, 1)
-    twice = (_Layer(width, column), _Layer(width, row), _Layer(width, column), _Layer(192, row))
+    twice = (Layer(width, column), Layer(width, row), Layer(width, column), Layer(192, row))
     return (
-        _Branch((_Layer(192, 1),)),
-        _Branch((_Layer(width, 1), _Layer(width, row), _Layer(192, column))),
-        _Branch((_Layer(width, 1), *twice)),
-        _Branch((_Layer(192, 1),), pool="mean"),
+        _Branch((Layer(192, 1),)),
+        _Branch((Layer(width, 1), Layer(width, row), Layer(192, column))),
+        _Branch((Layer(width, 1), *twice)),
+        _Branch((Layer(192, 1),), pool="mean"),
     )
 
 
 # The module at 8x8: figure 7.
 _EXPANDED = (
-    _Branch((_Layer(320, 1),)),
-    _Branch((_Layer(384, 1),), fork=True),
-    _Branch((_Layer(448, 1), _Layer(384, 3)), fork=True),
-    _Branch((_Layer(192, 1),), pool="mean"),
+    _Branch((Layer(320, 1),)),
+    _Branch((Layer(384, 1),), fork=True),
+    _Branch((Layer(448, 1), Layer(384, 3)), fork=True),
+    _Branch((Layer(192, 1),), pool="mean"),
 )
 
 # The two modules that halve the grid: figure 10.
 _TO_17 = (
-    _Branch((_Layer(384, 3, 2, pad=0),)),
-    _Branch((_Layer(64, 1), _Layer(96, 3), _Layer(96, 3, 2, pad=0))),
+    _Branch((Layer(384, 3, 2, pad=0),)),
+    _Branch((Layer(64, 1), Layer(96, 3), Layer(96, 3, 2, pad=0))),
     _Branch((), pool="max"),
 )
 _TO_8 = (
-    _Branch((_Layer(192, 1), _Layer(320, 3, 2, pad=0))),
-    _Branch((_Layer(192, 1), _Layer(192, (1, 7)), _Layer(192, (7, 1)), _Layer(192, 3, 2, pad=0))),
+    _Branch((Layer(192, 1), Layer(320, 3, 2, pad=0))),
+    _Branch((Layer(192, 1), Layer(192, (1, 7)), Layer(192, (7, 1)), Layer(192, 3, 2, pad=0))),
     _Branch((), pool="max"),
 )
 
@@ -323,8 +297,8 @@ _INCEPTION_V3 = (
 )
 
 _INCEPTION_STEM = (
-    (_Layer(32, 3, 2, pad=0, gain=_LINEAR), _Layer(32, 3, pad=0), _Layer(64, 3, gain=_POOLED)),
-    (_Layer(80, 1), _Layer(192, 3, pad=0, gain=_POOLED)),
+    (Layer(32, 3, 2, pad=0, gain=_LINEAR), Layer(32, 3, pad=0), Layer(64, 3, gain=_POOLED)),
+    (Layer(80, 1), Layer(192, 3, pad=0, gain=_POOLED)),
 )
 
 
@@ -333,8 +307,8 @@ def _inception_v3(g: GraphBuilder, x: Tensor) -> Tensor:
         x = _chain(g, f"stem{index}", x, layers)
         x = g.max_pool(f"stem{index}.pool", x, 3, stride=2)
     for index, module in enumerate(_INCEPTION_V3, start=1):
-        parts = [_branch(g, f"module{index}.branch{n}", x, branch) for n, branch in enumerate(module, start=1)]
-        x = g.concat(f"module{index}.concat", parts)
+        branches = [_branch(g, f"module{index}.branch{n}", x, branch) for n, branch in enumerate(module, start=1)]
+        x = g.concat(f"module{index}.concat", branches)
     return _classifier(g, x, _IMAGENET)
 
 
@@ -346,11 +320,11 @@ def _branch(g: GraphBuilder, name: str, x: Tensor, branch: _Branch) -> Tensor:
     x = _chain(g, name, x, branch.layers)
     if not branch.fork:
         return x
-    sides = [_Layer(x.channels, kernel) for kernel in ((1, 3), (3, 1))]
+    sides = [Layer(x.channels, kernel) for kernel in ((1, 3), (3, 1))]
     return g.concat(f"{name}.fork", [_conv_norm_relu(g, f"{name}.fork{n}", x, s) for n, s in enumerate(sides, 1)])
 
 
-def _chain(g: GraphBuilder, name: str, x: Tensor, layers: tuple[_Layer, ...]) -> Tensor:
+def _chain(g: GraphBuilder, name: str, x: Tensor, layers: tuple[Layer, ...]) -> Tensor:
     for index, layer in enumerate(layers, start=1):
         x = _conv_norm_relu(g, f"{name}.{index}", x, layer)
     return x
@@ -365,18 +339,10 @@ def _mlp(g: GraphBuilder, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Network:
-    """One entry of the catalogue.
-
-    Attributes:
-        title: The architecture's full name.
-        parameters: How many there are, rounded; running statistics of batch normalisations don't count.
-        source: The paper.
-        body: Adds the layers from the input to the logits.
-        shape: The input's shape.
-    """
+    """One entry of the catalogue; `body` adds the layers from the input to the logits."""
 
     title: str
-    parameters: str
+    parameters: str  # rounded, without the running statistics of batch normalisations
     source: str
     body: Callable[[GraphBuilder, Tensor], Tensor]
     shape: tuple[int, ...] = _IMAGE
@@ -389,7 +355,7 @@ def _resnet_entry(depth: int, parameters: str, plan: _ResNet) -> _Network:
     )
 
 
-_R3D = _ResNet((2, 2, 2, 2), classes=_KINETICS, stem=_Layer(64, (3, 7, 7), (1, 2, 2), gain=_LINEAR), stem_pool=False)
+_R3D = _ResNet((2, 2, 2, 2), classes=_KINETICS, stem=Layer(64, (3, 7, 7), (1, 2, 2), gain=_LINEAR), stem_pool=False)
 
 _NETWORKS = {
     "resnet-18": _resnet_entry(18, "11.7 M", _ResNet((2, 2, 2, 2))),

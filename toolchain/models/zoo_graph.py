@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 import zlib
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
+
+if TYPE_CHECKING:
+    from toolchain.models.zoo import Layer
 
 OPSET = 17
 IR_VERSION = 8  # the one that came with opset 17, so that older runtimes load the models too
@@ -24,7 +27,7 @@ _EPSILON = 1e-5  # what a batch normalisation adds to the variance
 
 # After a ReLU all activations are positive. Purely random filters pass their common mean on, layer by layer, until
 # it hides the input: deep networks would answer nearly the same to everything. So every filter gives up a part
-# of its mean. Part only: filters of mean zero make the network chaotic, and rounding errors grow with depth.
+# of its mean. Filters of mean zero would make the network chaotic, and rounding errors would grow with depth.
 _CENTRING = 0.3
 # He's variance, 2 / fan-in, made up for what centring takes from the second moment of a rectified normal value.
 _VARIANCE = 2.0 / (1.0 - (1.0 - (1.0 - _CENTRING) ** 2) / math.pi)
@@ -43,11 +46,7 @@ class GraphBuilder:
     Every method that adds an operator takes the node's name first and returns the node's output, which carries
     the same name. Weights are called `<node>.<role>` and drawn from a stream of their own, derived from the
     seed and that name: adding a layer leaves the weights of all others as they are.
-
-    Args:
-        name: The name of the graph.
-        shape: The shape of the input `data`: batch, channels, and one or more spatial axes.
-        seed: Selects the weights.
+    The input `data` has a batch, channels, and one or more spatial axes.
     """
 
     def __init__(self, name: str, shape: tuple[int, ...], seed: int) -> None:
@@ -59,48 +58,19 @@ class GraphBuilder:
         self._nodes: list[onnx.NodeProto] = []
         self._weights: list[onnx.TensorProto] = []
 
-    def conv(  # noqa: PLR0913 - a convolution has that many properties
-        self,
-        name: str,
-        x: Tensor,
-        channels: int,
-        kernel: Size,
-        *,
-        stride: Size = 1,
-        pad: Size | None = None,
-        groups: int = 1,
-        bias: bool = False,
-        gain: float = 1.0,
-    ) -> Tensor:
-        """Add a convolution with weights after He et al. 2015, arXiv:1502.01852.
-
-        Args:
-            name: The node's name.
-            x: The input, N x C x spatial.
-            channels: The number of output channels.
-            kernel: The kernel's size, one number for all axes or one per axis.
-            stride: The stride, likewise.
-            pad: The padding on both sides of an axis, likewise; half the kernel if left out.
-            groups: The number of groups; `x.channels` makes it depthwise.
-            bias: Whether a bias is added.
-            gain: A factor on the weights' standard deviation.
-
-        Returns:
-            The output, N x `channels` x spatial.
-        """
-        window = self._per_axis(kernel)
-        weights = self._he_normal(f"{name}.weight", (channels, x.channels // groups, *window), gain)
-        inputs = [x.name, weights, *([self._normal(f"{name}.bias", channels, 1.0)] if bias else [])]
-        self._add("Conv", name, inputs, group=groups, **self._window(window, stride, pad))
-        return Tensor(name, channels)
+    def conv(self, name: str, x: Tensor, layer: Layer, *, bias: bool = False) -> Tensor:
+        """Add a convolution with weights after He et al. 2015, arXiv:1502.01852."""
+        window = self._per_axis(layer.kernel)
+        shape = (layer.channels, x.channels // layer.groups, *window)
+        inputs = [x.name, self._he_normal(f"{name}.weight", shape, layer.gain)]
+        inputs += [self._normal(f"{name}.bias", layer.channels, 1.0)] if bias else []
+        self._add("Conv", name, inputs, group=layer.groups, **self._window(window, layer.stride, layer.pad))
+        return Tensor(name, layer.channels)
 
     def norm(self, name: str, x: Tensor, *, gain: float = 1.0) -> Tensor:
         """Add a batch normalisation whose statistics are those of a standardised input, roughly.
 
-        Args:
-            name: The node's name.
-            x: The input.
-            gain: A factor on scale and bias: below 1 for the last norm of a residual branch.
+        `gain` is a factor on scale and bias: below 1 for the last norm of a residual branch.
         """
         statistics = [
             self._uniform(f"{name}.scale", x.channels, gain),
@@ -112,28 +82,23 @@ class GraphBuilder:
         return Tensor(name, x.channels)
 
     def relu(self, name: str, x: Tensor) -> Tensor:
-        """Add max(x, 0)."""
         self._add("Relu", name, [x.name])
         return Tensor(name, x.channels)
 
     def relu6(self, name: str, x: Tensor) -> Tensor:
-        """Add min(max(x, 0), 6)."""
         limits = [self._scalar(f"{name}.min", 0.0), self._scalar(f"{name}.max", 6.0)]
         self._add("Clip", name, [x.name, *limits])
         return Tensor(name, x.channels)
 
     def add(self, name: str, left: Tensor, right: Tensor) -> Tensor:
-        """Add the sum of two tensors of one shape."""
         self._add("Add", name, [left.name, right.name])
         return Tensor(name, left.channels)
 
-    def concat(self, name: str, parts: list[Tensor]) -> Tensor:
-        """Join tensors along the channel axis."""
-        self._add("Concat", name, [part.name for part in parts], axis=1)
-        return Tensor(name, sum(part.channels for part in parts))
+    def concat(self, name: str, tensors: list[Tensor]) -> Tensor:
+        self._add("Concat", name, [tensor.name for tensor in tensors], axis=1)
+        return Tensor(name, sum(tensor.channels for tensor in tensors))
 
     def max_pool(self, name: str, x: Tensor, kernel: Size, *, stride: Size, pad: Size = 0) -> Tensor:
-        """Add a maximum over a sliding window."""
         self._add("MaxPool", name, [x.name], **self._window(self._per_axis(kernel), stride, pad))
         return Tensor(name, x.channels)
 
@@ -153,14 +118,7 @@ class GraphBuilder:
         return Tensor(name, features)
 
     def dense(self, name: str, x: Tensor, units: int, *, gain: float = 1.0) -> Tensor:
-        """Add x @ weight.T + bias for x of shape N x C; the result is N x `units`.
-
-        Args:
-            name: The node's name.
-            x: The input.
-            units: The number of output features.
-            gain: A factor on the weights' standard deviation.
-        """
+        """Add x @ weight.T + bias for x of shape N x C; the result is N x `units`."""
         weights = self._he_normal(f"{name}.weight", (units, x.channels), gain)
         self._add("Gemm", name, [x.name, weights, self._normal(f"{name}.bias", units, 1.0)], transB=1)
         return Tensor(name, units)

@@ -13,7 +13,7 @@ from toolchain import files, tensors
 from toolchain.bundle.random_samples import RandomSamples, Sample
 from toolchain.compile.request import Tell
 from toolchain.models import inputs, ranked, reference
-from toolchain.models.reference import Opened
+from toolchain.models.reference import OpenModel
 from toolchain.models.source import SourceModel
 from toolchain.progress import Step
 from toolchain.rankings import Ranking
@@ -56,16 +56,16 @@ class Expecting:
     float16: bool
 
     @cached_property
-    def _opened(self) -> Opened:
-        return reference.opened(self.source, to_the_letter=self.to_the_letter)
+    def _opened(self) -> OpenModel:
+        return reference.open_model(self.source, unoptimized=self.to_the_letter)
 
     @cached_property
-    def _literal(self) -> Opened:
-        return reference.opened(self.source, to_the_letter=True)
+    def _literal(self) -> OpenModel:
+        return reference.open_model(self.source, unoptimized=True)
 
     @cached_property
-    def _opened_near(self) -> Opened:
-        return reference.opened_near(self.source)
+    def _opened_near(self) -> OpenModel:
+        return reference.open_perturbed(self.source)
 
     def _near(self, fed: Tensors) -> dict[str, NDArray[Any]]:
         return self._opened_near(fed)  # quantized models never ask for it

@@ -144,7 +144,7 @@ class BundleSource:
         from toolchain.pipeline.expected import Expecting  # noqa: PLC0415
 
         exact = prepare.is_computed_to_the_letter(loaded, self.request.backend)
-        name = reference.name(to_the_letter=exact)
+        name = reference.name(unoptimized=exact)
         self.request.tell(stage(f"running it with {name}"))
         compared = reference.with_plain_lstm(loaded)
         expecting = Expecting(compared, to_the_letter=exact, float16=self.request.board.target.float16)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper, shape_inference, version_converter
 
 from toolchain.errors import InputError
-from toolchain.models import batchnorm, reads
+from toolchain.models import batchnorm, protos
 from toolchain.models.source import SourceModel
 from toolchain.quantize import strip
 from toolchain.quantize.ranges import Range
@@ -32,7 +32,7 @@ class Graph:
         self.makers = {name: node for node in self.nodes for name in node.output if name}
         self.weights = {tensor.name: tensor for tensor in proto.graph.initializer}
         self.outputs = {value.name for value in proto.graph.output}
-        self.uses = collections.Counter(reads.of_graph(proto.graph))
+        self.uses = collections.Counter(protos.names_read(proto.graph))
         self._readers: dict[str, list[onnx.NodeProto]] = collections.defaultdict(list)
         for node in self.nodes:
             for name in node.input:

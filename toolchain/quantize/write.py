@@ -18,7 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from toolchain.models import reads
+from toolchain.models import protos
 from toolchain.quantize.graph import Graph
 from toolchain.quantize.plan import Layer, Plan
 from toolchain.quantize.scales import Exponents, Powers, rounded
@@ -95,7 +95,7 @@ class _Writer:
         for field in (made.graph.node, made.graph.initializer, made.graph.value_info):
             del field[:]
         made.graph.node.extend(self._nodes)
-        used = set(reads.of_graph(made.graph))
+        used = set(protos.names_read(made.graph))
         weights = [*self._graph.proto.graph.initializer, *self._weights.values()]
         made.graph.initializer.extend(tensor for tensor in weights if tensor.name in used)
         return made

@@ -12,7 +12,7 @@ from tests.support.nets import node, value
 from tests.support.one_node import agree_model
 from toolchain.errors import InputError
 from toolchain.models import source
-from toolchain.models.canonical import canonical
+from toolchain.models.canonical import make_canonical
 
 ROW = np.array([[1, -2, 3], [4, 5, -6]], np.float32)
 
@@ -51,7 +51,7 @@ def test_a_branch_that_reads_a_later_node():
     branch = nets.graph([node("Neg", ["a"], ["r"])], [], [value("r", None)])
     nodes = [node("If", ["c"], ["y"], then_branch=branch, else_branch=branch), node("Abs", ["x"], ["a"])]
     proto = nets.model(nodes, [value("x", (2, 3)), value("c", (), "bool")], [value("y", None)])
-    canonical(proto)
+    make_canonical(proto)
     assert [item.op_type for item in proto.graph.node] == ["Abs", "If"]
 
 
@@ -62,7 +62,7 @@ def test_nodes_in_order_stay_as_they_are():
         [value("y", (2, 3))],
     )
     before = proto.SerializeToString(deterministic=True)
-    canonical(proto)
+    make_canonical(proto)
     assert proto.SerializeToString(deterministic=True) == before
 
 
@@ -77,7 +77,7 @@ def test_a_circle_is_left_to_the_checker(tmp_path):
 def test_an_empty_list_of_axes_is_as_none():
     proto = nets.model([node("ReduceMax", ["x"], ["y"], keepdims=0)], [value("x", (2, 3))], [value("y", ())], opset=16)
     proto.graph.node[0].attribute.add(name="axes", type=onnx.AttributeProto.INTS)
-    canonical(proto)
+    make_canonical(proto)
     agree_model(proto, [ROW])
 
 
@@ -85,5 +85,5 @@ def test_a_thousand_nodes_backwards():
     names = [f"t{number}" for number in range(1001)]
     nodes = [node("Neg", [names[number]], [names[number + 1]]) for number in range(1000)]
     proto = nets.model(nodes[::-1], [value("t0", (1,))], [value("t1000", (1,))])
-    canonical(proto)
+    make_canonical(proto)
     assert [item.output[0] for item in proto.graph.node] == names[1:]

@@ -75,7 +75,7 @@ def test_calls_in_branches_count():
 
 
 def test_weights_of_a_function_count_each_time(monkeypatch):
-    monkeypatch.setattr(expansion, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(expansion, "_MAX_BYTES", 1 << 20)
     proto = chain(8)
     weights = helper.make_node("Constant", [], ["w"], value=helper.make_tensor("w", 1, [4096], bytes(16384), raw=True))
     proto.functions[7].node.extend([weights])

@@ -10,7 +10,7 @@ from tests.data.foreign import make
 from tests.support import nets, paths
 from toolchain.errors import InputError
 from toolchain.models import source
-from toolchain.models.formats import recognised
+from toolchain.models.formats import recognise
 
 DATA = paths.DATA / "foreign"
 
@@ -60,7 +60,7 @@ def test_an_empty_file_is_named(tmp_path):
 def test_the_content_tells_and_not_the_ending(tmp_path, name):
     path = tmp_path / "net.onnx"
     path.write_bytes((DATA / name).read_bytes())
-    found = recognised(path)
+    found = recognise(path)
     assert found is not None
     assert found.name.startswith(KINDS[name][0])
 
@@ -85,7 +85,7 @@ def test_a_folder(tmp_path, names, what, way):
 
 @pytest.mark.parametrize("name", ["net.onnx", "net.pb", "net.bin"])
 def test_a_model_is_none_of_these(tmp_path, name):
-    assert recognised(Path(nets.save(nets.relu(), tmp_path, name))) is None
+    assert recognise(Path(nets.save(nets.relu(), tmp_path, name))) is None
 
 
 def test_a_network_of_the_zoo_wins_over_a_folder_of_its_name(tmp_path, monkeypatch):

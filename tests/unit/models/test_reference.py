@@ -121,7 +121,7 @@ def test_half_precision_has_a_tolerance_of_its_own(layer):
 
 def test_to_the_letter_it_is_named_so():
     assert reference.name() == reference.NAME
-    assert reference.name(to_the_letter=True) == f"{reference.NAME} without optimisations"
+    assert reference.name(unoptimized=True) == f"{reference.NAME} without optimisations"
 
 
 def test_to_the_letter_nothing_is_merged(tmp_path):
@@ -129,7 +129,7 @@ def test_to_the_letter_nothing_is_merged(tmp_path):
     source = model.load(nets.save(int8_nets.residual(size=32), tmp_path))
     made = quantize.quantized(source, [inputs.random(source.inputs, seed) for seed in range(3)]).source
     fed = [inputs.random(source.inputs, seed) for seed in range(3, 6)]
-    exact = [reference.run(made, one, to_the_letter=True) for one in fed]
+    exact = [reference.run(made, one, unoptimized=True) for one in fed]
     merged = [reference.run(made, one) for one in fed]
     wanted = [vta_nets.reference(made.proto, one["x"])[0] for one in fed]
     assert [next(iter(one.values())).tobytes() for one in exact] == [one.tobytes() for one in wanted]
@@ -146,7 +146,7 @@ def test_a_quantized_network_that_the_reference_rounds_in_two_ways_has_a_wider_l
     assert reference.limits(source, data, optimized) == {}
     for own, limit in ((0.02, None), (0.04, 0.09), (0.5, 0.15)):
         apart = {"y": optimized["y"] * np.float32(1 + own)}
-        found = reference.limits(source, data, optimized, opened_as=(lambda _, apart=apart: apart, dict))
+        found = reference.limits(source, data, optimized, open_models=(lambda _, apart=apart: apart, dict))
         assert found == {} if limit is None else found["y"].value == pytest.approx(limit, rel=1e-3)
 
 
@@ -163,7 +163,7 @@ def test_a_network_that_amplifies_rounding_has_a_wider_limit(tmp_path, layer):
     ends = [value("x", (1, 4, 8, 8))], [value("n", None)]
     plain = model.load(nets.save(nets.model(nodes, *ends, weights), tmp_path))
     fed = inputs.random(plain.inputs, 0)
-    weights["all"] = reference.run(plain, fed, to_the_letter=True)["n"]  # what is left of it is rounding alone
+    weights["all"] = reference.run(plain, fed, unoptimized=True)["n"]  # what is left of it is rounding alone
     nodes.append(node("Sub", ["n", "all"], ["y"]))
     amplifies = model.load(nets.save(nets.model(nodes, ends[0], [value("y", None)], weights), tmp_path))
     assert reference.limits(amplifies, fed, reference.run(amplifies, fed)) == {"y": Limit(5e-2, tensors.ROUNDING)}
@@ -197,7 +197,7 @@ def test_an_output_that_is_a_choice_widens_nothing(tmp_path):
     source = model.load(nets.save(nets.model(nodes, *ends, {"a": scores}), tmp_path))
     fed = inputs.random(source.inputs, 0)
     outputs = reference.run(source, fed)
-    assert not np.array_equal(reference.opened_near(source)(fed)["y"], outputs["y"])
+    assert not np.array_equal(reference.open_perturbed(source)(fed)["y"], outputs["y"])
     assert reference.limits(source, fed, outputs) == {}
 
 
@@ -243,6 +243,6 @@ def test_rows_in_another_order_widen_nothing(tmp_path):
     )
     fed = inputs.random(source.inputs, 0)
     outputs = reference.run(source, fed)
-    assert not np.array_equal(reference.opened_near(source)(fed)["y"], outputs["y"])
+    assert not np.array_equal(reference.open_perturbed(source)(fed)["y"], outputs["y"])
     assert set(reference.limits(source, fed, outputs)) == {"y"}
     assert reference.limits(source, fed, outputs, ranked.rankings(source, fed, None)) == {}

@@ -8,6 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.support import nets
+from toolchain.models.zoo import Layer
 from toolchain.models.zoo_graph import GraphBuilder, Tensor
 
 SHAPE = (1, 4, 8, 8)
@@ -46,7 +47,7 @@ def data(seed=0):
 
 
 def test_a_node_carries_the_name_of_what_it_makes(builder):
-    found = builder.conv("stem", builder.input, 6, 3)
+    found = builder.conv("stem", builder.input, Layer(6, 3))
     assert (builder.input, found) == (Tensor("data", 4), Tensor("stem", 6))
     node, _ = added(finished(builder, found, 6), "stem")
     assert (list(node.input), list(node.output)) == (["data", "stem.weight"], ["stem"])
@@ -56,35 +57,37 @@ def test_a_node_carries_the_name_of_what_it_makes(builder):
     ("kernel", "given", "pads"), [(3, {}, [1, 1, 1, 1]), ((1, 5), {}, [0, 2, 0, 2]), (3, {"pad": 0}, [0, 0, 0, 0])]
 )
 def test_padding_is_half_the_kernel_unless_it_is_given(builder, kernel, given, pads):
-    proto = finished(builder, builder.conv("c", builder.input, 6, kernel, stride=2, **given), 6)
+    proto = finished(builder, builder.conv("c", builder.input, Layer(6, kernel, 2, **given)), 6)
     _, attributes = added(proto, "c")
     assert (attributes["pads"], attributes["strides"]) == (pads, [2, 2])
 
 
 def test_axes_are_as_many_as_the_input_has():
     builder = GraphBuilder("video", (1, 3, 4, 8, 8), seed=0)
-    proto = finished(builder, builder.conv("c", builder.input, 2, 3), 2)
+    proto = finished(builder, builder.conv("c", builder.input, Layer(2, 3)), 2)
     assert weights(proto)["c.weight"].shape == (2, 3, 3, 3, 3)
     assert added(proto, "c")[1]["kernel_shape"] == [3, 3, 3]
 
 
 def test_groups_divide_the_channels_that_a_filter_reads(builder):
-    proto = finished(builder, builder.conv("c", builder.input, 4, 3, groups=4, bias=True), 4)
+    proto = finished(builder, builder.conv("c", builder.input, Layer(4, 3, groups=4), bias=True), 4)
     held = weights(proto)
     assert (held["c.weight"].shape, held["c.bias"].shape) == ((4, 1, 3, 3), (4,))
 
 
 def test_a_layer_more_leaves_the_weights_of_all_others_as_they_are():
     first, second = GraphBuilder("net", SHAPE, seed=3), GraphBuilder("net", SHAPE, seed=3)
-    plain = finished(first, first.conv("c", first.input, 4, 3), 4)
-    longer = finished(second, second.conv("c", second.relu("r", second.conv("new", second.input, 4, 1)), 4, 3), 4)
+    plain = finished(first, first.conv("c", first.input, Layer(4, 3)), 4)
+    longer = finished(
+        second, second.conv("c", second.relu("r", second.conv("new", second.input, Layer(4, 1))), Layer(4, 3)), 4
+    )
     np.testing.assert_array_equal(weights(plain)["c.weight"], weights(longer)["c.weight"])
 
 
 def test_weights_follow_the_seed_and_the_name():
     def drawn(name, seed):
         builder = GraphBuilder("net", SHAPE, seed)
-        return weights(finished(builder, builder.conv(name, builder.input, 4, 3), 4))[f"{name}.weight"]
+        return weights(finished(builder, builder.conv(name, builder.input, Layer(4, 3)), 4))[f"{name}.weight"]
 
     np.testing.assert_array_equal(drawn("c", 0), drawn("c", 0))
     assert np.abs(drawn("c", 0) - drawn("c", 1)).max() > 0.1
@@ -97,7 +100,9 @@ def test_rectified_layers_keep_the_size_of_what_goes_through(gain):
     builder = GraphBuilder("deep", (1, 256, 4, 4), seed=0)
     last = builder.input
     for number in range(10):
-        last = builder.conv(f"c{number}", builder.relu(f"r{number}", last), 256, 1, gain=gain if number == 9 else 1.0)
+        last = builder.conv(
+            f"c{number}", builder.relu(f"r{number}", last), Layer(256, 1, gain=gain if number == 9 else 1.0)
+        )
     given = np.random.default_rng(1).standard_normal((1, 256, 4, 4)).astype(np.float32)
     found = computed(finished(builder, last, 256), last.name, given)
     assert np.sqrt(np.mean(found**2)) == pytest.approx(gain, rel=0.25)

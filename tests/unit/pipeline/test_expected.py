@@ -50,12 +50,12 @@ def test_random_samples(source):
 
 
 def test_a_session_serves_all_samples(source, monkeypatch):
-    seen, opened = [], reference.opened
+    seen, opened = [], reference.open_model
 
     def noted(*given, **more):
         seen.append(more)
         return opened(*given, **more)
 
-    monkeypatch.setattr(reference, "opened", noted)
+    monkeypatch.setattr(reference, "open_model", noted)
     Expecting(source, to_the_letter=False, float16=False).of_random(0, 5, lambda _line: None)
     assert len(seen) == 2  # one with optimisations, and one without, for the limit

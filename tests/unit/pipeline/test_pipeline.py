@@ -180,13 +180,13 @@ def convolutions(tmp_path_factory):
 @pytest.fixture
 def letters(monkeypatch):
     """Note for each session of the reference whether it computes each operator as the file has it."""
-    seen, opened = [], reference.opened
+    seen, opened = [], reference.open_model
 
-    def noted(*given, to_the_letter=False):
-        seen.append(to_the_letter)
-        return opened(*given, to_the_letter=to_the_letter)
+    def noted(*given, unoptimized=False):
+        seen.append(unoptimized)
+        return opened(*given, unoptimized=unoptimized)
 
-    monkeypatch.setattr(reference, "opened", noted)
+    monkeypatch.setattr(reference, "open_model", noted)
     return seen
 
 

@@ -11,7 +11,7 @@ import tvm
 from toolchain.backends.cpu import kernels
 from toolchain.backends.cpu.layers import Attention, Conv, Dense, Layer, Pool, from_json
 from toolchain.backends.cpu.machine import Machine
-from toolchain.models.converters.recurrence import Recurrence
+from toolchain.models.converters.sequence.recurrence import Recurrence
 
 
 @dataclass(frozen=True)

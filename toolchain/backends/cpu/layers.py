@@ -12,8 +12,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from toolchain.models.converters import recurrence
-from toolchain.models.converters.recurrence import Recurrence
+from toolchain.models.converters.sequence import recurrence
+from toolchain.models.converters.sequence.recurrence import Recurrence
 
 
 @dataclass(frozen=True)

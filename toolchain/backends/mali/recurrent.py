@@ -6,8 +6,8 @@ import tvm
 from tvm import tirx
 
 from toolchain.errors import InputError
-from toolchain.models.converters.recurrence import RECURRENCE, from_json
-from toolchain.models.converters.recurrence_kernel import plain
+from toolchain.models.converters.sequence.recurrence import RECURRENCE, from_json
+from toolchain.models.converters.sequence.recurrence_kernel import generic_kernel
 
 _BYTES = {"float32": 4, "float64": 8}
 _USUAL_THREADS, _USUAL_BYTES = 256, 32768
@@ -36,5 +36,5 @@ def threaded(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
                 details=f"its state does not fit into the {shared} bytes that the threads of a block share",
                 hint="deploy it on the CPU: a board of the same machine with the `cpu` backend",
             )
-        changed.update_func(variable, plain(about, threads))
+        changed.update_func(variable, generic_kernel(about, threads))
     return changed

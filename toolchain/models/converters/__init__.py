@@ -1,14 +1,17 @@
 """ONNX operators that TVM's importer lacks or computes wrongly: converters of our own, in its registry.
 
 A converter is a function from a `Node` to its result as a Relax expression, or to a list of results. It is
-registered by the names of its operators; one of another domain than the standard's is named `DOMAIN.NAME`. The modules
-of this room go by subject. Where one replaces a converter of TVM's, its docstring says what that does wrong.
+registered by the names of its operators; an operator of another domain than the standard's is named `DOMAIN.NAME`. The
+folders go by subject, and all modules in them are loaded. A comment above a converter that replaces TVM's says what is
+wrong with that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,40 +25,6 @@ __all__ = ["UPSTREAM", "Converter", "Node", "as_operator", "blocks_ended", "conv
 
 Converter = Callable[[Node], Any]
 
-_SUBJECTS: tuple[str, ...] = (
-    "activations",
-    "arithmetic",
-    "arrangement",
-    "attention",
-    "casts",
-    "convolution",
-    "detection",
-    "determinant",
-    "einsum",
-    "extremes",
-    "features",
-    "fused",
-    "indexing",
-    "linear",
-    "normalizations",
-    "integers",
-    "pooling",
-    "qlinear",
-    "quantized",
-    "recurrent",
-    "reductions",
-    "regions",
-    "resize",
-    "rotary",
-    "sampling",
-    "selection",
-    "sequences",
-    "signal",
-    "trees",
-    "vector_machines",
-)
-"""Modules of this room, each of which registers its converters."""
-
 _OURS: dict[str, Converter] = {}
 _FRONTEND = "tvm.relax.frontend.onnx.onnx_frontend"
 UPSTREAM = "tvm."
@@ -64,11 +33,7 @@ _HANDLED_BY_THE_IMPORTER = frozenset({"Constant", "If"})
 
 
 def converter(*operators: str) -> Callable[[Converter], Converter]:
-    """Register a function as the converter of operators.
-
-    Args:
-        operators: Their names; `com.microsoft.Gelu` for one of another domain.
-    """
+    """Register a function as the converter of these operators, such as `Gelu` or `com.microsoft.Gelu`."""
 
     def register(function: Converter) -> Converter:
         _OURS.update(dict.fromkeys(operators, function))
@@ -78,44 +43,44 @@ def converter(*operators: str) -> Callable[[Converter], Converter]:
 
 
 def names() -> frozenset[str]:
-    """Return the names of all operators that can be imported."""
+    """Return the names of all operators that can be imported, TVM's own among them."""
     _load()
     frontend: Any = importlib.import_module(_FRONTEND)
     return frozenset({*_OURS, *frontend._get_convert_map(), *_HANDLED_BY_THE_IMPORTER})  # noqa: SLF001
 
 
 @contextlib.contextmanager
-def registered() -> Iterator[Imported]:
-    """Have TVM's importer use the converters of this room; yields what it makes of a graph's values."""
+def registered() -> Iterator[ImportedValues]:
     _load()
     frontend: Any = importlib.import_module(_FRONTEND)
-    # Private upstream, but it is the one registry that its importer asks.
-    theirs = frontend._get_convert_map  # noqa: SLF001
-    upstream = theirs()
+    # Private upstream, but it is the only registry that its importer reads.
+    get_upstream_map = frontend._get_convert_map  # noqa: SLF001
+    upstream = get_upstream_map()
     replaced = {f"{UPSTREAM}{name}": upstream[name] for name in _OURS if name in upstream}
     adapted = upstream | replaced | {name: _Adaptor(name, function) for name, function in _OURS.items()}
-    imported = Imported()
-    known = {name: _Watched(adaptor, imported) for name, adaptor in adapted.items()}
-    frontend._get_convert_map = lambda: known  # noqa: SLF001
+    imported = ImportedValues()
+    watched = {name: _Watched(adaptor, imported) for name, adaptor in adapted.items()}
+    frontend._get_convert_map = lambda: watched  # noqa: SLF001
     try:
         yield imported
     finally:
-        frontend._get_convert_map = theirs  # noqa: SLF001
+        frontend._get_convert_map = get_upstream_map  # noqa: SLF001
 
 
 @contextlib.contextmanager
 def blocks_ended() -> Iterator[None]:
-    """End what a function's builder has begun where an error leaves it: TVM does not, and warns on stderr later."""
+    """End the blocks of a function's builder that an error leaves open."""
     scope: Any = importlib.import_module("tvm.relax.block_builder").FunctionScope
     upstream = scope.__exit__
 
-    def ended(self: Any, kind: Any, fault: Any, trace: Any) -> Any:
+    # TVM leaves them open after an error, and warns of them on stderr when the builder is deleted.
+    def exit_scope(self: Any, kind: Any, fault: Any, trace: Any) -> Any:
         if kind is not None and not self._is_emit_func_output_called:
             self._bb._end_block()  # noqa: SLF001 - as above
             self._bb.end_scope()
         return upstream(self, kind, fault, trace)
 
-    scope.__exit__ = ended
+    scope.__exit__ = exit_scope
     try:
         yield
     finally:
@@ -131,49 +96,40 @@ def as_operator(
     opset: int = 0,
     outputs: int = 1,
 ) -> Any:
-    """Return what another operator's converter, of ours or TVM's, makes of some inputs.
+    """Return the result of another operator's converter, ours or TVM's, for some inputs.
 
-    Args:
-        node: The node that is converted.
-        operator: Name of the other operator.
-        inputs: Its inputs; None for one that is left out.
-        attributes: Its attributes.
-        opset: Version of the standard's operators that it is written for; that of the model by default.
-        outputs: How many of its outputs are named.
+    The other operator is one of the version `opset` of the standard, by default the node's. Inputs that are left out
+    are None; `outputs` is the number of results that are used.
     """
     frontend: Any = importlib.import_module(_FRONTEND)
     raw = {name: value.encode() if isinstance(value, str) else value for name, value in attributes.items()}
     raw["tvm_custom"] = {"name": node.name, "num_outputs": outputs}
     convert = frontend._get_convert_map()[operator].get_converter(opset or node.opset)  # noqa: SLF001
-    made = convert(node.builder, frontend.onnx_input(inputs), raw, [{}, {}])
-    if isinstance(made, relax.Tuple):
-        fields = [node.emit(field) for field in made.fields[:outputs]]
+    result = convert(node.builder, frontend.onnx_input(inputs), raw, [{}, {}])
+    if isinstance(result, relax.Tuple):
+        fields = [node.emit(field) for field in result.fields[:outputs]]
         return fields[0] if outputs == 1 else relax.Tuple(fields)
-    return node.emit(made)
+    return node.emit(result)
 
 
+@functools.cache
 def _load() -> None:
-    for subject in _SUBJECTS:
-        importlib.import_module(f"{__name__}.{subject}")
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        importlib.import_module(module.name)
 
 
 @dataclass
-class Imported:
-    """What TVM's importer has made of a graph.
-
-    Attributes:
-        values: The Relax expression of each value of the graph, by name.
-    """
+class ImportedValues:
+    """The Relax expressions that TVM's importer has for the values of a graph, by their names in the file."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
+# Converters are the only ones that get the importer's values, so each notes them.
 @dataclass(frozen=True)
 class _Watched:
-    """A converter of the registry; the importer hands its values to each one, and to nobody else."""
-
     adaptor: Any
-    imported: Imported
+    imported: ImportedValues
 
     def get_converter(self, opset: int) -> Callable[..., Any]:
         convert = self.adaptor.get_converter(opset)
@@ -186,18 +142,17 @@ class _Watched:
         return call
 
 
+# The form that TVM's importer expects in its registry.
 @dataclass(frozen=True)
 class _Adaptor:
-    """What TVM's importer expects in its registry."""
-
     operator: str
     convert: Converter
 
     def get_converter(self, opset: int) -> Callable[..., Any]:
         def call(builder: Any, inputs: Any, attributes: dict[str, Any], _parameters: Any) -> Any:
-            about = attributes.pop("tvm_custom")
-            given = {name: _plain(value) for name, value in attributes.items()}
-            node = Node(self.operator, about["name"], opset, builder, tuple(inputs), given, about["num_outputs"])
+            custom = attributes.pop("tvm_custom")
+            values = {name: _python_value(value) for name, value in attributes.items()}
+            node = Node(self.operator, custom["name"], opset, builder, tuple(inputs), values, custom["num_outputs"])
             result = self.convert(node)
             if isinstance(result, (list, tuple)):
                 return relax.Tuple(list(result)) if len(result) > 1 else result[0]
@@ -206,12 +161,12 @@ class _Adaptor:
         return call
 
 
-def _plain(value: Any) -> Any:
-    """TVM's importer hands attributes on as protobuf has them: text is bytes there."""
+def _python_value(value: Any) -> Any:
+    # TVM's importer passes attributes on as protobuf has them, where text is bytes.
     if isinstance(value, AttributeProto):
         value = helper.get_attribute_value(value)
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_python_value(item) for item in value]
     return value

@@ -1,6 +1,6 @@
-"""Constants in one form: every Constant node and every sparse initializer becomes an initializer.
+"""Every Constant node and every sparse initializer becomes an initializer.
 
-The standard has nine ways to write a constant. What comes after this knows one of them.
+The standard has nine ways to write a constant; the later steps support one.
 """
 
 from __future__ import annotations
@@ -9,26 +9,24 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from toolchain.models import reads
-from toolchain.models.simplify.domains import STANDARD
+from toolchain.models import protos
 
 _ELEMENT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 
 
-def are_in(graph: onnx.GraphProto) -> bool:
+def has_constants_of_other_forms(graph: onnx.GraphProto) -> bool:
     """Whether a graph, or a graph inside it, has constants in another form than initializers."""
     return bool(graph.sparse_initializer) or any(
-        _is_constant(node) or any(map(are_in, reads.bodies(node))) for node in graph.node
+        _is_constant(node) or any(map(has_constants_of_other_forms, protos.bodies(node))) for node in graph.node
     )
 
 
 def as_initializers(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose constants are initializers; the same model if they all are already."""
-    if not are_in(proto.graph):
+    """Return a model whose constants are initializers; the same model if they already are."""
+    if not has_constants_of_other_forms(proto.graph):
         return proto
-    converted = onnx.ModelProto()
-    converted.CopyFrom(proto)
-    _convert(converted.graph)
+    converted = protos.clone(proto)
+    _convert_graph(converted.graph)
     return converted
 
 
@@ -41,12 +39,12 @@ def dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
     return numpy_helper.from_array(array, name)
 
 
-def _convert(graph: onnx.GraphProto) -> None:
+def _convert_graph(graph: onnx.GraphProto) -> None:
     results = {value.name for value in graph.output}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        for body in reads.bodies(node):
-            _convert(body)
+        for body in protos.bodies(node):
+            _convert_graph(body)
         if not _is_constant(node):
             nodes.append(node)
             continue
@@ -57,12 +55,11 @@ def _convert(graph: onnx.GraphProto) -> None:
             graph.initializer.append(tensor)
     graph.initializer.extend(dense(sparse, sparse.values.name) for sparse in graph.sparse_initializer)
     del graph.sparse_initializer[:]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    protos.set_repeated(graph.node, nodes)
 
 
 def _is_constant(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Constant" and node.domain in STANDARD and len(node.attribute) == 1
+    return node.op_type == "Constant" and node.domain in protos.STANDARD and len(node.attribute) == 1
 
 
 def _tensor(node: onnx.NodeProto) -> onnx.TensorProto:
@@ -72,10 +69,7 @@ def _tensor(node: onnx.NodeProto) -> onnx.TensorProto:
     if attribute.name == "sparse_value":
         return dense(value, name)
     if attribute.name == "value":
-        tensor = onnx.TensorProto()
-        tensor.CopyFrom(value)
-        tensor.name = name
-        return tensor
+        return protos.clone(value, name)
     if attribute.name in _ELEMENT_TYPES:
         return numpy_helper.from_array(np.asarray(value, _ELEMENT_TYPES[attribute.name]), name)
     texts = [value] if attribute.name == "value_string" else list(value)

@@ -1,7 +1,7 @@
-"""Tensors without elements: they are folded away, for TVM compiles no kernel over them and devices store no such file.
+"""Tensors without elements are folded away: TVM compiles no kernel over them, and devices store no such file.
 
-Exporters write them for a cache that is empty at the first step, for a part of a Split that nobody needs, and for
-slices that select nothing.
+Exporters write them for a cache that is empty at the first step, for an unused part of a Split, and for slices that
+select nothing.
 """
 
 from __future__ import annotations
@@ -14,40 +14,35 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from toolchain.errors import InputError
+from toolchain.models import protos
 from toolchain.models.simplify import folding
 
 _ROUNDS = 100  # each folds away what the one before made constant
 
 
-def folded_away(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model in which no node reads or makes a tensor without elements.
-
-    Args:
-        proto: The model; the shapes of its inputs are set.
-
-    Returns:
-        A changed copy; the same model if it has no such tensor.
-
-    Raises:
-        InputError: A node makes elements out of none in a way that is not known here.
-    """
+def fold_empty(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model in which no node reads or writes a tensor without elements; the same model if it has none."""
     for _ in range(_ROUNDS):
         types = _types(proto)
         empty = {name for name, tensor in types.items() if _is_empty(tensor)}
         if not empty:
             return proto
-        changed = onnx.ModelProto()
-        changed.CopyFrom(proto)
+        changed = protos.clone(proto)
         if not _fold(changed.graph, empty - {value.name for value in proto.graph.output}, types):
             break
-        proto = folding.folded(changed)
-    _check(proto, empty)
+        proto = folding.fold_constants(changed)
+    for index, node in enumerate(proto.graph.node):
+        if names := empty & (_data_inputs(node) | set(node.output)) - {""}:
+            raise InputError(
+                f"{node.op_type} at node {index} {node.name or node.output[0]!r} has a tensor without elements",
+                details=f"tensor {min(names)!r} has a size of 0",
+                hint="export the model for sizes of at least 1, or without this node",
+            )
     return proto
 
 
 def _types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
-    undeclared = onnx.ModelProto()
-    undeclared.CopyFrom(proto)
+    undeclared = protos.clone(proto)
     for value in undeclared.graph.output:  # a file may claim elements for a result that has none
         value.type.tensor_type.ClearField("shape")
     graph = shape_inference.infer_shapes(undeclared, data_prop=True).graph
@@ -65,26 +60,25 @@ def _is_empty(tensor: onnx.TypeProto.Tensor) -> bool:
 
 
 def _fold(graph: onnx.GraphProto, empty: set[str], types: Mapping[str, onnx.TypeProto.Tensor]) -> bool:
-    """Replace nodes that make or read tensors without elements; return whether there was one."""
+    """Replace nodes that write or read tensors without elements; return whether there was one."""
     nodes: list[onnx.NodeProto] = []
     changed = False
     for node in graph.node:
         outputs = [name for name in node.output if name]
         if outputs and all(name in empty for name in outputs):
-            graph.initializer.extend(_without_elements(name, types[name]) for name in outputs)
+            graph.initializer.extend(_empty_constant(name, types[name]) for name in outputs)
             changed = True
             continue
         rewrite = _REWRITES.get(node.op_type) if empty & {*node.input, *node.output} and not node.domain else None
         replacement = rewrite(node, empty, types, graph) if rewrite else None
         changed |= replacement is not None
         nodes += [node] if replacement is None else replacement
-    del graph.node[:]
-    graph.node.extend(nodes)
+    protos.set_repeated(graph.node, nodes)
     return changed
 
 
-def _without_elements(name: str, tensor: onnx.TypeProto.Tensor) -> onnx.TensorProto:
-    """Return a constant without elements; sizes beside the 0 that are not known become 1."""
+def _empty_constant(name: str, tensor: onnx.TypeProto.Tensor) -> onnx.TensorProto:
+    """Return a constant without elements; unknown sizes beside the 0 become 1."""
     sizes = [dim.dim_value if dim.HasField("dim_value") else 1 for dim in tensor.shape.dim]
     return helper.make_tensor(name, tensor.elem_type, sizes, b"", raw=True)
 
@@ -96,33 +90,32 @@ Rewrite = Callable[[onnx.NodeProto, Collection[str], Types, onnx.GraphProto], li
 def _concat(
     node: onnx.NodeProto, empty: Collection[str], _types: Types, _graph: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
-    kept = [name for name in node.input if name not in empty]
-    if len(kept) == 1:
-        return [helper.make_node("Identity", kept, node.output, node.name)]
-    del node.input[:]
-    node.input.extend(kept)
+    inputs = [name for name in node.input if name not in empty]
+    if len(inputs) == 1:
+        return [helper.make_node("Identity", inputs, node.output, node.name)]
+    protos.set_repeated(node.input, inputs)
     return [node]
 
 
 def _split(
     node: onnx.NodeProto, empty: Collection[str], types: Types, graph: onnx.GraphProto
 ) -> list[onnx.NodeProto] | None:
-    parts = [name for name in node.output if name not in empty]
-    if any(name not in types for name in parts):
+    outputs = [name for name in node.output if name not in empty]
+    if any(name not in types for name in outputs):
         return None
-    graph.initializer.extend(_without_elements(name, types[name]) for name in node.output if name in empty)
-    if len(parts) == 1:
-        return [helper.make_node("Identity", [node.input[0]], parts, node.name)]
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-    sizes = [types[name].shape.dim[axis].dim_value for name in parts]
-    graph.initializer.append(numpy_helper.from_array(np.array(sizes, np.int64), f"{parts[0]}.sizes"))
-    return [helper.make_node("Split", [node.input[0], f"{parts[0]}.sizes"], parts, node.name, axis=axis)]
+    graph.initializer.extend(_empty_constant(name, types[name]) for name in node.output if name in empty)
+    if len(outputs) == 1:
+        return [helper.make_node("Identity", [node.input[0]], outputs, node.name)]
+    axis = protos.get_attribute(node, "axis", 0)
+    sizes = [types[name].shape.dim[axis].dim_value for name in outputs]
+    graph.initializer.append(numpy_helper.from_array(np.array(sizes, np.int64), f"{outputs[0]}.sizes"))
+    return [helper.make_node("Split", [node.input[0], f"{outputs[0]}.sizes"], outputs, node.name, axis=axis)]
 
 
-def _product(
+# A sum over an axis without elements is 0; Gemm adds its third input, times beta.
+def _zero_product(
     node: onnx.NodeProto, _empty: Collection[str], types: Types, graph: onnx.GraphProto
 ) -> list[onnx.NodeProto] | None:
-    """A sum over an axis without elements is 0; Gemm adds its third input, times beta."""
     (output,) = node.output
     if output not in types:
         return None
@@ -133,8 +126,8 @@ def _product(
     if node.op_type == "MatMul" or len(node.input) < 3 or not node.input[2]:  # noqa: PLR2004 - Gemm's third input
         graph.initializer.append(numpy_helper.from_array(np.zeros(sizes, kind), output))
         return []
-    beta = next((attribute.f for attribute in node.attribute if attribute.name == "beta"), 1.0)
-    shape, factor, scaled = (f"{output}.{word}" for word in ("shape", "beta", "scaled"))
+    beta = protos.get_attribute(node, "beta", 1.0)
+    shape, factor, scaled = (f"{output}.{role}" for role in ("shape", "beta", "scaled"))
     graph.initializer.append(numpy_helper.from_array(np.array(sizes, np.int64), shape))
     graph.initializer.append(numpy_helper.from_array(np.array(beta, kind), factor))
     return [
@@ -154,8 +147,8 @@ def _scatter(
 _REWRITES: dict[str, Rewrite] = {
     "Concat": _concat,
     "Split": _split,
-    "MatMul": _product,
-    "Gemm": _product,
+    "MatMul": _zero_product,
+    "Gemm": _zero_product,
     "ScatterElements": _scatter,
     "ScatterND": _scatter,
 }
@@ -163,33 +156,14 @@ _REWRITES: dict[str, Rewrite] = {
 
 _TAKES_PARAMETERS = frozenset(
     {
-        "CenterCropPad",
-        "Expand",
-        "Pad",
-        "Reshape",
-        "Resize",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Unsqueeze",
+        *("CenterCropPad", "Expand", "Pad", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Tile", "Unsqueeze"),
         "Upsample",
     }
 )
 
 
-def _data(node: onnx.NodeProto) -> set[str]:
-    """Return the inputs that are data: lists of axes, sizes or scales may be empty, such as the shape of a scalar."""
+# Lists of axes, sizes or scales may be empty, as is the shape of a scalar.
+def _data_inputs(node: onnx.NodeProto) -> set[str]:
     if node.op_type == "ConstantOfShape":
         return set()
     return set(node.input[:1] if node.op_type in _TAKES_PARAMETERS or node.op_type.startswith("Reduce") else node.input)
-
-
-def _check(proto: onnx.ModelProto, empty: set[str]) -> None:
-    for index, node in enumerate(proto.graph.node):
-        if names := empty & (_data(node) | set(node.output)) - {""}:
-            raise InputError(
-                f"{node.op_type} at node {index} {node.name or node.output[0]!r} has a tensor without elements",
-                details=f"tensor {min(names)!r} has a size of 0",
-                hint="export the model for sizes of at least 1, or without this node",
-            )

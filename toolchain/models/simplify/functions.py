@@ -1,4 +1,4 @@
-"""Functions: those of the file are inlined, and those of the standard that nobody converts become their operators."""
+"""Functions of the file are inlined, and those of the standard without a converter become their operators."""
 
 from __future__ import annotations
 
@@ -7,56 +7,43 @@ from collections.abc import Collection
 import onnx
 from onnx import helper, inliner
 
-from toolchain.models.simplify.domains import STANDARD, name_of
+from toolchain.models.protos import STANDARD
+from toolchain.models.simplify.opsets import name_of
 
 _RANDOM = frozenset({"Bernoulli"})
 """Made of random numbers, which nobody converts: it is the operator of the file that is to be named."""
 
 
-def inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model without functions of its own."""
+def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     return inliner.inline_local_functions(proto) if proto.functions else proto
 
 
-def expanded(proto: onnx.ModelProto, convertible: Collection[str]) -> tuple[onnx.ModelProto, bool]:
-    """Return a model in which operators that are not converted are what the standard defines them by.
-
-    Args:
-        proto: The model.
-        convertible: Names of operators that are left as they are.
-
-    Returns:
-        The model, and whether anything was expanded.
-    """
-    wanted = {node.op_type for node in proto.graph.node if _is_function(node) and name_of(node) not in convertible}
-    if not wanted:
+def expand_functions(proto: onnx.ModelProto, convertible: Collection[str]) -> tuple[onnx.ModelProto, bool]:
+    """Expand operators of the standard that are not convertible into their definition; also return whether any were."""
+    operators = {node.op_type for node in proto.graph.node if _is_function(node) and name_of(node) not in convertible}
+    if not operators:
         return proto, False
-    typed = _typed(proto)
-    for node in typed.graph.node:
-        if node.op_type in wanted and _is_function(node):
-            _set_defaults(node)
-    names = [(domain, name) for domain in sorted(STANDARD) for name in sorted(wanted)]
-    try:
-        made = inliner.inline_selected_functions(typed, names, exclude=False, inline_schema_functions=True)
-    except RuntimeError:  # a type that inference does not find out: the operator is then named as one without converter
-        return proto, False
-    return made, any(node.op_type not in wanted for node in made.graph.node) and made.graph != typed.graph
-
-
-def _typed(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model that declares the types of all its values: the inliner asks for those of weights, too."""
+    # The inliner needs the types of all values, those of weights included.
     typed = onnx.shape_inference.infer_shapes(proto)
-    known = {value.name for value in (*typed.graph.input, *typed.graph.value_info)}
+    declared = {value.name for value in (*typed.graph.input, *typed.graph.value_info)}
     typed.graph.value_info.extend(
         helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         for tensor in typed.graph.initializer
-        if tensor.name not in known
+        if tensor.name not in declared
     )
-    return typed
+    for node in typed.graph.node:
+        if node.op_type in operators and _is_function(node):
+            _set_defaults(node)
+    names = [(domain, name) for domain in sorted(STANDARD) for name in sorted(operators)]
+    try:
+        result = inliner.inline_selected_functions(typed, names, exclude=False, inline_schema_functions=True)
+    except RuntimeError:  # a type that inference does not find out: the operator is then named as one without converter
+        return proto, False
+    return result, any(node.op_type not in operators for node in result.graph.node) and result.graph != typed.graph
 
 
+# The inliner drops references to absent attributes, also to those that have a default.
 def _set_defaults(node: onnx.NodeProto) -> None:
-    """Write the attributes that a node leaves at their defaults: the inliner drops references to absent ones."""
     present = {attribute.name for attribute in node.attribute}
     for name, attribute in onnx.defs.get_schema(node.op_type).attributes.items():
         if name not in present and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:

@@ -1,6 +1,6 @@
-"""Constants of element types that are narrower than a byte, or that no kernel computes with, as wider ones.
+"""Constants of element types that are narrower than a byte, or that no kernel supports, as wider ones.
 
-The wider type holds the same numbers exactly, and what reads them makes the same of them.
+The wider type holds the same numbers exactly, and their readers compute the same.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from toolchain.errors import InputError
-from toolchain.models.simplify.domains import STANDARD
+from toolchain.models import protos
+from toolchain.models.protos import STANDARD
 
-_WHOLE = {
+_INTEGERS = {
     TensorProto.INT2: np.int8,
     TensorProto.INT4: np.int8,
     TensorProto.UINT2: np.uint8,
@@ -26,39 +27,33 @@ _FLOATS = {
     TensorProto.FLOAT8E5M2FNUZ,
     TensorProto.FLOAT8E8M0,
 }
-_BELOW_A_BYTE = {*_WHOLE, TensorProto.FLOAT4E2M1}
+_BELOW_A_BYTE = {*_INTEGERS, TensorProto.FLOAT4E2M1}
 """What TVM cannot even hold."""
 
 
-def widened(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose narrow constants are wider, where DequantizeLinear or Cast alone reads them.
-
-    Args:
-        proto: The model; it stays as it is.
-
-    Returns:
-        A changed copy; the same model if it has no such constants.
+def widen_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose narrow constants are wider, if only DequantizeLinear or Cast reads them.
 
     Raises:
         InputError: Something else reads a constant that is narrower than a byte.
     """
-    if not any(tensor.data_type in {*_WHOLE, *_FLOATS} for tensor in proto.graph.initializer):
+    if not any(tensor.data_type in {*_INTEGERS, *_FLOATS} for tensor in proto.graph.initializer):
         return proto
-    changed = onnx.ModelProto()
-    changed.CopyFrom(proto)
+    changed = protos.clone(proto)
     scaled, others = _readers(proto.graph)
     for tensor in changed.graph.initializer:
-        kind = _wider(tensor.data_type, is_scaled=tensor.name in scaled)
+        kind = _wider_type(tensor.data_type, is_scaled=tensor.name in scaled)
         if kind and tensor.name not in others:
             values = numpy_helper.to_array(tensor).astype(kind)
             tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
         elif tensor.data_type in _BELOW_A_BYTE and tensor.name in others:
-            raise _refused(tensor, others[tensor.name])
+            raise _refusal(tensor, others[tensor.name])
     return changed
 
 
+# Cast may read them, too.
 def _readers(graph: onnx.GraphProto) -> tuple[set[str], dict[str, str]]:
-    """Return what DequantizeLinear reads, and what reads the other tensors but those that Cast reads."""
+    """Return the inputs of DequantizeLinear, and the other readers by tensor."""
     scaled: set[str] = set()
     others = {value.name: "the model returns it" for value in graph.output}
     for node in graph.node:
@@ -69,14 +64,14 @@ def _readers(graph: onnx.GraphProto) -> tuple[set[str], dict[str, str]]:
     return scaled, others
 
 
-def _wider(element: int, *, is_scaled: bool) -> type | None:
-    """Return the type that takes the place of another one; a scale does not suit floats, which are refused by name."""
+# Scales that are 8-bit floats are refused by name later.
+def _wider_type(element: int, *, is_scaled: bool) -> type | None:
     if element in _FLOATS:
         return None if is_scaled else np.float32
-    return _WHOLE.get(element)
+    return _INTEGERS.get(element)
 
 
-def _refused(tensor: onnx.TensorProto, reader: str) -> InputError:
+def _refusal(tensor: onnx.TensorProto, reader: str) -> InputError:
     kind = TensorProto.DataType.Name(tensor.data_type).lower()
     return InputError(
         f"constant {tensor.name} has the element type {kind}",

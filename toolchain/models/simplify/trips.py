@@ -1,4 +1,4 @@
-"""How many rounds a Loop makes, where that does not depend on the data."""
+"""How many iterations a Loop makes, if that does not depend on the data."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from toolchain.models import protos
+
 _STATES = 2  # a Loop's inputs, and its body's: the trip count or number and the condition come before the states
 
 
@@ -18,21 +20,14 @@ def count(
     node: onnx.NodeProto,
     constants: Mapping[str, onnx.TensorProto],
     opsets: Sequence[onnx.OperatorSetIdProto],
-    most: int,
+    maximum: int,
 ) -> int | None:
-    """Return the rounds of a Loop: its trip count, or as many as its condition stays true for.
+    """Return the iterations of a Loop: its trip count, or as many as its condition stays true for.
 
-    Args:
-        node: The Loop.
-        constants: Tensors of the graph around it whose values are known.
-        opsets: Versions of the operators.
-        most: Where counting ends.
-
-    Returns:
-        How many, at most `most` + 1; None if that depends on the data.
+    The result is at most `maximum` + 1; None if it depends on the data.
     """
-    body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
-    limit = most + 1
+    body = protos.get_attribute(node, "body")
+    limit = maximum + 1
     if node.input[0]:
         if node.input[0] not in constants:
             return None
@@ -41,87 +36,79 @@ def count(
         return None
     if node.input[1] and not numpy_helper.to_array(constants[node.input[1]]).reshape(()):
         return 0
-    control = _control(node, body, constants, opsets)
+    control = _extract_control(node, body, constants, opsets)
     return None if control is None else control.rounds(limit)
 
 
 @dataclass(frozen=True)
-class _Control:
-    """The part of a body that decides whether there is one round more.
+class _LoopControl:
+    """The part of a body that decides whether there is another iteration.
 
-    Attributes:
-        model: From the number of the round, the condition and counters to the condition and counters.
-        starts: What the counters are before the first round, in the model's order.
+    The model maps the iteration number, the condition and counters to the condition and counters, which begin as
+    `starts`.
     """
 
     model: onnx.ModelProto
     starts: tuple[Any, ...]
 
     def rounds(self, limit: int) -> int:
-        """Return how many rounds there are, at most `limit`."""
+        """Return the number of iterations, at most `limit`."""
         names = [value.name for value in self.model.graph.input]
-        run, counters, condition = ReferenceEvaluator(self.model), list(self.starts), np.ones((), bool)
+        evaluator, counters, condition = ReferenceEvaluator(self.model), list(self.starts), np.ones((), bool)
         for number in range(limit):
-            fed = dict(zip(names, [np.array(number), condition, *counters], strict=True))
-            condition, *counters = run.run(None, fed)
+            inputs = dict(zip(names, [np.array(number), condition, *counters], strict=True))
+            condition, *counters = evaluator.run(None, inputs)
             if not np.all(condition):
                 return number + 1
         return limit
 
 
-def _control(
+def _extract_control(
     node: onnx.NodeProto,
     body: onnx.GraphProto,
     constants: Mapping[str, onnx.TensorProto],
     opsets: Sequence[onnx.OperatorSetIdProto],
-) -> _Control | None:
-    """Take that part out of a body; None if it reads what is computed from the data."""
+) -> _LoopControl | None:
+    """Return None if the control reads what is computed from the data."""
     makers = {name: item for item in body.node for name in item.output}
-    places = {value.name: place for place, value in enumerate(body.input)}
-    known = {tensor.name: tensor for tensor in body.initializer}
-    needed, done, counters, used = [body.output[0].name], set[str](), list[int](), list[onnx.TensorProto]()
+    positions = {value.name: position for position, value in enumerate(body.input)}
+    constants_of_body = {tensor.name: tensor for tensor in body.initializer}
+    needed, visited, counters, used = [body.output[0].name], set[str](), list[int](), list[onnx.TensorProto]()
     while needed:
         name = needed.pop()
-        if name in done or not name:
+        if name in visited or not name:
             continue
-        done.add(name)
+        visited.add(name)
         if name in makers:
             if any(attribute.HasField("g") for attribute in makers[name].attribute):
                 return None
             needed += makers[name].input
-        elif places.get(name, 0) >= _STATES:
-            counters.append(places[name])
-            needed.append(body.output[places[name] - 1].name)
-        elif name not in places:
-            if name not in known and name not in constants:
+        elif positions.get(name, 0) >= _STATES:
+            counters.append(positions[name])
+            needed.append(body.output[positions[name] - 1].name)
+        elif name not in positions:
+            if name not in constants_of_body and name not in constants:
                 return None
-            used.append(_named(known.get(name) or constants[name], name))
-    starts = [constants.get(node.input[place]) for place in counters]
+            used.append(protos.clone(constants_of_body.get(name) or constants[name], name))
+    starts = [constants.get(node.input[position]) for position in counters]
     if not all(starts):
         return None
-    nodes = [item for item in body.node if done & set(item.output)]
-    results = [body.output[0].name, *(body.output[place - 1].name for place in counters)]
-    inputs = [body.input[0].name, body.input[1].name, *(body.input[place].name for place in counters)]
-    graph = _graph(nodes, inputs, results, used)
+    nodes = [item for item in body.node if visited & set(item.output)]
+    results = [body.output[0].name, *(body.output[position - 1].name for position in counters)]
+    inputs = [body.input[0].name, body.input[1].name, *(body.input[position].name for position in counters)]
+    graph = _control_graph(nodes, inputs, results, used)
     model = helper.make_model(graph, opset_imports=list(opsets))
-    return _Control(model, tuple(numpy_helper.to_array(start) for start in starts))
+    return _LoopControl(model, tuple(numpy_helper.to_array(start) for start in starts))
 
 
-def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    copy = onnx.TensorProto()
-    copy.CopyFrom(tensor)
-    copy.name = name
-    return copy
-
-
-def _graph(
+# The outputs have names of their own: a counter may be passed on unchanged.
+def _control_graph(
     nodes: list[onnx.NodeProto], inputs: list[str], results: list[str], constants: Collection[onnx.TensorProto]
 ) -> onnx.GraphProto:
-    """Return a graph whose outputs have names of their own: a counter may be handed on as it is."""
     ends = [f"{number}.next" for number in range(len(results))]
     moves = [helper.make_node("Identity", [name], [end]) for name, end in zip(results, ends, strict=True)]
-    given, made = (
+    graph_inputs, graph_outputs = (
         [helper.make_tensor_value_info(name, onnx.TensorProto.UNDEFINED, None) for name in names]
         for names in (inputs, ends)
     )
-    return helper.make_graph([*nodes, *moves], "control", given, made, list(constants))
+    return helper.make_graph([*nodes, *moves], "control", graph_inputs, graph_outputs, list(constants))

@@ -1,14 +1,13 @@
-"""What rules share: where results lie in what an operator computes of them."""
+"""What the rules share: where the results lie in what an operator computes from them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 
+from toolchain.models.protos import get_attribute
 from toolchain.models.tails import sizes
 from toolchain.models.tails.graph import Extent, Rule, Tail
 from toolchain.models.tails.sizes import Table
@@ -17,17 +16,19 @@ AxisRule = Callable[[onnx.NodeProto, Tail], int]
 """Returns along which axis a node's outputs have the results; LookupError or ValueError if they do not have them so."""
 
 
-def followed(axis_rule: AxisRule) -> Rule:
+def keep_each(axis_rule: AxisRule) -> Rule:
     """Return the rule of nodes that treat each result by itself, and stay as they are."""
 
     def rule(node: onnx.NodeProto, tail: Tail) -> None:
-        extent = _common(node, tail)
-        if extent is None:
-            tail.rename(node.output, tail.keep(node))
+        extents = [tail.extents[name] for name in node.input if name in tail.extents]
+        if not extents:
+            tail.rewrite(node)
             return
+        extent = extents[0]
+        if not all(other.is_like(extent) for other in extents):
+            raise ValueError("it needs two selections of the same size")
         axis = axis_rule(node, tail)
-        names = tail.keep(node)
-        tail.rename(node.output, names)
+        names = tail.rewrite(node)
         for name in filter(None, names):
             set_extent(tail, name, extent.along(axis))
 
@@ -35,7 +36,7 @@ def followed(axis_rule: AxisRule) -> Rule:
 
 
 def set_extent(tail: Tail, name: str, extent: Extent) -> None:
-    """Say that a tensor has results along an axis, unless their number is always the same."""
+    """Note that a tensor has results along an axis, unless their number is constant."""
     if tail.shapes[name][extent.axis] != extent.bound:
         raise ValueError("its size does not follow from the number of results")
     if (extent.sizes != extent.bound).any():
@@ -43,7 +44,7 @@ def set_extent(tail: Tail, name: str, extent: Extent) -> None:
 
 
 def set_sizes(tail: Tail, name: str, table: Table) -> None:
-    """Say which sizes a tensor has, of which one at most may depend on the data."""
+    """Note the sizes of a tensor, of which at most one may depend on the data."""
     varying = np.flatnonzero((table.values != table.values[:1]).any(axis=0))
     if len(varying) > 1:
         raise ValueError("two axes depend on the data")
@@ -53,48 +54,35 @@ def set_sizes(tail: Tail, name: str, table: Table) -> None:
         tail.extents[name] = Extent(int(varying[0]), table.root, table.values[:, varying[0]])
 
 
-def _common(node: onnx.NodeProto, tail: Tail) -> Extent | None:
-    """Return the extent of a node's inputs."""
-    extents = [tail.extents[name] for name in node.input if name in tail.extents]
-    if not all(extent.is_like(extents[0]) for extent in extents):
-        raise ValueError("it needs two selections of the same size")
-    return extents[0] if extents else None
-
-
-def attribute(node: onnx.NodeProto, name: str, usual: Any) -> Any:
-    """Return an attribute of a node as a Python value."""
-    return next((helper.get_attribute_value(one) for one in node.attribute if one.name == name), usual)
-
-
-def named_axes(node: onnx.NodeProto, tail: Tail, place: int) -> list[int]:
+def axes_of_node(node: onnx.NodeProto, tail: Tail, index: int) -> list[int]:
     """Return the axes that a node names, in an attribute or in an input."""
-    given = attribute(node, "axes", None)
-    if given is not None:
-        return list(given)
-    return tail.tables[node.input[place]].list() if len(node.input) > place and node.input[place] else []
+    axes = get_attribute(node, "axes", None)
+    if axes is not None:
+        return list(axes)
+    return tail.tables[node.input[index]].list() if len(node.input) > index and node.input[index] else []
 
 
 def first_axis(node: onnx.NodeProto, tail: Tail) -> int:
-    """Return the axis of a node's first input, on which alone the results may have an influence."""
+    """Return the axis of results in the first input; the results must not influence the other inputs."""
     if tail.extents.keys() & set(node.input[1:]):
         raise ValueError("the results decide on how it is computed")
     return tail.extents[node.input[0]].axis
 
 
-def other_axis(usual: int) -> AxisRule:
-    """Return the rule of nodes that do something along one axis, which must be another one."""
+def other_axis(default: int) -> AxisRule:
+    """Return the rule of nodes that act along one axis, which must not be that of the results."""
 
     def rule(node: onnx.NodeProto, tail: Tail) -> int:
-        own, rank = first_axis(node, tail), tail.rank(node.input[0])
-        if attribute(node, "axis", usual) % rank == own:
+        result_axis, rank = first_axis(node, tail), tail.rank(node.input[0])
+        if get_attribute(node, "axis", default) % rank == result_axis:
             raise ValueError("the results are not treated by themselves")
-        return own
+        return result_axis
 
     return rule
 
 
 def sizes_of(tail: Tail, name: str) -> Table:
-    """Return the sizes of a tensor, for each value of its count."""
+    """Return the sizes of a tensor for each value of its count."""
     if name in tail.tables:
         return sizes.fixed(np.array(tail.tables[name].shape, np.int64))
     extent = tail.extents.get(name)

@@ -1,7 +1,7 @@
-"""A graph in which sizes depend on the data, rewritten with the largest sizes that there can be.
+"""A graph whose sizes depend on the data, rewritten with the largest possible sizes.
 
-A tensor of results gets room for as many as there can be, its results come first, and what lies behind them is of no
-meaning. What reads it must not mix the two: `rules` says how each operator is kept apart from what lies behind.
+A tensor of results has room for as many as there can be; its results come first, and what lies behind them has no
+meaning. What reads it must not mix the two: `rules` says how each operator keeps them apart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from toolchain.models import reads
+from toolchain.models import protos
 from toolchain.models.tails import sizes
 from toolchain.models.tails.sizes import Table
 
@@ -24,20 +24,14 @@ PREFIX = "toolchain."
 Shape = tuple[int, ...]
 Rule = Callable[[onnx.NodeProto, "Tail"], None]
 
-_WHOLE = frozenset({onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL})
-_MOST_CONSTANT = 64
+_SIZE_TYPES = frozenset({onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL})
+_MAX_CONSTANT = 64
 """Elements of a constant that may be a shape, or be computed with one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Extent:
-    """How much of a tensor counts.
-
-    Attributes:
-        axis: The axis along which its size depends on the data.
-        root: The tensor, one int64, on which it depends.
-        sizes: Its size for each value of that.
-    """
+    """How much of a tensor is valid: its size along an axis for each value of the root, a tensor of one int64."""
 
     axis: int
     root: str
@@ -49,11 +43,10 @@ class Extent:
         return int(self.sizes.max())
 
     def is_like(self, other: Extent) -> bool:
-        """Whether both have the same size, along whatever axis."""
+        """Whether both have the same size, along any axis."""
         return self.root == other.root and np.array_equal(self.sizes, other.sizes)
 
     def along(self, axis: int) -> Extent:
-        """Return the same of another axis."""
         return Extent(axis, self.root, self.sizes)
 
 
@@ -63,11 +56,11 @@ class Tail:
 
     Attributes:
         opset: Version of the standard's operators.
-        shapes: Sizes by tensor, the largest ones.
+        shapes: The largest sizes, by tensor.
         kinds: Element types by tensor.
         tables: Tensors that follow from a count, or are small constants.
         extents: Tensors whose size depends on the data.
-        parents: What limits a count: the tensor from whose elements it chooses, if that has an extent itself.
+        parents: By count, the extent of the tensor from whose elements it chooses.
     """
 
     opset: int
@@ -78,16 +71,14 @@ class Tail:
     parents: dict[str, Extent] = field(default_factory=dict)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
-    _alias: dict[str, str] = field(default_factory=dict)
-    _known: dict[object, tuple[str, ...]] = field(default_factory=dict)
+    _aliases: dict[str, str] = field(default_factory=dict)
+    _emitted: dict[object, tuple[str, ...]] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, proto: onnx.ModelProto) -> Tail:
-        """Start with a graph's inputs and constants."""
-        opset = max(entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"})
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
-        tail = cls(opset, {}, {}, {})
+        tail = cls(protos.opset(proto), {}, {}, {})
         for value in (*inferred.input, *inferred.value_info, *inferred.output):
             kind = value.type.tensor_type
             tail.kinds[value.name] = kind.elem_type
@@ -97,39 +88,36 @@ class Tail:
         return tail
 
     def hold(self, tensors: Iterable[onnx.TensorProto]) -> None:
-        """Take constants."""
         for tensor in tensors:
             self.constants[tensor.name] = tensor
             self.shapes[tensor.name], self.kinds[tensor.name] = tuple(tensor.dims), tensor.data_type
-            if tensor.data_type in _WHOLE and np.prod(tensor.dims) <= _MOST_CONSTANT:
+            if tensor.data_type in _SIZE_TYPES and np.prod(tensor.dims) <= _MAX_CONSTANT:
                 self.tables[tensor.name] = sizes.fixed(numpy_helper.to_array(tensor))
 
     def rank(self, name: str) -> int:
-        """Return how many axes a tensor has."""
         return len(self.shapes[name])
 
     def name_for(self, base: str) -> str:
-        """Return a name that no tensor has."""
         number = self._numbers[base] = self._numbers.get(base, 0) + 1
         name = f"{PREFIX}{base}.{number}"
         return self.name_for(base) if name in self.kinds else name
 
     def constant(self, value: Any, base: str = "constant") -> str:
-        """Return the name of a constant."""
+        """Return the name of a constant, which equal constants share."""
         array = np.asarray(value)
         key = ("constant", array.dtype.str, array.shape, array.tobytes())
-        if key not in self._known:
-            self._known[key] = (self.own_constant(array, base),)
-        return self._known[key][0]
+        if key not in self._emitted:
+            self._emitted[key] = (self.own_constant(array, base),)
+        return self._emitted[key][0]
 
     def own_constant(self, value: NDArray[Any], base: str = "constant") -> str:
-        """Return the name of a constant that nobody else has: an extent may be set for it."""
+        """Return the name of an unshared constant, for which an extent may be set."""
         name = self.name_for(base)
         self.hold([numpy_helper.from_array(value, name)])
         return name
 
     def emit(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Add an operator of one result, and return its name."""
+        """Add an operator with one result, and return its name."""
         node = helper.make_node(operator, inputs, [self.name_for(operator)], **attributes)
         return self.keep(node)[0]
 
@@ -137,22 +125,21 @@ class Tail:
         """Add a node, unless there is an equal one, and return the names of its results."""
         for name in node.input:
             self.materialize(name)
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        copy = protos.clone(node)
         del copy.output[:]
         copy.name = ""
-        key = None if list(reads.bodies(node)) else (copy.SerializeToString(deterministic=True), len(node.output))
-        if key in self._known:
-            return self._known[key]
+        key = None if list(protos.bodies(node)) else (copy.SerializeToString(deterministic=True), len(node.output))
+        if key in self._emitted:
+            return self._emitted[key]
         self.nodes.append(node)
         self._infer(node)
         names = tuple(node.output)
         if key is not None:
-            self._known[key] = names
+            self._emitted[key] = names
         return names
 
     def _infer(self, node: onnx.NodeProto) -> None:
-        """Find the sizes of a node's results, unless they are known and do not depend on the data."""
+        """Infer the sizes of a node's results, unless they are known and do not depend on the data."""
         fixed = not any(name in self.extents for name in node.input)
         if all(name in self.shapes for name in node.output if name) and fixed:
             return
@@ -164,8 +151,8 @@ class Tail:
         }
         data = {name: self.constants[name] for name in node.input if name in self.constants}
         imports = [helper.make_opsetid("", self.opset)]
-        found = onnx.shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)
-        for name, kind in found.items():
+        inferred = onnx.shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)
+        for name, kind in inferred.items():
             dims = kind.tensor_type.shape.dim
             self.kinds[name] = kind.tensor_type.elem_type
             self.shapes.pop(name, None)
@@ -173,7 +160,7 @@ class Tail:
                 self.shapes[name] = tuple(size.dim_value for size in dims)
 
     def materialize(self, name: str) -> None:
-        """Have a tensor computed that is known as a table only."""
+        """Compute a tensor that is only known as a table."""
         table = self.tables.get(name)
         if table is None or name in self.kinds:
             return
@@ -186,15 +173,15 @@ class Tail:
         self.nodes.append(helper.make_node("Reshape", [row, self.constant(np.array(table.shape, np.int64))], [name]))
 
     def count(self, extent: Extent) -> str:
-        """Return the name of a tensor, one int64, that says how many elements count."""
+        """Return the name of a tensor, one int64, with the number of valid elements."""
         if np.array_equal(extent.sizes, np.arange(len(extent.sizes))):
             return extent.root
         return self.emit("Gather", [self.constant(extent.sizes, "sizes"), extent.root], axis=0)
 
     def counts(self, extent: Extent, rank: int) -> str:
-        """Return the name of a tensor that says which elements count, for tensors of some rank."""
-        places = np.arange(extent.bound).reshape([-1] + [1] * (rank - 1 - extent.axis))
-        return self.emit("Less", [self.constant(places, "places"), self.count(extent)])
+        """Return the name of a tensor that is true for valid elements, for tensors of some rank."""
+        positions = np.arange(extent.bound).reshape([-1] + [1] * (rank - 1 - extent.axis))
+        return self.emit("Less", [self.constant(positions, "places"), self.count(extent)])
 
     def filled(self, name: str, value: Any) -> str:
         """Return a tensor with a value in place of what lies behind its results."""
@@ -207,7 +194,7 @@ class Tail:
         return filled
 
     def new_root(self, count: str, bound: int, parents: Sequence[Extent | None]) -> NDArray[Any]:
-        """Take a count that an operator computes; returns the sizes that it can be."""
+        """Add a count that an operator computes; return its possible sizes."""
         self.shapes[count], self.kinds[count] = (1,), onnx.TensorProto.INT64
         for parent in parents:
             if parent is not None:
@@ -215,21 +202,16 @@ class Tail:
         return np.arange(bound + 1)
 
     def is_empty(self, extent: Extent, root: str, value: int) -> bool:
-        """Whether nothing counts where a count has some value."""
+        """Whether nothing is valid for some value of a count."""
         if extent.root == root:
             return int(extent.sizes[value]) == 0
         parent = self.parents.get(extent.root)
         return parent is not None and int(extent.sizes[0]) == 0 and self.is_empty(parent, root, value)
 
     def walk(self, nodes: Iterable[onnx.NodeProto], rules: Mapping[str, Rule]) -> None:
-        """Rewrite nodes.
-
-        Raises:
-            Unsupported: A node needs the number of results, or does not treat each one by itself.
-        """
+        """Rewrite nodes; `Unsupported` if one needs the number of results, or mixes them with what lies behind."""
         for original in nodes:
-            node = onnx.NodeProto()
-            node.CopyFrom(original)
+            node = protos.clone(original)
             self._rename(node)
             try:
                 self._walk_node(node, rules)
@@ -238,48 +220,51 @@ class Tail:
                 raise Unsupported(original, str(fault) if isinstance(fault, ValueError) else "", roots) from fault
 
     def _walk_node(self, node: onnx.NodeProto, rules: Mapping[str, Rule]) -> None:
-        read = [name for name in reads.of_node(node) if name]
+        read = [name for name in protos.node_reads(node) if name]
         if self._is_table(node):
             return
-        is_open = any(name in self.extents or (name in self.tables and self._is_open(name)) for name in read)
+        tables = [self.tables[name] for name in read if name in self.tables]
+        is_open = any(name in self.extents for name in read) or not all(table.is_constant for table in tables)
         if node.op_type in ALWAYS or is_open:
-            if list(reads.bodies(node)) and node.op_type not in rules:
+            if list(protos.bodies(node)) and node.op_type not in rules:
                 raise ValueError("the results decide on how it is computed")
             rules[node.op_type](node, self)
         else:
-            self.rename(node.output, self.keep(node))
-
-    def _is_open(self, name: str) -> bool:
-        return not self.tables[name].is_constant
+            self.rewrite(node)
 
     def _is_table(self, node: onnx.NodeProto) -> bool:
-        """Whether a node computes sizes from sizes; then it is not needed."""
+        """Whether a node computes sizes from sizes; then no node has to compute it."""
         if not node.input or not all(name in self.tables for name in node.input):
             return False
         try:
-            found = sizes.computed(node.op_type, attributes(node), [self.tables[name] for name in node.input])
+            table = sizes.compute(node.op_type, attribute_values(node), [self.tables[name] for name in node.input])
         except (LookupError, ValueError):
             return False
-        self.set_table(node.output[0], found)
+        self.set_table(node.output[0], table)
         return True
 
+    def rewrite(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        """Keep a node for the readers of its outputs, and return the names of its results."""
+        names = self.keep(node)
+        self.rename(node.output, names)
+        return names
+
     def set_table(self, name: str, table: Table) -> None:
-        """Say what a tensor is that no node has to compute."""
         self.kinds.pop(name, None)
         self.tables[name] = table
 
     def rename(self, names: Sequence[str], others: Sequence[str]) -> None:
-        """Have readers of tensors read others, which are equal."""
-        self._alias.update({name: other for name, other in zip(names, others, strict=True) if name != other})
+        """Make readers of tensors read others, which are equal."""
+        self._aliases.update({name: other for name, other in zip(names, others, strict=True) if name != other})
 
     def resolved(self, name: str) -> str:
-        """Return the name of the tensor that readers of one read."""
-        return self._alias.get(name, name)
+        """Return the name of the tensor that readers of this one read."""
+        return self._aliases.get(name, name)
 
     def _rename(self, node: onnx.NodeProto) -> None:
         for index, name in enumerate(node.input):
             node.input[index] = self.resolved(name)
-        for body in reads.bodies(node):
+        for body in protos.bodies(node):
             for inner in body.node:
                 self._rename(inner)
 
@@ -289,17 +274,16 @@ ALWAYS = frozenset({"NonZero", "NonMaxSuppression", "Compress", "Shape", "Size"}
 
 
 class Unsupported(Exception):  # noqa: N818 - not an error of a user, but what makes one
-    """A node that stands in the way."""
+    """A node that needs the number of results, or mixes them with what lies behind."""
 
     def __init__(self, node: onnx.NodeProto, reason: str, roots: Collection[str]) -> None:
         super().__init__(reason)
         self.node, self.reason, self.roots = node, reason, roots
 
 
-def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+def attribute_values(node: onnx.NodeProto) -> dict[str, Any]:
     """Return a node's attributes as Python values, tensors as arrays."""
-    found = {one.name: helper.get_attribute_value(one) for one in node.attribute}
     return {
         name: numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
-        for name, value in found.items()
+        for name, value in protos.get_attributes(node).items()
     }

@@ -1,8 +1,7 @@
-"""How operators treat tensors whose size depends on the data: what counts must not depend on what lies behind it.
+"""How operators treat tensors whose size depends on the data: valid elements must not depend on what lies behind them.
 
-An operator that computes each result by itself stays as it is. Elsewhere what lies behind the results is replaced by
-what does not change the result: the lowest number for a maximum, 0 for a sum, an index of 0. What has no such form is
-refused.
+An operator that computes each result by itself stays as it is. Otherwise what lies behind the results is replaced by
+something neutral: the lowest number for a maximum, 0 for a sum, an index of 0. Other operators are refused.
 """
 
 from __future__ import annotations
@@ -13,18 +12,27 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from toolchain.models import branches
+from toolchain.models import protos
 from toolchain.models.tails import sizes
-from toolchain.models.tails.chosen import compress, concat, gather, gather_elements, gather_nd, non_zero, suppression
-from toolchain.models.tails.common import first_axis, followed, other_axis
-from toolchain.models.tails.graph import Rule, Tail, attributes
-from toolchain.models.tails.shapes import constant_of_shape, expand, flatten, padded, range_of, reshape, shape, slice_of
+from toolchain.models.tails.chosen import compress, concat, gather, gather_elements, gather_nd, non_zero, suppress
+from toolchain.models.tails.common import first_axis, keep_each, other_axis
+from toolchain.models.tails.graph import Rule, Tail, attribute_values
+from toolchain.models.tails.shapes import (
+    constant_of_shape,
+    expand,
+    flatten,
+    pad,
+    range_of,
+    reshape,
+    shape_or_size,
+    slice_of,
+)
 from toolchain.models.tails.single import (
     EACH,
-    extreme,
+    arg_extreme,
+    product,
     quotient,
-    reduced,
-    row_of_product,
+    reduce,
     squeeze,
     top_k,
     transpose,
@@ -32,39 +40,39 @@ from toolchain.models.tails.single import (
 )
 
 
-def _branch(node: onnx.NodeProto, tail: Tail) -> None:
-    """A branch for the case that there are no results, as torchvision has it: the other one has none then, either."""
+# torchvision writes a branch for the case without results; the other branch has none in that case either.
+def _inline_branch(node: onnx.NodeProto, tail: Tail) -> None:
     condition = tail.tables[node.input[0]]
     truths = condition.values.reshape(-1)
-    taken = bool(truths[-1])
-    other = branches.body(node, condition=not taken)
-    branch = branches.named_apart(branches.body(node, condition=taken), tail.name_for("branch"))
+    is_true = bool(truths[-1])
+    other = protos.branch_body(node, condition=not is_true)
+    branch = protos.prefixed_branch(protos.branch_body(node, condition=is_true), tail.name_for("branch"))
     tail.hold(branch.constants)
     tail.walk(branch.nodes, RULES)
     for index, output in enumerate(branch.outputs):
         result = tail.resolved(output)
-        for count in np.flatnonzero(truths != taken):
+        for count in np.flatnonzero(truths != is_true):
             extent = tail.extents.get(result)
             if extent is None or condition.root is None or not tail.is_empty(extent, condition.root, int(count)):
                 raise ValueError("its branches have results of different kinds")
-        if not _is_empty(other, index) and (truths != taken).any():
+        if not _is_empty_output(other, index) and (truths != is_true).any():
             raise ValueError("its other branch has results of its own")
         tail.rename([node.output[index]], [result])
 
 
-def _is_empty(body: onnx.GraphProto, index: int) -> bool:
+def _is_empty_output(body: onnx.GraphProto, index: int) -> bool:
     """Whether an output of a branch is a constant without elements."""
-    known = {tensor.name: sizes.fixed(numpy_helper.to_array(tensor)) for tensor in body.initializer}
+    tables = {tensor.name: sizes.fixed(numpy_helper.to_array(tensor)) for tensor in body.initializer}
     for node in body.node:
-        given = attributes(node)
+        values = attribute_values(node)
         try:
             if node.op_type == "Constant":
-                known[node.output[0]] = sizes.fixed(given["value"])
+                tables[node.output[0]] = sizes.fixed(values["value"])
             else:
-                known[node.output[0]] = sizes.computed(node.op_type, given, [known[name] for name in node.input])
+                tables[node.output[0]] = sizes.compute(node.op_type, values, [tables[name] for name in node.input])
         except (LookupError, ValueError):
             continue
-    table = known.get(body.output[index].name)
+    table = tables.get(body.output[index].name)
     return table is not None and table.values.size == 0
 
 
@@ -74,7 +82,7 @@ RULES: Mapping[str, Rule] = {
             *("Cast", "Identity", "Clip", "LeakyRelu", "Elu", "HardSigmoid", "Abs", "Neg", "Not", "Sign", "Exp", "Log"),
             *("Sqrt", "Relu", "Sigmoid", "Tanh", "Floor", "Ceil", "Round", "Reciprocal", "Sin", "Cos", "Atan", "IsNaN"),
         ),
-        followed(first_axis),
+        keep_each(first_axis),
     ),
     **dict.fromkeys(
         (
@@ -86,12 +94,12 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("Div", "Mod"), quotient),
     **dict.fromkeys(
         ("ReduceMax", "ReduceMin", "ReduceSum", "ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare"),
-        reduced,
+        reduce,
     ),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), followed(other_axis(-1))),
-    **dict.fromkeys(("ArgMax", "ArgMin"), extreme),
-    **dict.fromkeys(("MatMul", "Gemm"), followed(row_of_product)),
-    **dict.fromkeys(("Shape", "Size"), shape),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), keep_each(other_axis(-1))),
+    **dict.fromkeys(("ArgMax", "ArgMin"), arg_extreme),
+    **dict.fromkeys(("MatMul", "Gemm"), keep_each(product)),
+    **dict.fromkeys(("Shape", "Size"), shape_or_size),
     "Compress": compress,
     "Concat": concat,
     "ConstantOfShape": constant_of_shape,
@@ -100,16 +108,16 @@ RULES: Mapping[str, Rule] = {
     "Gather": gather,
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
-    "If": _branch,
-    "NonMaxSuppression": suppression,
+    "If": _inline_branch,
+    "NonMaxSuppression": suppress,
     "NonZero": non_zero,
-    "Pad": padded,
+    "Pad": pad,
     "Range": range_of,
     "Reshape": reshape,
     "Slice": slice_of,
-    "Split": followed(other_axis(0)),
-    "Squeeze": followed(squeeze),
+    "Split": keep_each(other_axis(0)),
+    "Squeeze": keep_each(squeeze),
     "TopK": top_k,
-    "Transpose": followed(transpose),
-    "Unsqueeze": followed(unsqueeze),
+    "Transpose": keep_each(transpose),
+    "Unsqueeze": keep_each(unsqueeze),
 }

@@ -8,14 +8,15 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from toolchain.models.protos import get_attribute
 from toolchain.models.tails import sizes
-from toolchain.models.tails.common import attribute, first_axis, followed, named_axes, other_axis, set_extent
+from toolchain.models.tails.common import axes_of_node, first_axis, keep_each, other_axis, set_extent
 from toolchain.models.tails.graph import Extent, Tail
 from toolchain.models.tails.sizes import Table
 
 
 def _each(node: onnx.NodeProto, tail: Tail) -> int:
-    """Element by element, of tensors with the same axes at the end."""
+    """Element by element, of tensors with the same trailing axes."""
     rank = max(tail.rank(name) if name in tail.shapes else len(tail.tables[name].shape) for name in node.input)
     ends = {tail.extents[name].axis - tail.rank(name) for name in node.input if name in tail.extents}
     if len(ends) > 1:
@@ -28,113 +29,111 @@ def _each(node: onnx.NodeProto, tail: Tail) -> int:
     return rank + end
 
 
-EACH = followed(_each)
+EACH = keep_each(_each)
 """The rule of what is computed element by element."""
 
 
+# What lies behind the results may be 0, which integers cannot be divided by.
 def quotient(node: onnx.NodeProto, tail: Tail) -> None:
-    """Division: what lies behind the results may be 0, by which whole numbers cannot be divided."""
     node.input[1] = tail.filled(node.input[1], 1)
     EACH(node, tail)
 
 
 def unsqueeze(node: onnx.NodeProto, tail: Tail) -> int:
-    """Return the axis after new ones of size 1 are there."""
-    own, axes = first_axis(node, tail), named_axes(node, tail, 1)
+    """Return the axis of results after new axes of size 1 are inserted."""
+    result_axis, axes = first_axis(node, tail), axes_of_node(node, tail, 1)
     rank = tail.rank(node.input[0]) + len(axes)
     new = {axis % rank for axis in axes}
-    return [place for place in range(rank) if place not in new][own]
+    return [axis for axis in range(rank) if axis not in new][result_axis]
 
 
 def squeeze(node: onnx.NodeProto, tail: Tail) -> int:
-    """Return the axis after some of size 1 are gone; which these are no longer depends on the number of results."""
-    own, shape = first_axis(node, tail), tail.shapes[node.input[0]]
-    named = {axis % len(shape) for axis in named_axes(node, tail, 1)}
-    gone = named or {at for at, size in enumerate(shape) if size == 1 and at != own}
-    if own in gone:
+    """Return the axis of results after axes of size 1 are removed, which are made explicit."""
+    result_axis, shape = first_axis(node, tail), tail.shapes[node.input[0]]
+    axes = {axis % len(shape) for axis in axes_of_node(node, tail, 1)}
+    removed = axes or {axis for axis, size in enumerate(shape) if size == 1 and axis != result_axis}
+    if result_axis in removed:
         raise ValueError("it needs exactly one result")
-    if not named:
-        node.input[:] = [node.input[0], tail.constant(np.array(sorted(gone), np.int64))]
-    return own - sum(axis < own for axis in gone)
+    if not axes:
+        node.input[:] = [node.input[0], tail.constant(np.array(sorted(removed), np.int64))]
+    return result_axis - sum(axis < result_axis for axis in removed)
 
 
 def transpose(node: onnx.NodeProto, tail: Tail) -> int:
-    """Return the axis in the new order."""
     usual = reversed(range(tail.rank(node.input[0])))
-    return list(attribute(node, "perm", usual)).index(first_axis(node, tail))
+    return list(get_attribute(node, "perm", usual)).index(first_axis(node, tail))
 
 
-def row_of_product(node: onnx.NodeProto, tail: Tail) -> int:
-    """A product with a matrix: each row by itself."""
-    own, rank = first_axis(node, tail), tail.rank(node.input[0])
-    if own == rank - 1 or tail.rank(node.input[1]) != 2 or attribute(node, "transA", 0):  # noqa: PLR2004 - a matrix
+# Each row of the left matrix by itself.
+def product(node: onnx.NodeProto, tail: Tail) -> int:
+    result_axis, rank = first_axis(node, tail), tail.rank(node.input[0])
+    if result_axis == rank - 1 or tail.rank(node.input[1]) != 2 or get_attribute(node, "transA", 0):  # noqa: PLR2004 - a matrix
         raise ValueError("the results are added up")
     if node.op_type == "Gemm" and len(node.input) > 2 and tail.rank(node.input[2]) > 1:  # noqa: PLR2004 - an offset
         raise ValueError("each result has an offset of its own")
-    return own
+    return result_axis
 
 
-def _lowest(kind: int, sign: int) -> Any:
+def _extreme_value(kind: int, sign: int) -> Any:
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     if dtype.kind == "f":
         return -sign * np.inf
     return np.iinfo(dtype).min if sign > 0 else np.iinfo(dtype).max
 
 
+# There must be enough results; what lies behind them comes last.
 def top_k(node: onnx.NodeProto, tail: Tail) -> None:
-    """TopK of the results, of which there must be enough; what lies behind them comes last."""
     data, extent = node.input[0], tail.extents.get(node.input[0])
     number = tail.tables[node.input[1]]
-    axis = attribute(node, "axis", -1) % tail.rank(data)
+    axis = get_attribute(node, "axis", -1) % tail.rank(data)
     if extent is None or extent.axis != axis:
         if not number.is_constant:
             raise ValueError("the number of results decides on a part of other data")
-        followed(other_axis(-1))(node, tail)
+        keep_each(other_axis(-1))(node, tail)
         return
-    _, (own, wanted) = sizes.aligned([Table(extent.root, extent.sizes), number])
-    wanted = wanted.reshape(-1)
-    if (wanted > own).any():
+    _, (size, counts) = sizes.align([Table(extent.root, extent.sizes), number])
+    counts = counts.reshape(-1)
+    if (counts > size).any():
         raise ValueError("it needs more results than there may be")
-    sign = 1 if attribute(node, "largest", 1) else -1
-    node.input[:] = [tail.filled(data, _lowest(tail.kinds[data], sign)), tail.constant(wanted.max(keepdims=True))]
-    names = tail.keep(node)
-    tail.rename(node.output, names)
+    sign = 1 if get_attribute(node, "largest", 1) else -1
+    filled = tail.filled(data, _extreme_value(tail.kinds[data], sign))
+    node.input[:] = [filled, tail.constant(counts.max(keepdims=True))]
+    names = tail.rewrite(node)
     for name in filter(None, names):
-        set_extent(tail, name, Extent(axis, extent.root, wanted))
+        set_extent(tail, name, Extent(axis, extent.root, counts))
 
 
-def extreme(node: onnx.NodeProto, tail: Tail) -> None:
-    """ArgMax or ArgMin."""
+def arg_extreme(node: onnx.NodeProto, tail: Tail) -> None:
     data = node.input[0]
-    own, axis = tail.extents[data], attribute(node, "axis", 0) % tail.rank(data)
-    if own.axis == axis:
-        if attribute(node, "select_last_index", 0):
+    extent, axis = tail.extents[data], get_attribute(node, "axis", 0) % tail.rank(data)
+    if extent.axis == axis:
+        if get_attribute(node, "select_last_index", 0):
             raise ValueError("the last one of the results depends on their number")
-        node.input[0] = tail.filled(data, _lowest(tail.kinds[data], 1 if node.op_type == "ArgMax" else -1))
-        tail.rename(node.output, tail.keep(node))
+        node.input[0] = tail.filled(data, _extreme_value(tail.kinds[data], 1 if node.op_type == "ArgMax" else -1))
+        tail.rewrite(node)
         return
-    keeps = attribute(node, "keepdims", 1)
-    followed(lambda *_: own.axis if keeps or own.axis < axis else own.axis - 1)(node, tail)
+    keeps = get_attribute(node, "keepdims", 1)
+    keep_each(lambda *_: extent.axis if keeps or extent.axis < axis else extent.axis - 1)(node, tail)
 
 
-def reduced(node: onnx.NodeProto, tail: Tail) -> None:
-    """Along the axis of the results, what lies behind them becomes what does not count."""
+# Along the axis of the results, what lies behind them becomes a neutral value.
+def reduce(node: onnx.NodeProto, tail: Tail) -> None:
     data = node.input[0]
     if data not in tail.extents or any(name in tail.extents for name in node.input[1:]):
         raise ValueError("the results decide on how it is computed")
-    own, rank = tail.extents[data], tail.rank(data)
-    named = {axis % rank for axis in named_axes(node, tail, 1)}
-    if not named and attribute(node, "noop_with_empty_axes", 0):
+    extent, rank = tail.extents[data], tail.rank(data)
+    axes = {axis % rank for axis in axes_of_node(node, tail, 1)}
+    if not axes and get_attribute(node, "noop_with_empty_axes", 0):
         raise ValueError("it reduces nothing")
-    gone = named or set(range(rank))
-    if own.axis not in gone:
-        keeps = attribute(node, "keepdims", 1)
-        followed(lambda *_: own.axis if keeps else own.axis - sum(axis < own.axis for axis in gone))(node, tail)
+    reduced_axes = axes or set(range(rank))
+    if extent.axis not in reduced_axes:
+        removed = 0 if get_attribute(node, "keepdims", 1) else sum(axis < extent.axis for axis in reduced_axes)
+        keep_each(lambda *_: extent.axis - removed)(node, tail)
         return
     neutral = {"ReduceSum": 0, "ReduceProd": 1, "ReduceL1": 0, "ReduceL2": 0, "ReduceSumSquare": 0}
     if node.op_type in {"ReduceMax", "ReduceMin"}:
-        value = _lowest(tail.kinds[data], 1 if node.op_type == "ReduceMax" else -1)
+        value = _extreme_value(tail.kinds[data], 1 if node.op_type == "ReduceMax" else -1)
     else:
         value = neutral[node.op_type]
     node.input[0] = tail.filled(data, value)
-    tail.rename(node.output, tail.keep(node))
+    tail.rewrite(node)

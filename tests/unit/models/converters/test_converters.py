@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tvm import relax
@@ -37,6 +40,14 @@ def test_a_converter_takes_the_place_of_the_importers(ours, tmp_path):
     assert "Det" in converters.names()
     module = imported(tmp_path, node("Relu", ["x"], ["t"]), node("Det", ["t"], ["y"])).module
     assert [name for name in operators(module) if "relax.neg" in name] == ["relax.negative"] * 2
+
+
+def test_every_module_in_the_folders_is_loaded():
+    converters.names()
+    folder = Path(converters.__file__).parent
+    modules = {".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.glob("*/[!_]*.py")}
+    assert "tensor.casts" in modules
+    assert {f"{converters.__name__}.{module}" for module in modules} <= sys.modules.keys()
 
 
 def test_the_importer_is_left_as_it_was(ours):
@@ -79,7 +90,7 @@ def test_several_results(ours, tmp_path):
 def test_what_a_converter_refuses_is_told_by_its_node(ours, tmp_path):
     @ours("Relu")
     def refuse(item):
-        raise item.refused("it is not known how", hint="use another")
+        raise item.refusal("it is not known how", hint="use another")
 
     with pytest.raises(InputError, match="Relu node 'r' cannot be compiled") as caught:
         imported(tmp_path, node("Relu", ["x"], ["y"], name="r"))

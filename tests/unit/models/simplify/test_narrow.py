@@ -52,7 +52,7 @@ def test_what_something_else_reads_is_refused_by_name():
     proto = _network(TensorProto.INT4, ["w", "s", "z"], 1, 0, (6,))
     proto.graph.node.append(helper.make_node("Identity", ["w"], ["v"]))
     with pytest.raises(InputError, match="constant w has the element type int4"):
-        narrow.widened(proto)
+        narrow.widen_constants(proto)
 
 
 @pytest.mark.parametrize("kind", ["INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1", "FLOAT8E4M3FN", "FLOAT8E5M2"])

@@ -14,14 +14,14 @@ COUNT = Table("n", np.arange(9).reshape(-1, 1))
 
 
 def _min_with(table, most):
-    return sizes.computed("Min", {}, [table, sizes.fixed(np.array([most]))])
+    return sizes.compute("Min", {}, [table, sizes.fixed(np.array([most]))])
 
 
 @given(st.integers(0, 12))
 def test_what_is_there_and_what_is_missing_add_up(most):
     there = _min_with(COUNT, most)
-    missing = sizes.computed("Sub", {}, [sizes.fixed(np.array([most])), there])
-    assert sizes.computed("Add", {}, [there, missing]).list() == [most]
+    missing = sizes.compute("Sub", {}, [sizes.fixed(np.array([most])), there])
+    assert sizes.compute("Add", {}, [there, missing]).list() == [most]
     assert there.is_constant is (most == 0)
 
 
@@ -44,17 +44,17 @@ def test_what_is_there_and_what_is_missing_add_up(most):
     ],
 )
 def test_each_value_is_computed(operator, attributes, more, wanted):
-    found = sizes.computed(operator, attributes, [COUNT, *map(sizes.fixed, more)])
+    found = sizes.compute(operator, attributes, [COUNT, *map(sizes.fixed, more)])
     np.testing.assert_array_equal(found.values, [wanted(n) for n in range(9)])
     assert found.root == "n"
 
 
 def test_what_has_no_value_for_each_count_is_refused():
     with pytest.raises(ValueError, match="two numbers of results"):
-        sizes.computed("Add", {}, [COUNT, Table("m", COUNT.values)])
+        sizes.compute("Add", {}, [COUNT, Table("m", COUNT.values)])
     with pytest.raises(ValueError, match="division by zero"):
-        sizes.computed("Div", {}, [sizes.fixed(np.array([4])), COUNT])
+        sizes.compute("Div", {}, [sizes.fixed(np.array([4])), COUNT])
     with pytest.raises(LookupError):
-        sizes.computed("Sqrt", {}, [COUNT])
+        sizes.compute("Sqrt", {}, [COUNT])
     with pytest.raises(ValueError, match="must not depend"):
         COUNT.constant()

@@ -26,7 +26,7 @@ from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph import patterns
 from toolchain.backends.graph.kernels import called
 from toolchain.backends.graph.values import read
-from toolchain.models.converters.recurrence import Recurrence
+from toolchain.models.converters.sequence.recurrence import Recurrence
 
 _CALLS = {"relax.call_tir": 0, "relax.call_tir_inplace": 1}
 

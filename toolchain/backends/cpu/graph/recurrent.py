@@ -11,7 +11,7 @@ from toolchain.backends.base.attributes import EXACT, LAYER
 from toolchain.backends.cpu import kernels
 from toolchain.backends.cpu.graph.rewriting import ENTRY
 from toolchain.backends.cpu.layers import task_of, to_json
-from toolchain.models.converters.recurrence import RECURRENCE, from_json
+from toolchain.models.converters.sequence.recurrence import RECURRENCE, from_json
 
 _WEIGHTS = 1  # number of the argument
 

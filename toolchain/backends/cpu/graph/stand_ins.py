@@ -14,7 +14,7 @@ from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.layers import Attention, Conv, Dense, Layer, Pool, WithResult, task_of, to_json
 from toolchain.backends.graph.kernels import called, rooted
 from toolchain.backends.graph.values import shape_of
-from toolchain.models.converters.recurrence import Recurrence
+from toolchain.models.converters.sequence.recurrence import Recurrence
 
 
 class StandIns:

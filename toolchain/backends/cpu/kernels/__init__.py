@@ -31,7 +31,7 @@ from toolchain.backends.cpu.layers import Conv, Dense, Layer, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.nan import with_nan
 from toolchain.errors import BuildError
-from toolchain.models.converters.recurrence import Recurrence
+from toolchain.models.converters.sequence.recurrence import Recurrence
 
 _TEMPLATES: dict[str, ModuleType] = {
     module.NAME: module

@@ -23,8 +23,8 @@ from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.multiply_add import multiply_add, with_definitions
 from toolchain.backends.cpu.layers import Layer
 from toolchain.backends.cpu.machine import Machine
-from toolchain.models.converters.recurrence import Phase, Recurrence
-from toolchain.models.converters.recurrence_cell import Units, finished, placed
+from toolchain.models.converters.sequence.recurrence import Phase, Recurrence
+from toolchain.models.converters.sequence.recurrence_cell import Units, cell_outputs, locate
 
 NAME = "recurrent"
 
@@ -301,7 +301,7 @@ class _Writer:
         state = T.Bind(direction * layer.batch + sequence)
         unit = T.Bind((group * self._config.blocks + block) * self._lanes)
         length = T.Bind(self._buffers["lengths"][sequence]) if layer.lengths else None
-        place = placed(layer, direction, sequence, step, length)
+        place = locate(layer, direction, sequence, step, length)
         every, new = T.Bind(place.every), T.Bind(self._row(slot, 1 - before, row))
         old = T.Bind(self._row(slot, before, row))
 
@@ -313,7 +313,7 @@ class _Writer:
                 return self._load(name, at, unit)
 
             units = Units(load, gates, sums.__getitem__, phase, state, direction, kept)
-            for name, value in finished(layer, phase, self._functions, units).items():
+            for name, value in cell_outputs(layer, phase, self._functions, units).items():
                 made = T.Bind(value)
                 if name == "hidden":
                     self._store("kept", new, unit, made)

@@ -548,7 +548,7 @@ def test_a_network_of_the_quantizer_is_computed_to_the_letter(tmp_path):
     compute = compiled(lowered(imported(made.proto), WIDE), WIDE)
     for seed in range(10, 14):
         data = random((1, 3, 32, 32), seed)
-        wanted = reference.run(made, {"x": data}, to_the_letter=True)["y"]
+        wanted = reference.run(made, {"x": data}, unoptimized=True)["y"]
         np.testing.assert_allclose(compute(data), wanted, atol=1e-5 * np.abs(wanted).max())
 
 

@@ -13,8 +13,8 @@ from toolchain.backends.cpu.kernels import recurrent
 from toolchain.backends.cpu.kernels.recurrent import Config
 from toolchain.backends.cpu.lowering import PIPELINE
 from toolchain.backends.cpu.machine import machine
-from toolchain.models.converters.recurrence import Activation, Recurrence
-from toolchain.models.converters.recurrence_kernel import plain
+from toolchain.models.converters.sequence.recurrence import Activation, Recurrence
+from toolchain.models.converters.sequence.recurrence_kernel import generic_kernel
 
 SIGMOID, TANH = Activation("sigmoid"), Activation("tanh")
 LSTM = Recurrence("lstm", 4, 6, 33, (False, True), (SIGMOID, TANH, TANH), peepholes=True, lengths=True)
@@ -42,7 +42,7 @@ def given(about):
 @pytest.mark.parametrize("about", [LSTM, GRU, RESET, RNN], ids=lambda about: about.cell)
 def test_it_computes_what_the_kernel_for_any_processor_does(about):
     arguments = given(about)
-    expected = ran(plain(about), arguments, about)
+    expected = ran(generic_kernel(about), arguments, about)
     for processor, cut in zip((WIDE, WIDE, MIDDLE, WIDE, NARROW), CUTS, strict=True):
         packed = {**arguments, "weights": recurrent.pack(about, processor, cut, arguments["weights"])}
         for found, wanted in zip(ran(recurrent.kernel(about, processor, cut), packed, about), expected, strict=True):

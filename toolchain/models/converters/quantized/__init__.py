@@ -1,0 +1,1 @@
+"""Tensors of whole numbers on a grid, and sums of products of bytes."""

@@ -1,0 +1,1 @@
+"""What works along time: attention, recurrent layers and signals."""

@@ -1,0 +1,1 @@
+"""Elements of tensors: computed, reduced, moved and selected."""

@@ -1,0 +1,169 @@
+"""Gathering, scattering and selecting elements by index."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from toolchain.models.converters import Node, converter
+from toolchain.models.converters.tensor.casts import cast_to, dtype_name
+
+
+def _non_negative(node: Node, index: int, size: Any) -> Any:
+    """Return indices of which none counts from the end of an axis."""
+    indices, dtype = node.inputs[index], node.dtype(index)
+    if dtype.startswith("uint"):
+        return indices
+    below = relax.op.less(indices, relax.const(0, dtype))
+    return node.emit(relax.op.where(below, relax.op.add(indices, relax.const(size, dtype)), indices))
+
+
+# TVM's reads outside of the tensor if an index leads there, and warns of it at each build. An index beyond the axis,
+# which the standard forbids, is taken modulo its size, as one that counts from the end is.
+@converter("Gather")
+def gather(node: Node) -> Any:
+    return relax.op.take(node.inputs[0], node.inputs[1], node.attributes.get("axis", 0), mode="wrap")
+
+
+# TVM's writes outside of the tensor where an index is negative.
+@converter("ScatterElements", "Scatter")
+def scatter_elements(node: Node) -> Any:
+    axis = node.attributes.get("axis", 0) % len(node.shape(0))
+    indices = _non_negative(node, 1, node.shape(0)[axis])
+    return relax.op.scatter_elements(node.inputs[0], indices, node.inputs[2], axis, _reduction(node))
+
+
+# As `scatter_elements`.
+@converter("ScatterND")
+def scatter_slices(node: Node) -> Any:
+    depth = node.shape(1)[-1]
+    indices = _non_negative(node, 1, [int(size) for size in node.shape(0)[:depth]])
+    return relax.op.scatter_nd(node.inputs[0], indices, node.inputs[2], _reduction(node))
+
+
+def _reduction(node: Node) -> str:
+    name = str(node.attributes.get("reduction", "none"))
+    return "update" if name == "none" else name
+
+
+# TVM's supports two constant 32-bit floats as values only. An index outside of the range sets nothing.
+@converter("OneHot")
+def one_hot(node: Node) -> Any:
+    (depth,) = node.integers(1, "depth") or []
+    shape = node.shape(0)
+    axis = node.attributes.get("axis", -1) % (len(shape) + 1)
+
+    def compute(indices: te.Tensor, values: te.Tensor) -> te.Tensor:
+        def element(*place: Any) -> Any:
+            index = indices(*place[:axis], *place[axis + 1 :]).astype("int64")
+            position = tirx.Select(index < 0, index + depth, index)
+            return tirx.Select(position == place[axis].astype("int64"), values(1), values(0))
+
+        return te.compute((*shape[:axis], depth, *shape[axis:]), element, "one_hot")
+
+    return node.compute(compute, node.inputs[0], node.inputs[2], name="one_hot")
+
+
+# TVM's refuses unsorted results, and has no small or unsigned integers.
+@converter("TopK")
+def largest(node: Node) -> Any:
+    data, dtype = node.inputs[0], node.dtype(0)
+    (count,) = node.integers(1, "k") or [1]
+    axis = node.attributes.get("axis", -1) % len(node.shape(0))
+    wide = {"float16": "float32", "bfloat16": "float32"}.get(dtype, dtype)
+    if dtype.startswith(("int", "uint")) and dtype not in {"int32", "int64"}:
+        wide = "int64"
+    if dtype == "uint64":  # the order is kept if the highest bit is turned around
+        data = node.emit(relax.op.bitwise_xor(data, relax.const(1 << 63, dtype)))
+        data = node.compute(
+            lambda tensor: te.compute(tensor.shape, lambda *index: tirx.reinterpret("int64", tensor(*index))),
+            data,
+            name="bits",
+        )
+    descends = bool(node.attributes.get("largest", 1))
+    pairs = node.emit(relax.op.topk(cast_to(node, data, wide), count, axis, "both", largest=descends, dtype="int64"))
+    if dtype == "uint64":
+        return [relax.op.gather_elements(node.inputs[0], node.emit(pairs[1]), axis), pairs[1]]
+    return [cast_to(node, node.emit(pairs[0]), dtype), pairs[1]]
+
+
+@converter("ReverseSequence")
+def reversed_sequences(node: Node) -> Any:
+    """Reverse the first elements of each sequence."""
+    batch, time = (node.attributes.get(name, index) for name, index in (("batch_axis", 1), ("time_axis", 0)))
+
+    def compute(data: te.Tensor, lengths: te.Tensor) -> te.Tensor:
+        def element(*index: Any) -> Any:
+            length, position = lengths(index[batch]).astype("int64"), index[time].astype("int64")
+            source = list(index)
+            source[time] = tirx.Select(position < length, length - 1 - position, position)
+            return data(*source)
+
+        return te.compute(data.shape, element, "reversed")
+
+    return node.compute(compute, *node.inputs[:2], name="reverse_sequence")
+
+
+@converter("TensorScatter")
+def written_into(node: Node) -> Any:
+    """Write updates into a cache of keys or values, from an offset for each batch on."""
+    axis = node.attributes.get("axis", -2) % len(node.shape(0))
+    length, size = node.shape(0)[axis], node.shape(1)[axis]
+    wraps = node.attributes.get("mode", "linear") == "circular"
+    offsets = node.input(2)
+    offsets = relax.const([0] * node.shape(0)[0], "int64") if offsets is None else offsets
+
+    def compute(cache: te.Tensor, update: te.Tensor, starts: te.Tensor) -> te.Tensor:
+        def element(*index: Any) -> Any:
+            offset = index[axis].astype("int64") - starts(index[0]).astype("int64")
+            offset = tirx.floormod(offset, length) if wraps else offset
+            source = [*index[:axis], offset, *index[axis + 1 :]]
+            return tirx.if_then_else(tirx.all(offset >= 0, offset < size), update(*source), cache(*index))
+
+        return te.compute(cache.shape, element, "updated")
+
+    return node.compute(compute, *node.inputs[:2], offsets, name="tensor_scatter")
+
+
+# TVM's has no truth values.
+@converter("Trilu")
+def triangle(node: Node) -> Any:
+    (offset,) = node.integers(1, "k") or [0]
+    is_kept: Callable[[Any, Any], Any] = (
+        (lambda row, column: column - row >= offset)
+        if node.attributes.get("upper", 1)
+        else (lambda row, column: column - row <= offset)
+    )
+    dtype = node.dtype(0)
+
+    def cut(data: te.Tensor) -> te.Tensor:
+        return te.compute(
+            data.shape,
+            lambda *index: tirx.Select(
+                is_kept(index[-2].astype("int64"), index[-1].astype("int64")), data(*index), tirx.const(0, dtype)
+            ),
+            "triangle",
+        )
+
+    return node.compute(cut, node.inputs[0], name="trilu")
+
+
+# TVM's has the element type of the input only.
+@converter("EyeLike")
+def eye(node: Node) -> Any:
+    dtype = dtype_name(node, node.attributes["dtype"]) if "dtype" in node.attributes else node.dtype(0)
+    return relax.op.eye(*node.shape(0), node.attributes.get("k", 0), dtype)
+
+
+@converter("Size")
+def size(node: Node) -> Any:
+    return relax.const(math.prod(node.shape(0)), "int64")
+
+
+@converter("Shape")
+def shape(node: Node) -> Any:
+    begin, end = node.attributes.get("start", 0), node.attributes.get("end")
+    return relax.const([int(size) for size in node.shape(0)][begin:end], "int64")

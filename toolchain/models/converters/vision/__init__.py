@@ -1,0 +1,1 @@
+"""Images: sampled, resized, and what detectors do with regions of them."""

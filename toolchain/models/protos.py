@@ -1,0 +1,101 @@
+"""ONNX messages read and rewritten: attributes, the names that nodes read, and the graphs inside nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx import helper
+
+STANDARD = frozenset({"", "ai.onnx"})
+"""The names of the standard's domain."""
+
+
+def opset(proto: onnx.ModelProto) -> int:
+    """Return the version of the standard's operators that a model was written for."""
+    return max((entry.version for entry in proto.opset_import if entry.domain in STANDARD), default=1)
+
+
+def clone(message: Any, name: str = "") -> Any:
+    """Return a copy of a message, under another name if there is one."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    if name:
+        copy.name = name
+    return copy
+
+
+def set_repeated(field: Any, values: Iterable[Any]) -> None:
+    """Replace the elements of a repeated field, which `values` must not read while it is iterated."""
+    del field[:]
+    field.extend(values)
+
+
+def get_attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+    """Return an attribute of a node as a Python value."""
+    return next((helper.get_attribute_value(item) for item in node.attribute if item.name == name), default)
+
+
+def get_attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {item.name: helper.get_attribute_value(item) for item in node.attribute}
+
+
+def names_read(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield a name for each time that a graph reads it; its outputs count as reads."""
+    for node in graph.node:
+        yield from node_reads(node)
+    for value in graph.output:
+        yield value.name
+
+
+def node_reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield a name for each time that a node reads it; bodies of If and Loop read from the graph around them."""
+    yield from node.input
+    for body in bodies(node):
+        yield from names_read(body)
+
+
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        yield from [attribute.g] if attribute.HasField("g") else []
+        yield from attribute.graphs
+
+
+def drop_unread_weights(graph: onnx.GraphProto) -> None:
+    read = set(names_read(graph))
+    weights = [tensor for tensor in graph.initializer if tensor.name in read]
+    set_repeated(graph.initializer, weights)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Nodes and constants of a branch under unique names, and the names of its results."""
+
+    nodes: tuple[onnx.NodeProto, ...]
+    constants: tuple[onnx.TensorProto, ...]
+    outputs: tuple[str, ...]
+
+
+def branch_body(node: onnx.NodeProto, *, condition: bool) -> onnx.GraphProto:
+    name = "then_branch" if condition else "else_branch"
+    return next(attribute.g for attribute in node.attribute if attribute.name == name)
+
+
+def prefixed_branch(graph: onnx.GraphProto, prefix: str) -> Branch:
+    """Return a branch whose names begin with a prefix; a ValueError if there is a branch or loop in it."""
+    names = {name: f"{prefix}.{name}" for node in graph.node for name in node.output if name}
+    names |= {tensor.name: f"{prefix}.{tensor.name}" for tensor in graph.initializer}
+    constants = tuple(clone(tensor, names[tensor.name]) for tensor in graph.initializer)
+    nodes = tuple(_rename(node, names) for node in graph.node)
+    return Branch(nodes, constants, tuple(names.get(value.name, value.name) for value in graph.output))
+
+
+def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    if list(bodies(node)):
+        raise ValueError("there is a branch or a loop in a branch")
+    copy = clone(node)
+    copy.input[:] = [names.get(name, name) for name in node.input]
+    copy.output[:] = [names.get(name, name) for name in node.output]
+    return copy
