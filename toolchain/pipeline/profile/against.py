@@ -168,7 +168,9 @@ def turns(
         for index in (0, 1) if number % 2 == 0 else (1, 0):
             watched[index].append(watch(installed[index], runs, run_s[index], pinned=request.pinned))
     plain = [[each.plain_ns for each in turns_of_side] for turns_of_side in watched]
-    releases = [WatchedRelease(kernels, rounds) for kernels, rounds in zip(graphs, watched, strict=True)]
+    new_release, base_release = (
+        WatchedRelease(kernels, rounds) for kernels, rounds in zip(graphs, watched, strict=True)
+    )
     return Against(
         model=new.manifest.name,
         board=device.board.name,
@@ -180,7 +182,7 @@ def turns(
         new_ms=median_ms(plain[0]),
         base_ms=median_ms(plain[1]),
         change=stats.estimate(stats.log_ratios(*plain), 1 - ERRORS).change(),
-        layers=compare_layers(new.manifest.name, *releases, backend_of(device.board)),
+        layers=compare_layers(new.manifest.name, new_release, base_release, backend_of(device.board)),
     )
 
 

@@ -119,8 +119,8 @@ def _layer(new: Sequence[_Call], base: Sequence[_Call], confidence: float) -> La
     sums = [_sums(calls) for calls in (new, base)]
     new_ms, base_ms = (median_ms(rounds) if rounds else 0.0 for rounds in sums)
     change = stats.estimate(stats.log_ratios(*sums), confidence).change() if all(sums) else None
-    kernels = [", ".join(call.kernel for call in calls) for calls in (new, base)]
-    return Layer(" + ".join([*titles[:_NAMED], *more]), *kernels, new_ms, base_ms, change)
+    new_kernels, base_kernels = (", ".join(call.kernel for call in calls) for calls in (new, base))
+    return Layer(" + ".join([*titles[:_NAMED], *more]), new_kernels, base_kernels, new_ms, base_ms, change)
 
 
 def _sums(calls: Sequence[_Call]) -> list[tuple[int, ...]]:

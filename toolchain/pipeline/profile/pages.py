@@ -8,7 +8,8 @@ from toolchain import page
 from toolchain.page import Bar, Bars, Cell, Facts, Notes, Page, Section, Verdict
 from toolchain.pipeline.pages import common
 from toolchain.pipeline.profile import Profile, Row
-from toolchain.pipeline.profile.against import Against, Layer, carried_text, change_text
+from toolchain.pipeline.profile.against import Against, carried_text, change_text
+from toolchain.pipeline.profile.layers import Layer
 from toolchain.pipeline.profile.shown import is_modelled, rate
 from toolchain.units import duration
 
