@@ -73,7 +73,7 @@ def test_every_end_is_written(fault, green, tmp_path, monkeypatch):
     def fails(*_arguments, **_options):
         raise fault("the step failed")
 
-    monkeypatch.setattr("toolchain.pipeline.Pipeline.obtain", fails)
+    monkeypatch.setattr("toolchain.pipeline.source.BundleSource.obtain", fails)
     seen = toolchain("deploy", "mlp", *green)
     error = told(tmp_path)
     assert error["exit_code"] == seen.code == getattr(fault, "exit_code", 70)

@@ -16,7 +16,7 @@ from tests.support import bundles, nets
 from tests.support.commands import done, parsed, toolchain
 from toolchain import bundle as bundle_room
 from toolchain import tensors
-from toolchain.device import sampling
+from toolchain.device import runner, sampling
 from toolchain.errors import DeviceError
 
 
@@ -118,7 +118,7 @@ def test_a_run_that_breaks_off_keeps_the_earlier_outputs_and_leaves_nothing(devi
     words = ["run", "--root", device, "--input", tmp_path / "x.npz", "-o", tmp_path / "y.npz"]
     done(*words)
     before, kept = (tmp_path / "y.npz").read_bytes(), sorted((device / "inputs").iterdir())
-    calls, honest = [], sampling.runner.call
+    calls, honest = [], runner.call
 
     def breaks_off(*given, **more):
         calls.append(1)
@@ -127,7 +127,7 @@ def test_a_run_that_breaks_off_keeps_the_earlier_outputs_and_leaves_nothing(devi
         return honest(*given, **more)
 
     monkeypatch.setattr(sampling, "_PIECE_SAMPLES", 2)
-    monkeypatch.setattr(sampling.runner, "call", breaks_off)
+    monkeypatch.setattr(runner, "call", breaks_off)
     assert toolchain(*words).code == code
     assert (tmp_path / "y.npz").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.npz", "y.npz"]

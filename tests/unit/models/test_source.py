@@ -215,7 +215,7 @@ def test_external_weights_with_a_nul_byte_in_their_location(tmp_path):
 
 
 def test_a_model_that_is_too_large(tmp_path, monkeypatch):
-    monkeypatch.setattr(model, "_LARGEST", 2**20)
+    monkeypatch.setattr(model, "_MAX_BYTES", 2**20)
     ends, weights = ([value("x", (1,))], [value("y", None)]), {"w": np.zeros(2**18, "float32")}
     path = nets.save(nets.model([node("Add", ["x", "w"], ["y"])], *ends, weights), tmp_path)
     with pytest.raises(InputError, match=r"net\.onnx has .* GiB of weights, but less than"):
