@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from toolchain import files, outputs, temporary
+from toolchain import archives, files, outputs, temporary
 from toolchain.bundle import archive
 from toolchain.bundle.archive import BLOBS, INDEX, Archive
 from toolchain.bundle.contents import assemble, bundle_manifest, contents
@@ -26,21 +24,8 @@ def pack(bundle: Bundle, target: Path) -> None:
         "oci-layout": files.canonical_json({"imageLayoutVersion": "1.0.0"}),
         **{f"{BLOBS}{digest}": content for digest, content in package.blobs.items()},
     }
-    with files.atomic_path(target) as temporary, tarfile.open(temporary, "w", format=tarfile.PAX_FORMAT) as tar:
-        for name in sorted(members):
-            _add_member(tar, name, members[name])
-
-
-def _add_member(tar: tarfile.TarFile, name: str, content: bytes | Path) -> None:
-    info = tarfile.TarInfo(name)  # without an owner or a time: the bytes depend on the contents alone
-    info.mode = 0o644
-    if isinstance(content, bytes):
-        info.size = len(content)
-        tar.addfile(info, io.BytesIO(content))
-        return
-    info.size = content.stat().st_size
-    with content.open("rb") as stream:
-        tar.addfile(info, stream)
+    with files.atomic_path(target) as temporary:
+        archives.write(temporary, dict(sorted(members.items())))
 
 
 def unpack(package: Path, folder: Path) -> Bundle:

@@ -12,8 +12,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from toolchain import files, outputs, temporary
-from toolchain.export import offline, tars
+from toolchain import archives, files, outputs, temporary
+from toolchain.export import offline
 from toolchain.export.offline import UPDATE, WrittenUpdate
 from toolchain.export.update import Update
 
@@ -52,18 +52,18 @@ def _write_artifact(update: Update, target: Path, compatible: str) -> None:
         work = Path(folder)
         payload = offline.write(update, work / UPDATE)
         header = _header(update, compatible)
-        tars.write(work / "data", {UPDATE: payload.path})
+        archives.write(work / "data", {UPDATE: payload.path})
         sums = {f"data/0000/{UPDATE}": payload.sha256}
         sums |= {"header.tar": files.sha256_bytes(header), "version": files.sha256_bytes(_VERSION)}
         manifest = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()
         with files.atomic_path(target) as staging:
-            members: tars.Contents = {  # in the order that the format requires
+            members: archives.Contents = {  # in the order that the format requires
                 "version": _VERSION,
                 "manifest": manifest,
                 "header.tar": header,
                 "data/0000.tar": work / "data",
             }
-            tars.write(staging, members)
+            archives.write(staging, members)
 
 
 def _header(update: Update, compatible: str) -> bytes:
@@ -78,7 +78,7 @@ def _header(update: Update, compatible: str) -> bytes:
         "artifact_provides": {f"{_SOFTWARE}.version": name},
         "clears_artifact_provides": [f"{_SOFTWARE}.*"],
     }
-    return tars.encoded({"header-info": _json(info), "headers/0000/type-info": _json(kind)})
+    return archives.encoded({"header-info": _json(info), "headers/0000/type-info": _json(kind)})
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -6,8 +6,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain import files, outputs
-from toolchain.export import installer, tars
+from toolchain import archives, files, outputs
+from toolchain.export import installer
 from toolchain.export.installer import BLOCK, MARK, Extent
 from toolchain.export.update import Update
 
@@ -55,7 +55,7 @@ def _write_file(update: Update, target: Path) -> WrittenUpdate:
         with temporary.open("wb") as stream:
             stream.write(installer.text(update, extents, in_file=True))
             # A plain archive, so that people can inspect an update with `tail` and `tar`.
-            tars.append(stream, {f"{BLOBS}/{digest}": path for digest, path in update.contents.items()})
+            archives.append(stream, {f"{BLOBS}/{digest}": path for digest, path in update.contents.items()})
         installer.seal(temporary)
     target.chmod(target.stat().st_mode | 0o111)
     return WrittenUpdate.of(target, target.stat().st_size)

@@ -13,7 +13,7 @@ Contents = Mapping[str, bytes | Path]  # members by name, in the archive's order
 
 def append(stream: IO[bytes], contents: Contents) -> None:
     """Write an archive at the end of an open file."""
-    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
+    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for name, content in contents.items():
             info = tarfile.TarInfo(name)
             info.size = len(content) if isinstance(content, bytes) else content.stat().st_size
