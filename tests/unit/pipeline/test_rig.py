@@ -79,7 +79,7 @@ def devices(native, tmp_path):
 
 
 def held(native, devices, seconds: float = 0.0):
-    return rig.held(native, devices, SshOptions(), ME, Patience(seconds))
+    return rig.hold_free(native, devices, SshOptions(), ME, Patience(seconds))
 
 
 def test_two_sessions_have_two_devices_and_a_third_has_none(native, devices):
@@ -139,7 +139,7 @@ THREE = [Device(board="rpi4", host=host) for host in ("me@one", "me@two", "me@th
 
 
 def taken_of(devices, seconds: float = 100.0):
-    return rig.held(RPI4, devices, SshOptions(), ME, Patience(seconds))
+    return rig.hold_free(RPI4, devices, SshOptions(), ME, Patience(seconds))
 
 
 def test_devices_that_are_not_taken_are_let_go(flaky):
@@ -191,7 +191,7 @@ def test_a_lock_that_is_lost_is_told_at_once(native, devices):
 def test_a_release_for_the_time_of_a_session(native, devices, tiny):
     with held(native, devices[:1]) as one:
         one.check()
-        with rig.released(one, str(tiny.folder), Settings(budget_s=0.05), lambda _line: None) as found:
+        with rig.deployed(one, str(tiny.folder), Settings(budget_s=0.05), lambda _line: None) as found:
             [spec] = found.place.manifest.inputs
             assert found.digest == f"sha256:{tiny.digest}"
             assert found.latency.median > 0

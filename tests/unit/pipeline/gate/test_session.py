@@ -249,11 +249,11 @@ def test_the_layers_that_carry_it_are_named_and_of_many_the_worst():
         found = [Layer(f"layer {place}", "k", "k", more, 0.0, sure) for place, more in enumerate(more_ms)]
         return Against("m", "b", "h", False, "1", "2", 16, 2.0, 1.0, sure, tuple(found))  # noqa: FBT003 - a record
 
-    assert session.carried(layers(0.4, 0.6)) == "layer 1 (+0.6000 ms); layer 0 (+0.4000 ms)"
-    assert session.carried(layers(*[1.0] * 10)).endswith("layer 4 (+1.000 ms); and 3 more")
-    assert session.carried(layers()) == "no single layer is measurably slower"
+    assert session.culprits(layers(0.4, 0.6)) == "layer 1 (+0.6000 ms); layer 0 (+0.4000 ms)"
+    assert session.culprits(layers(*[1.0] * 10)).endswith("layer 4 (+1.000 ms); and 3 more")
+    assert session.culprits(layers()) == "no single layer is measurably slower"
     alone = dataclasses.replace(layers(), layers=(Layer("8 relu", "k", "", 0.5, 0.0, None),))
-    assert session.carried(alone) == (
+    assert session.culprits(alone) == (
         "no single layer is measurably slower; not matched: 8 relu (+0.5000 ms, only in the new release)"
     )
 

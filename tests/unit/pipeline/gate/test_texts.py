@@ -18,7 +18,7 @@ def test_what_a_terminal_shows(tiny):
     taken = gates.rounds_of(SLOWER, fresh=SLOWER * 2)
     found = gates.gate(tiny, taken, gates.size(100, 100, 0.0))
     found = dataclasses.replace(found, waited=(Waited(3.5, "bob@lab: tune"),), carrier="layer 3")
-    text = plain(texts.shown(found))
+    text = plain(texts.render_text(found))
     for words in (
         *("REGRESSION", "new.tar, 1111", "old.tar, 2222", "rpi4 at lab <1>, 2 thread(s)", "8 and 16 to confirm"),
         *(
@@ -33,7 +33,7 @@ def test_what_a_terminal_shows(tiny):
 
 
 def test_every_line_with_a_time_is_stamped_where_it_is_emulated(tiny):
-    text = plain(texts.shown(gates.gate(tiny, gates.rounds_of(EVEN), emulated=True)))
+    text = plain(texts.render_text(gates.gate(tiny, gates.rounds_of(EVEN), emulated=True)))
     for name in ("verdict", "board", "latency", "rounds"):
         line = next(line for line in text.splitlines() if line.startswith(name))
         assert "(emulated)" in line, name

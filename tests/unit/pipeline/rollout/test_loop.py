@@ -37,9 +37,9 @@ def run(path, devices):
 
     def run(**how):
         thresholds = how.pop("thresholds", Thresholds())
-        kept = state.opened(path, PLAN, PLACES, fresh=False)
+        kept = state.load_state(path, PLAN, PLACES, fresh=False)
         why = loop(path, dict(kept.devices), devices, Rules(thresholds=thresholds, **how)).run()
-        return why, state.opened(path, PLAN, PLACES, fresh=False).devices
+        return why, state.load_state(path, PLAN, PLACES, fresh=False).devices
 
     return run
 
@@ -250,7 +250,7 @@ def test_ctrl_c_leaves_what_is_in_flight_in_the_file(path, devices):
     take, running._crew._take_events = running._crew._take_events, interrupt
     with pytest.raises(KeyboardInterrupt):
         running.run()
-    found = state.opened(path, PLAN, PLACES, fresh=False).devices
+    found = state.load_state(path, PLAN, PLACES, fresh=False).devices
     assert states(found) == {
         "a0": "done",
         **dict.fromkeys(("b0", "b1"), "running"),
