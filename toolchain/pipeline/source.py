@@ -147,7 +147,7 @@ class BundleSource:
         name = reference.name(unoptimized=exact)
         self.request.tell(stage(f"running it with {name}"))
         compared = reference.with_plain_lstm(loaded)
-        expecting = Expecting(compared, to_the_letter=exact, float16=self.request.board.target.float16)
+        expecting = Expecting(compared, unoptimized=exact, float16=self.request.board.target.float16)
         try:
             found = expecting.of(fed)
         except InputError as fault:

@@ -28,7 +28,7 @@ class Costs:
 def test_a_build_alone(tiny):
     found = Built(tiny)
     assert found.document().keys() == {"folder", "digest", "manifest"}
-    assert found.shown() == f"{tiny.folder}: {tiny.manifest.name} for {tiny.manifest.board}, sha256:{tiny.digest}"
+    assert found.render_text() == f"{tiny.folder}: {tiny.manifest.name} for {tiny.manifest.board}, sha256:{tiny.digest}"
     assert found.refusal() is None
     assert tiny.digest in found.html()
     assert ">modelled<" not in found.html()
@@ -38,7 +38,7 @@ def test_records_of_a_model_are_marked_in_all_that_is_told(tiny, tmp_path):
     by = "g610, 4 cores, 1000 MHz; Mesa 1"
     found = Built(bundles.variant(tiny, tmp_path / "made", {}, records=Tuned("0" * 64, 2, 1, modelled=by)))
     assert found.document()["manifest"].records.modelled == by
-    assert found.shown().endswith(", by modelled tuning records")
+    assert found.render_text().endswith(", by modelled tuning records")
     assert ">modelled<" in found.html()
     assert by in found.html()
 
@@ -46,7 +46,7 @@ def test_records_of_a_model_are_marked_in_all_that_is_told(tiny, tmp_path):
 def test_costs_are_in_all_that_is_told(tiny):
     found = Built(tiny, Costs())
     assert found.document()["costs"]["stamp"] == "modelled (x)"
-    assert found.shown()[-1] == "two kernels, modelled (x)"
+    assert found.render_text()[-1] == "two kernels, modelled (x)"
     assert str(found.refusal()) == "refused"
     text = found.html()
     assert ">modelled<" in text

@@ -21,26 +21,26 @@ def source(tmp_path):
 
 def test_outputs_and_limit_of_one(source):
     fed = inputs.random(source.inputs, 0)
-    found = Expecting(source, to_the_letter=False, float16=False).of(fed)
+    found = Expecting(source, unoptimized=False, float16=False).of(fed)
     assert np.array_equal(found.outputs["y"], reference.run(source, fed)["y"])
     assert (found.tolerance, found.amplified) == (None, {})
 
 
 def test_half_precision_has_its_own_limit(source):
-    found = Expecting(source, to_the_letter=False, float16=True).of(inputs.random(source.inputs, 0))
+    found = Expecting(source, unoptimized=False, float16=True).of(inputs.random(source.inputs, 0))
     assert (found.tolerance, found.amplified) == (2e-2, {})
 
 
 def test_inputs_that_amplify_rounding_are_told(source, monkeypatch):
     limits = {"y": tensors.Limit(0.03, tensors.ROUNDING)}
     monkeypatch.setattr(reference, "limits", lambda *_: limits)
-    found = Expecting(source, to_the_letter=False, float16=False).of(inputs.random(source.inputs, 0))
+    found = Expecting(source, unoptimized=False, float16=False).of(inputs.random(source.inputs, 0))
     assert (found.tolerance, found.amplified) == (limits, limits)
 
 
 def test_random_samples(source):
     told = []
-    found = Expecting(source, to_the_letter=False, float16=False).of_random(4, 3, told.append)
+    found = Expecting(source, unoptimized=False, float16=False).of_random(4, 3, told.append)
     for at in range(3):
         fed = inputs.random(source.inputs, 4 + at)
         assert found.samples[at].sha256 == files.sha256_bytes(tensors.encode(fed))
@@ -57,5 +57,5 @@ def test_a_session_serves_all_samples(source, monkeypatch):
         return opened(*given, **more)
 
     monkeypatch.setattr(reference, "open_model", noted)
-    Expecting(source, to_the_letter=False, float16=False).of_random(0, 5, lambda _line: None)
+    Expecting(source, unoptimized=False, float16=False).of_random(0, 5, lambda _line: None)
     assert len(seen) == 2  # one with optimisations, and one without, for the limit

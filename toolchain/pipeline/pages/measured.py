@@ -8,7 +8,7 @@ from toolchain.device.shipment import Transfer
 from toolchain.models.inputs import Guess
 from toolchain.page import number
 from toolchain.pipeline import report as reports
-from toolchain.pipeline.built import half_part
+from toolchain.pipeline.built import half_section
 from toolchain.pipeline.pages import common
 from toolchain.pipeline.report import Report
 from toolchain.tensors import ROUNDING, Difference
@@ -118,7 +118,7 @@ def _runs(report: Report) -> list[tuple[str, str]]:
 
 
 def _half(report: Report) -> list[page.Part]:
-    return [half_part(report.half)] if report.half else []
+    return [half_section(report.half)] if report.half else []
 
 
 def _modelled(report: Report) -> list[tuple[str, str]]:

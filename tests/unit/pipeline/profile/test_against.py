@@ -63,7 +63,7 @@ def test_the_layer_that_is_slower_is_named_and_no_other():
     assert (worst.new, worst.base) == ("conv7", "conv7")
     assert worst.more_ms == pytest.approx(0.1, rel=0.1)
     assert worst.change.low > 0.3
-    assert "conv2d_7" in against.carried_text(held(found))
+    assert "conv2d_7" in against.slower_text(held(found))
 
 
 def test_layers_of_another_name_are_the_same_by_what_they_compute_and_fusion_may_differ():
@@ -99,13 +99,13 @@ def test_a_layer_that_moved_is_not_matched_and_carries_nothing():
     ours = [("a", 5_000_000), ("fused", 4_000_000), ("b", 90_000), ("c", 1_000_000)]
     theirs = [("a", 4_500_000), ("b", 90_000), ("conv", 4_000_000), ("c", 1_000_000)]
     found = held(layers(new, base, ours, theirs))
-    said = against.carried_text(found)
+    said = against.slower_text(found)
     assert said.startswith("slower: 1 conv_a")
     assert "not matched: " in said
     assert all(text in said for text in ("2 conv+relu", "only in the new release", "3 conv", "only in the base"))
     assert [one.new for one in against.carriers(found)] == ["a"]
     assert len(found.document()["not_matched"]) == 2
-    assert "not matched: only in the base" in str(against.shown(found)[0])
+    assert "not matched: only in the base" in str(against.render_text(found)[0])
 
 
 def test_layers_that_other_operators_compute_one_by_one_are_held_against_each_other_by_their_sizes():
@@ -128,7 +128,7 @@ def test_no_layer_is_named_where_none_is_slower():
     usual = [(name, 200_000) for name in names]
     found = layers(graph(names), graph(names), usual, usual)
     assert against.carriers(held(found)) == ()
-    assert against.carried_text(held(found)) == "no layer is measurably slower"
+    assert against.slower_text(held(found)) == "no layer is measurably slower"
     document = held(found).document()
     assert document["carriers"] == []
     assert len(document["layers"]) == 50

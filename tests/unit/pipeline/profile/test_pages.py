@@ -7,7 +7,7 @@ from toolchain.units import duration
 
 
 def test_a_page_has_all_rows_and_no_markup_of_a_kernel(profile):
-    text = pages.profile(profile).decode()
+    text = pages.profile_page(profile).decode()
     assert page.is_ours(text[: page.HEAD].encode())
     assert "odd&lt;b&gt;" in text
     assert "<b>" not in text
@@ -16,7 +16,7 @@ def test_a_page_has_all_rows_and_no_markup_of_a_kernel(profile):
 
 
 def test_marks_stand_on_the_page(doubtful):
-    text = pages.profile(doubtful).decode()
+    text = pages.profile_page(doubtful).decode()
     assert '<span class="mark doubt">emulated</span>' in text
     assert '<span class="mark doubt">modelled</span>' in text
 
@@ -24,6 +24,6 @@ def test_marks_stand_on_the_page(doubtful):
 def test_a_page_of_two_releases_names_the_layer_that_is_slower():
     names = {"a": "conv2d", "b": "dense"}
     found = layers(side(names), side(names, "1"), [("a", 90_000), ("b", 50_000)], [("a", 60_000), ("b", 50_000)])
-    text = pages.against(held(found)).decode()
+    text = pages.comparison_page(held(found)).decode()
     assert "slower: 1 conv2d" in text
     assert all(duration(one.more_ms, signed=True) in text for one in found)
