@@ -88,11 +88,11 @@ def test_what_is_missing_is_grouped_with_what_brings_it():
     gxx = ("c++", "", "apt-get install g++")
     checks = [doctor.Check("", "make", "", "apt-get install make"), doctor.Check("local", *gxx)]
     checks += [doctor.Check("x86_64", *gxx), doctor.Check("local", "keys", "/there", "")]
-    there, _, missing, *rest = doctor.shown(checks)
+    there, _, missing, *rest = doctor.render_text(checks)
     assert there.rows == [("keys", "/there", "local")]
     assert missing.rows == [("make", "apt-get install make", "every board"), (*gxx[::2], "local, x86_64")]
     assert rest == ["", "all packages at once: apt-get install make g++"]
 
 
 def test_nothing_is_missing():
-    assert doctor.shown([doctor.Check("", "make", "/usr/bin/make", "")])[-1] == "nothing is missing"
+    assert doctor.render_text([doctor.Check("", "make", "/usr/bin/make", "")])[-1] == "nothing is missing"

@@ -122,7 +122,7 @@ def test_records_that_are_none_are_told_before_the_boards_are_taken(tmp_path, mo
 
 def test_a_finished_run_says_where_its_records_are_and_no_more(tmp_path):
     told = []
-    with tune._told(SimpleNamespace(trials=3), RecordFile(tmp_path / "r.jsonl"), told.append):
+    with tune._announced(SimpleNamespace(trials=3), RecordFile(tmp_path / "r.jsonl"), told.append):
         pass
     assert told == [f"3 trials of this run are in {tmp_path / 'r.jsonl'}"]
 
@@ -132,7 +132,7 @@ def test_what_is_kept_is_told_if_something_is(tmp_path, trials, lines):
     told = []
     with (
         pytest.raises(DeviceError),
-        tune._told(SimpleNamespace(trials=trials), RecordFile(tmp_path / "r.jsonl"), told.append),
+        tune._announced(SimpleNamespace(trials=trials), RecordFile(tmp_path / "r.jsonl"), told.append),
     ):
         raise DeviceError("no board is left")
     assert len(told) == lines

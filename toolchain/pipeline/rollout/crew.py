@@ -171,12 +171,15 @@ class Crew:
                 visit.start(act)
             if not self._visits:
                 return
-            noted = list(self._note_events(_POLL_S))
-            if noted:
-                self._journal.save()  # once for all of them
-            for visit in noted:
-                visit.go_on()
+            self._take_events(_POLL_S)
             self._end_late()
+
+    def _take_events(self, seconds: float) -> None:
+        noted = list(self._note_events(seconds))
+        if noted:
+            self._journal.save()  # once for all of them
+        for visit in noted:
+            visit.go_on()
 
     def _note_events(self, seconds: float) -> Iterator[Visit]:
         """Wait for an event, note it and all others that there are, and yield their visits."""
