@@ -168,7 +168,7 @@ def small(tmp_path):
 def test_what_a_build_needs_is_there(native, small, connect):
     ready = preflight.before_build(job_of(small, native), connect)
     assert isinstance(ready, Loaded)
-    assert list(ready.fed) == ["x"]
+    assert list(ready.arrays) == ["x"]
 
 
 def test_a_bundle_is_opened_once(native, tiny, connect, tmp_path):
