@@ -40,36 +40,24 @@ _MIN_RUNS = 3
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished comparison.
-
-    Attributes:
-        emulated: Whether the times are an emulator's.
-        first: Statistics of the base, such as the untuned bundle.
-        ratio: How many times faster the second is.
-        difference: The second's outputs against the first's.
-        reference: The second's outputs against the reference; None if the bundle has none.
-        tasks: Kernels of the model.
-        tuned: Kernels with a tuning record in the second.
-        shipped: Kernels there with a record that comes with the toolchain.
-        waited: Who was at work on the device before, and how long they were waited for.
-    """
+    """A finished comparison."""
 
     model: str
     board: str
     host: str
-    emulated: bool
-    first: Latency
+    emulated: bool  # whether the times are an emulator's
+    first: Latency  # statistics of the base, such as the untuned bundle
     second: Latency
-    ratio: Ratio
-    difference: Difference
-    reference: Difference | None
+    ratio: Ratio  # how many times faster the second is
+    difference: Difference  # the second's outputs against the first's
+    reference: Difference | None  # the second's outputs against the reference; None if the bundle has none
     before: Conditions
     after: Conditions
     threads: int
-    tasks: int
-    tuned: int
-    shipped: int
-    waited: tuple[Waited, ...] = ()
+    tasks: int  # kernels of the model
+    tuned: int  # kernels with a tuning record in the second
+    shipped: int  # kernels there with a record that comes with the toolchain
+    waited: tuple[Waited, ...] = ()  # who was at work on the device before, and how long they were waited for
     digests: tuple[str, ...] = ()
 
     @property

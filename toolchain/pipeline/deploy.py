@@ -33,20 +33,14 @@ Connect = Callable[[], AbstractContextManager[ConnectedDevice]]
 
 @dataclass(frozen=True)
 class Job:
-    """A deploy as a user requests it.
-
-    Attributes:
-        connect: Is called twice: for the checks before the build, and for the deploy.
-        folder: Where the bundle is kept; None to keep none.
-        tune: Tunes the model before it is built.
-        warnings: Returns what else makes the result doubtful.
-    """
+    """A deploy as a user requests it."""
 
     source: BundleSource
-    connect: Connect
+    connect: Connect  # is called twice: for the checks before the build, and for the deploy
     settings: Settings
-    folder: Path | None = None
-    tune: Callable[[], object] | None = None
+    folder: Path | None = None  # where the bundle is kept; None to keep none
+    tune: Callable[[], object] | None = None  # tunes the model before it is built
+    # Returns what else makes the result doubtful
     warnings: Callable[[ConnectedDevice, DeviceFacts], tuple[str, ...]] = lambda _device, _facts: ()
 
 

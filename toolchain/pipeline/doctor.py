@@ -27,19 +27,12 @@ _PACKAGE = re.compile(r"apt-get install ([\w.+-]+)")
 
 @dataclass(frozen=True)
 class Check:
-    """One requirement of this machine.
+    """One requirement of this machine."""
 
-    Attributes:
-        board: Board type that needs it; empty if every board does.
-        what: What was looked for.
-        found: What is there; empty if it is missing.
-        remedy: The command or package that brings it.
-    """
-
-    board: str
-    what: str
-    found: str
-    remedy: str
+    board: str  # board type that needs it; empty if every board does
+    what: str  # what was looked for
+    found: str  # what is there; empty if it is missing
+    remedy: str  # the command or package that brings it
 
     @property
     def ok(self) -> bool:

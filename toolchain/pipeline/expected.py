@@ -22,16 +22,11 @@ from toolchain.tensors import MODEL, ROUNDING, Limit, Tensors, Tolerance
 
 @dataclass(frozen=True)
 class Expected:
-    """Outputs of the reference for some inputs.
-
-    Attributes:
-        tolerance: Limits for the relative difference; None for the dtype's own.
-        rankings: Which outputs have rows in an order of scores.
-    """
+    """Outputs of the reference for some inputs."""
 
     outputs: dict[str, NDArray[Any]]
-    tolerance: Tolerance | None
-    rankings: tuple[Ranking, ...] = ()
+    tolerance: Tolerance | None  # limits for the relative difference; None for the dtype's own
+    rankings: tuple[Ranking, ...] = ()  # which outputs have rows in an order of scores
 
     @property
     def amplified(self) -> dict[str, Limit]:
@@ -42,16 +37,11 @@ class Expected:
 
 @dataclass(frozen=True)
 class Expecting:
-    """A model as the reference runs it.
-
-    Attributes:
-        unoptimized: Whether each operator is computed as the file has it.
-        float16: Whether the device computes in half precision.
-    """
+    """A model as the reference runs it."""
 
     source: SourceModel
-    unoptimized: bool
-    float16: bool
+    unoptimized: bool  # whether each operator is computed as the file has it
+    float16: bool  # whether the device computes in half precision
 
     @cached_property
     def _model(self) -> OpenModel:

@@ -42,34 +42,23 @@ _QUANTIZED = 4  # times: so much smaller than its file a network of floats may b
 
 @dataclass(frozen=True)
 class Check:
-    """One check before the work.
+    """One check before the work."""
 
-    Attributes:
-        name: In a word or two.
-        find: Returns its finding for later checks, or raises; takes the findings of earlier ones, by name.
-        after: Names of the checks whose findings it needs.
-        slow: Whether it takes seconds, so that it is skipped if something else is wrong.
-    """
-
-    name: str
+    name: str  # in a word or two
+    # Returns its finding for later checks, or raises; takes the findings of earlier ones, by name
     find: Callable[[Mapping[str, Any]], Any]
-    after: tuple[str, ...] = ()
-    slow: bool = False
+    after: tuple[str, ...] = ()  # names of the checks whose findings it needs
+    slow: bool = False  # whether it takes seconds, so that it is skipped if something else is wrong
 
 
 @dataclass(frozen=True)
 class DeviceFindings:
-    """The answers of a device.
-
-    Attributes:
-        models: Names of the models that it keeps releases of.
-        probed: Its hardware beside the CPU; None if it is of another type, or lacks a tool.
-    """
+    """The answers of a device."""
 
     facts: DeviceFacts
-    models: frozenset[str]
+    models: frozenset[str]  # names of the models that it keeps releases of
     has_runner: bool = True
-    probed: Probed | None = None
+    probed: Probed | None = None  # its hardware beside the CPU; None if it is of another type, or lacks a tool
 
 
 def run(checks: Sequence[Check]) -> dict[str, Any]:

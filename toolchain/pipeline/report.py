@@ -29,52 +29,34 @@ MACHINE_FACTS = ("machine", "kernel", "glibc", "cpu", "cpus", "memory_kib")
 
 @dataclass(frozen=True)
 class Report:
-    """The results of a deploy or a benchmark.
-
-    Attributes:
-        bundle_digest: Digest of the release.
-        emulated: Whether the times are an emulator's.
-        stages: Seconds by stage.
-        reference: What the outputs were compared with; empty if with nothing.
-        warnings: Everything that makes the result doubtful besides the measurement's own warnings.
-        top: Top-5 classes, if labels were given.
-        modelled: Times of an accelerator by a model of it.
-        application: How the device's application started on the release.
-        fidelity: The comparison of many inputs; None if there was one.
-        unchecked: Whether the release was deployed without a reference, so that its outputs may be wrong.
-        verified: The signatures that the device verified; None if it requires none.
-        energy: Joules of an inference, or why there are none; None if not requested.
-        waited: Who was at work on the device meanwhile, and how long they were waited for.
-        half: Difference of half precision from the reference, computed by the machine that built the bundle.
-        int8: Difference of a quantized network from the user's own, computed by that machine.
-        board_reason: Why a probe of the device chose this board type; empty if the user named it.
-        can_roll_back: Whether the device keeps an earlier release.
-    """
+    """The results of a deploy or a benchmark."""
 
     board: str
     host: str
     model: str
-    bundle_digest: str
-    emulated: bool
+    bundle_digest: str  # digest of the release
+    emulated: bool  # whether the times are an emulator's
     facts: DeviceFacts
-    stages: Mapping[str, float]
+    stages: Mapping[str, float]  # seconds by stage
     measurement: Measurement
     transfer: Transfer
-    reference: str = ""
+    reference: str = ""  # what the outputs were compared with; empty if with nothing
     difference: Difference | None = None
+    # Everything that makes the result doubtful besides the measurement's own warnings
     warnings: tuple[str, ...] = field(default=())
-    top: tuple[Guess, ...] = ()
-    modelled: Modelled | None = None
-    application: Started | None = None
-    fidelity: Fidelity | None = None
-    unchecked: bool = False
-    verified: Verified | None = None
-    energy: Energy | None = None
-    waited: tuple[Waited, ...] = ()
+    top: tuple[Guess, ...] = ()  # top-5 classes, if labels were given
+    modelled: Modelled | None = None  # times of an accelerator by a model of it
+    application: Started | None = None  # how the device's application started on the release
+    fidelity: Fidelity | None = None  # the comparison of many inputs; None if one was compared
+    unchecked: bool = False  # whether the release was deployed without a reference, so that its outputs may be wrong
+    verified: Verified | None = None  # the signatures that the device verified; None if it requires none
+    energy: Energy | None = None  # joules of an inference, or why there are none; None if not requested
+    waited: tuple[Waited, ...] = ()  # who was at work on the device meanwhile, and how long they were waited for
+    # Difference of half precision from the reference, computed by the machine that built the bundle
     half: InHalf | None = None
-    int8: InInt8 | None = None
-    board_reason: str = ""
-    can_roll_back: bool = False
+    int8: InInt8 | None = None  # difference of a quantized network from the user's own, computed by that machine
+    board_reason: str = ""  # why a probe of the device chose this board type; empty if the user named it
+    can_roll_back: bool = False  # whether the device keeps an earlier release
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON's types; docs/report.md describes every field."""

@@ -45,14 +45,10 @@ _MIN_REST_S, _REST_FACTOR = 5.0, 10.0
 
 @dataclass(frozen=True, repr=False)
 class Rig(ConnectedDevice):
-    """A device whose lock is held.
-
-    Attributes:
-        waited: Who was at work on all of the devices before, and how long they were waited for.
-    """
+    """A device whose lock is held."""
 
     lease: Lease | None = None
-    waited: tuple[Waited, ...] = ()
+    waited: tuple[Waited, ...] = ()  # who was at work on all of the devices before, and how long they were waited for
 
     def __repr__(self) -> str:
         return f"<{self.board.name} at {self.shell.name}>"
@@ -161,17 +157,12 @@ def _none_free(faults: Sequence[DeviceError]) -> DeviceError:
 
 @dataclass(frozen=True, repr=False)
 class Release:
-    """A release that was deployed, checked and measured.
+    """A release that was deployed, checked and measured."""
 
-    Attributes:
-        rig: The device, which is held.
-        folder: Its bundle, on this machine.
-    """
-
-    rig: Rig
+    rig: Rig  # the device, which is held
     report: Report
     release: DeviceRelease
-    folder: Path
+    folder: Path  # its bundle, on this machine
     tell: Tell
 
     def __repr__(self) -> str:

@@ -33,21 +33,13 @@ from toolchain.tables import Table
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What to run, and where the outputs go.
+    """What to run, and where the outputs go."""
 
-    Attributes:
-        output: The .npz file for the outputs.
-        npz: Inputs as an .npz or .npy file.
-        pictures: Inputs as pictures, or folders of them.
-        labels: File of class names, for the best five of each sample.
-        threads: 0 means the board file's number.
-    """
-
-    output: Path
-    npz: Path | None = None
-    pictures: tuple[Path, ...] = ()
-    labels: Path | None = None
-    threads: int = 0
+    output: Path  # the .npz file for the outputs
+    npz: Path | None = None  # inputs as an .npz or .npy file
+    pictures: tuple[Path, ...] = ()  # inputs as pictures, or folders of them
+    labels: Path | None = None  # file of class names, for the best five of each sample
+    threads: int = 0  # 0 means the board file's number
 
     def check(self) -> None:
         """Check everything that can be checked without the device.
@@ -81,38 +73,27 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class RunReport:
-    """The results of a run on a user's inputs.
-
-    Attributes:
-        digest: Digest of the release.
-        emulated: Whether the times are an emulator's.
-        shapes: Shape and element type of each array of the output file, by name.
-        latency: Times of the samples in milliseconds; the first of each process warms up.
-        pieces: How many processes ran the samples.
-        load_ms: Time to load the release, in one process.
-        peak_rss_kib: Largest memory use of a process.
-        processor: On which the kernels ran; None for the CPU.
-        top: For each sample its name and its best five classes, if labels were given.
-        waited: Who was at work on the device before, and how long they were waited for.
-    """
+    """The results of a run on a user's inputs."""
 
     board: str
     host: str
     model: str
-    digest: str
-    emulated: bool
+    digest: str  # digest of the release
+    emulated: bool  # whether the times are an emulator's
     output: Path
+    # Shape and element type of each array of the output file, by name
     shapes: Mapping[str, tuple[tuple[int, ...], str]]
     samples: int
-    latency: Latency
-    pieces: int
-    load_ms: float
+    latency: Latency  # times of the samples in milliseconds; the first of each process warms up
+    pieces: int  # how many processes ran the samples
+    load_ms: float  # time to load the release, in one process
     threads: int
-    peak_rss_kib: int
-    processor: Processor | None
+    peak_rss_kib: int  # largest memory use of a process
+    processor: Processor | None  # on which the kernels ran; None for the CPU
     transfer: Transfer
+    # For each sample its name and its best five classes, if labels were given
     top: Sequence[tuple[str, tuple[Guess, ...]]] = ()
-    waited: tuple[Waited, ...] = ()
+    waited: tuple[Waited, ...] = ()  # who was at work on the device before, and how long they were waited for
 
     def document(self) -> dict[str, Any]:
         """Return what --json prints; docs/device.md describes it."""

@@ -35,17 +35,12 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Side:
-    """A release that is measured.
+    """A release that is measured."""
 
-    Attributes:
-        label: What the user called it.
-        bundle: Its files here; None of a release that the device keeps.
-    """
-
-    label: str
+    label: str  # what the user called it
     manifest: Manifest
     digest: str
-    bundle: Bundle | None = None
+    bundle: Bundle | None = None  # its files here; None of a release that the device keeps
 
     @classmethod
     def of(cls, bundle: Bundle, label: str = "") -> Side:
@@ -90,14 +85,10 @@ class Side:
 
 @dataclass(frozen=True)
 class SideOpener:
-    """Opens sides by what a user calls them.
-
-    Attributes:
-        access: How a registry is reached.
-    """
+    """Opens sides by what a user calls them."""
 
     folder: Path
-    access: Access
+    access: Access  # how a registry is reached
     tell: Callable[[str], None] = lambda _line: None
 
     def open_local(self, name: str, other: str = "") -> Side | None:

@@ -28,15 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model as it was read, and what it is run with.
+    """A model as it was read, and what it is run with."""
 
-    Attributes:
-        source: The model.
-        arrays: Its inputs by name.
-    """
-
-    source: SourceModel
-    arrays: Tensors
+    source: SourceModel  # the model
+    arrays: Tensors  # its inputs by name
 
     @property
     def classes(self) -> int | None:
@@ -48,21 +43,13 @@ class Loaded:
 
 @dataclass(frozen=True)
 class BundleSource:
-    """What a user wants to deploy, and how a bundle is made of it.
+    """What a user wants to deploy, and how a bundle is made of it."""
 
-    Attributes:
-        request: What is built, or the path or address of what was built before.
-        stages: The time of each stage so far.
-        access: How a registry is reached.
-        samples: For how many inputs the reference computes outputs.
-        unchecked: Whether a package without its reference is accepted.
-    """
-
-    request: BuildRequest
-    stages: Stages = field(default_factory=Stages)
-    access: Access = field(default_factory=Access)
-    samples: int = 1
-    unchecked: bool = False
+    request: BuildRequest  # what is built, or the path or address of what was built before
+    stages: Stages = field(default_factory=Stages)  # the time of each stage so far
+    access: Access = field(default_factory=Access)  # how a registry is reached
+    samples: int = 1  # for how many inputs the reference computes outputs
+    unchecked: bool = False  # whether a package without its reference is accepted
 
     @property
     def is_built(self) -> bool:

@@ -63,20 +63,13 @@ Figures = Mapping[str, Figure]  # the results of a step by name
 
 @dataclass(frozen=True)
 class SurveyRequest:
-    """What is surveyed.
-
-    Attributes:
-        tune: Tunes a network, with records in a file.
-        networks: Zoo names or paths of ONNX files.
-        budget_s: Seconds to time each network.
-        toolchain: Where libraries are linked; empty means as the board file says.
-    """
+    """What is surveyed."""
 
     boards: Wanted
-    tune: Callable[[str, Path], TuneReport]
-    networks: tuple[str, ...] = NETWORKS
-    budget_s: float = 10.0
-    toolchain: str = ""
+    tune: Callable[[str, Path], TuneReport]  # tunes a network, with records in a file
+    networks: tuple[str, ...] = NETWORKS  # Zoo names or paths of ONNX files
+    budget_s: float = 10.0  # seconds to time each network
+    toolchain: str = ""  # where libraries are linked; empty means as the board file says
 
     @property
     def board(self) -> Board:
@@ -85,19 +78,13 @@ class SurveyRequest:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one step.
-
-    Attributes:
-        network: Empty for a step without one.
-        figures: As far as the step came.
-        fault: Why it failed; None if it did not.
-    """
+    """The result of one step."""
 
     step: str
-    network: str
+    network: str  # empty for a step without one
     seconds: float
-    figures: Figures
-    fault: ToolchainError | None = None
+    figures: Figures  # as far as the step came
+    fault: ToolchainError | None = None  # why it failed; None if it did not
 
     def document(self) -> dict[str, Any]:
         fault = self.fault and {
@@ -111,16 +98,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Survey:
-    """A survey, finished or in progress.
-
-    Attributes:
-        emulated: Whether the times are an emulator's.
-        versions: Versions of the packages that made it.
-    """
+    """A survey, finished or in progress."""
 
     board: str
-    emulated: bool
-    versions: Mapping[str, str]
+    emulated: bool  # whether the times are an emulator's
+    versions: Mapping[str, str]  # versions of the packages that made it
     outcomes: tuple[Outcome, ...]
 
     @property

@@ -60,29 +60,18 @@ _EXAMINED_AT_ONCE = 16  # a hundred boards, one after the other, would take minu
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What to tune, and how.
-
-    Attributes:
-        plan: How to search and to measure, and when to stop.
-        operators: Which tasks; all if empty.
-        records: File of records; None means the board's own.
-        passing: Whether that file is temporary, so that the user is not told to resume from it.
-        toolchain: Where candidates are linked; empty means as the board file says.
-        without: Names of templates that are not used.
-        modelled: Whether a model of the board's machine code times the candidates instead of a board.
-        builders: Dask scheduler whose workers compile candidates; None: this machine does.
-    """
+    """What to tune, and how."""
 
     model: Model
     boards: Wanted
-    plan: Plan
-    operators: tuple[str, ...] = ()
-    records: Path | None = None
-    passing: bool = False
-    toolchain: str = ""
-    without: tuple[str, ...] = ()
-    modelled: bool = False
-    builders: Scheduler | None = None
+    plan: Plan  # how to search and to measure, and when to stop
+    operators: tuple[str, ...] = ()  # which tasks; all if empty
+    records: Path | None = None  # file of records; None means the board's own
+    passing: bool = False  # whether that file is temporary, so that the user is not told to resume from it
+    toolchain: str = ""  # where candidates are linked; empty means as the board file says
+    without: tuple[str, ...] = ()  # names of templates that are not used
+    modelled: bool = False  # whether a model of the board's machine code times the candidates instead of a board
+    builders: Scheduler | None = None  # Dask scheduler whose workers compile candidates; None: this machine does
 
     @property
     def board(self) -> Board:
@@ -151,23 +140,16 @@ class _Watch:
 
 @dataclass(frozen=True)
 class _Session:
-    """The inputs of a run.
-
-    Attributes:
-        tasks: Those that are tuned.
-        modelled: The model that computes the times, as records name it; empty if they are measured.
-        stamp: The same as reports name it.
-        pruner: Rules out candidates before a board measures them; None to measure all.
-    """
+    """The inputs of a run."""
 
     request: TuneRequest
     extracted: Extracted
-    tasks: Sequence[Task]
+    tasks: Sequence[Task]  # those that are tuned
     file: RecordFile
     redraw: Callable[[Shown], None]
-    modelled: str = ""
-    stamp: str = ""
-    pruner: Pruner | None = None
+    modelled: str = ""  # the model that computes the times, as records name it; empty if they are measured
+    stamp: str = ""  # the same as reports name it
+    pruner: Pruner | None = None  # rules out candidates before a board measures them; None to measure all
 
 
 def run(request: TuneRequest, tell: Tell, redraw: Callable[[Shown], None]) -> TuneReport:

@@ -27,15 +27,10 @@ _FEW_MODES = 12  # rounds: with fewer, two modes cannot be told from one
 
 @dataclass(frozen=True)
 class Round:
-    """One run of each side, one right after the other.
+    """One run of each side, one right after the other."""
 
-    Attributes:
-        number: From 1 on, throttled rounds included.
-        fresh: Whether the round is to confirm a regression.
-    """
-
-    number: int
-    fresh: bool
+    number: int  # from 1 on, throttled rounds included
+    fresh: bool  # whether the round is to confirm a regression
     new_first: bool
     new: Turn
     base: Turn
@@ -95,22 +90,14 @@ def _turn(turn: Turn) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity that is gated, and its judgement.
+    """A quantity that is gated, and its judgement."""
 
-    Attributes:
-        name: Such as `latency`.
-        new: The new release's value: the median over the rounds, or the size.
-        worst: Change that a pass excludes: 0.05 is 5 % more.
-        rule: How its rounds are judged; None for a quantity that is known exactly.
-        judgement: Its estimates are of logarithms.
-    """
-
-    name: str
-    new: float
+    name: str  # such as `latency`
+    new: float  # the new release's value: the median over the rounds, or the size
     base: float
-    worst: float
-    rule: Rule | None
-    judgement: Judgement
+    worst: float  # change that a pass excludes: 0.05 is 5 % more
+    rule: Rule | None  # how its rounds are judged; None for a quantity that is known exactly
+    judgement: Judgement  # its estimates are of logarithms
 
     @property
     def verdict(self) -> Verdict:
@@ -195,38 +182,25 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Gate:
-    """A finished gate.
+    """A finished gate."""
 
-    Attributes:
-        new: What was judged.
-        emulated: Whether the times are an emulator's: the verdict then says nothing about a board.
-        threads: Threads of both.
-        quantities: Latency first.
-        rounds: Every round in order, the throttled ones too.
-        hot: Why the gate gave up before there were enough rounds; empty if it did not.
-        seconds: Duration from the lock on.
-        waited: Who was at work on the device before, and how long they were waited for.
-        carrier: The layers that cause a regression; empty if unknown.
-        notes: Further warnings, from the caller.
-    """
-
-    new: Side
+    new: Side  # what was judged
     base: Side
     board: str
     host: str
-    emulated: bool
+    emulated: bool  # whether the times are an emulator's: the verdict then says nothing about a board
     facts: DeviceFacts
-    threads: int
+    threads: int  # threads of both
     outputs: Outputs
-    quantities: tuple[Quantity, ...]
-    rounds: tuple[Round, ...]
-    hot: str
+    quantities: tuple[Quantity, ...]  # latency first
+    rounds: tuple[Round, ...]  # every round in order, the throttled ones too
+    hot: str  # why the gate gave up before there were enough rounds; empty if it did not
     before: Conditions
     after: Conditions
-    seconds: float
-    waited: tuple[Waited, ...] = ()
-    carrier: str = ""
-    notes: tuple[str, ...] = ()
+    seconds: float  # duration from the lock on
+    waited: tuple[Waited, ...] = ()  # who was at work on the device before, and how long they were waited for
+    carrier: str = ""  # the layers that cause a regression; empty if unknown
+    notes: tuple[str, ...] = ()  # further warnings, from the caller
 
     @property
     def verdict(self) -> Verdict:

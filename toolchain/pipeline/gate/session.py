@@ -50,32 +50,22 @@ _MAX_CULPRITS = 5
 
 @dataclass(frozen=True)
 class GateSettings:
-    """How to gate.
-
-    Attributes:
-        round_s: Seconds of timed runs of each side in a round.
-        threads: Threads of the model; 0 means the board file's number.
-        pinned: Whether each thread has a CPU of its own.
-        tolerance: Limit for the outputs' relative difference, or None for the reference's or the dtype's own.
-        peak_memory: Change of the peak memory that a pass excludes: 0.05 is 5 % more; None does not gate it.
-        load_time: The same for the time to load.
-        package_size: The same for the size of all files that are sent; no more than that is a pass.
-        retrained: Whether the new release has other weights, so that the outputs are not compared with each other.
-        allow_emulated: Whether an emulated device is allowed, for a rehearsal.
-        sysfs: Where the device reports its clock and its temperature.
-    """
+    """How to gate."""
 
     rule: Rule = field(default_factory=Rule)
-    round_s: float = 0.12
-    threads: int = 0
-    pinned: bool = True
+    round_s: float = 0.12  # seconds of timed runs of each side in a round
+    threads: int = 0  # threads of the model; 0 means the board file's number
+    pinned: bool = True  # whether each thread has a CPU of its own
+    # Limit for the outputs' relative difference, or None for the reference's or the dtype's own
     tolerance: float | None = None
+    # Change of the peak memory that a pass excludes: 0.05 is 5 % more; None does not gate it
     peak_memory: float | None = None
-    load_time: float | None = None
-    package_size: float | None = None
+    load_time: float | None = None  # the same for the time to load
+    package_size: float | None = None  # the same for the size of all files that are sent; no more than that is a pass
+    # Whether the new release has other weights, so that the outputs are not compared with each other
     retrained: bool = False
-    allow_emulated: bool = False
-    sysfs: str = rounds.SYSFS
+    allow_emulated: bool = False  # whether an emulated device is allowed, for a rehearsal
+    sysfs: str = rounds.SYSFS  # where the device reports its clock and its temperature
 
     def rules(self) -> dict[str, Rule]:
         """Return the rule of each quantity that is judged by rounds; one with a single limit has it as both limits."""

@@ -51,58 +51,39 @@ _MAX_HOOK_SHARE, _MIN_SUM_SHARE, _MAX_SUM_SHARE, _MAX_BUSY = 0.02, 0.95, 1.01, 0
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """How to profile.
+    """How to profile."""
 
-    Attributes:
-        runs: Number of runs with profiling, and as many without.
-        threads: Threads of the model; 0 means the board file's number.
-        pinned: Whether each thread has a CPU of its own.
-    """
-
-    runs: int = 50
-    threads: int = 0
-    pinned: bool = True
+    runs: int = 50  # number of runs with profiling, and as many without
+    threads: int = 0  # threads of the model; 0 means the board file's number
+    pinned: bool = True  # whether each thread has a CPU of its own
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The time of a release on a device, kernel by kernel.
-
-    Attributes:
-        threads: As requested; 0 means every CPU.
-        runs: Runs that were profiled.
-        other_runs: Profiled runs that made other calls, and do not count.
-        plain_ms: Median of the runs without profiling.
-        watched_ms: Median of those with it.
-        sum_ms: Sum of the rows.
-        waits: Whether each call was waited for, which forbids the overlap that a GPU has otherwise.
-        rows: The kernels in order, then everything between them.
-        peak: None with a reason in `no_peak`.
-        typical: Nanoseconds of each call of the run that is nearest to the median, by name, in order.
-        processor: On which the kernels ran; None for the CPU.
-    """
+    """The time of a release on a device, kernel by kernel."""
 
     model: str
     board: str
     host: str
     bundle_digest: str
     emulated: bool
-    threads: int
-    runs: int
-    other_runs: int
-    plain_ms: float
-    watched_ms: float
-    sum_ms: float
-    waits: bool
-    rows: tuple[Row, ...]
-    peak: Peak | None
+    threads: int  # as requested; 0 means every CPU
+    runs: int  # runs that were profiled
+    other_runs: int  # profiled runs that made other calls, and do not count
+    plain_ms: float  # median of the runs without profiling
+    watched_ms: float  # median of those with it
+    sum_ms: float  # sum of the rows
+    waits: bool  # whether each call was waited for, which forbids the overlap that a GPU has otherwise
+    rows: tuple[Row, ...]  # the kernels in order, then everything between them
+    peak: Peak | None  # None with a reason in `no_peak`
     no_peak: str
     before: Conditions
     after: Conditions
     waited: tuple[Waited, ...]
     warnings: tuple[str, ...]
+    # Nanoseconds of each call of the run that is nearest to the median, by name, in order
     typical: tuple[tuple[str, int], ...]
-    processor: Processor | None = None
+    processor: Processor | None = None  # on which the kernels ran; None for the CPU
 
     @property
     def hook_share(self) -> float:

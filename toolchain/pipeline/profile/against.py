@@ -32,28 +32,19 @@ _MAX_UNMATCHED = 3
 
 @dataclass(frozen=True)
 class Against:
-    """Two releases layer by layer.
-
-    Attributes:
-        new_digest: Digest of the release of interest.
-        base_digest: Digest of the one that it is compared with.
-        rounds: Turns of each.
-        new_ms: A run of the new one without profiling, the median of the rounds.
-        change: How much longer the new one's runs take.
-        layers: In order.
-    """
+    """Two releases layer by layer."""
 
     model: str
     board: str
     host: str
     emulated: bool
-    new_digest: str
-    base_digest: str
-    rounds: int
-    new_ms: float
+    new_digest: str  # digest of the release of interest
+    base_digest: str  # digest of the one that it is compared with
+    rounds: int  # turns of each
+    new_ms: float  # a run of the new one without profiling, the median of the rounds
     base_ms: float
-    change: Estimate
-    layers: tuple[Layer, ...]
+    change: Estimate  # how much longer the new one's runs take
+    layers: tuple[Layer, ...]  # in order
 
     def document(self) -> dict[str, Any]:
         fields = asdict(self)

@@ -28,21 +28,14 @@ _Key = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of both releases, or of one; or the layers between two that match, which the releases fuse differently.
+    """A layer of both releases, or of one; or layers between two that match, which the releases fuse differently."""
 
-    Attributes:
-        name: Operator and shapes in the new release.
-        new: Its kernels in the new release; empty if it has none.
-        new_ms: Median of the rounds.
-        change: How much longer the new one takes: 0.05 is 5 % more; None if only one release has it.
-    """
-
-    name: str
-    new: str
+    name: str  # operator and shapes in the new release
+    new: str  # its kernels in the new release; empty if it has none
     base: str
-    new_ms: float
+    new_ms: float  # median of the rounds
     base_ms: float
-    change: Estimate | None
+    change: Estimate | None  # how much longer the new one takes: 0.05 is 5 % more; None if only one release has it
 
     @property
     def more_ms(self) -> float:

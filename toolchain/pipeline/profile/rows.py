@@ -27,43 +27,25 @@ _BAD_LAYER = (AttributeError, ArithmeticError, LookupError, RecursionError, Type
 
 @dataclass(frozen=True)
 class Row:
-    """One call of a kernel in a run.
+    """One call of a kernel in a run."""
 
-    Attributes:
-        place: Its number among the kernels of a run, from 1 on; 0 for the row of everything else.
-        operator: What it computes, such as `conv2d`.
-        shape: Shapes of its arguments and of its result; empty if the graph has none.
-        calls: How many calls of this function a run has.
-        ms: Median of the watched runs.
-        share: Of the median of the runs that were not watched.
-        low_ms: 10th percentile.
-        high_ms: 90th percentile.
-        gflop: Billions of operations of the call; None if unknown.
-        gflops: These in a second.
-        of_peak: That over the device's peak; None without a peak for its numbers.
-        gbytes: Billions of bytes of its arguments and its result, each moved once.
-        gbytes_s: These in a second: a lower bound of the traffic.
-        bound: What limits it: `compute`, `memory`, or `neither`; empty without a peak.
-        modelled_ms: Time by a model of the accelerator; None if a CPU computes it.
-        nodes: The nodes of the model's file that it computes, that with most of the work first; empty if unknown.
-    """
-
-    place: int
+    place: int  # its number among the kernels of a run, from 1 on; 0 for the row of everything else
     kernel: str
-    operator: str
-    shape: str
-    calls: int
-    ms: float
-    share: float
-    low_ms: float
-    high_ms: float
-    gflop: float | None = None
-    gflops: float | None = None
-    of_peak: float | None = None
-    gbytes: float = 0.0
-    gbytes_s: float | None = None
-    bound: str = ""
-    modelled_ms: float | None = None
+    operator: str  # what it computes, such as `conv2d`
+    shape: str  # shapes of its arguments and of its result; empty if the graph has none
+    calls: int  # how many calls of this function a run has
+    ms: float  # median of the watched runs
+    share: float  # of the median of the runs that were not watched
+    low_ms: float  # 10th percentile
+    high_ms: float  # 90th percentile
+    gflop: float | None = None  # billions of operations of the call; None if unknown
+    gflops: float | None = None  # these in a second
+    of_peak: float | None = None  # that over the device's peak; None without a peak for its numbers
+    gbytes: float = 0.0  # billions of bytes of its arguments and its result, each moved once
+    gbytes_s: float | None = None  # these in a second: a lower bound of the traffic
+    bound: str = ""  # what limits it: `compute`, `memory`, or `neither`; empty without a peak
+    modelled_ms: float | None = None  # time by a model of the accelerator; None if a CPU computes it
+    # The nodes of the model's file that it computes, that with most of the work first; empty if unknown
     nodes: tuple[str, ...] = ()
 
     @property

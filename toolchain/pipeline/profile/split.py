@@ -23,22 +23,14 @@ class CpuFunction:
 
 @dataclass(frozen=True)
 class Split:
-    """The time of a run on a board with an accelerator.
+    """The time of a run on a board with an accelerator."""
 
-    Attributes:
-        accelerator_ms: Of its calls on the device; a simulator's time if it is simulated.
-        modelled_ms: Of the same calls, as the model of the accelerator computes it.
-        cpu_ms: Everything else.
-        cpu_share: Of both; None if the accelerator is simulated, whose time is not the board's.
-        cpu: The functions of the CPU, the longest first.
-    """
-
-    accelerator_ms: float
+    accelerator_ms: float  # of its calls on the device; a simulator's time if it is simulated
     accelerator_calls: int
-    modelled_ms: float
-    cpu_ms: float
-    cpu_share: float | None
-    cpu: tuple[CpuFunction, ...]
+    modelled_ms: float  # of the same calls, as the model of the accelerator computes it
+    cpu_ms: float  # everything else
+    cpu_share: float | None  # of both; None if the accelerator is simulated, whose time is not the board's
+    cpu: tuple[CpuFunction, ...]  # the functions of the CPU, the longest first
 
     def facts(self) -> list[tuple[str, str]]:
         calls, accelerator = f"{self.accelerator_calls} calls", duration(self.accelerator_ms)

@@ -32,19 +32,12 @@ class Closeable(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of work that went well.
+    """The outcome of work that went well."""
 
-    Attributes:
-        after: Digest of the release that the device runs now; empty for none.
-        latency_ms: Median of the release; None if it was not measured.
-        emulated: Whether that is an emulator's.
-        note: Anything else to report.
-    """
-
-    after: str
-    latency_ms: float | None = None
-    emulated: bool = False
-    note: str = ""
+    after: str  # digest of the release that the device runs now; empty for none
+    latency_ms: float | None = None  # median of the release; None if it was not measured
+    emulated: bool = False  # whether that is an emulator's
+    note: str = ""  # anything else to report
 
 
 class Visit:

@@ -26,28 +26,19 @@ _MAX_NAMES = 5
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Limits:
-    """Requirements for every device of one type, from the `types` table of a fleet.toml.
+    """Requirements for every device of one type, from the `types` table of a fleet.toml."""
 
-    Attributes:
-        latency_ms: A device with a larger median fails.
-        run: The application of devices that name none of their own.
-    """
-
-    latency_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    run: Application | None = None
+    latency_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # a device with a larger median fails
+    run: Application | None = None  # the application of devices that name none of their own
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Devices in their order, and the limits of their types.
-
-    Attributes:
-        unnamed: How many hosts of an inventory have no board type, and take no part.
-    """
+    """Devices in their order, and the limits of their types."""
 
     devices: Mapping[str, Device]
     types: Mapping[str, Limits] = field(default_factory=dict)
-    unnamed: int = 0
+    unnamed: int = 0  # how many hosts of an inventory have no board type, and take no part
 
     def limits(self, board: str) -> Limits:
         return self.types.get(board, Limits())

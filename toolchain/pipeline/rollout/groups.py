@@ -43,15 +43,11 @@ class Share:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a roll-out stops.
+    """When a roll-out stops."""
 
-    Attributes:
-        error: It stops in a group as soon as this many of its devices have failed, or all of them.
-        success: Percentage of a group that must be done before the next one begins.
-    """
-
+    # It stops in a group as soon as this many of its devices have failed, or all of them
     error: Share = Share(1, is_percent=False)
-    success: float = 0.0
+    success: float = 0.0  # percentage of a group that must be done before the next one begins
 
     def stops(self, failed: int, size: int) -> bool:
         return failed >= min(self.error.of(size), size)

@@ -29,18 +29,12 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class Rules:
-    """How a roll-out is done.
+    """How a roll-out is done."""
 
-    Attributes:
-        parallel: Devices at once.
-        roll_back: Whether the group in which it stops is rolled back.
-        limit_s: Seconds that one device may take.
-    """
-
-    parallel: int = 8
+    parallel: int = 8  # devices at once
     thresholds: Thresholds = field(default_factory=Thresholds)
-    roll_back: bool = False
-    limit_s: float = 1800.0
+    roll_back: bool = False  # whether the group in which it stops is rolled back
+    limit_s: float = 1800.0  # seconds that one device may take
 
 
 class Loop:

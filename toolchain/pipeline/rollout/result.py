@@ -63,23 +63,16 @@ def gravest_error(codes: set[int]) -> type[ToolchainError]:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A roll-out that has ended, or stopped.
-
-    Attributes:
-        stopped: Why it stopped; empty if it went through all groups.
-        state: The file from which it can be resumed.
-        seconds: Duration of this run.
-        left_out: How many devices of the fleet have another board type, or none.
-    """
+    """A roll-out that has ended, or stopped."""
 
     plan: Plan
     devices: Mapping[str, Record]
     hosts: Mapping[str, Device]
     thresholds: Thresholds
-    stopped: str
-    state: Path
-    seconds: float
-    left_out: int = 0
+    stopped: str  # why it stopped; empty if it went through all groups
+    state: Path  # the file from which it can be resumed
+    seconds: float  # duration of this run
+    left_out: int = 0  # how many devices of the fleet have another board type, or none
 
     @property
     def counts(self) -> Counter[str]:

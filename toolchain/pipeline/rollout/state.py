@@ -30,29 +30,20 @@ Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Record:
-    """The state of one device.
+    """The state of one device."""
 
-    Attributes:
-        group: From 1 on.
-        state: `running`, now or when the roll-out was interrupted; `returning`, to be rolled back to the release
-            before; `returned`, rolled back.
-        before: Digest of the release that it ran before; empty for none, None if unknown.
-        after: Digest of the release that it ran when the work ended, in the same way.
-        kind: Kind of the failure, such as `unreachable`; empty without one.
-        exit_code: With which `deploy` would have ended.
-        latency_ms: Median of the release on it.
-    """
-
-    group: int
+    group: int  # from 1 on
+    # `running`, now or when the roll-out was interrupted; `returning`, to be rolled back to the release before;
+    # `returned`, rolled back
     state: State = "waiting"
-    before: Digest | None = None
-    after: Digest | None = None
-    kind: str = ""
-    exit_code: int = 0
+    before: Digest | None = None  # digest of the release that it ran before; empty for none, None if unknown
+    after: Digest | None = None  # digest of the release that it ran when the work ended, in the same way
+    kind: str = ""  # kind of the failure, such as `unreachable`; empty without one
+    exit_code: int = 0  # with which `deploy` would have ended
     error: str = ""
     details: str = ""
     hint: str = ""
-    latency_ms: float | None = None
+    latency_ms: float | None = None  # median of the release on it
     emulated: bool = False
     seconds: float = 0.0
 
@@ -69,17 +60,12 @@ class Record:
 
 @checked_dataclass(frozen=True, config=CONFIG)
 class Plan:
-    """What a roll-out deploys; another plan is another roll-out.
+    """What a roll-out deploys; another plan is another roll-out."""
 
-    Attributes:
-        package: Digest of the package.
-        fleet: Digest of everything that the fleet file says of the devices of that board type.
-    """
-
-    package: Digest
+    package: Digest  # digest of the package
     model: str
     board: str
-    fleet: str
+    fleet: str  # digest of everything that the fleet file says of the devices of that board type
     waves: tuple[str, ...]
 
 

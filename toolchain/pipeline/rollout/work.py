@@ -25,22 +25,16 @@ from toolchain.shell import SshOptions
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """What is done on the devices of a fleet.
-
-    Attributes:
-        program: The runner of the board type.
-        latency_ms: A device with a larger median fails; None for no limit.
-        wait_s: Seconds to wait while others are at work on a device.
-    """
+    """What is done on the devices of a fleet."""
 
     bundle: Bundle
-    program: Program
+    program: Program  # the runner of the board type
     board: Board
     devices: Mapping[str, Device]
     ssh: SshOptions
     settings: Settings
-    latency_ms: float | None = None
-    wait_s: float = 0.0
+    latency_ms: float | None = None  # a device with a larger median fails; None for no limit
+    wait_s: float = 0.0  # seconds to wait while others are at work on a device
 
     def deploy(self, visit: Visit) -> Outcome:
         """Deploy to a device and check the latency limit of its type, under one lock.
