@@ -51,12 +51,22 @@ class Built:
         return self.costs.refusal() if self.costs else None
 
     def html(self) -> str:
-        sections = [page.Section("The bundle", [page.Facts(self._facts())])]
-        half = self.bundle.manifest.half
+        manifest, half = self.bundle.manifest, self.bundle.manifest.half
+        records = manifest.records or Tuned()
+        size = sum(path.stat().st_size for path in self.bundle.folder.rglob("*") if path.is_file())
+        facts = [
+            ("folder", str(self.bundle.folder)),
+            ("digest", f"sha256:{self.bundle.digest}"),
+            ("size", size_text(size)),
+            ("target", ", ".join(f"{name} {value}" for name, value in manifest.target.items())),
+            ("kernels with tuning records", f"{records.tuned} of {records.tasks}" if records.tasks else ""),
+            ("their times are modelled", records.modelled and f"{records.modelled}: no board has confirmed them"),
+            ("made by", manifest.command),
+        ]
+        sections = [page.Section("The bundle", [page.Facts(facts)])]
         sections += [page.Section("Half precision, emulated", [half_section(half)])] if half else []
         sections += self.costs.sections() if self.costs else []
-        records = self.bundle.manifest.records
-        marks = [page.MODELLED] if self.costs or (records and records.modelled) else []
+        marks = [page.MODELLED] if self.costs or records.modelled else []
         marks += [page.EMULATED] if half else []
         verdict = page.Verdict("\n".join(half.lines()), "bad") if half and not half.ok else None
         return page.Page(self._title, "build", verdict, sections, marks).html()
@@ -64,20 +74,6 @@ class Built:
     @property
     def _title(self) -> str:
         return f"{self.bundle.manifest.name} for {self.bundle.manifest.board}"
-
-    def _facts(self) -> list[tuple[str, str]]:
-        manifest, records = self.bundle.manifest, self.bundle.manifest.records or Tuned()
-        sizes = sum(path.stat().st_size for path in self.bundle.folder.rglob("*") if path.is_file())
-        tuned = f"{records.tuned} of {records.tasks}" if records.tasks else ""
-        return [
-            ("folder", str(self.bundle.folder)),
-            ("digest", f"sha256:{self.bundle.digest}"),
-            ("size", size_text(sizes)),
-            ("target", ", ".join(f"{name} {value}" for name, value in manifest.target.items())),
-            ("kernels with tuning records", tuned),
-            ("their times are modelled", records.modelled and f"{records.modelled}: no board has confirmed them"),
-            ("made by", manifest.command),
-        ]
 
 
 def half_section(half: InHalf) -> page.Part:

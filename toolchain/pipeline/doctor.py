@@ -60,29 +60,24 @@ def render_text(checks: Sequence[Check]) -> list[str | Table]:
 
 def examine(boards: Sequence[Board], *, by_adb: bool = False) -> tuple[Check, ...]:
     """Check what every board needs, then what each of the given boards needs; with adb, SSH keys are not needed."""
-    common = [*(_pin(name, version) for name, version in _PINS.items()), _program("make"), _space()]
-    return (*common, *(check for board in boards for check in _for_board(board, by_adb=by_adb)))
-
-
-def _pin(name: str, version: str) -> Check:
-    try:
-        installed = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        installed = ""
-    # Any other version counts as missing: other pairs of these two packages crash.
-    return Check("", f"{name} {version}", installed if installed == version else "", resources.REPAIR)
+    checks = []
+    for name, version in _PINS.items():
+        try:
+            installed = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            installed = ""
+        # Any other version counts as missing: other pairs of these two packages crash.
+        checks.append(Check("", f"{name} {version}", installed if installed == version else "", resources.REPAIR))
+    cache = files.cache_root()
+    existing = next(path for path in (cache, *cache.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    space = f"{size_text(free)} in {cache}" if free >= _FREE and os.access(existing, os.W_OK) else ""
+    checks += [_program("make"), Check("", "2 GB for the cache", space, "set TOOLCHAIN_CACHE")]
+    return (*checks, *(check for board in boards for check in _for_board(board, by_adb=by_adb)))
 
 
 def _program(name: str, board: str = "") -> Check:
     return Check(board, name, shutil.which(name) or "", process.installing(name) or f"install {name}")
-
-
-def _space() -> Check:
-    cache = files.cache_root()
-    existing = next(path for path in (cache, *cache.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    enough = free >= _FREE and os.access(existing, os.W_OK)
-    return Check("", "2 GB for the cache", f"{size_text(free)} in {cache}" if enough else "", "set TOOLCHAIN_CACHE")
 
 
 def _for_board(board: Board, *, by_adb: bool) -> list[Check]:

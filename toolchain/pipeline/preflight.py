@@ -69,22 +69,17 @@ def run(checks: Sequence[Check]) -> dict[str, Any]:
     """
     findings: dict[str, Any] = {}
     for slow in (False, True):
-        if faults := _faults([check for check in checks if check.slow is slow], findings):
+        faults: dict[str, ToolchainError] = {}
+        for check in checks:
+            if check.slow is not slow or not findings.keys() >= set(check.after):
+                continue
+            try:
+                findings[check.name] = check.find(findings)
+            except ToolchainError as fault:
+                faults[check.name] = fault
+        if faults:
             raise _merge(faults)
     return findings
-
-
-def _faults(checks: Sequence[Check], findings: dict[str, Any]) -> dict[str, ToolchainError]:
-    """Run checks and add their findings to the earlier ones; return what is wrong."""
-    faults: dict[str, ToolchainError] = {}
-    for check in checks:
-        if not findings.keys() >= set(check.after):
-            continue
-        try:
-            findings[check.name] = check.find(findings)
-        except ToolchainError as fault:
-            faults[check.name] = fault
-    return faults
 
 
 def _merge(faults: Mapping[str, ToolchainError]) -> ToolchainError:
@@ -188,7 +183,10 @@ def of_device(board: Board, connect: Connect) -> list[Check]:
         with connect() as device:
             facts = device.store.facts()
             device.store.check_free()
-            probed = _probed(board, device, facts)
+            probed = None
+            if not facts.lacks and facts.machine == board.machine:  # other checks report these two
+                probed = probe.ask(device.shell, device.store.root)
+                obstacles.check_use(probed, f"--root {obstacles.ANOTHER_ROOT}")
             has_runner = bool(device.store.look('ls "$ROOT"/runners 2>/dev/null || :').split())
             models = frozenset(generation.name for generation in device.store.generations())
             return DeviceFindings(facts, models, has_runner, probed)
@@ -198,15 +196,6 @@ def of_device(board: Board, connect: Connect) -> list[Check]:
         Check("board", lambda findings: check_board(board, findings["device"].facts), ("device",)),
         Check(_LIBRARY, lambda findings: needs.check_library(board, findings["device"].probed), ("device",)),
     ]
-
-
-def _probed(board: Board, device: ConnectedDevice, facts: DeviceFacts) -> Probed | None:
-    """Probe the rest of a device, and refuse a folder where nothing can be run."""
-    if facts.lacks or facts.machine != board.machine:
-        return None  # these faults are reported by other checks
-    probed = probe.ask(device.shell, device.store.root)
-    obstacles.check_use(probed, f"--root {obstacles.ANOTHER_ROOT}")
-    return probed
 
 
 def check_host() -> None:
@@ -254,23 +243,18 @@ def check_board(board: Board, facts: DeviceFacts) -> None:
             hint="use --board with the board type of this device; `toolchain boards` lists them",
         )
     fit.check_tools(facts)
-    _check_c_library(board, facts)
+    is_old = bool(facts.glibc) and elf.version_key(facts.glibc) < elf.version_key(programs.GLIBC)
+    if not is_android(board.triple) and (facts.musl or is_old):
+        present = "musl" if facts.musl else f"glibc {facts.glibc}"
+        raise MismatchError(
+            f"the device has {present}, and glibc {programs.GLIBC} or newer is needed",
+            hint="install a system with a newer glibc on the device, such as Debian 10 or later",
+        )
     if missing := [flag for flag in board.cpu_features if flag not in facts.cpu_features]:
         raise MismatchError(
             f"the device's CPU has no {', '.join(missing)}",
             details=f"board {board.name} builds for {board.target.mcpu}; the device is a {facts.cpu or facts.machine}",
             hint="use --board with a type for an older CPU, or lower target.mcpu in the board file",
-        )
-
-
-def _check_c_library(board: Board, facts: DeviceFacts) -> None:
-    needed = programs.GLIBC
-    if is_android(board.triple):
-        return
-    if facts.musl or (facts.glibc and elf.version_key(facts.glibc) < elf.version_key(needed)):
-        raise MismatchError(
-            f"the device has {'musl' if facts.musl else f'glibc {facts.glibc}'}, and glibc {needed} or newer is needed",
-            hint="install a system with a newer glibc on the device, such as Debian 10 or later",
         )
 
 

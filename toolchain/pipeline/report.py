@@ -143,9 +143,10 @@ def _finite(value: float) -> float | None:
 
 
 def render_text(report: Report) -> list[str | Table]:
-    measurement, facts = report.measurement, report.facts
+    measurement, facts, transfer = report.measurement, report.facts, report.transfer
     latency, run = measurement.latency, measurement.run
     low, high = latency.median_ci95
+    sent = f"{size_text(transfer.bytes_sent)} sent in {transfer.seconds:.1f} s"
     spread = f"{_ms(latency.mean)} mean, {_ms(latency.min)} min, {_ms(latency.max)} max, {_ms(latency.std)} std"
     mark = " (emulated)" if report.emulated else ""
     rows = [
@@ -162,7 +163,7 @@ def render_text(report: Report) -> list[str | Table]:
         ("modelled", modelled_text(report.modelled)),
         ("copied", run.copies.text if run.copies else ""),
         *(("when built", line) for change in (report.half, report.int8) if change for line in change.lines()),
-        ("transfer", _transfer_text(report.transfer)),
+        ("transfer", f"{sent}, {transfer.blobs_sent} blob(s) new, {transfer.blobs_skipped} already there"),
         ("signed", signed_text(report.verified)),
         ("application", application_text(report.application)),
         ("stages", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stages.items())),
@@ -249,11 +250,6 @@ def _runs_text(report: Report) -> str:
     tails = [("p90", measured.latency.p90), ("p99", measured.latency.p99)]
     percentiles = "".join(f", {name} {_ms(value)}" for name, value in tails if value is not None)
     return f"{len(measured.latency.samples)} timed on {measured.run.threads} thread(s){percentiles}"
-
-
-def _transfer_text(transfer: Transfer) -> str:
-    sent = f"{size_text(transfer.bytes_sent)} sent in {transfer.seconds:.1f} s"
-    return f"{sent}, {transfer.blobs_sent} blob(s) new, {transfer.blobs_skipped} already there"
 
 
 def signed_text(verified: Verified | None) -> str:

@@ -107,7 +107,16 @@ class RunReport:
             "processor": asdict(self.processor) if self.processor else None,
             "transfer": asdict(self.transfer),
             "waited": [asdict(waited) for waited in self.waited],
-            "top": [{"sample": name, "classes": [_guess(guess) for guess in guesses]} for name, guesses in self.top],
+            "top": [
+                {
+                    "sample": name,
+                    "classes": [
+                        {**asdict(guess), "score": guess.score if np.isfinite(guess.score) else None}
+                        for guess in guesses
+                    ],
+                }
+                for name, guesses in self.top
+            ],
         }
 
     def render_text(self) -> list[str | Table]:
@@ -128,10 +137,6 @@ class RunReport:
         best = [(name, f"{guess.score:.4g}", guess.label) for name, guesses in self.top for guess in guesses]
         ranked: list[str | Table] = ["", Table(best, ("sample", "score", "class"))] if best else []
         return [Table(rows), *ranked]
-
-
-def _guess(guess: Guess) -> dict[str, Any]:
-    return {**asdict(guess), "score": guess.score if np.isfinite(guess.score) else None}
 
 
 def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunReport:

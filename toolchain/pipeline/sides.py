@@ -22,7 +22,6 @@ from toolchain.errors import InputError
 from toolchain.models import names, zoo
 from toolchain.native.programs import Program
 from toolchain.registry import Access
-from toolchain.tensors import TensorSpec
 
 _DIGEST = re.compile(r"(sha256:)?(?P<digest>[0-9a-f]{64})")
 _LONGEST_FILE = 4096
@@ -109,22 +108,17 @@ class SideOpener:
         if kind == "folder" or (kind == "file" and bundle.is_archive(path)):
             return Side.of(bundle.open_bundle(path, self._new_folder()), name)
         if kind == "file":
-            line = pinned(path)
-            if registry.is_address(line):
-                return self._pull(line, name)
-            return self._pull_beside(line, name, other)
+            address = pinned(path)
+            if not registry.is_address(address):  # a bare digest: of a package beside the other one, or on the device
+                if not registry.is_address(other):
+                    return None
+                address = str(registry.parse(other).pinned(f"sha256:{address.removeprefix('sha256:')}"))
+            return self._pull(address, name)
         if released.is_word(name):
             return None
         network = name.startswith(names.PREFIX) or name in zoo.NAMES
         hint = f"a network is built first: toolchain build {name} -o FOLDER" if network else ""
         raise InputError(f"there is no {name[:_SHOWN]!r}", details=f"expected {_FORMS}", hint=hint)
-
-    def _pull_beside(self, digest_line: str, label: str, other: str) -> Side | None:
-        if not registry.is_address(other):
-            return None
-        digest = digest_line.removeprefix("sha256:")
-        address = registry.parse(other).pinned(f"sha256:{digest}")
-        return self._pull(str(address), label)
 
     def _pull(self, address: str, label: str) -> Side:
         return Side.of(registry.pull(registry.parse(address), self._new_folder(), self.access, self.tell), label)
@@ -209,14 +203,13 @@ def check_pair(new: Side, base: Side, board: Board) -> None:
     for side in (new, base):
         bundle.check_board(side.manifest, board)
     for tensors in ("inputs", "outputs"):
-        new_signature, base_signature = (_signature(getattr(side.manifest, tensors)) for side in (new, base))
+        new_signature, base_signature = (
+            ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in getattr(side.manifest, tensors))
+            for side in (new, base)
+        )
         if new_signature != base_signature:
             raise InputError(
                 f"{new.label} and {base.label} are different models: their {tensors} differ",
                 details=f"{new_signature}\ninstead of {base_signature}",
                 hint="name a base of the same model",
             )
-
-
-def _signature(specs: tuple[TensorSpec, ...]) -> str:
-    return ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)

@@ -127,18 +127,17 @@ class Survey:
             f"{versions}. {len(self.outcomes)} steps, {failed} failed.",
             "",
         ]
-        lines += ["| step | network | result | figures | s |", "|---|---|---|---|---|", *map(_row, self.outcomes)]
+        lines += ["| step | network | result | figures | s |", "|---|---|---|---|---|"]
+        for outcome in self.outcomes:
+            verdict = f"FAILED ({outcome.fault.exit_code})" if outcome.fault else "ok"
+            texts = [f"{name} {_figure_text(value)}" for name, value in outcome.figures.items()]
+            figures = ", ".join(texts).replace("|", "/")
+            lines.append(f"| {outcome.step} | {outcome.network} | {verdict} | {figures} | {outcome.seconds:.0f} |")
         for outcome in self.outcomes:
             if outcome.fault:
                 title = f"{outcome.step} {outcome.network}".strip()
                 lines += ["", f"### {title}", "", "```", outcome.fault.message, outcome.fault.details.rstrip(), "```"]
         return "\n".join([*lines, ""])
-
-
-def _row(outcome: Outcome) -> str:
-    verdict = f"FAILED ({outcome.fault.exit_code})" if outcome.fault else "ok"
-    figures = ", ".join(f"{name} {_figure_text(value)}" for name, value in outcome.figures.items())
-    return f"| {outcome.step} | {outcome.network} | {verdict} | {figures.replace('|', '/')} | {outcome.seconds:.0f} |"
 
 
 def _figure_text(value: Figure) -> str:

@@ -366,7 +366,12 @@ def plan_for(board: Board, plan: Plan) -> Plan:
 
 def live(job: Tuning) -> Shown:
     """Return the table of the tasks as it is now."""
-    return report.live([_row(job, state) for state in job.states], _totals(job))
+    fresh = job.trials - job.resumed
+    remaining = max(job.plan.trials - job.trials, 0)
+    eta = remaining * job.seconds / fresh if fresh else None
+    current = job.current.task.id if job.current else None
+    totals = Totals(job.estimated_s, job.trials, job.plan.trials, job.seconds, eta, current)
+    return report.live([_row(job, state) for state in job.states], totals)
 
 
 def _row(job: Tuning, state: TaskState, untuned_s: float | None = None) -> TaskRow:
@@ -387,14 +392,6 @@ def _row(job: Tuning, state: TaskState, untuned_s: float | None = None) -> TaskR
         pruned=state.pruned,
         verdict=decision.verdict if decision else "",
     )
-
-
-def _totals(job: Tuning) -> Totals:
-    fresh = job.trials - job.resumed
-    remaining = max(job.plan.trials - job.trials, 0)
-    eta = remaining * job.seconds / fresh if fresh else None
-    current = job.current.task.id if job.current else None
-    return Totals(job.estimated_s, job.trials, job.plan.trials, job.seconds, eta, current)
 
 
 def _report(request: TuneRequest, extracted: Extracted, job: Tuning, watch: _Watch, key: Key) -> TuneReport:

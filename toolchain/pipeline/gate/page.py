@@ -44,21 +44,7 @@ def page(gate: Gate) -> str:
         *([EMULATED] if gate.emulated else []),
         *([INCONCLUSIVE] if gate.verdict is Verdict.INCONCLUSIVE else []),
     ]
-    culprits = [Text(f"slower layers: {gate.carrier}", "bad")] if gate.carrier else []
-    sections = [
-        Section("Verdict", [_quantities(gate), *_confirmations(gate), *culprits]),
-        Section("Each round", [_changes(gate), Text(_LIMITS_TEXT)]),
-        Section("Every run", _runs(gate)),
-        Section("Rounds", [_rounds(gate)]),
-        Section("Warnings", [Notes(gate.warnings())]),
-        Section("Releases and device", [_facts(gate)]),
-    ]
-    title = f"{gate.new.manifest.name} on {gate.board}: {gate.new.label} against {gate.base.label}"
-    return Page(title, "gate", Headline(gate.sentence, _TONES[gate.verdict]), sections, marks).html()
-
-
-def _confirmations(gate: Gate) -> list[Text]:
-    return [
+    remarks = [
         Text(
             f"{quantity.name}, {again.rounds} confirming rounds: {again.value:+.2%},"
             f" {again.confidence * 100:.6g} % within {again.low:+.2%} to {again.high:+.2%}"
@@ -67,6 +53,17 @@ def _confirmations(gate: Gate) -> list[Text]:
         if quantity.judgement.confirmation
         for again in [quantity.judgement.confirmation.change()]
     ]
+    remarks += [Text(f"slower layers: {gate.carrier}", "bad")] if gate.carrier else []
+    sections = [
+        Section("Verdict", [_quantities(gate), *remarks]),
+        Section("Each round", [_changes(gate), Text(_LIMITS_TEXT)]),
+        Section("Every run", _runs(gate)),
+        Section("Rounds", [_rounds(gate)]),
+        Section("Warnings", [Notes(gate.warnings())]),
+        Section("Releases and device", [_facts(gate)]),
+    ]
+    title = f"{gate.new.manifest.name} on {gate.board}: {gate.new.label} against {gate.base.label}"
+    return Page(title, "gate", Headline(gate.sentence, _TONES[gate.verdict]), sections, marks).html()
 
 
 def _quantities(gate: Gate) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from toolchain import page
 from toolchain.device.energy import Energy
-from toolchain.device.shipment import Transfer
 from toolchain.page import number
 from toolchain.pipeline import report as reports
 from toolchain.pipeline.built import half_section
@@ -20,9 +19,17 @@ def html(report: Report, command: str = "deploy") -> str:
     measurement = report.measurement
     warnings = [*report.warnings, *measurement.warnings]
     stages = [page.Bar(name, seconds, f"{number(float(seconds))} s") for name, seconds in report.stages.items()]
+    transfer = report.transfer
+    transferred = [
+        ("sent", f"{transfer.bytes_sent} bytes in {number(transfer.seconds)} s"),
+        ("received", f"{transfer.bytes_received} bytes"),
+        ("files", f"{transfer.blobs_sent} new, {transfer.blobs_skipped} already there"),
+    ]
+    classes = [(guess.label, str(guess.index), f"{guess.score:.4g}") for guess in report.top]
+    top = [page.Table(("Class", "Index", "Score"), classes, (1, 2), "largest outputs")] if classes else []
     sections = [
         page.Section("Latency (ms)", [common.latencies([("this release", measurement.latency)])]),
-        page.Section("Outputs", [page.Facts(_outputs(report)), *_top(report)]),
+        page.Section("Outputs", [page.Facts(_outputs(report)), *top]),
         page.Section("Runs", [*common.runs([("", measurement.latency)]), page.Facts(_runs(report))]),
         page.Section("Energy", _energy(report.energy)),
         page.Section("Half precision when it was built, emulated", [half_section(report.half)] if report.half else []),
@@ -30,7 +37,7 @@ def html(report: Report, command: str = "deploy") -> str:
         page.Section("Warnings", [page.Notes(warnings)]),
         page.Section("Conditions", [common.conditions(measurement.before, measurement.after)]),
         page.Section("Seconds by stage", [page.Bars("What took the time", "seconds", stages)]),
-        page.Section("Transfer", [page.Facts(_transfer(report.transfer)), common.waiting(report.waited)]),
+        page.Section("Transfer", [page.Facts(transferred), common.waiting(report.waited)]),
         page.Section("Device", [page.Facts(_device(report))]),
         common.provenance([("release", f"sha256:{report.bundle_digest}"), ("reference", report.reference)]),
     ]
@@ -80,13 +87,6 @@ def _difference(difference: Difference | None) -> list[tuple[str, str]]:
     ]
 
 
-def _top(report: Report) -> list[page.Part]:
-    if not report.top:
-        return []
-    rows = [(guess.label, str(guess.index), f"{guess.score:.4g}") for guess in report.top]
-    return [page.Table(("Class", "Index", "Score"), rows, (1, 2), "largest outputs")]
-
-
 def _runs(report: Report) -> list[tuple[str, str]]:
     run = report.measurement.run
     first = [number(value / 1e6) for value in run.warmup_ns]
@@ -133,14 +133,6 @@ def _energy(energy: Energy | None) -> list[page.Part]:
 
 def _interval(value: float, ends: tuple[float, float]) -> str:
     return f"{value:.4g} J, 95 % within {ends[0]:.4g} to {ends[1]:.4g}"
-
-
-def _transfer(transfer: Transfer) -> list[tuple[str, str]]:
-    return [
-        ("sent", f"{transfer.bytes_sent} bytes in {number(transfer.seconds)} s"),
-        ("received", f"{transfer.bytes_received} bytes"),
-        ("files", f"{transfer.blobs_sent} new, {transfer.blobs_skipped} already there"),
-    ]
 
 
 def _device(report: Report) -> list[tuple[str, str]]:

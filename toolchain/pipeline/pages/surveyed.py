@@ -24,10 +24,12 @@ def html(survey: Survey) -> str:
         if fault:
             texts = [page.Text(fault.message, "bad"), page.Text(fault.details.rstrip())]
             failures.append(page.Section(f"{outcome.step} {outcome.network}".strip() + " failed", texts))
+    medians = [(f"{outcome.step} {outcome.network}", outcome.figures.get(_MEDIAN)) for outcome in survey.outcomes]
+    bars = [page.Bar(name, ms, f"{number(ms)} ms") for name, ms in medians if isinstance(ms, float)]
     sections = [
         page.Section("Steps", [page.Table(("Step", "Network", "Result", "Seconds"), rows, [3], "steps")]),
         *failures,
-        page.Section("Median latency", _medians(survey)),
+        page.Section("Median latency", [page.Bars("Median of one run", "milliseconds", bars)] if bars else []),
         *(page.Section(step.capitalize(), _figures(outcomes)) for step, outcomes in steps.items()),
         common.provenance([("board", survey.board)], survey.versions),
     ]
@@ -36,12 +38,6 @@ def html(survey: Survey) -> str:
     headline = page.Verdict(f"{len(survey.outcomes)} steps, {len(failures)} failed{mark}", tone)
     marks = common.marks(emulated=survey.emulated)
     return page.Page(f"Survey of {survey.board}", "survey", headline, sections, marks).html()
-
-
-def _medians(survey: Survey) -> list[page.Part]:
-    medians = [(f"{outcome.step} {outcome.network}", outcome.figures.get(_MEDIAN)) for outcome in survey.outcomes]
-    bars = [page.Bar(name, value, f"{number(value)} ms") for name, value in medians if isinstance(value, float)]
-    return [page.Bars("Median of one run", "milliseconds", bars)] if bars else []
 
 
 def _figures(outcomes: Sequence[Outcome]) -> list[page.Part]:

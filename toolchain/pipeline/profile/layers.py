@@ -105,17 +105,14 @@ def _one_by_one(first: int, second: int, count: int) -> Iterator[tuple[slice, sl
 def _layer(new: Sequence[_Call], base: Sequence[_Call], confidence: float) -> Layer:
     titles = [call.title for call in new or base]
     more = [f"{len(titles) - _MAX_TITLES} more"] if len(titles) > _MAX_TITLES else []
-    sums = [_sums(calls) for calls in (new, base)]
+    sums: list[list[tuple[int, ...]]] = []  # what the calls of a side take together, in each run of each round
+    for calls in (new, base):
+        together = zip(*(call.rounds for call in calls), strict=True)
+        sums.append([tuple(map(sum, zip(*samples, strict=True))) for samples in together])
     new_ms, base_ms = (median_ms(rounds) if rounds else 0.0 for rounds in sums)
     change = stats.estimate(stats.log_ratios(*sums), confidence).change() if all(sums) else None
     new_kernels, base_kernels = (", ".join(call.kernel for call in calls) for calls in (new, base))
     return Layer(" + ".join([*titles[:_MAX_TITLES], *more]), new_kernels, base_kernels, new_ms, base_ms, change)
-
-
-def _sums(calls: Sequence[_Call]) -> list[tuple[int, ...]]:
-    """Return what calls take together in each run of each round."""
-    together = zip(*(call.rounds for call in calls), strict=True)
-    return [tuple(map(sum, zip(*samples, strict=True))) for samples in together]
 
 
 def median_ms(rounds: Sequence[Sequence[int]]) -> float:

@@ -6,6 +6,7 @@ configuration, which both Ansible and we read.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,27 +113,23 @@ def _device(path: Path, name: str, variables: Mapping[str, Any], board_variable:
         next((variables[key] for key in keys if key in variables), None)
         for keys in (_HOST_KEYS, _PORT_KEYS, _USER_KEYS)
     )
-    host, port = str(host or name), _port(path, name, port_value)
-    address = (f"{user}@" if user else "") + _bracketed(host, port)
+    host, port = str(host or name), "" if port_value is None else str(port_value)
+    if port_value is not None:
+        if not (port.isdecimal() and 0 < int(port) <= _MAX_PORT):
+            raise InputError(
+                f"host {name} of {path} has an invalid port: {port_value!r}", hint="set ansible_port to a number"
+            )
+        host = f"{_bracketed(host)}:{int(port)}"
+    address = f"{user}@{host}" if user else host
     root = {"root": variables[_ROOT]} if _ROOT in variables else {}
     return {"board": variables[board_variable], "host": address, **root}
 
 
-def _bracketed(host: str, port: int | None) -> str:
-    try:
-        version = ipaddress.ip_address(host).version
-    except ValueError:
-        version = 4
-    return host if port is None else f"[{host}]:{port}" if version == 6 else f"{host}:{port}"  # noqa: PLR2004
-
-
-def _port(path: Path, name: str, value: object) -> int | None:
-    if value is None:
-        return None
-    text = str(value)
-    if not (text.isdecimal() and 0 < int(text) <= _MAX_PORT):
-        raise InputError(f"host {name} of {path} has an invalid port: {value!r}", hint="set ansible_port to a number")
-    return int(text)
+def _bracketed(host: str) -> str:
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).version == 6:  # noqa: PLR2004 - IPv6
+            return f"[{host}]"
+    return host
 
 
 def _check(path: Path, name: str, variables: Mapping[str, Any], board_variable: str) -> None:

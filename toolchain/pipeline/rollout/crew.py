@@ -180,18 +180,15 @@ class Crew:
             visit, event = self._events.get(timeout=seconds)
             while True:
                 if visit in self._visits:  # or it was given up before
-                    self._note(visit, event)
+                    if isinstance(event, str):
+                        self._journal.found(visit.name, event)
+                    elif isinstance(event, Outcome):
+                        self._end(visit, event)
+                    elif isinstance(event, BaseException):
+                        # Whatever a late thread fails with is a consequence of its closed connections.
+                        self._end(visit, self._late(visit) if visit.is_late else event)
                     yield visit
                 visit, event = self._events.get_nowait()
-
-    def _note(self, visit: Visit, event: object) -> None:
-        if isinstance(event, str):
-            self._journal.found(visit.name, event)
-        elif isinstance(event, Outcome):
-            self._end(visit, event)
-        elif isinstance(event, BaseException):
-            # Whatever a late thread fails with is a consequence of its closed connections.
-            self._end(visit, self._late(visit) if visit.is_late else event)
 
     def _end(self, visit: Visit, outcome: Outcome | BaseException) -> None:
         self._visits.remove(visit)

@@ -9,7 +9,8 @@ from toolchain.pipeline.rollout.result import Rollout
 from toolchain.pipeline.rollout.texts import digest_text, failure_details, failure_text, state_text
 
 _TONES: dict[str, Tone] = {"done": "good", "failed": "bad", "returning": "bad", "returned": "doubt", "running": "doubt"}
-_COLUMNS = ("done", "failed", "returned", "returning", "running", "waiting")
+_STATES = ("done", "failed", "returned", "returning", "running", "waiting")
+_GROUPS_HEAD = ("Group", "Devices", "Done", "Failed", "Rolled back", "To be rolled back", "In flight", "Waiting")
 
 
 def html(rollout: Rollout) -> str:
@@ -26,8 +27,14 @@ def html(rollout: Rollout) -> str:
         ("this run took", f"{rollout.seconds:.1f} s"),
         ("state", str(rollout.state)),
     ]
+    groups: list[list[str | Cell]] = []
+    for number, counts in rollout.groups():
+        size = counts.total()
+        groups.append(
+            [str(number), str(size), *(Cell(str(counts[state]), share=counts[state] / size) for state in _STATES)]
+        )
     sections = [
-        page.Section("Groups", [_groups(rollout)]),
+        page.Section("Groups", [page.Table(_GROUPS_HEAD, groups, range(1, len(_GROUPS_HEAD)), "groups")]),
         page.Section("Failures", [page.Notes(failures, "bad")]),
         page.Section("Devices", [_devices(rollout)]),
         page.Section("How it was done", [page.Facts(facts)]),
@@ -36,16 +43,6 @@ def html(rollout: Rollout) -> str:
     title = f"{plan.model} rolled out to {len(rollout.devices)} {plan.board}"
     verdict = page.Verdict(rollout.sentence, "bad" if rollout.fault() else "good")
     return page.Page(title, "rollout", verdict, sections, common.marks(emulated=rollout.emulated)).html()
-
-
-def _groups(rollout: Rollout) -> page.Table:
-    rows: list[list[str | Cell]] = []
-    for number, counts in rollout.groups():
-        size = counts.total()
-        cells = [Cell(str(counts[state]), share=counts[state] / size) for state in _COLUMNS]
-        rows.append([str(number), str(size), *cells])
-    head = ("Group", "Devices", "Done", "Failed", "Rolled back", "To be rolled back", "In flight", "Waiting")
-    return page.Table(head, rows, range(1, len(head)), "groups")
 
 
 def _devices(rollout: Rollout) -> page.Table:

@@ -139,13 +139,15 @@ class Rollout:
                 {"group": number, "devices": counts.total(), **{name: counts[name] for name in _STATES}}
                 for number, counts in self.groups()
             ],
-            "devices": [self._device(name, record) for name, record in self.devices.items()],
+            "devices": [
+                {
+                    "name": name,
+                    "host": self.hosts[name].host,
+                    **dataclasses.asdict(record),
+                    "before": record.before and f"sha256:{record.before}",
+                    "after": record.after and f"sha256:{record.after}",
+                    "kind": record.kind or None,
+                }
+                for name, record in self.devices.items()
+            ],
         }
-
-    def _device(self, name: str, record: Record) -> dict[str, Any]:
-        digests = {
-            key: f"sha256:{digest}" if digest else digest
-            for key, digest in (("before", record.before), ("after", record.after))
-        }
-        fields = {**dataclasses.asdict(record), **digests, "kind": record.kind or None}
-        return {"name": name, "host": self.hosts[name].host, **fields}

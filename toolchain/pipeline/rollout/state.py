@@ -157,7 +157,10 @@ def load_state(path: Path, plan: Plan, groups: Mapping[str, int], *, fresh: bool
     """
     if fresh or not path.exists() or not path.stat().st_size:
         return StateFile(path, plan, {name: Record(group) for name, group in groups.items()})
-    saved = _read(path)
+    saved, faults = validate(_Document, files.read_json(path), "state of a roll-out")
+    if saved is None:
+        details = "\n".join(map(str, faults[:_MAX_NAMES]))
+        raise InputError(f"{path} has {len(faults)} fault(s)", details=details, hint="use --fresh to start again")
     if changed := _changed(saved, plan, groups):
         raise InputError(
             f"{path} is the state of a different roll-out: {', '.join(changed)}",
@@ -167,14 +170,6 @@ def load_state(path: Path, plan: Plan, groups: Mapping[str, int], *, fresh: bool
     return StateFile(path, plan, saved.devices)
 
 
-def _read(path: Path) -> _Document:
-    document, faults = validate(_Document, files.read_json(path), "state of a roll-out")
-    if document is None:
-        details = "\n".join(map(str, faults[:_MAX_NAMES]))
-        raise InputError(f"{path} has {len(faults)} fault(s)", details=details, hint="use --fresh to start again")
-    return document  # type: ignore[no-any-return]
-
-
 def _changed(saved: _Document, plan: Plan, groups: Mapping[str, int]) -> dict[str, str]:
     """Describe the differences between the file and this run, each with both sides."""
     old, changed = saved.plan, {}
@@ -182,7 +177,10 @@ def _changed(saved: _Document, plan: Plan, groups: Mapping[str, int]) -> dict[st
         packages = [f"{side.model} sha256:{side.package}" for side in (old, plan)]
         changed["another package"] = f"package: {packages[0]}, and now {packages[1]}"
     if saved.devices.keys() != groups.keys():
-        changed["other devices"] = f"devices: {_difference(saved.devices.keys(), groups.keys())}"
+        sides = (("removed", saved.devices.keys() - groups.keys()), ("new", groups.keys() - saved.devices.keys()))
+        changed["other devices"] = "devices: " + "; ".join(
+            f"{len(names)} {what}, such as {', '.join(sorted(names)[:_MAX_NAMES])}" for what, names in sides if names
+        )
     elif old.fleet != plan.fleet:
         changed["a changed fleet"] = "fleet: an address, a limit or the order of its devices changed"
     if old.waves != plan.waves:
@@ -190,9 +188,3 @@ def _changed(saved: _Document, plan: Plan, groups: Mapping[str, int]) -> dict[st
     elif not changed and {name: record.group for name, record in saved.devices.items()} != groups:
         changed["other groups"] = "groups: these waves put devices into other groups than the file has"
     return changed
-
-
-def _difference(before: Any, after: Any) -> str:
-    sides = (("removed", before - after), ("new", after - before))
-    texts = [f"{len(names)} {what}, such as {', '.join(sorted(names)[:_MAX_NAMES])}" for what, names in sides if names]
-    return "; ".join(texts)
