@@ -26,16 +26,16 @@ def opener(tmp_path):
 @pytest.fixture
 def pulled(monkeypatch, tiny):
     """A registry that has everything."""
-    asked = []
-    monkeypatch.setattr(sides.registry, "pull", lambda address, *_: asked.append(str(address)) or tiny)
-    return asked
+    pulled_addresses = []
+    monkeypatch.setattr(sides.registry, "pull", lambda address, *_: pulled_addresses.append(str(address)) or tiny)
+    return pulled_addresses
 
 
 def test_folders_and_packages_are_opened(opener, tiny, tmp_path):
     bundle.pack(tiny, tmp_path / "dense.tar")
-    for place in (tiny.folder, tmp_path / "dense.tar", tmp_path / "dense.tar"):
-        side = opener.open_local(str(place))
-        assert (side.label, side.digest, side.bundle.digest) == (str(place), tiny.digest, tiny.digest)
+    for path in (tiny.folder, tmp_path / "dense.tar", tmp_path / "dense.tar"):
+        side = opener.open_local(str(path))
+        assert (side.label, side.digest, side.bundle.digest) == (str(path), tiny.digest, tiny.digest)
     assert side.size == sum(record.size for record in tiny.manifest.files.values())
 
 
@@ -55,21 +55,21 @@ def test_a_digest_in_a_file_is_a_release_on_the_device_or_one_of_the_same_reposi
     assert pulled == [f"{ADDRESS}@sha256:{'a' * 64}"]
 
 
-@pytest.mark.parametrize("word", ["current", "7", "12345678", "sha256:0123abcd", "a" * 64])
-def test_words_for_releases_on_the_device(opener, word):
-    assert opener.open_local(word) is None
+@pytest.mark.parametrize("name", ["current", "7", "12345678", "sha256:0123abcd", "a" * 64])
+def test_words_for_releases_on_the_device(opener, name):
+    assert opener.open_local(name) is None
 
 
-@pytest.mark.parametrize("word", ["nothing.tar", "a" * 65, "ABCDEF01", "0123abc", "sha256:", "-1", ""])
-def test_what_names_nothing(opener, word, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["nothing.tar", "a" * 65, "ABCDEF01", "0123abc", "sha256:", "-1", ""])
+def test_what_names_nothing(opener, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ToolchainError) as caught:
-        opener.open_local(word)
+        opener.open_local(name)
     assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ("", "neither a package nor a file with a package's digest"),
         ("a b", "neither a package nor a file with a package's digest"),
@@ -82,10 +82,10 @@ def test_what_names_nothing(opener, word, tmp_path, monkeypatch):
         ("\x00\xff", "does not contain a package's digest"),
     ],
 )
-def test_a_file_that_pins_nothing(opener, tmp_path, content, words):
+def test_a_file_that_pins_nothing(opener, tmp_path, content, message):
     path = tmp_path / "base.txt"
     path.write_bytes(content.encode("latin-1"))
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         opener.open_local(str(path))
 
 
@@ -99,11 +99,11 @@ def test_releases_on_a_device_by_all_their_names(program, tiny, tmp_path):
     assert caught.value.details == "the device has no releases"
     deploys.deploy(tiny, bench.program, bench.device.shell, store)
     (tmp_path / "base.txt").write_text(f"sha256:{tiny.digest}")
-    for word in ("current", "1", tiny.digest, f"sha256:{tiny.digest[:8]}", str(tmp_path / "base.txt")):
-        assert on_device(word, store) == Side(word, tiny.manifest, tiny.digest)
-    for word in ("2", "f" * 64):
+    for name in ("current", "1", tiny.digest, f"sha256:{tiny.digest[:8]}", str(tmp_path / "base.txt")):
+        assert on_device(name, store) == Side(name, tiny.manifest, tiny.digest)
+    for name in ("2", "f" * 64):
         with pytest.raises(InputError, match="no such release") as caught:
-            on_device(word, store)
+            on_device(name, store)
         assert tiny.digest[:16] in caught.value.details
     manifest = bench.folder / "store" / "releases" / tiny.digest / "manifest.json"
     with store.lock(Owner.here("test")):
@@ -124,15 +124,15 @@ def test_pairs_that_are_none(tiny, native):
     for pair in ((side, moved), (moved, side)):
         with pytest.raises(VerificationError, match="was built for board rpi4"):
             check_pair(*pair, native)
-    for what in ("inputs", "outputs"):
-        specs = tuple(dataclasses.replace(one, shape=(7, 7)) for one in getattr(tiny.manifest, what))
-        model = dataclasses.replace(other, manifest=dataclasses.replace(tiny.manifest, **{what: specs}))
-        with pytest.raises(InputError, match=f"are different models: their {what} differ"):
+    for tensors in ("inputs", "outputs"):
+        specs = tuple(dataclasses.replace(spec, shape=(7, 7)) for spec in getattr(tiny.manifest, tensors))
+        model = dataclasses.replace(other, manifest=dataclasses.replace(tiny.manifest, **{tensors: specs}))
+        with pytest.raises(InputError, match=f"are different models: their {tensors} differ"):
             check_pair(side, model, native)
 
 
-@pytest.mark.parametrize("word", ["", "x" * 5000, "x" * 300, "a\x00b", "current\n", "/dev/null", "-1", "1" * 9 + "z"])
-def test_words_that_name_nothing(tmp_path, word):
+@pytest.mark.parametrize("name", ["", "x" * 5000, "x" * 300, "a\x00b", "current\n", "/dev/null", "-1", "1" * 9 + "z"])
+def test_words_that_name_nothing(tmp_path, name):
     with pytest.raises(InputError, match="there is no") as caught:
-        SideOpener(tmp_path, Access()).open_local(word)
+        SideOpener(tmp_path, Access()).open_local(name)
     assert len(caught.value.message) < 300

@@ -23,7 +23,7 @@ def test_marks_stand_on_the_page(doubtful):
 
 def test_a_page_of_two_releases_names_the_layer_that_is_slower():
     names = {"a": "conv2d", "b": "dense"}
-    found = layers(side(names), side(names, "1"), [("a", 90_000), ("b", 50_000)], [("a", 60_000), ("b", 50_000)])
-    text = pages.comparison_page(held(found)).decode()
+    compared = layers(side(names), side(names, "1"), [("a", 90_000), ("b", 50_000)], [("a", 60_000), ("b", 50_000)])
+    text = pages.comparison_page(held(compared)).decode()
     assert "slower: 1 conv2d" in text
-    assert all(duration(one.more_ms, signed=True) in text for one in found)
+    assert all(duration(layer.more_ms, signed=True) in text for layer in compared)

@@ -24,11 +24,11 @@ ROWS = (
 
 
 def test_the_calls_of_the_cpu_are_named_by_what_they_cost():
-    found = split(ROWS, emulated=False)
-    assert (found.accelerator_ms, found.accelerator_calls, found.modelled_ms) == (90.0, 2, 70.0)
-    assert found.cpu_ms == 10.0
-    assert found.cpu_share == pytest.approx(0.1)
-    assert [(one.kernel, one.calls, one.ms) for one in found.cpu] == [
+    times = split(ROWS, emulated=False)
+    assert (times.accelerator_ms, times.accelerator_calls, times.modelled_ms) == (90.0, 2, 70.0)
+    assert times.cpu_ms == 10.0
+    assert times.cpu_share == pytest.approx(0.1)
+    assert [(function.kernel, function.calls, function.ms) for function in times.cpu] == [
         ("pool", 2, 7.5),
         ("quantize", 1, 2.0),
         ("", 1, 0.5),

@@ -74,13 +74,13 @@ def test_the_kinds_of_failures(fault, kind):
 
 
 def test_the_document():
-    found = json.loads(json.dumps(made(left_out=3).document()))
-    assert found["groups"] == [
+    document = json.loads(json.dumps(made(left_out=3).document()))
+    assert document["groups"] == [
         {"group": 1, "devices": 1, "done": 1, "failed": 0, "waiting": 0, "running": 0, "returning": 0, "returned": 0},
         {"group": 2, "devices": 3, "done": 0, "failed": 1, "waiting": 1, "running": 0, "returning": 0, "returned": 1},
     ]
-    assert (found["error_threshold"], found["success_threshold"], found["left_out"]) == ("1", 0.0, 3)
-    assert found["devices"][1] == {
+    assert (document["error_threshold"], document["success_threshold"], document["left_out"]) == ("1", 0.0, 3)
+    assert document["devices"][1] == {
         "name": "b",
         "host": "me@b",
         "group": 2,
@@ -96,7 +96,7 @@ def test_the_document():
         "emulated": False,
         "seconds": 1.5,
     }
-    assert found["devices"][3]["before"] is None
+    assert document["devices"][3]["before"] is None
 
 
 def test_what_a_person_is_shown():
