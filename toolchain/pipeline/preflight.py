@@ -77,20 +77,16 @@ def run(checks: Sequence[Check]) -> dict[str, Any]:
                 findings[check.name] = check.find(findings)
             except ToolchainError as fault:
                 faults[check.name] = fault
+        if len(faults) == 1:
+            raise next(iter(faults.values()))
         if faults:
-            raise _merge(faults)
+            first, texts = next(iter(faults.values())), []
+            for name, problem in faults.items():
+                lines = [f"{name}: {problem.message}", *problem.details.splitlines()]
+                texts.append("\n  ".join([*lines, f"hint: {problem.hint}"] if problem.hint else lines))
+            message = f"{len(faults)} problems: {', '.join(faults)}"
+            raise type(first)(message, details="\n".join(texts), hint=first.hint)
     return findings
-
-
-def _merge(faults: Mapping[str, ToolchainError]) -> ToolchainError:
-    first, *others = faults.values()
-    if not others:
-        return first
-    texts = []
-    for name, fault in faults.items():
-        lines = [f"{name}: {fault.message}", *fault.details.splitlines()]
-        texts.append("\n  ".join([*lines, f"hint: {fault.hint}"] if fault.hint else lines))
-    return type(first)(f"{len(faults)} problems: {', '.join(faults)}", details="\n".join(texts), hint=first.hint)
 
 
 # --- the checks of commands ------------------------------------------------------------------------------------------

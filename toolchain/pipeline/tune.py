@@ -191,7 +191,11 @@ def _run(session: _Session, judge: CostModel | None, tell: Tell) -> TuneReport:
     """Tune on boards, or by a model that stands in for them."""
     request, extracted = session.request, session.extracted
     if judge is not None and request.modelled:
-        return _by_costs(session, judge, tell)
+        tell(f"{len(session.tasks)} tasks for {judge.name}, ranked without a board: {judge.stamp}")
+        watch = _Watch(tell, Boards((), model=f"{judge.name}, {judge.stamp}"))
+        estimates = Costed(judge, watch.observe)
+        session = replace(session, modelled=modelled_by(judge.name, judge.identity), stamp=judge.stamp)
+        return _tuned(session, estimates, estimates, watch)
     if judge is not None:
         session = replace(session, pruner=Pruner(judge, request.plan.prune))
     model = extracted.backend.machine_model if request.board.emulated else None
@@ -242,15 +246,6 @@ def _judge(request: TuneRequest, tell: Tell) -> CostModel | None:
             hint="leave --modelled and --prune out",
         )
     return model
-
-
-def _by_costs(session: _Session, model: CostModel, tell: Tell) -> TuneReport:
-    """Tune by a model of the candidates' machine code, without a board."""
-    tell(f"{len(session.tasks)} tasks for {model.name}, ranked without a board: {model.stamp}")
-    watch = _Watch(tell, Boards((), model=f"{model.name}, {model.stamp}"))
-    machine = Costed(model, watch.observe)
-    modelled = modelled_by(model.name, model.identity)
-    return _tuned(replace(session, modelled=modelled, stamp=model.stamp), machine, machine, watch)
 
 
 def _by_model(session: _Session, model: MachineModel, tell: Tell) -> TuneReport:

@@ -27,7 +27,7 @@ from toolchain.page import (
     Tone,
 )
 from toolchain.page import Verdict as Headline
-from toolchain.pipeline.gate.result import LATENCY, LOAD_TIME, PEAK_MEMORY, UNITS, Gate, Quantity, Round, metric_of
+from toolchain.pipeline.gate.result import LATENCY, LOAD_TIME, PEAK_MEMORY, UNITS, Gate, Round, metric_of
 from toolchain.pipeline.report import waited_rows
 from toolchain.stats import Verdict, estimate
 
@@ -68,20 +68,19 @@ def page(gate: Gate) -> str:
 
 def _quantities(gate: Gate) -> Table:
     head = ("quantity", "verdict", "new", "base", "unit", "change", "low end", "high end", "rounds", "limits")
-    rows = [_quantity(quantity) for quantity in gate.quantities]
+    rows: list[tuple[str | Cell, ...]] = []
+    for quantity in gate.quantities:
+        name, rule, change, unit = quantity.name, quantity.rule, quantity.change, UNITS[quantity.name]
+        if not quantity.has_change:
+            rows.append((name, Cell(str(quantity.verdict), tone="doubt"), "", "", unit, "", "", "", "0", ""))
+            continue
+        is_bounded = quantity.judgement.estimate is not None and change.high < math.inf
+        ends = (f"{change.low:+.2%}", f"{change.high:+.2%}") if is_bounded else ("", "")
+        limits = f"{rule.least:+.1%} to {rule.worst:+.1%}" if rule else f"{quantity.worst:+.1%}"
+        values = [f"{value:.5g}" if rule else f"{value:.0f}" for value in (quantity.new, quantity.base)]
+        verdict = Cell(str(quantity.verdict), tone=_TONES.get(quantity.verdict, "plain"))
+        rows.append((name, verdict, *values, unit, f"{change.value:+.2%}", *ends, str(change.rounds), limits))
     return Table(head, rows, numbers=(2, 3, 5, 6, 7, 8), name="verdict")
-
-
-def _quantity(quantity: Quantity) -> tuple[str | Cell, ...]:
-    name, rule, change, unit = quantity.name, quantity.rule, quantity.change, UNITS[quantity.name]
-    if not quantity.has_change:
-        return (name, Cell(str(quantity.verdict), tone="doubt"), "", "", unit, "", "", "", "0", "")
-    is_bounded = quantity.judgement.estimate is not None and change.high < math.inf
-    ends = (f"{change.low:+.2%}", f"{change.high:+.2%}") if is_bounded else ("", "")
-    limits = f"{rule.least:+.1%} to {rule.worst:+.1%}" if rule else f"{quantity.worst:+.1%}"
-    values = [f"{value:.5g}" if rule else f"{value:.0f}" for value in (quantity.new, quantity.base)]
-    verdict = Cell(str(quantity.verdict), tone=_TONES.get(quantity.verdict, "plain"))
-    return (name, verdict, *values, unit, f"{change.value:+.2%}", *ends, str(change.rounds), limits)
 
 
 def _changes(gate: Gate) -> Dots:

@@ -258,6 +258,8 @@ class Gate:
             for quantity in self.quantities
             if quantity.rule and not all(is_measured(turn, quantity.name) for turns in sides.values() for turn in turns)
         ]
+        medians = {name: [metric_of(turn, LATENCY) * 1e6 for turn in turns] for name, turns in sides.items()}
+        bimodal = [name for name, ns in medians.items() if len(ns) >= _FEW_MODES and stats.modes(ns) > 1]
         checks = [
             (self.emulated, "emulated: these times say nothing about the real board"),
             (bool(throttled), f"{len(throttled)} round(s) were throttled and are not counted: {signs}"),
@@ -269,7 +271,7 @@ class Gate:
                 "no reference: the outputs were compared only with each other",
             ),
             (self.outputs.each_other is None, "retrained: the outputs were not compared with each other"),
-            *((_bimodal(turns), f"bimodal: the rounds of {name} form two groups") for name, turns in sides.items()),
+            *((True, f"bimodal: the rounds of {name} form two groups") for name in bimodal),
             (_clocks_differ(*sides.values()), "the clock differed between the two sides by more than 5 %"),
         ]
         return [*(text for doubtful, text in checks if doubtful), *self.notes]
@@ -313,11 +315,6 @@ def _difference(difference: Difference | None) -> dict[str, Any] | None:
         return None
     values = {"max_abs_diff": difference.max_abs, "max_rel_diff": difference.max_rel, "tolerance": difference.tolerance}
     return {**{name: _finite(value) for name, value in values.items()}, "ok": difference.ok}
-
-
-def _bimodal(turns: Sequence[Turn]) -> bool:
-    medians = [metric_of(turn, LATENCY) * 1e6 for turn in turns]
-    return len(medians) >= _FEW_MODES and stats.modes(medians) > 1
 
 
 def _clocks_differ(new: Sequence[Turn], base: Sequence[Turn]) -> bool:

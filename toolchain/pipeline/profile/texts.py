@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolchain.pipeline.profile import Profile, Row
+from toolchain.pipeline.profile import Profile
 from toolchain.pipeline.report import waited_rows
 from toolchain.tables import Table
 from toolchain.units import duration
@@ -18,7 +18,23 @@ def render_text(profile: Profile) -> list[str | Table]:
     mark = " (emulated)" if profile.emulated else ""
     modelled = is_modelled(profile)
     head, numbers = ((*_HEAD, _MODELLED), (*_NUMBERS, len(_HEAD))) if modelled else (_HEAD, _NUMBERS)
-    body = [_cells(row, modelled=modelled) for row in profile.rows]
+    body = [
+        (
+            str(row.place or ""),
+            row.node,
+            row.kernel,
+            row.brief,
+            str(row.calls),
+            duration(row.ms),
+            f"{row.share:.1%}",
+            rate(row.gflops),
+            "" if row.of_peak is None else f"{row.of_peak:.0%}",
+            rate(row.gbytes_s),
+            row.bound,
+            *(["" if row.modelled_ms is None else duration(row.modelled_ms)] if modelled else []),
+        )
+        for row in profile.rows
+    ]
     peak, no_peak = profile.peak, f"none: {profile.no_peak}"
     about = [
         ("model", profile.model),
@@ -44,23 +60,6 @@ def render_text(profile: Profile) -> list[str | Table]:
 def is_modelled(profile: Profile) -> bool:
     """Whether a model of an accelerator computed some of the times."""
     return any(row.modelled_ms is not None for row in profile.rows)
-
-
-def _cells(row: Row, *, modelled: bool) -> tuple[str, ...]:
-    cells = (
-        str(row.place or ""),
-        row.node,
-        row.kernel,
-        row.brief,
-        str(row.calls),
-        duration(row.ms),
-        f"{row.share:.1%}",
-        rate(row.gflops),
-        "" if row.of_peak is None else f"{row.of_peak:.0%}",
-        rate(row.gbytes_s),
-        row.bound,
-    )
-    return (*cells, "" if row.modelled_ms is None else duration(row.modelled_ms)) if modelled else cells
 
 
 def rate(value: float | None) -> str:
