@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from toolchain.device.bench import Conditions
 from toolchain.page import (
@@ -27,7 +26,7 @@ from toolchain.page import (
     Tone,
 )
 from toolchain.page import Verdict as Headline
-from toolchain.pipeline.gate.result import LATENCY, LOAD_TIME, PEAK_MEMORY, UNITS, Gate, Round, metric_of
+from toolchain.pipeline.gate.result import LATENCY, LOAD_TIME, PEAK_MEMORY, UNITS, Gate, metric_of
 from toolchain.pipeline.report import waited_rows
 from toolchain.stats import Verdict, estimate
 
@@ -134,27 +133,25 @@ def _rounds(gate: Gate) -> Table:
         *("steal new", "steal base", "MHz new", "MHz base", "MiB new", "MiB base"),
         *("load ms new", "load ms base", "remarks"),
     )
-    return Table(head, [_round(pair) for pair in gate.rounds], numbers=tuple(range(2, 15)), name="every round")
-
-
-def _round(pair: Round) -> Sequence[str]:
-    turns = (pair.new, pair.base)
-    remarks = [
-        *(["confirmation"] if pair.fresh else []),
-        *([f"throttled: {', '.join(pair.throttled)}"] if pair.throttled else []),
-    ]
-    return (
-        str(pair.number),
-        "new" if pair.new_first else "base",
-        *(f"{metric_of(turn, LATENCY):.4g}" for turn in turns),
-        f"{metric_of(pair.new, LATENCY) / metric_of(pair.base, LATENCY) - 1:+.2%}",
-        *(str(turn.run.involuntary_switches) for turn in turns),
-        *(f"{turn.steal:.1%}" for turn in turns),
-        *(f"{turn.after.mhz:.0f}" if turn.after.mhz else "" for turn in turns),
-        *(f"{metric_of(turn, PEAK_MEMORY) / 1024:.1f}" for turn in turns),
-        *(f"{metric_of(turn, LOAD_TIME):.3g}" for turn in turns),
-        "; ".join(remarks),
-    )
+    rows = []
+    for pair in gate.rounds:
+        turns = (pair.new, pair.base)
+        remarks = ["confirmation"] if pair.fresh else []
+        remarks += [f"throttled: {', '.join(pair.throttled)}"] if pair.throttled else []
+        cells = (
+            str(pair.number),
+            "new" if pair.new_first else "base",
+            *(f"{metric_of(turn, LATENCY):.4g}" for turn in turns),
+            f"{metric_of(pair.new, LATENCY) / metric_of(pair.base, LATENCY) - 1:+.2%}",
+            *(str(turn.run.involuntary_switches) for turn in turns),
+            *(f"{turn.steal:.1%}" for turn in turns),
+            *(f"{turn.after.mhz:.0f}" if turn.after.mhz else "" for turn in turns),
+            *(f"{metric_of(turn, PEAK_MEMORY) / 1024:.1f}" for turn in turns),
+            *(f"{metric_of(turn, LOAD_TIME):.3g}" for turn in turns),
+            "; ".join(remarks),
+        )
+        rows.append(cells)
+    return Table(head, rows, numbers=tuple(range(2, 15)), name="every round")
 
 
 def _facts(gate: Gate) -> Facts:

@@ -51,21 +51,18 @@ def split(rows: Sequence[Row], *, emulated: bool) -> Split | None:
     offloaded = [row for row in rows if row.modelled_ms is not None]
     if not offloaded:
         return None
-    accelerator_ms, cpu_ms = sum(row.ms for row in offloaded), sum(row.ms for row in rows if row.modelled_ms is None)
+    others = [row for row in rows if row.modelled_ms is None]
+    functions: dict[str, CpuFunction] = {}
+    for row in others:
+        earlier = functions.get(row.kernel)
+        ms = row.ms + (earlier.ms if earlier else 0.0)
+        functions[row.kernel] = CpuFunction(row.kernel, row.operator, row.calls, ms)
+    accelerator_ms, cpu_ms = sum(row.ms for row in offloaded), sum(row.ms for row in others)
     return Split(
         accelerator_ms=accelerator_ms,
         accelerator_calls=len(offloaded),
         modelled_ms=sum(row.modelled_ms or 0.0 for row in offloaded),
         cpu_ms=cpu_ms,
         cpu_share=None if emulated or not accelerator_ms + cpu_ms else cpu_ms / (accelerator_ms + cpu_ms),
-        cpu=_functions([row for row in rows if row.modelled_ms is None]),
+        cpu=tuple(sorted(functions.values(), key=lambda function: -function.ms)),
     )
-
-
-def _functions(rows: Sequence[Row]) -> tuple[CpuFunction, ...]:
-    functions: dict[str, CpuFunction] = {}
-    for row in rows:
-        earlier = functions.get(row.kernel)
-        ms = row.ms + (earlier.ms if earlier else 0.0)
-        functions[row.kernel] = CpuFunction(row.kernel, row.operator, row.calls, ms)
-    return tuple(sorted(functions.values(), key=lambda function: -function.ms))

@@ -41,21 +41,14 @@ class Outcome:
 
 
 class Visit:
-    """Work on one device, as its thread sees it.
-
-    Attributes:
-        after: Digest of the release that it ran when the work failed; None if unknown.
-        has_found: Whether its release was looked up, so that it may have been changed since.
-        began: In seconds of the monotonic clock.
-        is_late: Whether it exceeded its time limit, and was left.
-    """
+    """Work on one device, as its thread sees it."""
 
     def __init__(self, name: str, tell: Callable[[Visit, object], None]) -> None:
         self.name = name
-        self.after: str | None = None
-        self.has_found = False
+        self.after: str | None = None  # digest of the release that it ran when the work failed; None if unknown
+        self.has_found = False  # whether its release was looked up, so that it may have been changed since
         self.began = time.monotonic()
-        self.is_late = False
+        self.is_late = False  # whether it exceeded its time limit, and was left
         self._tell = tell
         self._saved = threading.Event()
         self._lock = threading.Lock()

@@ -1,6 +1,6 @@
 """Profiles as pages."""
 
-from tests.unit.pipeline.profile.test_against import held, layers, side
+from tests.unit.pipeline.profile.test_against import graph, held, layers
 from toolchain import page
 from toolchain.pipeline.profile import pages
 from toolchain.units import duration
@@ -23,7 +23,7 @@ def test_marks_stand_on_the_page(doubtful):
 
 def test_a_page_of_two_releases_names_the_layer_that_is_slower():
     names = {"a": "conv2d", "b": "dense"}
-    compared = layers(side(names), side(names, "1"), [("a", 90_000), ("b", 50_000)], [("a", 60_000), ("b", 50_000)])
+    compared = layers(graph(names), graph(names), [("a", 90_000), ("b", 50_000)], [("a", 60_000), ("b", 50_000)])
     text = pages.comparison_page(held(compared)).decode()
     assert "slower: 1 conv2d" in text
     assert all(duration(layer.more_ms, signed=True) in text for layer in compared)
