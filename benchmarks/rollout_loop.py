@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=8)
     asked = parser.parse_args()
     devices = {f"camera-{place:04}": Device("rpi4", f"me@10.0.0.{place}") for place in range(asked.devices)}
-    places = groups.assigned(WAVES, devices)
+    places = groups.assign(WAVES, devices)
     sizes = [list(places.values()).count(group) for group in sorted(set(places.values()))]
     ideal = sum(-(-size // asked.parallel) for size in sizes) * asked.seconds
     records = {name: Record(group) for name, group in places.items()}

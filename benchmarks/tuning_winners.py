@@ -95,7 +95,7 @@ def tuned(network: str, records: Path, how: How, folder: Path) -> tuple[tune.Ext
     options = Options(device="llvm")
     limits = Plan(trials=how.trials * how.count, per_task=how.trials, seed=how.seed, options=options)
     plan, ids = tune.plan_for(kind, limits), tuple(str(task.id) for task in chosen)
-    request = tune.Request(wanted, Wanted(kind), plan, ids, records, without=how.without)
+    request = tune.TuneRequest(wanted, Wanted(kind), plan, ids, records, without=how.without)
     tune.run(request, print, lambda _: None)
     return found, chosen, 4 * flops.parameters(found.imported.source.proto.graph)
 

@@ -133,7 +133,7 @@ def board(request: pytest.FixtureRequest) -> Iterator[Rig]:
     patience = Patience(_option(config, "wait"), _progress_writer(config))
     with _terminable(), contextlib.ExitStack() as stack:
         board_type, devices, ssh = _devices(config, stack, patience)
-        with rig.held(board_type, devices, ssh, Owner.here(f"pytest {config.rootpath.name}"), patience) as device:
+        with rig.hold_free(board_type, devices, ssh, Owner.here(f"pytest {config.rootpath.name}"), patience) as device:
             _note(config, board=board_type.name, device=device.shell.name, emulated=str(device.emulated).lower())
             _note(config, waited=waited_text(device.waited))
             config.stash[_RIG] = device
@@ -154,7 +154,7 @@ def release(request: pytest.FixtureRequest, board: Rig) -> Iterator[Release]:
     if not source:
         raise pytest.UsageError("fixture 'release' needs --package")
     settings = Settings(budget_s=_option(config, "budget"))
-    with rig.released(board, source, settings, lambda _line: None) as deployed:
+    with rig.deployed(board, source, settings, lambda _line: None) as deployed:
         _note(config, release=deployed.digest, median_ms=f"{deployed.latency.median:.6g}")
         yield deployed
 
@@ -169,7 +169,7 @@ def gate(release: Release) -> Callable[..., Gate]:
     from toolchain.pipeline.gate import GateSettings  # noqa: PLC0415
 
     def gated(base: object, **settings: Any) -> Gate:
-        result = release.gated(str(base), GateSettings(**settings))
+        result = release.gate(str(base), GateSettings(**settings))
         fault = result.fault()
         if isinstance(fault, InconclusiveError):
             pytest.skip(f"{fault.message}: {fault.details}")

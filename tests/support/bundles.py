@@ -68,7 +68,7 @@ def build(
     onnx.save(dense(rows, columns), path)
     source = model.load(str(path))
     given = {"x": np.random.default_rng(1).standard_normal((1, rows)).astype(np.float32)}
-    expecting = Expecting(source, to_the_letter=False, float16=False)
+    expecting = Expecting(source, unoptimized=False, float16=False)
     drawn = expecting.of_random(0, samples, lambda _line: None) if samples else None
     both = bundles.Reference(reference.NAME, given, reference.run(source, given), random=drawn)
     if most:
@@ -85,7 +85,7 @@ def of_model(proto: onnx.ModelProto, folder: Path, given: Mapping[str, NDArray[A
     path = folder / "model.onnx"
     onnx.save(proto, path)
     source = model.load(str(path))
-    found = Expecting(source, to_the_letter=False, float16=False).of(given)
+    found = Expecting(source, unoptimized=False, float16=False).of(given)
     both = bundles.Reference(reference.NAME, given, found.outputs, found.tolerance, rankings=found.rankings)
     request = BuildRequest(Model(str(path), {}, inputs.Source()), board.load("local").resolved(), toolchain="host")
     return compiler.build(importer.import_model(source), request, folder / "bundle", reference=both)

@@ -85,7 +85,7 @@ def main() -> None:
     tune._Watch.observe = lambda watch, event: (log(event), observe(watch, event))[1]
     kind = board.load("rpi4").resolved()
     options = Options(number=1, repeat=1, min_repeat_ms=0, timeout_s=3.0)
-    wanted = tune.Request(
+    wanted = tune.TuneRequest(
         model=Model("mlp", {}, inputs.Source(None, None, 0)),
         boards=Wanted(kind, devices=devices.load_devices(), purpose="chaos"),
         plan=Plan(tuner="evolutionary-random", trials=trials, options=options),

@@ -83,7 +83,7 @@ def gate(tiny: Bundle | None, taken: Sequence[Round], *more: Quantity, **values:
     side = Side("new.tar", tiny.manifest if tiny else manifest(), "1" * 64, tiny)
     return Gate(
         new=side,
-        base=dataclasses.replace(side, named="old.tar", digest="2" * 64),
+        base=dataclasses.replace(side, label="old.tar", digest="2" * 64),
         board="rpi4",
         host="lab <1>",
         **{"emulated": False, "hot": "", **values},

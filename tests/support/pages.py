@@ -280,7 +280,7 @@ def profile(number: int = 27, **values: Any) -> Profile:
 
 def _profiled(found: Profile) -> Made:
     unseen = ("schema_version", "other_runs", "peak.max_khz")
-    return Made(profiles.profile(found).decode(), found.document(), unseen)
+    return Made(profiles.profile_page(found).decode(), found.document(), unseen)
 
 
 def _doubtful_profile() -> Profile:
@@ -314,7 +314,9 @@ SLOWER = stats.Estimate(0.2843, 0.2417, 0.3119, 0.99, 16)
 
 
 def _held(found: Against) -> Made:
-    return Made(profiles.against(found).decode(), found.document(), ("schema_version", "*confidence", "*rounds"))
+    return Made(
+        profiles.comparison_page(found).decode(), found.document(), ("schema_version", "*confidence", "*rounds")
+    )
 
 
 def _gated(taken: Sequence[Round], *more: Quantity, **values: Any) -> Made:

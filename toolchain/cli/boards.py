@@ -350,4 +350,4 @@ def doctor(asked: DoctorOptions, *, as_json: bool) -> Result:
     lacks: ToolchainError | None = fault
     if board_name and missing and not fault:
         lacks = BuildError(f"board {board_name} lacks {len(missing)} thing(s)", hint=missing[0].remedy)
-    return Result(doctors.shown(checks), checks, as_json, lacks)
+    return Result(doctors.render_text(checks), checks, as_json, lacks)

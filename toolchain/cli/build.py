@@ -58,8 +58,8 @@ def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: boo
     model = request.backend.cost_model(console.say) if asked.cost else None  # what cannot be had is told at once
     bundle_source = BundleSource(request, Stages(console.say), samples=asked.samples)
     bundle = bundle_source.build(asked.output, preflight.before_compile(bundle_source))
-    report = built.Built(bundle, built.costs(bundle, kind, model) if model else None)
-    result = Result(report.shown(), report.document(), as_json, report.refusal())
+    report = built.Built(bundle, built.estimate_costs(bundle, kind, model) if model else None)
+    result = Result(report.render_text(), report.document(), as_json, report.refusal())
     return written(result, None, {asked.html_path: lambda: report.html().encode()})
 
 

@@ -91,7 +91,9 @@ def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json:
     _check_tuned(sources[1], remedy)
     loaded = preflight.before_build(sources[1], functools.partial(open_device, kind, asked.device, console.say))
     connect = functools.partial(open_device, kind, asked.device, tell=console.say)
-    comparison = comparing.compared(sources, loaded, connect, asked.measuring.settings(None, asked.tolerance), remedy)
+    comparison = comparing.build_and_compare(
+        sources, loaded, connect, asked.measuring.settings(None, asked.tolerance), remedy
+    )
     result = Result(comparing.table(comparison), comparison.document(), as_json)
     return written(result, None, {asked.html_path: lambda: compared.html(comparison).encode()})
 
@@ -116,7 +118,7 @@ def end_to_end(console: Console, source: str, asked: CompareOptions) -> Comparis
     connect = functools.partial(open_device, kind, asked.device, tell=console.say)
     settings, remedy = asked.measuring.settings(None, asked.tolerance), asked.tuning_command(source)
     try:
-        return comparing.compared(asked.sources(source, kind, console), None, connect, settings, remedy)
+        return comparing.build_and_compare(asked.sources(source, kind, console), None, connect, settings, remedy)
     except comparing.SameCodeError:
         return "tuning found nothing faster, so the code is the same"
     except ToolchainError as fault:

@@ -21,7 +21,7 @@ from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, writ
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.pipeline.gate import Finding, Gate, GateSettings
+    from toolchain.pipeline.gate import Gate, GateSettings, SideOpener
     from toolchain.stats import Rule
 
 _PERCENT = options.Limit(min=0.0, max=1000.0)
@@ -154,20 +154,20 @@ class GateOptions:
         from toolchain.pipeline.gate import page, texts
 
         others = {self.junit_path: lambda: texts.junit(found), self.html_path: lambda: page.page(found).encode()}
-        return written(Result(texts.shown(found), found.document(), fault=found.fault()), self.json_path, others)
+        return written(Result(texts.render_text(found), found.document(), fault=found.fault()), self.json_path, others)
 
 
 @contextlib.contextmanager
-def _finding(asked: GateOptions, words: tuple[str, str], console: Console) -> Iterator[Finding]:
+def _side_opener(asked: GateOptions, words: tuple[str, str], console: Console) -> Iterator[SideOpener]:
     """Give what finds both sides, with room for packages for the time of a block."""
     from toolchain import registry
-    from toolchain.pipeline.gate import Finding
+    from toolchain.pipeline.gate import SideOpener
 
     named = [word for word in words if registry.is_address(word)]
     for word in named or [word for word in words if not Path(word).is_file()][:1]:
         asked.registry.check(word)
     with temporary.folder() as folder:
-        yield Finding(Path(folder), asked.registry.access(), console.say)
+        yield SideOpener(Path(folder), asked.registry.access(), console.say)
 
 
 REPORTS = {"--json": json_kind("a gate's report", "schema_version", "quantities"), "--junit": JUNIT, "--html": PAGE}
@@ -193,16 +193,20 @@ def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
     settings, kind = asked.settings(), asked.device.board()
     gating.check_emulated(kind.emulated or asked.device.device(kind).emulated, kind.name, settings)
     words = (source, asked.base)
-    with _finding(asked, words, console) as finding:
-        here = [finding.here(word, other) for word, other in (words, words[::-1])]
-        if here[0] and here[1]:
-            gating.check_pair(here[0], here[1], kind)
+    with _side_opener(asked, words, console) as opener:
+        local = [opener.open_local(word, other) for word, other in (words, words[::-1])]
+        if local[0] and local[1]:
+            gating.check_pair(local[0], local[1], kind)
         with open_device(kind, asked.device, console.say) as device:
             preflight.before_bench(kind, device)
-            gating.check_pair(*gating.both(here, words, device.store), kind)  # to build a runner may take minutes
+            gating.check_pair(
+                *gating.resolve_sides(local, words, device.store), kind
+            )  # to build a runner may take minutes
             program = device_programs.runner(kind, Stages(console.say))
             with device.store.lock(Owner.here("gate")):
-                new, base = gating.both(here, words, device.store)  # what is current may be another one by now
+                new, base = gating.resolve_sides(
+                    local, words, device.store
+                )  # what is current may be another one by now
                 result = gating.run(new, base, program, device, settings, console.say)
             result = dataclasses.replace(result, notes=connection.unused(device, result.facts, asked.device))
     return asked.written(result)

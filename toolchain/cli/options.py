@@ -477,7 +477,7 @@ class ReportOptions:
             self.junit_path: lambda: report.junit(made),
             self.html_path: lambda: measured.html(made, command).encode(),
         }
-        return written(Result(report.shown(made), made.document()), self.json_path, others)
+        return written(Result(report.render_text(made), made.document()), self.json_path, others)
 
 
 PAGES = {"--html": PAGE}

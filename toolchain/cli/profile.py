@@ -84,7 +84,7 @@ def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> R
     from toolchain.device.stages import Stages
     from toolchain.pipeline import device_programs, preflight
     from toolchain.pipeline import profile as profiling
-    from toolchain.pipeline.profile import against, pages, shown
+    from toolchain.pipeline.profile import against, pages, texts
 
     if asked.against and asked.trace:
         raise InputError(
@@ -106,14 +106,16 @@ def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> R
         if len(sides) > 1:
             pair = (sides[0], sides[1])
             comparison = against.run(pair, given, program, device, asked.request(), console.say)
-            page: dict[Path | None, Callable[[], bytes]] = {asked.html: functools.partial(pages.against, comparison)}
-            return written(Result(against.shown(comparison), comparison.document()), asked.json_path, page)
+            page: dict[Path | None, Callable[[], bytes]] = {
+                asked.html: functools.partial(pages.comparison_page, comparison)
+            }
+            return written(Result(against.render_text(comparison), comparison.document()), asked.json_path, page)
         profile = profiling.run(sides[0], given, program, device, asked.request(), console.say)
         files: dict[Path | None, Callable[[], bytes]] = {
-            asked.html: functools.partial(pages.profile, profile),
+            asked.html: functools.partial(pages.profile_page, profile),
             asked.trace: profile.trace,
         }
-        return written(Result(shown.shown(profile), profile.document()), asked.json_path, files)
+        return written(Result(texts.render_text(profile), profile.document()), asked.json_path, files)
 
 
 @contextlib.contextmanager

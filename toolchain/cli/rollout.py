@@ -203,7 +203,7 @@ class RolloutOptions:
         from toolchain.pipeline.rollout import page, texts
 
         others = {self.junit_path: lambda: texts.junit(found), self.html_path: lambda: page.html(found).encode()}
-        return written(Result(texts.shown(found), found.document(), fault=found.fault()), self.json_path, others)
+        return written(Result(texts.render_text(found), found.document(), fault=found.fault()), self.json_path, others)
 
 
 @contextlib.contextmanager
@@ -224,7 +224,7 @@ def _plan(made: Bundle, fleet: Fleet, asked: RolloutOptions) -> Plan:
     from toolchain.pipeline.rollout.state import Plan
 
     name, board = made.manifest.name, made.manifest.board
-    return Plan(made.digest, name, board, fleet.digest, groups.words(asked.waves))
+    return Plan(made.digest, name, board, fleet.digest, groups.parse_waves(asked.waves))
 
 
 def _work(made: Bundle, kind: Board, fleet: Fleet, asked: RolloutOptions, console: Console) -> DeviceWork:
@@ -271,12 +271,12 @@ def rollout(console: Console, /, source: str, asked: RolloutOptions) -> Result:
         verification.check_referenced(made, unchecked=False)
         fleet = whole.of(kind.name)
         plan = _plan(made, fleet, asked)
-        places = groups.assigned(plan.waves, fleet.devices)
+        places = groups.assign(plan.waves, fleet.devices)
         left_out = len(whole.devices) - len(fleet.devices) + whole.unnamed
         if left_out:
             console.say(f"{left_out} device(s) of the fleet are not {kind.name} and are left out")
-        with state.held(asked.state):
-            kept = state.opened(asked.state, plan, places, fresh=asked.fresh)
+        with state.lock_state(asked.state):
+            kept = state.load_state(asked.state, plan, places, fresh=asked.fresh)
             work = _work(made, kind, fleet, asked, console)
             stopped = Loop(kept, work, rules, console.say).run()
     seconds = time.monotonic() - began

@@ -65,4 +65,4 @@ def run(console: Console, /, asked: RunOptions, *, as_json: bool) -> Result:
     with open_device(board, asked.device, console.say) as device:
         preflight.before_bench(board, device)
         report = running.run(request, device, Stages(console.say))
-    return Result(report.shown(), report.document(), as_json)
+    return Result(report.render_text(), report.document(), as_json)

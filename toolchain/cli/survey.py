@@ -16,7 +16,7 @@ from toolchain.cli.gathering import gathered, option, record
 from toolchain.cli.reports import ReportingCommand, written
 
 if TYPE_CHECKING:
-    from toolchain.pipeline.survey import Request
+    from toolchain.pipeline.survey import SurveyRequest
     from toolchain.tuning.report import TuneReport
 
 
@@ -65,7 +65,7 @@ def survey(console: Console, /, networks: tuple[str, ...], asked: SurveyOptions,
     def tune(network: str, records: Path) -> TuneReport:
         return tuning.tuned(console, network, dataclasses.replace(settings, records=records), passing=True)
 
-    wanted = surveys.Request(
+    wanted = surveys.SurveyRequest(
         asked.device.boards(kind, "survey"),
         tune,
         networks or surveys.NETWORKS,
@@ -82,7 +82,7 @@ def survey(console: Console, /, networks: tuple[str, ...], asked: SurveyOptions,
     return written(result, None, {asked.html_path: lambda: surveyed.html(found).encode()})
 
 
-def _check(wanted: Request, device: DeviceOptions, console: Console) -> None:
+def _check(wanted: SurveyRequest, device: DeviceOptions, console: Console) -> None:
     """See that the survey can begin: each of its steps would fail for the same cause."""
     from toolchain.pipeline import preflight
     from toolchain.pipeline import survey as surveys

@@ -18,9 +18,9 @@ from toolchain.errors import InputError
 
 if TYPE_CHECKING:
     from toolchain.farm.boards import Wanted
-    from toolchain.pipeline.costed import Costed
     from toolchain.pipeline.preflight import Connect
-    from toolchain.pipeline.tune import Request
+    from toolchain.pipeline.task_costs import CostedTask
+    from toolchain.pipeline.tune import TuneRequest
     from toolchain.tables import Table
     from toolchain.tuning.report import TuneReport
 
@@ -70,7 +70,7 @@ class TuneOptions:
     builders: options.BuilderOptions = record(options.BuilderOptions)
     html_path: Path | None = options.html()
 
-    def request(self, source: str, *, passing: bool) -> Request:
+    def request(self, source: str, *, passing: bool) -> TuneRequest:
         """Return what a session is asked for; `passing` says that the file of records is gone after it.
 
         Raises:
@@ -80,7 +80,7 @@ class TuneOptions:
 
         self._check()
         kind = self.device.board(**self.kernels.precision)
-        return tune.Request(
+        return tune.TuneRequest(
             model=self.model.model(source, self.inputs),
             boards=self.device.boards(kind, Path(source).stem, self.tracker, self.key, self.most or 0),
             plan=dataclasses.replace(
@@ -147,7 +147,7 @@ def tasks(console: Console, /, source: str, asked: TaskOptions, *, as_json: bool
     For each one: shape, operator, weight (how often the model runs it) and work.
     """
     from toolchain.compile.request import BuildRequest
-    from toolchain.pipeline import costed, tune
+    from toolchain.pipeline import task_costs, tune
     from toolchain.records import tasks as extracted
 
     kind = asked.board.board(**asked.kernels.precision)
@@ -155,17 +155,17 @@ def tasks(console: Console, /, source: str, asked: TaskOptions, *, as_json: bool
     model = request.backend.cost_model(console.say) if asked.cost else None  # what cannot be had is told at once
     known = tune.extract(request)
     chosen = extracted.select(known.tasks, asked.operators)
-    found = costed.costed(chosen, known.backend, model)
+    found = task_costs.estimate_costs(chosen, known.backend, model)
     total = sum(task.weight * task.gflop for task in chosen)
     lines: list[str | Table] = [
-        costed.table(found),
+        task_costs.table(found),
         f"{len(found)} tasks, {total:.4f} GFLOPs a run",
-        *costed.summary(found, model),
+        *task_costs.summary(found, model),
     ]
     return Result(lines, [_row(one) for one in found], as_json)
 
 
-def _row(found: Costed) -> dict[str, Any]:
+def _row(found: CostedTask) -> dict[str, Any]:
     kept, task = ("id", "name", "operator", "shape", "weight", "gflop", "workload"), found.task
     row = {name: getattr(task, name) for name in kept} | {"args": [dataclasses.asdict(one) for one in task.args]}
     return row if found.estimate is None else {**row, "modelled": found.document()}

@@ -1,4 +1,4 @@
-"""Leaves out of a text whose device it is about: names, addresses and folders of the people and machines involved."""
+"""Remove from a text the names, addresses and folders of the people and machines that it is about."""
 
 from __future__ import annotations
 
@@ -15,42 +15,38 @@ from toolchain.shell import is_adb
 
 _LOGIN = re.compile(r"[\w.+-]+@[\w.:\[\]-]+")
 _ADDRESS = re.compile(r"(?<![\w.:])[0-9A-Fa-f.:]{3,}(?!\w)")
-_SHORTEST = 4  # a name of fewer letters is part of too many words
-_EVERYWHERE = {"local", "root", "/root", "/tmp"}  # noqa: S108 - names that say nothing of anybody
-_GONE = "..."
+_MIN_LETTERS = 4  # shorter names are part of too many words
+_COMMON = {"local", "root", "/root", "/tmp"}  # noqa: S108 - names that identify nobody
+_REDACTED = "..."
 
 
 def names_of(host: str) -> set[str]:
-    """Name what says where this is.
+    """Return what identifies this machine, its user, and a device: names, folders and the parts of its address.
 
-    Args:
-        host: The device as the command line names it: user, address or alias, and port; or adb's serial.
-
-    Returns:
-        This machine, its user and their folders, and the device's address in its parts.
+    `host` is the device as the command line names it: user, address or alias, and port; or adb's serial.
     """
-    user, _, place = host.rpartition("@")
-    found = {platform.node(), str(Path.home()), tempfile.gettempdir(), host, user, place, place.partition(":")[0]}
+    user, _, address = host.rpartition("@")
+    names = {platform.node(), str(Path.home()), tempfile.gettempdir(), host, user, address, address.partition(":")[0]}
     if is_adb(host):
         serial = host.partition(":")[2]
-        found |= {serial, serial.rpartition(":")[0]}  # of one in a network, its host
-    found.add(state.user_name())
-    return {name for name in found - _EVERYWHERE if len(name) >= _SHORTEST}
+        names |= {serial, serial.rpartition(":")[0]}  # the host of a device in a network
+    names.add(state.user_name())
+    return {name for name in names - _COMMON if len(name) >= _MIN_LETTERS}
 
 
 def without(names: Iterable[str], text: str) -> str:
-    """Remove names, whatever looks like a login, and Internet addresses from a text."""
+    """Remove names, everything that looks like a login, and Internet addresses from a text."""
     for name in sorted(names, key=len, reverse=True):
-        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", _GONE, text)
-    return _ADDRESS.sub(_without_address, _LOGIN.sub(_GONE, text))
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", _REDACTED, text)
+    return _ADDRESS.sub(_without_address, _LOGIN.sub(_REDACTED, text))
 
 
-def _without_address(found: re.Match[str]) -> str:
-    """Replace an address, with or without a port; other things with points or colons stay."""
-    text = found[0].rstrip(".:")
+def _without_address(match: re.Match[str]) -> str:
+    """Replace an address, with or without a port; other texts with points or colons stay."""
+    text = match[0].rstrip(".:")
     address, colon, port = text.rpartition(":")
     for candidate, rest in ((text, ""), (address, colon + port)):
         with contextlib.suppress(ValueError):
             ipaddress.ip_address(candidate)
-            return _GONE + rest + found[0][len(text) :]
-    return found[0]
+            return _REDACTED + rest + match[0][len(text) :]
+    return match[0]

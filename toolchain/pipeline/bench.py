@@ -23,23 +23,23 @@ from toolchain.progress import stage
 from toolchain.tensors import Tensors
 
 
-def bench_current(given: inputs.Source, device: ConnectedDevice, settings: Settings, stages: Stages) -> Report:
-    """Measure the release that a device runs.
+def bench_current(source: inputs.Source, device: ConnectedDevice, settings: Settings, stages: Stages) -> Report:
+    """Measure the current release of a device.
 
     Raises:
         InputError: Inputs or labels do not fit it.
-        VerificationError: It was built for another board, whose name the report would not say.
+        VerificationError: It was built for another board.
     """
     store, owner = device.store, Owner.here("bench")
     store.settle(owner)
     expected = bench.current(store, device.name)
-    # What does not fit is refused before a runner is built.
-    arrays, labels = _fitting(given, expected.manifest, device, settings)
+    # Inputs that do not fit are refused before a runner is built.
+    arrays, labels = _fitting(source, expected.manifest, device, settings)
     runner = device_programs.runner(device.board, stages)
     with store.lock(owner):
         current = bench.current(store, device.name)
         if current.generation.digest != expected.generation.digest:  # a deploy that was waited for has changed it
-            arrays, labels = _fitting(given, current.manifest, device, settings)
+            arrays, labels = _fitting(source, current.manifest, device, settings)
         measurement = measure(runner, device, arrays, settings, stages)
         joules = None
         if settings.energy:
@@ -68,17 +68,17 @@ def bench_current(given: inputs.Source, device: ConnectedDevice, settings: Setti
 
 
 def _fitting(
-    given: inputs.Source, manifest: Manifest, device: ConnectedDevice, settings: Settings
+    source: inputs.Source, manifest: Manifest, device: ConnectedDevice, settings: Settings
 ) -> tuple[Tensors, list[str]]:
-    """Return inputs and labels for a release, or refuse those that do not fit it, and one of another board."""
+    """Return inputs and labels that fit a release of this board, or refuse them."""
     check_board(manifest, device.board, root=device.store.root)
-    return inputs.make(given, manifest.inputs), read_labels(settings.labels, manifest)
+    return inputs.make(source, manifest.inputs), read_labels(settings.labels, manifest)
 
 
 def _energy(
     release: DeviceRelease, latency: Measurement, arrays: Tensors, settings: Settings, stages: Stages
 ) -> Energy:
-    """Measure the energy of what was just measured for its latency, on a device whose lock is held."""
+    """Measure the energy of a release whose latency was just measured, on a device whose lock is held."""
     device, times = release.device, latency.run.samples_ns
     if device.emulated:
         return Energy(None, "an emulator does not have the board's power consumption")

@@ -1,4 +1,4 @@
-"""What a build has made, and what its kernels cost where that was asked for: as text, as JSON and as a page."""
+"""The result of a build, with the estimated costs of its kernels if requested: as text, JSON and a page."""
 
 from __future__ import annotations
 
@@ -19,109 +19,86 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Built:
-    """A bundle that was made.
-
-    Attributes:
-        bundle: It.
-        costs: What its kernels cost, by a model; None if nobody asked.
-    """
+    """A new bundle, and the estimated costs of its kernels if they were requested."""
 
     bundle: Bundle
     costs: NetworkCosts | None = None
 
     def document(self) -> dict[str, Any]:
-        """Return what --json prints; `costs` is there if they were asked for."""
-        made = self.bundle
-        found = {"folder": str(made.folder), "digest": f"sha256:{made.digest}", "manifest": made.manifest}
-        return found if self.costs is None else {**found, "costs": self.costs.document()}
+        bundle = self.bundle
+        document = {"folder": str(bundle.folder), "digest": f"sha256:{bundle.digest}", "manifest": bundle.manifest}
+        return document if self.costs is None else {**document, "costs": self.costs.document()}
 
-    def shown(self) -> str | list[str | Table]:
-        """Return what a person is shown."""
+    def render_text(self) -> str | list[str | Table]:
         records = self.bundle.manifest.records
-        by = ", by modelled tuning records" if records and records.modelled else ""
-        line = f"{self.bundle.folder}: {self._what}, sha256:{self.bundle.digest}{by}"
+        source = ", by modelled tuning records" if records and records.modelled else ""
+        line = f"{self.bundle.folder}: {self._title}, sha256:{self.bundle.digest}{source}"
         half = self.bundle.manifest.half
         lines: list[str | Table] = [line, *(half.lines() if half else ())]
         lines += ["", *self.costs.shown()] if self.costs else []
         return line if len(lines) == 1 else lines
 
     def refusal(self) -> ToolchainError | None:
-        """Return what the command ends with; the bundle is whole nevertheless.
-
-        That is so where half precision is beyond its limit, and where a kernel could not be costed.
-        """
+        """Return the error of half precision beyond its limit, or of costs; the bundle is complete nevertheless."""
         half = self.bundle.manifest.half
         if half and not half.ok:
-            return _beyond(half, self.bundle.manifest.command)
+            sums = "--half-sums" in self.bundle.manifest.command.split()
+            return VerificationError(
+                "the outputs in half precision are beyond their limit, as this machine computes them",
+                details="\n".join(str(output) for output in half.outputs if not output.ok),
+                hint="--float16 instead of --half-sums sums up in single precision" if sums else "leave --float16 out",
+            )
         return self.costs.refusal() if self.costs else None
 
     def html(self) -> str:
-        """Render it as one page that needs no other file."""
-        sections = [page.Section("The bundle", [page.Facts(self._facts())])]
-        half = self.bundle.manifest.half
-        sections += [page.Section("Half precision, emulated", [half_part(half)])] if half else []
-        sections += self.costs.sections() if self.costs else []
-        records = self.bundle.manifest.records
-        marks = [page.MODELLED] if self.costs or (records and records.modelled) else []
-        marks += [page.EMULATED] if half else []
-        verdict = page.Verdict("\n".join(half.lines()), "bad") if half and not half.ok else None
-        return page.Page(f"{self._what}", "build", verdict, sections, marks).html()
-
-    @property
-    def _what(self) -> str:
-        return f"{self.bundle.manifest.name} for {self.bundle.manifest.board}"
-
-    def _facts(self) -> list[tuple[str, str]]:
-        manifest, records = self.bundle.manifest, self.bundle.manifest.records or Tuned()
-        sizes = sum(one.stat().st_size for one in self.bundle.folder.rglob("*") if one.is_file())
-        tuned = f"{records.tuned} of {records.tasks}" if records.tasks else ""
-        return [
+        manifest, half = self.bundle.manifest, self.bundle.manifest.half
+        records = manifest.records or Tuned()
+        size = sum(path.stat().st_size for path in self.bundle.folder.rglob("*") if path.is_file())
+        facts = [
             ("folder", str(self.bundle.folder)),
             ("digest", f"sha256:{self.bundle.digest}"),
-            ("size", size_text(sizes)),
+            ("size", size_text(size)),
             ("target", ", ".join(f"{name} {value}" for name, value in manifest.target.items())),
-            ("kernels with tuning records", tuned),
+            ("kernels with tuning records", f"{records.tuned} of {records.tasks}" if records.tasks else ""),
             ("their times are modelled", records.modelled and f"{records.modelled}: no board has confirmed them"),
             ("made by", manifest.command),
         ]
+        sections = [page.Section("The bundle", [page.Facts(facts)])]
+        sections += [page.Section("Half precision, emulated", [half_section(half)])] if half else []
+        sections += self.costs.sections() if self.costs else []
+        marks = [page.MODELLED] if self.costs or records.modelled else []
+        marks += [page.EMULATED] if half else []
+        verdict = page.Verdict("\n".join(half.lines()), "bad") if half and not half.ok else None
+        return page.Page(self._title, "build", verdict, sections, marks).html()
+
+    @property
+    def _title(self) -> str:
+        return f"{self.bundle.manifest.name} for {self.bundle.manifest.board}"
 
 
-def half_part(half: InHalf) -> page.Part:
-    """Return what a page has of the differences in half precision."""
+def half_section(half: InHalf) -> page.Part:
+    """Render the differences of half precision from the reference."""
     if half.obstacle:
         return page.Notes(half.lines())
     rows = [
-        (one.name, "not finite" if one.max_rel is None else f"{one.max_rel:.1e}", f"{one.limit:.0e}", _word(one.ok))
-        for one in half.outputs
+        (
+            output.name,
+            "not finite" if output.max_rel is None else f"{output.max_rel:.1e}",
+            f"{output.limit:.0e}",
+            "within" if output.ok else "beyond",
+        )
+        for output in half.outputs
     ]
     head = ("Output", "Largest relative difference", "Limit", "")
     return page.Table(head, rows, (1, 2), f"from {half.reference} with {half.inputs}")
 
 
-def _word(ok: bool) -> str:  # noqa: FBT001 - a cell
-    return "within" if ok else "beyond"
-
-
-def _beyond(half: InHalf, command: str) -> VerificationError:
-    sums = "--half-sums" in command.split()
-    return VerificationError(
-        "the outputs in half precision are beyond their limit, as this machine computes them",
-        details="\n".join(str(one) for one in half.outputs if not one.ok),
-        hint="--float16 instead of --half-sums sums up in single precision" if sums else "leave --float16 out",
-    )
-
-
-def costs(made: Bundle, kind: Board, model: CostModel) -> NetworkCosts:
-    """Say what the kernels of a bundle cost.
-
-    Args:
-        made: It.
-        kind: The board type that it was built for, resolved.
-        model: The board's.
+def estimate_costs(bundle: Bundle, board: Board, model: CostModel) -> NetworkCosts:
+    """Estimate the kernels of a bundle that was built for a board.
 
     Raises:
         BuildError: The model's compiler does not work here.
     """
     from toolchain.compile import compiler  # noqa: PLC0415 - TVM takes seconds
 
-    return model.network(made.manifest.name, compiler.graph_of(made.folder, kind))
+    return model.network(bundle.manifest.name, compiler.graph_of(bundle.folder, board))

@@ -1,4 +1,4 @@
-"""Two bundles of one model on one device, run in turns: how much faster one is, and that both compute the same."""
+"""Run two bundles of one model in turns on one device: how much faster one is, and that both compute the same."""
 
 from __future__ import annotations
 
@@ -29,78 +29,55 @@ from toolchain.stats import Ratio
 from toolchain.tensors import Difference
 from toolchain.units import duration
 
+# Turns of each bundle: an even number, since each goes first in every other one, and enough for an interval of 99 %
+# that a single disturbed turn does not decide.
 ROUNDS = 12
-"""Turns of each bundle: an even number, since each goes first in every other one, and enough for an interval of 99 %
-that one turn which went wrong does not decide."""
 
 SCHEMA_VERSION = 3
-_COMPUTING = (bundle.LIBRARY, bundle.GRAPH, bundle.PARAMS)
-_LEAST_RUNS = 3
+_CODE_FILES = (bundle.LIBRARY, bundle.GRAPH, bundle.PARAMS)
+_MIN_RUNS = 3
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished comparison.
-
-    Attributes:
-        model: Model name.
-        board: Board type.
-        host: Name of the device.
-        emulated: Whether the times are an emulator's.
-        first: Statistics of the bundle that is the base, such as the untuned one.
-        second: Statistics of the other.
-        ratio: How many times faster the second is.
-        difference: The second's outputs against the first's.
-        reference: The second's outputs against the reference; None if the bundle has none.
-        before: The device's conditions before the first turn.
-        after: Its conditions after the last.
-        threads: Threads of both.
-        tasks: Kernels of the model.
-        tuned: Kernels with a tuning record in the second.
-        shipped: Kernels there with a record that comes with the toolchain.
-        waited: Who was at work on the device before, and how long they were waited for.
-        digests: The digests of both bundles.
-    """
+    """A finished comparison."""
 
     model: str
     board: str
     host: str
-    emulated: bool
-    first: Latency
+    emulated: bool  # whether the times are an emulator's
+    first: Latency  # statistics of the base, such as the untuned bundle
     second: Latency
-    ratio: Ratio
-    difference: Difference
-    reference: Difference | None
+    ratio: Ratio  # how many times faster the second is
+    difference: Difference  # the second's outputs against the first's
+    reference: Difference | None  # the second's outputs against the reference; None if the bundle has none
     before: Conditions
     after: Conditions
     threads: int
-    tasks: int
-    tuned: int
-    shipped: int
-    waited: tuple[Waited, ...] = ()
+    tasks: int  # kernels of the model
+    tuned: int  # kernels with a tuning record in the second
+    shipped: int  # kernels there with a record that comes with the toolchain
+    waited: tuple[Waited, ...] = ()  # who was at work on the device before, and how long they were waited for
     digests: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What disturbed it, in words."""
         return bench.disturbances(self.before, self.after)
 
     @property
     def outcome(self) -> str:
-        """What came of it, in one line."""
         value = f"{self.ratio.value:.2f} times as fast as untuned"
         if self.ratio.ci99 is None:
             return f"tuned is {value}, in too few rounds to be sure"
         within = f"99 % within {self.ratio.ci99[0]:.2f} to {self.ratio.ci99[1]:.2f}"
-        sure = {
+        outcomes = {
             "faster": f"tuned is {value}, {within}",
             "slower": f"tuned is SLOWER: {value}, {within}",
             "": f"tuned is NOT measurably faster: {value}, {within}",
         }
-        return sure[self.ratio.verdict]
+        return outcomes[self.ratio.verdict]
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON's types."""
         return {
             "schema_version": SCHEMA_VERSION,
             **asdict(self),
@@ -112,16 +89,13 @@ class Comparison:
 def check_differ(first: Bundle, second: Bundle, remedy: str) -> None:
     """Refuse to compare a bundle with itself: noise would make one of the two look faster.
 
-    Args:
-        first: The base.
-        second: The other.
-        remedy: The command that tunes the model.
+    `remedy` is the command that tunes the model.
 
     Raises:
-        InputError: The two compute the same with the same code.
+        InputError: Both have the same code and data.
     """
     first_files, second_files = (bundle.manifest.files for bundle in (first, second))
-    if any(first_files[name].sha256 != second_files[name].sha256 for name in _COMPUTING):
+    if any(first_files[name].sha256 != second_files[name].sha256 for name in _CODE_FILES):
         return
     records = second.manifest.records
     applied = records.tuned if records else 0
@@ -136,12 +110,11 @@ class SameCodeError(InputError):
 
 
 def nothing_to_compare(model: str, board: str, why: str, remedy: str) -> SameCodeError:
-    """Describe a comparison of two builds that are the same."""
     message = f"nothing to compare: {model} for {board} is the same code tuned and untuned"
     return SameCodeError(message, details=why, hint=remedy)
 
 
-def compared(
+def build_and_compare(
     sources: tuple[BundleSource, BundleSource],
     loaded: Loaded | None,
     connect: Callable[[], contextlib.AbstractContextManager[ConnectedDevice]],
@@ -150,12 +123,7 @@ def compared(
 ) -> Comparison:
     """Build a model untuned and tuned, and run both in turns.
 
-    Args:
-        sources: What builds it as a deploy without the user's records does, and what builds it tuned.
-        loaded: The model, if it was read before.
-        connect: Opens the device, once both are built.
-        settings: How to measure; the seconds are for both together.
-        remedy: The command that tunes the model.
+    `sources` build it untuned, as a deploy without the user's records does, and tuned; `remedy` is the tuning command.
 
     Raises:
         InputError: Both are the same.
@@ -165,8 +133,8 @@ def compared(
     with temporary.folder() as work:
         with device_programs.building_runner(request.board):
             untuned, tuned = (
-                _in_one_line(source, how).build(Path(work) / how, loaded)
-                for source, how in zip(sources, ("untuned", "tuned"), strict=True)
+                _with_one_line(source, name).build(Path(work) / name, loaded)
+                for source, name in zip(sources, ("untuned", "tuned"), strict=True)
             )
             check_differ(untuned, tuned, remedy)
             runner = device_programs.runner(request.board, stages)
@@ -175,10 +143,10 @@ def compared(
             return run((untuned, tuned), runner, device, settings)
 
 
-def _in_one_line(source: BundleSource, how: str) -> BundleSource:
-    """Announce a build in one line instead of its stages, which both builds have."""
+def _with_one_line(source: BundleSource, name: str) -> BundleSource:
+    """Announce a build in one line, and hide its stages, which are the same for both builds."""
     tell = source.request.tell
-    tell(stage(f"building {source.request.model.source} {how}"))
+    tell(stage(f"building {source.request.model.source} {name}"))
 
     def tell_others(line: str) -> None:
         if not isinstance(line, Step) or line.is_counted:
@@ -188,13 +156,7 @@ def _in_one_line(source: BundleSource, how: str) -> BundleSource:
 
 
 def run(bundles: tuple[Bundle, Bundle], program: Program, device: ConnectedDevice, settings: Settings) -> Comparison:
-    """Run two bundles in turns on a device, which keeps the release that it has; what was brought for it is removed.
-
-    Args:
-        bundles: The base, and what is compared with it.
-        program: The runner for the device.
-        device: The device.
-        settings: How to measure; the seconds are for both together.
+    """Run two bundles in turns on a device, which keeps its current release; everything that was sent is removed.
 
     Raises:
         VerificationError: The device does not fit, or the two compute different outputs.
@@ -222,10 +184,10 @@ class _Turns:
 
 
 def _take_turns(installed: Sequence[Installed], settings: Settings) -> _Turns:
-    """Run each bundle in `ROUNDS` turns; what drifts then drifts for both."""
+    """Run each bundle in `ROUNDS` turns; drift then affects both alike."""
     shell = installed[0].release.device.shell
     budget_s = settings.budget_s / ROUNDS / len(installed)
-    plan = Plan(budget_s, warmup_runs=1, min_runs=_LEAST_RUNS, pinned=settings.pinned)
+    plan = Plan(budget_s, warmup_runs=1, min_runs=_MIN_RUNS, pinned=settings.pinned)
     before = bench.conditions(shell)
     runs: tuple[list[Run], list[Run]] = ([], [])
     for number in range(ROUNDS):
@@ -275,7 +237,7 @@ def _comparison(
 
 
 def table(comparison: Comparison) -> str:
-    """Render a comparison for a terminal: mean, median and std of both, as the old tutorials end."""
+    """Render mean, median and std of both for a terminal."""
     mark = "  emulated: says nothing about the real board" if comparison.emulated else ""
     rows: list[tuple[str, ...]] = [("", "MEAN", "MEDIAN", "STD", "MIN", "RUNS")]
     for name, latency in (("untuned", comparison.first), ("tuned", comparison.second)):
@@ -283,18 +245,15 @@ def table(comparison: Comparison) -> str:
         rows.append((name, *values, str(len(latency.samples))))
     where = f"{comparison.model} on {comparison.board} at {comparison.host}"
     applied = f"records applied to {comparison.tuned} of {comparison.tasks} kernels"
+    difference = comparison.difference
+    largest = f"{difference.max_rel:.1e}" if math.isfinite(difference.max_rel) else "infinite"
     lines = [
         f"{where}, {comparison.threads} thread(s), {ROUNDS} rounds of each{mark}",
         "\n".join("  ".join(f"{cell:>12}" for cell in row).rstrip() for row in rows),
         comparison.outcome,
         f"{applied}, the toolchain's own to {comparison.shipped}",
-        f"outputs are the same, largest relative difference {_difference(comparison.difference)}",
+        f"outputs are the same, largest relative difference {largest} (limit {difference.tolerance:.0e})",
         *(f"warning: {warning}" for warning in comparison.warnings),
         *(f"waited {waited.seconds:.1f} s: {waited.owner}" for waited in comparison.waited),
     ]
     return "\n".join(lines)
-
-
-def _difference(difference: Difference) -> str:
-    value = f"{difference.max_rel:.1e}" if math.isfinite(difference.max_rel) else "infinite"
-    return f"{value} (limit {difference.tolerance:.0e})"

@@ -33,22 +33,14 @@ Connect = Callable[[], AbstractContextManager[ConnectedDevice]]
 
 @dataclass(frozen=True)
 class Job:
-    """A deploy as a user asks for it.
-
-    Attributes:
-        source: What is deployed.
-        connect: Connects to the device; it is asked before the build, too.
-        settings: How outputs are checked, and latency is measured.
-        folder: Where the bundle is kept; None to keep none.
-        tune: Tunes the model before it is built, where that is wanted.
-        warnings: Says what else makes the result doubtful.
-    """
+    """A deploy as a user requests it."""
 
     source: BundleSource
-    connect: Connect
+    connect: Connect  # is called twice: for the checks before the build, and for the deploy
     settings: Settings
-    folder: Path | None = None
-    tune: Callable[[], object] | None = None
+    folder: Path | None = None  # where the bundle is kept; None to keep none
+    tune: Callable[[], object] | None = None  # tunes the model before it is built
+    # Returns what else makes the result doubtful
     warnings: Callable[[ConnectedDevice, DeviceFacts], tuple[str, ...]] = lambda _device, _facts: ()
 
 
@@ -85,13 +77,7 @@ def deploy_bundle(
 ) -> Report:
     """Ship a bundle to a device, verify its outputs there, activate it, and measure it.
 
-    Args:
-        bundle: The bundle.
-        runner: The runner for the device.
-        device: The device.
-        settings: How outputs are checked, and latency is measured.
-        stages: Gets the time of each stage, and progress.
-        own_inputs: What it is measured with; None for the inputs of its reference.
+    It is measured with `own_inputs`, or with the inputs of its reference.
 
     Raises:
         VerificationError: It was built for another board; and as `deploy.deploy`.
@@ -147,7 +133,7 @@ def measure(
 
 
 def read_labels(path: Path | None, manifest: Manifest) -> list[str]:
-    """Read class names before anything is deployed, since they may not fit the model."""
+    """Read class names, before anything is deployed, since they may not fit the model."""
     return inputs.read_labels(path, manifest.outputs[0].elements) if path else []
 
 

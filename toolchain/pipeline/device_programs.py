@@ -1,4 +1,4 @@
-"""Our programs for a board: built when they are first needed, and kept."""
+"""Our programs for a board: built when they are first needed, and then cached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolchain.progress import stage
 
 
 def building_runner(board: Board) -> contextlib.AbstractContextManager[None]:
-    """Build the runner in the background for the time of a block, where `runner` asks for it.
+    """Build the runner in the background during a block, in which `runner` waits for it.
 
     Raises:
         BuildError: There is none for the board's triple.
@@ -21,12 +21,11 @@ def building_runner(board: Board) -> contextlib.AbstractContextManager[None]:
 
 
 def runner(board: Board, stages: Stages) -> Program:
-    """Build the runner, or take it from the cache."""
     return _program(programs.RUNNER, "runner", board, stages)
 
 
 def library(board: Board, stages: Stages) -> Program:
-    """Build the library that applications are linked with, or take it from the cache."""
+    """Build the library that applications link, or take it from the cache."""
     return _program(programs.LIBRARY, "library", board, stages)
 
 

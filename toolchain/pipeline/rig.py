@@ -1,4 +1,4 @@
-"""A device for the time of a test session: one of several that is free, held for the session, with a release on it."""
+"""A device for a test session: one of several that is free, held for the session, with a release on it."""
 
 from __future__ import annotations
 
@@ -39,27 +39,22 @@ from toolchain.registry import Access
 from toolchain.shell import SshOptions
 
 _ORDER = random.SystemRandom()  # sessions that begin together shall not all ask the same device first
-_LEAST_REST_S, _REST = 5.0, 10.0
-"""How long a device that was not reached is left alone: so many times as long as it took, for others to be asked."""
+# A device out of reach is tried again after ten times the seconds that the attempt took, so that others get their turn.
+_MIN_REST_S, _REST_FACTOR = 5.0, 10.0
 
 
 @dataclass(frozen=True, repr=False)
 class Rig(ConnectedDevice):
-    """A device whose lock is held.
-
-    Attributes:
-        lease: The lock.
-        waited: Who was at work on all of the devices before, and how long they were waited for.
-    """
+    """A device whose lock is held."""
 
     lease: Lease | None = None
-    waited: tuple[Waited, ...] = ()
+    waited: tuple[Waited, ...] = ()  # who was at work on all of the devices before, and how long they were waited for
 
     def __repr__(self) -> str:
         return f"<{self.board.name} at {self.shell.name}>"
 
     def check(self) -> None:
-        """See that the device is still ours.
+        """Check that the device is still ours.
 
         Raises:
             DeviceError: Its lock is lost, or the device is.
@@ -68,39 +63,29 @@ class Rig(ConnectedDevice):
             self.lease.confirm()
 
 
-def candidates(kind: Board, hosts: Sequence[str], devices: Mapping[str, Device]) -> tuple[Device, ...]:
-    """List the devices that will do.
-
-    Args:
-        kind: The board type, resolved.
-        hosts: Addresses, or names of devices; without any, all of the lab's devices of that type.
-        devices: The lab's devices.
+def candidates(board: Board, hosts: Sequence[str], devices: Mapping[str, Device]) -> tuple[Device, ...]:
+    """List the devices that can be used: those that are named, or all of the lab's devices of a board type.
 
     Raises:
         InputError: There is none, or a named one is of another type.
     """
     if hosts:
-        return tuple(find_device(kind, host, devices) for host in dict.fromkeys(hosts))
-    fitting = tuple(device for device in devices.values() if device.board == kind.name)
-    return fitting if fitting and kind.connection != "local" else (find_device(kind, None, devices),)
+        return tuple(find_device(board, host, devices) for host in dict.fromkeys(hosts))
+    fitting = tuple(device for device in devices.values() if device.board == board.name)
+    return fitting if fitting and board.connection != "local" else (find_device(board, None, devices),)
 
 
 @contextlib.contextmanager
-def held(kind: Board, devices: Sequence[Device], ssh: SshOptions, owner: Owner, patience: Patience) -> Iterator[Rig]:
-    """Hold the first of some devices that is free, for the time of a block.
-
-    Args:
-        kind: Their board type, resolved.
-        devices: The devices.
-        ssh: How they are reached, besides what their entries say.
-        owner: Who wants it; others are told.
-        patience: How long all of them may be busy.
+def hold_free(
+    board: Board, devices: Sequence[Device], ssh: SshOptions, owner: Owner, patience: Patience
+) -> Iterator[Rig]:
+    """Hold the first device that is free, for the time of a block.
 
     Raises:
         BusyError: Others are at work on all that can be reached.
         DeviceError: None can be reached.
     """
-    tried = [_Candidate(kind, device, ssh, owner) for device in _ORDER.sample(devices, len(devices))]
+    tried = [_Candidate(Connection(board, device, ssh), owner) for device in _ORDER.sample(devices, len(devices))]
 
     def take() -> tuple[_Candidate, ConnectedDevice, Lease]:
         faults: list[DeviceError] = []
@@ -122,18 +107,10 @@ def held(kind: Board, devices: Sequence[Device], ssh: SshOptions, owner: Owner, 
 
 
 class _Candidate:
-    """A device that may be taken: connected while it is busy, and left alone for a while after it was not reached.
+    """A device that stays connected while it is busy, and is not tried again for a while when it is out of reach."""
 
-    Args:
-        kind: Its board type, resolved.
-        device: The device.
-        ssh: How it is reached.
-        owner: Who wants it.
-    """
-
-    def __init__(self, kind: Board, device: Device, ssh: SshOptions, owner: Owner) -> None:
-        self._connection = Connection(kind, device, ssh)
-        self._owner = owner
+    def __init__(self, connection: Connection, owner: Owner) -> None:
+        self._connection, self._owner = connection, owner
         self._stack = contextlib.ExitStack()
         self._device: ConnectedDevice | None = None
         self._fault: DeviceError | None = None
@@ -144,7 +121,7 @@ class _Candidate:
 
         Raises:
             BusyError: Somebody else has it.
-            DeviceError: It cannot be reached, or was not just now.
+            DeviceError: It cannot be reached, or could not be a moment ago.
         """
         if self._fault and time.monotonic() < self._not_before:
             raise self._fault
@@ -158,7 +135,7 @@ class _Candidate:
         except DeviceError as fault:
             self.close()
             self._fault, now = fault, time.monotonic()
-            self._not_before = now + max(_LEAST_REST_S, _REST * (now - began))
+            self._not_before = now + max(_MIN_REST_S, _REST_FACTOR * (now - began))
             raise
 
     def close(self) -> None:
@@ -168,7 +145,7 @@ class _Candidate:
 
 
 def _none_free(faults: Sequence[DeviceError]) -> DeviceError:
-    """Return the one fault, or all in one: somebody's work ends, so that one is worth to be waited for."""
+    # A busy device is worth waiting for, so one of them decides the class of the error.
     busy = [fault for fault in faults if isinstance(fault, BusyError)]
     if len(faults) == 1 or not busy:
         return faults[0]
@@ -180,20 +157,12 @@ def _none_free(faults: Sequence[DeviceError]) -> DeviceError:
 
 @dataclass(frozen=True, repr=False)
 class Release:
-    """A release that was deployed, checked and measured.
+    """A release that was deployed, checked and measured."""
 
-    Attributes:
-        rig: The device, which is held.
-        report: What a deploy reports.
-        release: The release there, and what runs it.
-        folder: Its bundle, on this machine.
-        tell: Called with lines about progress.
-    """
-
-    rig: Rig
+    rig: Rig  # the device, which is held
     report: Report
     release: DeviceRelease
-    folder: Path
+    folder: Path  # its bundle, on this machine
     tell: Tell
 
     def __repr__(self) -> str:
@@ -201,12 +170,11 @@ class Release:
 
     @property
     def digest(self) -> str:
-        """Its digest, as the package has it."""
         return f"sha256:{self.report.bundle_digest}"
 
     @property
     def latency(self) -> Latency:
-        """How long a run takes, in milliseconds: `median`, `min`, `samples` and so on."""
+        """Milliseconds of a run: `median`, `min`, `samples` and so on."""
         return self.report.measurement.latency
 
     @property
@@ -214,59 +182,45 @@ class Release:
         """Whether its times are an emulator's, and so mean nothing."""
         return self.report.emulated
 
-    def run(self, fed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run it once.
-
-        Args:
-            fed: Arrays by name, of the model's shapes and types.
-
-        Returns:
-            Its outputs by name.
+    def run(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run it once on arrays by name, and return its outputs by name.
 
         Raises:
-            InputError: The inputs are not the model's.
+            InputError: The arrays do not have the model's shapes and types.
             DeviceError: The device, or its lock, is lost; or the model does not run.
         """
         self.rig.check()
         manifest = self.release.manifest
-        given = {name: np.asarray(value) for name, value in fed.items()}
-        if faults := tensors.check_signature(given, manifest.inputs):
+        arrays = {name: np.asarray(value) for name, value in values.items()}
+        if faults := tensors.check_signature(arrays, manifest.inputs):
             raise InputError("the arrays do not fit the model's inputs", details="\n".join(faults))
-        series = Series(1, lambda _: {name: value[None] for name, value in given.items()}, single=True)
-        found = sampling.run_all(self.release, series).outputs
-        return tensors.cut({name: value[0] for name, value in found.items()}, manifest.outputs)
+        series = Series(1, lambda _: {name: value[None] for name, value in arrays.items()}, single=True)
+        outputs = sampling.run_all(self.release, series).outputs
+        return tensors.cut({name: value[0] for name, value in outputs.items()}, manifest.outputs)
 
-    def gated(self, base: str, settings: GateSettings) -> Gate:
-        """Hold it against another release, in turns.
+    def gate(self, base: str, settings: GateSettings) -> Gate:
+        """Gate it against another release, in turns.
 
-        Args:
-            base: A package, a bundle's folder, a file with a digest, or a release that the device keeps.
-            settings: How to gate.
+        `base` is a package, a bundle's folder, a file with a digest, or a release that the device keeps.
 
         Raises:
-            ToolchainError: As `toolchain gate`, but for what the gate finds, which is returned.
+            ToolchainError: As `toolchain gate`, except for the verdict, which is returned.
         """
         self.rig.check()
         gating.check_emulated(self.rig.emulated, self.rig.board.name, settings)
-        words = (str(self.folder), base)
+        names = (str(self.folder), base)
         with temporary.folder() as work:
-            finding = gating.Finding(Path(work), Access(), self.tell)
+            opener = gating.SideOpener(Path(work), Access(), self.tell)
             new, old = (
-                finding.here(word, other) or gating.on_device(word, self.rig.store)
-                for word, other in (words, words[::-1])
+                opener.open_local(name, other) or gating.on_device(name, self.rig.store)
+                for name, other in (names, names[::-1])
             )
             return gating.run(new, old, self.release.program, self.rig, settings, self.tell)
 
 
 @contextlib.contextmanager
-def released(rig: Rig, source: str, settings: Settings, tell: Tell) -> Iterator[Release]:
-    """Deploy a package or a bundle, or what is built of a model, check its outputs and measure it.
-
-    Args:
-        rig: The device.
-        source: A package, a bundle's folder, or a model.
-        settings: How to check and to measure.
-        tell: Called with lines about progress.
+def deployed(rig: Rig, source: str, settings: Settings, tell: Tell) -> Iterator[Release]:
+    """Deploy a package, a bundle or a model, check its outputs and measure it.
 
     Raises:
         ToolchainError: As `deploy`.

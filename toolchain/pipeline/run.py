@@ -1,4 +1,4 @@
-"""The release of a device on a user's own inputs: what it computes, how long each run took, and the best classes."""
+"""Run the release of a device on a user's inputs: its outputs, the time of each run, and the best classes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolchain import arrays, tensors
 from toolchain.bundle import check_board
@@ -19,7 +18,6 @@ from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
 from toolchain.device.processor import Processor
-from toolchain.device.sampling import Sampled
 from toolchain.device.shipment import Transfer
 from toolchain.device.stages import Stages
 from toolchain.device.waiting import Waited
@@ -35,24 +33,16 @@ from toolchain.tables import Table
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What is run, and where the outputs go.
+    """What to run, and where the outputs go."""
 
-    Attributes:
-        output: The .npz file for the outputs.
-        npz: Inputs as an .npz or .npy file.
-        pictures: Inputs as pictures, or folders of them.
-        labels: File of class names, for the best five of each sample.
-        threads: Threads; 0 means the board file's number.
-    """
-
-    output: Path
-    npz: Path | None = None
-    pictures: tuple[Path, ...] = ()
-    labels: Path | None = None
-    threads: int = 0
+    output: Path  # the .npz file for the outputs
+    npz: Path | None = None  # inputs as an .npz or .npy file
+    pictures: tuple[Path, ...] = ()  # inputs as pictures, or folders of them
+    labels: Path | None = None  # file of class names, for the best five of each sample
+    threads: int = 0  # 0 means the board file's number
 
     def check(self) -> None:
-        """See what can be seen without the device.
+        """Check everything that can be checked without the device.
 
         Raises:
             InputError: There are no inputs, or two kinds of them; a file is missing; the outputs cannot be written.
@@ -83,51 +73,33 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run on somebody's inputs gave.
-
-    Attributes:
-        board: Board type.
-        host: Name of the device.
-        model: Model name.
-        digest: Digest of the release.
-        emulated: Whether the times are an emulator's.
-        output: The file that was written.
-        shapes: Shape and element type of each of its arrays, by name.
-        samples: How many samples were run.
-        latency: Times of the samples in milliseconds; the first of each process warms up.
-        pieces: How many processes ran them.
-        load_ms: Time to load the release, in one process.
-        threads: Threads the model ran on.
-        peak_rss_kib: Largest memory use of a process.
-        processor: What the kernels ran on; None for the CPU.
-        transfer: What was sent.
-        top: For each sample its name and its best five classes, where labels were given.
-        waited: Who was at work on the device before, and how long they were waited for.
-    """
+    """The results of a run on a user's inputs."""
 
     board: str
     host: str
     model: str
-    digest: str
-    emulated: bool
+    digest: str  # digest of the release
+    emulated: bool  # whether the times are an emulator's
     output: Path
+    # Shape and element type of each array of the output file, by name
     shapes: Mapping[str, tuple[tuple[int, ...], str]]
     samples: int
-    latency: Latency
-    pieces: int
-    load_ms: float
+    latency: Latency  # times of the samples in milliseconds; the first of each process warms up
+    pieces: int  # how many processes ran the samples
+    load_ms: float  # time to load the release, in one process
     threads: int
-    peak_rss_kib: int
-    processor: Processor | None
+    peak_rss_kib: int  # largest memory use of a process
+    processor: Processor | None  # on which the kernels ran; None for the CPU
     transfer: Transfer
+    # For each sample its name and its best five classes, if labels were given
     top: Sequence[tuple[str, tuple[Guess, ...]]] = ()
-    waited: tuple[Waited, ...] = ()
+    waited: tuple[Waited, ...] = ()  # who was at work on the device before, and how long they were waited for
 
     def document(self) -> dict[str, Any]:
         """Return what --json prints; docs/device.md describes it."""
-        plain = ("board", "host", "model", "emulated", "samples", "pieces", "load_ms", "threads", "peak_rss_kib")
+        fields = ("board", "host", "model", "emulated", "samples", "pieces", "load_ms", "threads", "peak_rss_kib")
         return {
-            **{name: getattr(self, name) for name in plain},
+            **{name: getattr(self, name) for name in fields},
             "bundle_digest": f"sha256:{self.digest}",
             "output": str(self.output),
             "outputs": {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in self.shapes.items()},
@@ -135,13 +107,23 @@ class RunReport:
             "processor": asdict(self.processor) if self.processor else None,
             "transfer": asdict(self.transfer),
             "waited": [asdict(waited) for waited in self.waited],
-            "top": [{"sample": name, "classes": [_guess(guess) for guess in guesses]} for name, guesses in self.top],
+            "top": [
+                {
+                    "sample": name,
+                    "classes": [
+                        {**asdict(guess), "score": guess.score if np.isfinite(guess.score) else None}
+                        for guess in guesses
+                    ],
+                }
+                for name, guesses in self.top
+            ],
         }
 
-    def shown(self) -> list[str | Table]:
-        """Return what a person is shown."""
+    def render_text(self) -> list[str | Table]:
         mark = " (emulated)" if self.emulated else ""
-        outputs = ", ".join(f"{name} {_size(shape)} {dtype}" for name, (shape, dtype) in self.shapes.items())
+        outputs = ", ".join(
+            f"{name} {'x'.join(map(str, shape)) or 'scalar'} {dtype}" for name, (shape, dtype) in self.shapes.items()
+        )
         rows = [
             ("model", self.model),
             ("release", self.digest[:16]),
@@ -157,21 +139,8 @@ class RunReport:
         return [Table(rows), *ranked]
 
 
-def _guess(guess: Guess) -> dict[str, Any]:
-    return {**asdict(guess), "score": guess.score if np.isfinite(guess.score) else None}
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
-
-
-def run(requested: RunRequest, device: ConnectedDevice, stages: Stages) -> RunReport:
-    """Run the release that a device runs on inputs, and write its outputs to a file.
-
-    Args:
-        requested: What to run; it was checked.
-        device: The device.
-        stages: Gets progress.
+def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunReport:
+    """Run the current release of a device on inputs, and write its outputs to a file; the request was checked.
 
     Raises:
         InputError: The inputs do not fit the release, or the file cannot be written.
@@ -181,25 +150,33 @@ def run(requested: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRe
     store, owner = device.store, Owner.here("run")
     store.settle(owner)
     expected = bench.current(store, device.name)
-    # What does not fit is refused before the runner is built.
-    samples, labels = _fitting(requested, expected.manifest, device)
+    # Inputs that do not fit are refused before the runner is built.
+    samples, labels = _fitting(request, expected.manifest, device)
     runner = device_programs.runner(device.board, stages)
     with store.lock(owner):
         current = bench.current(store, device.name)
         manifest, digest = current.manifest, current.generation.digest
         if digest != expected.generation.digest:  # a deploy that was waited for has changed it
-            samples, labels = _fitting(requested, manifest, device)
-        release = DeviceRelease.of_device(manifest, digest, runner, device, requested.threads)
+            samples, labels = _fitting(request, manifest, device)
+        release = DeviceRelease.of_device(manifest, digest, runner, device, request.threads)
         sampled = sampling.run_all(release, samples, stages.tell)
-    outputs = _outputs(sampled, samples, manifest)
-    arrays.save(requested.output, outputs, f"sha256:{digest}")
+    if samples.single:
+        outputs = tensors.cut({name: value[0] for name, value in sampled.outputs.items()}, manifest.outputs)
+    else:
+        outputs = tensors.cut_stacked(sampled.outputs, manifest.outputs)
+    top: list[tuple[str, tuple[Guess, ...]]] = []
+    if labels:
+        names = samples.names or tuple(map(str, range(samples.count)))
+        scores = sampled.outputs[manifest.outputs[0].name]
+        top = [(name, inputs.top(row, labels)) for name, row in zip(names, scores, strict=True)]
+    arrays.save(request.output, outputs, f"sha256:{digest}")
     return RunReport(
         board=device.board.name,
         host=device.name,
         model=manifest.name,
         digest=digest,
         emulated=device.emulated,
-        output=requested.output,
+        output=request.output,
         shapes={name: (tuple(value.shape), str(value.dtype)) for name, value in outputs.items()},
         samples=samples.count,
         latency=bench.statistics([value / 1e6 for value in sampled.each_ns]),
@@ -209,12 +186,12 @@ def run(requested: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRe
         peak_rss_kib=sampled.peak_rss_kib,
         processor=sampled.processor,
         transfer=Transfer.of(sampled.sent, device.shell),
-        top=_top(sampled, samples, labels, manifest) if labels else (),
+        top=tuple(top),
         waited=store.waited,
     )
 
 
-def _fitting(requested: RunRequest, manifest: Manifest, device: ConnectedDevice) -> tuple[Series, list[str]]:
+def _fitting(request: RunRequest, manifest: Manifest, device: ConnectedDevice) -> tuple[Series, list[str]]:
     """Return the samples and the labels for a release.
 
     Raises:
@@ -222,18 +199,4 @@ def _fitting(requested: RunRequest, manifest: Manifest, device: ConnectedDevice)
         VerificationError: It was built for another board.
     """
     check_board(manifest, device.board, root=device.store.root)
-    return requested.series(manifest), read_labels(requested.labels, manifest)
-
-
-def _outputs(sampled: Sampled, samples: Series, manifest: Manifest) -> dict[str, NDArray[Any]]:
-    if samples.single:
-        return tensors.cut({name: value[0] for name, value in sampled.outputs.items()}, manifest.outputs)
-    return tensors.cut_stacked(sampled.outputs, manifest.outputs)
-
-
-def _top(
-    sampled: Sampled, samples: Series, labels: list[str], manifest: Manifest
-) -> tuple[tuple[str, tuple[Guess, ...]], ...]:
-    scores = sampled.outputs[manifest.outputs[0].name]
-    names = samples.names or tuple(map(str, range(samples.count)))
-    return tuple((name, inputs.top(row, labels)) for name, row in zip(names, scores, strict=True))
+    return request.series(manifest), read_labels(request.labels, manifest)

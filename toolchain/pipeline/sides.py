@@ -22,7 +22,6 @@ from toolchain.errors import InputError
 from toolchain.models import names, zoo
 from toolchain.native.programs import Program
 from toolchain.registry import Access
-from toolchain.tensors import TensorSpec
 
 _DIGEST = re.compile(r"(sha256:)?(?P<digest>[0-9a-f]{64})")
 _LONGEST_FILE = 4096
@@ -35,23 +34,16 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Side:
-    """A release that is measured.
+    """A release that is measured."""
 
-    Attributes:
-        named: What the user called it.
-        manifest: The bundle's.
-        digest: The bundle's digest.
-        bundle: Its files here; None of a release that the device keeps.
-    """
-
-    named: str
+    label: str  # what the user called it
     manifest: Manifest
     digest: str
-    bundle: Bundle | None = None
+    bundle: Bundle | None = None  # its files here; None of a release that the device keeps
 
     @classmethod
-    def of(cls, bundle: Bundle, named: str = "") -> Side:
-        return cls(named or bundle.manifest.name, bundle.manifest, bundle.digest, bundle)
+    def of(cls, bundle: Bundle, label: str = "") -> Side:
+        return cls(label or bundle.manifest.name, bundle.manifest, bundle.digest, bundle)
 
     @property
     def size(self) -> int:
@@ -91,65 +83,54 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """How sides are found.
-
-    Attributes:
-        folder: Where packages are unpacked or pulled to.
-        access: How a registry is reached.
-        tell: Who is told about each stage.
-    """
+class SideOpener:
+    """Opens sides by what a user calls them."""
 
     folder: Path
-    access: Access
+    access: Access  # how a registry is reached
     tell: Callable[[str], None] = lambda _line: None
 
-    def here(self, word: str, beside: str = "") -> Side | None:
-        """Open what needs no device to be opened; None if the word names a release on it.
+    def open_local(self, name: str, other: str = "") -> Side | None:
+        """Open what needs no device to be opened; None if the name is that of a release on it.
 
         Args:
-            word: What the user named.
-            beside: What the user named as the other side; a digest may be one of the same repository.
+            name: What the user named.
+            other: What the user named as the other side; a digest may be one of the same repository.
 
         Raises:
-            InputError: There is no such file, or it is none of what a side can be.
+            InputError: There is no such file, or it is not a side.
             VerificationError: It is damaged.
             RegistryError: The registry does not give it.
         """
-        if registry.is_address(word):
-            return self._pulled(word, word)
-        path, there = Path(word), _there(word)
-        if there == "folder" or (there == "file" and bundle.is_archive(path)):
-            return Side.of(bundle.open_bundle(path, self._new()), word)
-        if there == "file":
-            line = pinned(path)
-            if registry.is_address(line):
-                return self._pulled(line, word)
-            return self._beside(line, word, beside)
-        if released.is_word(word):
+        if registry.is_address(name):
+            return self._pull(name, name)
+        path, kind = Path(name), _path_kind(name)
+        if kind == "folder" or (kind == "file" and bundle.is_archive(path)):
+            return Side.of(bundle.open_bundle(path, self._new_folder()), name)
+        if kind == "file":
+            address = pinned(path)
+            if not registry.is_address(address):  # a bare digest: of a package beside the other one, or on the device
+                if not registry.is_address(other):
+                    return None
+                address = str(registry.parse(other).pinned(f"sha256:{address.removeprefix('sha256:')}"))
+            return self._pull(address, name)
+        if released.is_word(name):
             return None
-        network = word.startswith(names.PREFIX) or word in zoo.NAMES
-        hint = f"a network is built first: toolchain build {word} -o FOLDER" if network else ""
-        raise InputError(f"there is no {word[:_SHOWN]!r}", details=f"expected {_FORMS}", hint=hint)
+        network = name.startswith(names.PREFIX) or name in zoo.NAMES
+        hint = f"a network is built first: toolchain build {name} -o FOLDER" if network else ""
+        raise InputError(f"there is no {name[:_SHOWN]!r}", details=f"expected {_FORMS}", hint=hint)
 
-    def _beside(self, line: str, named: str, beside: str) -> Side | None:
-        if not registry.is_address(beside):
-            return None
-        digest = line.removeprefix("sha256:")
-        address = registry.parse(beside).pinned(f"sha256:{digest}")
-        return self._pulled(str(address), named)
+    def _pull(self, address: str, label: str) -> Side:
+        return Side.of(registry.pull(registry.parse(address), self._new_folder(), self.access, self.tell), label)
 
-    def _pulled(self, address: str, named: str) -> Side:
-        return Side.of(registry.pull(registry.parse(address), self._new(), self.access, self.tell), named)
-
-    def _new(self) -> Path:
+    def _new_folder(self) -> Path:
         return self.folder / str(sum(1 for _ in self.folder.iterdir()))
 
 
-def _there(word: str) -> Literal["folder", "file", ""]:
-    """Tell what there is by a name; nothing by one that no file can have, or that is empty."""
+def _path_kind(name: str) -> Literal["folder", "file", ""]:
+    """Tell what there is by a name; nothing by a name that no file can have, or an empty one."""
     try:
-        mode = Path(word).stat().st_mode if word else 0
+        mode = Path(name).stat().st_mode if name else 0
     except (OSError, ValueError):
         return ""
     return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else ""
@@ -161,13 +142,13 @@ def pinned(path: Path) -> str:
     Raises:
         InputError: That is not what the file is.
     """
-    wrong = f"{path} is neither a package nor a file with a package's digest"
+    message = f"{path} is neither a package nor a file with a package's digest"
     try:
         lines = files.read_limited(path, _LONGEST_FILE).decode(errors="replace").split()
     except InputError as fault:
-        raise InputError(wrong, details=fault.message, hint=f"expected {_FORMS}") from fault
+        raise InputError(message, details=fault.message, hint=f"expected {_FORMS}") from fault
     if len(lines) != 1:
-        raise InputError(wrong, details=f"expected {_FORMS}")
+        raise InputError(message, details=f"expected {_FORMS}")
     if registry.is_address(lines[0]):
         if not registry.parse(lines[0]).digest:
             raise InputError(
@@ -185,33 +166,24 @@ def pinned(path: Path) -> str:
     return lines[0]
 
 
-def on_device(word: str, store: Store) -> Side:
-    """Find a release that a device keeps.
-
-    Args:
-        word: `current`, its number, its digest or eight digits of it or more, or a file with its digest.
-        store: The device's store.
+def on_device(name: str, store: Store) -> Side:
+    """Find a release that a device keeps: `current`, its number, its digest or at least eight digits, or a digest file.
 
     Raises:
         InputError: The device has no such release, or several.
         VerificationError: What it has is not what its digest says.
     """
-    digest = released.named(store, pinned(Path(word)) if _there(word) == "file" else word).digest
-    return Side(word, released.manifest(store, digest), digest)
+    digest = released.named(store, pinned(Path(name)) if _path_kind(name) == "file" else name).digest
+    return Side(name, released.manifest(store, digest), digest)
 
 
-def both(here: Sequence[Side | None], words: Sequence[str], store: Store) -> tuple[Side, Side]:
+def resolve_sides(local: Sequence[Side | None], names: Sequence[str], store: Store) -> tuple[Side, Side]:
     """Return both sides: those that were opened here, and from the device what it keeps.
-
-    Args:
-        here: What `Finding.here` gave for each.
-        words: What the user named.
-        store: The device's store.
 
     Raises:
         InputError: The device has no such release, or several.
     """
-    new, base = (side or on_device(word, store) for side, word in zip(here, words, strict=True))
+    new, base = (side or on_device(name, store) for side, name in zip(local, names, strict=True))
     return new, base
 
 
@@ -225,20 +197,19 @@ def check_pair(new: Side, base: Side, board: Board) -> None:
     if new.digest == base.digest:
         raise InputError(
             "NEW and --base are the same release",
-            details=f"{new.named} and {base.named} are both sha256:{new.digest}",
+            details=f"{new.label} and {base.label} are both sha256:{new.digest}",
             hint="a gate compares a new package with the one before it",
         )
     for side in (new, base):
         bundle.check_board(side.manifest, board)
-    for what in ("inputs", "outputs"):
-        one, other = (_signature(getattr(side.manifest, what)) for side in (new, base))
-        if one != other:
+    for tensors in ("inputs", "outputs"):
+        new_signature, base_signature = (
+            ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in getattr(side.manifest, tensors))
+            for side in (new, base)
+        )
+        if new_signature != base_signature:
             raise InputError(
-                f"{new.named} and {base.named} are different models: their {what} differ",
-                details=f"{one}\ninstead of {other}",
+                f"{new.label} and {base.label} are different models: their {tensors} differ",
+                details=f"{new_signature}\ninstead of {base_signature}",
                 hint="name a base of the same model",
             )
-
-
-def _signature(specs: tuple[TensorSpec, ...]) -> str:
-    return ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)

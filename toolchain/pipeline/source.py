@@ -22,25 +22,20 @@ if TYPE_CHECKING:
     from toolchain.models.source import SourceModel
     from toolchain.pipeline.expected import Expected, Expecting
 
-# TVM and ONNX Runtime take seconds to import, and a deploy of a package does without them: what needs them is imported
-# where it is used.
+# TVM and ONNX Runtime take seconds to import, and a deploy of a package does not need them: modules that do are
+# imported where they are used.
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model as it was read, and what it is run with.
+    """A model as it was read, and what it is run with."""
 
-    Attributes:
-        source: The model.
-        fed: Its inputs by name.
-    """
-
-    source: SourceModel
-    fed: Tensors
+    source: SourceModel  # the model
+    arrays: Tensors  # its inputs by name
 
     @property
     def classes(self) -> int | None:
-        """Elements of the first output; None if that is not known before the model was compiled."""
+        """Elements of the first output; None if that is unknown before the model is compiled."""
         from toolchain.models import source as model  # noqa: PLC0415
 
         return model.classes(self.source)
@@ -48,21 +43,13 @@ class Loaded:
 
 @dataclass(frozen=True)
 class BundleSource:
-    """What a user names to be deployed, and how a bundle is made of it.
+    """What a user wants to deploy, and how a bundle is made of it."""
 
-    Attributes:
-        request: What is built, or the path or address of what was built before.
-        stages: The time of each stage so far.
-        access: How a registry is reached, where the package is in one.
-        samples: For how many inputs the reference computes outputs.
-        unchecked: Whether a package without its reference is taken.
-    """
-
-    request: BuildRequest
-    stages: Stages = field(default_factory=Stages)
-    access: Access = field(default_factory=Access)
-    samples: int = 1
-    unchecked: bool = False
+    request: BuildRequest  # what is built, or the path or address of what was built before
+    stages: Stages = field(default_factory=Stages)  # the time of each stage so far
+    access: Access = field(default_factory=Access)  # how a registry is reached
+    samples: int = 1  # for how many inputs the reference computes outputs
+    unchecked: bool = False  # whether a package without its reference is accepted
 
     @property
     def is_built(self) -> bool:
@@ -71,15 +58,15 @@ class BundleSource:
 
     @property
     def own_inputs(self) -> inputs.Source | None:
-        """What a release is measured with, where it is not the inputs of the bundle's reference."""
-        given = self.request.model.given
-        return given if self.is_built and (given.npz or given.image) else None
+        """What a release is measured with, if not the inputs of the bundle's reference."""
+        source = self.request.model.given
+        return source if self.is_built and (source.npz or source.image) else None
 
     def load(self) -> Loaded:
-        """Read the model, and make what it is to be run with.
+        """Read the model, and make its inputs.
 
         Raises:
-            InputError: There is no such model, or what it is to be run with does not fit it, or into memory.
+            InputError: There is no such model, or the inputs do not fit it, or into memory.
         """
         from toolchain.models import source as model  # noqa: PLC0415
 
@@ -90,7 +77,7 @@ class BundleSource:
         return Loaded(source, inputs.make(self.request.model.given, source.inputs))
 
     def check_possible(self) -> None:
-        """See that the board's compiler knows its target, and that the records that were asked for are there.
+        """Check that the board's compiler knows its target, and that the requested records are there.
 
         Raises:
             InputError: It does not, or they are not.
@@ -100,12 +87,10 @@ class BundleSource:
         _ = self.request.backend.target
         known.own_records(self.request)
 
-    def build(self, folder: Path | None = None, read: Loaded | None = None) -> Bundle:
+    def build(self, folder: Path | None = None, loaded: Loaded | None = None) -> Bundle:
         """Import the model, compute its reference and compile it.
 
-        Args:
-            folder: Where the bundle goes; build/MODEL-BOARD by default.
-            read: What `load` returned, if it was called before.
+        The bundle goes into `folder`, or into build/MODEL-BOARD; `loaded` is the result of an earlier `load`.
         """
         from toolchain.compile import compiler, known, prepare  # noqa: PLC0415
         from toolchain.models import importer  # noqa: PLC0415
@@ -114,77 +99,72 @@ class BundleSource:
         if folder:
             bundle.check_target(folder)
         own_records = known.own_records(request)
-        cross.choose(request.board, request.toolchain).describe()  # the link is possible, before a minute goes into it
+        cross.choose(request.board, request.toolchain).describe()  # a missing linker is reported before a long build
         with self.stages.timed("import"):
             tell(stage(f"importing {request.model.source}"))
-            read = read or self.load()
-            target = folder or Path("build") / f"{read.source.name}-{request.board.name}"
+            loaded = loaded or self.load()
+            target = folder or Path("build") / f"{loaded.source.name}-{request.board.name}"
             bundle.check_target(target)
-            suited = prepare.suited(read.source, request)
-            loaded = suited.source
-            imported = importer.import_model(loaded)
+            prepared = prepare.suited(loaded.source, request)
+            imported = importer.import_model(prepared.source)
         with self.stages.timed("reference"):
-            reference, loaded = self._reference(loaded, read.fed)
-            expected = replace(reference, int8=suited.quantized)
-            imported = replace(imported, source=loaded)
+            reference, source = self._reference(prepared.source, loaded.arrays)
+            reference = replace(reference, int8=prepared.quantized)
+            imported = replace(imported, source=source)
         with self.stages.timed("compile"):
             tell(stage(f"compiling for {request.board.name}"))
             records = known.Known(own_records, known.shipped_for(request))
-            return compiler.build(imported, request, target, reference=expected, known=records)
+            return compiler.build(imported, request, target, reference=reference, known=records)
 
-    def _reference(self, loaded: SourceModel, fed: Tensors) -> tuple[bundle.Reference, SourceModel]:
-        """Run the model with the reference.
-
-        Returns:
-            Inputs and outputs, and the model; its inputs are drawn from other values where it refused the first ones.
-        """
+    def _reference(self, source: SourceModel, arrays: Tensors) -> tuple[bundle.Reference, SourceModel]:
+        """Return the reference's inputs and outputs, and the model, perhaps with inputs of another range."""
         from toolchain.compile import prepare  # noqa: PLC0415
         from toolchain.models import reference  # noqa: PLC0415
         from toolchain.models.simplify import dynamic_lstm  # noqa: PLC0415
         from toolchain.pipeline.expected import Expecting  # noqa: PLC0415
 
-        exact = prepare.is_computed_to_the_letter(loaded, self.request.backend)
-        name = reference.name(unoptimized=exact)
+        unoptimized = prepare.is_computed_to_the_letter(source, self.request.backend)
+        name = reference.name(unoptimized=unoptimized)
         self.request.tell(stage(f"running it with {name}"))
-        compared = reference.with_plain_lstm(loaded)
-        expecting = Expecting(compared, to_the_letter=exact, float16=self.request.board.target.float16)
+        compared = reference.with_plain_lstm(source)
+        expecting = Expecting(compared, unoptimized=unoptimized, float16=self.request.board.target.float16)
         try:
-            found = expecting.of(fed)
+            expected = expecting.of(arrays)
         except InputError as fault:
-            expecting, fed, found = self._with_other_inputs(expecting, fault)
-        if compared is not loaded:
+            expecting, arrays, expected = self._with_other_inputs(expecting, fault)
+        if compared is not source:
             name = f"{name}, its LSTM in floats"
-            own = tensors.compare(reference.run(loaded, fed), found.outputs).max_rel
+            difference = tensors.compare(reference.run(source, arrays), expected.outputs).max_rel
             self.request.tell(
                 f"compared with {name}: its {dynamic_lstm.OPERATOR} rounds data and state to 8 bits at each step, "
-                f"and differs by {own:.1e} from the same weights in floats"
+                f"and differs by {difference:.1e} from the same weights in floats"
             )
-        if found.amplified:
-            named = ", ".join(f"{output} {limit.value:.0e}" for output, limit in found.amplified.items())
-            self.request.tell(f"these inputs amplify rounding, in the reference too: the limit of {named}")
-        drawn = None
+        if expected.amplified:
+            limits = ", ".join(f"{output} {limit.value:.0e}" for output, limit in expected.amplified.items())
+            self.request.tell(f"these inputs amplify rounding, in the reference too: the limit of {limits}")
+        random_samples = None
         if self.samples > 1:
-            drawn = expecting.of_random(self.request.model.given.seed, self.samples, self.request.tell)
-        return bundle.Reference(name, fed, found.outputs, found.tolerance, drawn, found.rankings), replace(
-            loaded, inputs=expecting.source.inputs
-        )
+            random_samples = expecting.of_random(self.request.model.given.seed, self.samples, self.request.tell)
+        return bundle.Reference(
+            name, arrays, expected.outputs, expected.tolerance, random_samples, expected.rankings
+        ), replace(source, inputs=expecting.source.inputs)
 
     def _with_other_inputs(self, expecting: Expecting, fault: InputError) -> tuple[Expecting, Tensors, Expected]:
-        """Draw integers from 0 and 1 after the reference refused those of the usual range.
+        """Use integers of 0 and 1 after the reference refused those of the usual range.
 
         Raises:
             InputError: It refuses these too, the inputs are the user's own, or none of them are integers.
         """
         from toolchain.models import draws  # noqa: PLC0415
 
-        given, source = self.request.model.given, expecting.source
+        inputs_source, source = self.request.model.given, expecting.source
         integers = [spec.name for spec in source.inputs if draws.is_integer(spec)]
-        if given.npz or given.image or not integers:
+        if inputs_source.npz or inputs_source.image or not integers:
             raise fault
         source = replace(source, inputs=draws.binary(source.inputs))
-        expecting, fed = replace(expecting, source=source), inputs.random(source.inputs, given.seed)
+        expecting, arrays = replace(expecting, source=source), inputs.random(source.inputs, inputs_source.seed)
         try:
-            found = expecting.of(fed)
+            expected = expecting.of(arrays)
         except InputError as second:
             raise InputError(
                 second.message,
@@ -194,10 +174,10 @@ class BundleSource:
         self.request.tell(
             f"the reference refuses random numbers from 0 to 9: 0 and 1 are used for {', '.join(integers)}"
         )
-        return expecting, fed, found
+        return expecting, arrays, expected
 
     def has_records(self) -> bool:
-        """Whether there are any tuning records for the board where they are to be taken from."""
+        """Whether there are tuning records for the board."""
         from toolchain.compile import known  # noqa: PLC0415
 
         return known.has_records(self.request)
@@ -205,32 +185,29 @@ class BundleSource:
     def obtain(self, folder: Path, checked: Bundle | Loaded | None = None) -> Bundle:
         """Open a bundle, unpack or pull a package, or build a model into `folder`.
 
-        Args:
-            folder: Where a package is unpacked or pulled to, or a model built.
-            checked: What the checks before the work have opened or read of it.
+        `checked` is what the checks before the work have opened or read.
 
         Raises:
-            InputError: What was built before carries fewer samples than are to be compared.
+            InputError: A bundle has fewer samples than are to be compared.
         """
         if isinstance(checked, Bundle):
             return checked
         if not self.is_built:
             return self.build(folder, checked)
-        made = self._opened(self.request.model.source, folder)
-        fidelity.carried(made, self.samples)
-        return made
-
-    def _opened(self, source: str, folder: Path) -> Bundle:
-        if not registry.is_address(source):
-            return bundle.open_bundle(Path(source), folder)
-        with self.stages.timed("pull"):
-            return registry.pull(registry.parse(source), folder, self.access, self.request.tell)
+        source = self.request.model.source
+        if registry.is_address(source):
+            with self.stages.timed("pull"):
+                opened = registry.pull(registry.parse(source), folder, self.access, self.request.tell)
+        else:
+            opened = bundle.open_bundle(Path(source), folder)
+        fidelity.carried(opened, self.samples)
+        return opened
 
 
 def is_built(source: str) -> bool:
-    """Tell whether a word names a bundle or a package, a registry's among them, and no model."""
+    """Whether a source is a bundle or a package, also of a registry, and not a model."""
     if source.startswith(names.PREFIX):
         return False
     path = Path(source)
-    packed = (path / bundle.MANIFEST).is_file() or bundle.is_archive(path)
-    return registry.is_address(source) or packed
+    is_package = (path / bundle.MANIFEST).is_file() or bundle.is_archive(path)
+    return registry.is_address(source) or is_package

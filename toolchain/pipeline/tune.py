@@ -1,4 +1,4 @@
-"""One tuning session from a model to its records: tasks, boards, builder, run, and the report of it."""
+"""A tuning run from a model to its records: tasks, boards, builder, search, and report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolchain.compile.known import record_key
 from toolchain.compile.request import BuildRequest
 from toolchain.device.lock import Owner
 from toolchain.errors import DeviceError, InputError, ToolchainError
-from toolchain.farm import boards as places
+from toolchain.farm import boards as farm_boards
 from toolchain.farm.boards import Boards, Tell, Wanted
 from toolchain.models import flops, importer, source
 from toolchain.models.importer import ImportedModel
@@ -54,51 +54,36 @@ if TYPE_CHECKING:
     import tvm
 
 _FLOAT_BYTES = 4
-_MOST_EXPECTED = 128  # boards that a run gets ready for before they are there
-_AT_ONCE = 16  # a hundred boards, one after the other, would take minutes
+_MAX_EXPECTED = 128  # boards for which a run prepares before they have joined
+_EXAMINED_AT_ONCE = 16  # a hundred boards, one after the other, would take minutes
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a session is asked for.
-
-    Attributes:
-        model: The model.
-        boards: Which boards to measure on.
-        plan: How to search and to measure, and when to stop.
-        operators: Which tasks; all if empty.
-        records: File of records; None means the board's own.
-        passing: Whether that file is gone after the run, so that nobody is told to go on from it.
-        toolchain: Where candidates are linked; empty means as the board file says.
-        without: Names of templates that are not to be used.
-        modelled: Whether a model of the board's machine code times the candidates, and no board is asked.
-        builders: Dask scheduler whose workers compile candidates; None: this machine does.
-    """
+class TuneRequest:
+    """What to tune, and how."""
 
     model: Model
     boards: Wanted
-    plan: Plan
-    operators: tuple[str, ...] = ()
-    records: Path | None = None
-    passing: bool = False
-    toolchain: str = ""
-    without: tuple[str, ...] = ()
-    modelled: bool = False
-    builders: Scheduler | None = None
+    plan: Plan  # how to search and to measure, and when to stop
+    operators: tuple[str, ...] = ()  # which tasks; all if empty
+    records: Path | None = None  # file of records; None means the board's own
+    passing: bool = False  # whether that file is temporary, so that the user is not told to resume from it
+    toolchain: str = ""  # where candidates are linked; empty means as the board file says
+    without: tuple[str, ...] = ()  # names of templates that are not used
+    modelled: bool = False  # whether a model of the board's machine code times the candidates instead of a board
+    builders: Scheduler | None = None  # Dask scheduler whose workers compile candidates; None: this machine does
 
     @property
     def board(self) -> Board:
-        """The board type."""
         return self.boards.board
 
     def build(self, tell: Tell) -> BuildRequest:
-        """Return what is compiled, and who is told of it."""
         return BuildRequest(self.model, self.board, tell, self.toolchain, without=self.without)
 
 
 @dataclass(frozen=True)
 class Extracted:
-    """A model's tasks for a board type, and the calls of kernels that they are the tasks of."""
+    """A model's tasks for a board type, and the calls of the kernels behind them."""
 
     imported: ImportedModel
     backend: Backend
@@ -109,9 +94,6 @@ class Extracted:
 def extract(request: BuildRequest) -> Extracted:
     """Import a model and list its tasks for a board type.
 
-    Args:
-        request: The model, the board type, and who is told where the model is quantized on its way.
-
     Raises:
         InputError: There is no such model, it cannot be imported, or the board file does not say the board's cores.
     """
@@ -121,7 +103,7 @@ def extract(request: BuildRequest) -> Extracted:
             f"board {board.name} does not say how many cores kernels are scheduled for",
             hint=f"set `cores` in boards/{board.name}.toml",
         )
-    _ = backend.target  # what it has against the board file is told before the model is read
+    _ = backend.target  # a fault of the board file is reported before the model is read
     loaded = source.load_request(request.model)
     for line in loaded.guessed:
         request.tell(line)
@@ -132,15 +114,7 @@ def extract(request: BuildRequest) -> Extracted:
 
 @dataclass
 class _Watch:
-    """What the boards did, gathered from their threads.
-
-    Attributes:
-        tell: Who is told what a person should know.
-        boards: The boards of the run.
-        trials: Trials by board.
-        failures: Failed ones by board.
-        quarantines: Quarantines by board.
-    """
+    """Counts trials, failures and quarantines by board, gathered from the boards' threads."""
 
     tell: Tell
     boards: Boards
@@ -150,7 +124,7 @@ class _Watch:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def observe(self, event: Event) -> None:
-        """Count an event, pass it on to the farm, and tell what matters."""
+        """Count an event, pass it on to the farm, and report what matters."""
         with self.lock:
             if event.kind == "ended" and event.measured is not None and event.trial and not event.trial.rivals:
                 self.trials[event.place] += 1
@@ -166,192 +140,166 @@ class _Watch:
 
 @dataclass(frozen=True)
 class _Session:
-    """What a run begins with.
+    """The inputs of a run."""
 
-    Attributes:
-        wanted: What is asked for.
-        found: The model and all of its tasks.
-        tasks: Those that are tuned.
-        file: Where the records go.
-        redraw: Called with the table of the tasks.
-        modelled: What a model computes the times for; empty where something runs.
-        stamp: What those are by.
-        pruner: Rules out candidates before a board is asked; None to measure all.
-    """
-
-    wanted: Request
-    found: Extracted
-    tasks: Sequence[Task]
+    request: TuneRequest
+    extracted: Extracted
+    tasks: Sequence[Task]  # those that are tuned
     file: RecordFile
     redraw: Callable[[Shown], None]
-    modelled: str = ""
-    stamp: str = ""
-    pruner: Pruner | None = None
+    modelled: str = ""  # the model that computes the times, as records name it; empty if they are measured
+    stamp: str = ""  # the same as reports name it
+    pruner: Pruner | None = None  # rules out candidates before a board measures them; None to measure all
 
 
-def run(wanted: Request, tell: Tell, redraw: Callable[[Shown], None]) -> TuneReport:
-    """Tune a model; what was found is in the file of records, also when this ends early.
+def run(request: TuneRequest, tell: Tell, redraw: Callable[[Shown], None]) -> TuneReport:
+    """Tune a model; the results are in the file of records, also if the run ends early.
 
-    Args:
-        wanted: What is asked for.
-        tell: Called with lines about progress.
-        redraw: Called with the table of the tasks.
-
-    Returns:
-        The report.
+    `redraw` is called with the table of the tasks.
 
     Raises:
         InputError: The model, the board file, an option or the records are wrong.
         BuildError: No candidate of any task works.
         BusyError: Others are at work on the boards, or at this very search.
         DeviceError: No board is left.
-        BuildersError: Others are to compile, and there are none.
+        BuildersError: The scheduler's workers are to compile, and there are none.
         VerificationError: A board is not what its board file says, or no builder is like this machine.
     """
-    if not wanted.modelled:
-        cross.choose(
-            wanted.board, wanted.toolchain
-        ).describe()  # a missing compiler is told before the boards are taken, and so are records that are none
-    if wanted.builders:
-        with wanted.builders.client():  # so is a scheduler that is not there
+    # A missing compiler, a missing scheduler and broken records are reported before boards are taken.
+    if not request.modelled:
+        cross.choose(request.board, request.toolchain).describe()
+    if request.builders:
+        with request.builders.client():
             pass
-    judge = _judge(wanted, tell)
-    file = RecordFile(wanted.records or default_path(wanted.board.name), tell)
+    judge = _judge(request, tell)
+    file = RecordFile(request.records or default_path(request.board.name), tell)
     if file.path.exists():
         file.catalog()
-    if not wanted.passing:
+    if not request.passing:
         tell(f"tuning records: {file.path}")
-    tell(f"importing {wanted.model.source}")
-    found = extract(wanted.build(tell))
-    chosen = tasks.select(found.tasks, wanted.operators)
-    name = wanted.plan.run_id(record_key(found.backend), chosen, str(bool(judge)))
-    owner = Owner.here(wanted.boards.purpose)
+    tell(f"importing {request.model.source}")
+    extracted = extract(request.build(tell))
+    selected = tasks.select(extracted.tasks, request.operators)
+    name = request.plan.run_id(record_key(extracted.backend), selected, str(bool(judge)))
+    owner = Owner.here(request.boards.purpose)
     with contextlib.ExitStack() as stack:
-        wanted.boards.patience.get(lambda: stack.enter_context(claims.claimed(file.path, name, owner)))
-        return _run(_Session(wanted, found, chosen, file, redraw), judge, tell)
+        request.boards.patience.get(lambda: stack.enter_context(claims.claimed(file.path, name, owner)))
+        return _run(_Session(request, extracted, selected, file, redraw), judge, tell)
 
 
 def _run(session: _Session, judge: CostModel | None, tell: Tell) -> TuneReport:
-    """Tune, on boards or by a model that stands in for them."""
-    wanted, found, chosen = session.wanted, session.found, session.tasks
-    if judge is not None and wanted.modelled:
-        return _by_costs(session, judge, tell)
+    """Tune on boards, or by a model that stands in for them."""
+    request, extracted = session.request, session.extracted
+    if judge is not None and request.modelled:
+        tell(f"{len(session.tasks)} tasks for {judge.name}, ranked without a board: {judge.stamp}")
+        watch = _Watch(tell, Boards((), model=f"{judge.name}, {judge.stamp}"))
+        estimates = Costed(judge, watch.observe)
+        session = replace(session, modelled=modelled_by(judge.name, judge.identity), stamp=judge.stamp)
+        return _tuned(session, estimates, estimates, watch)
     if judge is not None:
-        session = replace(session, pruner=Pruner(judge, wanted.plan.prune))
-    model = found.backend.machine_model if wanted.board.emulated else None
+        session = replace(session, pruner=Pruner(judge, request.plan.prune))
+    model = extracted.backend.machine_model if request.board.emulated else None
     if model is not None:
         return _by_model(session, model, tell)
-    tell(f"{len(chosen)} tasks for {wanted.board.name}")
-    driver = cross.choose(wanted.board, wanted.toolchain)
+    tell(f"{len(session.tasks)} tasks for {request.board.name}")
+    driver = cross.choose(request.board, request.toolchain)
     with contextlib.ExitStack() as stack:
-        folder = files.cache_root() / "candidates"  # where the next builder finds what a killed one left
-        timeout_s = wanted.plan.options.build_timeout_s
-        hire = _hire(wanted, tell)
-        builder = stack.enter_context(Builder(found.backend.target, driver, folder, timeout_s=timeout_s, hire=hire))
-        held = stack.enter_context(places.opened(replace(wanted.boards, shares=True), tell))
-        _examine(wanted.board, held, tell)
-        watch = _Watch(tell, held)
-        pool = stack.enter_context(MeasurePool(held.places, wanted.plan.options, watch.observe))
-        held.follow(pool, partial(_fits, wanted.board, tell), tell)
-        return replace(_tuned(_paced(session, held), builder, pool, watch), builders=builder.rows)
+        folder = files.cache_root() / "candidates"  # fixed, so that the next builder removes what a killed one left
+        timeout_s = request.plan.options.build_timeout_s
+        hire: Hire | None = None  # None: this machine compiles
+        if request.builders:
+            hire = partial(DaskCrew, request.builders, request.board.triple, tell)
+        builder = stack.enter_context(Builder(extracted.backend.target, driver, folder, timeout_s=timeout_s, hire=hire))
+        boards = stack.enter_context(farm_boards.opened(replace(request.boards, shares=True), tell))
+        _examine(request.board, boards, tell)
+        watch = _Watch(tell, boards)
+        pool = stack.enter_context(MeasurePool(boards.places, request.plan.options, watch.observe))
+        boards.follow(pool, partial(_fits, request.board, tell), tell)
+        return replace(_tuned(_paced(session, boards), builder, pool, watch), builders=builder.rows)
 
 
-def _paced(session: _Session, held: Boards) -> _Session:
-    """Let as much be on its way as the boards need that there are, or that are to come."""
-    wanted = session.wanted
-    if wanted.board.connection == "local":
+def _paced(session: _Session, boards: Boards) -> _Session:
+    """Prepare as many candidates ahead as the boards need that are there, or are expected."""
+    request = session.request
+    if request.board.connection == "local":
         return session
-    boards = max(len(held.places), min(wanted.boards.most, _MOST_EXPECTED))
-    plan = wanted.plan
-    pace = pace_for(boards, plan.trials // len(session.tasks))
-    return replace(session, wanted=replace(wanted, plan=replace(plan, pace=pace)))
+    count = max(len(boards.places), min(request.boards.most, _MAX_EXPECTED))
+    plan = request.plan
+    pace = pace_for(count, plan.trials // len(session.tasks))
+    return replace(session, request=replace(request, plan=replace(plan, pace=pace)))
 
 
-def _hire(wanted: Request, tell: Tell) -> Hire | None:
-    """Say who compiles candidates: None for this machine alone."""
-    return partial(DaskCrew, wanted.builders, wanted.board.triple, tell) if wanted.builders else None
-
-
-def _judge(wanted: Request, tell: Tell) -> CostModel | None:
-    """Return the model that times candidates or rules them out; None if neither is wanted.
+def _judge(request: TuneRequest, tell: Tell) -> CostModel | None:
+    """Return the model that times candidates or rules them out; None if neither is requested.
 
     Raises:
-        InputError: There is none of the board, or it is not good enough for that.
+        InputError: The board has no such model, or it is not good enough.
         BuildError: It cannot be made here.
     """
-    if not wanted.modelled and not wanted.plan.prune:
+    if not request.modelled and not request.plan.prune:
         return None
-    found = wanted.build(tell).backend.cost_model(tell)
-    if found.obstacle:
+    model = request.build(tell).backend.cost_model(tell)
+    if model.obstacle:
         raise InputError(
-            f"no model can judge candidates for {wanted.board.name}",
-            details=found.obstacle,
+            f"no model can judge candidates for {request.board.name}",
+            details=model.obstacle,
             hint="leave --modelled and --prune out",
         )
-    return found
-
-
-def _by_costs(session: _Session, model: CostModel, tell: Tell) -> TuneReport:
-    """Tune by a model of the machine code that candidates become; no board is asked."""
-    tell(f"{len(session.tasks)} tasks for {model.name}, ranked without a board: {model.stamp}")
-    watch = _Watch(tell, Boards((), model=f"{model.name}, {model.stamp}"))
-    costed = Costed(model, watch.observe)
-    by = modelled_by(model.name, model.identity)
-    return _tuned(replace(session, modelled=by, stamp=model.stamp), costed, costed, watch)
+    return model
 
 
 def _by_model(session: _Session, model: MachineModel, tell: Tell) -> TuneReport:
-    """Tune the accelerator's kernels by a model of it, where a board's times would be an emulator's.
+    """Tune an accelerator's kernels by a model of it, because a board's times would be an emulator's.
 
     Raises:
-        InputError: None of the tasks is the accelerator's, or others are to compile what nobody compiles.
+        InputError: None of the tasks is the accelerator's, or Dask workers are to compile, but nothing is compiled.
     """
-    wanted, chosen = session.wanted, session.tasks
-    if wanted.builders:
+    request, selected = session.request, session.tasks
+    if request.builders:
         raise InputError(
-            f"--builders has nothing to compile: candidates for board {wanted.board.name} are timed by a model",
+            f"--builders has nothing to compile: candidates for board {request.board.name} are timed by a model",
             hint="leave --builders out",
         )
-    own = [task for task in chosen if task.layer and model.cycles(task.layer, None) is not None]
-    if not own:
+    offloaded = [task for task in selected if task.layer and model.cycles(task.layer, None) is not None]
+    if not offloaded:
         raise InputError(
-            f"the accelerator of {wanted.board.name} computes none of the {len(chosen)} chosen tasks",
+            f"the accelerator of {request.board.name} computes none of the {len(selected)} chosen tasks",
             details=f"its board's times are an emulator's, and the model {model.name} knows the accelerator alone",
-            hint=f"`toolchain tasks {wanted.model.source} --board {wanted.board.name}` lists them",
+            hint=f"`toolchain tasks {request.model.source} --board {request.board.name}` lists them",
         )
-    tell(f"{len(own)} tasks of the accelerator, in cycles of the model {model.name}: modelled, not measured")
-    if len(own) < len(chosen):
-        tell(f"{len(chosen) - len(own)} tasks of the CPU are left as they are")
+    tell(f"{len(offloaded)} tasks of the accelerator, in cycles of the model {model.name}: modelled, not measured")
+    if len(offloaded) < len(selected):
+        tell(f"{len(selected) - len(offloaded)} tasks of the CPU are left as they are")
     watch = _Watch(tell, Boards((), model=model.name))
-    modelled = Modelled(model, watch.observe)
-    return _tuned(replace(session, tasks=own), modelled, modelled, watch)
+    machine = Modelled(model, watch.observe)
+    return _tuned(replace(session, tasks=offloaded), machine, machine, watch)
 
 
-def _examine(board: Board, held: Boards, tell: Tell) -> None:
-    """Hold the boards against their board file; one that is away for a moment is waited for while others measure."""
-    with ThreadPoolExecutor(_AT_ONCE) as crew:
-        faults = [fault for fault in crew.map(partial(_examined, board, tell), held.places) if fault]
-    if len(faults) == len(held.places):
+def _examine(board: Board, boards: Boards, tell: Tell) -> None:
+    """Compare the boards with their board file; one that is away for a moment may come back while others measure."""
+    with ThreadPoolExecutor(_EXAMINED_AT_ONCE) as crew:
+        faults = [fault for fault in crew.map(partial(_examine_one, board, tell), boards.places) if fault]
+    if len(faults) == len(boards.places):
         raise faults[0]
 
 
-def _examined(board: Board, tell: Tell, place: Place) -> DeviceError | None:
-    """Hold a board against its board file; return why it is away for a moment, if it is."""
+def _examine_one(board: Board, tell: Tell, place: Place) -> DeviceError | None:
+    """Compare a board with its board file; return why it is away for a moment, if it is."""
     try:
-        found, notes = hardware.examine(board, place)
+        description, notes = hardware.examine(board, place)
     except DeviceError as fault:
         tell(f"warning: {place.name}: {fault.message}")
         return fault
-    tell(f"{place.name}: {found or 'a server of TVM itself, which does not say what it runs on'}")
+    tell(f"{place.name}: {description or 'a server of TVM itself, which does not say what it runs on'}")
     for note in notes:
         tell(f"warning: {note}")
     return None
 
 
 def _fits(board: Board, tell: Tell, place: Place) -> bool:
-    """Tell whether a board that joins a run is what its board file says; the run goes on without one that is not."""
+    """Whether a board that joins a run is what its board file says; without it the run goes on."""
     try:
-        _examined(board, tell, place)
+        _examine_one(board, tell, place)
     except ToolchainError as fault:
         tell(f"warning: {place.name} is left out: {fault.message}")
         return False
@@ -359,43 +307,40 @@ def _fits(board: Board, tell: Tell, place: Place) -> bool:
 
 
 def _tuned(session: _Session, builder: Builds, pool: Measures, watch: _Watch) -> TuneReport:
-    wanted, found, file = session.wanted, session.found, session.file
+    request, extracted, file = session.request, session.extracted, session.file
     emulated = watch.boards.emulated
-    options = wanted.plan.options
+    options = request.plan.options
     key = record_key(
-        found.backend,
+        extracted.backend,
         emulated=emulated,
         modelled=session.modelled,
         threads=options.threads,
         options=options.recorded,
     )
-    own = known.shipped_records(found.backend)
+    shipped = known.shipped_records(extracted.backend)
+    weight_bytes = _FLOAT_BYTES * flops.parameters(extracted.imported.source.proto.graph)
     job = Tuning(
         session.tasks,
-        found.backend,
+        extracted.backend,
         key,
         file=file,
-        plan=replace(wanted.plan, passing_bytes=_weight_bytes(found.imported)),
+        plan=replace(request.plan, passing_bytes=weight_bytes),
         builds=builder,
         measures=pool,
         pruner=session.pruner,
-        shipped=shipped_choices(session.tasks, own, found.backend.templates),
+        shipped=shipped_choices(session.tasks, shipped, extracted.backend.templates),
         on_tick=lambda: session.redraw(live(job)),
     )
-    with contextlib.nullcontext() if wanted.passing else _told(job, file, watch.tell):
+    with contextlib.nullcontext() if request.passing else _announced(job, file, watch.tell):
         job.run()
-    made = _report(wanted, found, job, watch, key)
+    tune_report = _report(request, extracted, job, watch, key)
     pruned_by = session.pruner.model.stamp if session.pruner else ""
-    return replace(made, modelled=session.stamp, pruned_by=pruned_by)
-
-
-def _weight_bytes(imported: ImportedModel) -> int:
-    return _FLOAT_BYTES * flops.parameters(imported.source.proto.graph)
+    return replace(tune_report, modelled=session.stamp, pruned_by=pruned_by)
 
 
 @contextlib.contextmanager
-def _told(job: Tuning, file: RecordFile, tell: Tell) -> Iterator[None]:
-    """Say what is kept, whether the run ends well or not, and how to go on where it does not."""
+def _announced(job: Tuning, file: RecordFile, tell: Tell) -> Iterator[None]:
+    """Report what was recorded when the run ends, and how to resume it if it was interrupted."""
     finished = False
     try:
         yield
@@ -407,16 +352,21 @@ def _told(job: Tuning, file: RecordFile, tell: Tell) -> Iterator[None]:
 
 
 def plan_for(board: Board, plan: Plan) -> Plan:
-    """Complete a plan by what follows from the board type."""
+    """Complete a plan: on this machine, searching must not disturb measuring."""
     return replace(plan, pace=UNDISTURBED) if board.connection == "local" else plan
 
 
-# --- what people see -------------------------------------------------------------------------------------------------
+# --- tables and report -----------------------------------------------------------------------------------------------
 
 
 def live(job: Tuning) -> Shown:
     """Return the table of the tasks as it is now."""
-    return report.live([_row(job, state) for state in job.states], _totals(job))
+    fresh = job.trials - job.resumed
+    remaining = max(job.plan.trials - job.trials, 0)
+    eta = remaining * job.seconds / fresh if fresh else None
+    current = job.current.task.id if job.current else None
+    totals = Totals(job.estimated_s, job.trials, job.plan.trials, job.seconds, eta, current)
+    return report.live([_row(job, state) for state in job.states], totals)
 
 
 def _row(job: Tuning, state: TaskState, untuned_s: float | None = None) -> TaskRow:
@@ -439,23 +389,15 @@ def _row(job: Tuning, state: TaskState, untuned_s: float | None = None) -> TaskR
     )
 
 
-def _totals(job: Tuning) -> Totals:
-    fresh = job.trials - job.resumed
-    left = max(job.plan.trials - job.trials, 0)
-    eta = left * job.seconds / fresh if fresh else None
-    current = job.current.task.id if job.current else None
-    return Totals(job.estimated_s, job.trials, job.plan.trials, job.seconds, eta, current)
-
-
-def _report(wanted: Request, found: Extracted, job: Tuning, watch: _Watch, key: Key) -> TuneReport:
+def _report(request: TuneRequest, extracted: Extracted, job: Tuning, watch: _Watch, key: Key) -> TuneReport:
     names = dict.fromkeys([*(place.name for place in watch.boards.places), *watch.trials, *watch.quarantines])
     rows = tuple(BoardRow(name, watch.trials[name], watch.failures[name], watch.quarantines[name]) for name in names)
     if watch.boards.model:
         rows = (BoardRow(f"model {watch.boards.model}", watch.trials[watch.boards.model], 0, 0),)
     untuned = job.untuned_s()
     return TuneReport(
-        model=found.imported.source.name,
-        board=wanted.board.name,
+        model=extracted.imported.source.name,
+        board=request.board.name,
         emulated=key.emulated,
         target=json.loads(key.target),
         tuner=job.plan.tuner,
@@ -470,8 +412,8 @@ def _report(wanted: Request, found: Extracted, job: Tuning, watch: _Watch, key: 
         seconds=job.seconds,
         shares=job.shares.seconds,
         tasks=tuple(_row(job, state, untuned.get(state.task.workload)) for state in job.states),
-        points=tuple(Point(one.seconds, one.trials, one.estimated_s) for one in job.points),
+        points=tuple(Point(point.seconds, point.trials, point.estimated_s) for point in job.points),
         boards=rows,
         waited=watch.boards.waited,
-        winners=tuple(one.decision for one in job.states if one.decision and one.decision.verdict == "faster"),
+        winners=tuple(state.decision for state in job.states if state.decision and state.decision.verdict == "faster"),
     )

@@ -84,7 +84,7 @@ def test_a_page_that_nobody_asked_for_is_not_made(device, monkeypatch):
     def fails(_found):
         raise AssertionError
 
-    monkeypatch.setattr(pages, "profile", fails)
+    monkeypatch.setattr(pages, "profile_page", fails)
     monkeypatch.setattr(Profile, "trace", fails)
     assert "KERNEL" in done("profile", "--root", device, "--runs", 3).out
 

@@ -46,7 +46,7 @@ def test_the_difference_of_each_output_is_in_the_manifest_and_told(tmp_path, sum
     assert f"y {one.max_rel:.1e} of the largest value off (limit 2e-02)" in told
     found = Built(made)
     assert found.refusal() is None
-    assert any("emulated" in str(line) for line in found.shown())
+    assert any("emulated" in str(line) for line in found.render_text())
     assert json.loads(made.manifest.encoded())["half"]["outputs"][0]["max_rel"] == one.max_rel
     assert "Half precision, emulated" in found.html()
 

@@ -10,7 +10,7 @@ from toolchain.pipeline import anonymous
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "redacted"),
     [
         ("me@10.0.0.7 is busy", "... is busy"),
         ("u0_a123@127.0.0.1:8022: no answer", "... no answer"),
@@ -24,8 +24,8 @@ from toolchain.pipeline import anonymous
         ("", ""),
     ],
 )
-def test_logins_and_addresses_go_and_the_rest_stays(text, left):
-    assert anonymous.without((), text) == left
+def test_logins_and_addresses_go_and_the_rest_stays(text, redacted):
+    assert anonymous.without((), text) == redacted
 
 
 def test_known_names_go_where_they_are_whole_words():
@@ -41,8 +41,8 @@ def test_the_longest_name_goes_first():
 def test_what_is_known_of_a_device():
     names = anonymous.names_of("pilot@board-7.lab:2222")
     assert {"pilot", "board-7.lab", "board-7.lab:2222", "pilot@board-7.lab:2222"} <= names
-    own = {name for name in (platform.node(), getpass.getuser(), str(Path.home())) if len(name) >= 4}
-    assert own - {"local", "root", "/root"} <= names
+    ours = {name for name in (platform.node(), getpass.getuser(), str(Path.home())) if len(name) >= 4}
+    assert ours - {"local", "root", "/root"} <= names
 
 
 def test_words_that_are_everywhere_are_no_names():

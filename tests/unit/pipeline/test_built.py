@@ -26,29 +26,29 @@ class Costs:
 
 
 def test_a_build_alone(tiny):
-    found = Built(tiny)
-    assert found.document().keys() == {"folder", "digest", "manifest"}
-    assert found.shown() == f"{tiny.folder}: {tiny.manifest.name} for {tiny.manifest.board}, sha256:{tiny.digest}"
-    assert found.refusal() is None
-    assert tiny.digest in found.html()
-    assert ">modelled<" not in found.html()
+    built = Built(tiny)
+    assert built.document().keys() == {"folder", "digest", "manifest"}
+    assert built.render_text() == f"{tiny.folder}: {tiny.manifest.name} for {tiny.manifest.board}, sha256:{tiny.digest}"
+    assert built.refusal() is None
+    assert tiny.digest in built.html()
+    assert ">modelled<" not in built.html()
 
 
 def test_records_of_a_model_are_marked_in_all_that_is_told(tiny, tmp_path):
     by = "g610, 4 cores, 1000 MHz; Mesa 1"
-    found = Built(bundles.variant(tiny, tmp_path / "made", {}, records=Tuned("0" * 64, 2, 1, modelled=by)))
-    assert found.document()["manifest"].records.modelled == by
-    assert found.shown().endswith(", by modelled tuning records")
-    assert ">modelled<" in found.html()
-    assert by in found.html()
+    built = Built(bundles.variant(tiny, tmp_path / "made", {}, records=Tuned("0" * 64, 2, 1, modelled=by)))
+    assert built.document()["manifest"].records.modelled == by
+    assert built.render_text().endswith(", by modelled tuning records")
+    assert ">modelled<" in built.html()
+    assert by in built.html()
 
 
 def test_costs_are_in_all_that_is_told(tiny):
-    found = Built(tiny, Costs())
-    assert found.document()["costs"]["stamp"] == "modelled (x)"
-    assert found.shown()[-1] == "two kernels, modelled (x)"
-    assert str(found.refusal()) == "refused"
-    text = found.html()
+    built = Built(tiny, Costs())
+    assert built.document()["costs"]["stamp"] == "modelled (x)"
+    assert built.render_text()[-1] == "two kernels, modelled (x)"
+    assert str(built.refusal()) == "refused"
+    text = built.html()
     assert ">modelled<" in text
     assert "two kernels, modelled (x)" in text
     assert page.is_ours(text.encode()[: page.HEAD])

@@ -25,26 +25,28 @@ def test_bundles_of_other_weights_differ(tiny, tmp_path):
 
 def comparison(factor):
     base = [[1e6 + 1e4 * turn] for turn in range(12)]
-    return pages.comparison([1.0] * 24, [1.0] * 24, ratio=stats.ratio(base, [[factor * one[0]] for one in base]))
+    return pages.comparison(
+        [1.0] * 24, [1.0] * 24, ratio=stats.ratio(base, [[factor * turn_ns[0]] for turn_ns in base])
+    )
 
 
 @pytest.mark.parametrize(
-    ("factor", "words"),
+    ("factor", "phrase"),
     [
         (0.5, "tuned is 2.00 times as fast as untuned, 99 % within 2.00 to 2.00"),
         (2.0, "tuned is SLOWER: 0.50 times as fast as untuned"),
         (1.0, "tuned is NOT measurably faster: 1.00 times as fast as untuned"),
     ],
 )
-def test_it_is_said_plainly_whether_tuning_was_of_use(factor, words):
-    found = comparison(factor)
-    assert words in found.outcome
-    assert found.outcome in compare.table(found)
-    assert found.document()["verdict"] == found.ratio.verdict
+def test_it_is_said_plainly_whether_tuning_was_of_use(factor, phrase):
+    compared = comparison(factor)
+    assert phrase in compared.outcome
+    assert compared.outcome in compare.table(compared)
+    assert compared.document()["verdict"] == compared.ratio.verdict
 
 
 def test_what_disturbed_it_is_told():
-    found = comparison(0.5)
-    busy = dataclasses.replace(found, before=dataclasses.replace(found.before, busy=0.7))
+    compared = comparison(0.5)
+    busy = dataclasses.replace(compared, before=dataclasses.replace(compared.before, busy=0.7))
     assert "warning: busy: other work used 70% of the CPUs just before" in compare.table(busy)
-    assert any("70%" in one for one in busy.document()["warnings"])
+    assert any("70%" in warning for warning in busy.document()["warnings"])

@@ -30,11 +30,11 @@ def connected(native, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("root", "own", "expected"),
+    ("root", "explicit", "expected"),
     [("/given", "/own", "/given"), ("", "/own", "/own"), ("", None, "~/.local/share/edge-toolchain")],
 )
-def test_where_the_store_is(native, root, own, expected):
-    with Connection(native, Device(native.name, "local", root=own), SshOptions(), root).open() as device:
+def test_where_the_store_is(native, root, explicit, expected):
+    with Connection(native, Device(native.name, "local", root=explicit), SshOptions(), root).open() as device:
         assert device.store.root.endswith(expected.removeprefix("~"))
 
 
@@ -45,39 +45,39 @@ def test_either_the_board_or_the_device_may_be_an_emulator(connected):
 
 
 def test_a_deploy_is_checked_and_measured_and_can_be_measured_again(connected, native, tiny, program):
-    told = []
-    report = deploy_bundle(tiny, program, connected, BRIEFLY, Stages(told.append))
+    lines = []
+    report = deploy_bundle(tiny, program, connected, BRIEFLY, Stages(lines.append))
     assert (report.board, report.model, report.bundle_digest) == (native.name, tiny.manifest.name, tiny.digest)
     assert report.difference.ok
     assert {"deploy", "smoke", "bench"} <= set(report.stages)
-    assert [str(line).split()[0] for line in told if "local" in line or "measuring" in line][-1] == "measuring"
+    assert [str(line).split()[0] for line in lines if "local" in line or "measuring" in line][-1] == "measuring"
 
-    found = bench_current(inputs.Source(), connected, BRIEFLY, Stages(told.append))
-    assert found.bundle_digest == tiny.digest
-    assert found.difference is None
-    assert "deploy" not in found.stages
+    measured = bench_current(inputs.Source(), connected, BRIEFLY, Stages(lines.append))
+    assert measured.bundle_digest == tiny.digest
+    assert measured.difference is None
+    assert "deploy" not in measured.stages
 
 
 def test_an_application_is_part_of_a_deploy(connected, native, tiny, program, tmp_path):
-    place = Place(tmp_path / "application", tmp_path / "store").put()
-    run = Application(restart=place.restart, health=place.health, within="20s")
+    application = Place(tmp_path / "application", tmp_path / "store").put()
+    run = Application(restart=application.restart, health=application.health, within="20s")
     connected = dataclasses.replace(connected, entry=dataclasses.replace(connected.entry, run=run))
-    told = []
-    report = deploy_bundle(tiny, program, connected, BRIEFLY, Stages(told.append))
-    assert place.running()[1] == tiny.digest
-    assert (report.application.name, report.application.restarted) == (place.restart, True)
+    lines = []
+    report = deploy_bundle(tiny, program, connected, BRIEFLY, Stages(lines.append))
+    assert application.running()[1] == tiny.digest
+    assert (report.application.name, report.application.restarted) == (application.restart, True)
     assert report.stages["application"] > 0
-    assert any("waiting up to 20 s" in line for line in told)
-    place.end()
+    assert any("waiting up to 20 s" in line for line in lines)
+    application.end()
 
 
 def test_the_way_back_is_the_release_before(connected, native, tiny, program, tmp_path):
     other = bundles.reweighted(tiny, tmp_path / "other", seed=5)
-    for made in (tiny, other):
-        deploy_bundle(made, program, connected, BRIEFLY, Stages())
+    for bundle in (tiny, other):
+        deploy_bundle(bundle, program, connected, BRIEFLY, Stages())
     with connected.store.lock(Owner("tester", "tests")):
-        found, started = roll_back(connected, print)
-        assert (found.digest, started) == (tiny.digest, None)
+        returned, started = roll_back(connected, print)
+        assert (returned.digest, started) == (tiny.digest, None)
         with pytest.raises(DeviceError, match="no earlier release"):
             roll_back(connected, print)
 

@@ -41,12 +41,12 @@ def test_pins_are_those_of_the_project():
 
 @pytest.mark.usefixtures("empty")
 def test_machine_that_has_nothing():
-    found = checks("local")
-    assert not any(check.ok for what, check in found.items() if "cache" not in what)
-    assert found["c++"].remedy == "apt-get install g++"
-    assert found["c++"].board == "local"
-    assert found["make"].remedy == "apt-get install make"
-    assert found["apache-tvm 0.27.0.post1"].remedy == "make setup"
+    by_name = checks("local")
+    assert not any(check.ok for requirement, check in by_name.items() if "cache" not in requirement)
+    assert by_name["c++"].remedy == "apt-get install g++"
+    assert by_name["c++"].board == "local"
+    assert by_name["make"].remedy == "apt-get install make"
+    assert by_name["apache-tvm 0.27.0.post1"].remedy == "make setup"
 
 
 def test_other_version_counts_as_missing(monkeypatch):
@@ -56,8 +56,8 @@ def test_other_version_counts_as_missing(monkeypatch):
 
 def test_cross_compiler():
     other = dataclasses.replace(board.load("x86_64"), name="pi", machine="aarch64", triple="aarch64-linux-gnu")
-    found = {check.what: check for check in doctor.examine([other])}
-    assert found["aarch64-linux-gnu-g++"].remedy == "apt-get install g++-aarch64-linux-gnu"
+    by_name = {check.what: check for check in doctor.examine([other])}
+    assert by_name["aarch64-linux-gnu-g++"].remedy == "apt-get install g++-aarch64-linux-gnu"
 
 
 def test_host_keys_are_for_boards_reached_by_ssh(tmp_path, monkeypatch):
@@ -88,11 +88,11 @@ def test_what_is_missing_is_grouped_with_what_brings_it():
     gxx = ("c++", "", "apt-get install g++")
     checks = [doctor.Check("", "make", "", "apt-get install make"), doctor.Check("local", *gxx)]
     checks += [doctor.Check("x86_64", *gxx), doctor.Check("local", "keys", "/there", "")]
-    there, _, missing, *rest = doctor.shown(checks)
+    there, _, missing, *rest = doctor.render_text(checks)
     assert there.rows == [("keys", "/there", "local")]
     assert missing.rows == [("make", "apt-get install make", "every board"), (*gxx[::2], "local, x86_64")]
     assert rest == ["", "all packages at once: apt-get install make g++"]
 
 
 def test_nothing_is_missing():
-    assert doctor.shown([doctor.Check("", "make", "/usr/bin/make", "")])[-1] == "nothing is missing"
+    assert doctor.render_text([doctor.Check("", "make", "/usr/bin/make", "")])[-1] == "nothing is missing"

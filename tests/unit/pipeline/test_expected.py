@@ -20,42 +20,42 @@ def source(tmp_path):
 
 
 def test_outputs_and_limit_of_one(source):
-    fed = inputs.random(source.inputs, 0)
-    found = Expecting(source, to_the_letter=False, float16=False).of(fed)
-    assert np.array_equal(found.outputs["y"], reference.run(source, fed)["y"])
-    assert (found.tolerance, found.amplified) == (None, {})
+    arrays = inputs.random(source.inputs, 0)
+    expected = Expecting(source, unoptimized=False, float16=False).of(arrays)
+    assert np.array_equal(expected.outputs["y"], reference.run(source, arrays)["y"])
+    assert (expected.tolerance, expected.amplified) == (None, {})
 
 
 def test_half_precision_has_its_own_limit(source):
-    found = Expecting(source, to_the_letter=False, float16=True).of(inputs.random(source.inputs, 0))
-    assert (found.tolerance, found.amplified) == (2e-2, {})
+    expected = Expecting(source, unoptimized=False, float16=True).of(inputs.random(source.inputs, 0))
+    assert (expected.tolerance, expected.amplified) == (2e-2, {})
 
 
 def test_inputs_that_amplify_rounding_are_told(source, monkeypatch):
     limits = {"y": tensors.Limit(0.03, tensors.ROUNDING)}
     monkeypatch.setattr(reference, "limits", lambda *_: limits)
-    found = Expecting(source, to_the_letter=False, float16=False).of(inputs.random(source.inputs, 0))
-    assert (found.tolerance, found.amplified) == (limits, limits)
+    expected = Expecting(source, unoptimized=False, float16=False).of(inputs.random(source.inputs, 0))
+    assert (expected.tolerance, expected.amplified) == (limits, limits)
 
 
 def test_random_samples(source):
-    told = []
-    found = Expecting(source, to_the_letter=False, float16=False).of_random(4, 3, told.append)
-    for at in range(3):
-        fed = inputs.random(source.inputs, 4 + at)
-        assert found.samples[at].sha256 == files.sha256_bytes(tensors.encode(fed))
-        np.testing.assert_array_equal(found.outputs[at]["y"], reference.run(source, fed)["y"])
-    assert found.seed == 4
-    assert [(step.done, step.total) for step in told] == [(0, 3), (1, 3), (2, 3)]
+    steps = []
+    expected = Expecting(source, unoptimized=False, float16=False).of_random(4, 3, steps.append)
+    for index in range(3):
+        arrays = inputs.random(source.inputs, 4 + index)
+        assert expected.samples[index].sha256 == files.sha256_bytes(tensors.encode(arrays))
+        np.testing.assert_array_equal(expected.outputs[index]["y"], reference.run(source, arrays)["y"])
+    assert expected.seed == 4
+    assert [(step.done, step.total) for step in steps] == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_a_session_serves_all_samples(source, monkeypatch):
-    seen, opened = [], reference.open_model
+    sessions, opened = [], reference.open_model
 
-    def noted(*given, **more):
-        seen.append(more)
-        return opened(*given, **more)
+    def noted(*arguments, **more):
+        sessions.append(more)
+        return opened(*arguments, **more)
 
     monkeypatch.setattr(reference, "open_model", noted)
-    Expecting(source, to_the_letter=False, float16=False).of_random(0, 5, lambda _line: None)
-    assert len(seen) == 2  # one with optimisations, and one without, for the limit
+    Expecting(source, unoptimized=False, float16=False).of_random(0, 5, lambda _line: None)
+    assert len(sessions) == 2  # one with optimisations, and one without, for the limit

@@ -48,98 +48,100 @@ def request(model, kind, tell, **options):
 
 
 def build(dense, native, folder, **options):
-    told = []
-    made = BundleSource(request(dense, native, told.append, **options)).build(folder / "bundle")
-    return made, "\n".join(told)
+    progress = []
+    built = BundleSource(request(dense, native, progress.append, **options)).build(folder / "bundle")
+    return built, "\n".join(progress)
 
 
 def emulated(lines):
-    return [dataclasses.replace(one, emulated=True) if isinstance(one, Record) else one for one in lines]
+    return [dataclasses.replace(line, emulated=True) if isinstance(line, Record) else line for line in lines]
 
 
 def test_without_records_a_bundle_is_untuned(dense, native, folder):
-    made, told = build(dense, native, folder)
-    assert made.manifest.records == manifest.Tuned()
-    assert made.manifest.command.endswith("--seed 0 --no-records")
-    assert made.records is None
-    assert f"none of yours in {folder / 'data' / 'edge-toolchain' / 'records'}" in told
-    assert told.count("tuning records") == 1
+    built, progress = build(dense, native, folder)
+    assert built.manifest.records == manifest.Tuned()
+    assert built.manifest.command.endswith("--seed 0 --no-records")
+    assert built.records is None
+    assert f"none of yours in {folder / 'data' / 'edge-toolchain' / 'records'}" in progress
+    assert progress.count("tuning records") == 1
 
 
 def test_the_boards_own_records_are_applied(dense, native, folder, lines):
     RecordFile(default_path(native.name)).append(lines)
-    made, told = build(dense, native, folder)
-    assert made.manifest.records.tuned == made.manifest.records.tasks == len(lines) / 2
+    built, progress = build(dense, native, folder)
+    assert built.manifest.records.tuned == built.manifest.records.tasks == len(lines) / 2
     count = len(lines) // 2
-    assert f"tuning records for {count} of {count} kernels: {count} from {default_path(native.name)}" in told
-    assert made.manifest.command.endswith("--seed 0 --records records.jsonl")
+    assert f"tuning records for {count} of {count} kernels: {count} from {default_path(native.name)}" in progress
+    assert built.manifest.command.endswith("--seed 0 --records records.jsonl")
 
 
 def test_from_another_folder_of_the_project_the_same_records_are_applied(dense, native, folder, lines, monkeypatch):
     (folder / "devices.toml").touch()
     RecordFile(default_path(native.name)).append(lines)
-    here, told = build(dense, native, folder)
-    assert f" from records/{native.name}.jsonl" in told
+    here, progress = build(dense, native, folder)
+    assert f" from records/{native.name}.jsonl" in progress
     (folder / "deep").mkdir()
     monkeypatch.chdir(folder / "deep")
-    there, told = build(dense, native, folder)
+    there, progress = build(dense, native, folder)
     assert there.digest == here.digest
-    assert f" from {folder / 'records' / native.name}.jsonl" in told
+    assert f" from {folder / 'records' / native.name}.jsonl" in progress
 
 
 def test_no_records_leaves_them_out(dense, native, folder, lines):
     plain, _ = build(dense, native, folder)
     RecordFile(default_path(native.name)).append(lines)
-    made, _ = build(dense, native, folder, tuned=False)
-    assert made.digest == plain.digest
+    built, _ = build(dense, native, folder, tuned=False)
+    assert built.digest == plain.digest
 
 
 def test_whoever_asks_for_shipped_records_alone_is_told_that_none_suit_the_board(dense, native, folder, lines):
     RecordFile(default_path(native.name)).append(lines)
-    made, told = build(dense, dataclasses.replace(native, cores=999), folder, records=Path("shipped"))
-    assert f"the toolchain includes no tuning records for {native.name}" in told
-    assert made.manifest.records == manifest.Tuned()
+    built, progress = build(dense, dataclasses.replace(native, cores=999), folder, records=Path("shipped"))
+    assert f"the toolchain includes no tuning records for {native.name}" in progress
+    assert built.manifest.records == manifest.Tuned()
 
 
 def test_the_named_records_of_a_bundle_make_it_again(dense, native, folder, lines):
     RecordFile(default_path(native.name)).append(lines)
     first, _ = build(dense, native, folder)
-    kept = folder / "kept.jsonl"
-    first.records.rename(kept)
+    kept_records = folder / "kept.jsonl"
+    first.records.rename(kept_records)
     default_path(native.name).unlink()
-    again, _ = build(dense, native, folder, records=kept)
+    again, _ = build(dense, native, folder, records=kept_records)
     assert again.digest == first.digest
-    assert again.records.read_bytes() == kept.read_bytes()
+    assert again.records.read_bytes() == kept_records.read_bytes()
 
 
 def test_records_of_an_emulator_are_for_emulators(dense, native, folder, lines):
     RecordFile(default_path(native.name)).append(emulated(lines))
-    made, told = build(dense, native, folder)
-    assert made.manifest.records == manifest.Tuned()
-    assert "which has none for this target" in told
-    made, _ = build(dense, native, folder, emulated=True)
-    assert made.manifest.records.tuned == len(lines) / 2
-    assert made.manifest.command.endswith("--records records.jsonl --emulated")
+    built, progress = build(dense, native, folder)
+    assert built.manifest.records == manifest.Tuned()
+    assert "which has none for this target" in progress
+    built, _ = build(dense, native, folder, emulated=True)
+    assert built.manifest.records.tuned == len(lines) / 2
+    assert built.manifest.command.endswith("--records records.jsonl --emulated")
 
 
 def test_the_boards_own_records_may_be_for_other_targets(dense, native, folder):
     RecordFile(default_path(native.name)).append([tunings.record(target=tunings.OTHER)])
-    made, told = build(dense, native, folder)
-    assert made.manifest.records == manifest.Tuned()
-    assert "which has none for this target" in told
+    built, progress = build(dense, native, folder)
+    assert built.manifest.records == manifest.Tuned()
+    assert "which has none for this target" in progress
 
 
 @pytest.mark.parametrize(
-    "found", [[], [tunings.record(target=tunings.OTHER)], [tunings.record(tvm="0.1")]], ids=["none", "target", "tvm"]
+    "other_records",
+    [[], [tunings.record(target=tunings.OTHER)], [tunings.record(tvm="0.1")]],
+    ids=["none", "target", "tvm"],
 )
-def test_named_records_of_other_targets_are_refused(dense, native, folder, found):
+def test_named_records_of_other_targets_are_refused(dense, native, folder, other_records):
     path = folder / "other.jsonl"
     path.write_bytes(b"")
-    RecordFile(path).append(found)
+    RecordFile(path).append(other_records)
     with pytest.raises(InputError, match=f"has no records for {native.name}") as caught:
         build(dense, native, folder, records=path)
     assert "needed: " in caught.value.details
-    assert caught.value.details.count("found: ") == len(Records.collect(found).keys)
+    assert caught.value.details.count("found: ") == len(Records.collect(other_records).keys)
 
 
 def test_named_records_must_exist(dense, native, folder):
@@ -151,10 +153,10 @@ def test_a_damaged_file_stops_the_build_before_the_model_is_imported(dense, nati
     path = default_path(native.name)
     path.parent.mkdir(parents=True)
     path.write_text("a note\n")
-    told = []
+    progress = []
     with pytest.raises(InputError, match=r"line 1 of .* is not a valid tuning record"):
-        BundleSource(request(dense, native, told.append)).build(folder / "bundle")
-    assert told == []
+        BundleSource(request(dense, native, progress.append)).build(folder / "bundle")
+    assert progress == []
 
 
 # --- accelerators of int8 ---
@@ -180,41 +182,41 @@ def convolutions(tmp_path_factory):
 @pytest.fixture
 def letters(monkeypatch):
     """Note for each session of the reference whether it computes each operator as the file has it."""
-    seen, opened = [], reference.open_model
+    modes, opened = [], reference.open_model
 
-    def noted(*given, unoptimized=False):
-        seen.append(unoptimized)
-        return opened(*given, unoptimized=unoptimized)
+    def noted(*arguments, unoptimized=False):
+        modes.append(unoptimized)
+        return opened(*arguments, unoptimized=unoptimized)
 
     monkeypatch.setattr(reference, "open_model", noted)
-    return seen
+    return modes
 
 
 def test_for_an_int8_accelerator_a_network_and_its_reference_are_quantized(convolutions, folder, letters):
-    made, told = build(convolutions, VTA, folder)
+    built, progress = build(convolutions, VTA, folder)
     assert letters == [True]
-    assert "quantizing it to int8" in told
-    assert "running it with onnxruntime" in told
-    assert "without optimisations" in told
-    expected = bundle.Reference.read(made.reference)
+    assert "quantizing it to int8" in progress
+    assert "running it with onnxruntime" in progress
+    assert "without optimisations" in progress
+    expected = bundle.Reference.read(built.reference)
     (mine,) = expected.outputs.values()
     (floats,) = reference.run(source.load(convolutions), expected.inputs).values()
     steps = mine / np.abs(mine[mine != 0]).min()
     np.testing.assert_array_equal(steps, np.rint(steps))
     assert 0 < np.abs(mine - floats).max() < 0.1 * np.abs(floats).max()
-    assert made.manifest.modelled.kernels == 2
+    assert built.manifest.modelled.kernels == 2
 
 
 def test_without_its_template_a_network_stays_on_floats(convolutions, folder, letters):
-    made, told = build(convolutions, VTA, folder, without=("vta",))
+    built, progress = build(convolutions, VTA, folder, without=("vta",))
     assert letters == [False, True]  # the second tells how far the reference is from itself
-    assert "quantizing" not in told
-    assert "without optimisations" not in told
-    assert made.manifest.modelled is None
-    assert "--without vta" in made.manifest.command
+    assert "quantizing" not in progress
+    assert "without optimisations" not in progress
+    assert built.manifest.modelled is None
+    assert "--without vta" in built.manifest.command
 
 
 def test_a_network_that_it_cannot_quantize_is_the_cpus(dense, folder):
-    made, told = build(dense, VTA, folder)
-    assert "dense has no convolution that can be quantized: the whole model runs on the CPU" in told
-    assert made.manifest.modelled is None
+    built, progress = build(dense, VTA, folder)
+    assert "dense has no convolution that can be quantized: the whole model runs on the CPU" in progress
+    assert built.manifest.modelled is None

@@ -60,7 +60,7 @@ def fails(fault):
 
 
 def test_what_was_found_is_passed_on():
-    later = Check("later", lambda found: found["first"] + 1, ("first",))
+    later = Check("later", lambda findings: findings["first"] + 1, ("first",))
     assert preflight.run([Check("first", lambda _: 1), later]) == {"first": 1, "later": 2}
 
 
@@ -90,8 +90,8 @@ def test_all_faults_are_told_together():
 def test_a_check_without_what_it_needs_is_left_out():
     checks = [
         Check("device", fails(DeviceError("off"))),
-        Check("machine", lambda found: found["device"], ("device",)),
-        Check("room", lambda found: found["machine"], ("machine",)),
+        Check("machine", lambda findings: findings["device"], ("device",)),
+        Check("room", lambda findings: findings["machine"], ("machine",)),
     ]
     with pytest.raises(DeviceError, match="off"):
         preflight.run(checks)
@@ -168,7 +168,7 @@ def small(tmp_path):
 def test_what_a_build_needs_is_there(native, small, connect):
     ready = preflight.before_build(job_of(small, native), connect)
     assert isinstance(ready, Loaded)
-    assert list(ready.fed) == ["x"]
+    assert list(ready.arrays) == ["x"]
 
 
 def test_a_bundle_is_opened_once(native, tiny, connect, tmp_path):
@@ -261,7 +261,7 @@ def test_every_network_of_a_survey_is_read(native, small, connect, tmp_path):
 
 
 def test_a_full_disk_of_this_machine(monkeypatch):
-    monkeypatch.setattr(preflight, "_LEAST_FREE", 1 << 60)
+    monkeypatch.setattr(preflight, "_MIN_FREE", 1 << 60)
     with pytest.raises(InputError, match="MiB left, and a build needs") as caught:
         preflight.check_host()
     assert "TOOLCHAIN_CACHE" in caught.value.hint
@@ -296,9 +296,9 @@ def test_a_misspelt_device_is_suggested():
     devices = {"desk": Device(board="rpi4", host="pi@10.0.0.7")}
     with pytest.raises(InputError) as caught, explained_host("deks", devices):
         raise LOST
-    told = caught.value
-    assert (type(told), told.message) == (InputError, "there is no device 'deks', and no host of that name")
-    assert told.hint == "did you mean desk?"
+    suggestion = caught.value
+    assert (type(suggestion), suggestion.message) == (InputError, "there is no device 'deks', and no host of that name")
+    assert suggestion.hint == "did you mean desk?"
 
 
 @pytest.mark.parametrize(("host", "fault"), [("pi@deks", LOST), ("deks.lan", LOST), ("deks", DeviceError("off"))])

@@ -44,22 +44,22 @@ def made(samples=tuple(10.0 + 0.01 * index for index in range(120)), warnings=()
     )  # fmt: skip
     sent = Transfer(2048, 100, 3, 4, 0.25)
     measurement = Measurement(bench.statistics(samples), run, CONDITIONS, CONDITIONS, warnings, sent)
-    wanted = {
+    changes = {
         "board": "pi3", "host": "pi@10.0.0.5:22", "model": "mlp", "bundle_digest": "ab" * 32, "emulated": False,
         "facts": FACTS, "stages": {"import": 0.123456, "deploy": 1.5}, "measurement": measurement,
         "reference": "onnxruntime 1.22", "difference": Difference(1e-6, 2e-6, 1e-4, ok=True),
         "transfer": sent,
     }  # fmt: skip
-    return Report(**{**wanted, **values})
+    return Report(**{**changes, **values})
 
 
-def parsed(found: Report) -> dict:
+def parsed(made_report: Report) -> dict:
     """The document as a strict JSON parser reads it."""
 
     def refuse(constant):
         raise AssertionError(f"{constant} is not JSON")
 
-    return json.loads(files.canonical_json(found.document()), parse_constant=refuse)
+    return json.loads(files.canonical_json(made_report.document()), parse_constant=refuse)
 
 
 # --- many samples ---
@@ -67,43 +67,43 @@ def parsed(found: Report) -> dict:
 
 def test_many_samples():
     difference = Difference(0.5, 2e-3, 1e-2, ok=True)
-    found = made(fidelity=Fidelity(256, 0, 17, difference, beyond=0, flips=3, rows=256))
-    assert parsed(found)["fidelity"] == {
+    made_report = made(fidelity=Fidelity(256, 0, 17, difference, beyond=0, flips=3, rows=256))
+    assert parsed(made_report)["fidelity"] == {
         "samples": 256, "seed": 0, "worst": 17, "beyond": 0, "flips": 3, "rows": 256,
         "max_abs_diff": 0.5, "max_rel_diff": 2e-3, "tolerance": 1e-2, "ok": True, "reordered": [],
     }  # fmt: skip
-    assert "256 random inputs match, largest relative difference 2.0e-03 (sample 17" in report.table(found)
-    assert "a different class in 3 of 256" in report.table(found)
+    assert "256 random inputs match, largest relative difference 2.0e-03 (sample 17" in report.table(made_report)
+    assert "a different class in 3 of 256" in report.table(made_report)
 
 
 def test_what_computed_is_told():
     run = dataclasses.replace(made().measurement.run, processor=Processor("Mali-T860", "r14p0", "OpenCL 1.2 v1", 4))
-    found = made(measurement=dataclasses.replace(made().measurement, run=run))
-    assert parsed(found)["processor"] == {
+    made_report = made(measurement=dataclasses.replace(made().measurement, run=run))
+    assert parsed(made_report)["processor"] == {
         "name": "Mali-T860",
         "driver": "r14p0",
         "version": "OpenCL 1.2 v1",
         "units": 4,
     }
-    assert "computed on  Mali-T860, 4 compute unit(s), OpenCL 1.2 v1, driver r14p0" in report.table(found)
+    assert "computed on  Mali-T860, 4 compute unit(s), OpenCL 1.2 v1, driver r14p0" in report.table(made_report)
     assert parsed(made())["processor"] is None
     assert "computed on" not in report.table(made())
 
 
 def test_copies_are_told():
     run = dataclasses.replace(made().measurement.run, copies=Copies(1_500_000, 1_204_224, 12_000_000))
-    found = made(measurement=dataclasses.replace(made().measurement, run=run))
-    assert parsed(found)["copies"] == {"to_device": 1_500_000, "from_device": 1_204_224, "resident": 12_000_000}
-    told = "each run copies 1.50 MB to the accelerator's memory and 1.20 MB back; 12.00 MB stay there"
-    assert told in report.table(found)
+    made_report = made(measurement=dataclasses.replace(made().measurement, run=run))
+    assert parsed(made_report)["copies"] == {"to_device": 1_500_000, "from_device": 1_204_224, "resident": 12_000_000}
+    sentence = "each run copies 1.50 MB to the accelerator's memory and 1.20 MB back; 12.00 MB stay there"
+    assert sentence in report.table(made_report)
     assert parsed(made())["copies"] is None
     assert "copied" not in report.table(made())
 
 
 def test_without_classes_there_are_no_flips():
-    found = made(fidelity=Fidelity(2, 0, 1, Difference(0.0, 0.0, 1e-4, ok=True), beyond=0, flips=None, rows=0))
-    assert parsed(found)["fidelity"]["flips"] is None
-    assert "a different class" not in report.table(found)
+    made_report = made(fidelity=Fidelity(2, 0, 1, Difference(0.0, 0.0, 1e-4, ok=True), beyond=0, flips=None, rows=0))
+    assert parsed(made_report)["fidelity"]["flips"] is None
+    assert "a different class" not in report.table(made_report)
 
 
 # --- JSON ---
@@ -113,77 +113,82 @@ def test_without_classes_there_are_no_flips():
     ("restarted", "text"), [(True, "running 2.2 s after the switch"), (False, "already running this release")]
 )
 def test_an_application(restarted, text):
-    found = made(application=Started("detector.service", restarted=restarted, seconds=2.25))
-    assert parsed(found)["application"] == {"name": "detector.service", "restarted": restarted, "seconds": 2.25}
-    assert f"application  detector.service, {text}" in report.table(found)
+    made_report = made(application=Started("detector.service", restarted=restarted, seconds=2.25))
+    assert parsed(made_report)["application"] == {"name": "detector.service", "restarted": restarted, "seconds": 2.25}
+    assert f"application  detector.service, {text}" in report.table(made_report)
 
 
 def test_each_output_has_its_limit_and_the_reason_for_it():
     outputs = {"boxes": np.ones(4, np.float32), "scores": np.ones(4, np.float32)}
     got = {"boxes": outputs["boxes"] + np.float32(2e-3), "scores": outputs["scores"]}
-    found = made(difference=tensors.compare(got, outputs, {"boxes": Limit(1e-2, ROUNDING)}))
-    each = {one.pop("name"): one for one in parsed(found)["outputs"]["each"]}
+    made_report = made(difference=tensors.compare(got, outputs, {"boxes": Limit(1e-2, ROUNDING)}))
+    each = {output.pop("name"): output for output in parsed(made_report)["outputs"]["each"]}
     assert (each["boxes"]["tolerance"], each["boxes"]["reason"], each["boxes"]["ok"]) == (1e-2, "rounding", True)
     assert each["boxes"]["max_rel_diff"] == pytest.approx(2e-3, rel=1e-3)
     assert (each["scores"]["tolerance"], each["scores"]["reason"]) == (1e-4, "type")
-    assert "limit of boxes 1e-02: these inputs amplify rounding" in report.table(found)
-    assert "limit of scores" not in report.table(found)
+    assert "limit of boxes 1e-02: these inputs amplify rounding" in report.table(made_report)
+    assert "limit of scores" not in report.table(made_report)
 
 
 def test_document():
-    found = parsed(made(warnings=("hot",), top=(Guess(7, "cat", 0.5),)))
-    assert found["schema_version"] == 1
-    assert (found["board"], found["model"], found["emulated"]) == ("pi3", "mlp", False)
-    assert found["bundle_digest"] == "sha256:" + "ab" * 32
-    assert found["host"] == {
+    document = parsed(made(warnings=("hot",), top=(Guess(7, "cat", 0.5),)))
+    assert document["schema_version"] == 1
+    assert (document["board"], document["model"], document["emulated"]) == ("pi3", "mlp", False)
+    assert document["bundle_digest"] == "sha256:" + "ab" * 32
+    assert document["host"] == {
         "name": "pi@10.0.0.5:22", "machine": "aarch64", "kernel": "Linux 6.1.0", "glibc": "2.36",
         "cpu": "Cortex-A53", "cpus": 4, "memory_kib": 1 << 20,
     }  # fmt: skip
-    assert found["outputs"] == {
+    assert document["outputs"] == {
         "reference": "onnxruntime 1.22", "max_abs_diff": 1e-6, "max_rel_diff": 2e-6, "tolerance": 1e-4, "ok": True,
         "reordered": [], "each": [],
     }  # fmt: skip
-    assert found["transfer"] == {
+    assert document["transfer"] == {
         "bytes_sent": 2048, "bytes_received": 100, "blobs_sent": 3, "blobs_skipped": 4, "seconds": 0.25,
     }  # fmt: skip
-    assert found["stages_s"] == {"import": 0.1235, "deploy": 1.5}
-    assert found["application"] is None
-    assert found["warnings"] == ["hot"]
-    assert found["top"] == [{"index": 7, "label": "cat", "score": 0.5}]
-    assert (found["threads"], found["load_ms"], found["peak_rss_kib"]) == (2, 3.5, 40_000)
-    assert found["warmup_ms"] == [20.0, 11.0]
-    assert found["conditions"]["before"] == {
+    assert document["stages_s"] == {"import": 0.1235, "deploy": 1.5}
+    assert document["application"] is None
+    assert document["warnings"] == ["hot"]
+    assert document["top"] == [{"index": 7, "label": "cat", "score": 0.5}]
+    assert (document["threads"], document["load_ms"], document["peak_rss_kib"]) == (2, 3.5, 40_000)
+    assert document["warmup_ms"] == [20.0, 11.0]
+    assert document["conditions"]["before"] == {
         "load": 0.1, "busy": 0.0, "governors": ["performance"], "mhz": 1200.0, "celsius": None,
     }  # fmt: skip
 
 
 def test_latency_of_the_document():
-    found = parsed(made())["latency_ms"]
-    samples = found["samples"]
-    assert set(found) == LATENCY_KEYS
+    latency = parsed(made())["latency_ms"]
+    samples = latency["samples"]
+    assert set(latency) == LATENCY_KEYS
     assert len(samples) == 120
-    assert (found["min"], found["max"]) == (min(samples), max(samples))
-    assert found["median"] == pytest.approx(np.median(samples))
-    assert found["p90"] == pytest.approx(np.percentile(samples, 90))
+    assert (latency["min"], latency["max"]) == (min(samples), max(samples))
+    assert latency["median"] == pytest.approx(np.median(samples))
+    assert latency["p90"] == pytest.approx(np.percentile(samples, 90))
 
 
 def test_few_samples_have_no_tails():
-    found = parsed(made(samples=(1.0,)))["latency_ms"]
-    assert (found["p90"], found["p99"], found["std"]) == (None, None, 0.0)
+    latency = parsed(made(samples=(1.0,)))["latency_ms"]
+    assert (latency["p90"], latency["p99"], latency["std"]) == (None, None, 0.0)
 
 
 def test_mere_benchmark():
-    found = parsed(made(difference=None, reference=""))
-    assert set(found["outputs"].values()) == {None}
+    document = parsed(made(difference=None, reference=""))
+    assert set(document["outputs"].values()) == {None}
 
 
 def test_what_is_not_finite_is_null():
-    found = parsed(
+    document = parsed(
         made(difference=Difference(math.inf, math.inf, math.inf, ok=False), top=(Guess(0, "cat", math.nan),))
     )
-    assert found["outputs"]["max_abs_diff"] is found["outputs"]["max_rel_diff"] is found["outputs"]["tolerance"] is None
-    assert found["outputs"]["ok"] is False
-    assert found["top"][0]["score"] is None
+    assert (
+        document["outputs"]["max_abs_diff"]
+        is document["outputs"]["max_rel_diff"]
+        is document["outputs"]["tolerance"]
+        is None
+    )
+    assert document["outputs"]["ok"] is False
+    assert document["top"][0]["score"] is None
 
 
 def test_report_s_own_warnings_come_first():
@@ -196,12 +201,12 @@ def test_report_s_own_warnings_come_first():
 
 def test_table():
     text = report.table(made(warnings=("hot",)))
-    for part in (
+    for phrase in (
         "mlp", "abab", "pi3 at pi@10.0.0.5:22", "Cortex-A53, 4 CPUs", "match onnxruntime 1.22", "10.59 ms median",
         "10.00 ms min", "120 timed on 2 thread(s), p90", "p99", "0.002 MB sent in 0.2 s, 3 blob(s) new, 4 already",
         "import 0.1 s, deploy 1.5 s", "warning   hot",
     ):  # fmt: skip
-        assert part in text
+        assert phrase in text
     assert "emulated" not in text
     assert all(line == line.rstrip() for line in text.splitlines())
 
@@ -267,8 +272,8 @@ ARRAY = Modelled("hls-pynq", 100.0, kernels=19, cycles=8_000_000, macs=1_600_000
 
 
 def test_modelled_numbers_are_derived_from_cycles():
-    found = parsed(made(modelled=ARRAY))["modelled"]
-    assert found == {
+    made_report = parsed(made(modelled=ARRAY))["modelled"]
+    assert made_report == {
         "model": "hls-pynq", "clock_mhz": 100.0, "kernels": 19, "cycles": 8_000_000, "macs": 1_600_000_000,
         "macs_per_cycle": 256, "calibration": "", "ms": 80.0, "gops": 40.0, "utilisation": 0.7812,
     }  # fmt: skip
@@ -296,12 +301,14 @@ HALF = InHalf("onnxruntime 1", "random numbers of seed 0", (HalfOutput("y", 3.1e
 
 
 def test_what_a_build_found_of_half_precision_is_in_all_forms():
-    found = made(half=HALF)
-    assert parsed(found)["half_precision"]["outputs"] == [{"name": "y", "max_rel": 3.1e-3, "limit": 2e-2, "ok": True}]
+    made_report = made(half=HALF)
+    assert parsed(made_report)["half_precision"]["outputs"] == [
+        {"name": "y", "max_rel": 3.1e-3, "limit": 2e-2, "ok": True}
+    ]
     assert "in half precision, y 3.1e-03 of the largest value off (limit 2e-02) from onnxruntime 1" in report.table(
-        found
+        made_report
     )
-    assert "Half precision when it was built, emulated" in measured.html(found)
+    assert "Half precision when it was built, emulated" in measured.html(made_report)
 
 
 def test_single_precision_has_no_such_figures():

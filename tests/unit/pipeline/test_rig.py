@@ -29,8 +29,8 @@ LAB = {
 }
 
 
-def hosts(kind, *words: str) -> list[str]:
-    return [one.host for one in rig.candidates(kind, words, LAB)]
+def hosts(kind, *names: str) -> list[str]:
+    return [candidate.host for candidate in rig.candidates(kind, names, LAB)]
 
 
 def test_all_devices_of_the_type_will_do():
@@ -55,7 +55,7 @@ def test_no_device():
         rig.candidates(RPI4, (), {})
 
 
-BUSY = [BusyError(f"{one} is busy", hint="h", owner=f"ann@{one}: tune") for one in "ab"]
+BUSY = [BusyError(f"{name} is busy", hint="h", owner=f"ann@{name}: tune") for name in "ab"]
 LOST = DeviceError("c cannot be reached")
 
 
@@ -68,8 +68,8 @@ LOST = DeviceError("c cannot be reached")
     ],
 )
 def test_none_is_free(faults, kind, message):
-    found = rig._none_free(faults)
-    assert (type(found), found.message) == (kind, message)
+    fault = rig._none_free(faults)
+    assert (type(fault), fault.message) == (kind, message)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def devices(native, tmp_path):
 
 
 def held(native, devices, seconds: float = 0.0):
-    return rig.held(native, devices, SshOptions(), ME, Patience(seconds))
+    return rig.hold_free(native, devices, SshOptions(), ME, Patience(seconds))
 
 
 def test_two_sessions_have_two_devices_and_a_third_has_none(native, devices):
@@ -128,43 +128,43 @@ class Flaky:
 
 @pytest.fixture
 def flaky(monkeypatch):
-    found = Flaky()
-    monkeypatch.setattr(Connection, "open", lambda connection: found.connect(connection))  # noqa: PLW0108 - a bound method gets no `self`
+    connections = Flaky()
+    monkeypatch.setattr(Connection, "open", lambda connection: connections.connect(connection))  # noqa: PLW0108 - a bound method gets no `self`
     monkeypatch.setattr(rig._ORDER, "sample", lambda all_of_them, _count: list(all_of_them))
     monkeypatch.setattr(waiting.time, "sleep", lambda _seconds: None)
-    return found
+    return connections
 
 
 THREE = [Device(board="rpi4", host=host) for host in ("me@one", "me@two", "me@three")]
 
 
 def taken_of(devices, seconds: float = 100.0):
-    return rig.held(RPI4, devices, SshOptions(), ME, Patience(seconds))
+    return rig.hold_free(RPI4, devices, SshOptions(), ME, Patience(seconds))
 
 
 def test_devices_that_are_not_taken_are_let_go(flaky):
     flaky.busy = {"me@one"}
-    with taken_of(THREE) as found:
-        assert found.device.host == "me@two"
+    with taken_of(THREE) as device_rig:
+        assert device_rig.device.host == "me@two"
         assert flaky.open == ["me@two"]
     assert flaky.open == []
 
 
 def test_a_device_whose_connection_is_lost_is_tried_again(flaky, monkeypatch):
     """It was busy, and restarted: its connection is of no use any more, and a new one is."""
-    monkeypatch.setattr(rig, "_LEAST_REST_S", 0.0)
+    monkeypatch.setattr(rig, "_MIN_REST_S", 0.0)
     flaky.busy = {"me@one", "me@two"}
-    asked: list[set[str]] = [set(), {"me@one"}, {"me@one"}, set()]
+    losses: list[set[str]] = [set(), {"me@one"}, {"me@one"}, set()]
 
     def restart() -> None:
-        if asked:
-            flaky.lost = asked.pop(0)
+        if losses:
+            flaky.lost = losses.pop(0)
         else:
             flaky.lost, flaky.busy = set(), {"me@two"}
 
     flaky.free_next = restart
-    with taken_of(THREE[:2]) as found:
-        assert found.device.host == "me@one"
+    with taken_of(THREE[:2]) as device_rig:
+        assert device_rig.device.host == "me@one"
         assert flaky.open == ["me@one"]
     assert flaky.tries.count("me@one") >= 2
 
@@ -174,34 +174,34 @@ def test_a_device_that_cannot_be_reached_is_left_alone_while_another_is_waited_f
     flaky.lost, flaky.busy = {"me@one"}, {"me@two"}
     polls = iter(range(20))
     flaky.free_next = lambda: flaky.busy.clear() if next(polls, None) is None else None
-    with taken_of(THREE[:2]) as found:
-        assert found.device.host == "me@two"
+    with taken_of(THREE[:2]) as device_rig:
+        assert device_rig.device.host == "me@two"
     assert flaky.tries == ["me@one", "me@two"]
 
 
 def test_a_lock_that_is_lost_is_told_at_once(native, devices):
     """The next sign of life is seconds away, and tests are short."""
-    with held(native, devices[:1]) as one:
-        one.check()
-        one.lease._holder.close()
+    with held(native, devices[:1]) as device:
+        device.check()
+        device.lease._holder.close()
         with pytest.raises(DeviceError, match="lost its lock"):
-            one.check()
+            device.check()
 
 
 def test_a_release_for_the_time_of_a_session(native, devices, tiny):
-    with held(native, devices[:1]) as one:
-        one.check()
-        with rig.released(one, str(tiny.folder), Settings(budget_s=0.05), lambda _line: None) as found:
-            [spec] = found.place.manifest.inputs
-            assert found.digest == f"sha256:{tiny.digest}"
-            assert found.latency.median > 0
-            assert repr(found) == f"<dense {tiny.digest[:16]} on <{native.name} at local>>"
-            first = found.run({spec.name: np.ones(spec.shape, spec.dtype)})
-            second = found.run({spec.name: np.zeros(spec.shape, spec.dtype)})
+    with held(native, devices[:1]) as device:
+        device.check()
+        with rig.deployed(device, str(tiny.folder), Settings(budget_s=0.05), lambda _line: None) as release:
+            [spec] = release.release.manifest.inputs
+            assert release.digest == f"sha256:{tiny.digest}"
+            assert release.latency.median > 0
+            assert repr(release) == f"<dense {tiny.digest[:16]} on <{native.name} at local>>"
+            first = release.run({spec.name: np.ones(spec.shape, spec.dtype)})
+            second = release.run({spec.name: np.zeros(spec.shape, spec.dtype)})
             [name] = first
             assert not np.array_equal(first[name], second[name])
             with pytest.raises(InputError, match="do not fit the model's inputs"):
-                found.run({"y": np.zeros(1)})
+                release.run({"y": np.zeros(1)})
         with pytest.raises(BusyError, match="in use by me@desk: pytest"):
-            Store(LocalShell(), one.store.root).check_free()
+            Store(LocalShell(), device.store.root).check_free()
     Store(LocalShell(), devices[0].root).check_free()

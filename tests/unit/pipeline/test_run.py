@@ -29,11 +29,11 @@ def test_inputs_are_wanted_and_of_one_kind(npz, tmp_path):
 @pytest.mark.parametrize("field", ["npz", "pictures", "labels"])
 def test_a_file_that_is_missing(npz, tmp_path, field):
     none = tmp_path / "none"
-    given = {"npz": npz, field: (none,) if field == "pictures" else none}
+    options = {"npz": npz, field: (none,) if field == "pictures" else none}
     if field == "pictures":
-        del given["npz"]
+        del options["npz"]
     with pytest.raises(InputError, match=r"there is no file .*none"):
-        RunRequest(tmp_path / "y.npz", **given).check()
+        RunRequest(tmp_path / "y.npz", **options).check()
 
 
 def test_what_is_read_is_not_replaced(npz):

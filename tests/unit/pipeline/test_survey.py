@@ -11,7 +11,7 @@ from toolchain import board
 from toolchain.errors import BuildError, DeviceError, InputError, ToolchainError, VerificationError
 from toolchain.farm.boards import Wanted
 from toolchain.pipeline import survey
-from toolchain.pipeline.survey import Outcome, Request, Survey
+from toolchain.pipeline.survey import Outcome, Survey, SurveyRequest
 
 LOCAL = board.load("local").resolved()
 REMOTE = board.load("rk3399").resolved()
@@ -32,93 +32,93 @@ def fails(fault: Exception):
 def surveyed(tmp_path, monkeypatch):
     """Return a function that runs a survey of the given actions; it says what was told."""
 
-    def run(wanted: Request, *actions):
+    def run(request: SurveyRequest, *actions):
         steps = [survey._Step(f"step {number}", "net", action) for number, action in enumerate(actions)]
         monkeypatch.setattr(survey, "_plan", lambda _job: steps)
-        told = []
-        return survey.run(wanted, tmp_path / "a" / "folder", told.append), told
+        lines = []
+        return survey.run(request, tmp_path / "a" / "folder", lines.append), lines
 
     return run
 
 
 def test_a_step_that_fails_is_recorded_and_the_next_one_follows(surveyed, tmp_path):
     fault = VerificationError("wrong numbers", details="by far", hint="look")
-    found, told = surveyed(
-        Request(Wanted(LOCAL), never),
+    result, lines = surveyed(
+        SurveyRequest(Wanted(LOCAL), never),
         lambda: {"median_ms": 1.23456, "runs": 7},
         fails(fault),
         fails(RuntimeError("TVM trips")),
         lambda: {"warnings": None},
     )
-    assert [one.fault is None for one in found.outcomes] == [True, False, False, True]
-    assert (found.fault.exit_code, found.fault.message, found.fault.hint) == (5, "wrong numbers", "look")
-    assert found.outcomes[2].fault.exit_code == 70
-    assert "RuntimeError: TVM trips" in found.outcomes[2].fault.message
-    assert [line for line in told if not line.startswith("---")] == [
+    assert [entry.fault is None for entry in result.outcomes] == [True, False, False, True]
+    assert (result.fault.exit_code, result.fault.message, result.fault.hint) == (5, "wrong numbers", "look")
+    assert result.outcomes[2].fault.exit_code == 70
+    assert "RuntimeError: TVM trips" in result.outcomes[2].fault.message
+    assert [line for line in lines if not line.startswith("---")] == [
         "ok",
         "FAILED: wrong numbers",
         "FAILED: internal error: RuntimeError: TVM trips",
         "ok",
     ]
-    assert [line for line in told if line.startswith("---")] == [f"--- step {number} net" for number in range(4)]
-    written = json.loads((tmp_path / "a" / "folder" / "report.json").read_text())
-    assert written == json.loads(json.dumps(found.document()))
-    assert [one["ok"] for one in written["steps"]] == [True, False, False, True]
-    assert written["steps"][1]["fault"] == {"code": 5, "message": "wrong numbers", "details": "by far"}
-    assert (tmp_path / "a" / "folder" / "report.md").read_text() == found.table()
+    assert [line for line in lines if line.startswith("---")] == [f"--- step {number} net" for number in range(4)]
+    document = json.loads((tmp_path / "a" / "folder" / "report.json").read_text())
+    assert document == json.loads(json.dumps(result.document()))
+    assert [entry["ok"] for entry in document["steps"]] == [True, False, False, True]
+    assert document["steps"][1]["fault"] == {"code": 5, "message": "wrong numbers", "details": "by far"}
+    assert (tmp_path / "a" / "folder" / "report.md").read_text() == result.table()
 
 
 def test_the_report_grows_with_each_step(surveyed, tmp_path):
-    seen = []
+    sizes = []
 
     def look():
-        seen.append(len(json.loads((tmp_path / "a" / "folder" / "report.json").read_text())["steps"]))
+        sizes.append(len(json.loads((tmp_path / "a" / "folder" / "report.json").read_text())["steps"]))
         return {}
 
-    surveyed(Request(Wanted(LOCAL), never), look, look, fails(DeviceError("gone")), look)
-    assert seen == [0, 1, 3]
+    surveyed(SurveyRequest(Wanted(LOCAL), never), look, look, fails(DeviceError("gone")), look)
+    assert sizes == [0, 1, 3]
 
 
 def test_an_interrupted_survey_leaves_what_it_found(surveyed, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        surveyed(Request(Wanted(LOCAL), never), dict, fails(KeyboardInterrupt()), dict)
+        surveyed(SurveyRequest(Wanted(LOCAL), never), dict, fails(KeyboardInterrupt()), dict)
     assert len(json.loads((tmp_path / "a" / "folder" / "report.json").read_text())["steps"]) == 1
 
 
 def test_nobody_is_named(surveyed, tmp_path):
     """Neither the address of the command line nor one in an error, nor the owner of a lock."""
-    wanted = Request(Wanted(REMOTE, host="pilot@garage-board:2222"), never)
+    request = SurveyRequest(Wanted(REMOTE, host="pilot@garage-board:2222"), never)
     details = "ssh: connect to host garage-board port 2222; held by ann@desk-7; 10.1.2.3 answers for pilot"
-    found, _ = surveyed(
-        wanted, fails(DeviceError("pilot@garage-board:2222 is busy", details=details, hint="ask ann@desk-7"))
+    result, _ = surveyed(
+        request, fails(DeviceError("pilot@garage-board:2222 is busy", details=details, hint="ask ann@desk-7"))
     )
-    text = (tmp_path / "a" / "folder" / "report.md").read_text() + json.dumps(found.document())
-    for word in ("pilot", "garage", "ann", "desk-7", "10.1.2.3"):
-        assert word not in text
-        assert word not in found.fault.hint
+    text = (tmp_path / "a" / "folder" / "report.md").read_text() + json.dumps(result.document())
+    for name in ("pilot", "garage", "ann", "desk-7", "10.1.2.3"):
+        assert name not in text
+        assert name not in result.fault.hint
     assert "... is busy" in text
 
 
 def test_nobody_is_sent_to_a_file_that_is_gone_after_the_survey(surveyed, monkeypatch):
-    made = []
+    jobs = []
     real = survey._Job
-    monkeypatch.setattr(survey, "_Job", lambda *words: made.append(real(*words)) or made[0])
+    monkeypatch.setattr(survey, "_Job", lambda *arguments: jobs.append(real(*arguments)) or jobs[0])
 
     def action():
-        path = made[0].folder("mlp", "records")
+        path = jobs[0].folder("mlp", "records")
         raise BuildError(
             "none of 8 candidates gave a latency", hint=f"`toolchain records show {path}` lists the failures"
         )
 
-    found, _ = surveyed(Request(Wanted(LOCAL), never), action)
-    assert str(made[0].work) not in found.fault.hint
-    assert "records show" not in found.fault.hint
-    assert "toolchain tune" in found.fault.hint
+    result, _ = surveyed(SurveyRequest(Wanted(LOCAL), never), action)
+    assert str(jobs[0].work) not in result.fault.hint
+    assert "records show" not in result.fault.hint
+    assert "toolchain tune" in result.fault.hint
 
 
 def test_a_network_in_a_file_is_called_by_its_name(surveyed):
-    outcome = survey._done(
-        survey._Job(Request(Wanted(LOCAL), never), Path(), print),
+    outcome = survey._run_step(
+        survey._Job(SurveyRequest(Wanted(LOCAL), never), Path(), print),
         survey._Step("deploy", "/home/ann/secret project/net.onnx", dict),
     )
     assert outcome.network == "net.onnx"
@@ -126,20 +126,20 @@ def test_a_network_in_a_file_is_called_by_its_name(surveyed):
 
 def test_which_device_is_asked_first(tmp_path):
     with pytest.raises(InputError, match="which rk3399 device"):
-        survey.run(Request(Wanted(REMOTE), never), tmp_path / "out", print)
+        survey.run(SurveyRequest(Wanted(REMOTE), never), tmp_path / "out", print)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot write"):
-        survey.run(Request(Wanted(LOCAL), never), tmp_path / "file" / "out", print)
+        survey.run(SurveyRequest(Wanted(LOCAL), never), tmp_path / "file" / "out", print)
 
 
 def test_the_steps():
     def names(kind):
         job = survey._Job(
-            Request(Wanted(kind, host="" if kind is LOCAL else "x"), never, ("a", "b", "c")), Path(), print
+            SurveyRequest(Wanted(kind, host="" if kind is LOCAL else "x"), never, ("a", "b", "c")), Path(), print
         )
         return [(step.name, step.network) for step in survey._plan(job)]
 
@@ -173,11 +173,11 @@ def test_reports_of_others_are_left_alone(surveyed, tmp_path, name):
     folder.mkdir(parents=True)
     (folder / name).write_text('{"mine": 1}')
     with pytest.raises(InputError, match="something other than a survey"):
-        surveyed(Request(Wanted(LOCAL), never), dict)
+        surveyed(SurveyRequest(Wanted(LOCAL), never), dict)
     assert (folder / name).read_text() == '{"mine": 1}'
 
 
 def test_an_earlier_survey_gives_way(surveyed, tmp_path):
     for _ in range(2):
-        found, _told = surveyed(Request(Wanted(LOCAL), never), dict)
-    assert (tmp_path / "a" / "folder" / "report.md").read_text() == found.table()
+        result, _told = surveyed(SurveyRequest(Wanted(LOCAL), never), dict)
+    assert (tmp_path / "a" / "folder" / "report.md").read_text() == result.table()

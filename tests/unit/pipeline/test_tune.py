@@ -48,10 +48,10 @@ def boards_of(*names: str, emulated: bool = True) -> Boards:
 
 
 def test_what_there_is_to_tune():
-    found = tune.extract(BuildRequest(MLP, RPI4))
-    assert [task.operator for task in found.tasks] == ["reshape", "dense", "dense", "dense", "softmax"]
-    assert found.imported.source.name == "mlp"
-    assert found.backend.target.attrs["num-cores"] == RPI4.cores
+    extracted = tune.extract(BuildRequest(MLP, RPI4))
+    assert [task.operator for task in extracted.tasks] == ["reshape", "dense", "dense", "dense", "softmax"]
+    assert extracted.imported.source.name == "mlp"
+    assert extracted.backend.target.attrs["num-cores"] == RPI4.cores
 
 
 def test_a_board_that_does_not_say_its_cores():
@@ -71,24 +71,24 @@ def test_searching_waits_for_measuring_on_this_machine_alone():
 
 def examined(monkeypatch, **answers) -> tuple[list[str], list[str]]:
     """Examine boards that answer so; return which were asked, and what was told."""
-    asked, told = [], []
+    names, lines = [], []
 
-    def examine(_board, place):
-        asked.append(place.name)
-        answer = answers[place.name]
+    def examine(_board, lent):
+        names.append(lent.name)
+        answer = answers[lent.name]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     monkeypatch.setattr(hardware, "examine", examine)
-    tune._examine(RPI4, boards_of(*answers), told.append)
-    return asked, told
+    tune._examine(RPI4, boards_of(*answers), lines.append)
+    return names, lines
 
 
 def test_boards_say_what_they_are(monkeypatch):
-    found = Hardware("aarch64", 4, "Cortex-A72")
-    _, told = examined(monkeypatch, a=(found, ()), b=(found, ("b is strange",)), c=(None, ()))
-    assert told == [
+    description = Hardware("aarch64", 4, "Cortex-A72")
+    _, lines = examined(monkeypatch, a=(description, ()), b=(description, ("b is strange",)), c=(None, ()))
+    assert lines == [
         "a: 4 CPUs, Cortex-A72",
         "b: 4 CPUs, Cortex-A72",
         "warning: b is strange",
@@ -97,9 +97,9 @@ def test_boards_say_what_they_are(monkeypatch):
 
 
 def test_a_board_that_is_away_does_not_end_the_run(monkeypatch):
-    asked, told = examined(monkeypatch, a=DeviceError("a is rebooting"), b=(None, ()))
-    assert asked == ["a", "b"]
-    assert told[0] == "warning: a: a is rebooting"
+    names, lines = examined(monkeypatch, a=DeviceError("a is rebooting"), b=(None, ()))
+    assert names == ["a", "b"]
+    assert lines[0] == "warning: a: a is rebooting"
 
 
 def test_without_any_board_it_ends(monkeypatch):
@@ -115,28 +115,28 @@ def test_a_wrong_board_ends_the_run(monkeypatch):
 def test_records_that_are_none_are_told_before_the_boards_are_taken(tmp_path, monkeypatch):
     path = tmp_path / "notes"
     path.write_text("notes\n")
-    monkeypatch.setattr(tune.places, "opened", lambda *_: pytest.fail("the boards were taken"))
+    monkeypatch.setattr(tune.farm_boards, "opened", lambda *_: pytest.fail("the boards were taken"))
     with pytest.raises(InputError, match="notes"):
-        tune.run(tune.Request(MLP, Wanted(LOCAL), Plan(), records=path, toolchain="host"), nothing, nothing)
+        tune.run(tune.TuneRequest(MLP, Wanted(LOCAL), Plan(), records=path, toolchain="host"), nothing, nothing)
 
 
 def test_a_finished_run_says_where_its_records_are_and_no_more(tmp_path):
-    told = []
-    with tune._told(SimpleNamespace(trials=3), RecordFile(tmp_path / "r.jsonl"), told.append):
+    messages = []
+    with tune._announced(SimpleNamespace(trials=3), RecordFile(tmp_path / "r.jsonl"), messages.append):
         pass
-    assert told == [f"3 trials of this run are in {tmp_path / 'r.jsonl'}"]
+    assert messages == [f"3 trials of this run are in {tmp_path / 'r.jsonl'}"]
 
 
 @pytest.mark.parametrize(("trials", "lines"), [(0, 0), (3, 1)])
 def test_what_is_kept_is_told_if_something_is(tmp_path, trials, lines):
-    told = []
+    messages = []
     with (
         pytest.raises(DeviceError),
-        tune._told(SimpleNamespace(trials=trials), RecordFile(tmp_path / "r.jsonl"), told.append),
+        tune._announced(SimpleNamespace(trials=trials), RecordFile(tmp_path / "r.jsonl"), messages.append),
     ):
         raise DeviceError("no board is left")
-    assert len(told) == lines
-    assert all("3 trials of this run are in" in line and "goes on from there" in line for line in told)
+    assert len(messages) == lines
+    assert all("3 trials of this run are in" in line and "goes on from there" in line for line in messages)
 
 
 # --- what people see ---
@@ -147,9 +147,9 @@ def job(tmp_path_factory):
     """A run of mlp whose boards are a formula: some candidates crash."""
     folder = tmp_path_factory.mktemp("job")
     backend = tuning_client.backend()
-    found = tasks.extract(tuning_client.lowered("mlp"), backend)
-    made = Tuning(
-        tasks.select(found, ["matmul"]),
+    extracted = tasks.extract(tuning_client.lowered("mlp"), backend)
+    tuning = Tuning(
+        tasks.select(extracted, ["matmul"]),
         backend,
         Key.of(target_table(backend.target), emulated=True),
         file=RecordFile(folder / "records.jsonl"),
@@ -157,9 +157,9 @@ def job(tmp_path_factory):
         builds=tuning_client.FormulaBuilds(folder),
         measures=tuning_client.FormulaMeasures(),
     )
-    before = tune.live(made)
-    made.run()
-    return SimpleNamespace(before=before, done=made)
+    before = tune.live(tuning)
+    tuning.run()
+    return SimpleNamespace(before=before, done=tuning)
 
 
 def test_the_table_before_the_first_trial(job):
@@ -177,8 +177,8 @@ def test_the_table_at_the_end(job):
 
 
 def test_the_report(job):
-    found = tune.extract(BuildRequest(MLP, RPI4))
-    wanted = tune.Request(MLP, Wanted(RPI4), job.done.plan)
+    extracted = tune.extract(BuildRequest(MLP, RPI4))
+    request = tune.TuneRequest(MLP, Wanted(RPI4), job.done.plan)
     watch = tune._Watch(nothing, boards_of("a", "b"))
     trial = SimpleNamespace(name="matmul", rivals=())
     for event in (
@@ -189,8 +189,8 @@ def test_the_report(job):
         Event("quarantined", "b", "gone"),
     ):
         watch.observe(event)
-    key = Key.of(target_table(found.backend.target), emulated=True)
-    report = tune._report(wanted, found, job.done, watch, key)
+    key = Key.of(target_table(extracted.backend.target), emulated=True)
+    report = tune._report(request, extracted, job.done, watch, key)
     states = job.done.states
     assert (report.model, report.board, report.emulated, report.trials, report.resumed) == ("mlp", "rpi4", True, 24, 0)
     assert [(row.name, row.trials, row.failed, row.quarantines) for row in report.boards] == [
@@ -227,9 +227,9 @@ def test_a_task_without_a_latency_has_none_in_the_table(job):
     ],
 )
 def test_what_a_person_should_know_of_boards_is_told(event, line):
-    told = []
-    tune._Watch(told.append, boards_of("a")).observe(event)
-    assert told == ([] if line is None else [line])
+    messages = []
+    tune._Watch(messages.append, boards_of("a")).observe(event)
+    assert messages == ([] if line is None else [line])
 
 
 # --- accelerators that are modelled ---
@@ -242,52 +242,54 @@ SIM = board.load("vta-sim").resolved()
 def quantized(tmp_path_factory):
     """A network of three layers for the array: one task twice, and another."""
     net = Net(16, 8)
-    whole = net.layer(net.layer(net.layer(net.rounded("x", 4), 16, 16, 3), 16, 16, 3), 16, 32)
-    proto = net.proto(whole)
-    proto.graph.output[0].CopyFrom(nets.value(whole, (1, 32, 8, 8)))
+    output = net.layer(net.layer(net.layer(net.rounded("x", 4), 16, 16, 3), 16, 16, 3), 16, 32)
+    proto = net.proto(output)
+    proto.graph.output[0].CopyFrom(nets.value(output, (1, 32, 8, 8)))
     return Model(nets.save(proto, tmp_path_factory.mktemp("quantized")), {}, inputs.Source())
 
 
 @pytest.fixture
 def request_of(quantized, tmp_path, monkeypatch):
     """Return a request's maker; no board is opened for it, and no compiler is asked to build."""
-    monkeypatch.setattr(tune.places, "opened", lambda *_: pytest.fail("boards were opened"))
+    monkeypatch.setattr(tune.farm_boards, "opened", lambda *_: pytest.fail("boards were opened"))
     monkeypatch.setattr(tune, "Builder", lambda *_, **_options: pytest.fail("candidates were linked"))
 
-    def made(trials=32, **options):
+    def make(trials=32, **options):
         records = tmp_path / "r.jsonl"
-        return tune.Request(quantized, Wanted(SIM), Plan(trials=trials), records=records, toolchain="host", **options)
+        return tune.TuneRequest(
+            quantized, Wanted(SIM), Plan(trials=trials), records=records, toolchain="host", **options
+        )
 
-    return made
+    return make
 
 
 def test_an_emulated_accelerator_is_tuned_by_its_model(request_of):
-    told, wanted = [], request_of()
-    report = tune.run(wanted, told.append, nothing)
+    messages, request = [], request_of()
+    report = tune.run(request, messages.append, nothing)
     assert (report.emulated, report.trials, report.resumed, report.causes) == (True, 32, 0, {"ok": 32})
     assert [(row.name, row.trials, row.failed) for row in report.boards] == [("model hls-pynq", 32, 0)]
     assert [(row.operator, row.weight) for row in report.tasks] == [("vta_conv2d", 2), ("vta_conv2d", 1)]
-    assert any("2 tasks of the accelerator" in line and "modelled, not measured" in line for line in told)
-    assert any("tasks of the CPU are left as they are" in line for line in told)
+    assert any("2 tasks of the accelerator" in line and "modelled, not measured" in line for line in messages)
+    assert any("tasks of the CPU are left as they are" in line for line in messages)
     model = Vta(SIM).machine_model
-    layers = {task.workload: task.layer for task in tune.extract(BuildRequest(wanted.model, SIM)).tasks}
-    for one in RecordFile(wanted.records).read().trials:
-        cycles = model.cycles(layers[one.workload], json.loads(one.trace)).cycles
-        assert one.samples_s == pytest.approx((cycles * 1e-8,) * len(one.samples_s))
-        assert (one.emulated, one.board, bool(one.verdict)) == (True, "hls-pynq", len(one.samples_s) > 1)
+    layers = {task.workload: task.layer for task in tune.extract(BuildRequest(request.model, SIM)).tasks}
+    for trial in RecordFile(request.records).read().trials:
+        cycles = model.cycles(layers[trial.workload], json.loads(trial.trace)).cycles
+        assert trial.samples_s == pytest.approx((cycles * 1e-8,) * len(trial.samples_s))
+        assert (trial.emulated, trial.board, bool(trial.verdict)) == (True, "hls-pynq", len(trial.samples_s) > 1)
 
 
 def test_an_accelerator_that_is_there_is_measured(request_of, monkeypatch):
     """Its board file says that its times are real ones."""
-    wanted = dataclasses.replace(request_of(), boards=Wanted(dataclasses.replace(SIM, emulated=False)))
+    request = dataclasses.replace(request_of(), boards=Wanted(dataclasses.replace(SIM, emulated=False)))
 
     def opened(*_):
         raise DeviceError("the boards were asked")
 
     monkeypatch.setattr(tune, "Builder", lambda *_, **_options: contextlib.nullcontext())
-    monkeypatch.setattr(tune.places, "opened", opened)
+    monkeypatch.setattr(tune.farm_boards, "opened", opened)
     with pytest.raises(DeviceError, match="the boards were asked"):
-        tune.run(wanted, nothing, nothing)
+        tune.run(request, nothing, nothing)
 
 
 def test_a_resumed_run_asks_the_model_for_the_rest_alone(request_of):
@@ -301,9 +303,9 @@ def test_a_resumed_run_asks_the_model_for_the_rest_alone(request_of):
 
 @pytest.mark.parametrize(("options", "count"), [({"operators": ("0",)}, 1), ({"without": ("vta",)}, 4)])
 def test_tasks_of_the_cpu_alone_are_refused(request_of, options, count):
-    wanted = request_of(**options)
+    request = request_of(**options)
     with pytest.raises(InputError, match=f"vta-sim computes none of the {count} chosen tasks") as caught:
-        tune.run(wanted, nothing, nothing)
+        tune.run(request, nothing, nothing)
     assert "toolchain tasks" in caught.value.hint
     assert "hls-pynq knows the accelerator alone" in caught.value.details
-    assert not wanted.records.exists()
+    assert not request.records.exists()

@@ -1,23 +1,23 @@
-"""Gates: is a release slower than its base on this device, or wrong? Both are run there in turns, until that is known.
+"""A comparison of a new release with an old one: both run on the device in turns until the verdict is clear.
 
-`run` gates two `Side`s, which `Side.of` makes of bundles and `Finding` and `on_device` of what a user names; the `Gate`
-that it returns is a report, and its `fault` what a command ends with. `texts` and `page` write it for people and CI.
+`run` gates two `Side`s, which `Side.of` makes from bundles, and `SideOpener` and `on_device` from what a user names. It
+returns a report; `Gate.fault` is the error that a command ends with.
 """
 
 from toolchain.pipeline.gate.result import Gate, Quantity, Round
 from toolchain.pipeline.gate.session import GateSettings, check_emulated, run
-from toolchain.pipeline.sides import Finding, Side, both, check_pair, on_device
+from toolchain.pipeline.sides import Side, SideOpener, check_pair, on_device, resolve_sides
 
 __all__ = [
-    "Finding",
     "Gate",
     "GateSettings",
     "Quantity",
     "Round",
     "Side",
-    "both",
+    "SideOpener",
     "check_emulated",
     "check_pair",
     "on_device",
+    "resolve_sides",
     "run",
 ]

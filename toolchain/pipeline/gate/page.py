@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from toolchain.device.bench import Conditions
 from toolchain.page import (
@@ -18,6 +17,7 @@ from toolchain.page import (
     Level,
     Notes,
     Page,
+    Part,
     Run,
     Section,
     Series,
@@ -26,80 +26,75 @@ from toolchain.page import (
     Tone,
 )
 from toolchain.page import Verdict as Headline
-from toolchain.pipeline.gate.result import LATENCY, LOAD_TIME, PEAK_MEMORY, UNITS, Gate, Quantity, Round, of_turn
+from toolchain.pipeline.gate.result import LATENCY, LOAD_TIME, PEAK_MEMORY, UNITS, Gate, metric_of
+from toolchain.pipeline.report import waited_rows
 from toolchain.stats import Verdict, estimate
 
 _TONES: dict[Verdict, Tone] = {Verdict.PASS: "good", Verdict.REGRESSION: "bad", Verdict.INCONCLUSIVE: "doubt"}
 _SIDES = ("new", "base")
-_LIMITS = (
+_LIMITS_TEXT = (
     "The limits are for the interval, not for single rounds: it is a regression when all of it is above"
     " the lower limit; otherwise the gate passes when all of it is below the upper one."
 )
 
 
-def page(found: Gate) -> str:
-    """Write a gate as a page: the verdict, the quantities, every round against the limits, every run, statistics."""
-    marks = [*([EMULATED] if found.emulated else []), *([INCONCLUSIVE] if _open(found) else [])]
-    sections = [
-        Section("Verdict", [_quantities(found), *_more(found)]),
-        Section("Each round", [_ratios(found), Text(_LIMITS)]),
-        Section("Every run", [_runs(found), _histogram(found)]),
-        Section("Rounds", [_rounds(found)]),
-        Section("Warnings", [Notes(found.warnings())]),
-        Section("Releases and device", [_facts(found)]),
+def page(gate: Gate) -> str:
+    marks = [
+        *([EMULATED] if gate.emulated else []),
+        *([INCONCLUSIVE] if gate.verdict is Verdict.INCONCLUSIVE else []),
     ]
-    title = f"{found.new.manifest.name} on {found.board}: {found.new.named} against {found.base.named}"
-    return Page(title, "gate", Headline(found.sentence, _TONES[found.verdict]), sections, marks).html()
-
-
-def _open(found: Gate) -> bool:
-    return found.verdict is Verdict.INCONCLUSIVE
-
-
-def _more(found: Gate) -> list[Text]:
-    """Say how a regression was confirmed, and what carries it."""
-    texts = [
+    remarks = [
         Text(
-            f"{one.name}, {again.rounds} confirming rounds: {again.value:+.2%}, {again.confidence * 100:.6g} % within"
-            f" {again.low:+.2%} to {again.high:+.2%}"
+            f"{quantity.name}, {again.rounds} confirming rounds: {again.value:+.2%},"
+            f" {again.confidence * 100:.6g} % within {again.low:+.2%} to {again.high:+.2%}"
         )
-        for one in found.quantities
-        if one.judgement.confirmation
-        for again in [one.judgement.confirmation.change()]
+        for quantity in gate.quantities
+        if quantity.judgement.confirmation
+        for again in [quantity.judgement.confirmation.change()]
     ]
-    return [*texts, *([Text(f"slower layers: {found.carrier}", "bad")] if found.carrier else [])]
+    remarks += [Text(f"slower layers: {gate.carrier}", "bad")] if gate.carrier else []
+    sections = [
+        Section("Verdict", [_quantities(gate), *remarks]),
+        Section("Each round", [_changes(gate), Text(_LIMITS_TEXT)]),
+        Section("Every run", _runs(gate)),
+        Section("Rounds", [_rounds(gate)]),
+        Section("Warnings", [Notes(gate.warnings())]),
+        Section("Releases and device", [_facts(gate)]),
+    ]
+    title = f"{gate.new.manifest.name} on {gate.board}: {gate.new.label} against {gate.base.label}"
+    return Page(title, "gate", Headline(gate.sentence, _TONES[gate.verdict]), sections, marks).html()
 
 
-def _quantities(found: Gate) -> Table:
+def _quantities(gate: Gate) -> Table:
     head = ("quantity", "verdict", "new", "base", "unit", "change", "low end", "high end", "rounds", "limits")
-    rows = [_quantity(one) for one in found.quantities]
+    rows: list[tuple[str | Cell, ...]] = []
+    for quantity in gate.quantities:
+        name, rule, change, unit = quantity.name, quantity.rule, quantity.change, UNITS[quantity.name]
+        if not quantity.has_change:
+            rows.append((name, Cell(str(quantity.verdict), tone="doubt"), "", "", unit, "", "", "", "0", ""))
+            continue
+        is_bounded = quantity.judgement.estimate is not None and change.high < math.inf
+        ends = (f"{change.low:+.2%}", f"{change.high:+.2%}") if is_bounded else ("", "")
+        limits = f"{rule.least:+.1%} to {rule.worst:+.1%}" if rule else f"{quantity.worst:+.1%}"
+        values = [f"{value:.5g}" if rule else f"{value:.0f}" for value in (quantity.new, quantity.base)]
+        verdict = Cell(str(quantity.verdict), tone=_TONES.get(quantity.verdict, "plain"))
+        rows.append((name, verdict, *values, unit, f"{change.value:+.2%}", *ends, str(change.rounds), limits))
     return Table(head, rows, numbers=(2, 3, 5, 6, 7, 8), name="verdict")
 
 
-def _quantity(one: Quantity) -> tuple[str | Cell, ...]:
-    change, sure = one.change, one.judgement.estimate is not None and one.change.high < math.inf
-    if not one.known:
-        return (one.name, Cell(str(one.verdict), tone="doubt"), "", "", UNITS[one.name], "", "", "", "0", "")
-    ends = (f"{change.low:+.2%}", f"{change.high:+.2%}") if sure else ("", "")
-    limits = f"{one.rule.least:+.1%} to {one.rule.worst:+.1%}" if one.rule else f"{one.worst:+.1%}"
-    values = (f"{one.new:.5g}", f"{one.base:.5g}") if one.rule else (f"{one.new:.0f}", f"{one.base:.0f}")
-    verdict = Cell(str(one.verdict), tone=_TONES.get(one.verdict, "plain"))
-    return (one.name, verdict, *values, UNITS[one.name], f"{change.value:+.2%}", *ends, str(change.rounds), limits)
-
-
-def _ratios(found: Gate) -> Dots:
+def _changes(gate: Gate) -> Dots:
     """Draw the change of each round; its whiskers are the interval of all rounds up to it."""
     dots, logs = [], {False: [], True: []}  # type: tuple[list[Dot], dict[bool, list[float]]]
-    latency = next(one for one in found.quantities if one.name == LATENCY)
+    latency = next(quantity for quantity in gate.quantities if quantity.name == LATENCY)
     confidence = latency.rule.confidence if latency.rule else 0.99
-    for one in found.counted:
-        so_far = logs[one.fresh]
-        so_far.append(one.ratio(LATENCY))
-        known = estimate(so_far, confidence).change()
+    for pair in gate.counted:
+        so_far = logs[pair.fresh]
+        so_far.append(pair.ratio(LATENCY))
+        total = estimate(so_far, confidence).change()
         value = estimate(so_far[-1:], confidence).change().value * 100
-        low, high = (known.low * 100, known.high * 100) if known.high < math.inf else (None, None)
-        label = f"round {one.number}: {value:+.2f} %, all {known.rounds} rounds so far {known.value:+.2%}"
-        dots.append(Dot(one.number, value, low, high, label, int(one.fresh)))
+        low, high = (total.low * 100, total.high * 100) if total.high < math.inf else (None, None)
+        label = f"round {pair.number}: {value:+.2f} %, all {total.rounds} rounds so far {total.value:+.2%}"
+        dots.append(Dot(pair.number, value, low, high, label, int(pair.fresh)))
     limits = [(f"regression above {rule.least:+.1%}", rule.least) for rule in (latency.rule,) if rule]
     limits += [(f"pass below {rule.worst:+.1%}", rule.worst) for rule in (latency.rule,) if rule]
     return Dots(
@@ -108,87 +103,86 @@ def _ratios(found: Gate) -> Dots:
         "change in %",
         dots,
         [Level(name, value * 100) for name, value in limits],
-        ("test", "confirmation") if any(one.fresh for one in found.counted) else (),
+        ("test", "confirmation") if any(pair.fresh for pair in gate.counted) else (),
     )
 
 
-def _runs(found: Gate) -> Series:
-    values: dict[str, list[float]] = {name: [] for name in _SIDES}
-    places: dict[str, list[float]] = {name: [] for name in _SIDES}
-    place = 0
-    for one in found.rounds:
-        for name in _SIDES if one.new_first else _SIDES[::-1]:
-            for sample in getattr(one, name).run.samples_ns:
-                place += 1
-                values[name].append(sample / 1e6)
-                places[name].append(place)
-    return Series("Every run in order", "run", "ms", [Run(name, values[name], places[name]) for name in _SIDES])
+def _runs(gate: Gate) -> list[Part]:
+    """Plot every run in the order of time, and the distribution of those that count."""
+    values: dict[str, list[float]] = {side: [] for side in _SIDES}
+    numbers: dict[str, list[float]] = {side: [] for side in _SIDES}
+    number = 0
+    for pair in gate.rounds:
+        for side in _SIDES if pair.new_first else _SIDES[::-1]:
+            for sample_ns in getattr(pair, side).run.samples_ns:
+                number += 1
+                values[side].append(sample_ns / 1e6)
+                numbers[side].append(number)
+    counted = {
+        side: [ns / 1e6 for pair in gate.counted for ns in getattr(pair, side).run.samples_ns] for side in _SIDES
+    }
+    return [
+        Series("Every run in order", "run", "ms", [Run(side, values[side], numbers[side]) for side in _SIDES]),
+        Histogram("How long runs took", "ms", [Group(side, counted[side]) for side in _SIDES]),
+    ]
 
 
-def _histogram(found: Gate) -> Histogram:
-    samples = {name: [ns / 1e6 for one in found.counted for ns in getattr(one, name).run.samples_ns] for name in _SIDES}
-    return Histogram("How long runs took", "ms", [Group(name, samples[name]) for name in _SIDES])
-
-
-def _rounds(found: Gate) -> Table:
+def _rounds(gate: Gate) -> Table:
     head = (
         *("round", "first", "new ms", "base ms", "change", "switches new", "switches base"),
         *("steal new", "steal base", "MHz new", "MHz base", "MiB new", "MiB base"),
         *("load ms new", "load ms base", "remarks"),
     )
-    return Table(head, [_round(one) for one in found.rounds], numbers=tuple(range(2, 15)), name="every round")
+    rows = []
+    for pair in gate.rounds:
+        turns = (pair.new, pair.base)
+        remarks = ["confirmation"] if pair.fresh else []
+        remarks += [f"throttled: {', '.join(pair.throttled)}"] if pair.throttled else []
+        cells = (
+            str(pair.number),
+            "new" if pair.new_first else "base",
+            *(f"{metric_of(turn, LATENCY):.4g}" for turn in turns),
+            f"{metric_of(pair.new, LATENCY) / metric_of(pair.base, LATENCY) - 1:+.2%}",
+            *(str(turn.run.involuntary_switches) for turn in turns),
+            *(f"{turn.steal:.1%}" for turn in turns),
+            *(f"{turn.after.mhz:.0f}" if turn.after.mhz else "" for turn in turns),
+            *(f"{metric_of(turn, PEAK_MEMORY) / 1024:.1f}" for turn in turns),
+            *(f"{metric_of(turn, LOAD_TIME):.3g}" for turn in turns),
+            "; ".join(remarks),
+        )
+        rows.append(cells)
+    return Table(head, rows, numbers=tuple(range(2, 15)), name="every round")
 
 
-def _round(one: Round) -> Sequence[str]:
-    sides = (one.new, one.base)
-    remarks = [
-        *(["confirmation"] if one.fresh else []),
-        *([f"throttled: {', '.join(one.throttled)}"] if one.throttled else []),
-    ]
-    return (
-        str(one.number),
-        "new" if one.new_first else "base",
-        *(f"{of_turn(turn, LATENCY):.4g}" for turn in sides),
-        f"{of_turn(one.new, LATENCY) / of_turn(one.base, LATENCY) - 1:+.2%}",
-        *(str(turn.run.involuntary_switches) for turn in sides),
-        *(f"{turn.steal:.1%}" for turn in sides),
-        *(f"{turn.after.mhz:.0f}" if turn.after.mhz else "" for turn in sides),
-        *(f"{of_turn(turn, PEAK_MEMORY) / 1024:.1f}" for turn in sides),
-        *(f"{of_turn(turn, LOAD_TIME):.3g}" for turn in sides),
-        "; ".join(remarks),
+def _facts(gate: Gate) -> Facts:
+    facts = gate.facts
+    differences = (
+        ("new outputs", gate.outputs.new),
+        ("base outputs", gate.outputs.base),
+        ("new against base", gate.outputs.each_other),
     )
-
-
-def _facts(found: Gate) -> Facts:
-    facts = found.facts
     return Facts(
         [
-            ("new", f"{found.new.named}, sha256:{found.new.digest}, {found.new.size} bytes"),
-            ("base", f"{found.base.named}, sha256:{found.base.digest}, {found.base.size} bytes"),
-            ("board", f"{found.board} at {found.host}{', emulated' if found.emulated else ''}"),
+            ("new", f"{gate.new.label}, sha256:{gate.new.digest}, {gate.new.size} bytes"),
+            ("base", f"{gate.base.label}, sha256:{gate.base.digest}, {gate.base.size} bytes"),
+            ("board", f"{gate.board} at {gate.host}{', emulated' if gate.emulated else ''}"),
             ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
-            *_outputs(found),
-            ("threads", str(found.threads)),
-            ("before", _condition(found.before)),
-            ("after", _condition(found.after)),
-            ("rounds", f"{len(found.counted)} counted of {len(found.rounds)}"),
-            ("time", f"{found.seconds:.1f} s"),
-            *(("waited", f"{one.seconds:.1f} s: {one.owner}") for one in found.waited),
+            *(
+                (name, f"largest difference {far.max_abs:.2e}, relative {far.max_rel:.2e}, limit {far.tolerance:.1e}")
+                for name, far in differences
+                if far
+            ),
+            ("threads", str(gate.threads)),
+            ("before", _conditions(gate.before)),
+            ("after", _conditions(gate.after)),
+            ("rounds", f"{len(gate.counted)} counted of {len(gate.rounds)}"),
+            ("time", f"{gate.seconds:.1f} s"),
+            *waited_rows(gate.waited),
         ]
     )
 
 
-def _outputs(found: Gate) -> list[tuple[str, str]]:
-    outputs = found.outputs
-    pairs = [("new outputs", outputs.new), ("base outputs", outputs.base), ("new against base", outputs.each_other)]
-    return [
-        (name, f"largest difference {one.max_abs:.2e}, relative {one.max_rel:.2e}, limit {one.tolerance:.1e}")
-        for name, one in pairs
-        if one
-    ]
-
-
-def _condition(found: Conditions) -> str:
-    parts = [f"load {found.load:.2f}", f"{found.busy:.1%} busy", *found.governors]
-    parts += [f"{found.mhz:.1f} MHz"] if found.mhz else []
-    return ", ".join([*parts, *([f"{found.celsius:.1f} degrees C"] if found.celsius else [])])
+def _conditions(conditions: Conditions) -> str:
+    texts = [f"load {conditions.load:.2f}", f"{conditions.busy:.1%} busy", *conditions.governors]
+    texts += [f"{conditions.mhz:.1f} MHz"] if conditions.mhz else []
+    return ", ".join([*texts, *([f"{conditions.celsius:.1f} degrees C"] if conditions.celsius else [])])

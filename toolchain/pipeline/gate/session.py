@@ -1,11 +1,11 @@
-"""A gate's work on the device: both sides are brought there, compared, and run in turns until the rule knows enough."""
+"""A gate on the device: install both sides, compare their outputs, run them in turns until the verdict is clear."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +30,8 @@ from toolchain.pipeline.gate.result import (
     Outputs,
     Quantity,
     Round,
-    is_told,
-    of_turn,
+    is_measured,
+    metric_of,
 )
 from toolchain.pipeline.profile import against
 from toolchain.pipeline.sides import Side, check_pair
@@ -40,63 +40,49 @@ from toolchain.stats import Judgement, Rule, Verdict
 from toolchain.tensors import Difference, Tensors
 from toolchain.units import duration
 
-_MOST_RUNS = 2000  # of a round: each is kept
-_LEAST_RUNS = 3
-_REPEATS = 8
-"""Rounds of a gate that may be repeated since the device was throttled."""
+_MAX_RUNS = 2000  # of a round: the times of all of them are kept
+_MIN_RUNS = 3
+_MAX_REPEATS = 8  # of rounds in which the device was throttled
 _COOLING_S = 1.0
 _PROFILED_RUNS = 160
-_NAMED = 5
+_MAX_CULPRITS = 5
 
 
 @dataclass(frozen=True)
 class GateSettings:
-    """How to gate.
-
-    Attributes:
-        rule: When the rounds are enough, and for what.
-        round_s: Seconds of timed runs of each side in a round.
-        threads: Threads of the model; 0 means the board file's number.
-        pinned: Whether each thread has a CPU of its own.
-        tolerance: Limit for the outputs' relative difference, or None for the reference's or the dtype's own.
-        peak_memory: Change of the peak memory that a pass excludes: 0.05 is 5 % more; None does not gate it.
-        load_time: The same for the time to load.
-        package_size: The same for the size of all files that travel; at most so much is a pass.
-        retrained: Whether the new release has other weights, so that the outputs are not compared with each other.
-        allow_emulated: Whether an emulated device will do, for a rehearsal.
-        sysfs: Where the device tells of its clock and its heat.
-    """
+    """How to gate."""
 
     rule: Rule = field(default_factory=Rule)
-    round_s: float = 0.12
-    threads: int = 0
-    pinned: bool = True
+    round_s: float = 0.12  # seconds of timed runs of each side in a round
+    threads: int = 0  # threads of the model; 0 means the board file's number
+    pinned: bool = True  # whether each thread has a CPU of its own
+    # Limit for the outputs' relative difference, or None for the reference's or the dtype's own
     tolerance: float | None = None
+    # Change of the peak memory that a pass excludes: 0.05 is 5 % more; None does not gate it
     peak_memory: float | None = None
-    load_time: float | None = None
-    package_size: float | None = None
+    load_time: float | None = None  # the same for the time to load
+    package_size: float | None = None  # the same for the size of all files that are sent; no more than that is a pass
+    # Whether the new release has other weights, so that the outputs are not compared with each other
     retrained: bool = False
-    allow_emulated: bool = False
-    sysfs: str = rounds.SYSFS
+    allow_emulated: bool = False  # whether an emulated device is allowed, for a rehearsal
+    sysfs: str = rounds.SYSFS  # where the device reports its clock and its temperature
 
     def rules(self) -> dict[str, Rule]:
-        """Return the rule for each quantity that rounds decide; those with one limit have it on both sides."""
+        """Return the rule of each quantity that is judged by rounds; one with a single limit has it as both limits."""
         limits = {PEAK_MEMORY: self.peak_memory, LOAD_TIME: self.load_time}
-        own = {name: self._with(limit) for name, limit in limits.items() if limit is not None}
-        return {LATENCY: self.rule, **own}
-
-    def _with(self, limit: float) -> Rule:
-        rule = self.rule
-        return Rule(limit, limit, rule.confidence, rule.looks, rule.confirming, rule.confirming_confidence)
+        rules = {
+            name: replace(self.rule, least=limit, worst=limit) for name, limit in limits.items() if limit is not None
+        }
+        return {LATENCY: self.rule, **rules}
 
 
-def check_emulated(lab_emulated: bool, name: str, settings: GateSettings) -> None:  # noqa: FBT001 - a fact, no switch
-    """Refuse an emulated device, whose times say nothing about a board, unless a rehearsal is wanted.
+def check_emulated(is_emulated: bool, name: str, settings: GateSettings) -> None:  # noqa: FBT001 - a fact, no switch
+    """Refuse an emulated device, whose times say nothing about a board, unless a rehearsal is allowed.
 
     Raises:
         InputError: It is emulated.
     """
-    if lab_emulated and not settings.allow_emulated:
+    if is_emulated and not settings.allow_emulated:
         raise InputError(
             f"{name} is emulated: its times say nothing about a real board",
             hint="use a real device, or --allow-emulated for a rehearsal; its results are marked as emulated",
@@ -111,27 +97,25 @@ def run(
     settings: GateSettings,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> Gate:
-    """Gate a release against its base on a device, which keeps the release that it has; what the gate brought goes.
+    """Gate a release against its base on a device.
 
-    The device's lock is held throughout. A gate that does not pass is no error here: see `Gate.fault`.
-
-    Args:
-        new: What is judged.
-        base: What it is held against.
-        program: The runner for the device.
-        device: The device.
-        settings: How to gate.
-        tell: Who is told about each stage.
+    The device keeps its current release, its lock is held throughout, and everything that was sent is removed.
+    A gate that does not pass raises nothing: see `Gate.fault`.
 
     Raises:
-        InputError: The pair is none, or the device is emulated.
+        InputError: The pair cannot be compared, or the device is emulated.
         VerificationError: The device does not fit, or outputs differ from a reference or from each other.
         DeviceError: The device is lost, busy or full, or a side does not run on it.
     """
     check_emulated(device.emulated, device.name, settings)
     check_pair(new, base, device.board)
     samples = _samples(new, base)
-    _check_comparable(samples, settings)
+    if settings.retrained and samples[0].expected is None:
+        raise InputError(
+            "the outputs of the new release cannot be verified: it has other weights and no reference here",
+            details="with --retrained, its outputs are compared only with its own reference",
+            hint="name its package, which has the reference; without --retrained they are compared with the base",
+        )
     releases = [side.release(program, device, settings.threads) for side in (new, base)]
     with temporary.folder() as work, device.store.lock(Owner.here("gate")):
         began = time.monotonic()
@@ -160,7 +144,10 @@ class _Session:
     def gate(self, samples: Sequence[Samples], began: float) -> Gate:
         device = self.device
         self.tell(stage(f"sending both releases to {device.name}"))
-        new, base = (self._install(release, own.inputs) for release, own in zip(self.releases, samples, strict=True))
+        new, base = (
+            self._install(release, own_samples.inputs)
+            for release, own_samples in zip(self.releases, samples, strict=True)
+        )
         self.tell(stage("comparing their outputs"))
         outputs = self._outputs(samples, new, base)
         before = bench.conditions(device.shell)
@@ -168,8 +155,7 @@ class _Session:
             measuring = _Measuring(self, folder, (new, base))
             judged = measuring.judge_all()
         after = bench.conditions(device.shell)
-        quantities = (*judged, *self._exact())
-        slower = quantities[0].verdict is Verdict.REGRESSION
+        is_slower = judged[0].verdict is Verdict.REGRESSION
         return Gate(
             new=self.new,
             base=self.base,
@@ -179,68 +165,67 @@ class _Session:
             facts=self.releases[0].facts,
             threads=measuring.threads,
             outputs=outputs,
-            quantities=quantities,
+            quantities=(*judged, *self._size_quantity()),
             rounds=tuple(measuring.rounds),
             hot=measuring.hot,
             before=before,
             after=after,
             waited=device.store.waited,
-            carrier=self._carrier(new, base) if slower else "",
+            carrier=self._find_culprits(new, base) if is_slower else "",
             seconds=time.monotonic() - began,
         )
 
     def _install(self, release: DeviceRelease, inputs: Tensors) -> Installed:
-        """Install a side without activating it."""
         folder = self.work / release.digest
         folder.mkdir()
         return release.install(inputs, folder, self.tell)
 
-    def _carrier(self, new: Installed, base: Installed) -> str:
+    def _find_culprits(self, new: Installed, base: Installed) -> str:
         """Name the layers that became slower. If profiling fails, the gate still reports the slow-down."""
         self.tell(stage("looking for the layers that became slower"))
         request = profile.ProfileRequest(_PROFILED_RUNS, self.settings.threads, self.settings.pinned)
         try:
             sides = (self.new, self.base)
-            return carried(against.turns(sides, (new, base.with_inputs_of(new)), request, self.tell))
+            return culprits(against.turns(sides, (new, base.with_inputs_of(new)), request, self.tell))
         except ToolchainError as fault:
             return f"unknown, because profiling failed: {fault.message}"
 
     def _outputs(self, samples: Sequence[Samples], new: Installed, base: Installed) -> Outputs:
-        """Run each side on its own reference's inputs, and both on the same; what differs ends the gate."""
+        """Run each side on its reference's inputs, and both on the same; a difference ends the gate."""
         first, second = new.run(runner.SMOKE), base.run(runner.SMOKE)
-        new_difference = self._checked(self.new, first, samples[0])
-        base_difference = self._checked(self.base, second, samples[1])
+        new_difference = self._check_reference(self.new, first, samples[0])
+        base_difference = self._check_reference(self.base, second, samples[1])
         reference = samples[0].runtime or samples[1].runtime
         if self.settings.retrained:
             return Outputs(new_difference, base_difference, None, reference)
         if new.folders["inputs"] != base.folders["inputs"]:
             second = base.with_inputs_of(new).run(runner.SMOKE)
-        return Outputs(new_difference, base_difference, self._alike(first, second, samples[0]), reference)
+        return Outputs(new_difference, base_difference, self._compare_sides(first, second, samples[0]), reference)
 
-    def _checked(self, side: Side, run: Run, samples: Samples) -> Difference | None:
+    def _check_reference(self, side: Side, run: Run, samples: Samples) -> Difference | None:
         try:
             return verification.check_outputs(run, samples, side.manifest, self.settings.tolerance)
         except VerificationError as fault:
             which = "the new release" if side is self.new else "the base"
             raise VerificationError(
-                f"{which}, {side.named}: {fault.message}", details=fault.details, hint=fault.hint
+                f"{which}, {side.label}: {fault.message}", details=fault.details, hint=fault.hint
             ) from fault
 
-    def _alike(self, first: Run, second: Run, samples: Samples) -> Difference:
+    def _compare_sides(self, first: Run, second: Run, samples: Samples) -> Difference:
         limit = samples.tolerance if self.settings.tolerance is None else self.settings.tolerance
         specs = self.new.manifest.outputs
         new, base = (tensors.cut(run.outputs, specs) for run in (first, second))
         difference = rankings.compare(new, base, samples.rankings, limit)
         if not difference.ok:
             raise VerificationError(
-                f"{self.new.named} and {self.base.named} compute different outputs",
+                f"{self.new.label} and {self.base.label} compute different outputs",
                 details=f"largest relative difference {difference.max_rel:.3g}, tolerance {difference.tolerance:.3g}; "
                 f"largest absolute difference {difference.max_abs:.3g}",
                 hint="use --retrained if the weights were meant to change, or --tolerance for another limit",
             )
         return difference
 
-    def _exact(self) -> list[Quantity]:
+    def _size_quantity(self) -> list[Quantity]:
         limit = self.settings.package_size
         if limit is None:
             return []
@@ -249,21 +234,21 @@ class _Session:
         return [Quantity(PACKAGE_SIZE, self.new.size, self.base.size, limit, None, Judgement(verdict))]
 
 
-def carried(comparison: against.Against) -> str:
-    """Name the layers that cause a slow-down, the worst first, and of many the first five."""
+def culprits(comparison: against.Against) -> str:
+    """Name the layers that cause a slow-down: the worst first, at most five of them."""
     worst = against.carriers(comparison)
-    layers = [f"{layer.name} ({duration(layer.more_ms, signed=True)})" for layer in worst[:_NAMED]]
-    more = [f"and {len(worst) - _NAMED} more"] if len(worst) > _NAMED else []
+    layers = [f"{layer.name} ({duration(layer.more_ms, signed=True)})" for layer in worst[:_MAX_CULPRITS]]
+    more = [f"and {len(worst) - _MAX_CULPRITS} more"] if len(worst) > _MAX_CULPRITS else []
     unmatched = [against.unmatched_text(comparison)] if against.unmatched(comparison) else []
     return "; ".join([*(layers or ["no single layer is measurably slower"]), *more, *unmatched])
 
 
 def _samples(new: Side, base: Side) -> tuple[Samples, Samples]:
     """Return what each side is compared on: its own reference's inputs, or else the other's, or random ones."""
-    own = [verification.samples_of(side.bundle, unchecked=True) if side.bundle else None for side in (new, base)]
-    referenced = [samples if samples and samples.expected is not None else None for samples in own]
+    available = [verification.samples_of(side.bundle, unchecked=True) if side.bundle else None for side in (new, base)]
+    referenced = [samples if samples and samples.expected is not None else None for samples in available]
     random = Samples(inputs.random(new.manifest.inputs, seed=0), None)
-    other = next(
+    fallback = next(
         (
             Samples(samples.inputs, None, samples.runtime, samples.tolerance, samples.rankings)
             for samples in referenced
@@ -271,26 +256,12 @@ def _samples(new: Side, base: Side) -> tuple[Samples, Samples]:
         ),
         random,
     )
-    return referenced[0] or other, referenced[1] or other
-
-
-def _check_comparable(samples: tuple[Samples, Samples], settings: GateSettings) -> None:
-    """Refuse a new release whose outputs would be compared with nothing.
-
-    Raises:
-        InputError: Its weights are others, and it has no reference of its own.
-    """
-    if settings.retrained and samples[0].expected is None:
-        raise InputError(
-            "the outputs of the new release cannot be verified: it has other weights and no reference here",
-            details="with --retrained, its outputs are compared only with its own reference",
-            hint="name its package, which has the reference; without --retrained they are compared with the base",
-        )
+    return referenced[0] or fallback, referenced[1] or fallback
 
 
 @dataclass
 class _Measuring:
-    """The rounds as they are taken; `sides` are the new release and the base on the device."""
+    """The rounds so far; `sides` are the new release and the base on the device."""
 
     session: _Session
     folder: str
@@ -300,44 +271,44 @@ class _Measuring:
     threads: int = 0
 
     def judge_all(self) -> list[Quantity]:
-        """Take rounds until every quantity is judged, or until the device is too hot to go on."""
+        """Run rounds until every quantity is judged, or until the device is too hot to go on."""
         rules = self.session.settings.rules()
-        judgements = self._judged(rules)
+        judgements = self._judge(rules)
         while not self.hot and not all(judgement.final for judgement in judgements.values()):
-            open_ones = [judgement for judgement in judgements.values() if not judgement.final]
-            undecided = [judgement for judgement in open_ones if judgement.verdict is Verdict.GO_ON]
-            # Only when no quantity needs more of the usual rounds are fresh ones taken, which confirm.
-            needed = max(judgement.needed for judgement in undecided or open_ones)
-            self._take(fresh=not undecided, needed=needed)
-            judgements = self._judged(rules)
+            pending = [judgement for judgement in judgements.values() if not judgement.final]
+            undecided = [judgement for judgement in pending if judgement.verdict is Verdict.GO_ON]
+            # Fresh rounds, which confirm a regression, begin only when no quantity needs more of the usual ones.
+            needed = max(judgement.needed for judgement in undecided or pending)
+            self._run_round(fresh=not undecided, needed=needed)
+            judgements = self._judge(rules)
         return [self._quantity(name, rule, judgements[name]) for name, rule in rules.items()]
 
     @property
     def _counted(self) -> list[Round]:
-        return [each for each in self.rounds if not each.throttled]
+        return [pair for pair in self.rounds if not pair.throttled]
 
-    def _judged(self, rules: Mapping[str, Rule]) -> dict[str, Judgement]:
-        return {name: self._judgement(name, rule) for name, rule in rules.items()}
+    def _judge(self, rules: Mapping[str, Rule]) -> dict[str, Judgement]:
+        counted = self._counted
+        usual, fresh = ([pair for pair in counted if pair.fresh is is_fresh] for is_fresh in (False, True))
+        return {
+            name: rule.follow([pair.ratio(name) for pair in usual], [pair.ratio(name) for pair in fresh])
+            for name, rule in rules.items()
+        }
 
-    def _judgement(self, name: str, rule: Rule) -> Judgement:
-        usual, fresh = ([each.ratio(name) for each in self._counted if each.fresh is kind] for kind in (False, True))
-        return rule.follow(usual, fresh)
-
-    def _take(self, *, fresh: bool, needed: int) -> None:
-        """Take one more round that counts."""
-        done = sum(each.fresh is fresh for each in self._counted)
-        what = "confirming" if fresh else "measuring in turns"
-        self.session.tell(Step(what, done, needed, "rounds"))
-        while (latest := self._round(fresh=fresh)).throttled:
-            if sum(bool(each.throttled) for each in self.rounds) > _REPEATS:
-                self.hot = f"the device throttled in {_REPEATS + 1} rounds: {', '.join(latest.throttled)}"
+    def _run_round(self, *, fresh: bool, needed: int) -> None:
+        """Run one more round that counts: throttled rounds are repeated after a pause."""
+        finished = sum(pair.fresh is fresh for pair in self._counted)
+        self.session.tell(Step("confirming" if fresh else "measuring in turns", finished, needed, "rounds"))
+        while (latest := self._run_any_round(fresh=fresh)).throttled:
+            if sum(bool(pair.throttled) for pair in self.rounds) > _MAX_REPEATS:
+                self.hot = f"the device throttled in {_MAX_REPEATS + 1} rounds: {', '.join(latest.throttled)}"
                 return
             time.sleep(_COOLING_S)
 
-    def _round(self, *, fresh: bool) -> Round:
+    def _run_any_round(self, *, fresh: bool) -> Round:
         number = len(self.rounds) + 1
-        # A repeat goes in the order of the round that it is in place of: heat may come with one order alone.
-        order = (1, 0) if sum(each.fresh is fresh for each in self._counted) % 2 else (0, 1)
+        # A repeat has the order of the round that it replaces: perhaps only that order heats the device.
+        order = (1, 0) if sum(pair.fresh is fresh for pair in self._counted) % 2 else (0, 1)
         settings, device = self.session.settings, self.session.device
         turns = rounds.run(
             device.shell,
@@ -345,7 +316,7 @@ class _Measuring:
             self.sides[0].folders,
             [self.sides[index].folders["releases"] for index in order],
             threads=self.session.releases[0].threads,
-            plan=Plan(settings.round_s, 1, _LEAST_RUNS, _MOST_RUNS, settings.pinned),
+            plan=Plan(settings.round_s, 1, _MIN_RUNS, _MAX_RUNS, settings.pinned),
             sysfs=settings.sysfs,
         )
         self.threads = turns[0].run.threads
@@ -356,10 +327,11 @@ class _Measuring:
     def _quantity(self, name: str, rule: Rule, judgement: Judgement) -> Quantity:
         counted = self._counted
         new, base = (
-            float(np.median([of_turn(getattr(each, side), name) for each in counted])) if counted else math.nan
+            float(np.median([metric_of(getattr(pair, side), name) for pair in counted])) if counted else math.nan
             for side in ("new", "base")
         )
         inconclusive = Judgement(Verdict.INCONCLUSIVE, 0, judgement.estimate, judgement.confirmation)
-        is_complete = all(is_told(turn, name) for each in counted for turn in (each.new, each.base))
-        verdict = judgement if judgement.final and is_complete else inconclusive
+        # A quantity that some round did not report is never judged.
+        is_reported = all(is_measured(turn, name) for pair in counted for turn in (pair.new, pair.base))
+        verdict = judgement if judgement.final and is_reported else inconclusive
         return Quantity(name, new, base, rule.worst, rule, verdict)

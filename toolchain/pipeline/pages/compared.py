@@ -1,4 +1,4 @@
-"""The page of a comparison of two bundles in turns."""
+"""The page of a comparison of two bundles."""
 
 from __future__ import annotations
 
@@ -8,57 +8,50 @@ from toolchain.pipeline.pages import common
 from toolchain.tensors import Difference
 
 
-def html(found: Comparison) -> str:
-    """Render a comparison."""
-    sides = [("untuned", found.first), ("tuned", found.second)]
+def html(comparison: Comparison) -> str:
+    sides = [("untuned", comparison.first), ("tuned", comparison.second)]
+    outputs = [
+        *_difference("tuned against untuned", comparison.difference),
+        *_difference("tuned against the reference", comparison.reference),
+    ]
+    kernels = [
+        ("threads", str(comparison.threads)),
+        ("turns of each", str(ROUNDS)),
+        (
+            "kernels with a record",
+            f"{comparison.tuned} of {comparison.tasks}, {comparison.shipped} of them with the toolchain's own",
+        ),
+    ]
     sections = [
         page.Section("Latency (ms)", [common.latencies(sides)]),
-        page.Section("Turns", [_turns(found)]),
+        page.Section("Turns", [_turns(comparison)]),
         page.Section("Runs", common.runs(sides)),
-        page.Section(
-            "Outputs",
-            [
-                page.Facts(
-                    [
-                        *_difference("tuned against untuned", found.difference),
-                        *_difference("tuned against the reference", found.reference),
-                    ]
-                )
-            ],
-        ),
-        page.Section("Kernels", [page.Facts(_kernels(found))]),
+        page.Section("Outputs", [page.Facts(outputs)]),
+        page.Section("Kernels", [page.Facts(kernels)]),
         page.Section(
             "Conditions",
             [
-                common.conditions(found.before, found.after),
-                *(page.Text(one, "doubt") for one in found.warnings),
-                common.waiting(found.waited),
+                common.conditions(comparison.before, comparison.after),
+                *(page.Text(text, "doubt") for text in comparison.warnings),
+                common.waiting(comparison.waited),
             ],
         ),
-        common.provenance([(name, digest) for (name, _), digest in zip(sides, found.digests, strict=False)]),
+        common.provenance([(name, digest) for (name, _), digest in zip(sides, comparison.digests, strict=False)]),
     ]
-    title = f"{found.model} untuned and tuned on {found.board} at {found.host}"
-    return page.Page(title, "compare", _verdict(found), sections, common.marks(emulated=found.emulated)).html()
+    title = f"{comparison.model} untuned and tuned on {comparison.board} at {comparison.host}"
+    # Nothing is claimed by an emulator, or by an interval in which both may be equally fast.
+    tones: dict[str, page.Tone] = {} if comparison.emulated else {"faster": "good", "slower": "bad"}
+    mark = " (emulated: says nothing about the real board)" if comparison.emulated else ""
+    verdict = page.Verdict(f"{comparison.outcome}{mark}", tones.get(comparison.ratio.verdict, "doubt"))
+    return page.Page(title, "compare", verdict, sections, common.marks(emulated=comparison.emulated)).html()
 
 
-def _verdict(found: Comparison) -> page.Verdict:
-    mark = " (emulated: says nothing about the real board)" if found.emulated else ""
-    return page.Verdict(f"{found.outcome}{mark}", _tone(found))
-
-
-def _tone(found: Comparison) -> page.Tone:
-    """Judge it: nothing is claimed by an emulator, or by an interval in which both are equally fast."""
-    if found.emulated:
-        return "doubt"
-    tones: dict[str, page.Tone] = {"faster": "good", "slower": "bad"}
-    return tones.get(found.ratio.verdict, "doubt")
-
-
-def _turns(found: Comparison) -> page.Part:
+def _turns(comparison: Comparison) -> page.Part:
     dots = [
-        page.Dot(place, value, label=f"turn {place}: {value:.4g}") for place, value in enumerate(found.ratio.rounds, 1)
+        page.Dot(number, value, label=f"turn {number}: {value:.4g}")
+        for number, value in enumerate(comparison.ratio.rounds, 1)
     ]
-    interval = found.ratio.ci99 or ()
+    interval = comparison.ratio.ci99 or ()
     names = ("99 % from", "99 % to")
     levels = [
         page.Level("as fast", 1.0),
@@ -67,17 +60,9 @@ def _turns(found: Comparison) -> page.Part:
     return page.Dots("How many times as fast the tuned one is", "turn", "times as fast", dots, levels)
 
 
-def _kernels(found: Comparison) -> list[tuple[str, str]]:
-    return [
-        ("threads", str(found.threads)),
-        ("turns of each", str(ROUNDS)),
-        ("kernels with a record", f"{found.tuned} of {found.tasks}, {found.shipped} of them with the toolchain's own"),
-    ]
-
-
-def _difference(name: str, found: Difference | None) -> list[tuple[str, str]]:
-    if found is None:
+def _difference(name: str, difference: Difference | None) -> list[tuple[str, str]]:
+    if difference is None:
         return [(name, "not compared")]
-    verdict = "the same" if found.ok else "DIFFERENT"
-    relative = f"largest relative difference {found.max_rel:.4g} (limit {found.tolerance:.4g})"
-    return [(name, f"{verdict}: {relative}, absolute {found.max_abs:.4g}")]
+    verdict = "the same" if difference.ok else "DIFFERENT"
+    relative = f"largest relative difference {difference.max_rel:.4g} (limit {difference.tolerance:.4g})"
+    return [(name, f"{verdict}: {relative}, absolute {difference.max_abs:.4g}")]

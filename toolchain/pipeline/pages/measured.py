@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from toolchain import page
-from toolchain.device.energy import Energy, Rail
-from toolchain.device.shipment import Transfer
-from toolchain.models.inputs import Guess
+from toolchain.device.energy import Energy
 from toolchain.page import number
 from toolchain.pipeline import report as reports
-from toolchain.pipeline.built import half_part
+from toolchain.pipeline.built import half_section
 from toolchain.pipeline.pages import common
 from toolchain.pipeline.report import Report
 from toolchain.tensors import ROUNDING, Difference
@@ -18,90 +16,75 @@ _RAILS_HEAD = ("Rail", "Idle (W)", "Running (W)", "Counted")
 
 
 def html(report: Report, command: str = "deploy") -> str:
-    """Render a report.
-
-    Args:
-        report: The report.
-        command: The command that made it.
-    """
-    named = [("", report.measurement.latency)]
+    measurement = report.measurement
+    warnings = [*report.warnings, *measurement.warnings]
+    stages = [page.Bar(name, seconds, f"{number(float(seconds))} s") for name, seconds in report.stages.items()]
+    transfer = report.transfer
+    transferred = [
+        ("sent", f"{transfer.bytes_sent} bytes in {number(transfer.seconds)} s"),
+        ("received", f"{transfer.bytes_received} bytes"),
+        ("files", f"{transfer.blobs_sent} new, {transfer.blobs_skipped} already there"),
+    ]
+    classes = [(guess.label, str(guess.index), f"{guess.score:.4g}") for guess in report.top]
+    top = [page.Table(("Class", "Index", "Score"), classes, (1, 2), "largest outputs")] if classes else []
     sections = [
-        page.Section("Latency (ms)", [common.latencies([("this release", report.measurement.latency)])]),
-        page.Section("Outputs", [page.Facts(_outputs(report)), *_top(report)]),
-        page.Section("Runs", [*common.runs(named), page.Facts(_runs(report))]),
+        page.Section("Latency (ms)", [common.latencies([("this release", measurement.latency)])]),
+        page.Section("Outputs", [page.Facts(_outputs(report)), *top]),
+        page.Section("Runs", [*common.runs([("", measurement.latency)]), page.Facts(_runs(report))]),
         page.Section("Energy", _energy(report.energy)),
-        page.Section("Half precision when it was built, emulated", _half(report)),
+        page.Section("Half precision when it was built, emulated", [half_section(report.half)] if report.half else []),
         page.Section("Modelled, not measured", [page.Facts(_modelled(report))]),
-        page.Section("Warnings", [page.Notes(_warnings(report))]),
-        page.Section("Conditions", [common.conditions(report.measurement.before, report.measurement.after)]),
-        page.Section("Seconds by stage", [_stages(report)]),
-        page.Section("Transfer", [page.Facts(_transfer(report.transfer)), common.waiting(report.waited)]),
+        page.Section("Warnings", [page.Notes(warnings)]),
+        page.Section("Conditions", [common.conditions(measurement.before, measurement.after)]),
+        page.Section("Seconds by stage", [page.Bars("What took the time", "seconds", stages)]),
+        page.Section("Transfer", [page.Facts(transferred), common.waiting(report.waited)]),
         page.Section("Device", [page.Facts(_device(report))]),
         common.provenance([("release", f"sha256:{report.bundle_digest}"), ("reference", report.reference)]),
     ]
     title = f"{report.model} on {report.board} at {report.host}"
     marks = [*common.marks(emulated=report.emulated), *([page.MODELLED] if report.modelled else [])]
-    return page.Page(title, command, _verdict(report), sections, marks).html()
+    return page.Page(title, command, _verdict(report, warnings), sections, marks).html()
 
 
-def _verdict(report: Report) -> page.Verdict:
-    latency = report.measurement.latency
+def _verdict(report: Report, warnings: list[str]) -> page.Verdict:
+    latency, difference = report.measurement.latency, report.difference
     mark = " (emulated)" if report.emulated else ""
     low, high = latency.median_ci95
-    told = f"{number(latency.median)} ms median{mark}, 95 % within {number(low)} to {number(high)} ms"
-    doubts = f"\n{len(_warnings(report))} warning(s), listed below" if _warnings(report) else ""
-    return page.Verdict(f"{told}\nOutputs {reports.outputs_text(report)}{doubts}", _tone(report))
-
-
-def _tone(report: Report) -> page.Tone:
-    if report.difference and not report.difference.ok:
-        return "bad"
-    sure = report.difference and not report.unchecked and not report.emulated
-    return "good" if sure else "doubt"
-
-
-def _warnings(report: Report) -> list[str]:
-    return [*report.warnings, *report.measurement.warnings]
+    times = f"{number(latency.median)} ms median{mark}, 95 % within {number(low)} to {number(high)} ms"
+    doubts = f"\n{len(warnings)} warning(s), listed below" if warnings else ""
+    tone: page.Tone = "good" if difference and not report.unchecked and not report.emulated else "doubt"
+    if difference and not difference.ok:
+        tone = "bad"
+    return page.Verdict(f"{times}\nOutputs {reports.outputs_text(report)}{doubts}", tone)
 
 
 def _outputs(report: Report) -> list[tuple[str, str]]:
     rows = [("outputs", reports.outputs_text(report)), *_difference(report.difference)]
-    found = report.fidelity
-    if found is None:
+    fidelity = report.fidelity
+    if fidelity is None:
         return rows
-    beyond = f"{found.beyond} of {found.samples} beyond their limits; the first has seed {found.seed}"
+    beyond = f"{fidelity.beyond} of {fidelity.samples} beyond their limits; the first has seed {fidelity.seed}"
     return [
         *rows,
-        ("samples", reports.fidelity_text(found)),
+        ("samples", reports.fidelity_text(fidelity)),
         ("of them", beyond),
-        *((f"worst sample's {name}", text) for name, text in _difference(found.difference)),
+        *((f"worst sample's {name}", text) for name, text in _difference(fidelity.difference)),
     ]
 
 
-def _difference(found: Difference | None) -> list[tuple[str, str]]:
-    if found is None:
+def _difference(difference: Difference | None) -> list[tuple[str, str]]:
+    if difference is None:
         return []
     values = (
-        ("largest absolute difference", found.max_abs),
-        ("largest relative difference", found.max_rel),
-        ("limit of the relative difference", found.tolerance),
+        ("largest absolute difference", difference.max_abs),
+        ("largest relative difference", difference.max_rel),
+        ("limit of the relative difference", difference.tolerance),
     )
-    wider = [one for one in found.outputs if one.limit.reason == ROUNDING]
+    wider = [output for output in difference.outputs if output.limit.reason == ROUNDING]
     return [
         *((name, f"{value:.4g}") for name, value in values),
-        *((f"limit of {one.name}", f"{one.limit.value:.4g}: these inputs amplify rounding") for one in wider),
+        *((f"limit of {output.name}", f"{output.limit.value:.4g}: these inputs amplify rounding") for output in wider),
     ]
-
-
-def _top(report: Report) -> list[page.Part]:
-    if not report.top:
-        return []
-    rows = [_guess(guess) for guess in report.top]
-    return [page.Table(("Class", "Index", "Score"), rows, (1, 2), "largest outputs")]
-
-
-def _guess(guess: Guess) -> tuple[str, ...]:
-    return guess.label, str(guess.index), f"{guess.score:.4g}"
 
 
 def _runs(report: Report) -> list[tuple[str, str]]:
@@ -117,56 +100,39 @@ def _runs(report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def _half(report: Report) -> list[page.Part]:
-    return [half_part(report.half)] if report.half else []
-
-
 def _modelled(report: Report) -> list[tuple[str, str]]:
-    found = report.modelled
-    if found is None:
+    modelled = report.modelled
+    if modelled is None:
         return []
     return [
-        ("accelerator", reports.modelled_text(found)),
-        ("time", f"{number(found.milliseconds)} ms, {found.cycles} cycles"),
-        ("speed", f"{number(found.gops)} GOPS, {found.utilisation:.2%} of the peak"),
-        ("work", f"{found.macs} multiply-adds, at most {found.macs_per_cycle} in a cycle"),
+        ("accelerator", reports.modelled_text(modelled)),
+        ("time", f"{number(modelled.milliseconds)} ms, {modelled.cycles} cycles"),
+        ("speed", f"{number(modelled.gops)} GOPS, {modelled.utilisation:.2%} of the peak"),
+        ("work", f"{modelled.macs} multiply-adds, at most {modelled.macs_per_cycle} in a cycle"),
     ]
 
 
-def _energy(found: Energy | None) -> list[page.Part]:
-    if found is None or found.joules is None:
-        return [page.Text(reports.energy_text(found))]
-    joules = found.joules
+def _energy(energy: Energy | None) -> list[page.Part]:
+    if energy is None or energy.joules is None:
+        return [page.Text(reports.energy_text(energy))]
+    joules = energy.joules
     rows = [
-        ("an inference", reports.energy_text(found)),
+        ("an inference", reports.energy_text(energy)),
         ("power", f"{number(joules.run_w)} W, idle {number(joules.idle_w)} W"),
         ("all that flowed", _interval(joules.gross_j, joules.gross_ci95)),
         ("beyond idleness", _interval(joules.net_j, joules.net_ci95)),
         ("readings", f"{joules.samples} at {number(joules.hz)} Hz, {joules.idle_samples} while it was idle"),
         ("inferences", str(joules.inferences)),
     ]
-    return [page.Facts(rows), page.Table(_RAILS_HEAD, [_rail(one) for one in joules.rails], (1, 2), "rails")]
-
-
-def _rail(one: Rail) -> tuple[str, ...]:
-    return one.name, number(one.idle_w), number(one.run_w), "yes" if one.counted else "no, a part of another"
+    rails = [
+        (rail.name, number(rail.idle_w), number(rail.run_w), "yes" if rail.counted else "no, a part of another")
+        for rail in joules.rails
+    ]
+    return [page.Facts(rows), page.Table(_RAILS_HEAD, rails, (1, 2), "rails")]
 
 
 def _interval(value: float, ends: tuple[float, float]) -> str:
     return f"{value:.4g} J, 95 % within {ends[0]:.4g} to {ends[1]:.4g}"
-
-
-def _stages(report: Report) -> page.Part:
-    bars = [page.Bar(name, seconds, f"{number(float(seconds))} s") for name, seconds in report.stages.items()]
-    return page.Bars("What took the time", "seconds", bars)
-
-
-def _transfer(transfer: Transfer) -> list[tuple[str, str]]:
-    return [
-        ("sent", f"{transfer.bytes_sent} bytes in {number(transfer.seconds)} s"),
-        ("received", f"{transfer.bytes_received} bytes"),
-        ("files", f"{transfer.blobs_sent} new, {transfer.blobs_skipped} already there"),
-    ]
 
 
 def _device(report: Report) -> list[tuple[str, str]]:

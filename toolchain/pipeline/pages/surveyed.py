@@ -12,67 +12,58 @@ from toolchain.pipeline.survey import Figure, Outcome, Survey
 _MEDIAN = "median_ms"
 
 
-def html(found: Survey) -> str:
-    """Render a survey, finished or on its way."""
+def html(survey: Survey) -> str:
     steps: dict[str, list[Outcome]] = {}
-    for one in found.outcomes:
-        steps.setdefault(one.step, []).append(one)
+    rows: list[tuple[str | page.Cell, ...]] = []
+    failures = []
+    for outcome in survey.outcomes:
+        steps.setdefault(outcome.step, []).append(outcome)
+        fault = outcome.fault
+        verdict = page.Cell(f"FAILED ({fault.exit_code})", tone="bad") if fault else page.Cell("ok", tone="good")
+        rows.append((outcome.step, outcome.network, verdict, f"{outcome.seconds:.1f}"))
+        if fault:
+            texts = [page.Text(fault.message, "bad"), page.Text(fault.details.rstrip())]
+            failures.append(page.Section(f"{outcome.step} {outcome.network}".strip() + " failed", texts))
+    medians = [(f"{outcome.step} {outcome.network}", outcome.figures.get(_MEDIAN)) for outcome in survey.outcomes]
+    bars = [page.Bar(name, ms, f"{number(ms)} ms") for name, ms in medians if isinstance(ms, float)]
     sections = [
-        page.Section("Steps", [page.Table(("Step", "Network", "Result", "Seconds"), _rows(found), [3], "steps")]),
-        *(section for one in found.outcomes for section in _failure(one)),
-        page.Section("Median latency", _medians(found)),
-        *(page.Section(step.capitalize(), _figures(ones)) for step, ones in steps.items()),
-        common.provenance([("board", found.board)], found.versions),
+        page.Section("Steps", [page.Table(("Step", "Network", "Result", "Seconds"), rows, [3], "steps")]),
+        *failures,
+        page.Section("Median latency", [page.Bars("Median of one run", "milliseconds", bars)] if bars else []),
+        *(page.Section(step.capitalize(), _figures(outcomes)) for step, outcomes in steps.items()),
+        common.provenance([("board", survey.board)], survey.versions),
     ]
-    marks = common.marks(emulated=found.emulated)
-    return page.Page(f"Survey of {found.board}", "survey", _verdict(found), sections, marks).html()
+    mark = " (emulated: times mean nothing)" if survey.emulated else ""
+    tone: page.Tone = "bad" if failures else "doubt" if survey.emulated or not survey.outcomes else "good"
+    headline = page.Verdict(f"{len(survey.outcomes)} steps, {len(failures)} failed{mark}", tone)
+    marks = common.marks(emulated=survey.emulated)
+    return page.Page(f"Survey of {survey.board}", "survey", headline, sections, marks).html()
 
 
-def _verdict(found: Survey) -> page.Verdict:
-    failed = sum(one.fault is not None for one in found.outcomes)
-    mark = " (emulated: times mean nothing)" if found.emulated else ""
-    tone: page.Tone = "bad" if failed else "doubt" if found.emulated or not found.outcomes else "good"
-    return page.Verdict(f"{len(found.outcomes)} steps, {failed} failed{mark}", tone)
-
-
-def _rows(found: Survey) -> list[tuple[str | page.Cell, ...]]:
-    return [(one.step, one.network, _result(one), f"{one.seconds:.1f}") for one in found.outcomes]
-
-
-def _result(one: Outcome) -> page.Cell:
-    return page.Cell(f"FAILED ({one.fault.exit_code})", tone="bad") if one.fault else page.Cell("ok", tone="good")
-
-
-def _failure(one: Outcome) -> list[page.Section]:
-    if one.fault is None:
-        return []
-    told = [page.Text(one.fault.message, "bad"), page.Text(one.fault.details.rstrip())]
-    return [page.Section(f"{one.step} {one.network}".strip() + " failed", told)]
-
-
-def _medians(found: Survey) -> list[page.Part]:
-    known = [(f"{one.step} {one.network}", one.figures.get(_MEDIAN)) for one in found.outcomes]
-    bars = [page.Bar(name, value, f"{number(value)} ms") for name, value in known if isinstance(value, float)]
-    return [page.Bars("Median of one run", "milliseconds", bars)] if bars else []
-
-
-def _figures(ones: Sequence[Outcome]) -> list[page.Part]:
-    """Return what a step found out: a table of numbers with a column for each network, and the texts below it."""
-    known = [one for one in ones if one.figures]
-    if len(known) == 1:
-        return [page.Facts([(name, _shown(value)) for name, value in known[0].figures.items()])]
-    names = list(dict.fromkeys(name for one in known for name in one.figures))
-    texts = [name for name in names if any(isinstance(one.figures.get(name), str) for one in known)]
-    rows = [(name, *(_shown(one.figures.get(name)) for one in known)) for name in names if name not in texts]
-    heads = [one.network or "device" for one in known]
-    said = [
-        (f"{one.network}: {name}", _shown(one.figures[name])) for one in known for name in texts if name in one.figures
+def _figures(outcomes: Sequence[Outcome]) -> list[page.Part]:
+    """Return a table of a step's numbers with a column for each network, and its texts below."""
+    reported = [outcome for outcome in outcomes if outcome.figures]
+    if len(reported) == 1:
+        return [page.Facts([(name, _figure_text(value)) for name, value in reported[0].figures.items()])]
+    names = list(dict.fromkeys(name for outcome in reported for name in outcome.figures))
+    texts = [name for name in names if any(isinstance(outcome.figures.get(name), str) for outcome in reported)]
+    rows = [
+        (name, *(_figure_text(outcome.figures.get(name)) for outcome in reported))
+        for name in names
+        if name not in texts
+    ]
+    heads = [outcome.network or "device" for outcome in reported]
+    text_rows = [
+        (f"{outcome.network}: {name}", _figure_text(outcome.figures[name]))
+        for outcome in reported
+        for name in texts
+        if name in outcome.figures
     ]
     table = page.Table(("", *heads), rows, range(1, len(heads) + 1), "figures")
-    return [*([table] if rows else []), page.Facts(said)]
+    return [*([table] if rows else []), page.Facts(text_rows)]
 
 
-def _shown(value: Figure) -> str:
+def _figure_text(value: Figure) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return value if isinstance(value, str) else common.plain(value)
+    return value if isinstance(value, str) else common.number_text(value)

@@ -1,6 +1,6 @@
-"""What each kernel of a model takes on a device: its time, its work, and what of the device's peak that is.
+"""The time and the work of each kernel of a model on a device, and its share of the device's peak.
 
-The model runs in turns watched and unwatched, in one process. `against` holds two releases against each other.
+The model runs in turns with and without profiling, in one process. `against` compares two releases.
 """
 
 from __future__ import annotations
@@ -46,77 +46,48 @@ __all__ = [
 SCHEMA_VERSION = 1
 _FEW_RUNS = 10
 _LONG_MINUTES = 2.0
-_HOOK, _LEAST_SUM, _MOST_SUM, _BUSY = 0.02, 0.95, 1.01, 0.1
+_MAX_HOOK_SHARE, _MIN_SUM_SHARE, _MAX_SUM_SHARE, _MAX_BUSY = 0.02, 0.95, 1.01, 0.1
 
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """How to profile.
+    """How to profile."""
 
-    Attributes:
-        runs: How often, watched and unwatched each.
-        threads: Threads of the model; 0 means the board file's number.
-        pinned: Whether each thread has a CPU of its own.
-    """
-
-    runs: int = 50
-    threads: int = 0
-    pinned: bool = True
+    runs: int = 50  # number of runs with profiling, and as many without
+    threads: int = 0  # threads of the model; 0 means the board file's number
+    pinned: bool = True  # whether each thread has a CPU of its own
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a release takes on a device, kernel by kernel.
-
-    Attributes:
-        model: Model name.
-        board: Board type.
-        host: Name of the device.
-        bundle_digest: Digest of the release.
-        emulated: Whether the times are an emulator's.
-        threads: Threads asked for; 0 means every CPU.
-        runs: Runs that were watched.
-        other_runs: Watched runs that made other calls, and do not count.
-        plain_ms: Median of the runs without profiling.
-        watched_ms: Median of those with it.
-        sum_ms: Sum of the rows.
-        waits: Whether each call was waited for, which forbids the overlap that a GPU has otherwise.
-        rows: The kernels in order, and what is between them.
-        peak: What the device reaches; None with a reason.
-        no_peak: The reason.
-        before: The device's conditions before the runs.
-        after: Those after.
-        waited: Who was at work on the device before, and how long they were waited for.
-        warnings: What makes the numbers doubtful.
-        typical: Nanoseconds of each call of the run that is nearest to the median, by name, in order.
-        processor: What the kernels ran on; None for the CPU.
-    """
+    """The time of a release on a device, kernel by kernel."""
 
     model: str
     board: str
     host: str
     bundle_digest: str
     emulated: bool
-    threads: int
-    runs: int
-    other_runs: int
-    plain_ms: float
-    watched_ms: float
-    sum_ms: float
-    waits: bool
-    rows: tuple[Row, ...]
-    peak: Peak | None
+    threads: int  # as requested; 0 means every CPU
+    runs: int  # runs that were profiled
+    other_runs: int  # profiled runs that made other calls, and do not count
+    plain_ms: float  # median of the runs without profiling
+    watched_ms: float  # median of those with it
+    sum_ms: float  # sum of the rows
+    waits: bool  # whether each call was waited for, which forbids the overlap that a GPU has otherwise
+    rows: tuple[Row, ...]  # the kernels in order, then everything between them
+    peak: Peak | None  # None with a reason in `no_peak`
     no_peak: str
     before: Conditions
     after: Conditions
     waited: tuple[Waited, ...]
     warnings: tuple[str, ...]
+    # Nanoseconds of each call of the run that is nearest to the median, by name, in order
     typical: tuple[tuple[str, int], ...]
-    processor: Processor | None = None
+    processor: Processor | None = None  # on which the kernels ran; None for the CPU
 
     @property
     def hook_share(self) -> float:
-        """How much longer a watched run takes, as a share of a plain one."""
+        """How much longer a run with profiling takes, as a share of a plain one."""
         return self.watched_ms / self.plain_ms - 1 if self.plain_ms else 0.0
 
     @property
@@ -126,7 +97,7 @@ class Profile:
 
     @property
     def split(self) -> Split | None:
-        """What an accelerator takes of a run, and what the CPU; None without one."""
+        """The times of an accelerator and of the CPU; None without an accelerator."""
         return split(self.rows, emulated=self.emulated)
 
     def document(self) -> dict[str, Any]:
@@ -146,7 +117,7 @@ class Profile:
     def trace(self) -> bytes:
         """Return one typical run as trace events, which Perfetto and Chrome's about:tracing show.
 
-        Only what calls take was measured, so they follow each other without what is between them.
+        Only the calls were measured, so they follow each other without the gaps between them.
         """
         kernels = {row.kernel for row in self.rows}
         rows = (row for row in self.rows if row.kernel)
@@ -168,36 +139,30 @@ class Profile:
 
 def run(
     side: Side,
-    given: inputs.Source,
+    source: inputs.Source,
     program: Program,
     device: ConnectedDevice,
     request: ProfileRequest,
     tell: Callable[[str], None],
 ) -> Profile:
-    """Profile a release on a device, which keeps the release that it has; what was brought for this is removed.
-
-    Args:
-        side: The release.
-        given: What it is run with.
-        program: The runner for the device.
-        device: The device.
-        request: How.
-        tell: Called with the stages.
+    """Profile a release on a device, which keeps its current release.
 
     Raises:
         VerificationError: The device does not fit.
         DeviceError: It is lost, busy or full, or the model does not run on it.
     """
     release = side.release(program, device, request.threads)
-    arrays = inputs.make(given, side.manifest.inputs)
+    arrays = inputs.make(source, side.manifest.inputs)
     with temporary.folder() as work, device.store.lock(Owner.here("profile")):
         try:
             installed, kernels = release.install(arrays, Path(work)), side.kernels(device)
             before = bench.conditions(device.shell)
             tell(stage("measuring the peak of the device"))
-            peak, no_peak = _peak(installed, kept=before.busy <= _BUSY)
+            peak, no_peak = _peak(installed, reusable=before.busy <= _MAX_BUSY)
             run_s = run_seconds(installed, pinned=request.pinned)
-            tell(stage(f"profiling {request.runs} runs{_about(request.runs, run_s)}"))
+            minutes = 2 * request.runs * run_s / 60
+            about = f", which takes about {minutes:.0f} minutes" if minutes >= _LONG_MINUTES else ""
+            tell(stage(f"profiling {request.runs} runs{about}"))
             watched = watch(installed, request.runs, run_s, pinned=request.pinned)
             after = bench.conditions(device.shell)
         finally:
@@ -208,7 +173,6 @@ def run(
 
 
 def run_seconds(installed: Installed, *, pinned: bool) -> float:
-    """Return the seconds of a run of a release."""
     device, folders = installed.release.device, installed.folders
     return profiling.pace(
         device.shell,
@@ -221,7 +185,7 @@ def run_seconds(installed: Installed, *, pinned: bool) -> float:
 
 
 def watch(installed: Installed, runs: int, run_s: float, *, pinned: bool) -> Watched:
-    """Run a release and watch its calls; see `profiling.watch`."""
+    """Profile runs of a release; see `profiling.watch`."""
     device, folders = installed.release.device, installed.folders
     return profiling.watch(
         device.shell,
@@ -235,21 +199,15 @@ def watch(installed: Installed, runs: int, run_s: float, *, pinned: bool) -> Wat
     )
 
 
-def _about(runs: int, run_s: float) -> str:
-    """Say how long so many runs of both kinds take, where that is long."""
-    minutes = 2 * runs * run_s / 60
-    return f", which takes about {minutes:.0f} minutes" if minutes >= _LONG_MINUTES else ""
-
-
-def _peak(installed: Installed, *, kept: bool) -> tuple[Peak | None, str]:
-    """Return what the device reaches, or why that is not known."""
+def _peak(installed: Installed, *, reusable: bool) -> tuple[Peak | None, str]:
+    """Return the peak of the device, or why it is unknown."""
     release, runner = installed.release, installed.folders["runners"]
     kind = str(release.manifest.target.get("kind", ""))
     if kind != "llvm":
         return None, f"the peak is measured on CPUs only, and this release computes on {kind}"
     try:
         shell = release.device.shell
-        return profiling.peak(shell, runner, release.program, release.facts, threads=release.threads, kept=kept), ""
+        return profiling.peak(shell, runner, release.program, release.facts, threads=release.threads, kept=reusable), ""
     except DeviceError as fault:
         return None, fault.message
 
@@ -263,6 +221,8 @@ def _profile(
 ) -> Profile:
     device = release.device
     plain_ms, watched_ms = (float(np.median(values)) / 1e6 for values in (watched.plain_ns, watched.watched_ns))
+    by_time = np.argsort(watched.watched_ns, kind="stable")
+    median_run = int(by_time[len(by_time) // 2])
     profile = Profile(
         model=release.manifest.name,
         board=device.board.name,
@@ -283,20 +243,14 @@ def _profile(
         after=conditions[1],
         waited=device.store.waited,
         warnings=(),
-        typical=_typical(watched),
+        typical=tuple((call.name, call.own_ns[median_run]) for call in watched.calls),
         processor=watched.processor,
     )
-    return _with_warnings(profile)
+    return dataclasses.replace(profile, warnings=_warnings(profile))
 
 
-def _typical(watched: Watched) -> tuple[tuple[str, int], ...]:
-    order = np.argsort(watched.watched_ns, kind="stable")
-    median_run = int(order[len(order) // 2])
-    return tuple((call.name, call.own_ns[median_run]) for call in watched.calls)
-
-
-def _with_warnings(profile: Profile) -> Profile:
-    shown_sum = f"{profile.sum_share:.1%}"
+def _warnings(profile: Profile) -> tuple[str, ...]:
+    share = f"{profile.sum_share:.1%}"
     checks = [
         (profile.emulated, "emulated: these times say nothing about the real board"),
         (
@@ -309,14 +263,14 @@ def _with_warnings(profile: Profile) -> Profile:
             profile.other_runs > 0,
             f"{profile.other_runs} runs are not counted: this model's data made them call other kernels",
         ),
-        (profile.hook_share > _HOOK, f"profiling makes a run {profile.hook_share:.1%} longer"),
+        (profile.hook_share > _MAX_HOOK_SHARE, f"profiling makes a run {profile.hook_share:.1%} longer"),
         (
-            not _LEAST_SUM <= profile.sum_share <= _MOST_SUM and not profile.waits,
-            f"the kernels add up to {shown_sum} of a run without profiling: other work or very short kernels",
+            not _MIN_SUM_SHARE <= profile.sum_share <= _MAX_SUM_SHARE and not profile.waits,
+            f"the kernels add up to {share} of a run without profiling: other work or very short kernels",
         ),
         (
-            profile.before.busy > _BUSY,
+            profile.before.busy > _MAX_BUSY,
             f"busy: other work used {profile.before.busy:.0%} of the CPUs just before the runs",
         ),
     ]
-    return dataclasses.replace(profile, warnings=tuple(text for doubtful, text in checks if doubtful))
+    return tuple(text for doubtful, text in checks if doubtful)

@@ -25,70 +25,59 @@ from toolchain.stats import Estimate
 from toolchain.tables import Table
 from toolchain.units import duration
 
-_LEAST_RUNS = 5
-_MOST_OF_IT = 0.8
-_NAMED = 3  # of layers that are held against others together, and of those that are against none
+_MIN_RUNS = 5
+_MOST = 0.8  # share of a slow-down that its carriers explain
+_MAX_UNMATCHED = 3
 
 
 @dataclass(frozen=True)
 class Against:
-    """Two releases layer by layer.
-
-    Attributes:
-        model: Model name.
-        board: Board type.
-        host: Name of the device.
-        emulated: Whether the times are an emulator's.
-        new_digest: Digest of the release that is looked at.
-        base_digest: Digest of the one it is held against.
-        rounds: Turns of each.
-        new_ms: A run of the new one, unwatched, the median of the rounds.
-        base_ms: One of the base.
-        change: How much longer the new one's runs take.
-        layers: The layers in order.
-    """
+    """Two releases layer by layer."""
 
     model: str
     board: str
     host: str
     emulated: bool
-    new_digest: str
-    base_digest: str
-    rounds: int
-    new_ms: float
+    new_digest: str  # digest of the release of interest
+    base_digest: str  # digest of the one that it is compared with
+    rounds: int  # turns of each
+    new_ms: float  # a run of the new one without profiling, the median of the rounds
     base_ms: float
-    change: Estimate
-    layers: tuple[Layer, ...]
+    change: Estimate  # how much longer the new one's runs take
+    layers: tuple[Layer, ...]  # in order
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON's types; a layer that only one has is named by what the other has for it: nothing."""
-        found = asdict(self)
-        found["change"] = _finite(self.change)
-        for row, layer in zip(found["layers"], self.layers, strict=True):
+        fields = asdict(self)
+        fields["change"] = _finite(self.change)
+        for row, layer in zip(fields["layers"], self.layers, strict=True):
             row |= {"more_ms": layer.more_ms, "change": _finite(layer.change) if layer.change else None}
         digests = {"new_digest": f"sha256:{self.new_digest}", "base_digest": f"sha256:{self.base_digest}"}
-        carried = [layer.name for layer in carriers(self)]
-        alone = [layer.name for layer in unmatched(self)]
-        return {"schema_version": 1, **found, **digests, "carriers": carried, "not_matched": alone}
+        slower = [layer.name for layer in carriers(self)]
+        not_matched = [layer.name for layer in unmatched(self)]
+        return {"schema_version": 1, **fields, **digests, "carriers": slower, "not_matched": not_matched}
 
 
-def _finite(found: Estimate) -> dict[str, Any]:
-    return {name: value if math.isfinite(value) else None for name, value in asdict(found).items()}
+def _finite(estimate: Estimate) -> dict[str, Any]:
+    return {name: value if math.isfinite(value) else None for name, value in asdict(estimate).items()}
 
 
-def carriers(found: Against) -> tuple[Layer, ...]:
-    """Return the layers that carry a slow-down: those surely slower, the worst first, until they make most of it."""
-    slower = sorted((one for one in found.layers if one.is_slower), key=lambda one: -one.more_ms)
-    total, kept, made = sum(one.more_ms for one in slower), 0, 0.0
-    while kept < len(slower) and made < _MOST_OF_IT * total:
-        made += slower[kept].more_ms
-        kept += 1
-    return tuple(slower[:kept])
+def carriers(comparison: Against) -> tuple[Layer, ...]:
+    """Return the layers that explain a slow-down: those surely slower, the worst first, until they make most of it."""
+    slower = sorted((layer for layer in comparison.layers if layer.is_slower), key=lambda layer: -layer.more_ms)
+    total, explained_ms, culprits = sum(layer.more_ms for layer in slower), 0.0, []
+    for layer in slower:
+        if explained_ms >= _MOST * total:
+            break
+        explained_ms += layer.more_ms
+        culprits.append(layer)
+    return tuple(culprits)
 
 
-def unmatched(found: Against) -> tuple[Layer, ...]:
-    """Return the layers that nothing is held against, since the other release has nothing there, the longest first."""
-    return tuple(sorted((one for one in found.layers if one.change is None), key=lambda one: -abs(one.more_ms)))
+def unmatched(comparison: Against) -> tuple[Layer, ...]:
+    """Return the layers that have no counterpart in the other release, the longest first."""
+    return tuple(
+        sorted((layer for layer in comparison.layers if layer.change is None), key=lambda layer: -abs(layer.more_ms))
+    )
 
 
 def check(new: Side, base: Side) -> None:
@@ -109,21 +98,15 @@ def check(new: Side, base: Side) -> None:
 
 def run(
     sides: tuple[Side, Side],
-    given: inputs.Source,
+    source: inputs.Source,
     program: Program,
     device: ConnectedDevice,
     request: ProfileRequest,
     tell: Callable[[str], None],
 ) -> Against:
-    """Profile two releases in turns under one lock; the device keeps the release that it has.
+    """Profile two releases in turns under one lock; the device keeps its current release.
 
-    Args:
-        sides: The release of interest, and the one that it is compared with.
-        given: What both are run with.
-        program: The runner for the device.
-        device: The device.
-        request: How; its runs are divided among the rounds, at least five in each.
-        tell: Called with progress.
+    The runs of the request are divided among the rounds, at least five in each.
 
     Raises:
         InputError: As `check`.
@@ -133,7 +116,7 @@ def run(
     new, base = sides
     check(new, base)
     releases = [side.release(program, device, request.threads) for side in sides]
-    arrays = inputs.make(given, new.manifest.inputs)
+    arrays = inputs.make(source, new.manifest.inputs)
     with temporary.folder() as work, device.store.lock(Owner.here("profile")):
         try:
             installed = [release.install(arrays, Path(work)) for release in releases]
@@ -146,13 +129,7 @@ def run(
 def turns(
     sides: Sequence[Side], installed: Sequence[Installed], request: ProfileRequest, tell: Callable[[str], None]
 ) -> Against:
-    """Profile two releases that are on the device already; the caller holds its lock, as a gate does.
-
-    Args:
-        sides: The release of interest, and the one that it is compared with.
-        installed: Both on the device.
-        request: How.
-        tell: Called with progress.
+    """Profile two releases that are on the device already; the caller holds its lock.
 
     Raises:
         DeviceError: The device is lost, or a model does not run on it.
@@ -162,10 +139,10 @@ def turns(
     watched: tuple[list[Watched], list[Watched]] = ([], [])
     graphs = [side.kernels(device) for side in sides]
     run_s = [run_seconds(release, pinned=request.pinned) for release in installed]
-    runs = max(_LEAST_RUNS, -(-request.runs // ROUNDS))
+    runs = max(_MIN_RUNS, -(-request.runs // ROUNDS))
     for number in range(ROUNDS):
         tell(Step("profiling both in turns", number, ROUNDS, "rounds"))
-        for index in (0, 1) if number % 2 == 0 else (1, 0):
+        for index in (0, 1) if number % 2 == 0 else (1, 0):  # each goes first in every other round
             watched[index].append(watch(installed[index], runs, run_s[index], pinned=request.pinned))
     plain = [[each.plain_ns for each in turns_of_side] for turns_of_side in watched]
     new_release, base_release = (
@@ -186,41 +163,41 @@ def turns(
     )
 
 
-def shown(found: Against) -> list[str | Table]:
-    """Return what a person is shown: the layers, and those that carry a slow-down."""
-    mark = "  emulated: says nothing about the real board" if found.emulated else ""
+def render_text(comparison: Against) -> list[str | Table]:
+    mark = "  emulated: says nothing about the real board" if comparison.emulated else ""
     rows = [
         (
-            one.name,
-            duration(one.base_ms),
-            duration(one.new_ms),
-            duration(one.more_ms, signed=True),
-            change_text(one.change),
-            f"not matched: {_side(one)}" if one.change is None else "",
+            layer.name,
+            duration(layer.base_ms),
+            duration(layer.new_ms),
+            duration(layer.more_ms, signed=True),
+            change_text(layer.change),
+            f"not matched: {_side(layer)}" if layer.change is None else "",
         )
-        for one in found.layers
+        for layer in comparison.layers
     ]
     head = ("LAYER", "BASE", "NEW", "MORE", "CHANGE", "")
+    new_ms, base_ms = duration(comparison.new_ms), duration(comparison.base_ms)
     lines = [
-        f"{found.model} on {found.board} at {found.host}, {found.rounds} rounds of each{mark}",
-        f"a run takes {duration(found.new_ms)}, and {duration(found.base_ms)} in the base: {change_text(found.change)}",
-        carried_text(found),
+        f"{comparison.model} on {comparison.board} at {comparison.host}, {comparison.rounds} rounds of each{mark}",
+        f"a run takes {new_ms}, and {base_ms} in the base: {change_text(comparison.change)}",
+        slower_text(comparison),
     ]
     return [Table(rows, head, (1, 2, 3), spare=(5,)), "", *lines]
 
 
-def carried_text(found: Against) -> str:
-    """Say which layers carry a slow-down, and which nothing could be held against."""
-    worst = carriers(found)
-    slower = "slower: " + "; ".join(_more_text(one) for one in worst) if worst else "no layer is measurably slower"
-    return "; ".join([slower, *([unmatched_text(found)] if unmatched(found) else [])])
+def slower_text(comparison: Against) -> str:
+    """Name the layers that explain a slow-down, and those without a counterpart."""
+    worst = carriers(comparison)
+    slower = "slower: " + "; ".join(_more_text(layer) for layer in worst) if worst else "no layer is measurably slower"
+    return "; ".join([slower, *([unmatched_text(comparison)] if unmatched(comparison) else [])])
 
 
-def unmatched_text(found: Against) -> str:
-    """Name the layers that nothing is held against, of many the longest; empty where there are none."""
-    alone = unmatched(found)
-    more = [f"and {len(alone) - _NAMED} more"] if len(alone) > _NAMED else []
-    return "not matched: " + ", ".join([*map(_more_text, alone[:_NAMED]), *more]) if alone else ""
+def unmatched_text(comparison: Against) -> str:
+    """Name the layers without a counterpart, or the longest of them; empty if there are none."""
+    layers = unmatched(comparison)
+    more = [f"and {len(layers) - _MAX_UNMATCHED} more"] if len(layers) > _MAX_UNMATCHED else []
+    return "not matched: " + ", ".join([*map(_more_text, layers[:_MAX_UNMATCHED]), *more]) if layers else ""
 
 
 def _more_text(layer: Layer) -> str:
@@ -228,13 +205,13 @@ def _more_text(layer: Layer) -> str:
     return f"{layer.name} ({duration(layer.more_ms, signed=True)}{side})"
 
 
-def change_text(found: Estimate | None) -> str:
-    """Write a change with its interval."""
-    if found is None:
+def change_text(change: Estimate | None) -> str:
+
+    if change is None:
         return ""
-    if not math.isfinite(found.low + found.high):
-        return f"{found.value:+.1%}"
-    return f"{found.value:+.1%}, within {found.low:+.1%} to {found.high:+.1%}"
+    if not math.isfinite(change.low + change.high):
+        return f"{change.value:+.1%}"
+    return f"{change.value:+.1%}, within {change.low:+.1%} to {change.high:+.1%}"
 
 
 def _side(layer: Layer) -> str:

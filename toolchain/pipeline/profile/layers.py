@@ -1,4 +1,4 @@
-"""Two releases of one model layer by layer: which layers are the same, and which of them became slower."""
+"""Match the layers of two releases of one model, and compare their times."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from toolchain.pipeline.profile import MACHINE
 from toolchain.pipeline.profile.rows import is_kernel, node_text, nodes_in_order, operator
 from toolchain.stats import Estimate
 
-ROUNDS = 16
-"""Turns of each side; an even number, since each goes first in every other one."""
-ERRORS = 0.01
-"""The chance that the interval of any layer misses is at most this."""
-_NAMED = 3  # of layers that are compared together
+ROUNDS = 16  # of each side; an even number, since each goes first in every other one
+ERRORS = 0.01  # the largest chance that the interval of any layer misses
+_MAX_TITLES = 3  # of layers that are compared together
 
 # What a layer has in common with the same one of another build: its operator, and the sizes of its data and result.
 _Key = tuple[str, int, int]
@@ -30,23 +28,14 @@ _Key = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of both releases, or of one; or several between two that match, which other kernels compute in each.
+    """A layer of both releases, or of one; or layers between two that match, which the releases fuse differently."""
 
-    Attributes:
-        name: Operator and shapes, as the new one has them.
-        new: Its kernel in the new release, or its kernels; empty where that has none for it.
-        base: That of the base.
-        new_ms: Milliseconds in the new one, the median of the rounds.
-        base_ms: Milliseconds in the base.
-        change: How much longer the new one takes: 0.05 is 5 % more; None where only one has something there.
-    """
-
-    name: str
-    new: str
+    name: str  # operator and shapes in the new release
+    new: str  # its kernels in the new release; empty if it has none
     base: str
-    new_ms: float
+    new_ms: float  # median of the rounds
     base_ms: float
-    change: Estimate | None
+    change: Estimate | None  # how much longer the new one takes: 0.05 is 5 % more; None if only one release has it
 
     @property
     def more_ms(self) -> float:
@@ -55,7 +44,7 @@ class Layer:
 
     @property
     def is_slower(self) -> bool:
-        """Whether the interval says so; of a layer that nothing is held against nobody can say it."""
+        """Whether the whole interval is above 0; False without a counterpart."""
         return self.change is not None and self.change.low > 0
 
 
@@ -115,18 +104,15 @@ def _one_by_one(first: int, second: int, count: int) -> Iterator[tuple[slice, sl
 
 def _layer(new: Sequence[_Call], base: Sequence[_Call], confidence: float) -> Layer:
     titles = [call.title for call in new or base]
-    more = [f"{len(titles) - _NAMED} more"] if len(titles) > _NAMED else []
-    sums = [_sums(calls) for calls in (new, base)]
+    more = [f"{len(titles) - _MAX_TITLES} more"] if len(titles) > _MAX_TITLES else []
+    sums: list[list[tuple[int, ...]]] = []  # what the calls of a side take together, in each run of each round
+    for calls in (new, base):
+        together = zip(*(call.rounds for call in calls), strict=True)
+        sums.append([tuple(map(sum, zip(*samples, strict=True))) for samples in together])
     new_ms, base_ms = (median_ms(rounds) if rounds else 0.0 for rounds in sums)
     change = stats.estimate(stats.log_ratios(*sums), confidence).change() if all(sums) else None
     new_kernels, base_kernels = (", ".join(call.kernel for call in calls) for calls in (new, base))
-    return Layer(" + ".join([*titles[:_NAMED], *more]), new_kernels, base_kernels, new_ms, base_ms, change)
-
-
-def _sums(calls: Sequence[_Call]) -> list[tuple[int, ...]]:
-    """Return what calls take together in each run of each round."""
-    together = zip(*(call.rounds for call in calls), strict=True)
-    return [tuple(map(sum, zip(*samples, strict=True))) for samples in together]
+    return Layer(" + ".join([*titles[:_MAX_TITLES], *more]), new_kernels, base_kernels, new_ms, base_ms, change)
 
 
 def median_ms(rounds: Sequence[Sequence[int]]) -> float:
@@ -148,11 +134,11 @@ def _calls(model: str, release: WatchedRelease, backend: Backend) -> list[_Call]
         if not is_kernel(call):
             continue
         kernel = release.kernels.get(call.name)
-        what = operator(call.name, kernel, backend)
+        operator_name = operator(call.name, kernel, backend)
         shapes = [shape for _, shape in kernel.buffers] if kernel and kernel.buffers else [(0,)]
         node = node_text(next(nodes))
-        title = f"{len(calls) + 1} {what} {_shape(shapes[0])} -> {_shape(shapes[-1])}{node and f' ({node})'}"
-        key = (what, math.prod(shapes[0]), math.prod(shapes[-1]))
+        title = f"{len(calls) + 1} {operator_name} {_shape(shapes[0])} -> {_shape(shapes[-1])}{node and f' ({node})'}"
+        key = (operator_name, math.prod(shapes[0]), math.prod(shapes[-1]))
         calls.append(_Call(key, title, call.name, tuple(watched.calls[index].own_ns for watched in release.rounds)))
     others = [index for index, call in enumerate(first) if not is_kernel(call)]
     if others:

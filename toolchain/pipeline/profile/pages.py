@@ -8,49 +8,50 @@ from toolchain import page
 from toolchain.page import Bar, Bars, Cell, Facts, Notes, Page, Section, Verdict
 from toolchain.pipeline.pages import common
 from toolchain.pipeline.profile import Profile, Row
-from toolchain.pipeline.profile.against import Against, carried_text, change_text
+from toolchain.pipeline.profile.against import Against, change_text, slower_text
 from toolchain.pipeline.profile.layers import Layer
-from toolchain.pipeline.profile.shown import is_modelled, rate
+from toolchain.pipeline.profile.texts import is_modelled, rate
 from toolchain.units import duration
 
-_MOST_BARS = 60
+_MAX_BARS = 60
 
 
-def profile(found: Profile) -> bytes:
-    """Return a profile as a page."""
-    slowest = max(found.rows, key=lambda row: row.ms)
-    share = f"{page.percent(slowest.share)} of the time"
-    verdict = f"{duration(found.plain_ms)} a run; slowest layer: {_called(slowest)}, {share}"
-    modelled = is_modelled(found)
-    marks = [*([page.EMULATED] if found.emulated else []), *([page.MODELLED] if modelled else [])]
-    peak = found.peak
+def profile_page(profile: Profile) -> bytes:
+    slowest = max(profile.rows, key=lambda row: row.ms)
+    layer = f"{slowest.node} ({slowest.brief})" if slowest.nodes else slowest.brief
+    verdict = f"{duration(profile.plain_ms)} a run; slowest layer: {layer}, {page.percent(slowest.share)} of the time"
+    modelled = is_modelled(profile)
+    marks = [*([page.EMULATED] if profile.emulated else []), *([page.MODELLED] if modelled else [])]
+    peak = profile.peak
     facts = [
-        ("a run without profiling", f"{duration(found.plain_ms)}, the median of {found.runs}"),
-        ("a run with profiling", f"{duration(found.watched_ms)}, {found.hook_share:+.2%}"),
-        ("sum of the kernels", f"{duration(found.sum_ms)}, {found.sum_share:.2%} of a run without profiling"),
-        *(found.split.facts() if found.split else []),
-        ("threads", str(found.threads or "one for each CPU")),
-        ("peak", f"{peak.gflops:.1f} GFLOP/s, {peak.gbytes_s:.1f} GB/s" if peak else f"none: {found.no_peak}"),
+        ("a run without profiling", f"{duration(profile.plain_ms)}, the median of {profile.runs}"),
+        ("a run with profiling", f"{duration(profile.watched_ms)}, {profile.hook_share:+.2%}"),
+        ("sum of the kernels", f"{duration(profile.sum_ms)}, {profile.sum_share:.2%} of a run without profiling"),
+        *(profile.split.facts() if profile.split else []),
+        ("threads", str(profile.threads or "one for each CPU")),
+        ("peak", f"{peak.gflops:.1f} GFLOP/s, {peak.gbytes_s:.1f} GB/s" if peak else f"none: {profile.no_peak}"),
         ("how the peak was measured", peak.method if peak else ""),
     ]
     provenance = [
-        ("model", found.model),
-        ("release", f"sha256:{found.bundle_digest}"),
-        ("board", f"{found.board} at {found.host}"),
-        ("computed on", found.processor.text if found.processor else ""),
+        ("model", profile.model),
+        ("release", f"sha256:{profile.bundle_digest}"),
+        ("board", f"{profile.board} at {profile.host}"),
+        ("computed on", profile.processor.text if profile.processor else ""),
     ]
-    mark = " (emulated)" if found.emulated else ""
+    mark = " (emulated)" if profile.emulated else ""
     return (
         Page(
-            title=f"Profile of {found.model} on {found.board}",
+            title=f"Profile of {profile.model} on {profile.board}",
             command="profile",
-            verdict=Verdict(f"{verdict}{mark}", "doubt" if found.emulated else "plain"),
+            verdict=Verdict(f"{verdict}{mark}", "doubt" if profile.emulated else "plain"),
             sections=[
                 Section("Numbers", [Facts(facts)]),
-                Section("Kernels in order", [Bars("Time of each call", "milliseconds", _bars(found.rows))]),
-                Section("Each call", [_table(found.rows, modelled=modelled)]),
-                Section("Warnings", [Notes(found.warnings)]),
-                Section("Conditions", [common.conditions(found.before, found.after), common.waiting(found.waited)]),
+                Section("Kernels in order", [Bars("Time of each call", "milliseconds", _bars(profile.rows))]),
+                Section("Each call", [_table(profile.rows, modelled=modelled)]),
+                Section("Warnings", [Notes(profile.warnings)]),
+                Section(
+                    "Conditions", [common.conditions(profile.before, profile.after), common.waiting(profile.waited)]
+                ),
                 common.provenance(provenance),
             ],
             marks=marks,
@@ -60,14 +61,9 @@ def profile(found: Profile) -> bytes:
     )
 
 
-def _called(row: Row) -> str:
-    """Name a layer by its node, where that is known, and by what it computes."""
-    return f"{row.node} ({row.brief})" if row.nodes else row.brief
-
-
 def _bars(rows: Sequence[Row]) -> list[Bar]:
-    """Return a bar for each row, or for the longest where they are too many to be seen."""
-    kept = set(sorted((row.ms for row in rows), reverse=True)[:_MOST_BARS])
+    """Return a bar for each row, or for the longest ones if they are too many to be seen."""
+    longest = set(sorted((row.ms for row in rows), reverse=True)[:_MAX_BARS])
     return [
         Bar(
             f"{row.place or ''} {row.node or row.operator} {row.shape.rpartition(' -> ')[2]}".strip(),
@@ -76,7 +72,7 @@ def _bars(rows: Sequence[Row]) -> list[Bar]:
             f"{row.operator} {row.kernel} {row.shape}".strip(),
         )
         for row in rows
-        if row.ms in kept
+        if row.ms in longest
     ]
 
 
@@ -108,41 +104,43 @@ def _table(rows: Sequence[Row], *, modelled: bool) -> page.Table:
     return page.Table(head, body, (0, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15), "calls of kernels")
 
 
-def against(found: Against) -> bytes:
-    """Return the comparison of two releases as a page."""
+def comparison_page(comparison: Against) -> bytes:
+    new_ms, base_ms = duration(comparison.new_ms), duration(comparison.base_ms)
     facts = [
-        ("a run", f"{duration(found.new_ms)}, of the base {duration(found.base_ms)}: {change_text(found.change)}"),
-        ("rounds of each", str(found.rounds)),
+        ("a run", f"{new_ms}, of the base {base_ms}: {change_text(comparison.change)}"),
+        ("rounds of each", str(comparison.rounds)),
     ]
     provenance = [
-        ("model", found.model),
-        ("release", f"sha256:{found.new_digest}"),
-        ("base", f"sha256:{found.base_digest}"),
-        ("board", f"{found.board} at {found.host}"),
+        ("model", comparison.model),
+        ("release", f"sha256:{comparison.new_digest}"),
+        ("base", f"sha256:{comparison.base_digest}"),
+        ("board", f"{comparison.board} at {comparison.host}"),
     ]
     bars = [
         Bar(
-            one.name,
-            one.more_ms,
-            duration(one.more_ms, signed=True),
-            f"{one.new or 'nothing'} for {one.base or 'nothing'}",
+            layer.name,
+            layer.more_ms,
+            duration(layer.more_ms, signed=True),
+            f"{layer.new or 'nothing'} for {layer.base or 'nothing'}",
         )
-        for one in sorted(found.layers, key=lambda one: -abs(one.more_ms))[:_MOST_BARS]
+        for layer in sorted(comparison.layers, key=lambda layer: -abs(layer.more_ms))[:_MAX_BARS]
     ]
     return (
         Page(
-            title=f"Layers of {found.model} on {found.board}",
+            title=f"Layers of {comparison.model} on {comparison.board}",
             command="profile",
-            verdict=Verdict(carried_text(found), "bad" if any(one.is_slower for one in found.layers) else "plain"),
+            verdict=Verdict(
+                slower_text(comparison), "bad" if any(layer.is_slower for layer in comparison.layers) else "plain"
+            ),
             sections=[
                 Section("Numbers", [Facts(facts)]),
                 Section(
                     "How much longer each layer takes", [Bars("The largest difference first", "milliseconds", bars)]
                 ),
-                Section("Each layer", [_layers(found.layers)]),
+                Section("Each layer", [_layers(comparison.layers)]),
                 common.provenance(provenance),
             ],
-            marks=[page.EMULATED] if found.emulated else [],
+            marks=[page.EMULATED] if comparison.emulated else [],
         )
         .html()
         .encode()
@@ -152,8 +150,8 @@ def against(found: Against) -> bytes:
 def _layers(layers: Sequence[Layer]) -> page.Table:
     head = ("layer", "kernel", "kernel of the base", "time", "time of the base", "more", "change")
     body = [
-        (one.name, one.new, one.base, duration(one.new_ms), duration(one.base_ms), duration(one.more_ms, signed=True),
-         change_text(one.change))
-        for one in layers
+        (layer.name, layer.new, layer.base, duration(layer.new_ms), duration(layer.base_ms),
+         duration(layer.more_ms, signed=True), change_text(layer.change))
+        for layer in layers
     ]  # fmt: skip
     return page.Table(head, body, (3, 4, 5), "layers of both")

@@ -1,8 +1,8 @@
-"""A roll-out: a loop over deploys to many devices, group by group, which stops where too many fail, and goes on later.
+"""A roll-out: deploys to many devices, group by group, which stops if too many fail and can be resumed.
 
-`fleet` and `ansible` read which devices there are; `groups` says who comes when, and when it stops; `state` is the file
-that a roll-out goes on from; `crew` works on several devices at once; `work` is what is done on one, by the deploy that
-the command `deploy` runs; `loop` is the loop; `result`, `texts` and `page` tell what came of it.
+`fleet` and `ansible` read the list of devices; `groups` decides who comes when, and when it stops; `state` is the file
+from which a roll-out resumes; `crew` works on several devices at once; `work` is what happens on one; `loop` is the
+loop; `result`, `texts` and `page` report it.
 """
 
 from __future__ import annotations

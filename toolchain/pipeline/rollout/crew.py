@@ -1,7 +1,7 @@
-"""Work on several devices at once, a thread for each. What becomes of it is told, and written, by the caller's thread.
+"""Work on several devices at once, in a thread for each; the caller's thread reports and saves the results.
 
-A thread that has found out what a device runs goes on only when that is on disk, so that whoever comes after a kill
-knows what to go back to.
+A thread that has found out which release a device runs continues only once that is on disk: after a kill, the next run
+knows what to roll back to.
 """
 
 from __future__ import annotations
@@ -17,106 +17,86 @@ from typing import Protocol
 
 from toolchain.errors import DeviceError, ToolchainError
 
-_LOOK_S = 0.5
-_LEAVE_S = 10.0
-"""Seconds for threads to leave their devices in good order, once their connections are closed."""
+_POLL_S = 0.5
+_LEAVE_S = 10.0  # for threads to leave their devices in good order, once their connections are closed
 
 
 class LateError(DeviceError):
-    """A device took longer than it may."""
+    """A device exceeded its time limit."""
 
 
 class Closeable(Protocol):
-    """What ends a connection."""
-
     def close(self) -> None:
-        """End it. Closing twice is fine."""
+        """Close it; closing twice is fine."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of work that went well.
+    """The outcome of work that went well."""
 
-    Attributes:
-        after: Digest of the release that the device runs now; empty for none.
-        latency_ms: Median of the release; None where it was not measured.
-        emulated: Whether that is an emulator's.
-        note: What else is to be told.
-    """
-
-    after: str
-    latency_ms: float | None = None
-    emulated: bool = False
-    note: str = ""
+    after: str  # digest of the release that the device runs now; empty for none
+    latency_ms: float | None = None  # median of the release; None if it was not measured
+    emulated: bool = False  # whether that is an emulator's
+    note: str = ""  # anything else to report
 
 
 class Visit:
-    """Work on one device, as its thread sees it.
-
-    Attributes:
-        name: The device.
-        after: Digest of the release that it ran when the work failed; None if that is not known.
-        has_found: Whether it was asked what it runs, so that it may have been changed since.
-        began: When the work did, by the monotonic clock.
-        is_late: Whether it took longer than it may, and was left.
-    """
+    """Work on one device, as its thread sees it."""
 
     def __init__(self, name: str, tell: Callable[[Visit, object], None]) -> None:
         self.name = name
-        self.after: str | None = None
-        self.has_found = False
+        self.after: str | None = None  # digest of the release that it ran when the work failed; None if unknown
+        self.has_found = False  # whether its release was looked up, so that it may have been changed since
         self.began = time.monotonic()
-        self.is_late = False
+        self.is_late = False  # whether it exceeded its time limit, and was left
         self._tell = tell
-        self._written = threading.Event()
+        self._saved = threading.Event()
         self._lock = threading.Lock()
-        self._left = False
+        self._is_left = False
         self._open: list[Closeable] = []
         self._thread: threading.Thread | None = None
 
     @property
     def seconds(self) -> float:
-        """How long it has taken."""
         return time.monotonic() - self.began
 
     def start(self, act: Callable[[Visit], Outcome]) -> None:
-        """Let a thread do it."""
         self._thread = threading.Thread(target=self._run, args=(act,), name=f"rollout-{self.name}", daemon=True)
         self._thread.start()
 
     def _run(self, act: Callable[[Visit], Outcome]) -> None:
-        found: object
+        outcome: object
         try:
-            found = act(self)
-        except Exception as fault:  # noqa: BLE001 - it is told as this device's; the others go on
-            found = fault
-        self._tell(self, found)
+            outcome = act(self)
+        except Exception as fault:  # noqa: BLE001 - it is reported as this device's; the others go on
+            outcome = fault
+        self._tell(self, outcome)
 
     def found(self, digest: str) -> None:
-        """Tell which release the device runs, before anything is changed there; return when that is on disk.
+        """Report which release the device runs, before anything is changed there; return when that is on disk.
 
         Raises:
             DeviceError: The roll-out ends.
         """
         self.has_found = True
         self._tell(self, digest)
-        self._written.wait()
-        if self._left:
+        self._saved.wait()
+        if self._is_left:
             raise DeviceError("the roll-out is ending")
 
     def go_on(self) -> None:
-        """Let the thread go on that has told what it found."""
-        self._written.set()
+        """Let a thread continue that waits in `found`."""
+        self._saved.set()
 
     @contextlib.contextmanager
     def using(self, connection: Closeable) -> Iterator[None]:
-        """Let whoever ends the work close a connection, for the time of a block.
+        """Register a connection for the time of a block, so that `leave` can close it.
 
         Raises:
-            DeviceError: It was ended already.
+            DeviceError: The work was ended already.
         """
         with self._lock:
-            if self._left:
+            if self._is_left:
                 raise DeviceError("the roll-out is ending")
             self._open.append(connection)
         try:
@@ -126,43 +106,35 @@ class Visit:
                 self._open.remove(connection)
 
     def leave(self) -> None:
-        """End the work: its connections are closed, so that the thread fails, and unwinds."""
+        """End the work: its connections are closed, so that the thread fails and unwinds."""
         with self._lock:
-            self._left, connections = True, list(self._open)
-        self._written.set()
-        for one in connections:  # which may wait for a peer
-            threading.Thread(target=one.close, name=f"leave-{self.name}", daemon=True).start()
+            self._is_left, connections = True, list(self._open)
+        self._saved.set()
+        for connection in connections:  # in a thread each, since closing may wait for a peer
+            threading.Thread(target=connection.close, name=f"leave-{self.name}", daemon=True).start()
 
     def join(self, deadline: float) -> None:
-        """Wait for the end of the thread, up to a moment of the monotonic clock."""
+        """Wait for the thread, up to a moment of the monotonic clock."""
         if self._thread:
             self._thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class Journal(Protocol):
-    """Who keeps what becomes of the work."""
+    """Keeps the results of the work."""
 
-    def began(self, name: str) -> None:
-        """Work on a device begins."""
+    def began(self, name: str) -> None: ...
 
     def found(self, name: str, digest: str) -> None:
-        """A device runs this release before anything is changed."""
+        """Note the release that a device runs before anything is changed."""
 
-    def ended(self, visit: Visit, found: Outcome | BaseException) -> None:
-        """Work on a device has ended."""
+    def ended(self, visit: Visit, outcome: Outcome | BaseException) -> None: ...
 
     def save(self) -> None:
-        """Write all that is known to disk."""
+        """Write everything to disk."""
 
 
 class Crew:
-    """Those who work.
-
-    Args:
-        journal: Keeps what becomes of it.
-        size: How many devices at once.
-        limit_s: Seconds that one device may take.
-    """
+    """A pool of threads, one for each of at most `size` devices; `limit_s` is the time limit of a device."""
 
     def __init__(self, journal: Journal, size: int, limit_s: float) -> None:
         self._journal, self._size, self._limit_s = journal, size, limit_s
@@ -172,56 +144,48 @@ class Crew:
     def run(
         self, names: Sequence[str], act: Callable[[Visit], Outcome], stopped: Callable[[], bool] = lambda: False
     ) -> None:
-        """Do something on devices, and return when nobody is at work any more.
+        """Work on devices in this order, and return when no thread is at work any more.
 
-        Args:
-            names: The devices, in the order in which they are begun.
-            act: Does it on one of them, in a thread.
-            stopped: Whether no other one is to be begun.
+        `act` runs in a thread of its own for each device; no further device is begun once `stopped` says so.
         """
         waiting = deque(names)
         while True:
             while waiting and len(self._visits) < self._size and not stopped():
-                self._begin(waiting.popleft(), act)
+                visit = Visit(waiting.popleft(), lambda visit, event: self._events.put((visit, event)))
+                self._journal.began(visit.name)
+                self._visits.append(visit)
+                visit.start(act)
             if not self._visits:
                 return
-            self._take_events(_LOOK_S)
+            self._take_events(_POLL_S)
             self._end_late()
 
-    def _begin(self, name: str, act: Callable[[Visit], Outcome]) -> None:
-        visit = Visit(name, lambda visit, found: self._events.put((visit, found)))
-        self._journal.began(name)
-        self._visits.append(visit)
-        visit.start(act)
-
     def _take_events(self, seconds: float) -> None:
-        """Wait for an event, take it with all others that there are, and write what they change, once."""
-        taken = list(self._events_within(seconds))
-        if taken:
-            self._journal.save()
-        for visit in taken:
+        noted = list(self._note_events(seconds))
+        if noted:
+            self._journal.save()  # once for all of them
+        for visit in noted:
             visit.go_on()
 
-    def _events_within(self, seconds: float) -> Iterator[Visit]:
+    def _note_events(self, seconds: float) -> Iterator[Visit]:
+        """Wait for an event, note it and all others that there are, and yield their visits."""
         with contextlib.suppress(queue.Empty):
-            visit, found = self._events.get(timeout=seconds)
+            visit, event = self._events.get(timeout=seconds)
             while True:
                 if visit in self._visits:  # or it was given up before
-                    self._note(visit, found)
+                    if isinstance(event, str):
+                        self._journal.found(visit.name, event)
+                    elif isinstance(event, Outcome):
+                        self._end(visit, event)
+                    elif isinstance(event, BaseException):
+                        # Whatever a late thread fails with is a consequence of its closed connections.
+                        self._end(visit, self._late(visit) if visit.is_late else event)
                     yield visit
-                visit, found = self._events.get_nowait()
+                visit, event = self._events.get_nowait()
 
-    def _note(self, visit: Visit, found: object) -> None:
-        if isinstance(found, str):
-            self._journal.found(visit.name, found)
-        elif isinstance(found, Outcome):
-            self._end(visit, found)
-        elif isinstance(found, BaseException):
-            self._end(visit, self._late(visit) if visit.is_late else found)
-
-    def _end(self, visit: Visit, found: Outcome | BaseException) -> None:
+    def _end(self, visit: Visit, outcome: Outcome | BaseException) -> None:
         self._visits.remove(visit)
-        self._journal.ended(visit, found)
+        self._journal.ended(visit, outcome)
 
     def _late(self, visit: Visit) -> ToolchainError:
         return LateError(
@@ -231,8 +195,8 @@ class Crew:
         )
 
     def _end_late(self) -> None:
-        """Leave devices that take too long; one whose thread does not end then is given up."""
-        for visit in [one for one in self._visits if one.seconds > self._limit_s]:
+        """Leave late devices; one whose thread does not end even then is given up."""
+        for visit in [visit for visit in self._visits if visit.seconds > self._limit_s]:
             if not visit.is_late:
                 visit.is_late = True
                 visit.leave()
@@ -244,11 +208,11 @@ class Crew:
         """End all work. What was in flight stays so in the journal: the next run asks the devices."""
         if not self._visits:
             return
-        list(self._events_within(0.0))  # what has ended by now has ended well, or for a cause of its own
-        left, self._visits = self._visits, []
-        for visit in left:
+        list(self._note_events(0.0))  # what has ended by now has ended well, or for a cause of its own
+        unfinished, self._visits = self._visits, []
+        for visit in unfinished:
             visit.leave()
         deadline = time.monotonic() + _LEAVE_S
-        for visit in left:
+        for visit in unfinished:
             visit.join(deadline)
         self._journal.save()

@@ -6,73 +6,59 @@ from toolchain import page
 from toolchain.page import Cell, Tone
 from toolchain.pipeline.pages import common
 from toolchain.pipeline.rollout.result import Rollout
-from toolchain.pipeline.rollout.state import Record
-from toolchain.pipeline.rollout.texts import digest_text, failure_text, state_text
+from toolchain.pipeline.rollout.texts import digest_text, failure_details, failure_text, state_text
 
 _TONES: dict[str, Tone] = {"done": "good", "failed": "bad", "returning": "bad", "returned": "doubt", "running": "doubt"}
-_COLUMNS = ("done", "failed", "returned", "returning", "running", "waiting")
+_STATES = ("done", "failed", "returned", "returning", "running", "waiting")
+_GROUPS_HEAD = ("Group", "Devices", "Done", "Failed", "Rolled back", "To be rolled back", "In flight", "Waiting")
 
 
-def html(found: Rollout) -> str:
-    """Render a roll-out."""
+def html(rollout: Rollout) -> str:
+    plan = rollout.plan
+    failures = [
+        "\n".join([f"{name}: {failure_text(record)}", *failure_details(record)])
+        for name, record in rollout.failures.items()
+    ]
+    facts = [
+        ("waves", ",".join(plan.waves)),
+        ("error threshold", str(rollout.thresholds.error)),
+        ("success threshold", f"{rollout.thresholds.success:g}%" if rollout.thresholds.success else ""),
+        ("devices of other types", str(rollout.left_out) if rollout.left_out else ""),
+        ("this run took", f"{rollout.seconds:.1f} s"),
+        ("state", str(rollout.state)),
+    ]
+    groups: list[list[str | Cell]] = []
+    for number, counts in rollout.groups():
+        size = counts.total()
+        groups.append(
+            [str(number), str(size), *(Cell(str(counts[state]), share=counts[state] / size) for state in _STATES)]
+        )
     sections = [
-        page.Section("Groups", [_groups(found)]),
-        page.Section("Failures", [page.Notes([_told(*pair) for pair in found.failures.items()], "bad")]),
-        page.Section("Devices", [_devices(found)]),
-        page.Section("How it was done", [page.Facts(_facts(found))]),
-        common.provenance([("package", f"sha256:{found.plan.package}"), ("fleet", f"sha256:{found.plan.fleet}")]),
+        page.Section("Groups", [page.Table(_GROUPS_HEAD, groups, range(1, len(_GROUPS_HEAD)), "groups")]),
+        page.Section("Failures", [page.Notes(failures, "bad")]),
+        page.Section("Devices", [_devices(rollout)]),
+        page.Section("How it was done", [page.Facts(facts)]),
+        common.provenance([("package", f"sha256:{plan.package}"), ("fleet", f"sha256:{plan.fleet}")]),
     ]
-    title = f"{found.plan.model} rolled out to {len(found.devices)} {found.plan.board}"
-    return page.Page(title, "rollout", _verdict(found), sections, common.marks(emulated=found.emulated)).html()
+    title = f"{plan.model} rolled out to {len(rollout.devices)} {plan.board}"
+    verdict = page.Verdict(rollout.sentence, "bad" if rollout.fault() else "good")
+    return page.Page(title, "rollout", verdict, sections, common.marks(emulated=rollout.emulated)).html()
 
 
-def _verdict(found: Rollout) -> page.Verdict:
-    return page.Verdict(found.sentence, "bad" if found.fault() else "good")
-
-
-def _groups(found: Rollout) -> page.Table:
-    rows: list[list[str | Cell]] = [
-        [str(number), str(counts.total()), *(_share(counts[name], counts.total()) for name in _COLUMNS)]
-        for number, counts in found.groups()
-    ]
-    head = ("Group", "Devices", "Done", "Failed", "Rolled back", "To be rolled back", "In flight", "Waiting")
-    return page.Table(head, rows, range(1, len(head)), "groups")
-
-
-def _share(count: int, size: int) -> Cell:
-    return Cell(str(count), share=count / size)
-
-
-def _told(name: str, one: Record) -> str:
-    lines = [f"{name}: {failure_text(one)}", one.details, one.hint and f"hint: {one.hint}"]
-    return "\n".join(line for line in lines if line)
-
-
-def _devices(found: Rollout) -> page.Table:
+def _devices(rollout: Rollout) -> page.Table:
     head = ("Device", "Host", "Group", "State", "Before", "Now", "Latency (ms)", "Seconds", "Failure")
     rows = [
         (
             name,
-            found.hosts[name].host,
-            str(one.group),
-            Cell(state_text(one), tone=_TONES.get(one.state, "plain")),
-            digest_text(one.before),
-            digest_text(one.after),
-            page.number(one.latency_ms),
-            page.number(one.seconds or None),
-            one.kind,
+            rollout.hosts[name].host,
+            str(record.group),
+            Cell(state_text(record), tone=_TONES.get(record.state, "plain")),
+            digest_text(record.before),
+            digest_text(record.after),
+            page.number(record.latency_ms),
+            page.number(record.seconds or None),
+            record.kind,
         )
-        for name, one in found.devices.items()
+        for name, record in rollout.devices.items()
     ]
     return page.Table(head, rows, (2, 6, 7), "devices")
-
-
-def _facts(found: Rollout) -> list[tuple[str, str]]:
-    return [
-        ("waves", ",".join(found.plan.waves)),
-        ("error threshold", str(found.thresholds.error)),
-        ("success threshold", f"{found.thresholds.success:g}%" if found.thresholds.success else ""),
-        ("devices of other types", str(found.left_out) if found.left_out else ""),
-        ("this run took", f"{found.seconds:.1f} s"),
-        ("state", str(found.state)),
-    ]

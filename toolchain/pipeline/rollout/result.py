@@ -1,4 +1,4 @@
-"""What came of a roll-out: which devices run what, which failed, and what the command ends with."""
+"""The result of a roll-out: what each device runs, what failed, and with which error the command ends."""
 
 from __future__ import annotations
 
@@ -9,85 +9,118 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toolchain import errors
 from toolchain.devices import Device
 from toolchain.errors import ToolchainError
-from toolchain.pipeline.rollout import kinds
+from toolchain.pipeline.rollout.crew import LateError
 from toolchain.pipeline.rollout.groups import Thresholds
 from toolchain.pipeline.rollout.state import Plan, Record
 
 SCHEMA_VERSION = 1
-_SHOWN = 20
-_COUNTED = ("done", "failed", "waiting", "running", "returning", "returned")
+_MAX_FAILURES = 20
+_STATES = ("done", "failed", "waiting", "running", "returning", "returned")
+
+
+# The first class that an error is an instance of counts, so subclasses come before their base.
+_KINDS: dict[type[BaseException], str] = {
+    errors.BusyError: "busy",
+    errors.UnreachableError: "unreachable",
+    errors.FullError: "full",
+    LateError: "timeout",
+    errors.HostKeyError: "host key",
+    errors.MismatchError: "wrong machine",
+    errors.OutputError: "wrong output",
+    errors.UnhealthyError: "unhealthy",
+    errors.RegressionError: "slow",
+    errors.VerificationError: "verification",
+    errors.DeviceError: "device",
+    errors.InputError: "input",
+    ToolchainError: "other",
+}
+# The gravest one last: a device with wrong results counts for more than one that is off.
+_CODES: dict[int, type[ToolchainError]] = {
+    kind.exit_code: kind
+    for kind in (
+        errors.BusyError,
+        errors.InputError,
+        errors.BuildError,
+        errors.DeviceError,
+        ToolchainError,
+        errors.RegressionError,
+        errors.VerificationError,
+    )
+}
+
+
+def failure_kind(fault: BaseException) -> str:
+    return next((name for kind, name in _KINDS.items() if isinstance(fault, kind)), "internal")
+
+
+def gravest_error(codes: set[int]) -> type[ToolchainError]:
+    """Return the class of errors with which a roll-out ends whose devices failed with these exit codes."""
+    return next((_CODES[code] for code in reversed(_CODES) if code in codes), ToolchainError)
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """A roll-out that has ended, for now.
-
-    Attributes:
-        plan: What it is of.
-        devices: What is known of each device.
-        hosts: Where each is.
-        thresholds: When it stops.
-        stopped: Why it stopped; empty if it went through all groups.
-        state: The file that it goes on from.
-        seconds: How long this run took.
-        left_out: How many devices of the fleet are of other board types, or of none.
-    """
+    """A roll-out that has ended, or stopped."""
 
     plan: Plan
     devices: Mapping[str, Record]
     hosts: Mapping[str, Device]
     thresholds: Thresholds
-    stopped: str
-    state: Path
-    seconds: float
-    left_out: int = 0
+    stopped: str  # why it stopped; empty if it went through all groups
+    state: Path  # the file from which it can be resumed
+    seconds: float  # duration of this run
+    left_out: int = 0  # how many devices of the fleet have another board type, or none
 
     @property
     def counts(self) -> Counter[str]:
         """How many devices are in each state."""
-        return Counter(one.state for one in self.devices.values())
+        return Counter(record.state for record in self.devices.values())
 
     @property
     def failures(self) -> dict[str, Record]:
         """The devices on which something failed, by name."""
-        return {name: one for name, one in self.devices.items() if one.exit_code}
+        return {name: record for name, record in self.devices.items() if record.exit_code}
 
     @property
     def emulated(self) -> bool:
         """Whether some latency is an emulator's."""
-        return any(one.emulated for one in self.devices.values())
+        return any(record.emulated for record in self.devices.values())
 
     @property
     def sentence(self) -> str:
-        """What came of it, in one sentence."""
-        done, size = self.counts["done"], len(self.devices)
-        told = f"{done} of {size} device(s) run {self.plan.model} {self.plan.package[:16]}"
-        return f"{told}; stopped: {self.stopped}" if self.stopped else told
+        finished, size = self.counts["done"], len(self.devices)
+        text = f"{finished} of {size} device(s) run {self.plan.model} {self.plan.package[:16]}"
+        return f"{text}; stopped: {self.stopped}" if self.stopped else text
 
     def fault(self) -> ToolchainError | None:
         """Return the error that the roll-out ends with; None if every device is done."""
         if self.counts["done"] == len(self.devices):
             return None
-        kind = kinds.gravest({one.exit_code for one in self.failures.values()})
-        lines = [f"{name}: {one.kind} (exit code {one.exit_code}): {one.error}" for name, one in self.failures.items()]
-        more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-        return kind(
+        error = gravest_error({record.exit_code for record in self.failures.values()})
+        lines = [
+            f"{name}: {record.kind} (exit code {record.exit_code}): {record.error}"
+            for name, record in self.failures.items()
+        ]
+        more = [f"and {len(lines) - _MAX_FAILURES} more"] if len(lines) > _MAX_FAILURES else []
+        return error(
             self.sentence,
-            details="\n".join([*lines[:_SHOWN], *more]),
+            details="\n".join([*lines[:_MAX_FAILURES], *more]),
             hint=f"fix the causes and run the same command again: it resumes from {self.state}",
         )
 
     def groups(self) -> list[tuple[int, Counter[str]]]:
-        """Return how many devices of each group are in each state."""
-        numbers = sorted({one.group for one in self.devices.values()})
+        """Return the number of devices in each state, group by group."""
+        numbers = sorted({record.group for record in self.devices.values()})
         return [
-            (number, Counter(one.state for one in self.devices.values() if one.group == number)) for number in numbers
+            (number, Counter(record.state for record in self.devices.values() if record.group == number))
+            for number in numbers
         ]
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON has it; docs/rollout.md describes every field."""
+        """Return it as JSON's types; docs/rollout.md describes every field."""
         return {
             "schema_version": SCHEMA_VERSION,
             "sentence": self.sentence,
@@ -103,16 +136,18 @@ class Rollout:
             "left_out": self.left_out,
             "seconds": round(self.seconds, 3),
             "groups": [
-                {"group": number, "devices": counts.total(), **{name: counts[name] for name in _COUNTED}}
+                {"group": number, "devices": counts.total(), **{name: counts[name] for name in _STATES}}
                 for number, counts in self.groups()
             ],
-            "devices": [self._device(name, one) for name, one in self.devices.items()],
+            "devices": [
+                {
+                    "name": name,
+                    "host": self.hosts[name].host,
+                    **dataclasses.asdict(record),
+                    "before": record.before and f"sha256:{record.before}",
+                    "after": record.after and f"sha256:{record.after}",
+                    "kind": record.kind or None,
+                }
+                for name, record in self.devices.items()
+            ],
         }
-
-    def _device(self, name: str, one: Record) -> dict[str, Any]:
-        named = {"before": _digest(one.before), "after": _digest(one.after), "kind": one.kind or None}
-        return {"name": name, "host": self.hosts[name].host, **dataclasses.asdict(one), **named}
-
-
-def _digest(known: str | None) -> str | None:
-    return f"sha256:{known}" if known else known

@@ -1,4 +1,4 @@
-"""What a roll-out does on one device: the deploy that `toolchain deploy` runs, its type's bounds, and the way back."""
+"""What a roll-out does on one device: deploy as `toolchain deploy` does, check the latency limit, and roll back."""
 
 from __future__ import annotations
 
@@ -25,69 +25,58 @@ from toolchain.shell import SshOptions
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """What is done on the devices of a fleet.
+    """What is done on the devices of a fleet."""
 
-    Attributes:
-        made: The package.
-        program: The runner of its board type.
-        board: The board type, resolved.
-        devices: The devices by name.
-        ssh: How they are reached.
-        settings: How outputs are checked, and latency is measured.
-        latency_ms: A device whose median is above it fails; None without such a bound.
-        wait_s: Seconds that others may be at work on a device.
-    """
-
-    made: Bundle
-    program: Program
+    bundle: Bundle
+    program: Program  # the runner of the board type
     board: Board
     devices: Mapping[str, Device]
     ssh: SshOptions
     settings: Settings
-    latency_ms: float | None = None
-    wait_s: float = 0.0
+    latency_ms: float | None = None  # a device with a larger median fails; None for no limit
+    wait_s: float = 0.0  # seconds to wait while others are at work on a device
 
     def deploy(self, visit: Visit) -> Outcome:
-        """Deploy to a device, and hold it against the bounds of its type, under one lock.
+        """Deploy to a device and check the latency limit of its type, under one lock.
 
         Raises:
             VerificationError: As `deploy_bundle`; the device keeps the release that it had.
             RegressionError: It is too slow there, and the release before is current again.
             DeviceError: It is lost, busy or full.
         """
-        with self._opened(visit) as device:
+        with self._locked_device(visit) as device:
             before = self._current(device)
             visit.found(before)
             try:
-                # Lines of eight devices at once would tell nothing.
-                report = deploy_bundle(self.made, self.program, device, self.settings, Stages())
-                self._judge(report, device, before)
+                # No progress: mixed lines of eight devices would help nobody.
+                report = deploy_bundle(self.bundle, self.program, device, self.settings, Stages())
+                self._check_latency(report, device, before)
             except ToolchainError:
-                with contextlib.suppress(DeviceError):  # a device that is lost says nothing
+                with contextlib.suppress(DeviceError):  # a lost device does not answer
                     visit.after = self._current(device)
                 raise
-            return Outcome(self.made.digest, report.measurement.latency.median, report.emulated)
+            return Outcome(self.bundle.digest, report.measurement.latency.median, report.emulated)
 
     def take_back(self, visit: Visit, before: str) -> Outcome:
-        """Go back to the release before, unless the device runs another one than ours anyway.
+        """Roll back to the release before, unless the device runs another release than ours anyway.
 
         Raises:
             DeviceError: The device is lost, or keeps another release before ours.
-            VerificationError: It does not take that one any more, or its application is not well on it.
+            VerificationError: It refuses that release now, or its application does not run well on it.
         """
-        with self._opened(visit) as device:
+        with self._locked_device(visit) as device:
             current = self._current(device)
-            if current != self.made.digest:
+            if current != self.bundle.digest:
                 return Outcome(current, note=f"it already ran {current[:16] or 'no release'}")
-            return Outcome(self._back(device, before))
+            return Outcome(self._roll_back(device, before))
 
     @contextlib.contextmanager
-    def _opened(self, visit: Visit) -> Iterator[ConnectedDevice]:
+    def _locked_device(self, visit: Visit) -> Iterator[ConnectedDevice]:
         entry, patience = self.devices[visit.name], Patience(self.wait_s)
         with (
             Connection(self.board, entry, self.ssh, patience=patience).open() as device,
             visit.using(device.shell),
-            device.store.lock(Owner.here(f"rollout {self.made.manifest.name}")),
+            device.store.lock(Owner.here(f"rollout {self.bundle.manifest.name}")),
         ):
             yield device
 
@@ -96,24 +85,23 @@ class DeviceWork:
         generation = device.store.current()
         return generation.digest if generation else ""
 
-    def _judge(self, report: Report, device: ConnectedDevice, before: str) -> None:
-        """Compare a device with the latency limit of its type; an emulator's latency is not compared."""
+    def _check_latency(self, report: Report, device: ConnectedDevice, before: str) -> None:
         median, bound = report.measurement.latency.median, self.latency_ms
-        if bound is None or report.emulated or median <= bound:
+        if bound is None or report.emulated or median <= bound:  # an emulator's latency says nothing
             return
-        kept = "it had this release or none before, and keeps this one"
-        if before not in {"", self.made.digest}:
-            self._back(device, before)
-            kept = f"release {before[:16]} is current again"
+        outcome = "it had this release or none before, and keeps this one"
+        if before not in {"", self.bundle.digest}:
+            self._roll_back(device, before)
+            outcome = f"release {before[:16]} is current again"
         raise RegressionError(
-            f"{device.name} takes {median:.4g} ms, but a {self.board.name} may take at most {bound:g} ms; {kept}",
+            f"{device.name} takes {median:.4g} ms, but a {self.board.name} may take at most {bound:g} ms; {outcome}",
             details="; ".join(report.measurement.warnings),
             hint="compare both releases with `toolchain gate`, or find the slow layers with `toolchain profile`",
         )
 
     @staticmethod
-    def _back(device: ConnectedDevice, before: str) -> str:
-        """Make the release before current again, if it is the one that the device would go back to."""
+    def _roll_back(device: ConnectedDevice, before: str) -> str:
+        """Make the release before current again, if that is the one to which the device would go back."""
         generations = device.store.generations()
         number = next(number for number, generation in enumerate(generations) if generation.current)
         previous = generations[number - 1].digest if number else ""

@@ -10,14 +10,14 @@ from toolchain.pipeline.gate import page
 
 
 def test_a_page_has_the_numbers_of_the_document(tiny):
-    taken = gates.rounds_of(SLOWER, fresh=SLOWER * 2)
-    found = gates.gate(tiny, taken, gates.memory(taken), gates.size(103, 100, 0.02))
-    text = page.page(found)
-    for words in (
+    rounds = gates.rounds_of(SLOWER, fresh=SLOWER * 2)
+    gate = gates.gate(tiny, rounds, gates.memory(rounds), gates.size(103, 100, 0.02))
+    text = page.page(gate)
+    for phrase in (
         *("latency is a REGRESSION: +8.0%", "+8.00%", "+1.0% to +5.0%", "103", "package size", "confirmation"),
         *("Change of each round", "Every run in order", "How long runs took", "lab &lt;1&gt;", f"sha256:{'1' * 64}"),
     ):
-        assert words in text, words
+        assert phrase in text, phrase
     assert "<script" not in text
     assert "lab <1>" not in text
 
@@ -30,9 +30,9 @@ def test_what_is_emulated_or_open_is_stamped(tiny):
 
 
 @pytest.mark.parametrize(
-    "taken", [[], gates.rounds_of([0.1]), [gates.one_round(gates.turn(1, throttles=1), gates.turn(1))]]
+    "rounds", [[], gates.rounds_of([0.1]), [gates.one_round(gates.turn(1, throttles=1), gates.turn(1))]]
 )
-def test_few_rounds_or_none_that_count_make_a_page_all_the_same(tiny, taken):
-    text = page.page(gates.gate(tiny, taken, hot="the device throttled"))
+def test_few_rounds_or_none_that_count_make_a_page_all_the_same(tiny, rounds):
+    text = page.page(gates.gate(tiny, rounds, hot="the device throttled"))
     assert "inconclusive" in text
-    assert ("throttled: 1 time(s)" in text) == (len(taken) == 1 and bool(taken[0].throttled))
+    assert ("throttled: 1 time(s)" in text) == (len(rounds) == 1 and bool(rounds[0].throttled))

@@ -21,26 +21,26 @@ WILD = np.expm1(np.stack([_HALF, -_HALF], 1).ravel()).tolist()
 
 
 def test_a_pass_is_no_fault(tiny):
-    found = gates.gate(tiny, gates.rounds_of(EVEN))
-    assert (found.verdict, found.fault()) == (Verdict.PASS, None)
-    assert "99 % within -0.3% to +0.3% in 8 rounds" in found.sentence
+    gate = gates.gate(tiny, gates.rounds_of(EVEN))
+    assert (gate.verdict, gate.fault()) == (Verdict.PASS, None)
+    assert "99 % within -0.3% to +0.3% in 8 rounds" in gate.sentence
 
 
 def test_an_improvement_is_a_pass_that_says_so(tiny):
-    found = gates.gate(tiny, gates.rounds_of([-0.2 + change for change in EVEN]))
-    assert found.verdict is Verdict.PASS
-    assert "-20.0%, an improvement" in found.sentence
+    gate = gates.gate(tiny, gates.rounds_of([-0.2 + change for change in EVEN]))
+    assert gate.verdict is Verdict.PASS
+    assert "-20.0%, an improvement" in gate.sentence
 
 
 def test_a_regression_ends_with_six_and_names_what_carries_it(tiny):
-    found = gates.gate(tiny, gates.rounds_of(SLOWER, fresh=SLOWER * 2))
-    fault = found.fault()
+    gate = gates.gate(tiny, gates.rounds_of(SLOWER, fresh=SLOWER * 2))
+    fault = gate.fault()
     assert isinstance(fault, RegressionError)
     assert fault.exit_code == 6
     assert "latency is a REGRESSION: +8.0%" in fault.message
     assert "toolchain profile" in fault.hint
     assert fault.details == ""  # the message has said it
-    carried = dataclasses.replace(found, carrier="conv2d of layer 3 takes 0.4 ms more").fault()
+    carried = dataclasses.replace(gate, carrier="conv2d of layer 3 takes 0.4 ms more").fault()
     assert "layer 3" in carried.details
 
 
@@ -55,29 +55,29 @@ def test_what_nobody_can_tell_ends_with_seven(tiny):
 
 
 def test_one_quantity_that_regresses_is_enough_and_all_must_pass(tiny):
-    taken = gates.rounds_of(EVEN)
-    assert gates.gate(tiny, taken, gates.memory(taken), gates.size(100, 100, 0.0)).verdict is Verdict.PASS
-    assert gates.gate(tiny, taken, gates.size(103, 100, 0.02)).verdict is Verdict.REGRESSION
+    rounds = gates.rounds_of(EVEN)
+    assert gates.gate(tiny, rounds, gates.memory(rounds), gates.size(100, 100, 0.0)).verdict is Verdict.PASS
+    assert gates.gate(tiny, rounds, gates.size(103, 100, 0.02)).verdict is Verdict.REGRESSION
     wild = gates.judged(gates.rounds_of(WILD))
-    assert gates.gate(tiny, taken, dataclasses.replace(wild, name=LOAD_TIME)).verdict is Verdict.INCONCLUSIVE
-    assert "from 100 to 103 bytes, limit +2.0%" in gates.gate(tiny, taken, gates.size(103, 100, 0.02)).sentence
+    assert gates.gate(tiny, rounds, dataclasses.replace(wild, name=LOAD_TIME)).verdict is Verdict.INCONCLUSIVE
+    assert "from 100 to 103 bytes, limit +2.0%" in gates.gate(tiny, rounds, gates.size(103, 100, 0.02)).sentence
 
 
 def test_a_regression_names_what_shows_more_of_it(tiny):
-    taken = gates.rounds_of(EVEN)
-    assert "manifest.json" in gates.gate(tiny, taken, gates.size(103, 100, 0.02)).fault().hint
+    rounds = gates.rounds_of(EVEN)
+    assert "manifest.json" in gates.gate(tiny, rounds, gates.size(103, 100, 0.02)).fault().hint
     slower = dataclasses.replace(gates.judged(gates.rounds_of(SLOWER, fresh=SLOWER * 2)), name=LOAD_TIME)
-    assert "--json FILE" in gates.gate(tiny, taken, slower).fault().hint
+    assert "--json FILE" in gates.gate(tiny, rounds, slower).fault().hint
 
 
 def test_throttled_rounds_are_told_and_do_not_count(tiny):
     hot = gates.one_round(gates.turn(20.0, throttles=4), gates.turn(10.0), number=9)
-    found = gates.gate(tiny, [*gates.rounds_of(EVEN), hot])
-    assert found.verdict is Verdict.PASS
-    assert len(found.counted) == 8
-    assert found.document()["throttled"] == 1
-    assert found.document()["rounds"][-1]["counted"] is False
-    assert any("1 round(s) were throttled and are not counted: 4 time(s)" in text for text in found.warnings())
+    gate = gates.gate(tiny, [*gates.rounds_of(EVEN), hot])
+    assert gate.verdict is Verdict.PASS
+    assert len(gate.counted) == 8
+    assert gate.document()["throttled"] == 1
+    assert gate.document()["rounds"][-1]["counted"] is False
+    assert any("1 round(s) were throttled and are not counted: 4 time(s)" in text for text in gate.warnings())
 
 
 def test_warnings_say_what_is_doubtful(tiny):
@@ -85,39 +85,39 @@ def test_warnings_say_what_is_doubtful(tiny):
     assert calm.warnings() == []
     two = gates.rounds_of([0.0] * 8) + gates.rounds_of([0.9] * 8)
     assert any("bimodal: the rounds of the new release" in text for text in gates.gate(tiny, two).warnings())
-    disturbed = [dataclasses.replace(one, base=gates.turn(10.0, switches=5)) for one in gates.rounds_of(EVEN)]
+    disturbed = [dataclasses.replace(pair, base=gates.turn(10.0, switches=5)) for pair in gates.rounds_of(EVEN)]
     assert any("other processes interrupted the runs in" in text for text in gates.gate(tiny, disturbed).warnings())
-    slow = [dataclasses.replace(one, base=gates.turn(10.0, mhz=1800.0)) for one in gates.rounds_of(EVEN)]
+    slow = [dataclasses.replace(pair, base=gates.turn(10.0, mhz=1800.0)) for pair in gates.rounds_of(EVEN)]
     assert any("the clock differed" in text for text in gates.gate(tiny, slow).warnings())
-    stolen = [dataclasses.replace(one, new=gates.turn(10.0, steal=5, ticks=100)) for one in gates.rounds_of(EVEN)]
+    stolen = [dataclasses.replace(pair, new=gates.turn(10.0, steal=5, ticks=100)) for pair in gates.rounds_of(EVEN)]
     assert any("hypervisor gave up to 5%" in text for text in gates.gate(tiny, stolen).warnings())
     nothing = dataclasses.replace(calm, outputs=Outputs(None, None, None))
     assert [text.split(":")[0] for text in nothing.warnings()] == ["retrained"]
-    alone = dataclasses.replace(calm, outputs=Outputs(None, None, calm.outputs.each_other))
-    assert [text.split(":")[0] for text in alone.warnings()] == ["no reference"]
+    unreferenced = dataclasses.replace(calm, outputs=Outputs(None, None, calm.outputs.each_other))
+    assert [text.split(":")[0] for text in unreferenced.warnings()] == ["no reference"]
 
 
 def test_what_is_emulated_is_stamped(tiny):
-    found = gates.gate(tiny, gates.rounds_of(EVEN), emulated=True)
-    assert found.document()["emulated"] is True
-    assert found.sentence.startswith("emulated, which says nothing about a board: ")
-    assert "emulated" in found.warnings()[0]
+    gate = gates.gate(tiny, gates.rounds_of(EVEN), emulated=True)
+    assert gate.document()["emulated"] is True
+    assert gate.sentence.startswith("emulated, which says nothing about a board: ")
+    assert "emulated" in gate.warnings()[0]
 
 
-@pytest.mark.parametrize("taken", [gates.rounds_of(EVEN), gates.rounds_of(WILD), gates.rounds_of(SLOWER), []])
-def test_a_document_is_json_and_holds_every_round(tiny, taken):
-    found = json.loads(json.dumps(gates.gate(tiny, taken).document(), allow_nan=False))
-    assert len(found["rounds"]) == len(taken)
-    for one in found["rounds"]:
-        assert {"samples_ms", "involuntary_switches", "steal", "throttled", "before", "after"} <= one["new"].keys()
-        assert one["change"] == pytest.approx(one["new"]["median_ms"] / one["base"]["median_ms"] - 1)
-    latency = found["quantities"][0]
+@pytest.mark.parametrize("rounds", [gates.rounds_of(EVEN), gates.rounds_of(WILD), gates.rounds_of(SLOWER), []])
+def test_a_document_is_json_and_holds_every_round(tiny, rounds):
+    document = json.loads(json.dumps(gates.gate(tiny, rounds).document(), allow_nan=False))
+    assert len(document["rounds"]) == len(rounds)
+    for row in document["rounds"]:
+        assert {"samples_ms", "involuntary_switches", "steal", "throttled", "before", "after"} <= row["new"].keys()
+        assert row["change"] == pytest.approx(row["new"]["median_ms"] / row["base"]["median_ms"] - 1)
+    latency = document["quantities"][0]
     assert latency["unit"] == "ms"
-    assert (latency["change"]["low"] is None) == (not taken)
+    assert (latency["change"]["low"] is None) == (not rounds)
 
 
 def test_a_clock_too_coarse_makes_no_ratio_of_zeros():
     none = gates.turn(0.0, load_ms=0.0)
-    one = gates.one_round(none, none)
-    assert (one.ratio("latency"), one.ratio("load time")) == (0.0, 0.0)
+    pair = gates.one_round(none, none)
+    assert (pair.ratio("latency"), pair.ratio("load time")) == (0.0, 0.0)
     assert math.isfinite(gates.one_round(none, gates.turn(1.0)).ratio("latency"))

@@ -42,11 +42,11 @@ def left(bench):
 def test_the_same_speed_passes_after_eight_rounds(bench, tiny, other):
     bench.says(tiny, *EVEN)
     bench.says(other, *EVEN)
-    found = gated(bench, other, tiny, package_size=0.01, peak_memory=0.05, load_time=0.1)
-    assert [one.verdict for one in found.quantities] == [Verdict.PASS] * 4
-    assert [one.new_first for one in found.rounds] == [True, False] * 4
-    assert found.threads == 2
-    assert found.outputs.each_other.ok
+    result = gated(bench, other, tiny, package_size=0.01, peak_memory=0.05, load_time=0.1)
+    assert [quantity.verdict for quantity in result.quantities] == [Verdict.PASS] * 4
+    assert [pair.new_first for pair in result.rounds] == [True, False] * 4
+    assert result.threads == 2
+    assert result.outputs.each_other.ok
     assert left(bench) == []
     assert bench.device.store.current() is None
 
@@ -54,27 +54,27 @@ def test_the_same_speed_passes_after_eight_rounds(bench, tiny, other):
 def test_slower_is_a_regression_once_it_is_confirmed(bench, tiny, other):
     bench.says(tiny, *EVEN)
     bench.says(other, *SLOWER)
-    found = gated(bench, other, tiny)
-    assert found.verdict is Verdict.REGRESSION
-    assert [one.fresh for one in found.rounds] == [False] * 8 + [True] * 16
-    assert found.quantities[0].judgement.confirmation.low > 0
-    assert found.carrier.startswith("unknown, because profiling failed: "), "this runner has no hooks"
-    assert found.fault().exit_code == 6
+    result = gated(bench, other, tiny)
+    assert result.verdict is Verdict.REGRESSION
+    assert [pair.fresh for pair in result.rounds] == [False] * 8 + [True] * 16
+    assert result.quantities[0].judgement.confirmation.low > 0
+    assert result.carrier.startswith("unknown, because profiling failed: "), "this runner has no hooks"
+    assert result.fault().exit_code == 6
 
 
 def test_what_fresh_rounds_do_not_confirm_is_inconclusive(bench, tiny, other):
     bench.says(tiny, *EVEN)
     bench.says(other, *[{"ms": 1.1}] * 8, {"ms": 0.99})
-    found = gated(bench, other, tiny)
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert len(found.rounds) == 24
+    result = gated(bench, other, tiny)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert len(result.rounds) == 24
 
 
 def test_noise_is_inconclusive_after_the_last_look(bench, tiny, other):
     bench.says(tiny, *[{"ms": 1.0 + number % 2} for number in range(16)])
     bench.says(other, *[{"ms": 1.0 + number // 2 % 2} for number in range(16)])
-    found = gated(bench, other, tiny, rule=Rule().within(12))
-    assert (found.verdict, len(found.rounds)) == (Verdict.INCONCLUSIVE, 12)
+    result = gated(bench, other, tiny, rule=Rule().within(12))
+    assert (result.verdict, len(result.rounds)) == (Verdict.INCONCLUSIVE, 12)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_noise_is_inconclusive_after_the_last_look(bench, tiny, other):
 def test_other_quantities_regress_by_the_same_rule(bench, tiny, other, setting, report):
     bench.says(tiny, {})
     bench.says(other, report)
-    found = gated(bench, other, tiny, **{setting: 0.1})
-    assert [one.verdict for one in found.quantities] == [Verdict.PASS, Verdict.REGRESSION]
+    result = gated(bench, other, tiny, **{setting: 0.1})
+    assert [quantity.verdict for quantity in result.quantities] == [Verdict.PASS, Verdict.REGRESSION]
     assert gated_latency_only(bench, other, tiny) is Verdict.PASS
 
 
@@ -119,9 +119,9 @@ def test_other_weights_are_told_and_may_be_meant(bench, tiny, tmp_path):
     with pytest.raises(VerificationError, match="new and old compute different outputs") as caught:
         gated(bench, trained, tiny)
     assert "--retrained" in caught.value.hint
-    found = gated(bench, trained, tiny, retrained=True)
-    assert found.verdict is Verdict.PASS
-    assert found.outputs.each_other is None
+    result = gated(bench, trained, tiny, retrained=True)
+    assert result.verdict is Verdict.PASS
+    assert result.outputs.each_other is None
 
 
 def test_other_weights_without_a_reference_are_refused_before_any_work(bench, tiny, other):
@@ -160,22 +160,22 @@ def test_a_throttled_round_is_repeated_and_reported(hot, tiny, other):
     bench, sysfs = hot(5)
     bench.says(tiny)
     bench.says(other)
-    found = gated(bench, other, tiny, sysfs=sysfs)
-    assert found.verdict is Verdict.PASS
-    assert [bool(one.throttled) for one in found.rounds] == [True] * 3 + [False] * 8
-    assert "by the CPUs' own count" in found.rounds[0].throttled[0]
-    assert [one.new_first for one in found.rounds] == [True] * 4 + [False, True, False, True, False, True, False]
+    result = gated(bench, other, tiny, sysfs=sysfs)
+    assert result.verdict is Verdict.PASS
+    assert [bool(pair.throttled) for pair in result.rounds] == [True] * 3 + [False] * 8
+    assert "by the CPUs' own count" in result.rounds[0].throttled[0]
+    assert [pair.new_first for pair in result.rounds] == [True] * 4 + [False, True, False, True, False, True, False]
 
 
 def test_a_device_that_stays_hot_is_inconclusive_however_it_looks(hot, tiny, other):
     bench, sysfs = hot(1000)
     bench.says(tiny, {"ms": 1.0})
     bench.says(other, {"ms": 5.0})
-    found = gated(bench, other, tiny, sysfs=sysfs)
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert found.fault().exit_code == 7
-    assert "throttled in 9 rounds" in found.fault().message
-    assert len(found.rounds) == 9
+    result = gated(bench, other, tiny, sysfs=sysfs)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.fault().exit_code == 7
+    assert "throttled in 9 rounds" in result.fault().message
+    assert len(result.rounds) == 9
 
 
 def test_an_emulated_device_is_for_rehearsals(program, tmp_path, tiny, other):
@@ -198,14 +198,14 @@ def test_the_device_keeps_the_release_that_it_has(bench, tiny, other, tmp_path):
 
     deploys.deploy(tiny, bench.program, bench.device.shell, bench.device.store)
     assert bundles.whole_release(root) == tiny.digest
-    kept = gate.on_device("current", bench.device.store)
-    assert (kept.digest, kept.bundle) == (tiny.digest, None)
-    found = gate.run(Side.of(other), kept, bench.program, bench.device, GateSettings())
-    assert found.verdict is Verdict.PASS
-    assert found.outputs.base is None
+    current = gate.on_device("current", bench.device.store)
+    assert (current.digest, current.bundle) == (tiny.digest, None)
+    result = gate.run(Side.of(other), current, bench.program, bench.device, GateSettings())
+    assert result.verdict is Verdict.PASS
+    assert result.outputs.base is None
     assert bundles.whole_release(root) == tiny.digest
     assert left(bench) == [tiny.digest]
-    assert gate.run(kept, Side.of(other), bench.program, bench.device, GateSettings()).verdict is Verdict.PASS
+    assert gate.run(current, Side.of(other), bench.program, bench.device, GateSettings()).verdict is Verdict.PASS
 
 
 def test_a_release_that_does_not_run_leaves_nothing(bench, tiny, other):
@@ -231,29 +231,29 @@ def test_a_device_that_others_hold_longer_than_a_round_keeps_its_lock(bench, tin
 
     bench.says(tiny)
     bench.says(other)
-    seen = []
+    busy = []
 
     def tell(line):
         try:
             Store(LocalShell(), str(bench.folder / "store")).check_free()
         except BusyError:
-            seen.append(str(line))
+            busy.append(str(line))
 
     gate.run(Side.of(other), Side.of(tiny), bench.program, bench.device, GateSettings(), tell)
-    assert sum("measuring in turns" in line for line in seen) == 8
+    assert sum("measuring in turns" in line for line in busy) == 8
 
 
 def test_the_layers_that_carry_it_are_named_and_of_many_the_worst():
     def layers(*more_ms):
         sure = Estimate(0.1, 0.05, 0.2, 0.99, 16)
-        found = [Layer(f"layer {place}", "k", "k", more, 0.0, sure) for place, more in enumerate(more_ms)]
-        return Against("m", "b", "h", False, "1", "2", 16, 2.0, 1.0, sure, tuple(found))  # noqa: FBT003 - a record
+        compared = [Layer(f"layer {index}", "k", "k", more, 0.0, sure) for index, more in enumerate(more_ms)]
+        return Against("m", "b", "h", False, "1", "2", 16, 2.0, 1.0, sure, tuple(compared))  # noqa: FBT003 - a record
 
-    assert session.carried(layers(0.4, 0.6)) == "layer 1 (+0.6000 ms); layer 0 (+0.4000 ms)"
-    assert session.carried(layers(*[1.0] * 10)).endswith("layer 4 (+1.000 ms); and 3 more")
-    assert session.carried(layers()) == "no single layer is measurably slower"
-    alone = dataclasses.replace(layers(), layers=(Layer("8 relu", "k", "", 0.5, 0.0, None),))
-    assert session.carried(alone) == (
+    assert session.culprits(layers(0.4, 0.6)) == "layer 1 (+0.6000 ms); layer 0 (+0.4000 ms)"
+    assert session.culprits(layers(*[1.0] * 10)).endswith("layer 4 (+1.000 ms); and 3 more")
+    assert session.culprits(layers()) == "no single layer is measurably slower"
+    unmatched = dataclasses.replace(layers(), layers=(Layer("8 relu", "k", "", 0.5, 0.0, None),))
+    assert session.culprits(unmatched) == (
         "no single layer is measurably slower; not matched: 8 relu (+0.5000 ms, only in the new release)"
     )
 
@@ -266,25 +266,25 @@ def test_settings_have_a_rule_for_each_quantity():
 
 
 @pytest.mark.parametrize(
-    ("quantity", "told", "settings"),
+    ("quantity", "reported", "settings"),
     [
         ("latency", {"samples_ns": [0] * 5}, {}),
         ("peak memory", {"peak_rss_kib": 0}, {"peak_memory": 0.1}),
         ("load time", {"load_ms": 0}, {"load_time": 0.1}),
     ],
 )
-def test_what_a_device_does_not_tell_never_passes(bench, tiny, other, quantity, told, settings):
+def test_what_a_device_does_not_tell_never_passes(bench, tiny, other, quantity, reported, settings):
     """Two zeros are as good as each other, and no measurement."""
-    bench.says(tiny, told)
-    bench.says(other, told)
-    found = gated(bench, other, tiny, **settings)
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert [one.verdict for one in found.quantities if one.name == quantity] == [Verdict.INCONCLUSIVE]
-    assert f"the device reports a {quantity} of 0, which is not possible" in found.warnings()
+    bench.says(tiny, reported)
+    bench.says(other, reported)
+    result = gated(bench, other, tiny, **settings)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert [judged.verdict for judged in result.quantities if judged.name == quantity] == [Verdict.INCONCLUSIVE]
+    assert f"the device reports a {quantity} of 0, which is not possible" in result.warnings()
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         {"samples_ns": [1 << 61] * 5},
         {"warmup_ns": [10**15]},
@@ -302,10 +302,10 @@ def test_what_a_device_does_not_tell_never_passes(bench, tiny, other, quantity, 
         {"involuntary_switches": 1 << 70},
     ],
 )
-def test_what_cannot_be_ends_the_gate(bench, tiny, other, told):
+def test_what_cannot_be_ends_the_gate(bench, tiny, other, reported):
     """Of a device that lies, one error, and nothing of the gate is left on it."""
     bench.says(tiny)
-    bench.says(other, told)
+    bench.says(other, reported)
     with pytest.raises(DeviceError, match=r"an invalid report|of runs, but the whole|wrote more than"):
         gated(bench, other, tiny)
     assert left(bench) == []

@@ -11,65 +11,65 @@ from toolchain import bundle
 from toolchain.device.lock import Owner
 from toolchain.errors import InputError, ToolchainError, VerificationError
 from toolchain.pipeline import sides
-from toolchain.pipeline.gate import Finding, Side, check_pair, on_device
+from toolchain.pipeline.gate import Side, SideOpener, check_pair, on_device
 from toolchain.registry import Access
 
 ADDRESS = "oci://registry.lab/nets/dense"
 
 
 @pytest.fixture
-def finding(tmp_path):
+def opener(tmp_path):
     (tmp_path / "packages").mkdir()
-    return Finding(tmp_path / "packages", Access())
+    return SideOpener(tmp_path / "packages", Access())
 
 
 @pytest.fixture
 def pulled(monkeypatch, tiny):
     """A registry that has everything."""
-    asked = []
-    monkeypatch.setattr(sides.registry, "pull", lambda address, *_: asked.append(str(address)) or tiny)
-    return asked
+    pulled_addresses = []
+    monkeypatch.setattr(sides.registry, "pull", lambda address, *_: pulled_addresses.append(str(address)) or tiny)
+    return pulled_addresses
 
 
-def test_folders_and_packages_are_opened(finding, tiny, tmp_path):
+def test_folders_and_packages_are_opened(opener, tiny, tmp_path):
     bundle.pack(tiny, tmp_path / "dense.tar")
-    for place in (tiny.folder, tmp_path / "dense.tar", tmp_path / "dense.tar"):
-        side = finding.here(str(place))
-        assert (side.named, side.digest, side.bundle.digest) == (str(place), tiny.digest, tiny.digest)
+    for path in (tiny.folder, tmp_path / "dense.tar", tmp_path / "dense.tar"):
+        side = opener.open_local(str(path))
+        assert (side.label, side.digest, side.bundle.digest) == (str(path), tiny.digest, tiny.digest)
     assert side.size == sum(record.size for record in tiny.manifest.files.values())
 
 
-def test_addresses_are_pulled(finding, pulled, tiny, tmp_path):
-    assert finding.here(f"{ADDRESS}:v3").digest == tiny.digest
+def test_addresses_are_pulled(opener, pulled, tiny, tmp_path):
+    assert opener.open_local(f"{ADDRESS}:v3").digest == tiny.digest
     (tmp_path / "base.txt").write_text(f"{ADDRESS}@sha256:{'a' * 64}\n")
-    assert finding.here(str(tmp_path / "base.txt")).digest == tiny.digest
+    assert opener.open_local(str(tmp_path / "base.txt")).digest == tiny.digest
     assert pulled == [f"{ADDRESS}:v3", f"{ADDRESS}@sha256:{'a' * 64}"]
 
 
-def test_a_digest_in_a_file_is_a_release_on_the_device_or_one_of_the_same_repository(finding, pulled, tmp_path):
+def test_a_digest_in_a_file_is_a_release_on_the_device_or_one_of_the_same_repository(opener, pulled, tmp_path):
     path = tmp_path / "base.txt"
     path.write_text(f"sha256:{'a' * 64}\n")
-    assert finding.here(str(path)) is None
-    assert finding.here(str(path), "dense.tar") is None
-    assert finding.here(str(path), f"{ADDRESS}:v3").named == str(path)
+    assert opener.open_local(str(path)) is None
+    assert opener.open_local(str(path), "dense.tar") is None
+    assert opener.open_local(str(path), f"{ADDRESS}:v3").label == str(path)
     assert pulled == [f"{ADDRESS}@sha256:{'a' * 64}"]
 
 
-@pytest.mark.parametrize("word", ["current", "7", "12345678", "sha256:0123abcd", "a" * 64])
-def test_words_for_releases_on_the_device(finding, word):
-    assert finding.here(word) is None
+@pytest.mark.parametrize("name", ["current", "7", "12345678", "sha256:0123abcd", "a" * 64])
+def test_words_for_releases_on_the_device(opener, name):
+    assert opener.open_local(name) is None
 
 
-@pytest.mark.parametrize("word", ["nothing.tar", "a" * 65, "ABCDEF01", "0123abc", "sha256:", "-1", ""])
-def test_what_names_nothing(finding, word, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["nothing.tar", "a" * 65, "ABCDEF01", "0123abc", "sha256:", "-1", ""])
+def test_what_names_nothing(opener, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ToolchainError) as caught:
-        finding.here(word)
+        opener.open_local(name)
     assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ("", "neither a package nor a file with a package's digest"),
         ("a b", "neither a package nor a file with a package's digest"),
@@ -82,11 +82,11 @@ def test_what_names_nothing(finding, word, tmp_path, monkeypatch):
         ("\x00\xff", "does not contain a package's digest"),
     ],
 )
-def test_a_file_that_pins_nothing(finding, tmp_path, content, words):
+def test_a_file_that_pins_nothing(opener, tmp_path, content, message):
     path = tmp_path / "base.txt"
     path.write_bytes(content.encode("latin-1"))
-    with pytest.raises(InputError, match=words):
-        finding.here(str(path))
+    with pytest.raises(InputError, match=message):
+        opener.open_local(str(path))
 
 
 def test_releases_on_a_device_by_all_their_names(program, tiny, tmp_path):
@@ -99,11 +99,11 @@ def test_releases_on_a_device_by_all_their_names(program, tiny, tmp_path):
     assert caught.value.details == "the device has no releases"
     deploys.deploy(tiny, bench.program, bench.device.shell, store)
     (tmp_path / "base.txt").write_text(f"sha256:{tiny.digest}")
-    for word in ("current", "1", tiny.digest, f"sha256:{tiny.digest[:8]}", str(tmp_path / "base.txt")):
-        assert on_device(word, store) == Side(word, tiny.manifest, tiny.digest)
-    for word in ("2", "f" * 64):
+    for name in ("current", "1", tiny.digest, f"sha256:{tiny.digest[:8]}", str(tmp_path / "base.txt")):
+        assert on_device(name, store) == Side(name, tiny.manifest, tiny.digest)
+    for name in ("2", "f" * 64):
         with pytest.raises(InputError, match="no such release") as caught:
-            on_device(word, store)
+            on_device(name, store)
         assert tiny.digest[:16] in caught.value.details
     manifest = bench.folder / "store" / "releases" / tiny.digest / "manifest.json"
     with store.lock(Owner.here("test")):
@@ -116,7 +116,7 @@ def test_releases_on_a_device_by_all_their_names(program, tiny, tmp_path):
 
 def test_pairs_that_are_none(tiny, native):
     side = Side.of(tiny)
-    other = dataclasses.replace(side, digest="0" * 64, named="other")
+    other = dataclasses.replace(side, digest="0" * 64, label="other")
     check_pair(side, other, native)
     with pytest.raises(InputError, match="NEW and --base are the same release"):
         check_pair(side, side, native)
@@ -124,15 +124,15 @@ def test_pairs_that_are_none(tiny, native):
     for pair in ((side, moved), (moved, side)):
         with pytest.raises(VerificationError, match="was built for board rpi4"):
             check_pair(*pair, native)
-    for what in ("inputs", "outputs"):
-        specs = tuple(dataclasses.replace(one, shape=(7, 7)) for one in getattr(tiny.manifest, what))
-        model = dataclasses.replace(other, manifest=dataclasses.replace(tiny.manifest, **{what: specs}))
-        with pytest.raises(InputError, match=f"are different models: their {what} differ"):
+    for tensors in ("inputs", "outputs"):
+        specs = tuple(dataclasses.replace(spec, shape=(7, 7)) for spec in getattr(tiny.manifest, tensors))
+        model = dataclasses.replace(other, manifest=dataclasses.replace(tiny.manifest, **{tensors: specs}))
+        with pytest.raises(InputError, match=f"are different models: their {tensors} differ"):
             check_pair(side, model, native)
 
 
-@pytest.mark.parametrize("word", ["", "x" * 5000, "x" * 300, "a\x00b", "current\n", "/dev/null", "-1", "1" * 9 + "z"])
-def test_words_that_name_nothing(tmp_path, word):
+@pytest.mark.parametrize("name", ["", "x" * 5000, "x" * 300, "a\x00b", "current\n", "/dev/null", "-1", "1" * 9 + "z"])
+def test_words_that_name_nothing(tmp_path, name):
     with pytest.raises(InputError, match="there is no") as caught:
-        Finding(tmp_path, Access()).here(word)
+        SideOpener(tmp_path, Access()).open_local(name)
     assert len(caught.value.message) < 300

@@ -15,11 +15,11 @@ from toolchain.tables import plain
 
 
 def test_what_a_terminal_shows(tiny):
-    taken = gates.rounds_of(SLOWER, fresh=SLOWER * 2)
-    found = gates.gate(tiny, taken, gates.size(100, 100, 0.0))
-    found = dataclasses.replace(found, waited=(Waited(3.5, "bob@lab: tune"),), carrier="layer 3")
-    text = plain(texts.shown(found))
-    for words in (
+    rounds = gates.rounds_of(SLOWER, fresh=SLOWER * 2)
+    gate = gates.gate(tiny, rounds, gates.size(100, 100, 0.0))
+    gate = dataclasses.replace(gate, waited=(Waited(3.5, "bob@lab: tune"),), carrier="layer 3")
+    text = plain(texts.render_text(gate))
+    for phrase in (
         *("REGRESSION", "new.tar, 1111", "old.tar, 2222", "rpi4 at lab <1>, 2 thread(s)", "8 and 16 to confirm"),
         *(
             "regression: +8.0%",
@@ -29,40 +29,40 @@ def test_what_a_terminal_shows(tiny):
             "layer 3",
         ),
     ):
-        assert words in text, words
+        assert phrase in text, phrase
 
 
 def test_every_line_with_a_time_is_stamped_where_it_is_emulated(tiny):
-    text = plain(texts.shown(gates.gate(tiny, gates.rounds_of(EVEN), emulated=True)))
+    text = plain(texts.render_text(gates.gate(tiny, gates.rounds_of(EVEN), emulated=True)))
     for name in ("verdict", "board", "latency", "rounds"):
         line = next(line for line in text.splitlines() if line.startswith(name))
         assert "(emulated)" in line, name
 
 
 @pytest.mark.parametrize(
-    ("taken", "kind", "counts"),
+    ("rounds", "kind", "counts"),
     [
         (gates.rounds_of(EVEN), None, ("0", "0")),
         (gates.rounds_of(SLOWER, fresh=SLOWER * 2), ("failure", "regression"), ("1", "0")),
         (gates.rounds_of(WILD), ("error", "inconclusive"), ("0", "1")),
     ],
 )
-def test_ci_tells_a_regression_from_what_nobody_knows(tiny, taken, kind, counts):
-    suite = ET.fromstring(texts.junit(gates.gate(tiny, taken, gates.size(90, 100, 0.0))))  # noqa: S314 - our own
+def test_ci_tells_a_regression_from_what_nobody_knows(tiny, rounds, kind, counts):
+    suite = ET.fromstring(texts.junit(gates.gate(tiny, rounds, gates.size(90, 100, 0.0))))  # noqa: S314 - our own
     assert suite.get("name") == "toolchain gate"
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", *counts)
     cases = {case.get("name"): case for case in suite.iter("testcase")}
     assert list(cases) == ["outputs", "latency", "package-size"]
-    found = [(child.tag, child.get("type")) for child in cases["latency"] if child.tag != "system-out"]
-    assert found == ([kind] if kind else [])
-    properties = {one.get("name"): one.get("value") for one in suite.iter("property")}
+    elements = [(child.tag, child.get("type")) for child in cases["latency"] if child.tag != "system-out"]
+    assert elements == ([kind] if kind else [])
+    properties = {entry.get("name"): entry.get("value") for entry in suite.iter("property")}
     assert properties["new"] == f"sha256:{'1' * 64}"
     assert properties["emulated"] == "false"
     assert properties["package-size-change"] == "-0.1000"
 
 
 def test_what_ci_shows_of_a_rehearsal_is_stamped(tiny):
-    found = gates.gate(tiny, gates.rounds_of(WILD), emulated=True)
-    suite = ET.fromstring(texts.junit(found))  # noqa: S314 - our own
+    gate = gates.gate(tiny, gates.rounds_of(WILD), emulated=True)
+    suite = ET.fromstring(texts.junit(gate))  # noqa: S314 - our own
     assert suite.get("name") == "toolchain gate (emulated)"
-    assert [one.get("message").startswith("emulated: latency") for one in suite.iter("error")] == [True]
+    assert [error.get("message").startswith("emulated: latency") for error in suite.iter("error")] == [True]

@@ -23,7 +23,7 @@ _BACKEND = SimpleNamespace(templates=_Templates())
 
 
 def graph(names, size=4):
-    return {name: Kernel(name, (("float32", (1, size)),) * 2, layer=what) for name, what in names.items()}
+    return {name: Kernel(name, (("float32", (1, size)),) * 2, layer=layer_name) for name, layer_name in names.items()}
 
 
 def side(digest, *inputs):
@@ -33,14 +33,14 @@ def side(digest, *inputs):
 def rounds(times, seed=0, noise=0.02):
     """Sixteen processes of five runs each, with times in ns by kernel's name."""
     stream = np.random.default_rng(seed)
-    found = []
+    matched = []
     for _ in range(against.ROUNDS):
         calls = tuple(
             Call(name, 8, tuple(int(value * stream.lognormal(0, noise)) for _ in range(5))) for name, value in times
         )
-        whole = tuple(sum(column) for column in zip(*(call.own_ns for call in calls), strict=True))
-        found.append(Watched(calls, whole, whole, 0, waits=False))
-    return found
+        total = tuple(sum(column) for column in zip(*(call.own_ns for call in calls), strict=True))
+        matched.append(Watched(calls, total, total, 0, waits=False))
+    return matched
 
 
 def layers(new, base, times_new, times_base):
@@ -48,32 +48,32 @@ def layers(new, base, times_new, times_base):
     return compare_layers("net", *releases, _BACKEND)
 
 
-def held(found):
+def held(matched):
     none = stats.Estimate(0.0, 0.0, 0.0, 0.99, against.ROUNDS)
-    words = {"model": "net", "board": "b", "host": "h", "emulated": False, "new_digest": "0", "base_digest": "1"}
-    return against.Against(**words, rounds=against.ROUNDS, new_ms=1.0, base_ms=1.0, change=none, layers=found)
+    fields = {"model": "net", "board": "b", "host": "h", "emulated": False, "new_digest": "0", "base_digest": "1"}
+    return against.Against(**fields, rounds=against.ROUNDS, new_ms=1.0, base_ms=1.0, change=none, layers=matched)
 
 
 def test_the_layer_that_is_slower_is_named_and_no_other():
     names = {f"conv{number}": f"conv2d_{number}" for number in range(20)}
     usual = [(name, 200_000) for name in names]
     slow = [(name, 300_000 if name == "conv7" else value) for name, value in usual]
-    found = layers(graph(names), graph(names), slow, usual)
-    (worst,) = against.carriers(held(found))
+    matched = layers(graph(names), graph(names), slow, usual)
+    (worst,) = against.carriers(held(matched))
     assert (worst.new, worst.base) == ("conv7", "conv7")
     assert worst.more_ms == pytest.approx(0.1, rel=0.1)
     assert worst.change.low > 0.3
-    assert "conv2d_7" in against.carried_text(held(found))
+    assert "conv2d_7" in against.slower_text(held(matched))
 
 
 def test_layers_of_another_name_are_the_same_by_what_they_compute_and_fusion_may_differ():
     new = graph({"a": "conv2d", "b": "relu", "c": "dense"})
     base = graph({"x": "conv2d", "z": "dense", "gone": "sigmoid"})
-    found = layers(new, base, [("a", 100), ("b", 50), ("c", 70)], [("x", 100), ("z", 70), ("gone", 9)])
-    assert [(one.new, one.base) for one in found] == [("a", "x"), ("b", ""), ("c", "z"), ("", "gone")]
-    assert [one.name.split()[1] for one in against.unmatched(held(found))] == ["relu", "sigmoid"]
-    assert not any(one.is_slower for one in against.unmatched(held(found)))
-    assert against.carriers(held(found)) == ()
+    matched = layers(new, base, [("a", 100), ("b", 50), ("c", 70)], [("x", 100), ("z", 70), ("gone", 9)])
+    assert [(layer.new, layer.base) for layer in matched] == [("a", "x"), ("b", ""), ("c", "z"), ("", "gone")]
+    assert [layer.name.split()[1] for layer in against.unmatched(held(matched))] == ["relu", "sigmoid"]
+    assert not any(layer.is_slower for layer in against.unmatched(held(matched)))
+    assert against.carriers(held(matched)) == ()
 
 
 def test_what_other_kernels_compute_is_held_against_them_and_the_slow_layer_is_named():
@@ -82,15 +82,15 @@ def test_what_other_kernels_compute_is_held_against_them_and_the_slow_layer_is_n
     base = graph({"a": "conv_a", "conv": "conv", "relu": "relu", "c": "dense"})
     ours = [("a", 5_000_000), ("fused", 4_000_000), ("c", 1_000_000)]
     theirs = [("a", 4_500_000), ("conv", 3_500_000), ("relu", 500_000), ("c", 1_000_000)]
-    found = held(layers(new, base, ours, theirs))
-    assert [one.new for one in against.carriers(found)] == ["a"]
-    fused = found.layers[1]
+    matched = held(layers(new, base, ours, theirs))
+    assert [layer.new for layer in against.carriers(matched)] == ["a"]
+    fused = matched.layers[1]
     assert (fused.new, fused.base, fused.is_slower) == ("fused", "conv, relu", False)
     assert fused.more_ms == pytest.approx(0, abs=0.1)
     assert fused.change.low < 0 < fused.change.high
     ours[1] = ("fused", 5_000_000)
     slower = held(layers(new, base, ours, theirs))
-    assert {one.new for one in against.carriers(slower)} == {"a", "fused"}
+    assert {layer.new for layer in against.carriers(slower)} == {"a", "fused"}
 
 
 def test_a_layer_that_moved_is_not_matched_and_carries_nothing():
@@ -98,38 +98,40 @@ def test_a_layer_that_moved_is_not_matched_and_carries_nothing():
     base = graph({"a": "conv_a", "b": "pool", "conv": "conv", "c": "dense"})
     ours = [("a", 5_000_000), ("fused", 4_000_000), ("b", 90_000), ("c", 1_000_000)]
     theirs = [("a", 4_500_000), ("b", 90_000), ("conv", 4_000_000), ("c", 1_000_000)]
-    found = held(layers(new, base, ours, theirs))
-    said = against.carried_text(found)
-    assert said.startswith("slower: 1 conv_a")
-    assert "not matched: " in said
-    assert all(text in said for text in ("2 conv+relu", "only in the new release", "3 conv", "only in the base"))
-    assert [one.new for one in against.carriers(found)] == ["a"]
-    assert len(found.document()["not_matched"]) == 2
-    assert "not matched: only in the base" in str(against.shown(found)[0])
+    matched = held(layers(new, base, ours, theirs))
+    summary = against.slower_text(matched)
+    assert summary.startswith("slower: 1 conv_a")
+    assert "not matched: " in summary
+    assert all(text in summary for text in ("2 conv+relu", "only in the new release", "3 conv", "only in the base"))
+    assert [layer.new for layer in against.carriers(matched)] == ["a"]
+    assert len(matched.document()["not_matched"]) == 2
+    assert "not matched: only in the base" in str(against.render_text(matched)[0])
 
 
 def test_layers_that_other_operators_compute_one_by_one_are_held_against_each_other_by_their_sizes():
     names = [f"k{number}" for number in range(6)]
-    new, base = (graph({name: f"{what}_{name}" for name in names}) for what in ("plain", "template"))
-    found = layers(new, base, [(name, 300 if name == "k3" else 100) for name in names], [(name, 100) for name in names])
-    assert [(one.new, one.base) for one in found] == [(name, name) for name in names]
-    assert [one.new for one in against.carriers(held(found))] == ["k3"]
+    new, base = (graph({name: f"{prefix}_{name}" for name in names}) for prefix in ("plain", "template"))
+    matched = layers(
+        new, base, [(name, 300 if name == "k3" else 100) for name in names], [(name, 100) for name in names]
+    )
+    assert [(matched_layer.new, matched_layer.base) for matched_layer in matched] == [(name, name) for name in names]
+    assert [matched_layer.new for matched_layer in against.carriers(held(matched))] == ["k3"]
 
 
 def test_of_many_layers_together_the_first_are_named():
     names = {f"k{number}": f"odd_{number}" for number in range(9)}
-    (one,) = layers(graph(names), graph({"x": "conv"}), [(name, 100) for name in names], [("x", 900)])
-    assert one.name.endswith("odd_2 4 -> 4 + 6 more") or one.name.endswith("+ 6 more")
-    assert one.new.count(", ") == 8
+    (merged,) = layers(graph(names), graph({"x": "conv"}), [(name, 100) for name in names], [("x", 900)])
+    assert merged.name.endswith("odd_2 4 -> 4 + 6 more") or merged.name.endswith("+ 6 more")
+    assert merged.new.count(", ") == 8
 
 
 def test_no_layer_is_named_where_none_is_slower():
     names = {f"conv{number}": f"conv2d_{number}" for number in range(50)}
     usual = [(name, 200_000) for name in names]
-    found = layers(graph(names), graph(names), usual, usual)
-    assert against.carriers(held(found)) == ()
-    assert against.carried_text(held(found)) == "no layer is measurably slower"
-    document = held(found).document()
+    matched = layers(graph(names), graph(names), usual, usual)
+    assert against.carriers(held(matched)) == ()
+    assert against.slower_text(held(matched)) == "no layer is measurably slower"
+    document = held(matched).document()
     assert document["carriers"] == []
     assert len(document["layers"]) == 50
 

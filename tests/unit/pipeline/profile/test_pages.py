@@ -1,13 +1,13 @@
 """Profiles as pages."""
 
-from tests.unit.pipeline.profile.test_against import held, layers, side
+from tests.unit.pipeline.profile.test_against import graph, held, layers
 from toolchain import page
 from toolchain.pipeline.profile import pages
 from toolchain.units import duration
 
 
 def test_a_page_has_all_rows_and_no_markup_of_a_kernel(profile):
-    text = pages.profile(profile).decode()
+    text = pages.profile_page(profile).decode()
     assert page.is_ours(text[: page.HEAD].encode())
     assert "odd&lt;b&gt;" in text
     assert "<b>" not in text
@@ -16,14 +16,14 @@ def test_a_page_has_all_rows_and_no_markup_of_a_kernel(profile):
 
 
 def test_marks_stand_on_the_page(doubtful):
-    text = pages.profile(doubtful).decode()
+    text = pages.profile_page(doubtful).decode()
     assert '<span class="mark doubt">emulated</span>' in text
     assert '<span class="mark doubt">modelled</span>' in text
 
 
 def test_a_page_of_two_releases_names_the_layer_that_is_slower():
     names = {"a": "conv2d", "b": "dense"}
-    found = layers(side(names), side(names, "1"), [("a", 90_000), ("b", 50_000)], [("a", 60_000), ("b", 50_000)])
-    text = pages.against(held(found)).decode()
+    compared = layers(graph(names), graph(names), [("a", 90_000), ("b", 50_000)], [("a", 60_000), ("b", 50_000)])
+    text = pages.comparison_page(held(compared)).decode()
     assert "slower: 1 conv2d" in text
-    assert all(duration(one.more_ms, signed=True) in text for one in found)
+    assert all(duration(layer.more_ms, signed=True) in text for layer in compared)

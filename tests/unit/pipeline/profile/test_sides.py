@@ -15,8 +15,8 @@ def test_a_release_has_the_kernels_of_the_bundle_that_it_was(program, tiny, tmp_
         on_device("current", bench.device.store)
     deploys.deploy(tiny, bench.program, bench.device.shell, bench.device.store)
     kernels = Side.of(tiny).kernels(bench.device)
-    for word in ("current", "1", tiny.digest[:8]):
-        side = on_device(word, bench.device.store)
+    for name in ("current", "1", tiny.digest[:8]):
+        side = on_device(name, bench.device.store)
         assert (side.digest, side.kernels(bench.device), side.bundle) == (tiny.digest, kernels, None)
     graph = bench.folder / "store" / "releases" / tiny.digest / "graph.txt"
     with bench.device.store.lock(Owner.here("test")):

@@ -23,17 +23,17 @@ def read(tmp_path):
 
 
 def test_what_ansible_itself_prints():
-    found = ansible.read(REAL)
-    assert {name: device.host for name, device in found.devices.items()} == {
+    inventory = ansible.read(REAL)
+    assert {name: device.host for name, device in inventory.devices.items()} == {
         "cam-1": "me@10.0.0.8",
         "cam-2": "me@10.0.0.9:2222",
         "gate.example.org": "gate.example.org",
         "v6": "me@[fe80::1]:2200",
     }
-    assert {device.board for device in found.devices.values()} == {"rpi4"}
-    assert found.devices["cam-1"].tags == ("cameras", "kitchen")
-    assert found.devices["v6"].tags == ("cameras", "yard")
-    assert found.unnamed == 0
+    assert {device.board for device in inventory.devices.values()} == {"rpi4"}
+    assert inventory.devices["cam-1"].tags == ("cameras", "kitchen")
+    assert inventory.devices["v6"].tags == ("cameras", "yard")
+    assert inventory.unnamed == 0
 
 
 def test_another_variable_says_the_board(tmp_path):
@@ -46,8 +46,8 @@ def test_another_variable_says_the_board(tmp_path):
 
 
 def test_a_port_may_be_a_text_and_a_root_is_ours(read):
-    found = read({"edge_board": "rpi4", "ansible_port": "2222", "edge_root": "/srv/models"}).devices["cam"]
-    assert (found.host, found.root) == ("cam:2222", "/srv/models")
+    inventory = read({"edge_board": "rpi4", "ansible_port": "2222", "edge_root": "/srv/models"}).devices["cam"]
+    assert (inventory.host, inventory.root) == ("cam:2222", "/srv/models")
 
 
 @pytest.mark.parametrize(

@@ -40,12 +40,12 @@ def write(tmp_path):
 
 
 def test_devices_and_the_bounds_of_their_types(write):
-    found = fleet.read(write(TEXT)).of("x86_64")
-    assert list(found.devices) == ["kitchen", "yard"]
-    assert found.limits("x86_64").latency_ms == 25
-    assert found.devices["kitchen"].run == Application(unit="detector.service", health="true")
-    assert found.devices["yard"].run == Application(restart="true", health="false")
-    assert found.devices["kitchen"].tags == ("indoors",)
+    whole_fleet = fleet.read(write(TEXT)).of("x86_64")
+    assert list(whole_fleet.devices) == ["kitchen", "yard"]
+    assert whole_fleet.limits("x86_64").latency_ms == 25
+    assert whole_fleet.devices["kitchen"].run == Application(unit="detector.service", health="true")
+    assert whole_fleet.devices["yard"].run == Application(restart="true", health="false")
+    assert whole_fleet.devices["kitchen"].tags == ("indoors",)
     assert fleet.read(write(TEXT)).of("rpi4").limits("rpi4").latency_ms is None
 
 
@@ -104,10 +104,10 @@ def test_the_digest_is_the_same_from_any_folder(write, tmp_path, monkeypatch):
 
 def test_an_inventory_beside_a_fleet(write):
     inventory = write('{"_meta": {"hostvars": {"gate": {"edge_board": "x86_64"}, "other": {}}}}', "inventory.json")
-    found = fleet.read(write(TEXT), inventory)
-    assert list(found.of("x86_64").devices) == ["kitchen", "yard", "gate"]
-    assert found.of("x86_64").devices["gate"].run.unit == "detector.service"
-    assert found.unnamed == 1
+    whole_fleet = fleet.read(write(TEXT), inventory)
+    assert list(whole_fleet.of("x86_64").devices) == ["kitchen", "yard", "gate"]
+    assert whole_fleet.of("x86_64").devices["gate"].run.unit == "detector.service"
+    assert whole_fleet.unnamed == 1
     with pytest.raises(InputError, match="both contain kitchen"):
         fleet.read(
             write(TEXT), write('{"_meta": {"hostvars": {"kitchen": {"edge_board": "x86_64"}}}}', "inventory.json")

@@ -10,14 +10,14 @@ from toolchain.pipeline.rollout.groups import Share, Thresholds
 
 def fleet(count: int, **tags: tuple[int, ...]) -> dict[str, Device]:
     return {
-        f"d{place}": Device("x86_64", "here", tags=tuple(tag for tag, places in tags.items() if place in places))
-        for place in range(count)
+        f"d{index}": Device("x86_64", "here", tags=tuple(tag for tag, indices in tags.items() if index in indices))
+        for index in range(count)
     }
 
 
 def sizes(waves: str, count: int, **tags: tuple[int, ...]) -> list[int]:
-    found = list(groups.assigned(groups.words(waves), fleet(count, **tags)).values())
-    return [found.count(number) for number in sorted(set(found))]
+    assigned = list(groups.assign(groups.parse_waves(waves), fleet(count, **tags)).values())
+    return [assigned.count(number) for number in sorted(set(assigned))]
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,14 @@ def test_waves_say_up_to_how_many_devices_are_reached(waves, count, expected):
 
 
 def test_devices_come_in_the_order_of_the_fleet():
-    found = groups.assigned(("2", "100%"), fleet(4))
-    assert found == {"d0": 1, "d1": 1, "d2": 2, "d3": 2}
+    assigned = groups.assign(("2", "100%"), fleet(4))
+    assert assigned == {"d0": 1, "d1": 1, "d2": 2, "d3": 2}
 
 
 def test_a_tag_adds_its_devices():
-    found = groups.assigned(("canary", "50%", "100%"), fleet(6, canary=(1, 4)))
-    assert [name for name, group in found.items() if group == 1] == ["d1", "d4"]
-    assert [name for name, group in found.items() if group == 2] == ["d0"]
+    assigned = groups.assign(("canary", "50%", "100%"), fleet(6, canary=(1, 4)))
+    assert [name for name, group in assigned.items() if group == 1] == ["d1", "d4"]
+    assert [name for name, group in assigned.items() if group == 2] == ["d0"]
     assert sizes("canary,2,100%", 6, canary=(1, 4)) == [2, 4]
 
 
@@ -65,12 +65,12 @@ def test_a_tag_adds_its_devices():
 )
 def test_wrong_waves_are_refused(waves, message):
     with pytest.raises(InputError, match=message):
-        groups.assigned(groups.words(waves), fleet(50, canary=(1,)))
+        groups.assign(groups.parse_waves(waves), fleet(50, canary=(1,)))
 
 
 def test_a_misspelt_tag_is_suggested():
     with pytest.raises(InputError) as caught:
-        groups.assigned(("canari",), fleet(3, canary=(1,)))
+        groups.assign(("canari",), fleet(3, canary=(1,)))
     assert caught.value.hint == "did you mean canary?"
 
 

@@ -18,7 +18,7 @@ from toolchain.errors import (
 )
 from toolchain.pipeline.rollout import Rules, Share, Thresholds, state
 
-PLACES = {name: one.group for name, one in fleet(1, 2, 4).items()}
+PLACES = {name: entry.group for name, entry in fleet(1, 2, 4).items()}
 
 
 @pytest.fixture
@@ -37,22 +37,24 @@ def run(path, devices):
 
     def run(**how):
         thresholds = how.pop("thresholds", Thresholds())
-        kept = state.opened(path, PLAN, PLACES, fresh=False)
-        why = loop(path, dict(kept.devices), devices, Rules(thresholds=thresholds, **how)).run()
-        return why, state.opened(path, PLAN, PLACES, fresh=False).devices
+        saved_state = state.load_state(path, PLAN, PLACES, fresh=False)
+        why = loop(path, dict(saved_state.devices), devices, Rules(thresholds=thresholds, **how)).run()
+        return why, state.load_state(path, PLAN, PLACES, fresh=False).devices
 
     return run
 
 
 def states(records):
-    return {name: one.state for name, one in records.items()}
+    return {name: entry.state for name, entry in records.items()}
 
 
 def test_every_device_in_the_order_of_the_groups(run, devices):
     why, records = run(parallel=1)
     assert why == ""
     assert devices.deploys == list(PLACES)
-    assert {(one.state, one.before, one.after, one.latency_ms) for one in records.values()} == {("done", OLD, NEW, 2.5)}
+    assert {(entry.state, entry.before, entry.after, entry.latency_ms) for entry in records.values()} == {
+        ("done", OLD, NEW, 2.5)
+    }
 
 
 def test_it_stops_with_the_first_failure_and_goes_on_from_there(run, devices):
@@ -60,8 +62,8 @@ def test_it_stops_with_the_first_failure_and_goes_on_from_there(run, devices):
     why, records = run(parallel=1)
     assert why == "1 of the 2 device(s) of group 2 failed: --stop-after 1"
     assert states(records) == {"a0": "done", "b0": "failed", **dict.fromkeys(("b1", "c0", "c1", "c2", "c3"), "waiting")}
-    found = records["b0"]
-    assert (found.kind, found.exit_code, found.error, found.details, found.hint, found.after) == (
+    failed = records["b0"]
+    assert (failed.kind, failed.exit_code, failed.error, failed.details, failed.hint, failed.after) == (
         "wrong output",
         5,
         "it is wrong",
@@ -163,19 +165,19 @@ def test_taking_back_is_finished_by_the_next_run_before_anything_else(run, devic
 
 
 def test_what_a_device_ran_is_on_disk_before_anything_changes(run, devices, path):
-    seen = {}
-    whole = devices.deploy
+    saved = {}
+    deploy = devices.deploy
 
     class Watching(dict):
         def __setitem__(self, name, digest):
-            seen[name] = json.loads(path.read_text())["devices"][name]
+            saved[name] = json.loads(path.read_text())["devices"][name]
             super().__setitem__(name, digest)
 
     devices.runs = Watching(devices.runs)
-    devices.deploy = whole
+    devices.deploy = deploy
     run()
-    assert {(one["state"], one["before"]) for one in seen.values()} == {("running", OLD)}
-    assert seen.keys() == PLACES.keys()
+    assert {(entry["state"], entry["before"]) for entry in saved.values()} == {("running", OLD)}
+    assert saved.keys() == PLACES.keys()
 
 
 @pytest.mark.parametrize("switched", [False, True])
@@ -234,7 +236,7 @@ def test_ctrl_c_leaves_what_is_in_flight_in_the_file(path, devices):
             return
         with visit.using(Connection()):
             at_work.wait(10)
-            while visit._left is False:
+            while visit._is_left is False:
                 time.sleep(0.01)
             raise UnreachableError("its connection was closed")
 
@@ -250,8 +252,8 @@ def test_ctrl_c_leaves_what_is_in_flight_in_the_file(path, devices):
     take, running._crew._take_events = running._crew._take_events, interrupt
     with pytest.raises(KeyboardInterrupt):
         running.run()
-    found = state.opened(path, PLAN, PLACES, fresh=False).devices
-    assert states(found) == {
+    in_flight = state.load_state(path, PLAN, PLACES, fresh=False).devices
+    assert states(in_flight) == {
         "a0": "done",
         **dict.fromkeys(("b0", "b1"), "running"),
         **dict.fromkeys(("c0", "c1", "c2", "c3"), "waiting"),
@@ -262,7 +264,7 @@ def test_ctrl_c_leaves_what_is_in_flight_in_the_file(path, devices):
 
 def test_a_device_that_takes_too_long_is_left_and_the_others_go_on(run, devices):
     def hang(visit):
-        while visit.name == "b0" and not visit._left:
+        while visit.name == "b0" and not visit._is_left:
             time.sleep(0.01)
         if visit.name == "b0":
             raise UnreachableError("its connection was closed")
@@ -271,7 +273,7 @@ def test_a_device_that_takes_too_long_is_left_and_the_others_go_on(run, devices)
     why, records = run(limit_s=0.3, parallel=2, thresholds=Thresholds(Share.read("2")))
     assert why == ""
     assert (records["b0"].kind, records["b0"].exit_code) == ("timeout", 4)
-    assert [one.state for name, one in records.items() if name != "b0"] == ["done"] * 6
+    assert [entry.state for name, entry in records.items() if name != "b0"] == ["done"] * 6
 
 
 def test_a_thread_that_never_ends_is_given_up(run, devices, monkeypatch):
@@ -287,10 +289,10 @@ def test_a_thread_that_never_ends_is_given_up(run, devices, monkeypatch):
 
 
 def test_what_is_told(path, devices):
-    told = []
+    reported = []
     devices.faults["b0"] = RegressionError("too slow")
-    loop(path, fleet(1, 2, 4), devices, Rules(parallel=1), told).run()
-    lines = [line.rpartition(",")[0] if line.startswith("  ") else line for line in told]
+    loop(path, fleet(1, 2, 4), devices, Rules(parallel=1), reported).run()
+    lines = [line.rpartition(",")[0] if line.startswith("  ") else line for line in reported]
     assert lines == [
         "group 1 of 3: 1 of 1 device(s) to do",
         "  a0: done, 2.5 ms",

@@ -10,7 +10,7 @@ from tests.support import junit
 from tests.support.rollouts import NEW, OLD, PLAN
 from toolchain import errors
 from toolchain.devices import Device
-from toolchain.pipeline.rollout import Rollout, Thresholds, kinds, page, texts
+from toolchain.pipeline.rollout import Rollout, Thresholds, page, result, texts
 from toolchain.pipeline.rollout.crew import LateError
 from toolchain.pipeline.rollout.state import Record
 
@@ -47,7 +47,7 @@ def test_it_ends_well_only_when_every_device_is_done():
     ("codes", "expected"), [({4, 5, 6}, 5), ({4, 6}, 6), ({75, 4}, 4), ({75}, 75), ({2, 4}, 4), ({70, 4}, 70), ({2}, 2)]
 )
 def test_how_grave_failures_are(codes, expected):
-    assert kinds.gravest(codes).exit_code == expected
+    assert result.gravest_error(codes).exit_code == expected
 
 
 @pytest.mark.parametrize(
@@ -70,17 +70,17 @@ def test_how_grave_failures_are(codes, expected):
     ],
 )
 def test_the_kinds_of_failures(fault, kind):
-    assert kinds.kind_of(fault) == kind
+    assert result.failure_kind(fault) == kind
 
 
 def test_the_document():
-    found = json.loads(json.dumps(made(left_out=3).document()))
-    assert found["groups"] == [
+    document = json.loads(json.dumps(made(left_out=3).document()))
+    assert document["groups"] == [
         {"group": 1, "devices": 1, "done": 1, "failed": 0, "waiting": 0, "running": 0, "returning": 0, "returned": 0},
         {"group": 2, "devices": 3, "done": 0, "failed": 1, "waiting": 1, "running": 0, "returning": 0, "returned": 1},
     ]
-    assert (found["error_threshold"], found["success_threshold"], found["left_out"]) == ("1", 0.0, 3)
-    assert found["devices"][1] == {
+    assert (document["error_threshold"], document["success_threshold"], document["left_out"]) == ("1", 0.0, 3)
+    assert document["devices"][1] == {
         "name": "b",
         "host": "me@b",
         "group": 2,
@@ -96,18 +96,18 @@ def test_the_document():
         "emulated": False,
         "seconds": 1.5,
     }
-    assert found["devices"][3]["before"] is None
+    assert document["devices"][3]["before"] is None
 
 
 def test_what_a_person_is_shown():
-    table = str(texts.shown(made())[0]).splitlines()
+    table = str(texts.render_text(made())[0]).splitlines()
     assert table[1].split() == ["a", "me@a", "1", "done", OLD[:12], NEW[:12], "2.5", "3.2"]
     assert table[2].split()[3:5] == ["FAILED", OLD[:12]]
     assert table[2].endswith("full (4): no room <b>")
     assert table[4].split() == ["d", "me@d", "2", "waiting", "?", "?"]
     emulated = Record(1, "done", "", NEW, latency_ms=9.0, emulated=True)
-    assert "9 (emulated)" in str(texts.shown(made({"a": emulated}))[0])
-    assert "none" in str(texts.shown(made({"a": emulated}))[0])
+    assert "9 (emulated)" in str(texts.render_text(made({"a": emulated}))[0])
+    assert "none" in str(texts.render_text(made({"a": emulated}))[0])
 
 
 def test_junit_has_a_case_for_each_device():

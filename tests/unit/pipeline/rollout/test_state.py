@@ -20,7 +20,7 @@ def path(tmp_path):
 
 
 def kept(path, plan=PLAN, groups=GROUPS, *, fresh=False):
-    return state.opened(path, plan, groups, fresh=fresh)
+    return state.load_state(path, plan, groups, fresh=fresh)
 
 
 def test_what_is_saved_is_read_again(path):
@@ -78,25 +78,25 @@ def test_a_file_with_faults_is_refused(path, old, new, details):
 def test_another_file_is_left_alone(path):
     for text in ("[]", "{}", "text", '{"devices": {}}'):
         path.write_text(text)
-        with pytest.raises(InputError, match="something other than the state of a roll-out"), state.held(path):
+        with pytest.raises(InputError, match="something other than the state of a roll-out"), state.lock_state(path):
             pass
         assert path.read_text() == text
 
 
 def test_two_cannot_run_at_once(path):
     with (
-        state.held(path),
+        state.lock_state(path),
         pytest.raises(BusyError, match="another roll-out is using") as caught,
-        state.held(path),
+        state.lock_state(path),
     ):
         pass
     assert "process" in caught.value.details
-    with state.held(path):
+    with state.lock_state(path):
         pass
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
-    with pytest.raises(InputError, match="cannot write"), state.held(tmp_path / "none" / "rollout.json"):
+    with pytest.raises(InputError, match="cannot write"), state.lock_state(tmp_path / "none" / "rollout.json"):
         pass
 
 
