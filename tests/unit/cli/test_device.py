@@ -211,12 +211,12 @@ def test_the_command_that_tunes_for_a_device():
 def test_what_is_compared_is_the_users_records_and_the_shipped_ones_and_nothing():
     for records, expected in ((None, (Path("shipped"), True)), (Path("shipped"), (None, False))):
         asked = CompareOptions(compiling=CompileOptions(records=records))
-        untuned, tuned = asked.pipelines("mlp", asked.device.board(), Console())
+        untuned, tuned = asked.sources("mlp", asked.device.board(), Console())
         assert (untuned.request.records, untuned.request.tuned) == expected
         assert (tuned.request.records, tuned.request.tuned) == (records, True)
     asked = CompareOptions(compiling=CompileOptions(no_records=True))
     with pytest.raises(InputError, match="that --no-records leaves out"):
-        asked.pipelines("mlp", asked.device.board(), Console())
+        asked.sources("mlp", asked.device.board(), Console())
 
 
 # --- a hostile device ---

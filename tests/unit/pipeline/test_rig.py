@@ -145,7 +145,7 @@ def taken_of(devices, seconds: float = 100.0):
 def test_devices_that_are_not_taken_are_let_go(flaky):
     flaky.busy = {"me@one"}
     with taken_of(THREE) as device_rig:
-        assert device_rig.device.host == "me@two"
+        assert device_rig.entry.host == "me@two"
         assert flaky.open == ["me@two"]
     assert flaky.open == []
 
@@ -164,7 +164,7 @@ def test_a_device_whose_connection_is_lost_is_tried_again(flaky, monkeypatch):
 
     flaky.free_next = restart
     with taken_of(THREE[:2]) as device_rig:
-        assert device_rig.device.host == "me@one"
+        assert device_rig.entry.host == "me@one"
         assert flaky.open == ["me@one"]
     assert flaky.tries.count("me@one") >= 2
 
@@ -175,7 +175,7 @@ def test_a_device_that_cannot_be_reached_is_left_alone_while_another_is_waited_f
     polls = iter(range(20))
     flaky.free_next = lambda: flaky.busy.clear() if next(polls, None) is None else None
     with taken_of(THREE[:2]) as device_rig:
-        assert device_rig.device.host == "me@two"
+        assert device_rig.entry.host == "me@two"
     assert flaky.tries == ["me@one", "me@two"]
 
 
