@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from toolchain.device.store import DeviceFacts
     from toolchain.device.waiting import Patience
     from toolchain.devices import Device
-    from toolchain.farm.boards import Wanted
+    from toolchain.farm.boards import BoardRequest
     from toolchain.places.labgrid import Placed
     from toolchain.shell import SshOptions
 
@@ -287,7 +287,7 @@ class DeviceOptions(AddressOptions):
 
     def boards(
         self, kind: Board, what: str, tracker: str | None = None, key: str | None = None, most: int = 0
-    ) -> Wanted:
+    ) -> BoardRequest:
         """Say which boards are measured on; nothing is asked of them.
 
         Args:
@@ -300,12 +300,12 @@ class DeviceOptions(AddressOptions):
         Raises:
             InputError: The options exclude each other, or are none.
         """
-        from toolchain.farm.boards import Wanted, parse_tracker
+        from toolchain.farm.boards import BoardRequest, parse_tracker
 
         name = self.host or self.place
         lab = self.lab(kind)
         named = {name: self.device(kind)} if self.place or (self.host and self.host not in lab) else {}
-        return Wanted(
+        return BoardRequest(
             board=kind,
             host=name,
             devices={**lab, **named},
@@ -315,7 +315,7 @@ class DeviceOptions(AddressOptions):
             key=key or "",
             purpose=f"tune {what}",
             patience=self.patience(),
-            most=most,
+            limit=most,
         )
 
 

@@ -33,7 +33,7 @@ from toolchain.device.stages import Stages
 from toolchain.devices import find_device
 from toolchain.errors import InputError, ToolchainError
 from toolchain.farm import boards as places
-from toolchain.farm.boards import Wanted
+from toolchain.farm.boards import BoardRequest
 from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.pipeline import anonymous, device_programs
@@ -75,7 +75,7 @@ class Request:
         toolchain: Where libraries are linked; empty means as the board file says.
     """
 
-    boards: Wanted
+    boards: BoardRequest
     tune: Callable[[str, Path], TuneReport]
     networks: tuple[str, ...] = NETWORKS
     budget_s: float = 10.0
@@ -322,7 +322,7 @@ def _device(job: _Job) -> Figures:
 
 def _hardware(job: _Job) -> Figures:
     """Ask over RPC; where the farm serves several devices of the type, the first one answers."""
-    with places.opened(job.wanted.boards, job.tell) as held:
+    with places.open_boards(job.wanted.boards, job.tell) as held:
         found, notes = hardware.examine(job.wanted.board, held.places[0])
     if found is None:
         return {"server": "TVM's own, which does not describe its hardware"}

@@ -24,7 +24,7 @@ from toolchain.compile.request import BuildRequest
 from toolchain.device.lock import Owner
 from toolchain.errors import DeviceError, InputError, ToolchainError
 from toolchain.farm import boards as places
-from toolchain.farm.boards import Boards, Tell, Wanted
+from toolchain.farm.boards import BoardRequest, Boards, Tell
 from toolchain.models import flops, importer, source
 from toolchain.models.importer import ImportedModel
 from toolchain.models.request import Model
@@ -76,7 +76,7 @@ class Request:
     """
 
     model: Model
-    boards: Wanted
+    boards: BoardRequest
     plan: Plan
     operators: tuple[str, ...] = ()
     records: Path | None = None
@@ -248,7 +248,7 @@ def _run(session: _Session, judge: CostModel | None, tell: Tell) -> TuneReport:
         timeout_s = wanted.plan.options.build_timeout_s
         hire = _hire(wanted, tell)
         builder = stack.enter_context(Builder(found.backend.target, driver, folder, timeout_s=timeout_s, hire=hire))
-        held = stack.enter_context(places.opened(replace(wanted.boards, shares=True), tell))
+        held = stack.enter_context(places.open_boards(replace(wanted.boards, shares=True), tell))
         _examine(wanted.board, held, tell)
         watch = _Watch(tell, held)
         pool = stack.enter_context(MeasurePool(held.places, wanted.plan.options, watch.observe))
@@ -261,7 +261,7 @@ def _paced(session: _Session, held: Boards) -> _Session:
     wanted = session.wanted
     if wanted.board.connection == "local":
         return session
-    boards = max(len(held.places), min(wanted.boards.most, _MOST_EXPECTED))
+    boards = max(len(held.places), min(wanted.boards.limit, _MOST_EXPECTED))
     plan = wanted.plan
     pace = pace_for(boards, plan.trials // len(session.tasks))
     return replace(session, wanted=replace(wanted, plan=replace(plan, pace=pace)))
