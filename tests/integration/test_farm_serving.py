@@ -465,7 +465,7 @@ def test_two_commands_start_one_daemon(lab, surroundings):
 # --- without the farm ---
 
 
-def places(lab: Lab) -> list[Place]:
+def places(lab: Lab) -> list[FarmDevice]:
     kind = board.load("bench").resolved()
     devices = lab_devices.load_devices()
     return [FarmDevice(name, kind, devices[name]) for name in ("a", "b")]

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from toolchain.board import Board
 from toolchain.device import lock
@@ -169,7 +169,11 @@ def open_boards(request: BoardRequest, tell: Tell) -> Iterator[Boards]:
 
 def _acquire(request: BoardRequest, tell: Tell, stack: contextlib.ExitStack) -> Boards:
     if request.board.connection == "local":
-        return Boards((_local_place(request, tell, stack),))
+        # Locked as other devices are: nobody deploys to this machine, or measures on it, meanwhile.
+        shell = stack.enter_context(LocalShell())
+        store = Store(shell, request.root or request.board.root, tell, request.patience)
+        device_lock = stack.enter_context(store.lock(Owner.here(request.purpose)))
+        return Boards((_guarded(stack.enter_context(local_server(request.board, tell)), device_lock),))
     if request.tracker:
         return Boards(_at_tracker(request, request.tracker, request.key or request.board.name))
     request = _with_served_name(request)
@@ -202,14 +206,6 @@ def _guarded(place: ServerPlace, device_lock: lock.Lease) -> ServerPlace:
     return replace(place, dial=dial)
 
 
-def _local_place(request: BoardRequest, tell: Tell, stack: contextlib.ExitStack) -> Place:
-    # Locked as other devices are: nobody deploys to this machine, or measures on it, meanwhile.
-    shell = stack.enter_context(LocalShell())
-    store = Store(shell, request.root or request.board.root, tell, request.patience)
-    device_lock = stack.enter_context(store.lock(Owner.here(request.purpose)))
-    return _guarded(stack.enter_context(local_server(request.board, tell)), device_lock)
-
-
 def is_served(request: BoardRequest) -> bool:
     """Whether the farm serves the requested boards, and so looks after them itself."""
     return _serves(_with_served_name(request))
@@ -225,13 +221,11 @@ def _with_served_name(request: BoardRequest) -> BoardRequest:
     served = status["boards"] if status else []
     if request.host in {board["name"] for board in served}:
         return request
-    names = [board["name"] for board in served if board["host"] == request.host and _same_adb_server(board)]
-    return replace(request, host=names[0]) if len(names) == 1 else request
-
-
-def _same_adb_server(board: Mapping[str, Any]) -> bool:
     # At another adb server the same address may be another device.
-    return board.get("adb_server", "") in {"", adb.server_address()}
+    adb_servers = {"", adb.server_address()}
+    same_host = [board for board in served if board["host"] == request.host]
+    names = [board["name"] for board in same_host if board.get("adb_server", "") in adb_servers]
+    return replace(request, host=names[0]) if len(names) == 1 else request
 
 
 @contextlib.contextmanager

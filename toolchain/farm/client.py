@@ -211,17 +211,12 @@ def down(names: Collection[str] = ()) -> tuple[str, ...]:
                 raise
             removed = ()  # the daemon hangs, and is killed below
     if not names or not served_names():
-        _await_end(folder, daemon)
+        with (folder / protocol.LOCK).open("rb") as lock_file:
+            if not _await_unlocked(lock_file, _END_S):  # it does not end by itself
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(daemon, signal.SIGKILL)
+                _await_unlocked(lock_file, _END_S)
     return removed
-
-
-def _await_end(folder: Path, daemon: int) -> None:
-    """Wait until the daemon is gone; kill it if it does not end by itself."""
-    with (folder / protocol.LOCK).open("rb") as lock:
-        if not _await_unlocked(lock, _END_S):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(daemon, signal.SIGKILL)
-            _await_unlocked(lock, _END_S)
 
 
 def _await_unlocked(lock: IO[bytes], seconds: float) -> bool:

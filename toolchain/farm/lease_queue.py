@@ -98,7 +98,10 @@ class _Allocation:
             # It keeps one that nobody waits for by name, if it has such a board.
             self._assign(request, sorted(current, key=reserved.__contains__)[:1])
         for request in self._waiting:
-            self._assign(request, self._all_named(request) if request.names else self._next(request))
+            if not request.names:
+                self._assign(request, self._next(request))
+            elif all(self._may_assign(name, request) for name in request.names):
+                self._assign(request, request.names)
         while sum(self._assign(request, self._next(request)) for request in self._open):
             pass  # one more round
         return self._assigned
@@ -108,19 +111,15 @@ class _Allocation:
         self._assigned |= assigned
         return bool(assigned)
 
-    def _all_named(self, request: LeaseRequest) -> Sequence[str]:
-        free = [name for name in request.names if self._may_assign(name, request)]
-        return free if len(free) == len(request.names) else []
-
     def _next(self, request: LeaseRequest) -> Sequence[str]:
         """Return one more board for a client: the first of its own or of the free ones, or the last of others'."""
         if request.limit and sum(holder is request for holder in self._assigned.values()) >= request.limit:
             return []
-        candidates = [
-            (self._distance(request, board, index), name)
-            for index, (name, board) in enumerate(self._boards.items())
-            if self._may_assign(name, request) and request.wants(name, board.kind)
-        ]
+        candidates = []
+        for index, (name, board) in enumerate(self._boards.items()):
+            if self._may_assign(name, request) and request.wants(name, board.kind):
+                is_others = board.holder not in {None, request}
+                candidates.append(((is_others, board.holder is None, -index if is_others else index), name))
         return [min(candidates)[1]] if candidates else []
 
     def _may_assign(self, name: str, request: LeaseRequest) -> bool:
@@ -128,8 +127,3 @@ class _Allocation:
         if board is None or name in self._assigned:
             return False
         return board.holder in {None, request} or request.served or request.patient
-
-    def _distance(self, request: LeaseRequest, board: AssignableBoard, index: int) -> tuple[int, int]:
-        if board.holder is request:
-            return 0, index
-        return (1, index) if board.holder is None else (2, -index)

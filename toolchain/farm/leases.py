@@ -107,12 +107,9 @@ class Lease:
                 break
             self._hear(message)
         if not self._closing:
-            self._end(self._end_fault or fault_message(_farm_ended()))
-
-    def _end(self, fault: Message) -> None:
-        self._end_fault = fault
-        for name in [board.name for board in self.boards]:
-            self._change(functools.partial(_tell_lost, name, fault))
+            self._end_fault = self._end_fault or fault_message(_farm_ended())
+            for board in self.boards:
+                self._change(functools.partial(_tell_lost, board.name, self._end_fault))
 
     def _hear(self, message: Message) -> None:
         if "joined" in message:
@@ -307,20 +304,19 @@ def private(devices: Sequence[FarmDevice], tell: Tell, patience: Patience | None
         ToolchainError: None of the devices can be served.
     """
     served = [client.to_serve(device, tell) for device in devices]
+
+    def check() -> None:
+        report = client.status(folder)
+        if report and all(board["fault"] for board in report["boards"]):
+            raise client.first_fault(report)
+
     with temporary.folder() as name:
         folder = Path(name)
         daemon = client.start_daemon(folder, tell, attached=True)
         try:
             client.serve(folder, served, tell)
-            (patience or Patience()).get(lambda: _check_served(folder))
+            (patience or Patience()).get(check)
             yield folder
         finally:
             process.end(daemon, _END_S)
             daemon.stdin.close()
-
-
-def _check_served(folder: Path) -> None:
-    """Raise the first device's error if a daemon serves none."""
-    report = client.status(folder)
-    if report and all(board["fault"] for board in report["boards"]):
-        raise client.first_fault(report)

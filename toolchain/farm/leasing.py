@@ -73,20 +73,18 @@ class Leasing:
                 registered.append(request)
                 slots = shared or self._await_boards(request, wait, queue_s, tell)
             self._await_keys(request, slots, max(wait, queue_s), tell if queue_s else _tell_nobody)
-            yield self._start(request, shared)
+            with self._changed:
+                usable = shared or [slot for slot in request.boards if slot.board.settled or not request.shares]
+                if not usable:
+                    raise taken_back()
+                request.served, request.announced = True, {slot.name for slot in usable}
+                messages = tuple(grant_message(slot) for slot in usable)
+            yield messages
         finally:
             with self._changed:
                 slots = self._give_all_back(request)
                 registered.remove(request)
             self.await_freed(slots)
-
-    def _start(self, request: LeaseRequest, shared: Sequence[Slot]) -> tuple[Message, ...]:
-        with self._changed:
-            usable = shared or [slot for slot in request.boards if slot.board.settled or not request.shares]
-            if not usable:
-                raise taken_back()
-            request.served, request.announced = True, {slot.name for slot in usable}
-            return tuple(grant_message(slot) for slot in usable)
 
     def _await_boards(self, request: LeaseRequest, wait: float, queue_s: float, tell: Tell) -> list[Slot]:
         """Wait until boards that are assigned to a request are free, and give them to it."""
@@ -97,7 +95,11 @@ class Leasing:
         while True:
             _check(request)
             candidates = self._candidates(request)
-            assigned = self._free_boards_for(request)
+            allocation = allocate(self._requests, self._assignable())
+            assigned = [self._slots[name] for name, client in allocation.items() if client is request]
+            assigned = [slot for slot in assigned if slot.grant is None]
+            if request.names and len(assigned) < len(request.names):
+                assigned = []  # all that it named, or none
             now = time.monotonic()
             arriving = any(slot.may_be_free_soon() for slot in candidates)
             remaining = (max(arriving_until, waits_until) if arriving else waits_until) - now
@@ -132,6 +134,7 @@ class Leasing:
         fault = self._refusal(request, candidates)
         owner = fault.owner if isinstance(fault, BusyError) else ""
         boards = [(slot.name, slot.board.served.board) for slot in candidates]
+        # Only those count that wait for some of the same boards.
         line = [other for other in self._waiting() if any(other.wants(*board) for board in boards)]
         suffix = f": {owner}" if owner and owner not in fault.message else ""
         text = f"{fault.message}{suffix}; place {line.index(request) + 1} of {len(line)} in the queue"
@@ -229,12 +232,6 @@ class Leasing:
         request.boards.remove(slot)
         request.announced.discard(slot.name)
         request.recalled.discard(slot.name)
-
-    def _free_boards_for(self, request: LeaseRequest) -> list[Slot]:
-        allocation = allocate(self._requests, self._assignable())
-        free = [self._slots[name] for name, client in allocation.items() if client is request]
-        free = [slot for slot in free if slot.grant is None]
-        return free if not request.names or len(free) == len(request.names) else []
 
     def _assignable(self, *, rested: bool = False) -> dict[str, AssignableBoard]:
         """Return the boards that may be assigned; where `rested`, without those that are to rest."""

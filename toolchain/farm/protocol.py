@@ -179,27 +179,29 @@ def _credentials(sock: socket.socket) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _address(folder: Path) -> Iterator[str]:
-    """Yield a short name for the socket, as a path must not be longer than 107 bytes; check the folder first."""
+    """Yield a short name for the socket, as a path must not be longer than 107 bytes; check the folder first.
+
+    Raises:
+        OSError: There is no such folder.
+        VerificationError: Other users own it or can access it.
+    """
     handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        _check_private(folder, os.fstat(handle))
+        status = os.fstat(handle)
+        mode = stat.S_IMODE(status.st_mode)
+        if status.st_uid != os.geteuid():
+            raise VerificationError(
+                f"{folder} belongs to another user",
+                details=f"its owner is uid {status.st_uid}, but this process runs as uid {os.geteuid()}",
+                hint="set TOOLCHAIN_CACHE to a folder that you own",
+            )
+        if mode & _OTHERS_BITS:
+            raise VerificationError(
+                f"other users can access {folder}", details=f"its mode is {mode:04o}", hint=f"chmod 700 {folder}"
+            )
         yield f"/proc/self/fd/{handle}/{SOCKET}"
     finally:
         os.close(handle)
-
-
-def _check_private(folder: Path, status: os.stat_result) -> None:
-    mode = stat.S_IMODE(status.st_mode)
-    if status.st_uid != os.geteuid():
-        raise VerificationError(
-            f"{folder} belongs to another user",
-            details=f"its owner is uid {status.st_uid}, but this process runs as uid {os.geteuid()}",
-            hint="set TOOLCHAIN_CACHE to a folder that you own",
-        )
-    if mode & _OTHERS_BITS:
-        raise VerificationError(
-            f"other users can access {folder}", details=f"its mode is {mode:04o}", hint=f"chmod 700 {folder}"
-        )
 
 
 def make_folder(folder: Path) -> None:

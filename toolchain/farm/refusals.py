@@ -27,13 +27,22 @@ def none_free(kind: str, names: Sequence[str], others: Sequence[Slot]) -> Toolch
         return not_now(others[0])
     if not others:
         return DeviceError(f"the farm has no {kind or 'board'}", hint="toolchain farm up")
-    details = "\n".join(_reason(slot) for slot in others)
+    reasons, owners, is_busy = [], [], False
+    for slot in others:
+        board, user = slot.board, _other_user(slot)
+        is_busy |= bool(slot.grant or user)
+        owners.append(slot.grant.client.who if slot.grant else user.owner if user else "")
+        if board.state != "ready" or board.is_busy:
+            why = board.fault.message if board.fault else "the farm is still connecting to it"
+            reasons.append(f"{slot.name}: {why}")
+        else:
+            reasons.append(not_now(slot).message)
+    details = "\n".join(reasons)
     subject = ", ".join(names) if names else f"no {kind or 'board'}"
     verb = ("are not" if len(names) > 1 else "is not") if names else "is"
     message, hint = f"{subject} {verb} free", "toolchain farm status"
-    if any(slot.grant or _other_user(slot) for slot in others):
-        owners = [owner for slot in others if (owner := _owner(slot))]
-        return BusyError(message, details=details, hint=hint, owner="; ".join(dict.fromkeys(owners)))
+    if is_busy:
+        return BusyError(message, details=details, hint=hint, owner="; ".join(dict.fromkeys(filter(None, owners))))
     return DeviceError(message, details=details, hint=hint)
 
 
@@ -41,21 +50,6 @@ def _other_user(slot: Slot) -> BusyError | None:
     """Return the error that names who is at work on the device itself, without being a client of the farm."""
     fault = slot.board.fault if slot.board.is_busy else slot.board.occupied
     return fault if isinstance(fault, BusyError) else None
-
-
-def _owner(slot: Slot) -> str:
-    if slot.grant:
-        return slot.grant.client.who
-    other = _other_user(slot)
-    return other.owner if other else ""
-
-
-def _reason(slot: Slot) -> str:
-    board = slot.board
-    if board.state != "ready" or board.is_busy:
-        reason = board.fault.message if board.fault else "the farm is still connecting to it"
-        return f"{slot.name}: {reason}"
-    return not_now(slot).message
 
 
 def reserved(kind: str, names: Sequence[str], who: str) -> BusyError:

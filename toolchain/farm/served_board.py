@@ -196,11 +196,8 @@ class ServedBoard:
         if not self._stopping.is_set() and (self.fault is None or fault.message != self.fault.message):
             _LOG.warning("%s: %s", self.served.name, fault.message)
         self.state, self.fault = "lost", fault
-        self._forget_server()
-        self._changed()
-
-    def _forget_server(self) -> None:
         self.key = self.session_since = self._server = None
+        self._changed()
 
     def _serve(self, stack: contextlib.ExitStack) -> None:
         """Connect, and run one server after the other until the connection is lost."""
@@ -312,7 +309,9 @@ class ServedBoard:
         """Check that an idle device answers, and who is at work on it: a frozen one keeps its connections."""
         if self._quiet or self.session_since is not None:
             return
-        self.celsius = _hottest(shell, timeout=_CHECK_S)
+        readings = shell.run(_CELSIUS, timeout=_CHECK_S).stdout.split()
+        millidegrees = [int(reading) for reading in readings if re.fullmatch(r"-?[0-9]{1,9}", reading)]
+        self.celsius = max(millidegrees) / 1000 if millidegrees else None
         if self._owner is None:
             try:
                 store.check_free()
@@ -328,19 +327,10 @@ class ServedBoard:
             if line.startswith("ok "):
                 self.key = key
             else:
-                _LOG.error("%s: the board server refuses an order: %s", self.served.name, _redacted(key, line))
+                # The server may repeat the secret in its refusal.
+                answer = line.replace(key, "KEY") if key else line
+                _LOG.error("%s: the board server refuses an order: %s", self.served.name, answer)
         self._changed()
-
-
-def _redacted(key: str | None, line: str) -> str:
-    # The server may repeat the secret in its refusal.
-    return line.replace(key, "KEY") if key else line
-
-
-def _hottest(shell: Shell, timeout: float) -> float | None:
-    readings = shell.run(_CELSIUS, timeout=timeout).stdout.split()
-    values = [int(reading) for reading in readings if re.fullmatch(r"-?[0-9]{1,9}", reading)]
-    return max(values) / 1000 if values else None
 
 
 def _read(process: RemoteProcess, shell: Shell, events: queue.SimpleQueue[str | _End | _Wake]) -> None:
