@@ -1,7 +1,7 @@
-"""The first words with a board server: which versions it has, and whether it opens a session.
+"""The first messages to a board server: its versions, and whether it opens a session.
 
-board_server tells its versions to whoever greets it with a certain key, also while it serves somebody else. TVM's own
-server refuses that key, which does it no harm; it cannot be asked at all.
+board_server sends its versions to a client that greets it with a certain key, also while it serves another one. TVM's
+own server refuses that key, which does it no harm; it cannot report versions at all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Dial = Callable[[float], socket.socket]
 MAGIC = 0xFF271
 _MISMATCH = MAGIC + 2
 _VERSION_KEY = "edge-toolchain:version"  # the same word as in runtime/server/server.cc
-_MOST_WORDS = 4096
+_MAX_WELCOME = 4096
 
 
 class KeyRefusedError(Exception):
@@ -31,70 +31,60 @@ class KeyRefusedError(Exception):
 
 
 def versions(machine: str = "") -> dict[str, str]:
-    """Return what a board server must say of itself to work with this toolchain.
-
-    Args:
-        machine: What `uname -m` must say on the board; empty if any will do.
-    """
+    """Return the versions that a board server must report; `machine` is its `uname -m`, empty if any will do."""
     return {**programs.versions(), "machine": machine} if machine else programs.versions()
 
 
-def check(dial: Dial, place: str, terms: Terms) -> bool:
-    """Ask a server for its versions and check them.
-
-    Returns:
-        Whether it is TVM's own server, which cannot say any.
+def check(dial: Dial, name: str, terms: Terms) -> bool:
+    """Check a server's versions; return whether it is TVM's own server, which cannot report any.
 
     Raises:
         DeviceError: Nobody answers there, or not as a board server does.
         VerificationError: It is of another version, for another machine, or TVM's own where that is not allowed.
     """
-    found = ask(dial, place, terms)
-    if found is None and not terms.stock_allowed:
+    reported = ask(dial, name, terms)
+    if reported is None and not terms.stock_allowed:
         raise VerificationError(
-            f"the RPC server at {place} does not report its versions: it is not this toolchain's board_server",
+            f"the RPC server at {name} does not report its versions: it is not this toolchain's board_server",
             hint="start this toolchain's board_server there",
         )
-    faults = _differences(found, terms.expected) if found is not None else []
+    faults = _differences(reported, terms.expected) if reported is not None else []
     if faults:
         raise VerificationError(
             faults[0],
-            details="\n".join([f"at {place}", *faults[1:]]),
+            details="\n".join([f"at {name}", *faults[1:]]),
             hint="start this toolchain's board_server on the board instead of the other server",
         )
-    return found is None
+    return reported is None
 
 
-def ask(dial: Dial, place: str, terms: Terms) -> dict[str, str] | None:
-    """Return what a board server says of itself; None if it is another RPC server.
+def ask(dial: Dial, name: str, terms: Terms) -> dict[str, str] | None:
+    """Return the versions that a board server reports; None if it is another RPC server.
 
     Raises:
         DeviceError: Nobody answers there in time, or not as a board server does.
     """
-    with _speaking(place, terms), _dialled(dial, terms) as link:
+    with _handshake_errors(name, terms), _dial(dial, terms) as link:
         _greet(link, _VERSION_KEY)
         try:
-            return _parsed(_welcome(link, place, terms), place)
+            return _parse(_welcome(link, name, terms), name)
         except KeyRefusedError:
             return None
 
 
-def open_session(dial: Dial, place: str, key: str, terms: Terms) -> socket.socket:
-    """Open a session.
-
-    Returns:
-        The stream, on which TVM's packets follow. The caller closes it.
+def open_session(dial: Dial, name: str, key: str, terms: Terms) -> socket.socket:
+    """Open a session; return the stream on which TVM's packets follow, which the caller closes.
 
     Raises:
         KeyRefusedError: The server does not accept this key.
         DeviceError: There is no session in time, or no board server.
     """
     limit = f" -timeout={terms.session_s}" if terms.session_s else ""
-    with _speaking(place, terms):
-        link = _dialled(dial, terms)
+    with _handshake_errors(name, terms):
+        link = _dial(dial, terms)
         try:
             _greet(link, f"client:{key}{limit}")
-            _welcome(link, place, terms)
+            _welcome(link, name, terms)
         except BaseException:
             link.close()
             raise
@@ -102,43 +92,43 @@ def open_session(dial: Dial, place: str, key: str, terms: Terms) -> socket.socke
         return link
 
 
-def stranger(place: str, details: str) -> DeviceError:
-    """Say that something else than a board server answers."""
+def stranger(name: str, details: str) -> DeviceError:
+    """Return the error for a server that is not a board server."""
     return DeviceError(
-        f"{place} is not a board server",
+        f"{name} is not a board server",
         details=details,
         hint="check the port: board_server prints its port when it starts",
     )
 
 
-def silent(place: str, terms: Terms) -> DeviceError:
-    """Say that there is no session in time."""
+def silent(name: str, terms: Terms) -> DeviceError:
+    """Return the error for a server that opens no session in time."""
     return DeviceError(
-        f"{place} did not open a session within {terms.timeout_s:g} s",
+        f"{name} did not open a session within {terms.timeout_s:g} s",
         details="it serves another session, it hangs, or it is not a board server",
         hint="read the board server's log, wait for the other session to end, or allow more time",
     )
 
 
 @contextlib.contextmanager
-def _speaking(place: str, terms: Terms) -> Iterator[None]:
+def _handshake_errors(name: str, terms: Terms) -> Iterator[None]:
     try:
         yield
     except ConnectionRefusedError as fault:
         raise DeviceError(
-            f"no board server listens at {place}", hint="start board_server there, or the tunnel to it"
+            f"no board server listens at {name}", hint="start board_server there, or the tunnel to it"
         ) from fault
     except TimeoutError as fault:
-        raise silent(place, terms) from fault
+        raise silent(name, terms) from fault
     except OSError as fault:
-        raise stranger(place, str(fault)) from fault
+        raise stranger(name, str(fault)) from fault
 
 
-def _dialled(dial: Dial, terms: Terms) -> socket.socket:
-    left = terms.left()
-    if left <= 0:
+def _dial(dial: Dial, terms: Terms) -> socket.socket:
+    remaining = terms.left()
+    if remaining <= 0:
         raise TimeoutError
-    link = dial(left)
+    link = dial(remaining)
     link.settimeout(max(terms.left(), 0.01))
     return link
 
@@ -147,28 +137,28 @@ def _greet(link: socket.socket, key: str) -> None:
     link.sendall(struct.pack("<ii", MAGIC, len(key)) + key.encode("ascii"))
 
 
-def _welcome(link: socket.socket, place: str, terms: Terms) -> bytes:
-    """Return the server's words to a greeting."""
+def _welcome(link: socket.socket, name: str, terms: Terms) -> bytes:
+    """Return the server's answer to a greeting."""
     code = struct.unpack("<i", terms.receive(link, 4))[0]
     if code == _MISMATCH:
         raise KeyRefusedError
     size = struct.unpack("<i", terms.receive(link, 4))[0] if code == MAGIC else 0
-    if not 0 < size <= _MOST_WORDS:
-        raise stranger(place, f"its answer was {code} and {size}")
+    if not 0 < size <= _MAX_WELCOME:
+        raise stranger(name, f"its answer was {code} and {size}")
     return terms.receive(link, size)
 
 
-def _parsed(text: bytes, place: str) -> dict[str, str]:
+def _parse(text: bytes, name: str) -> dict[str, str]:
     try:
-        found = json.loads(text)
+        reported = json.loads(text)
     except (ValueError, RecursionError) as fault:
-        raise VerificationError(f"the board server at {place} reports its versions in an unknown form") from fault
-    if not isinstance(found, dict):
-        raise VerificationError(f"the board server at {place} reports its versions in an unknown form")
-    return {str(name): str(value) for name, value in found.items()}
+        raise VerificationError(f"the board server at {name} reports its versions in an unknown form") from fault
+    if not isinstance(reported, dict):
+        raise VerificationError(f"the board server at {name} reports its versions in an unknown form")
+    return {str(key): str(value) for key, value in reported.items()}
 
 
-def _differences(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
+def _differences(reported: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
     sentences = {
         "tvm": "the board server has TVM {}, but this toolchain has TVM {}",
         "tvm_ffi": "the board server has tvm-ffi {}, but this toolchain has tvm-ffi {}: their binary interfaces differ",
@@ -176,9 +166,10 @@ def _differences(found: Mapping[str, str], expected: Mapping[str, str]) -> list[
         "machine": "the board server runs on {}, but {} is expected",
     }
     faults = []
-    for name, wanted in expected.items():
-        seen = found.get(name, "an unknown version")
-        same = abi(seen) == abi(wanted) if name == "tvm_ffi" else seen == wanted
+    for name, version in expected.items():
+        actual = reported.get(name, "an unknown version")
+        # Patch releases of tvm-ffi keep the binary interface.
+        same = abi(actual) == abi(version) if name == "tvm_ffi" else actual == version
         if not same:
-            faults.append(sentences[name].format(seen, wanted))
+            faults.append(sentences[name].format(actual, version))
     return faults
