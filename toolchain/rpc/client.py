@@ -116,13 +116,7 @@ class Client:
             ) from fault
 
     def open(self, port: int, key: str, terms: Terms) -> None:
-        """Let TVM connect to a port of this host's loopback address.
-
-        Raises:
-            CallError: It cannot.
-            TimeoutError: It does not in time.
-            DeviceError: The child ended.
-        """
+        """Let TVM connect to a port of this host's loopback address. Raises as `_ask` does."""
         self._ask({"open": {"port": port, "key": key}}, terms)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:

@@ -59,11 +59,7 @@ def check(dial: Dial, name: str, terms: Terms) -> bool:
 
 
 def ask(dial: Dial, name: str, terms: Terms) -> dict[str, str] | None:
-    """Return the versions that a board server reports; None if it is another RPC server.
-
-    Raises:
-        DeviceError: Nobody answers there in time, or not as a board server does.
-    """
+    """Return the versions that a board server reports, or None for another RPC server; or raise a DeviceError."""
     with _handshake_errors(name, terms), _dial(dial, terms) as link:
         _greet(link, _VERSION_KEY)
         try:

@@ -71,9 +71,7 @@ _ACCELERATOR: TypeAdapter[Accelerator] = TypeAdapter(Accelerator)
 def read(place: Place, kind: str = _CPU) -> Hardware | None:
     """Read a board's hardware; None if its server is TVM's own, which does not know it.
 
-    Args:
-        place: The board.
-        kind: TVM's name of what computes there.
+    `kind` is TVM's name of what computes there.
 
     Raises:
         DeviceError: The board does not answer.
@@ -139,11 +137,7 @@ def check(board: Board, hardware: Hardware, name: str, *, emulated: bool) -> tup
 
 
 def _check_accelerator(board: Board, accelerator: Accelerator, *, emulated: bool) -> list[str]:
-    """Compare the limits of a board file's target with the device's; return notes, but none on an emulator's.
-
-    Raises:
-        VerificationError: Kernels would ask for more than the device has.
-    """
+    """Compare the limits of a board file's target with the device's; return notes, but none on an emulator's."""
     if board.target.float16 and not accelerator.float16:
         raise VerificationError(
             f"{accelerator.name} does not compute in half precision",
@@ -170,16 +164,9 @@ def _check_accelerator(board: Board, accelerator: Accelerator, *, emulated: bool
 
 
 def examine(board: Board, place: Place, patience_s: float = _PATIENCE_S) -> tuple[Hardware | None, tuple[str, ...]]:
-    """Read a board's hardware and check it.
+    """Read a board's hardware and check it; see `read` and `check`.
 
-    Args:
-        board: The board type, resolved.
-        place: The board.
-        patience_s: Seconds that it, or its tracker, may be away: both come back by themselves.
-
-    Raises:
-        DeviceError: The board does not answer, or its accelerator cannot be used.
-        VerificationError: Its hardware contradicts its board file.
+    The board, or its tracker, may be away for `patience_s`: both come back by themselves.
     """
     end = time.monotonic() + patience_s
     while True:

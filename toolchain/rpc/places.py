@@ -28,12 +28,9 @@ class Place(Protocol):
         """Whether its timings mean nothing."""
 
     def open(self, timeout_s: float, session_s: float, stop: threading.Event) -> Session:
-        """Open a session; there may be one at a time.
+        """Open a session, of which there may be one at a time, within `timeout_s`.
 
-        Args:
-            timeout_s: Seconds that this may take.
-            session_s: Seconds after which the server ends the session.
-            stop: Ends the waiting when it is set.
+        The server ends it after `session_s`. `stop` ends the waiting when it is set.
 
         Raises:
             DeviceError: There is no session in time.
@@ -85,12 +82,7 @@ class ServerPlace:
 
 @contextlib.contextmanager
 def local_server(board: Board, tell: Callable[[str], None] | None = None) -> Iterator[ServerPlace]:
-    """Run a board server on this machine for the time of a block; `tell` is called before it has to be built.
-
-    Raises:
-        BuildError: The server cannot be built.
-        DeviceError: It does not start.
-    """
+    """Run a board server on this machine for the time of a block; `tell` is called before it has to be built."""
     resolved = board.resolved()
     program = programs.build(programs.BOARD_SERVER, resolved.triple, resolved.machine, tell)
     with LocalShell() as shell:

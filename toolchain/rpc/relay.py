@@ -42,15 +42,11 @@ class Filter:
 
 
 class Relay:
-    """Carries one session between TVM's client and a board, both ways, in threads of its own.
-
-    Attributes:
-        forged: What the board sent instead of an answer; empty if it only answered.
-    """
+    """Carries one session between TVM's client and a board, both ways, in threads of its own."""
 
     def __init__(self, client: socket.socket, board: socket.socket) -> None:
         self._client, self._board = client, board
-        self.forged = ""
+        self.forged = ""  # what the board sent instead of an answer
         self._threads = [
             threading.Thread(target=self._up, name="rpc-up", daemon=True),
             threading.Thread(target=self._down, name="rpc-down", daemon=True),

@@ -57,27 +57,19 @@ class Server:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def offer(self, key: str) -> None:
-        """Let a key of `new_key` open sessions from now on, and no other; a session that runs is ended.
-
-        Raises:
-            DeviceError: It refuses the key, does not answer, or has ended.
-        """
+        """Let a key of `new_key` open sessions from now on, and no other; end the running one. Raises as `control`."""
         self.control(f"key {key}")
 
     def withdraw(self) -> None:
-        """Let no key open sessions; one that runs is ended. Raises as `offer` does."""
+        """Let no key open sessions, and end the running one. Raises as `control` does."""
         self.control("withdraw")
 
     def cut(self) -> None:
-        """End the session that runs, if any; the next in line is served. Raises as `offer` does."""
+        """End the running session, if any; the next in line is served. Raises as `control` does."""
         self.control("cut")
 
     def control(self, line: str, timeout_s: float = 10.0) -> str:
-        """Send the server an order, and return its answer: "ok " and the order, without the key.
-
-        Args:
-            line: "key KEY", "withdraw" or "cut".
-            timeout_s: Seconds to wait for the answer.
+        """Send "key KEY", "withdraw" or "cut"; return the answer: "ok " and the order, without the key.
 
         Raises:
             InputError: The order is not one line.
@@ -136,17 +128,9 @@ def push(program: Program, store: Store, tell: Tell | None = None) -> str:
         return f"{install(shipment, store)['servers']}/{BOARD_SERVER}"
 
 
+# Options: `--session-limit` and `--idle-limit` in seconds, `--work-dir`.
 def start(shell: Shell, path: str, options: Sequence[str] = ()) -> Server:
-    """Start the server on a device and wait until it listens.
-
-    Args:
-        shell: The device.
-        path: The result of `push`.
-        options: `--session-limit` and `--idle-limit` in seconds, `--work-dir`.
-
-    Raises:
-        DeviceError: It does not start; its output is in the details.
-    """
+    """Start the server on a device and wait until it listens; a DeviceError has its output in the details."""
     # Android has no /tmp. The user that pushed the program can write to the store's root, three folders up.
     store_root = shlex.quote(str(PurePosixPath(path).parent.parent.parent))
     setup = f'[ -w "${{TMPDIR:-/tmp}}" ] || export TMPDIR={store_root}'
@@ -173,11 +157,7 @@ def new_key() -> str:
 
 
 def dial(shell: Shell, server: Server, timeout_s: float) -> socket.socket:
-    """Open a fresh stream to a server on a device: a socket without a time limit, which the caller closes.
-
-    Raises:
-        DeviceError: The connection to the device is lost, or nobody, or another user, listens there.
-    """
+    """Open a fresh stream to a server on a device, without a time limit, or raise a DeviceError."""
     if isinstance(shell, LocalShell):
         return _connect(server, timeout_s)
     return shell.stream(f"exec {shlex.join([server.program, '--connect', server.socket])}", timeout=timeout_s)

@@ -25,16 +25,11 @@ _WELCOME = b"server:board"
 
 
 class Session:
-    """A session on a board.
-
-    Attributes:
-        place: The board's name or address, for messages.
-        stock: Whether TVM's own server is there, which cannot report its versions.
-    """
+    """A session on a board; `stock` if TVM's own server is there, which cannot report its versions."""
 
     # `dial` opens further streams to the server, `client` holds the session, `relay` stands between the two.
     def __init__(self, name: str, dial: Dial, client: Client, relay: Relay, *, stock: bool) -> None:
-        self.place = name
+        self.place = name  # for messages
         self.stock = stock
         self._dial = dial
         self._client = client
@@ -85,10 +80,7 @@ class Session:
         self._relay.close()
 
     def answers(self, timeout_s: float) -> bool:
-        """Check over a connection of its own that the server answers.
-
-        TVM's own server answers only while it serves nobody.
-        """
+        """Check over a connection of its own that the server answers; TVM's own does so only while it is idle."""
         try:
             handshake.ask(self._dial, self.place, Terms(timeout_s))
         except (DeviceError, VerificationError):
@@ -104,11 +96,7 @@ class Session:
 
 @contextlib.contextmanager
 def deadline(session: Session, seconds: float) -> Iterator[None]:
-    """Cut a session if the block takes longer than `seconds`.
-
-    Raises:
-        DeviceError: It did; also where the block itself raised nothing.
-    """
+    """Cut a session if the block takes longer than `seconds`; then raise a DeviceError, whatever the block did."""
     finished, expired = threading.Event(), threading.Event()
 
     def watch() -> None:
@@ -141,12 +129,8 @@ def _late(session: Session, seconds: float) -> DeviceError:
 def connect(dial: Dial, name: str, client: Client, key: str, terms: Terms) -> Session:
     """Open a session with a board server and check its versions; closing it frees the board.
 
-    Args:
-        dial: Opens a stream to the server.
-        name: The board's name or address, for messages.
-        client: Holds the session.
-        key: The server's key.
-        terms: A server that is busy with another session uses up their time, too.
+    `name` is the board's name or address, for messages. A server that is busy with another session uses up the time
+    of `terms`, too.
 
     Raises:
         DeviceError: Nobody answers there, the server does not open a session in time, or the key is not its own.

@@ -16,7 +16,6 @@ class Terms:
     """The conditions for a session, and the time left for opening it, which runs from here on.
 
     Args:
-        timeout_s: Seconds for all of it.
         session_s: Seconds after which the server ends the session; 0 for no limit.
         expected: Versions that the server must report; see `handshake.versions`.
         stock_allowed: Whether TVM's own server, which cannot report any, is accepted, too.

@@ -50,11 +50,7 @@ def registered(address: tuple[str, int], timeout_s: float = _ANSWER_S) -> tuple[
 def request(address: tuple[str, int], kind: str, client: Client, terms: Terms) -> Session:
     """Get a free board from a tracker, open a session with it, and check its versions.
 
-    Args:
-        address: Host and port of the tracker.
-        kind: The kind of board, as the board servers' `--key` names it.
-        client: Holds the session.
-        terms: Their time includes waiting for a free board.
+    `kind` is the kind of board, the board servers' `--key`. The time of `terms` includes waiting for a free board.
 
     Raises:
         DeviceError: There is no tracker, no board is free in time, or the board does not answer.
