@@ -18,7 +18,7 @@ from toolchain.farm.pool import Pool
 @pytest.fixture
 def pool(monkeypatch):
     monkeypatch.setattr("toolchain.farm.pool.ServedBoard", Paper)
-    monkeypatch.setattr(leasing, "_SAY_S", 0.0)
+    monkeypatch.setattr(leasing, "_REPORT_S", 0.0)
     found = Pool()
     for name in "abcd":
         found.add(served(name, "rpi4"))

@@ -223,7 +223,7 @@ def test_who_is_at_work_on_an_idle_device_is_seen(board, tmp_path, monkeypatch):
 def test_cutting_ends_its_clients(board):
     here, there = socket.socketpair()
     with here, there:
-        carrying = threading.Thread(target=board.carry, args=(there, board.dial(30)), daemon=True)
+        carrying = threading.Thread(target=board.connect, args=(there, board.dial(30)), daemon=True)
         carrying.start()
         assert greet(here, VERSIONS) == MAGIC
         board.cut()
