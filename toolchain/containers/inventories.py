@@ -50,7 +50,16 @@ def inventory_of(tag: str, digest: str, labels: Mapping[str, str], listed: str) 
     Raises:
         VerificationError: The list has another form.
     """
-    packages = _parse_packages(tag, listed)
+    try:
+        entries = TypeAdapter(_List).validate_json(listed).packages
+    except ValidationError as fault:
+        raise VerificationError(
+            f"{tag} has no valid list of its contents",
+            details=f"{SBOM} is not a valid SPDX document",
+            hint="`toolchain containers build`",
+        ) from fault
+    # The image itself is among those listed, without a package URL.
+    packages = tuple(Component("library", entry.name, entry.version, entry.purl) for entry in entries if entry.purl)
     notes = {name.rpartition(".")[2]: labels[name] for name in (TRIPLE, COMPILER) if name in labels}
     image = Component("container", tag, sha256=digest, notes=notes)
     sources = Component("file", "sources", sha256=labels.get(SOURCES, ""))
@@ -83,18 +92,3 @@ class _Package:
 @dataclass(frozen=True)
 class _List:
     packages: tuple[_Package, ...]
-
-
-def _parse_packages(tag: str, listed: str) -> tuple[Component, ...]:
-    """Return the packages; the image itself is among those listed, without a package URL."""
-    try:
-        packages = TypeAdapter(_List).validate_json(listed).packages
-    except ValidationError as fault:
-        raise VerificationError(
-            f"{tag} has no valid list of its contents",
-            details=f"{SBOM} is not a valid SPDX document",
-            hint="`toolchain containers build`",
-        ) from fault
-    return tuple(
-        Component("library", package.name, package.version, package.purl) for package in packages if package.purl
-    )

@@ -104,7 +104,11 @@ def read(path: Path, root: Path) -> Recipe:
     labels: dict[str, str] = {}
     arguments: dict[str, str] = {}
     copied: list[Path] = []
-    for instruction, rest in _instructions(path.read_text(encoding="utf-8")):
+    text = path.read_text(encoding="utf-8")
+    text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    for line in text.replace("\\\n", " ").splitlines():
+        instruction, _, rest = line.strip().partition(" ")
+        instruction, rest = instruction.upper(), rest.strip()
         if instruction == "LABEL":
             labels |= {name: value.strip('"') for name, value in _LABEL.findall(rest)}
         elif instruction == "ARG":
@@ -114,13 +118,6 @@ def read(path: Path, root: Path) -> Recipe:
             copied += [Path(source) for source in shlex.split(rest)[:-1] if not source.startswith("$")]
     name = _MAIN if path.parent == root else path.parent.name
     return Recipe(name, path.relative_to(root), labels, arguments, tuple(dict.fromkeys(copied)), root)
-
-
-def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    for line in lines.replace("\\\n", " ").splitlines():
-        instruction, _, rest = line.strip().partition(" ")
-        yield instruction.upper(), rest.strip()
 
 
 def _copy_file(source: Path, target: Path) -> None:

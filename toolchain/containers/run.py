@@ -65,21 +65,17 @@ def engine(timeout: float = _ANSWER_S) -> Iterator[Any]:
     except docker().errors.APIError as fault:
         raise BuildError("the Docker engine refused", details=str(fault.explanation or reason(fault))) from fault
     except (docker().errors.DockerException, requests.RequestException) as fault:
-        raise _unreachable(fault) from fault
+        details = f"{os.environ.get('DOCKER_HOST') or _SOCKET}: {reason(fault)}"
+        if "PermissionError" in str(fault) or "Permission denied" in str(fault):
+            hint = "sudo usermod -aG docker $USER, then log in again"
+            raise EngineError("this user may not use the Docker engine", details=details, hint=hint) from fault
+        hint = "start Docker, or set DOCKER_HOST to a running engine"
+        if shutil.which("docker") is None:
+            hint = f"{process.installing('docker')} and start it, or set DOCKER_HOST to a running engine"
+        raise EngineError("no Docker engine is running", details=details, hint=hint) from fault
     finally:
         if client is not None:
             client.close()
-
-
-def _unreachable(fault: Exception) -> BuildError:
-    details = f"{os.environ.get('DOCKER_HOST') or _SOCKET}: {reason(fault)}"
-    if "PermissionError" in str(fault) or "Permission denied" in str(fault):
-        hint = "sudo usermod -aG docker $USER, then log in again"
-        return EngineError("this user may not use the Docker engine", details=details, hint=hint)
-    hint = "start Docker, or set DOCKER_HOST to a running engine"
-    if shutil.which("docker") is None:
-        hint = f"{process.installing('docker')} and start it, or set DOCKER_HOST to a running engine"
-    return EngineError("no Docker engine is running", details=details, hint=hint)
 
 
 def inspect(client: Any, image: str, hint: str) -> Any:

@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +98,11 @@ class HostCross:
             with _stubs(self, pairs[0][0].parent) as (linker, stubs), ThreadPoolExecutor(os.cpu_count()) as pool:
 
                 def attempt(pair: Pair) -> BuildError | None:
-                    return _attempt(lambda: self.run(linker.link_command(*pair, stubs), timeout=timeout), pair[0])
+                    try:
+                        self.run(linker.link_command(*pair, stubs), timeout=timeout)
+                    except BuildError as fault:
+                        return _clean_up(fault, pair[0])
+                    return None
 
                 return list(pool.map(attempt, pairs))
         except BuildError as fault:
@@ -127,8 +131,10 @@ class ContainerCross:
     def run(self, argv: Argv, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
         """Run a build command in a container that sees the given folders and those of files in the command."""
         command = [os.fspath(argument) for argument in argv]
+        files = [Path(argument) for argument in command if Path(argument).is_absolute() and Path(argument).is_file()]
+        readable = sorted({file.parent for file in files})
         with self._or_on_this_machine():
-            return images.run(self.image, command, writable=writable, readable=_folders_of(command), timeout=timeout)
+            return images.run(self.image, command, writable=writable, readable=readable, timeout=timeout)
 
     def link(self, output: Path, objects: Sequence[Path]) -> None:
         _link(self, output.resolve(), [path.resolve() for path in objects])
@@ -222,14 +228,6 @@ def _stubs(cross: Cross, parent: Path) -> Iterator[tuple[Linker, Path]]:
         yield linker, stubs
 
 
-def _attempt(step: Callable[[], object], output: Path) -> BuildError | None:
-    try:
-        step()
-    except BuildError as fault:
-        return _clean_up(fault, output)
-    return None
-
-
 def _clean_up(fault: BuildError | None, output: Path) -> BuildError | None:
     """Remove the rest of a library whose link failed; return the fault."""
     if fault is not None:
@@ -241,10 +239,3 @@ def _outermost(folders: Iterable[Path]) -> list[Path]:
     """Leave out folders inside of others."""
     unique = set(folders)
     return sorted(path for path in unique if unique.isdisjoint(path.parents))
-
-
-def _folders_of(argv: Sequence[str]) -> list[Path]:
-    """Return the folders of the arguments that are absolute paths of files here."""
-    return sorted(
-        {Path(argument).parent for argument in argv if Path(argument).is_absolute() and Path(argument).is_file()}
-    )

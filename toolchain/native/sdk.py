@@ -85,19 +85,16 @@ def _fill(staging: Path, library: Program) -> None:
             text = text.replace(placeholder, value)
         path.write_text(text, encoding="utf-8")
     shutil.copyfile(library.path, staging / "lib" / library.path.name)
-    _archive(library.path.with_name(_OBJECT), staging / "lib" / "libedge_model.a")
+    # In the static library, only the exported symbols are global.
+    with temporary.folder() as work:
+        linked = Path(work) / _OBJECT
+        data = library.path.with_name(_OBJECT).read_bytes()
+        linked.write_bytes(relocatable.localize(data, lambda name: name.startswith(EXPORTED)))
+        zig = resources.package_folder("ziglang") / "zig"
+        process.run([zig, "ar", "rcsD", staging / "lib" / "libedge_model.a", linked], timeout=60.0)
     link = staging / "lib" / "libedge_model.so"
     if link.name != library.path.name:
         link.symlink_to(library.path.name)
-
-
-def _archive(linked: Path, target: Path) -> None:
-    """Make the static library, in which only the exported symbols are global."""
-    zig = resources.package_folder("ziglang") / "zig"
-    with temporary.folder() as work:
-        localized = Path(work) / linked.name
-        localized.write_bytes(relocatable.localize(linked.read_bytes(), lambda name: name.startswith(EXPORTED)))
-        process.run([zig, "ar", "rcsD", target, localized], timeout=60.0)
 
 
 def _texts() -> Iterator[tuple[Path, str]]:

@@ -63,9 +63,16 @@ def ask(dial: Dial, name: str, terms: Terms) -> dict[str, str] | None:
     with _handshake_errors(name, terms), _dial(dial, terms) as link:
         _greet(link, _VERSION_KEY)
         try:
-            return _parse(_welcome(link, name, terms), name)
+            text = _welcome(link, name, terms)
         except KeyRefusedError:
             return None
+    try:
+        reported = json.loads(text)
+    except (ValueError, RecursionError):
+        reported = None
+    if not isinstance(reported, dict):
+        raise VerificationError(f"the board server at {name} reports its versions in an unknown form")
+    return {str(key): str(value) for key, value in reported.items()}
 
 
 def open_session(dial: Dial, name: str, key: str, terms: Terms) -> socket.socket:
@@ -142,16 +149,6 @@ def _welcome(link: socket.socket, name: str, terms: Terms) -> bytes:
     if not 0 < size <= _MAX_WELCOME:
         raise stranger(name, f"its answer was {code} and {size}")
     return terms.receive(link, size)
-
-
-def _parse(text: bytes, name: str) -> dict[str, str]:
-    try:
-        reported = json.loads(text)
-    except (ValueError, RecursionError) as fault:
-        raise VerificationError(f"the board server at {name} reports its versions in an unknown form") from fault
-    if not isinstance(reported, dict):
-        raise VerificationError(f"the board server at {name} reports its versions in an unknown form")
-    return {str(key): str(value) for key, value in reported.items()}
 
 
 def _differences(reported: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
