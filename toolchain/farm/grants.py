@@ -55,7 +55,7 @@ class RevokedKey:
 
     key: str = field(repr=False)
     grant: Grant
-    reason: BusyError  # what its client gets to know
+    reason: BusyError  # the error that its client gets
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Slot:
         self.board.offer(Claim(grant.owner(self.end), key or None, grant.within), quiet=bool(key))
 
     def take_back(self) -> None:
-        """End its client's sessions, and what those left running."""
+        """End its client's sessions, and the processes that those left running."""
         self.grant, self.key, self.quarantined = None, "", False
         self.board.offer(Claim())
         self.board.cut()
@@ -143,7 +143,7 @@ def status_message(slot: Slot, heard_s: float | None) -> Message:
 
 
 def grant_message(slot: Slot) -> Message:
-    """Return what the client of a lease gets to know about a board."""
+    """Return the fields of a board that the client of its lease gets."""
     served = slot.board.served
     within = slot.grant.within if slot.grant else ""
     names = {"name": served.name, "board": served.board, "emulated": served.emulated}

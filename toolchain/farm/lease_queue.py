@@ -13,7 +13,7 @@ from toolchain.farm.protocol import EXPIRE_S, Message
 
 @dataclass(eq=False)
 class LeaseRequest:
-    """What a client requests, and what it has of it by now."""
+    """A client's request for boards, and the boards that it has."""
 
     client: Client
     kind: str  # board type; empty for any

@@ -298,7 +298,7 @@ class Leasing:
             slot.celsius = body.get("celsius") or slot.celsius
         elif topic == "state":
             slot.failures, slot.quarantined = int(body["failures"]), body["state"] == "quarantined"
-            # A board that nobody measures on may be asked whether it is well.
+            # A quarantined board is not measured on, so the daemon may check its health.
             slot.board.rest(quiet=not slot.quarantined)
         elif topic == "given" and slot in request.boards:
             if body.get("for_good"):

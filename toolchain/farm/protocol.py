@@ -97,7 +97,7 @@ class Link:
             self._sock.sendall(json.dumps(message, default=dataclasses.asdict).encode() + b"\n")
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Return the next message; None at the end, or for what is not a message. One thread at a time may wait.
+        """Return the next message; None at the end, or if it is not valid. One thread at a time may wait.
 
         Raises:
             TimeoutError: None came in time.

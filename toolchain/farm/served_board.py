@@ -149,7 +149,7 @@ class ServedBoard:
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody who is not our client is at work on it."""
+        """Whether another user, who is not our client, is at work on it."""
         return isinstance(self.fault, BusyError) and not self.settled
 
     def dial(self, timeout_s: float) -> socket.socket:
@@ -186,7 +186,7 @@ class ServedBoard:
             except ToolchainError as fault:
                 was_ready = self.state == "ready"
                 self._lose(fault)
-            except Exception as fault:  # noqa: BLE001 - the device is tried again whatever broke; status tells what
+            except Exception as fault:  # noqa: BLE001 - the device is tried again after any fault; `farm status` shows it
                 _LOG.exception("%s", self.served.name)
                 self._lose(DeviceError(f"{type(fault).__name__} while serving {self.served.name}", details=str(fault)))
             pause = _FIRST_PAUSE_S if was_ready else min(2 * pause, _LONGEST_PAUSE_S)
@@ -240,7 +240,7 @@ class ServedBoard:
         self._owner = None
 
     def _attend(self, server: Server, shell: Shell, store: Store, lock: BoardLock) -> None:
-        """Bring about each claim and take the server's events, until it ends or shall end."""
+        """Bring about each claim and take the server's events, until the server ends or `stop` is called."""
         self._events = queue.SimpleQueue()
         reader = threading.Thread(
             target=_read, args=(server.process, shell, self._events), name=f"ear {self.served.name}", daemon=True

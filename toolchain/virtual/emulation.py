@@ -19,7 +19,7 @@ RECIPES = Path("/usr/lib/binfmt.d")
 
 
 def fault(architecture: str) -> str:
-    """Say why programs of an architecture do not run in a container here; empty if they do."""
+    """Return why programs of an architecture do not run in a container here; empty if they do."""
     if _NATIVE.get(platform.machine()) == architecture:
         return ""
     rule = RULES / _HANDLERS[architecture]
