@@ -103,7 +103,7 @@ class Leasing:
             now = time.monotonic()
             arriving = any(slot.may_be_free_soon() for slot in candidates)
             remaining = (max(arriving_until, waits_until) if arriving else waits_until) - now
-            # A sharing client takes all that become free together, so it waits for boards that are just being left.
+            # Boards that their last clients are just leaving are waited for, so that this lease gets them, too.
             leaving = now < arriving_until and any(slot.is_about_to_be_free() for slot in candidates)
             if assigned and not (leaving and remaining > 0):
                 request.begin()
