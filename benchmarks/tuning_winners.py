@@ -30,7 +30,7 @@ from toolchain.backends.cpu.backend import Cpu
 from toolchain.compile import known
 from toolchain.compile.request import BuildRequest
 from toolchain.farm import boards
-from toolchain.farm.boards import Wanted
+from toolchain.farm.boards import BoardRequest
 from toolchain.models import flops, inputs
 from toolchain.models.request import Model
 from toolchain.native import cross
@@ -95,7 +95,7 @@ def tuned(network: str, records: Path, how: How, folder: Path) -> tuple[tune.Ext
     options = Options(device="llvm")
     limits = Plan(trials=how.trials * how.count, per_task=how.trials, seed=how.seed, options=options)
     plan, ids = tune.plan_for(kind, limits), tuple(str(task.id) for task in chosen)
-    request = tune.TuneRequest(wanted, Wanted(kind), plan, ids, records, without=how.without)
+    request = tune.TuneRequest(wanted, BoardRequest(kind), plan, ids, records, without=how.without)
     tune.run(request, print, lambda _: None)
     return found, chosen, 4 * flops.parameters(found.imported.source.proto.graph)
 
@@ -150,7 +150,7 @@ def of_network(network: str, how: How, turns: int) -> dict[str, Any]:
         won = [task for task in chosen if task.workload in decided and decided[task.workload].verdict == "faster"]
         rules = Rules(waited=2.0, unsteady=1e9)  # all is measured: turns are the judge
         with (
-            boards.opened(Wanted(found.backend.board), print) as held,
+            boards.open_boards(BoardRequest(found.backend.board), print) as held,
             MeasurePool(held.places, Options(), rules=rules) as pool,
         ):
             take = partial(in_turns, turns=turns, measure=lambda trial: pool.measure([trial])[0])

@@ -35,7 +35,10 @@ def add(path: Path, name: str, device: Device) -> bool:
 
 def _edited(path: Path, before: str, name: str, device: Device) -> str:
     mark = _MARK if before.startswith(_MARK) else ""
-    text, end = _split_line_ends(before.removeprefix(mark))
+    text = before.removeprefix(mark)
+    # Edited with Unix line ends, after which the file's own are restored; mixed ones are left alone.
+    windows = 0 < text.count("\r\n") == text.count("\n")
+    text, end = (text.replace("\r\n", "\n"), "\r\n") if windows else (text, "\n")
     old = _devices_of(tomllib.loads(text))
     entry: dict[str, Any] = {key: str(value) for key in _KEYS if (value := getattr(device, key))}
     if device.emulated != old.get(name, {}).get(_EMULATED, False):
@@ -53,12 +56,6 @@ def _edited(path: Path, before: str, name: str, device: Device) -> str:
     lines = tomlkit.dumps({"devices": {name: entry}})
     why = "its tables are written in a way that cannot be edited safely"
     raise InputError(f"{path} cannot be edited", details=why, hint=f"add these lines yourself:\n{lines}")
-
-
-def _split_line_ends(text: str) -> tuple[str, str]:
-    """Return a text with Unix line ends, and the line ends that it had; mixed ones are left alone."""
-    ends = text.count("\r\n")
-    return (text.replace("\r\n", "\n"), "\r\n") if ends and ends == text.count("\n") else (text, "\n")
 
 
 def _devices_of(table: dict[str, Any]) -> dict[str, Any]:

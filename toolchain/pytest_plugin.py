@@ -208,7 +208,7 @@ def _devices(
     lab = {} if board_type and board_type.connection == "local" else load_devices(Path(path) if path else None)
     ssh = SshOptions(password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"))
     if place:
-        placed = patience.get(lambda: stack.enter_context(labgrid.acquired(place)))
+        placed = patience.get(lambda: stack.enter_context(labgrid.acquire(place)))
         ssh = placed.ssh(ssh)
         resolved = board_type or _board_of(place, placed.host, lab, ssh, _progress_writer(config))
         return resolved, (placed.device(resolved.name, lab.get(place)),), ssh

@@ -39,7 +39,7 @@ from toolchain import devices as lab_devices
 from toolchain.errors import DeviceError, InputError
 from toolchain.farm import client as farm_serving
 from toolchain.farm import leases, protocol
-from toolchain.farm.client import Place
+from toolchain.farm.client import FarmDevice
 from toolchain.farm.leases import Lease, LeasedBoard
 
 
@@ -81,7 +81,7 @@ def _ended(lab):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOOLCHAIN_CACHE", str(lab.cache))
         assert toolchain("farm", "down").code == 0
-        assert not leases.serving()
+        assert not leases.is_running()
     until(lambda: not board_servers(lab))
 
 
@@ -422,7 +422,7 @@ def test_a_killed_daemon_leaves_nothing_and_is_replaced(lab, farm):
         os.kill(daemon(), signal.SIGKILL)
         until(lambda: not any(map(runs, left)))
         until(lambda: not lease.alive)
-    assert not leases.serving()
+    assert not leases.is_running()
     assert (protocol.folder() / protocol.SOCKET).exists()
     assert toolchain("farm", "up").code == 0
     with leases.lease("bench") as lease:
@@ -459,16 +459,16 @@ def test_two_commands_start_one_daemon(lab, surroundings):
     assert states() == {"a": "free", "b": "free"}
     assert len(board_servers(lab)) == 2
     assert toolchain("farm", "down").code == 0  # and no second one takes over
-    assert not leases.serving()
+    assert not leases.is_running()
 
 
 # --- without the farm ---
 
 
-def places(lab: Lab) -> list[Place]:
+def places(lab: Lab) -> list[FarmDevice]:
     kind = board.load("bench").resolved()
     devices = lab_devices.load_devices()
-    return [Place(name, kind, devices[name]) for name in ("a", "b")]
+    return [FarmDevice(name, kind, devices[name]) for name in ("a", "b")]
 
 
 def test_a_daemon_of_ones_own(lab):
@@ -491,7 +491,7 @@ def test_a_daemon_of_ones_own_that_reaches_nobody(lab):
     device = lab_devices.Device(board="bench", host=f"me@127.0.0.1:{sshd.free_port()}")
     with (
         pytest.raises(DeviceError, match="cannot be reached"),
-        leases.private([Place("c", kind, device)], lambda _text: None),
+        leases.private([FarmDevice("c", kind, device)], lambda _text: None),
     ):
         pass
 
@@ -501,7 +501,7 @@ PRIVATE = """
     from toolchain import board, devices as lab_devices
     from toolchain.farm import leases
     kind, devices = board.load("bench").resolved(), lab_devices.load_devices()
-    with leases.private([leases.Place("a", kind, devices["a"])], lambda text: None) as folder:
+    with leases.private([leases.FarmDevice("a", kind, devices["a"])], lambda text: None) as folder:
         print("ready", folder, flush=True)
         time.sleep(600)
 """
@@ -528,7 +528,7 @@ def test_a_virtual_board_is_served(tmp_path, lab, monkeypatch):
     with virtual.running(tmp_path / "cache", rpi4=1) as farm:
         device = lab_devices.load_devices(farm.devices)[name := farm.name("rpi4")]
         with (
-            leases.private([Place(name, rpi4, device)], lambda _text: None) as folder,
+            leases.private([FarmDevice(name, rpi4, device)], lambda _text: None) as folder,
             leases.lease("rpi4", folder=folder) as lease,
         ):
             assert lease.boards[0].emulated

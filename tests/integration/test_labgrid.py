@@ -135,7 +135,7 @@ def package(tiny, tmp_path_factory):
 
 def test_a_place_says_where_its_device_is(rack):
     server = rack.boards.servers["a"]
-    with labgrid.acquired("rack") as found:
+    with labgrid.acquire("rack") as found:
         assert rack.owner() == "desk/ann"
         assert found.host == f"{server.user}@127.0.0.1:{server.port}"
         assert found.device(KIND).host == found.host
@@ -155,7 +155,7 @@ def test_a_command_at_a_place(rack, package):
 def test_a_place_that_somebody_has(rack):
     assert rack.labgrid("-p", "rack", "acquire", user="bob")[0] == 0
     try:
-        with pytest.raises(BusyError, match="place rack is acquired by desk/bob") as caught, labgrid.acquired("rack"):
+        with pytest.raises(BusyError, match="place rack is acquired by desk/bob") as caught, labgrid.acquire("rack"):
             pass
         assert caught.value.owner == "desk/bob: place rack"
         process = rack.start("status")
@@ -208,14 +208,14 @@ def test_a_session_of_tests_at_a_place(rack, package, tmp_path):
 
 @pytest.mark.parametrize("name", ["nobody", "rac"])
 def test_no_such_place(name):
-    with pytest.raises(InputError, match="labgrid has no place"), labgrid.acquired(name):
+    with pytest.raises(InputError, match="labgrid has no place"), labgrid.acquire(name):
         pass
 
 
 def test_a_tag_that_is_no_key(rack):
     assert rack.labgrid("-p", "rack", "set-tags", "hostkey=ssh-ed25519 *")[0] == 0
     try:
-        with pytest.raises(VerificationError, match="is not a valid public host key"), labgrid.acquired("rack"):
+        with pytest.raises(VerificationError, match="is not a valid public host key"), labgrid.acquire("rack"):
             pass
         assert rack.owner() == ""
     finally:
@@ -236,7 +236,7 @@ def test_another_key_is_refused(rack):
 def test_a_place_without_a_device(rack):
     assert rack.labgrid("-p", "empty", "create")[0] == 0
     try:
-        with pytest.raises((InputError, DeviceError)), labgrid.acquired("empty"):
+        with pytest.raises((InputError, DeviceError)), labgrid.acquire("empty"):
             pass
     finally:
         assert rack.labgrid("-p", "empty", "delete")[0] == 0
@@ -245,7 +245,7 @@ def test_a_place_without_a_device(rack):
 def test_no_coordinator(monkeypatch):
     monkeypatch.setattr(labgrid, "_ANSWER_S", 2.0)
     monkeypatch.setenv("LG_COORDINATOR", f"127.0.0.1:{sshd.free_port()}")
-    with pytest.raises(DeviceError, match="the labgrid coordinator at"), labgrid.acquired("rack"):
+    with pytest.raises(DeviceError, match="the labgrid coordinator at"), labgrid.acquire("rack"):
         pass
 
 
@@ -262,7 +262,7 @@ def test_options_that_exclude_each_other(rack, words):
 
 def test_without_labgrid(monkeypatch):
     monkeypatch.setitem(sys.modules, "labgrid.remote", None)
-    with pytest.raises(InputError, match="not installed") as caught, labgrid.acquired("rack"):
+    with pytest.raises(InputError, match="not installed") as caught, labgrid.acquire("rack"):
         pass
     assert caught.value.hint == "pip install 'labgrid>=26'"
     assert os.environ["LG_COORDINATOR"]

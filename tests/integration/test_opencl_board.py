@@ -128,8 +128,8 @@ def test_a_network_over_rpc(place, network, tmp_path):
 @pytest.fixture
 def place(farm):
     """The board's server, as tuning reaches it, over SSH; nobody deploys to a board that is held for it."""
-    wanted = places.Wanted(board.load(BOARD).resolved(), farm.name(BOARD), devices.load_devices(farm.devices))
-    with places.opened(wanted, print) as held:
+    wanted = places.BoardRequest(board.load(BOARD).resolved(), farm.name(BOARD), devices.load_devices(farm.devices))
+    with places.open_boards(wanted, print) as held:
         (found,) = held.places
         yield found
 

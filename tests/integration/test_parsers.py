@@ -265,7 +265,7 @@ def test_errors_of_the_daemon(content):
     except (ValueError, RecursionError):
         return
     if isinstance(message, dict):
-        found = protocol.fault_of(message)
+        found = protocol.parse_fault(message)
         assert isinstance(found, errors.ToolchainError)
         assert all(isinstance(text, str) for text in (found.message, found.details, found.hint))
 

@@ -135,8 +135,8 @@ def session(server, tmp_path_factory):
     """The board's server, as tuning reaches it: pushed and started over SSH, used through the same connection."""
     keys = SshOptions(known_hosts=(server.known_hosts,), identity=server.key_file, agent=False)
     root = str(tmp_path_factory.mktemp("served"))
-    wanted = boards.Wanted(board.load(HERE).resolved(), server.host, ssh=keys, root=root)
-    with boards.opened(wanted, print) as held:
+    wanted = boards.BoardRequest(board.load(HERE).resolved(), server.host, ssh=keys, root=root)
+    with boards.open_boards(wanted, print) as held:
         (place,) = held.places
         assert place.emulated
         yield lambda: visiting(place, session_s=120.0)

@@ -15,7 +15,7 @@ import tvm
 
 from toolchain import board, devices
 from toolchain.backends.cpu.backend import Cpu
-from toolchain.farm.boards import Wanted
+from toolchain.farm.boards import BoardRequest
 from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.native import cross
@@ -87,7 +87,7 @@ def main() -> None:
     options = Options(number=1, repeat=1, min_repeat_ms=0, timeout_s=3.0)
     wanted = tune.TuneRequest(
         model=Model("mlp", {}, inputs.Source(None, None, 0)),
-        boards=Wanted(kind, devices=devices.load_devices(), purpose="chaos"),
+        boards=BoardRequest(kind, devices=devices.load_devices(), purpose="chaos"),
         plan=Plan(tuner="evolutionary-random", trials=trials, options=options),
         operators=("matmul",),
         without=Cpu.template_names,

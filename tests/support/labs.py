@@ -82,8 +82,8 @@ def states() -> dict[str, str]:
 
 def daemon() -> int:
     """Return the process of the farm's daemon."""
-    with client.connected() as link:
-        return link.peer
+    with client.open_link() as link:
+        return link.peer_pid
 
 
 def command(pid: int) -> bytes:

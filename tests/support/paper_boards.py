@@ -9,7 +9,7 @@ from pathlib import Path
 from toolchain.errors import BusyError
 from toolchain.farm.board_lock import Claim
 from toolchain.farm.pool import Pool
-from toolchain.farm.protocol import Served
+from toolchain.farm.protocol import ServedDevice
 from toolchain.native.programs import Program
 from toolchain.shell import SshOptions
 
@@ -80,7 +80,7 @@ class Paper:
 
 def served(name, kind, **more):
     host = more.get("host", name)
-    return Served(name, kind, host, "~/store", emulated=False, program=PROGRAM, ssh=SshOptions())
+    return ServedDevice(name, kind, host, "~/store", emulated=False, program=PROGRAM, ssh=SshOptions())
 
 
 def board(pool: Pool, name: str) -> Paper:

@@ -165,7 +165,7 @@ def use_engine():
 
 
 def use_labgrid():
-    with labgrid.acquired("rack"):
+    with labgrid.acquire("rack"):
         pass
 
 

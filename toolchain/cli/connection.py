@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from toolchain.device.store import DeviceFacts
     from toolchain.device.waiting import Patience
     from toolchain.devices import Device
-    from toolchain.farm.boards import Wanted
-    from toolchain.places.labgrid import Placed
+    from toolchain.farm.boards import BoardRequest
+    from toolchain.places.labgrid import AcquiredPlace
     from toolchain.shell import SshOptions
 
 _LONGEST_WAIT_S = 7 * 86400.0
@@ -220,7 +220,7 @@ class AddressOptions(BoardOptions):
         probed = _meta().get((__name__, self._of_device()))
         return dataclasses.replace(device, emulated=True) if probed and probed.emulated else device
 
-    def _placed(self) -> Placed | None:
+    def _placed(self) -> AcquiredPlace | None:
         """Acquire the place, if one is named, for as long as the command runs; return where it is."""
         from toolchain.places import labgrid
 
@@ -229,9 +229,9 @@ class AddressOptions(BoardOptions):
         context = click.get_current_context().find_root()
         key = f"{__name__} {self.place}"
         if key not in context.meta:
-            taken = self.patience().get(lambda: context.with_resource(labgrid.acquired(self.place)))
+            taken = self.patience().get(lambda: context.with_resource(labgrid.acquire(self.place)))
             context.meta[key] = taken
-        found: Placed = context.meta[key]
+        found: AcquiredPlace = context.meta[key]
         return found
 
     def patience(self) -> Patience:
@@ -287,7 +287,7 @@ class DeviceOptions(AddressOptions):
 
     def boards(
         self, kind: Board, what: str, tracker: str | None = None, key: str | None = None, most: int = 0
-    ) -> Wanted:
+    ) -> BoardRequest:
         """Say which boards are measured on; nothing is asked of them.
 
         Args:
@@ -300,12 +300,12 @@ class DeviceOptions(AddressOptions):
         Raises:
             InputError: The options exclude each other, or are none.
         """
-        from toolchain.farm.boards import Wanted, parse_tracker
+        from toolchain.farm.boards import BoardRequest, parse_tracker
 
         name = self.host or self.place
         lab = self.lab(kind)
         named = {name: self.device(kind)} if self.place or (self.host and self.host not in lab) else {}
-        return Wanted(
+        return BoardRequest(
             board=kind,
             host=name,
             devices={**lab, **named},
@@ -315,7 +315,7 @@ class DeviceOptions(AddressOptions):
             key=key or "",
             purpose=f"tune {what}",
             patience=self.patience(),
-            most=most,
+            limit=most,
         )
 
 

@@ -54,7 +54,7 @@ def containers_inventory(name: str, *, provenance: bool, as_json: bool) -> Resul
     found = inventories.describe(name)
     if provenance:
         return Result(found.provenance.decode(), json.loads(found.provenance), as_json)
-    rows = [(one.name, one.version, one.purl) for one in found.parts]
+    rows = [(one.name, one.version, one.purl) for one in found.packages]
     return Result(Table(rows, ("NAME", "VERSION", "PACKAGE"), spare=(2,)), json.loads(found.bill), as_json)
 
 

@@ -81,7 +81,7 @@ def up(console: Console, /, names: tuple[str, ...], asked: UpOptions, *, as_json
 def _made(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Result:
     from toolchain.virtual import fleet
 
-    found = fleet.up(fleet.parse_wanted(virtual), console.say, kernel=kernel)
+    found = fleet.up(fleet.parse_counts(virtual), console.say, kernel=kernel)
     rows = [(one.name, one.board, one.kind, str(one.port), _running(one), "emulated") for one in found]
     table = Table(rows, ("NAME", "BOARD", "KIND", "SSH PORT", "STATE", "NOTES"))
     deploy = ["toolchain", "deploy", "MODEL", "--board", found[0].board, "--host", found[0].name]

@@ -17,7 +17,7 @@ from toolchain.cli.reports import ReportingCommand, written
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.farm.boards import Wanted
+    from toolchain.farm.boards import BoardRequest
     from toolchain.pipeline.preflight import Connect
     from toolchain.pipeline.task_costs import CostedTask
     from toolchain.pipeline.tune import TuneRequest
@@ -234,7 +234,7 @@ def _compared(console: Console, source: str, asked: TuneOptions, found: TuneRepo
     return retraction.taken_back(found, RecordFile(asked.records or default_path(found.board)))
 
 
-def _opened(device: DeviceOptions, wanted: Wanted) -> Connect | None:
+def _opened(device: DeviceOptions, wanted: BoardRequest) -> Connect | None:
     """Say how the device of a run is asked before it; None if there is none of the run's own.
 
     A tracker's boards are asked by those who serve them, and so are the farm's, which may well be at work for somebody;
@@ -266,7 +266,7 @@ def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
     wanted = device.boards(kind, "hardware")
     if opened := _opened(device, wanted):
         preflight.before_serving(kind, opened)
-    with boards.opened(wanted, console.say) as held:
+    with boards.open_boards(wanted, console.say) as held:
         for place in held.places:
             found, notes = examined.examine(kind, place)
             rows.append({"board": place.name, "hardware": found, "notes": notes})

@@ -158,7 +158,7 @@ def self_test_command(console: Console, /, device: DeviceOptions, *, as_json: bo
     The results are compared with known values.
     """
     kind = _with_vta(device.board())
-    with boards.opened(device.boards(kind, "self-test"), console.say) as held:
+    with boards.open_boards(device.boards(kind, "self-test"), console.say) as held:
         found = {place.name: self_test.self_test(place, devices.device(kind)) for place in held.places}
     text = "\n".join(
         f"{name}: {one.device}, {one.configuration}, revision {Revision(one.revision).date}: "

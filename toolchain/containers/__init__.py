@@ -1,1 +1,1 @@
-"""The images that hold the cross compilers: how they are built, checked, archived, and run in."""
+"""The images with the cross compilers: builds, checks and archives them, and runs commands in them."""

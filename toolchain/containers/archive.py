@@ -1,4 +1,4 @@
-"""Container images as files: an exported file system becomes an archive for `docker load` of its content alone.
+"""Container images as files: turns an exported file system into an archive for `docker load`.
 
 No time, host name, cache or order of writing gets into it. So images with the same content have the same ID, whoever
 made them, when and where.
@@ -11,7 +11,7 @@ import json
 import re
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +20,7 @@ _BLOCK = tarfile.BLOCKSIZE
 _END = bytes(2 * _BLOCK)
 _CHUNK = 1 << 20
 
-# What the engine, a package manager or the kernel writes anew for each machine or run.
+# Files that differ between machines or runs: written by the engine, a package manager or the kernel.
 _VOLATILE = re.compile(
     r"""
     (dev|proc|sys|run|tmp|var/tmp|var/log|var/cache/(apt|ldconfig)|var/lib/apt/lists)/.*
@@ -33,37 +33,28 @@ _VOLATILE = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-# The flags word of a compiled Python module follows its magic number; without a flag, it holds its source's time.
+# The flags of a compiled Python module follow its magic number (PEP 552); without a flag, it holds its source's time.
 _PYC_FLAGS = slice(4, 8)
 
 
 @dataclass(frozen=True)
-class Config:
-    """What an image says besides its files.
+class ImageConfig:
+    """An image's settings."""
 
-    Attributes:
-        created: Seconds since 1970; the time of the image and of every file in it.
-        labels: Its labels.
-        environment: Variables of every program in it.
-        entrypoint: Program that `docker run` starts, and its first arguments.
-        command: The arguments that `docker run` gives it by default.
-        architecture: As Docker names it: `amd64`, `arm64`, `arm`.
-        variant: Of the architecture: `v7` of `arm`.
-        settings: More of Docker's settings, such as `{"ExposedPorts": {"22/tcp": {}}}`.
-    """
-
-    created: int
+    created: int  # seconds since 1970; the time of the image and of every file in it
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    entrypoint: tuple[str, ...] = ()
-    command: tuple[str, ...] = ()
-    architecture: str = "amd64"
-    variant: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    entrypoint: tuple[str, ...] = ()  # program that `docker run` starts, and its first arguments
+    command: tuple[str, ...] = ()  # arguments that `docker run` gives it by default
+    architecture: str = "amd64"  # in Docker's terms: `amd64`, `arm64`, `arm`
+    variant: str = ""  # of the architecture: `v7` of `arm`
+    settings: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # more of Docker's, such as `{"ExposedPorts": {"22/tcp": {}}}`
 
 
-def write(exported: Path, archive: Path, tag: str, config: Config) -> str:
-    """Write an archive for `docker load` with one layer.
+def write(exported: Path, archive: Path, tag: str, config: ImageConfig) -> str:
+    """Write an archive for `docker load` with one layer; return the image's ID, its configuration's `sha256:` digest.
 
     Extended attributes are left out: a container without capabilities has no use for those of files.
 
@@ -71,42 +62,39 @@ def write(exported: Path, archive: Path, tag: str, config: Config) -> str:
         exported: A tar file of the whole file system, as `docker export` writes it.
         archive: The file to write.
         tag: Name and tag that the image gets when it is loaded.
-        config: What it says besides its files.
-
-    Returns:
-        The image's ID: `sha256:` and the digest of its configuration.
+        config: The image's settings.
     """
     with tarfile.open(exported, "r:", errorlevel=1) as source, archive.open("wb") as stream:
         entries = _entries(source, config.created)
-        stream.write(_header("layer.tar", sum(map(_length, entries)) + len(_END)))
+        sizes = [entry.content.size if entry.content else 0 for entry in entries]
+        headers = sum(len(_buffer(entry.info)) for entry in entries)
+        stream.write(_header("layer.tar", headers + sum(size + -size % _BLOCK for size in sizes) + len(_END)))
         layer = _write_layer(source, entries, stream)
-        configuration = _encoded(_described(config, layer))
+        configuration = _json(_configuration(config, layer))
         name = hashlib.sha256(configuration).hexdigest()
         _add(stream, f"{name}.json", configuration)
-        _add(
-            stream, "manifest.json", _encoded([{"Config": f"{name}.json", "RepoTags": [tag], "Layers": ["layer.tar"]}])
-        )
+        _add(stream, "manifest.json", _json([{"Config": f"{name}.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]))
         stream.write(_END)
     return f"sha256:{name}"
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """One file of a layer: its header there, and where its content is, if it has some."""
+    """One file of a layer: its header there, and the member with its content, if it has some."""
 
     info: tarfile.TarInfo
     content: tarfile.TarInfo | None
 
 
 def _entries(source: tarfile.TarFile, created: int) -> list[_Entry]:
-    """List the files that stay, parents before children, each content before the hard links to it."""
-    found = {_name(member): member for member in source if _stays(source, member)}
-    contents = {name: _content(source, member) for name, member in found.items()}
+    """List the files to keep, parents before children, each content before the hard links to it."""
+    members = {_name(member): member for member in source if _is_included(source, member)}
+    contents = {name: _content_member(source, member) for name, member in members.items()}
     holders: dict[int, str] = {}
     entries = []
-    for name in sorted(found, key=lambda name: name.split("/")):
+    for name in sorted(members, key=lambda name: name.split("/")):
         content = contents[name]
-        info = _plain(found[name], name, created)
+        info = _header_of(members[name], name, created)
         if content is not None:
             holder = holders.setdefault(content.offset, name)
             if holder == name:
@@ -121,27 +109,25 @@ def _name(member: tarfile.TarInfo) -> str:
     return member.name.removeprefix("./").strip("/")
 
 
-def _stays(source: tarfile.TarFile, member: tarfile.TarInfo) -> bool:
+def _is_included(source: tarfile.TarFile, member: tarfile.TarInfo) -> bool:
     name = _name(member)
     if name in {"", "."} or _VOLATILE.fullmatch(name):
         return False
-    return not (name.endswith(".pyc") and member.isreg() and _is_timed(source, member))
-
-
-def _is_timed(source: tarfile.TarFile, member: tarfile.TarInfo) -> bool:
+    if not (name.endswith(".pyc") and member.isreg()):
+        return True
     stream = source.extractfile(member)
-    return stream is not None and not any(stream.read(_PYC_FLAGS.stop)[_PYC_FLAGS])
+    return stream is None or any(stream.read(_PYC_FLAGS.stop)[_PYC_FLAGS])  # else it holds its source's time
 
 
-def _content(source: tarfile.TarFile, member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Find the entry that holds a file's bytes: the file's own, or the one that a hard link names."""
+def _content_member(source: tarfile.TarFile, member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Find the entry with a file's bytes: the file's own, or the one that a hard link names."""
     while member.islnk():
         member = source.getmember(member.linkname)
     return member if member.isreg() else None
 
 
-def _plain(member: tarfile.TarInfo, name: str, created: int) -> tarfile.TarInfo:
-    """Copy of a header what is content; of hard links, that of the file itself."""
+def _header_of(member: tarfile.TarInfo, name: str, created: int) -> tarfile.TarInfo:
+    """Copy the parts of a header that are content: no owner names, and the image's time."""
     info = tarfile.TarInfo(name)
     info.type, info.mode, info.mtime = member.type, member.mode, created
     info.uid, info.gid = member.uid, member.gid
@@ -154,17 +140,7 @@ def _buffer(info: tarfile.TarInfo) -> bytes:
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def _padding(size: int) -> int:
-    return -size % _BLOCK
-
-
-def _length(entry: _Entry) -> int:
-    size = entry.content.size if entry.content else 0
-    return len(_buffer(entry.info)) + size + _padding(size)
-
-
 def _write_layer(source: tarfile.TarFile, entries: Iterable[_Entry], stream: IO[bytes]) -> str:
-    """Write a layer and return its digest."""
     digest = hashlib.sha256()
 
     def emit(data: bytes) -> None:
@@ -174,19 +150,15 @@ def _write_layer(source: tarfile.TarFile, entries: Iterable[_Entry], stream: IO[
     for entry in entries:
         emit(_buffer(entry.info))
         if entry.content:
-            _copy(source, entry.content, emit)
+            content = source.extractfile(entry.content)
+            while content and (chunk := content.read(_CHUNK)):
+                emit(chunk)
+            emit(bytes(-entry.content.size % _BLOCK))
     emit(_END)
     return digest.hexdigest()
 
 
-def _copy(source: tarfile.TarFile, member: tarfile.TarInfo, emit: Callable[[bytes], None]) -> None:
-    content = source.extractfile(member)
-    while content and (chunk := content.read(_CHUNK)):
-        emit(chunk)
-    emit(bytes(_padding(member.size)))
-
-
-def _described(config: Config, layer: str) -> dict[str, Any]:
+def _configuration(config: ImageConfig, layer: str) -> dict[str, Any]:
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(config.created))
     return {
         "architecture": config.architecture,
@@ -205,7 +177,7 @@ def _described(config: Config, layer: str) -> dict[str, Any]:
     }
 
 
-def _encoded(value: Any) -> bytes:
+def _json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -216,4 +188,4 @@ def _header(name: str, size: int) -> bytes:
 
 
 def _add(stream: IO[bytes], name: str, data: bytes) -> None:
-    stream.write(_header(name, len(data)) + data + bytes(_padding(len(data))))
+    stream.write(_header(name, len(data)) + data + bytes(-len(data) % _BLOCK))

@@ -1,4 +1,4 @@
-"""Images from Dockerfiles: `docker build`, then a second image of the same content whose ID depends on nothing else."""
+"""Images from Dockerfiles: `docker build`, then a second image of the same content, whose ID depends only on that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from toolchain.errors import BuildError, InputError, reason
 from toolchain.progress import Step
 
 Tell = Callable[[str], None]
-"""Takes one line about the progress."""
+"""Called with a line about progress."""
 
 ARGUMENTS = "edge-toolchain.arguments"
 SOURCES = "edge-toolchain.sources"
@@ -33,7 +33,7 @@ _DOCKER = "TOOLCHAIN_DOCKER"
 _NDK = "NDK_ARCHIVE"
 _WORK_TAG = "edge-toolchain/work"
 _ANSWER_S = 1800.0
-_STALE_S = 6 * 3600
+_STALE_S = 6 * 3600  # older work images were left by a killed build
 _NO_BUILDX = "buildx component is missing or broken"
 _NO_REGISTRY = ("failed to resolve", "failed to do request", "pull access denied", "registry-1", 'Get "https://')
 _LAYER = " ---> "
@@ -46,37 +46,25 @@ _IN_USE = "being used by"
 _CANCEL_S = 10.0
 _PAUSE_S = 0.1
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-# Debian's names of foreign architectures, and what Docker calls them. An engine records its own for all that it builds.
+# Debian's names of foreign architectures, and Docker's. An engine records its own for all that it builds.
 _ARCHITECTURES = {"arm64": ("arm64", ""), "armhf": ("arm", "v7")}
-# Arguments that say what gets into an image. The others say where it comes from, which is nobody else's business.
+# Arguments that decide an image's content. The others say where it is downloaded from, which is private.
 _CONTENT = ("BASE_IMAGE", "DEBIAN_SNAPSHOT", "NDK_SHA256", "NDK_API", "SOURCE_DATE_EPOCH")
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """Where an image's parts come from. What is empty is as the Dockerfile says.
+    """Sources of an image's content. Empty options are as in the Dockerfile."""
 
-    Attributes:
-        base: Base image.
-        snapshot: Time stamp of Debian's snapshot. None: the Dockerfile's, or no snapshot where a mirror is named.
-        mirror: Address above Debian's `debian/` and `debian-security/`.
-        index: Index of Python packages.
-        certificates: Files with certificates that downloads shall trust as well.
-        ndk: A zip file with an Android NDK, or its address.
-        ndk_sha256: Its checksum.
-        created: Seconds since 1970, the time of all files in the image.
-        cache: Take from the engine's build cache what has not changed.
-    """
-
-    base: str = ""
-    snapshot: str | None = None
-    mirror: str = ""
-    index: str = ""
-    certificates: tuple[Path, ...] = ()
-    ndk: str = ""
+    base: str = ""  # image
+    snapshot: str | None = None  # time stamp of Debian's; None: the Dockerfile's, or none where a mirror is named
+    mirror: str = ""  # address above Debian's `debian/` and `debian-security/`
+    index: str = ""  # of Python packages
+    certificates: tuple[Path, ...] = ()  # files with certificates that downloads shall trust as well
+    ndk: str = ""  # a zip file with an Android NDK, or its address
     ndk_sha256: str = ""
-    created: int | None = None
-    cache: bool = True
+    created: int | None = None  # seconds since 1970, the time of all files in the image
+    cache: bool = True  # take unchanged steps from the engine's build cache
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> BuildOptions:
@@ -98,13 +86,13 @@ class BuildOptions:
         )
 
     def ndk_file(self, recipe: Recipe) -> Path | None:
-        """Return the NDK's archive, if it is a file here and the image has a place for it."""
+        """Return the NDK's archive, if it is a local file and the image has an argument for it."""
         return Path(self.ndk) if self.ndk and "://" not in self.ndk and _NDK in recipe.arguments else None
 
     def arguments(self, recipe: Recipe) -> dict[str, str]:
         """Return the build arguments of an image, its defaults among them."""
         snapshot = "" if self.snapshot is None and self.mirror else self.snapshot
-        given = {
+        values = {
             "BASE_IMAGE": self.base or None,
             "DEBIAN_SNAPSHOT": snapshot,
             "DEBIAN_MIRROR": self.mirror or None,
@@ -113,35 +101,25 @@ class BuildOptions:
             "NDK_SHA256": self.ndk_sha256 or None,
             "SOURCE_DATE_EPOCH": None if self.created is None else str(self.created),
         }
-        chosen = {name: value for name, value in given.items() if value is not None and name in recipe.arguments}
+        chosen = {name: value for name, value in values.items() if value is not None and name in recipe.arguments}
         return {**recipe.arguments, **chosen}
 
 
 @dataclass(frozen=True)
-class Built:
-    """An image that was built.
-
-    Attributes:
-        name: Which one.
-        tag: Its name in the engine.
-        id: Digest of its content.
-        size: Bytes in its files.
-        seconds: What building it took.
-    """
-
+class BuiltImage:
     name: str
-    tag: str
-    id: str
-    size: int
-    seconds: float
+    tag: str  # name in the engine
+    id: str  # digest of its content
+    size: int  # bytes in its files
+    seconds: float  # that building it took
 
 
 def content(arguments: Mapping[str, str]) -> dict[str, str]:
-    """Keep of the build arguments those that say what gets into an image."""
+    """Return the build arguments that decide an image's content."""
     return {name: value for name, value in sorted(arguments.items()) if name in _CONTENT}
 
 
-def build(recipe: Recipe, tag: str, options: BuildOptions, tell: Tell) -> Built:
+def build(recipe: Recipe, tag: str, options: BuildOptions, tell: Tell) -> BuiltImage:
     """Build an image and load it under a tag, in place of the one that had it.
 
     Raises:
@@ -153,33 +131,28 @@ def build(recipe: Recipe, tag: str, options: BuildOptions, tell: Tell) -> Built:
         raise InputError(f"the checksum of {options.ndk} is missing", hint="add the archive's SHA-256 checksum")
     arguments = options.arguments(recipe)
     try:
-        with (
-            temporary.folder() as folder,
-            run.engine(_ANSWER_S) as client,
-        ):
+        with temporary.folder() as folder, run.engine(_ANSWER_S) as client:
             job = _Job(client, Path(folder), recipe, arguments, options, tell)
-            image = _built(job, tag)
+            image = _run_job(job, tag)
     except OSError as fault:
         hint = "files of twice the image's size are made on the way; TMPDIR names the folder for them"
         raise BuildError(f"the image {recipe.name} could not be written: {reason(fault)}", hint=hint) from fault
-    return Built(recipe.name, tag, image.id, image.attrs["Size"], time.monotonic() - start)
+    return BuiltImage(recipe.name, tag, image.id, image.attrs["Size"], time.monotonic() - start)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """One build: what of, how, where, and the lines that Docker wrote so far."""
-
     client: Any
     folder: Path
     recipe: Recipe
     arguments: Mapping[str, str]
     options: BuildOptions
     tell: Tell
-    lines: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)  # Docker's output so far
 
 
-def _built(job: _Job, tag: str) -> Any:
-    """Build an image, take its file system out, and load that as an image of its content alone."""
+def _run_job(job: _Job, tag: str) -> Any:
+    """Build an image, export its file system, and load that as an image that depends only on its content."""
     job.recipe.copy(job.folder / "context", job.options.certificates, job.options.ndk_file(job.recipe))
     _sweep(job.client)
     # The image's own time may be SOURCE_DATE_EPOCH, so its tag says when it was made.
@@ -188,18 +161,18 @@ def _built(job: _Job, tag: str) -> Any:
     try:
         _docker_build(job, work)
         job.tell(f"{job.recipe.name}: exporting its file system")
-        config = _exported(job, work, exported)
+        config = _export(job, work, exported)
     finally:
         _remove_image(job.client, work)
         _remove_layers(job.client, job.lines)
     job.tell(f"{job.recipe.name}: normalising its files")
-    wanted = image_archive.write(exported, archive, tag, config)
+    identity = image_archive.write(exported, archive, tag, config)
     exported.unlink()
-    return _loaded(job.client, archive, tag, wanted)
+    return _load(job.client, archive, tag, identity)
 
 
 def _sweep(client: Any) -> None:
-    """Remove what an earlier build or run was killed over."""
+    """Remove the containers and images that an earlier build or run left when it was killed."""
     old = time.time() - _STALE_S
     for container in client.containers.list(
         all=True, sparse=True, ignore_removed=True, filters={"label": run.WORK_LABEL, "status": "created"}
@@ -207,8 +180,8 @@ def _sweep(client: Any) -> None:
         if container.attrs["Created"] < old:
             run.discard(container)
     for name in [name for image in client.images.list(name=_WORK_TAG) for name in image.tags]:
-        made = name.rpartition(":")[2].partition("-")[0]
-        if made.isdecimal() and int(made) < old:
+        created = name.rpartition(":")[2].partition("-")[0]
+        if created.isdecimal() and int(created) < old:
             _remove_image(client, name)
 
 
@@ -217,22 +190,19 @@ def _remove_image(client: Any, image: str) -> None:
         client.images.remove(image, force=True)
 
 
-# --- docker build ----------------------------------------------------------------------------------------------
-
-
 def _docker_build(job: _Job, tag: str) -> None:
     variables = {**job.arguments, "DOCKER_BUILDKIT": os.environ.get("DOCKER_BUILDKIT", "1")}
     names = [*job.arguments, *(name for name in _PROXIES if os.environ.get(name))]
     context = job.folder / "context"
-    words = [os.environ.get(_DOCKER) or "docker", "build", "--force-rm", "--file", str(context / job.recipe.dockerfile)]
-    words += ["--tag", tag, *([] if job.options.cache else ["--no-cache"])]
+    argv = [os.environ.get(_DOCKER) or "docker", "build", "--force-rm", "--file", str(context / job.recipe.dockerfile)]
+    argv += ["--tag", tag, *([] if job.options.cache else ["--no-cache"])]
     # An argument without a value is taken from the environment, where other users do not see it.
-    words += [word for name in names for word in ("--build-arg", name)]
-    code = _streamed(job, [*words, str(context)], variables)
+    argv += [argument for name in names for argument in ("--build-arg", name)]
+    code = _run_docker(job, [*argv, str(context)], variables)
     if code != 0 and _NO_BUILDX in "\n".join(job.lines):
         job.tell("this docker command has no buildx; using its classic builder")
         job.lines.clear()
-        code = _streamed(job, [*words, str(context)], {**variables, "DOCKER_BUILDKIT": "0"})
+        code = _run_docker(job, [*argv, str(context)], {**variables, "DOCKER_BUILDKIT": "0"})
     if code == 0:
         return
     text = "\n".join(job.lines)
@@ -240,27 +210,27 @@ def _docker_build(job: _Job, tag: str) -> None:
     raise BuildError(
         f"the image {job.recipe.name} could not be built",
         details=process.tail(text),
-        hint=hint if any(words in text for words in _NO_REGISTRY) else "",
+        hint=hint if any(message in text for message in _NO_REGISTRY) else "",
     )
 
 
-def _streamed(job: _Job, words: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run a command, tell its lines, both outputs', as they come, and return its exit code."""
-    with _spawned(words, variables) as child:
+def _run_docker(job: _Job, argv: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run a command, report the lines of both outputs as they come, and return its exit code."""
+    with _spawn(argv, variables) as child:
         child.stdin.close()
-        for line in _merged(child.stdout, child.stderr):
+        for line in _lines_of(child.stdout, child.stderr):
             text = _COLOUR.sub("", line).rstrip()
             if text:
                 job.lines.append(text)
                 job.tell(text)
-                if found := _STEP.search(text):
-                    done, total = (int(number) for number in found.groups())
-                    job.tell(Step(f"building the image {job.recipe.name}", done - 1, total, "steps"))
+                if step := _STEP.search(text):
+                    number, total = (int(number) for number in step.groups())
+                    job.tell(Step(f"building the image {job.recipe.name}", number - 1, total, "steps"))
         return int(child.wait())
 
 
-def _merged(*streams: IO[str]) -> Iterator[str]:
-    """Yield the lines of several streams as they come, to the caller's own thread, which a tell may interrupt."""
+def _lines_of(*streams: IO[str]) -> Iterator[str]:
+    """Yield the lines of several streams as they come, in the caller's thread, which `tell` may interrupt."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def follow(stream: IO[str]) -> None:
@@ -275,38 +245,34 @@ def _merged(*streams: IO[str]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _spawned(words: Sequence[str], variables: Mapping[str, str]) -> Iterator[Any]:
+def _spawn(argv: Sequence[str], variables: Mapping[str, str]) -> Iterator[Any]:
     try:
-        child = process.spawn(words, env=variables)
+        child = process.spawn(argv, env=variables)
     except OSError as fault:
         raise BuildError(
-            f"{words[0]} could not be started",
+            f"{argv[0]} could not be started",
             details=reason(fault),
             hint=f"apt-get install docker.io, or set {_DOCKER} to the docker command",
         ) from fault
     try:
         yield child
     except BaseException:
-        _ended(child)
+        # The engine takes a moment to cancel a build; then the rest of the command is killed.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGINT)
+        end = time.monotonic() + _CANCEL_S
+        while child.poll() is None and time.monotonic() < end:
+            time.sleep(_PAUSE_S)
+        process.kill_group(child)
         raise
 
 
-def _ended(child: Any) -> None:
-    """Have a build cancelled, which takes the engine a moment; then end what is left of the command."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGINT)
-    end = time.monotonic() + _CANCEL_S
-    while child.poll() is None and time.monotonic() < end:
-        time.sleep(_PAUSE_S)
-    process.kill_group(child)
-
-
 def _remove_layers(client: Any, lines: Sequence[str]) -> None:
-    """Remove what the classic builder leaves: the image of each step that this build made and nobody uses now."""
+    """Remove the image of each step that this build made with the classic builder, if nobody uses it now."""
     errors = run.docker().errors
     pairs = zip(["", *lines], lines, strict=False)
-    made = [line.removeprefix(_LAYER) for before, line in pairs if _LAYER_LINE.fullmatch(line) and before != _CACHED]
-    for identity in reversed(made):
+    layers = [line.removeprefix(_LAYER) for before, line in pairs if _LAYER_LINE.fullmatch(line) and before != _CACHED]
+    for identity in reversed(layers):
         with contextlib.suppress(errors.ImageNotFound):
             image = client.images.get(identity)
             if not image.tags and not image.attrs.get("RepoDigests"):
@@ -321,17 +287,14 @@ def _remove_unused(client: Any, identity: str) -> None:
         except run.docker().errors.APIError as fault:
             if fault.status_code != _CONFLICT:
                 raise
-            if _IN_USE in str(fault.explanation) and time.monotonic() < end:  # by a step that is being cancelled
+            if _IN_USE in str(fault.explanation) and time.monotonic() < end:  # a step that is being cancelled uses it
                 time.sleep(_PAUSE_S)
                 continue
-        return  # removed, or another image stands on it
+        return  # removed, or it is a base of another image
 
 
-# --- the image of its content alone ----------------------------------------------------------------------------
-
-
-def _exported(job: _Job, image: str, target: Path) -> image_archive.Config:
-    """Write an image's file system to a tar file and return what the image says besides."""
+def _export(job: _Job, image: str, target: Path) -> image_archive.ImageConfig:
+    """Write an image's file system to a tar file and return its settings."""
     container = job.client.containers.create(image, command=["-"], labels={run.WORK_LABEL: "export"})
     try:
         with target.open("wb") as stream:
@@ -340,40 +303,32 @@ def _exported(job: _Job, image: str, target: Path) -> image_archive.Config:
     finally:
         run.discard(container)
     attributes = job.client.images.get(image).attrs
-    said = attributes["Config"]
-    pairs = [entry.partition("=") for entry in said.get("Env") or []]
-    architecture, variant = _architecture(job.recipe, attributes)
-    return image_archive.Config(
-        created=int(job.arguments["SOURCE_DATE_EPOCH"]),
-        labels={**job.recipe.labels, **_labels(job.recipe, job.arguments)},
+    settings = attributes["Config"]
+    pairs = [entry.partition("=") for entry in settings.get("Env") or []]
+    own = attributes["Architecture"], attributes.get("Variant") or ""
+    label = job.recipe.labels.get("edge-toolchain.architecture", "")
+    architecture, variant = _ARCHITECTURES.get(label, own)
+    created, chosen = int(job.arguments["SOURCE_DATE_EPOCH"]), content(job.arguments)
+    labels = {
+        "org.opencontainers.image.version": __version__,
+        "org.opencontainers.image.created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created)),
+        "org.opencontainers.image.base.name": job.arguments["BASE_IMAGE"],
+        ARGUMENTS: json.dumps(chosen, sort_keys=True),
+        SOURCES: job.recipe.digest(chosen),
+    }
+    return image_archive.ImageConfig(
+        created=created,
+        labels={**job.recipe.labels, **labels},
         environment={name: value for name, _, value in pairs if value},
-        entrypoint=tuple(said.get("Entrypoint") or ()),
-        command=tuple(said.get("Cmd") or ()),
+        entrypoint=tuple(settings.get("Entrypoint") or ()),
+        command=tuple(settings.get("Cmd") or ()),
         architecture=architecture,
         variant=variant,
     )
 
 
-def _architecture(recipe: Recipe, attributes: Mapping[str, Any]) -> tuple[str, str]:
-    """Return an image's architecture and variant: its label's, in Docker's words, or those that it was built on."""
-    own = recipe.labels.get("edge-toolchain.architecture", "")
-    return _ARCHITECTURES.get(own, (attributes["Architecture"], attributes.get("Variant") or ""))
-
-
-def _labels(recipe: Recipe, arguments: Mapping[str, str]) -> dict[str, str]:
-    kept = content(arguments)
-    created = time.gmtime(int(arguments["SOURCE_DATE_EPOCH"]))
-    return {
-        "org.opencontainers.image.version": __version__,
-        "org.opencontainers.image.created": time.strftime("%Y-%m-%dT%H:%M:%SZ", created),
-        "org.opencontainers.image.base.name": arguments["BASE_IMAGE"],
-        ARGUMENTS: json.dumps(kept, sort_keys=True),
-        SOURCES: recipe.digest(kept),
-    }
-
-
 def is_current(recipe: Recipe, labels: Mapping[str, str]) -> bool:
-    """Say whether an image was made of what the recipe holds today, with the arguments it was made with."""
+    """Whether an image was made of today's files of the recipe, with the arguments it was made with."""
     try:
         arguments = json.loads(labels.get(ARGUMENTS, ""))
     except ValueError:
@@ -381,9 +336,9 @@ def is_current(recipe: Recipe, labels: Mapping[str, str]) -> bool:
     return isinstance(arguments, dict) and labels.get(SOURCES) == recipe.digest(arguments)
 
 
-def _loaded(client: Any, archive: Path, tag: str, wanted: str) -> Any:
-    """Load an archive and return its image; the one that had the tag before goes, unless it has other names."""
-    before = {image.id for image in client.images.list(name=tag)} - {wanted}
+def _load(client: Any, archive: Path, tag: str, identity: str) -> Any:
+    """Load an archive and return its image; the tag's former image goes, unless it has other names."""
+    before = {image.id for image in client.images.list(name=tag)} - {identity}
     with archive.open("rb") as stream:
         client.images.load(stream)
     for image in before:

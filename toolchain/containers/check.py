@@ -1,4 +1,4 @@
-"""What an image must do and must not be able to do, tried in it under the restrictions that every build runs under."""
+"""Checks an image: what it must do, and must not be able to do, under the restrictions of every build."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from toolchain import process, temporary
 from toolchain.containers.recipe import Recipe
 from toolchain.errors import BuildError
 
-SBOM = "/usr/share/edge-toolchain/sbom.spdx.json"
-"""Where an image says what is in it."""
+SBOM = "/usr/share/edge-toolchain/sbom.spdx.json"  # in an image, the list of its packages
 
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64", "arm": "EM_ARM"}
 _NEEDED = "libstdc++.so.6"
@@ -28,34 +27,25 @@ _TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
-class Check:
-    """One thing that was tried in an image.
-
-    Attributes:
-        what: What must hold.
-        passed: It does.
-        seen: What was seen.
-    """
-
-    what: str
+class ImageCheck:
+    what: str  # requirement
     passed: bool
-    seen: str
+    seen: str  # observation
 
 
 class Runner(Protocol):
-    """Runs a command in the image, which can write to a folder if one is named."""
+    """Runs a command in the image, which can write to a folder if one is named; any exit code is a result."""
 
-    def __call__(self, words: list[str], folder: Path | None = None) -> process.Result:
-        """Run it to its end, whatever its exit code."""
+    def __call__(self, argv: list[str], folder: Path | None = None, /) -> process.Result: ...
 
 
-def checks(recipe: Recipe, run: Runner) -> tuple[Check, ...]:
-    """Try everything; a check that cannot be carried out has not passed."""
+def checks(recipe: Recipe, run: Runner) -> tuple[ImageCheck, ...]:
+    """Run all checks; one that cannot be carried out has not passed."""
     with temporary.folder() as folder:
-        return tuple(_all(recipe, run, Path(folder).resolve()))
+        return tuple(_run_all(recipe, run, Path(folder).resolve()))
 
 
-def _all(recipe: Recipe, run: Runner, folder: Path) -> Iterator[Check]:
+def _run_all(recipe: Recipe, run: Runner, folder: Path) -> Iterator[ImageCheck]:
     steps: dict[str, Callable[[], tuple[bool, str]]] = {
         "the compiler runs": lambda: _version(recipe, run),
         f"it compiles for {recipe.triple}": lambda: _library(recipe, run, folder),
@@ -65,82 +55,77 @@ def _all(recipe: Recipe, run: Runner, folder: Path) -> Iterator[Check]:
         "there are no capabilities": lambda: _powerless(run),
         "the image lists its packages": lambda: _inventory(recipe, run),
     }
-    for what, step in steps.items():
+    for requirement, step in steps.items():
         try:
-            passed, seen = step()
+            passed, observation = step()
         except BuildError as fault:
-            passed, seen = False, fault.message
-        yield Check(what, passed, seen)
+            passed, observation = False, fault.message
+        yield ImageCheck(requirement, passed, observation)
 
 
 def _version(recipe: Recipe, run: Runner) -> tuple[bool, str]:
-    done = run([recipe.compiler, "--version"])
-    line = (done.stdout or done.stderr).partition("\n")[0]
-    return done.returncode == 0 and recipe.compiler.rpartition("/")[2] in line, line
+    result = run([recipe.compiler, "--version"])
+    line = (result.stdout or result.stderr).partition("\n")[0]
+    return result.returncode == 0 and recipe.compiler.rpartition("/")[2] in line, line
 
 
 def _library(recipe: Recipe, run: Runner, folder: Path) -> tuple[bool, str]:
     source, library = folder / "twice.cc", folder / "libtwice.so"
     source.write_text(_SOURCE, encoding="utf-8")
-    words = [recipe.compiler, "-std=c++17", "-shared", "-fPIC", "-o", str(library), str(source)]
-    done = run(words, folder)
-    if done.returncode != 0 or not library.is_file():
-        return False, process.tail(done.stderr, 3) or "no file was written"
+    argv = [recipe.compiler, "-std=c++17", "-shared", "-fPIC", "-o", str(library), str(source)]
+    result = run(argv, folder)
+    if result.returncode != 0 or not library.is_file():
+        return False, process.tail(result.stderr, 3) or "no file was written"
     with library.open("rb") as stream:
         elf = ELFFile(stream)
         machine = str(elf["e_machine"])
         dynamic = elf.get_section_by_name(".dynamic")
         needed = [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")] if dynamic else []
-    wanted = _MACHINES.get(recipe.triple.partition("-")[0], "")
-    return machine == wanted and _NEEDED in needed, f"{machine}, needs {', '.join(needed)}"
+    expected = _MACHINES.get(recipe.triple.partition("-")[0], "")
+    return machine == expected and _NEEDED in needed, f"{machine}, needs {', '.join(needed)}"
 
 
 def _owner(run: Runner, folder: Path) -> tuple[bool, str]:
     target = folder / "owned"
-    done = run(["sh", "-c", f"touch {shlex.quote(str(target))} && id -u"], folder)
-    if done.returncode != 0:
-        return False, done.stderr.strip()
+    result = run(["sh", "-c", f"touch {shlex.quote(str(target))} && id -u"], folder)
+    if result.returncode != 0:
+        return False, result.stderr.strip()
     status = target.stat()
-    mine = (os.getuid(), os.getgid())
-    return (
-        status.st_uid,
-        status.st_gid,
-    ) == mine, f"user {status.st_uid}, group {status.st_gid}; inside {done.stdout.strip()}"
+    observation = f"user {status.st_uid}, group {status.st_gid}; inside {result.stdout.strip()}"
+    return (status.st_uid, status.st_gid) == (os.getuid(), os.getgid()), observation
 
 
 def _read_only(run: Runner) -> tuple[bool, str]:
-    done = run(["sh", "-c", "cat /proc/mounts; touch /written /usr/written /var/tmp/written"])
-    root = next((line.split() for line in done.stdout.splitlines() if line.split()[1] == "/"), ["", "", "", ""])
-    refused = done.stderr.count("Read-only file system")
-    return "ro" in root[3].split(",") and refused == 3, done.stderr.strip().replace("\n", "; ")  # noqa: PLR2004
+    result = run(["sh", "-c", "cat /proc/mounts; touch /written /usr/written /var/tmp/written"])
+    root = next((line.split() for line in result.stdout.splitlines() if line.split()[1] == "/"), ["", "", "", ""])
+    refused = result.stderr.count("Read-only file system")
+    return "ro" in root[3].split(",") and refused == 3, result.stderr.strip().replace("\n", "; ")  # noqa: PLR2004
 
 
 def _offline(run: Runner) -> tuple[bool, str]:
-    done = run(["bash", "-c", f"tail -n +3 /proc/net/dev; exec 3<>/dev/tcp/{_NOWHERE}"])
-    interfaces = {line.partition(":")[0].strip() for line in done.stdout.splitlines()}
-    unreachable = "Network is unreachable" in done.stderr
-    # Kernels give every network its tunnel devices, which are down.
-    return (
-        "eth0" not in interfaces and unreachable,
-        f"{', '.join(sorted(interfaces))}; {done.stderr.strip().rpartition(': ')[2]}",
-    )
+    result = run(["bash", "-c", f"tail -n +3 /proc/net/dev; exec 3<>/dev/tcp/{_NOWHERE}"])
+    interfaces = {line.partition(":")[0].strip() for line in result.stdout.splitlines()}
+    unreachable = "Network is unreachable" in result.stderr
+    observation = f"{', '.join(sorted(interfaces))}; {result.stderr.strip().rpartition(': ')[2]}"
+    # Not "no interfaces": kernels give every network their tunnel devices, which are down.
+    return "eth0" not in interfaces and unreachable, observation
 
 
 def _powerless(run: Runner) -> tuple[bool, str]:
     text = run(["cat", "/proc/self/status"]).stdout
     fields = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
-    found = {name: fields.get(name, "") for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb", "NoNewPrivs")}
-    seen = " ".join(f"{name}={value}" for name, value in found.items())
-    privileges = found.pop("NoNewPrivs")
-    return privileges == "1" and all(value and int(value, 16) == 0 for value in found.values()), seen
+    values = {name: fields.get(name, "") for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb", "NoNewPrivs")}
+    observation = " ".join(f"{name}={value}" for name, value in values.items())
+    privileges = values.pop("NoNewPrivs")
+    return privileges == "1" and all(value and int(value, 16) == 0 for value in values.values()), observation
 
 
 def _inventory(recipe: Recipe, run: Runner) -> tuple[bool, str]:
-    done = run(["cat", SBOM])
+    result = run(["cat", SBOM])
     try:
-        packages = json.loads(done.stdout)["packages"]
+        packages = json.loads(result.stdout)["packages"]
         versions = {entry["name"]: entry.get("versionInfo", "") for entry in packages}
     except (ValueError, KeyError, TypeError):
-        return False, done.stderr.strip() or f"{SBOM} is not valid SPDX"
+        return False, result.stderr.strip() or f"{SBOM} is not valid SPDX"
     package = "g++" if "g++" in versions else f"g++-{recipe.triple}"
     return package in versions, f"{len(versions)} packages, {package} {versions.get(package, 'missing')}"

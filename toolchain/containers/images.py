@@ -1,6 +1,6 @@
-"""Compilers in container images: build them, say what they are, check them, and run one command in one.
+"""Container images with compilers: builds, lists and checks them, and runs commands in them.
 
-Building goes through the `docker` command ($TOOLCHAIN_DOCKER names another one), all else through the engine's API.
+Building uses the `docker` command ($TOOLCHAIN_DOCKER names another one), all else the engine's API.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from toolchain import process
 from toolchain.containers import build as image_build
 from toolchain.containers import recipe as image_recipe
 from toolchain.containers import run as container_run
-from toolchain.containers.archive import Config, write
-from toolchain.containers.build import BuildOptions, Built, Tell
-from toolchain.containers.check import Check, checks
+from toolchain.containers.archive import ImageConfig, write
+from toolchain.containers.build import BuildOptions, BuiltImage, Tell
+from toolchain.containers.check import ImageCheck, checks
+from toolchain.containers.run import Command
 from toolchain.errors import BuildError
 
 __all__ = [
     "BuildOptions",
-    "Built",
-    "Check",
-    "Config",
+    "BuiltImage",
+    "ImageCheck",
+    "ImageConfig",
     "ImageState",
     "Tell",
     "build",
@@ -41,53 +42,37 @@ __all__ = [
 ]
 
 State = Literal["missing", "outdated", "ready"]
-"""Outdated: the Dockerfile, or what it copies, has changed since."""
+# "outdated": the Dockerfile, or a file that it copies, has changed since.
 
 _PREFIX = "edge-toolchain"
 
 
 @dataclass(frozen=True)
 class ImageState:
-    """An image as it is here.
+    """An image as it is on this machine."""
 
-    Attributes:
-        name: As board files name it.
-        tag: As the engine names it.
-        triple: GNU triple of what it compiles for.
-        compiler: Its compiler driver.
-        state: Whether it is here and made of today's sources.
-        id: Digest of its content; empty if it is missing.
-        size: Bytes in its files.
-    """
-
-    name: str
-    tag: str
-    triple: str
-    compiler: str
+    name: str  # in board files
+    tag: str  # in the engine
+    triple: str  # GNU triple that it compiles for
+    compiler: str  # driver
     state: State
-    id: str = ""
-    size: int = 0
+    id: str = ""  # digest of its content; empty if it is missing
+    size: int = 0  # bytes in its files
 
 
 def names() -> tuple[str, ...]:
-    """Name the images that can be built here."""
     return tuple(image_recipe.recipes())
 
 
 def tag(name: str) -> str:
-    """Return what the engine calls an image: one of docker/ by its bare name, any other by its full one."""
+    """Return the engine's name of an image: a bare name is one of docker/, any other is complete."""
     return name if "/" in name or ":" in name else f"{_PREFIX}/{name}:latest"
 
 
-def build(name: str, options: BuildOptions | None = None, tell: Tell = lambda _line: None) -> Built:
-    """Build one image of this checkout.
+def build(name: str, options: BuildOptions | None = None, tell: Tell = lambda _line: None) -> BuiltImage:
+    """Build one image of this checkout; `options` are the environment's by default.
 
     Builds of the same sources from the same packages have the same ID, whoever makes them, when and where.
-
-    Args:
-        name: Which one.
-        options: Where its parts come from; the environment says it if this is None.
-        tell: Takes Docker's lines as they come.
 
     Raises:
         InputError: There is no such image, or a file that the options name cannot be read.
@@ -98,16 +83,12 @@ def build(name: str, options: BuildOptions | None = None, tell: Tell = lambda _l
 
 
 def examine() -> tuple[ImageState, ...]:
-    """Look which images are here and whether they are up to date.
-
-    Raises:
-        BuildError: There is no engine to ask, or this user may not ask it.
-    """
+    """List the images and whether they are up to date, or raise a BuildError without a usable engine."""
     with container_run.engine() as client:
-        found = {name: image for image in client.images.list(name=f"{_PREFIX}/*") for name in image.tags}
+        images = {name: image for image in client.images.list(name=f"{_PREFIX}/*") for name in image.tags}
     states = []
     for name, recipe in image_recipe.recipes().items():
-        image = found.get(tag(name))
+        image = images.get(tag(name))
         if image is None:
             states.append(ImageState(name, tag(name), recipe.triple, recipe.compiler, "missing"))
             continue
@@ -117,8 +98,8 @@ def examine() -> tuple[ImageState, ...]:
     return tuple(states)
 
 
-def check(name: str) -> tuple[Check, ...]:
-    """Try in an image that it compiles, and that it can do nothing else.
+def check(name: str) -> tuple[ImageCheck, ...]:
+    """Check in an image that it compiles, and that it can do nothing else.
 
     Raises:
         InputError: There is no such image to build.
@@ -127,8 +108,8 @@ def check(name: str) -> tuple[Check, ...]:
     recipe = image_recipe.recipe(name)
     identity(name)
 
-    def attempt(words: list[str], folder: Path | None = None) -> process.Result:
-        return run(name, words, writable=[folder] if folder else [], timeout=120.0, check=False)
+    def attempt(argv: list[str], folder: Path | None = None) -> process.Result:
+        return run(name, argv, writable=[folder] if folder else [], timeout=120.0, check=False)
 
     return checks(recipe, attempt)
 
@@ -148,67 +129,44 @@ def run(  # noqa: PLR0913 - each is an independent property of one command
 
     Args:
         image: Its name in docker/, or a full image name.
-        argv: The command. Paths in it are the same there as here, below the folders named next.
+        argv: Its paths are the same there as here, below the folders named next.
         writable: Folders that it may write to.
         readable: Folders that it may read.
         workdir: Folder to run in; one of those, or one of the image.
-        timeout: Seconds until it is ended, even if this process has ended before.
+        timeout: Seconds until it is killed, even if this process has ended before.
         environment: Variables to set.
         check: Raise on a non-zero exit code.
-
-    Returns:
-        The exit code and both outputs.
 
     Raises:
         BuildError: There is no engine or no such image; the command is missing, too slow, or failed under `check`.
     """
-    words = [os.fspath(word) for word in argv]
+    command = Command(
+        [os.fspath(argument) for argument in argv], writable, readable, workdir, timeout, environment or {}
+    )
     with container_run.engine() as client:
-        found = container_run.inspect(client, tag(image), _remedy(image))
-        result = container_run.run(
-            client,
-            found,
-            words,
-            writable=writable,
-            readable=readable,
-            workdir=workdir,
-            timeout=timeout,
-            environment=environment or {},
-        )
+        result = container_run.run(client, container_run.inspect(client, tag(image), _remedy(image)), command)
     if check and result.returncode != 0:
         raise BuildError(
-            f"{words[0]} failed with exit code {result.returncode} in the image {image}",
-            details=f"{shlex.join(words)}\n{process.tail(result.stderr or result.stdout)}",
+            f"{command.argv[0]} failed with exit code {result.returncode} in the image {image}",
+            details=f"{shlex.join(command.argv)}\n{process.tail(result.stderr or result.stdout)}",
         )
     return result
 
 
 def identity(image: str) -> str:
-    """Return the digest of an image's content.
-
-    Raises:
-        BuildError: It is not here, or there is no engine.
-    """
+    """Return the digest of an image's content; BuildError without the image, as for `labels` and `environment`."""
     with container_run.engine() as client:
         return str(container_run.inspect(client, tag(image), _remedy(image)).id)
 
 
 def labels(image: str) -> dict[str, str]:
-    """Return what the build of an image wrote of it.
-
-    Raises:
-        BuildError: It is not here, or there is no engine.
-    """
+    """Return the labels that an image's build gave it."""
     with container_run.engine() as client:
         return dict(container_run.inspect(client, tag(image), _remedy(image)).labels)
 
 
 def environment(image: str) -> dict[str, str]:
-    """Return the variables that an image sets.
-
-    Raises:
-        BuildError: It is not here, or there is no engine.
-    """
+    """Return the variables that an image sets."""
     with container_run.engine() as client:
         entries = container_run.inspect(client, tag(image), _remedy(image)).attrs["Config"].get("Env") or []
     return {name: value for name, _, value in (entry.partition("=") for entry in entries)}

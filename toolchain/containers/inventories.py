@@ -1,4 +1,4 @@
-"""What an image says is in it, and how it was made, as CycloneDX and in-toto: of the list that its build left in it."""
+"""An image's packages and origin as CycloneDX and in-toto, from the list that its build left in it."""
 
 from __future__ import annotations
 
@@ -21,57 +21,55 @@ _SHA256 = "sha256:"
 
 
 @dataclass(frozen=True)
-class Described:
-    """What is said of an image.
-
-    Attributes:
-        parts: The packages in it.
-        bill: The bill of materials.
-        provenance: The statement of how it was made.
-    """
-
-    parts: tuple[Component, ...]
-    bill: bytes
-    provenance: bytes
+class ImageInventory:
+    packages: tuple[Component, ...]
+    bill: bytes  # bill of materials
+    provenance: bytes  # statement of how it was made
 
 
-def describe(name: str) -> Described:
-    """Ask an image of this machine; nothing else can be written in it.
+def describe(name: str) -> ImageInventory:
+    """Describe an image of this machine; its content cannot differ from its digest.
 
     Raises:
         BuildError: It is not here, or there is no engine.
-        VerificationError: It has no list of what is in it.
+        VerificationError: It has no list of its packages.
     """
     digest = images.identity(name).removeprefix(_SHA256)
-    return described(images.tag(name), digest, images.labels(name), images.run(name, ["cat", SBOM]).stdout)
+    return inventory_of(images.tag(name), digest, images.labels(name), images.run(name, ["cat", SBOM]).stdout)
 
 
-def described(tag: str, digest: str, labels: Mapping[str, str], listed: str) -> Described:
-    """Return what is said of an image.
+def inventory_of(tag: str, digest: str, labels: Mapping[str, str], listed: str) -> ImageInventory:
+    """Return an image's inventory.
 
     Args:
         tag: Its name.
         digest: SHA-256 of its configuration, which is its ID.
-        labels: What its build wrote of itself.
-        listed: The list of packages in it, as SPDX.
+        labels: The labels that its build gave it.
+        listed: The list of its packages, as SPDX.
 
     Raises:
         VerificationError: The list has another form.
     """
-    parts = _parts(tag, listed)
-    notes = {name.rpartition(".")[2]: labels[name] for name in (TRIPLE, COMPILER) if name in labels}
-    whole = Component("container", tag, sha256=digest, notes=notes)
-    sources = Component("file", "sources", sha256=labels.get(SOURCES, ""))
-    asked = {"image": tag, "arguments": _arguments(labels)}
-    made = Build("image", asked, notes, [sources, *parts])
-    return Described(parts, inventory.bill(whole, parts), inventory.statement({tag: digest}, made))
-
-
-def _arguments(labels: Mapping[str, str]) -> object:
     try:
-        return json.loads(labels.get(ARGUMENTS, "{}"))
+        entries = TypeAdapter(_List).validate_json(listed).packages
+    except ValidationError as fault:
+        raise VerificationError(
+            f"{tag} has no valid list of its contents",
+            details=f"{SBOM} is not a valid SPDX document",
+            hint="`toolchain containers build`",
+        ) from fault
+    # The image itself is among those listed, without a package URL.
+    packages = tuple(Component("library", entry.name, entry.version, entry.purl) for entry in entries if entry.purl)
+    notes = {name.rpartition(".")[2]: labels[name] for name in (TRIPLE, COMPILER) if name in labels}
+    image = Component("container", tag, sha256=digest, notes=notes)
+    sources = Component("file", "sources", sha256=labels.get(SOURCES, ""))
+    try:
+        arguments: object = json.loads(labels.get(ARGUMENTS, "{}"))
     except (ValueError, RecursionError):
-        return {}
+        arguments = {}
+    request = {"image": tag, "arguments": arguments}
+    origin = Build("image", request, notes, [sources, *packages])
+    return ImageInventory(packages, inventory.bill(image, packages), inventory.statement({tag: digest}, origin))
 
 
 @dataclass(frozen=True)
@@ -88,22 +86,9 @@ class _Package:
 
     @property
     def purl(self) -> str:
-        return next((one.locator for one in self.references if one.kind == "purl"), "")
+        return next((reference.locator for reference in self.references if reference.kind == "purl"), "")
 
 
 @dataclass(frozen=True)
 class _List:
     packages: tuple[_Package, ...]
-
-
-def _parts(tag: str, listed: str) -> tuple[Component, ...]:
-    """Return the packages; the image itself is among those listed, without a package URL."""
-    try:
-        found = TypeAdapter(_List).validate_json(listed).packages
-    except ValidationError as fault:
-        raise VerificationError(
-            f"{tag} has no valid list of its contents",
-            details=f"{SBOM} is not a valid SPDX document",
-            hint="`toolchain containers build`",
-        ) from fault
-    return tuple(Component("library", one.name, one.version, one.purl) for one in found if one.purl)

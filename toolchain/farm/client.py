@@ -1,4 +1,4 @@
-"""The farm that serves the lab's devices, from a client's side: its daemon is started, asked and ended."""
+"""The client's side of the farm: starts its daemon, sends it requests, and ends it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from toolchain.board import Board
 from toolchain.devices import Device
 from toolchain.errors import DeviceError, InputError, ToolchainError, did_you_mean, reason
 from toolchain.farm import protocol
-from toolchain.farm.protocol import Link, Message, Served
+from toolchain.farm.protocol import Link, Message, ServedDevice
 from toolchain.native import programs
 from toolchain.shell import SshOptions, check_options, is_adb
 from toolchain.shell.adb import client as adb
@@ -31,44 +31,37 @@ Tell = Callable[[str], None]
 
 _START_S, _ANSWER_S, _END_S = 90.0, 30.0, 15.0
 _UP_S = 120.0
-_NOT_UP = "the farm is not running"
 _DEFAULT_SSH = SshOptions()
 
 
 @dataclass(frozen=True)
-class Place:
-    """A device that shall be served.
-
-    Attributes:
-        name: Its name.
-        board: Its board type, resolved.
-        device: Its entry in devices.toml.
-        ssh: How it is reached, besides what its entry says.
-    """
+class FarmDevice:
+    """A device to serve."""
 
     name: str
-    board: Board
-    device: Device
-    ssh: SshOptions = field(default=_DEFAULT_SSH)
+    board: Board  # resolved
+    device: Device  # its entry in devices.toml
+    ssh: SshOptions = field(default=_DEFAULT_SSH)  # besides what its entry says
 
 
-def described(place: Place, tell: Tell) -> Served:
-    """Build a device's board server, or take it from the cache, and put together what the daemon needs.
+def to_serve(request: FarmDevice, tell: Tell) -> ServedDevice:
+    """Build a device's board server, or take it from the cache, and collect what the daemon needs.
 
     Raises:
         InputError: It is reached by adb, and there are options of SSH.
         BuildError: There is no board server for it, or it cannot be built.
     """
-    board, device = place.board, place.device
-    ssh = place.ssh.before(device.ssh_config)
+    board, device = request.board, request.device
+    ssh = request.ssh.before(device.ssh_config)
     check_options(device.host, ssh)
-    return Served(
-        name=place.name,
+    return ServedDevice(
+        name=request.name,
         board=board.name,
         host=device.host,
         root=device.root or board.root,
         emulated=board.emulated or device.emulated,
         program=programs.build(programs.BOARD_SERVER, board.triple, board.machine, tell),
+        # The daemon runs in another folder, so paths must be absolute.
         ssh=dataclasses.replace(
             ssh,
             config_file=ssh.config_file.absolute() if ssh.config_file else None,
@@ -80,53 +73,47 @@ def described(place: Place, tell: Tell) -> Served:
 
 
 def whoami(purpose: str = "") -> str:
-    """Say who this process is, for others who want the same board."""
+    """Describe this process to others who want the same board."""
     who = f"{state.user_name() or os.getuid()}@{platform.node()} pid {os.getpid()}"
     return f"{who}: {purpose}" if purpose else who
 
 
-def serving(place: Path | None = None) -> bool:
-    """Tell whether the farm serves devices just now."""
-    link = protocol.connect(place or protocol.folder())
+def is_running(folder: Path | None = None) -> bool:
+    link = protocol.connect(folder or protocol.folder())
     if link is None:
         return False
     link.close()
     return True
 
 
-def connected(place: Path | None = None) -> Link:
-    """Connect to the daemon.
-
-    Raises:
-        DeviceError: There is none.
-    """
-    link = protocol.connect(place or protocol.folder())
+def open_link(folder: Path | None = None) -> Link:
+    link = protocol.connect(folder or protocol.folder())
     if link is None:
-        raise DeviceError(_NOT_UP, hint="toolchain farm up")
+        raise DeviceError("the farm is not running", hint="toolchain farm up")
     return link
 
 
-def answer(link: Link, message: Message, seconds: float = 0.0, tell: Tell = lambda _text: None) -> Any:
-    """Ask the daemon for something.
+def ask(link: Link, message: Message, seconds: float = 0.0, tell: Tell = lambda _text: None) -> Any:
+    """Send the daemon a request over a fresh link and return its answer.
 
     Args:
         link: A connection that was not used yet.
-        message: What to do.
+        message: The request.
         seconds: Longest silence; 0 for the usual one.
-        tell: Who is told about progress.
+        tell: Called with each line of progress.
 
     Raises:
-        ToolchainError: What the daemon answers, or that it does not answer.
+        ToolchainError: The error that the daemon answers, or that it does not answer.
     """
     try:
         link.send(message)
-        while (found := link.receive(seconds or _ANSWER_S)) is not None:
-            if "tell" in found:
-                tell(str(found["tell"]))
-            elif "error" in found:
-                raise protocol.fault_of(found["error"])
+        while (answer := link.receive(seconds or _ANSWER_S)) is not None:
+            if "tell" in answer:
+                tell(str(answer["tell"]))
+            elif "error" in answer:
+                raise protocol.parse_fault(answer["error"])
             else:
-                return found["ok"]
+                return answer["ok"]
     except OSError as fault:
         raise DeviceError(
             "the farm's daemon does not answer", details=reason(fault), hint="toolchain farm down"
@@ -134,56 +121,44 @@ def answer(link: Link, message: Message, seconds: float = 0.0, tell: Tell = lamb
     raise DeviceError("the farm's daemon ended before it answered", hint="toolchain farm up")
 
 
-def up(places: Iterable[Place], tell: Tell) -> Message:
-    """Serve devices, besides those that are served; start the daemon if there is none.
-
-    Args:
-        places: The devices.
-        tell: Who is told what happens.
-
-    Returns:
-        What `status` returns.
+def up(devices: Iterable[FarmDevice], tell: Tell) -> Message:
+    """Serve devices in addition to those that are served; start the daemon if there is none; return the `status`.
 
     Raises:
         DeviceError: Devices cannot be served; all others are, and those too once they can be.
     """
-    served, faults = _prepared(places, tell)
+    served: list[ServedDevice] = []
+    faults: dict[str, ToolchainError] = {}
+    for device in devices:
+        try:
+            served.append(to_serve(device, tell))
+        except ToolchainError as fault:
+            faults[device.name] = fault
     if not served:
         raise next(iter(faults.values()))
-    place = protocol.folder()
-    start_daemon(place, tell)
-    found: Message = serve(place, served, tell)
-    names = {one.name for one in served}
-    lacking = [one for one in found["boards"] if one["name"] in names and one["fault"] and not one["served"]]
-    faults |= {one["name"]: protocol.fault_of(one["fault"]) for one in lacking}
+    folder = protocol.folder()
+    start_daemon(folder, tell)
+    report: Message = serve(folder, served, tell)
+    names = {device.name for device in served}
+    lacking = [board for board in report["boards"] if board["name"] in names and board["fault"] and not board["served"]]
+    faults |= {board["name"]: protocol.parse_fault(board["fault"]) for board in lacking}
     if faults:
-        raise _partly(faults, len(names | faults.keys()))
-    return found
+        raise _not_served(faults, len(names | faults.keys()))
+    return report
 
 
-def _prepared(places: Iterable[Place], tell: Tell) -> tuple[list[Served], dict[str, ToolchainError]]:
-    served: list[Served] = []
-    faults: dict[str, ToolchainError] = {}
-    for place in places:
-        try:
-            served.append(described(place, tell))
-        except ToolchainError as fault:
-            faults[place.name] = fault
-    return served, faults
+def serve(folder: Path, served: Sequence[ServedDevice], tell: Tell) -> Any:
+    """Let a daemon serve devices, and wait until each is ready or has reported why it is not."""
+    with open_link(folder) as link:
+        return ask(link, {"do": "up", "devices": [device.message() for device in served]}, _UP_S, tell)
 
 
-def serve(place: Path, served: Sequence[Served], tell: Tell) -> Any:
-    """Let a daemon serve devices, and wait until each is ready or has told why it is not."""
-    with connected(place) as link:
-        return answer(link, {"do": "up", "devices": [one.message() for one in served]}, _UP_S, tell)
+def first_fault(report: Message) -> ToolchainError:
+    """Return the error of the first board of a status that cannot be served."""
+    return protocol.parse_fault(next(board["fault"] for board in report["boards"] if board["fault"]))
 
 
-def first_fault(found: Message) -> ToolchainError:
-    """Return the error of the first device of a status that cannot be served."""
-    return protocol.fault_of(next(one["fault"] for one in found["boards"] if one["fault"]))
-
-
-def _partly(faults: Mapping[str, ToolchainError], count: int) -> ToolchainError:
+def _not_served(faults: Mapping[str, ToolchainError], count: int) -> ToolchainError:
     lines = []
     for name, fault in faults.items():
         lines += [f"{name}: {fault.message}", *(f"  {line}" for line in fault.details.splitlines())]
@@ -194,70 +169,57 @@ def _partly(faults: Mapping[str, ToolchainError], count: int) -> ToolchainError:
     return DeviceError(f"{len(faults)} of {count} devices cannot be served yet", details="\n".join(lines), hint=hint)
 
 
-def start_daemon(place: Path, tell: Tell, *, attached: bool = False) -> Any:
-    """Start the daemon of a folder unless there is one, and wait until it answers.
-
-    Returns:
-        Its process; None if there was one.
+def start_daemon(folder: Path, tell: Tell, *, attached: bool = False) -> Any:
+    """Start the daemon of a folder unless there is one, wait until it answers, and return its process, or None.
 
     Raises:
         DeviceError: It does not start; the end of its log is in the details.
     """
-    link = protocol.connect(place)
+    link = protocol.connect(folder)
     if link is not None:
         link.close()
         return None
-    protocol.make_folder(place)
+    protocol.make_folder(folder)
     tell("starting the farm daemon")
-    words = [sys.executable, "-P", "-m", "toolchain.farm.daemon", str(place.absolute())]
-    log = place / protocol.LOG
-    daemon = process.spawn_background(words + (["attached"] if attached else []), log, attached=attached)
+    argv = [sys.executable, "-P", "-m", "toolchain.farm.daemon", str(folder.absolute())]
+    log = folder / protocol.LOG
+    daemon = process.spawn_background(argv + (["attached"] if attached else []), log, attached=attached)
     deadline = time.monotonic() + _START_S
-    while (link := protocol.connect(place)) is None:
+    while (link := protocol.connect(folder)) is None:
         if daemon.poll() is not None or time.monotonic() > deadline:
             daemon.kill()
             daemon.wait()
-            words_of = process.tail(log.read_text(encoding="utf-8", errors="replace"), 8)
-            raise DeviceError("the farm daemon does not start", details=words_of, hint="" if attached else f"see {log}")
+            details = process.tail(log.read_text(encoding="utf-8", errors="replace"), 8)
+            raise DeviceError("the farm daemon does not start", details=details, hint="" if attached else f"see {log}")
         time.sleep(0.05)
     link.close()
     return daemon
 
 
 def down(names: Collection[str] = ()) -> tuple[str, ...]:
-    """End to serve devices: the named ones, or all. With the last, the daemon ends.
-
-    Returns:
-        The names of those that were served.
-    """
-    place = protocol.folder()
-    link = protocol.connect(place)
+    """Stop serving the named devices, or all, and return their names. The daemon ends with the last one."""
+    folder = protocol.folder()
+    link = protocol.connect(folder)
     if link is None:
         return ()
     with link:
-        daemon = link.peer
+        daemon = link.peer_pid
         try:
-            gone = tuple(answer(link, {"do": "down", "names": list(names)}))
+            removed = tuple(ask(link, {"do": "down", "names": list(names)}))
         except DeviceError:
             if names:
                 raise
-            gone = ()  # it hangs
+            removed = ()  # the daemon hangs, and is killed below
     if not names or not served_names():
-        _await_end(place, daemon)
-    return gone
+        with (folder / protocol.LOCK).open("rb") as lock_file:
+            if not _await_unlocked(lock_file, _END_S):  # it does not end by itself
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(daemon, signal.SIGKILL)
+                _await_unlocked(lock_file, _END_S)
+    return removed
 
 
-def _await_end(place: Path, daemon: int) -> None:
-    """Wait until the daemon is gone; end it if it does not end by itself."""
-    with (place / protocol.LOCK).open("rb") as lock:
-        if not _free(lock, _END_S):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(daemon, signal.SIGKILL)
-            _free(lock, _END_S)
-
-
-def _free(lock: IO[bytes], seconds: float) -> bool:
-    """Wait until nobody holds a lock."""
+def _await_unlocked(lock: IO[bytes], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -270,23 +232,18 @@ def _free(lock: IO[bytes], seconds: float) -> bool:
 
 
 def served_names() -> tuple[str, ...]:
-    """Name the devices that are served."""
-    found = status()
-    return tuple(one["name"] for one in found["boards"]) if found else ()
+    report = status()
+    return tuple(board["name"] for board in report["boards"]) if report else ()
 
 
-def status(place: Path | None = None) -> Message | None:
-    """Ask the daemon, the farm's or that of a folder, for the boards it serves.
-
-    Returns:
-        None if there is no daemon.
-    """
-    link = protocol.connect(place or protocol.folder())
+def status(folder: Path | None = None) -> Message | None:
+    """Ask the daemon, the farm's or that of a folder, for the boards it serves; None if there is no daemon."""
+    link = protocol.connect(folder or protocol.folder())
     if link is None:
         return None
     with link:
-        found: Message = answer(link, {"do": "status"})
-        return found
+        report: Message = ask(link, {"do": "status"})
+        return report
 
 
 def lock(name: str, seconds: float) -> Message:
@@ -296,33 +253,25 @@ def lock(name: str, seconds: float) -> Message:
         DeviceError: Somebody has it, or the farm serves nothing.
         InputError: There is no such board.
     """
-    with connected() as link:
-        found: Message = answer(link, {"do": "lock", "board": name, "who": whoami(), "seconds": seconds})
-        return found
+    with open_link() as link:
+        grant: Message = ask(link, {"do": "lock", "board": name, "who": whoami(), "seconds": seconds})
+        return grant
 
 
 def release(name: str) -> Message | None:
-    """End a lock or a lease, whoever has it, and the session of that.
-
-    Returns:
-        Who had the board, since when; None if nobody had.
+    """End a lock or a lease of a board, and its session; return who had the board, since when, or None.
 
     Raises:
         DeviceError: The farm serves nothing.
         InputError: There is no such board.
     """
-    with connected() as link:
-        found: Message | None = answer(link, {"do": "release", "board": name})
-        return found
+    with open_link() as link:
+        holder: Message | None = ask(link, {"do": "release", "board": name})
+        return holder
 
 
-def choose(names: Sequence[str], devices: Mapping[str, Device], load: Callable[[str], Board]) -> list[Place]:
+def choose(names: Sequence[str], devices: Mapping[str, Device], load: Callable[[str], Board]) -> list[FarmDevice]:
     """Pick the devices to serve: the named ones, or all that are reached over SSH.
-
-    Args:
-        names: Their names.
-        devices: The lab's devices.
-        load: Loads a board type.
 
     Raises:
         InputError: There is no such device, none at all, or it is this machine.
@@ -335,18 +284,18 @@ def choose(names: Sequence[str], devices: Mapping[str, Device], load: Callable[[
                 hint=did_you_mean(name, devices) or "add it to devices.toml",
             )
     password = os.environ.get("TOOLCHAIN_SSH_PASSWORD")
-    all_of_them = [
-        Place(name, load(device.board).resolved(), device, SshOptions(password=password))
+    chosen = [
+        FarmDevice(name, load(device.board).resolved(), device, SshOptions(password=password))
         for name, device in devices.items()
         if not names or name in names
     ]
-    found = [one for one in all_of_them if one.board.connection == "ssh"]
-    here = [one.name for one in all_of_them if one.board.connection != "ssh"]
-    if here and (names or not found):
-        raise InputError(f"{shlex.join(here)} is this machine, which a farm cannot serve", hint="leave it out")
-    if not found:
+    remote = [device for device in chosen if device.board.connection == "ssh"]
+    local = [device.name for device in chosen if device.board.connection != "ssh"]
+    if local and (names or not remote):
+        raise InputError(f"{shlex.join(local)} is this machine, which a farm cannot serve", hint="leave it out")
+    if not remote:
         raise InputError(
             "there are no devices to serve",
             hint="add them to devices.toml, or start virtual ones: toolchain farm up --virtual rpi4=2",
         )
-    return found
+    return remote

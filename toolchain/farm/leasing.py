@@ -9,159 +9,153 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from toolchain.errors import BusyError, DeviceError, InputError, ToolchainError, did_you_mean
-from toolchain.farm.asks import Ask, InPlay, due
-from toolchain.farm.holds import Slot, granted
+from toolchain.farm.grants import Slot, grant_message
+from toolchain.farm.lease_queue import AssignableBoard, LeaseRequest, allocate
 from toolchain.farm.protocol import EXPIRE_S, Message, fault_message
-from toolchain.farm.refusals import expired, given_to_others, none_free, not_now, taken_back
+from toolchain.farm.refusals import expired, none_free, not_now, reserved, taken_back
 from toolchain.rpc.server import new_key
 
 _LOG = logging.getLogger(__name__)
 
 _SETTLE_S = 5.0
 _NOTICE_S = 2.0  # a client that was killed just now may not be noticed yet
-_LOOK_S = 0.5
-_SAY_S = 5.0
-_REST_S = 30.0  # to look costs the device time, which others may be measuring
+_POLL_S = 0.5
+_REPORT_S = 5.0
+_REST_S = 30.0  # a look at the device costs time there, where others may be measuring
 _EXPIRED = "its client gave no sign of life"
 
 Tell = Callable[[Message], None]
 
 
-def _tell_nobody(message: Message) -> None:
-    """For who is told nothing."""
+def _tell_nobody(_message: Message) -> None:
+    pass
 
 
 class Leasing:
-    """The leases of a farm.
-
-    Args:
-        slots: The farm's boards.
-        changed: Is held for every change, and notified after it.
-    """
-
+    # `changed` is held for every change of the slots, and notified after it.
     def __init__(self, slots: Mapping[str, Slot], changed: threading.Condition) -> None:
         self._slots = slots
         self._changed = changed
-        self._asks: list[Ask] = []
-        self._inside: list[Ask] = []  # who uses what a process has that they descend from
-
-    # --- a lease from its beginning to its end ---
+        self._requests: list[LeaseRequest] = []
+        self._inside: list[LeaseRequest] = []  # of clients that use the boards of a process they descend from
 
     @contextmanager
     def lease(
-        self, ask: Ask, wait: float, above: Collection[int] = (), line: float = 0.0, tell: Tell = _tell_nobody
+        self,
+        request: LeaseRequest,
+        wait: float,
+        ancestors: Collection[int] = (),
+        queue_s: float = 0.0,
+        tell: Tell = _tell_nobody,
     ) -> Iterator[tuple[Message, ...]]:
-        """Let a client have boards for the time of a block.
+        """Let a client have boards for the time of a block; yield what the client is sent about its first boards.
 
         Args:
-            ask: What it wants.
+            request: What it requests.
             wait: Seconds that boards may take that are on their way: lost ones, or just given back.
-            above: The processes that the client descends from. It may use what one of those has.
-            line: Seconds that it waits for boards that others have, in the order of asking.
-            tell: Is told for whom it waits.
-
-        Yields:
-            What the client is told of its first boards.
+            ancestors: The processes that the client descends from. It may use what one of those has.
+            queue_s: Seconds that it waits for boards that others have, in the order of the requests.
+            tell: Gets the error that names whom the client waits for.
 
         Raises:
             InputError: There is no such board.
             BusyError: None is free, or one that was named is not.
             DeviceError: None can be reached, or one that was named cannot.
         """
-        ask.patient = line > 0
+        request.patient = queue_s > 0
         with self._changed:
-            shared = self._of_ancestor(ask, above)
-            if shared and shared[0].hold:
-                ask.hold = shared[0].hold
-        registered = self._inside if shared else self._asks
+            shared = self._boards_of_ancestor(request, ancestors)
+            if shared and shared[0].grant:
+                request.grant = shared[0].grant
+        registered = self._inside if shared else self._requests
         try:
             with self._changed:
-                registered.append(ask)
-                slots = shared or self._awaited(ask, wait, line, tell)
-            self._await_keys(ask, slots, max(wait, line), tell if line else _tell_nobody)
-            yield self._begun(ask, shared)
+                registered.append(request)
+                slots = shared or self._await_boards(request, wait, queue_s, tell)
+            self._await_keys(request, slots, max(wait, queue_s), tell if queue_s else _tell_nobody)
+            with self._changed:
+                usable = shared or [slot for slot in request.boards if slot.board.settled or not request.shares]
+                if not usable:
+                    raise taken_back()
+                request.served, request.announced = True, {slot.name for slot in usable}
+                messages = tuple(grant_message(slot) for slot in usable)
+            yield messages
         finally:
             with self._changed:
-                slots = self._give_all_back(ask)
-                registered.remove(ask)
+                slots = self._give_all_back(request)
+                registered.remove(request)
             self.await_freed(slots)
 
-    def _begun(self, ask: Ask, shared: Sequence[Slot]) -> tuple[Message, ...]:
-        with self._changed:
-            known = shared or [slot for slot in ask.boards if slot.board.settled or not ask.shares]
-            if not known:
-                raise taken_back()
-            ask.served, ask.told = True, {slot.name for slot in known}
-            return tuple(granted(slot) for slot in known)
-
-    def _awaited(self, ask: Ask, wait: float, line: float, tell: Tell) -> list[Slot]:
-        """Wait until boards are due to an ask and free, and give them to it."""
+    def _await_boards(self, request: LeaseRequest, wait: float, queue_s: float, tell: Tell) -> list[Slot]:
+        """Wait until boards that are assigned to a request are free, and give them to it."""
         began = time.monotonic()
-        on_their_way = began + wait
-        noticed = began + line if line else min(on_their_way, began + _NOTICE_S)
-        say = _Saying(tell)
+        arriving_until = began + wait
+        waits_until = began + queue_s if queue_s else min(arriving_until, began + _NOTICE_S)
+        report = _WaitReporter(tell)
         while True:
-            _check(ask)
-            wanted = self._wanted(ask)
-            mine = self._free_and_due(ask)
+            _check(request)
+            candidates = self._candidates(request)
+            allocation = allocate(self._requests, self._assignable())
+            assigned = [self._slots[name] for name, client in allocation.items() if client is request]
+            assigned = [slot for slot in assigned if slot.grant is None]
+            if request.names and len(assigned) < len(request.names):
+                assigned = []  # all that it named, or none
             now = time.monotonic()
-            left = (max(on_their_way, noticed) if any(slot.may_be_free_soon() for slot in wanted) else noticed) - now
-            leaving = now < on_their_way and any(slot.is_about_to_be_free() for slot in wanted)
-            if mine and not (leaving and left > 0):
-                ask.begin()
-                for slot in mine:
-                    self._give(ask, slot)
-                return mine
-            if left <= 0 or not wanted:
-                raise self._not_yet(ask, wanted)
+            arriving = any(slot.may_be_free_soon() for slot in candidates)
+            remaining = (max(arriving_until, waits_until) if arriving else waits_until) - now
+            # Boards that their last clients are just leaving are waited for, so that this lease gets them, too.
+            leaving = now < arriving_until and any(slot.is_about_to_be_free() for slot in candidates)
+            if assigned and not (leaving and remaining > 0):
+                request.begin()
+                for slot in assigned:
+                    self._give(request, slot)
+                return assigned
+            if remaining <= 0 or not candidates:
+                raise self._refusal(request, candidates)
             self.share_out()
-            if line:
-                say(self._in_line(ask, wanted))
-            self._changed.wait(min(left, _LOOK_S))
+            if queue_s:
+                report(self._queue_notice(request, candidates))
+            self._changed.wait(min(remaining, _POLL_S))
 
-    def _give(self, ask: Ask, slot: Slot) -> None:
-        ask.boards.append(slot)
-        slot.give(ask.hold, new_key())
+    def _give(self, request: LeaseRequest, slot: Slot) -> None:
+        request.boards.append(slot)
+        slot.give(request.grant, new_key())
 
-    def _not_yet(self, ask: Ask, wanted: Sequence[Slot]) -> ToolchainError:
-        """Say why an ask has no boards."""
-        others = [slot for slot in wanted if not slot.is_free()]
-        if others or not wanted:
-            return none_free(ask.kind, ask.names, others)
-        before = next((one.client.who for one in self._line() if one is not ask), "others")
-        return given_to_others(ask.kind, ask.names, before)
+    def _refusal(self, request: LeaseRequest, candidates: Sequence[Slot]) -> ToolchainError:
+        """Return the error that says why a request has no boards."""
+        others = [slot for slot in candidates if not slot.is_free()]
+        if others or not candidates:
+            return none_free(request.kind, request.names, others)
+        first = next((other.client.who for other in self._waiting() if other is not request), "others")
+        return reserved(request.kind, request.names, first)
 
-    def _in_line(self, ask: Ask, wanted: Sequence[Slot]) -> ToolchainError:
-        """Return what one who waits is told: for whom, and behind whom."""
-        fault = self._not_yet(ask, wanted)
+    def _queue_notice(self, request: LeaseRequest, candidates: Sequence[Slot]) -> ToolchainError:
+        """Return the error that names whom a client waits for, and its position in the queue."""
+        fault = self._refusal(request, candidates)
         owner = fault.owner if isinstance(fault, BusyError) else ""
-        rivals = [(slot.name, slot.board.served.board) for slot in wanted]
-        line = [one for one in self._line() if any(one.wants(*rival) for rival in rivals)]
-        whom = f": {owner}" if owner and owner not in fault.message else ""
-        text = f"{fault.message}{whom}; place {line.index(ask) + 1} of {len(line)} in the queue"
+        boards = [(slot.name, slot.board.served.board) for slot in candidates]
+        # Only those count that wait for some of the same boards.
+        line = [other for other in self._waiting() if any(other.wants(*board) for board in boards)]
+        suffix = f": {owner}" if owner and owner not in fault.message else ""
+        text = f"{fault.message}{suffix}; place {line.index(request) + 1} of {len(line)} in the queue"
         return BusyError(text, details=fault.details, hint=fault.hint, owner=owner)
 
-    def _line(self) -> list[Ask]:
-        return [ask for ask in self._asks if ask.waiting]
+    def _waiting(self) -> list[LeaseRequest]:
+        return [request for request in self._requests if request.waiting]
 
-    def _of_ancestor(self, ask: Ask, above: Collection[int]) -> list[Slot]:
-        """Find the boards that a process has which the client descends from, as under `farm lock NAME -- CMD`."""
-        wanted = self._wanted(ask)
-        found = [slot for slot in wanted if slot.hold and slot.key and slot.hold.client.pid in above]
-        same = [slot for slot in found if slot.hold is found[0].hold]
-        return same if not ask.names or len(same) == len(wanted) else []
+    def _boards_of_ancestor(self, request: LeaseRequest, ancestors: Collection[int]) -> list[Slot]:
+        """Find the boards of a process that the client descends from, as under `farm lock NAME -- CMD`."""
+        candidates = self._candidates(request)
+        inherited = [slot for slot in candidates if slot.grant and slot.key and slot.grant.client.pid in ancestors]
+        shared = [slot for slot in inherited if slot.grant is inherited[0].grant]
+        return shared if not request.names or len(shared) == len(candidates) else []
 
-    def _wanted(self, ask: Ask) -> list[Slot]:
-        for name in ask.names:
+    def _candidates(self, request: LeaseRequest) -> list[Slot]:
+        for name in request.names:
             self.slot(name)
-        return [slot for name, slot in self._slots.items() if ask.wants(name, slot.board.served.board)]
+        return [slot for name, slot in self._slots.items() if request.wants(name, slot.board.served.board)]
 
     def slot(self, name: str) -> Slot:
-        """Return a board.
-
-        Raises:
-            InputError: There is none of that name.
-        """
         if name not in self._slots:
             raise InputError(
                 f"the farm does not serve board {name!r}",
@@ -170,230 +164,211 @@ class Leasing:
             )
         return self._slots[name]
 
-    def _await_keys(self, ask: Ask, slots: Sequence[Slot], wait: float, tell: Tell) -> None:
-        """Wait until devices are locked and servers have the keys; those that others are at work on are given back.
+    def _await_keys(self, request: LeaseRequest, slots: Sequence[Slot], wait: float, tell: Tell) -> None:
+        """Wait until devices are locked and servers have the keys; boards that others are at work on are given back.
 
-        One that is lost or frozen just now gets its key when it is back.
+        A board that is lost or frozen just now gets its key when it is back.
 
         Raises:
-            BusyError: Others are at work on all of them, or on one where all are wanted.
+            BusyError: Others are at work on all of them, or on one where all are requested.
             DeviceError: No board server answers.
         """
         began = time.monotonic()
         deadline, settled_by = began + wait, began + _SETTLE_S
-        say = _Saying(tell)
+        report = _WaitReporter(tell)
         with self._changed:
             while True:
-                _check(ask)
+                _check(request)
                 busy = [slot for slot in slots if slot.board.is_busy]
                 settled = [slot for slot in slots if slot.board.settled]
-                on_its_way = [slot for slot in slots if slot not in busy + settled and slot.board.state != "lost"]
-                wait_for_busy = busy and (ask.names or not settled)
-                left = max(deadline * bool(wait_for_busy), settled_by * bool(on_its_way)) - time.monotonic()
-                if left <= 0:
+                arriving = [slot for slot in slots if slot not in busy + settled and slot.board.state != "lost"]
+                wait_for_busy = busy and (request.names or not settled)
+                remaining = max(deadline * bool(wait_for_busy), settled_by * bool(arriving)) - time.monotonic()
+                if remaining <= 0:
                     break
                 if wait_for_busy:
-                    say(not_now(busy[0]))
-                self._changed.wait(min(left, _LOOK_S))
-                if wait_for_busy:  # its server gets the key once its lock is free
+                    report(not_now(busy[0]))
+                self._changed.wait(min(remaining, _POLL_S))
+                if wait_for_busy:  # the server gets the key only after the lock, so its time begins then
                     settled_by = max(settled_by, min(time.monotonic(), deadline) + _SETTLE_S)
-            if busy and (ask.names or not settled):
+            if busy and (request.names or not settled):
                 raise not_now(busy[0])
             if not settled:
                 raise DeviceError("no board server answers", hint="toolchain farm status")
             for slot in busy:
-                self._rest(ask, slot)
+                self._rest(request, slot)
 
-    def _rest(self, ask: Ask, slot: Slot) -> None:
-        """Give a board back that others are at work on; it is tried again later."""
-        if slot in ask.boards:
-            self._give_back(ask, slot)
+    def _rest(self, request: LeaseRequest, slot: Slot) -> None:
+        """Give back a board that others are at work on; it is tried again later."""
+        if slot in request.boards:
+            self._give_back(request, slot)
             slot.rests_until = time.monotonic() + _REST_S
 
     def await_freed(self, slots: Sequence[Slot]) -> None:
         """Wait until the locks of boards that were given back are free: a client may deploy to them next."""
         deadline = time.monotonic() + _SETTLE_S
         with self._changed:
-            while not all(slot.hold or slot.board.settled or slot.board.state != "ready" for slot in slots):
+            while not all(slot.grant or slot.board.settled or slot.board.state != "ready" for slot in slots):
                 if time.monotonic() > deadline:
                     break
-                self._changed.wait(_LOOK_S)
+                self._changed.wait(_POLL_S)
 
-    def _give_all_back(self, ask: Ask) -> list[Slot]:
-        found = list(ask.boards)
-        for slot in found:
-            self._give_back(ask, slot)
-        if ask in self._asks and ask.ended != _EXPIRED:
+    def _give_all_back(self, request: LeaseRequest) -> list[Slot]:
+        boards = list(request.boards)
+        for slot in boards:
+            self._give_back(request, slot)
+        if request in self._requests and request.end_reason != _EXPIRED:
             for slot in self._slots.values():
-                slot.withdrawn = [one for one in slot.withdrawn if one.hold is not ask.hold]
+                slot.revoked = [key for key in slot.revoked if key.grant is not request.grant]
         self._changed.notify_all()
-        return found
+        return boards
 
-    def _give_back(self, ask: Ask, slot: Slot) -> None:
-        self._forget(ask, slot)
-        if slot.hold is ask.hold:
+    def _give_back(self, request: LeaseRequest, slot: Slot) -> None:
+        self._forget(request, slot)
+        if slot.grant is request.grant:
             slot.take_back()
 
-    def _forget(self, ask: Ask, slot: Slot) -> None:
-        ask.boards.remove(slot)
-        ask.told.discard(slot.name)
-        ask.asked_back.discard(slot.name)
+    def _forget(self, request: LeaseRequest, slot: Slot) -> None:
+        request.boards.remove(slot)
+        request.announced.discard(slot.name)
+        request.recalled.discard(slot.name)
 
-    # --- shares ---
-
-    def _free_and_due(self, ask: Ask) -> list[Slot]:
-        found = [self._slots[name] for name, one in due(self._asks, self._in_play()).items() if one is ask]
-        free = [slot for slot in found if slot.hold is None]
-        return free if not ask.names or len(free) == len(ask.names) else []
-
-    def _in_play(self, *, rested: bool = False) -> dict[str, InPlay]:
-        """Return the boards that may be given to somebody; where `rested`, without those that are to rest."""
-        now, found = time.monotonic(), {}
+    def _assignable(self, *, rested: bool = False) -> dict[str, AssignableBoard]:
+        """Return the boards that may be assigned; where `rested`, without those that are to rest."""
+        now, boards = time.monotonic(), {}
         for name, slot in self._slots.items():
             holder = self._holder(slot)
             free = slot.is_free() and not (rested and now < slot.rests_until)
             if free or (holder is not None and holder.sharing):
-                found[name] = InPlay(slot.board.served.board, holder)
-        return found
+                boards[name] = AssignableBoard(slot.board.served.board, holder)
+        return boards
 
-    def _holder(self, slot: Slot) -> Ask | None:
-        return next((ask for ask in self._asks if slot.hold is ask.hold), None) if slot.hold else None
+    def _holder(self, slot: Slot) -> LeaseRequest | None:
+        if slot.grant is None:
+            return None
+        return next((request for request in self._requests if request.grant is slot.grant), None)
 
     def share_out(self) -> None:
-        """Give those who share what is due to them, and ask for what is due to others."""
-        sharing = [ask for ask in self._asks if ask.sharing]
+        """Give sharing clients the boards assigned to them, and recall boards assigned to others."""
+        sharing = [request for request in self._requests if request.sharing]
         if not sharing:
             return
-        for name, ask in due(self._asks, self._in_play(rested=True)).items():
+        for name, request in allocate(self._requests, self._assignable(rested=True)).items():
             slot = self._slots[name]
             holder = self._holder(slot)
-            if holder is None and ask.sharing:
-                self._give(ask, slot)
-            elif holder is not None and holder is not ask:
-                self._ask_back(holder, slot)
-        for ask in sharing:
-            for slot in list(ask.boards):
-                self._follow(ask, slot)
+            if holder is None and request.sharing:
+                self._give(request, slot)
+            elif holder is not None and holder is not request:
+                self._recall(holder, slot)
+        for request in sharing:
+            for slot in list(request.boards):
+                self._announce(request, slot)
 
-    def _ask_back(self, ask: Ask, slot: Slot) -> None:
-        if slot.name not in ask.told:
-            self._give_back(ask, slot)
-        elif slot.name not in ask.asked_back:
-            ask.asked_back.add(slot.name)
-            ask.outbox.put({"give": slot.name})
+    def _recall(self, request: LeaseRequest, slot: Slot) -> None:
+        if slot.name not in request.announced:
+            self._give_back(request, slot)
+        elif slot.name not in request.recalled:
+            request.recalled.add(slot.name)
+            request.outbox.put({"give": slot.name})
 
-    def _follow(self, ask: Ask, slot: Slot) -> None:
-        """Tell the client of one more board once it can be used; one that cannot goes back."""
-        if slot.name in ask.told:
+    def _announce(self, request: LeaseRequest, slot: Slot) -> None:
+        """Send the client one more board once it can be used; one that cannot goes back."""
+        if slot.name in request.announced:
             return
         if slot.board.settled:
-            ask.told.add(slot.name)
-            ask.outbox.put({"joined": granted(slot)})
+            request.announced.add(slot.name)
+            request.outbox.put({"joined": grant_message(slot)})
         elif slot.board.is_busy:
-            self._rest(ask, slot)
+            self._rest(request, slot)
         elif slot.board.state != "ready":
-            self._give_back(ask, slot)
+            self._give_back(request, slot)
 
-    # --- what clients say ---
-
-    def hear(self, ask: Ask, message: Message) -> None:
-        """Take what the client of a lease says; any word is a sign of life."""
+    def hear(self, request: LeaseRequest, message: Message) -> None:
+        """Take a message of a lease's client; any message is a sign of life."""
         with self._changed:
-            ask.heard = time.monotonic()
-            for what, found in message.items():
-                slot = self._slots.get(str(found.get("board"))) if isinstance(found, dict) else None
-                if slot is not None and slot.hold is ask.hold:
-                    self._take(ask, slot, what, found)
+            request.last_seen = time.monotonic()
+            for topic, body in message.items():
+                slot = self._slots.get(str(body.get("board"))) if isinstance(body, dict) else None
+                if slot is not None and slot.grant is request.grant:
+                    self._handle(request, slot, topic, body)
 
-    def _take(self, ask: Ask, slot: Slot, what: str, found: Message) -> None:
-        if what == "trial":
-            slot.trial = {**found, "time": time.time()}
-            slot.celsius = found.get("celsius") or slot.celsius
-        elif what == "state":
-            slot.failures, slot.quarantined = int(found["failures"]), found["state"] == "quarantined"
-            # A board that nobody measures on may be asked whether it is well.
+    def _handle(self, request: LeaseRequest, slot: Slot, topic: str, body: Message) -> None:
+        if topic == "trial":
+            slot.trial = {**body, "time": time.time()}
+            slot.celsius = body.get("celsius") or slot.celsius
+        elif topic == "state":
+            slot.failures, slot.quarantined = int(body["failures"]), body["state"] == "quarantined"
+            # A quarantined board is not measured on, so the daemon may check its health.
             slot.board.rest(quiet=not slot.quarantined)
-        elif what == "given" and slot in ask.boards:
-            if found.get("for_good"):
-                ask.refused.add(slot.name)
-            self._give_back(ask, slot)
+        elif topic == "given" and slot in request.boards:
+            if body.get("for_good"):
+                request.refused.add(slot.name)
+            self._give_back(request, slot)
             self.share_out()
             self._changed.notify_all()
 
-    def over(self, ask: Ask, why: str) -> None:
-        """Let a lease end."""
+    def end(self, request: LeaseRequest, reason: str) -> None:
         with self._changed:
-            ask.end(why)
+            request.end(reason)
             self._changed.notify_all()
 
-    # --- what ends a lease from outside ---
-
     def expire(self) -> None:
-        """End the leases whose clients give no sign of life, and look who is to have which board."""
+        """End the leases whose clients give no sign of life, and share out the boards."""
         with self._changed:
-            for ask in [one for one in self._asks + self._inside if one.silent and one.ended is None]:
-                _LOG.info("%s gave no sign of life for %d s; its lease is over", ask.client.who, EXPIRE_S)
-                why = expired()
-                for slot in list(ask.boards):
-                    self._forget(ask, slot)
-                    slot.withdraw(why)
-                ask.outbox.put({"over": fault_message(why)})
-                ask.end(_EXPIRED)
+            for request in [each for each in self._requests + self._inside if each.silent and each.end_reason is None]:
+                _LOG.info("%s gave no sign of life for %d s; its lease is over", request.client.who, EXPIRE_S)
+                fault = expired()
+                for slot in list(request.boards):
+                    self._forget(request, slot)
+                    slot.withdraw(fault)
+                request.outbox.put({"over": fault_message(fault)})
+                request.end(_EXPIRED)
                 self._changed.notify_all()
             self.share_out()
 
-    def withdraw(self, slot: Slot, why: BusyError, *, for_good: bool) -> None:
-        """Take a board back from who has it, who is told why.
-
-        Args:
-            slot: The board.
-            why: What its client is told.
-            for_good: Whether it never gets it again in this lease.
-        """
-        ask = self._holder(slot)
-        slot.withdraw(why)
-        if ask is not None and slot in ask.boards:
-            self._forget(ask, slot)
+    def withdraw(self, slot: Slot, fault: BusyError, *, for_good: bool) -> None:
+        """Take a board back and send its holder `fault`; `for_good` if this lease never gets it again."""
+        request = self._holder(slot)
+        slot.withdraw(fault)
+        if request is not None and slot in request.boards:
+            self._forget(request, slot)
             if for_good:
-                ask.refused.add(slot.name)
-            ask.outbox.put({"lost": {"board": slot.name, "fault": fault_message(why)}})
+                request.refused.add(slot.name)
+            request.outbox.put({"lost": {"board": slot.name, "fault": fault_message(fault)}})
         self._changed.notify_all()
 
-    # --- what is told ---
-
     def heard_s(self, slot: Slot) -> float | None:
-        """Return how many seconds ago who has a board gave a sign of life; None for who need not."""
-        ask = self._holder(slot)
-        return None if ask is None else round(time.monotonic() - ask.heard, 1)
+        """Return the seconds since the last sign of life of a board's holder; None for a lock, which needs none."""
+        request = self._holder(slot)
+        return None if request is None else round(time.monotonic() - request.last_seen, 1)
 
     def queue(self) -> list[Message]:
-        """Tell who waits, in the order of asking."""
+        """Report the waiting clients, in the order of their requests."""
         return [
             {
-                "place": place,
-                "who": ask.client.who,
-                "board": ask.kind,
-                "names": list(ask.names),
-                "most": ask.most,
-                "since": ask.since,
+                "place": position,
+                "who": request.client.who,
+                "board": request.kind,
+                "names": list(request.names),
+                "most": request.limit,
+                "since": request.since,
             }
-            for place, ask in enumerate(self._line(), 1)
+            for position, request in enumerate(self._waiting(), 1)
         ]
 
 
-class _Saying:
-    """Says every few seconds for whom somebody waits."""
+class _WaitReporter:
+    """Reports every few seconds whom a client waits for."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell, self._next = tell, 0.0
 
     def __call__(self, fault: ToolchainError) -> None:
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _SAY_S
+            self._next = time.monotonic() + _REPORT_S
             self._tell({"wait": fault_message(fault)})
 
 
-def _check(ask: Ask) -> None:
-    """See that who waits is still there."""
-    if ask.ended is not None:
-        raise DeviceError(f"the client that requested boards has ended: {ask.ended}")
+def _check(request: LeaseRequest) -> None:
+    if request.end_reason is not None:
+        raise DeviceError(f"the client that requested boards has ended: {request.end_reason}")

@@ -1,4 +1,4 @@
-"""Who has which board: leases, locks, and what `farm status` shows of them."""
+"""The boards of a daemon: leases, locks, sessions, and what `farm status` shows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from toolchain.errors import DeviceError
-from toolchain.farm.holds import Client, Hold, Slot, check_key, described
+from toolchain.farm.grants import Client, Grant, Slot, check_key, status_message
 from toolchain.farm.leasing import Leasing
-from toolchain.farm.protocol import Message, Served
-from toolchain.farm.refusals import not_now, released, served_no_longer
-from toolchain.farm.served_board import KeptBoard
+from toolchain.farm.protocol import Message, ServedDevice
+from toolchain.farm.refusals import no_longer_served, not_now, released
+from toolchain.farm.served_board import ServedBoard
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,12 +25,7 @@ _AGAIN_S = 0.2
 
 @dataclass
 class Pool:
-    """The boards of a daemon.
-
-    Attributes:
-        shared: Whether other commands of its user may ask it, too, as `farm release` does.
-        leases: The leases of its boards.
-    """
+    """The boards of a daemon; `shared` if other commands of its user may use it too, as `farm release` does."""
 
     shared: bool = True
     leases: Leasing = field(init=False)
@@ -44,14 +39,11 @@ class Pool:
         with self._changed:
             self._changed.notify_all()
 
-    # --- the boards ---
-
     def names(self) -> tuple[str, ...]:
-        """Name the boards."""
         with self._changed:
             return tuple(self._slots)
 
-    def add(self, served: Served) -> None:
+    def add(self, served: ServedDevice) -> None:
         """Serve a device; one that is served in the same way stays as it is.
 
         Raises:
@@ -61,48 +53,43 @@ class Pool:
             slot = self._slots.get(served.name)
             if slot and slot.board.served == served:
                 return
-            if slot and slot.hold:
+            if slot and slot.grant:
                 raise not_now(slot)
             if slot:
                 slot.board.stop()
-            board = KeptBoard(served, self._notify)
+            board = ServedBoard(served, self._notify)
             self._slots[served.name] = Slot(board, f"toolchain farm release {served.name}" if self.shared else "")
             board.start()
 
     def await_settled(self, names: Sequence[str], seconds: float, tell: Callable[[str], None]) -> None:
-        """Wait until boards are ready or have told why they are not; tell about each."""
-        left, deadline = list(names), time.monotonic() + seconds
+        """Wait until each board is ready or has reported why it is not."""
+        pending, deadline = list(names), time.monotonic() + seconds
         with self._changed:
-            while left and time.monotonic() < deadline:
-                for name in left[:]:
+            while pending and time.monotonic() < deadline:
+                for name in pending[:]:
                     board = self.leases.slot(name).board
                     if board.settled or board.fault:
-                        left.remove(name)
+                        pending.remove(name)
                         tell(f"{name}: {board.fault.message if board.fault else 'serves'}")
                 self._changed.wait(0.5)
 
     def remove(self, names: Sequence[str]) -> None:
-        """End to serve boards, whoever has them, and wait until that is done."""
+        """Stop serving boards, whoever has them, and wait until that is done."""
         with self._changed:
-            gone = [self._slots.pop(name) for name in names if name in self._slots]
-            for slot in gone:
-                self.leases.withdraw(slot, served_no_longer(slot.name), for_good=False)
-            boards = [slot.board for slot in gone]
+            removed = [self._slots.pop(name) for name in names if name in self._slots]
+            for slot in removed:
+                self.leases.withdraw(slot, no_longer_served(slot.name), for_good=False)
+            boards = [slot.board for slot in removed]
         for board in boards:
             board.stop()
         deadline = time.monotonic() + _JOIN_S
         for board in boards:
             board.join(deadline - time.monotonic())
 
-    # --- sessions ---
+    def session(self, name: str, key: str, wait: float) -> tuple[ServedBoard, socket.socket]:
+        """Return a board and a stream to its server, for the holder of the key of its lease.
 
-    def session(self, name: str, key: str, wait: float) -> tuple[KeptBoard, socket.socket]:
-        """Return a board and a stream to its server, for who has the key of its lease.
-
-        Args:
-            name: The board.
-            key: The key.
-            wait: Seconds for all of this, in which a board that is lost may come back.
+        A board that is lost may come back within `wait` seconds.
 
         Raises:
             InputError: There is no such board.
@@ -118,21 +105,19 @@ class Pool:
                     raise
                 time.sleep(_AGAIN_S)
 
-    def _await_board(self, name: str, key: str, deadline: float) -> KeptBoard:
+    def _await_board(self, name: str, key: str, deadline: float) -> ServedBoard:
         with self._changed:
             while True:
                 slot = self.leases.slot(name)
                 check_key(slot, key)
-                left = deadline - time.monotonic()
+                remaining = deadline - time.monotonic()
                 if slot.board.settled:
                     return slot.board
-                if left <= 0 and slot.board.is_busy:  # its lock was lost; it may be had again later
+                if remaining <= 0 and slot.board.is_busy:  # its lock was lost; the farm keeps trying to get it again
                     raise DeviceError(f"the lock of {name} was lost", details=not_now(slot).message)
-                if left <= 0:
+                if remaining <= 0:
                     return slot.board
-                self._changed.wait(min(left, 0.5))
-
-    # --- locks ---
+                self._changed.wait(min(remaining, 0.5))
 
     def lock(self, name: str, client: Client, seconds: float) -> Message:
         """Keep a board from everybody for some time; one that is lost just now is locked when it is back.
@@ -145,51 +130,45 @@ class Pool:
             if slot.is_taken():
                 raise not_now(slot)
             now = time.time()
-            hold = Hold(client, "locked", now, now + seconds)
-            slot.give(hold, "")
+            grant = Grant(client, "locked", now, now + seconds)
+            slot.give(grant, "")
             deadline = time.monotonic() + _SETTLE_S
             while not slot.board.settled and not slot.board.is_busy and slot.board.state == "ready":
                 if time.monotonic() > deadline:
                     break
                 self._changed.wait(0.5)
-            if slot.board.is_busy:
+            if slot.board.is_busy:  # the error names who holds the device's lock, which is forgotten with the grant
                 fault = not_now(slot)
                 slot.take_back()
                 raise fault
-            return {"board": name, "until": hold.until}
+            return {"board": name, "until": grant.until}
 
     def release(self, name: str) -> Message | None:
-        """End a lock or a lease, and the session of that; who had the lease does not get another.
-
-        Returns:
-            Who had the board; None if nobody had.
-        """
+        """End a lock or a lease and its session; return who had the board. That lease does not get it again."""
         with self._changed:
             slot = self.leases.slot(name)
-            found = self._released(slot)
+            holder = self._end_grant(slot)
         self.leases.await_freed([slot])
-        return found
+        return holder
 
-    def _released(self, slot: Slot) -> Message | None:
-        hold = slot.hold
-        if hold is None:
+    def _end_grant(self, slot: Slot) -> Message | None:
+        grant = slot.grant
+        if grant is None:
             return None
-        _LOG.info("%s: %s until now; released", slot.board.served.name, hold)
+        _LOG.info("%s: %s until now; released", slot.board.served.name, grant)
         self.leases.withdraw(slot, released(slot.name), for_good=True)
-        return hold.message()
+        return grant.message()
 
     def expire(self) -> None:
         """End the locks whose time is over, and the leases whose clients are gone; share out what is free."""
         with self._changed:
             for slot in self._slots.values():
-                if slot.hold and slot.hold.until and time.time() > slot.hold.until:
-                    self._released(slot)
+                if slot.grant and slot.grant.until and time.time() > slot.grant.until:
+                    self._end_grant(slot)
         self.leases.expire()
 
-    # --- status ---
-
     def status(self) -> Message:
-        """Tell about every board and of who waits for one; no secrets are told, and no device is asked."""
+        """Report on every board and on the queue, without secrets, and without a question to a device."""
         with self._changed:
-            boards = [described(slot, self.leases.heard_s(slot)) for slot in self._slots.values()]
+            boards = [status_message(slot, self.leases.heard_s(slot)) for slot in self._slots.values()]
             return {"boards": boards, "queue": self.leases.queue()}

@@ -1,7 +1,7 @@
-"""The words between the farm's daemon and its clients: lines of JSON over a UNIX socket that is the user's alone.
+"""The protocol between the farm's daemon and its clients: lines of JSON over a private UNIX socket.
 
-Whoever gets to the socket gets the boards. So it lies in a folder that nobody else can enter or could have made, and
-each end asks the kernel who the other one is.
+Whoever can connect to the socket gets the boards. So it lies in a folder that nobody else can enter or could have made,
+and each end asks the kernel for the user at the other end.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from toolchain.shell import SshOptions
 Message = dict[str, Any]
 
 SOCKET, LOCK, LOG = "socket", "lock", "daemon.log"
+# How often the client of a lease gives a sign of life, and after how long without one its lease is over.
 HEARTBEAT_S, EXPIRE_S = 5.0, 30.0
-"""How often the client of a lease gives a sign of life, and after how long without one its lease is over."""
-_MOST = 1 << 20
+_MAX_LINE = 1 << 20
 _SEND_S = 10.0
-_OF_OTHERS = 0o077
+_OTHERS_BITS = 0o077
 
 
 def folder() -> Path:
@@ -43,31 +43,19 @@ def folder() -> Path:
 
 
 @dataclass(frozen=True)
-class Served:
-    """A device as the daemon needs to know it.
+class ServedDevice:
+    """A device as the daemon needs to know it."""
 
-    Attributes:
-        name: Its name in devices.toml.
-        board: Its board type.
-        host: Its SSH address, or `adb:SERIAL`.
-        root: Folder on it.
-        emulated: Whether its times are an emulator's.
-        program: The board server for it.
-        ssh: How it is reached; all paths are absolute.
-        adb_server: Where the server of adb is asked that knows it; empty for SSH.
-    """
-
-    name: str
-    board: str
-    host: str
-    root: str
-    emulated: bool
-    program: Program
-    ssh: SshOptions
-    adb_server: str = ""
+    name: str  # in devices.toml
+    board: str  # board type
+    host: str  # SSH address, or `adb:SERIAL`
+    root: str  # folder on it
+    emulated: bool  # whether its times are an emulator's
+    program: Program  # its board server
+    ssh: SshOptions  # all paths are absolute
+    adb_server: str = ""  # address of the adb server that knows it; empty for SSH
 
     def message(self) -> Message:
-        """Return it as JSON."""
         ssh, program = self.ssh, self.program
         return {
             **{name: getattr(self, name) for name in ("name", "board", "host", "root", "emulated", "adb_server")},
@@ -79,17 +67,16 @@ class Served:
         }
 
     @classmethod
-    def of(cls, message: Message) -> Served:
-        """Read what `message` wrote."""
-        given = dict(message)
+    def of(cls, message: Message) -> ServedDevice:
+        fields = dict(message)
         ssh = SshOptions(
-            config_file=_path(given.pop("config_file")),
-            known_hosts=tuple(Path(path) for path in given.pop("known_hosts")),
-            identity=_path(given.pop("identity")),
-            password=given.pop("password"),
+            config_file=_path(fields.pop("config_file")),
+            known_hosts=tuple(Path(path) for path in fields.pop("known_hosts")),
+            identity=_path(fields.pop("identity")),
+            password=fields.pop("password"),
         )
-        program = given.pop("program")
-        return cls(**given, program=Program(**{**program, "path": Path(program["path"])}), ssh=ssh)
+        program = fields.pop("program")
+        return cls(**fields, program=Program(**{**program, "path": Path(program["path"])}), ssh=ssh)
 
 
 def _path(text: str | None) -> Path | None:
@@ -105,39 +92,34 @@ class Link:
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Send a message.
-
-        Raises:
-            OSError: The other end is gone.
-        """
         with self._sending:
             self._sock.settimeout(_SEND_S)
             self._sock.sendall(json.dumps(message, default=dataclasses.asdict).encode() + b"\n")
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, or None at the end, and where there is none; one thread alone may wait for them.
+        """Return the next message; None at the end, or if it is not valid. One thread at a time may wait.
 
         Raises:
             TimeoutError: None came in time.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._data:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self._has_more(left):  # what came meanwhile counts, however late we look
+            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self._has_more(remaining):  # what came in time counts, however late this thread runs
                 raise TimeoutError
             try:
                 data = self._sock.recv(1 << 16)
             except OSError:  # it was reset, or closed by us
                 data = b""
             self._data += data
-            if not data or len(self._data) > _MOST:
+            if not data or len(self._data) > _MAX_LINE:
                 return None
         line, _, self._data = self._data.partition(b"\n")
         try:
-            found = json.loads(line)
+            message = json.loads(line)
         except (ValueError, RecursionError):
             return None
-        return found if isinstance(found, dict) else None
+        return message if isinstance(message, dict) else None
 
     def _has_more(self, seconds: float | None) -> bool:
         """Wait until there is something to read, or the end."""
@@ -150,29 +132,26 @@ class Link:
 
     @property
     def alive(self) -> bool:
-        """Whether the other end is there."""
         try:
             return not self._has_more(0.0) or self._sock.recv(1, socket.MSG_PEEK) != b""
         except OSError:  # it was reset, or closed by us
             return False
 
     @property
-    def peer(self) -> int:
-        """The process id of the other end."""
+    def peer_pid(self) -> int:
         return _credentials(self._sock)[0]
 
     @property
-    def is_ours(self) -> bool:
-        """Whether the other end is a process of this user."""
+    def is_same_user(self) -> bool:
         return _credentials(self._sock)[1] == os.geteuid()
 
     def raw(self) -> socket.socket:
-        """Return its socket, which carries no messages any more; both ends wait for the last one before they use it."""
+        """Return its socket, for other bytes than messages; both ends must have read all messages before."""
         self._sock.settimeout(None)
         return self._sock
 
-    def hush(self) -> None:
-        """Say no more; the other end may say what is left, and ends."""
+    def end_sending(self) -> None:
+        """Send no more; the other end may send what remains, and ends."""
         with contextlib.suppress(OSError):  # it is gone
             self._sock.shutdown(socket.SHUT_WR)
 
@@ -199,90 +178,86 @@ def _credentials(sock: socket.socket) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _address(place: Path) -> Iterator[str]:
-    """Yield a short name for the socket: the path of one must not be longer than 107 bytes.
+def _address(folder: Path) -> Iterator[str]:
+    """Yield a short name for the socket, as a path must not be longer than 107 bytes; check the folder first.
 
     Raises:
         OSError: There is no such folder.
-        VerificationError: It is not this user's alone.
+        VerificationError: Other users own it or can access it.
     """
-    handle = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        _check_private(place, os.fstat(handle))
+        status = os.fstat(handle)
+        mode = stat.S_IMODE(status.st_mode)
+        if status.st_uid != os.geteuid():
+            raise VerificationError(
+                f"{folder} belongs to another user",
+                details=f"its owner is uid {status.st_uid}, but this process runs as uid {os.geteuid()}",
+                hint="set TOOLCHAIN_CACHE to a folder that you own",
+            )
+        if mode & _OTHERS_BITS:
+            raise VerificationError(
+                f"other users can access {folder}", details=f"its mode is {mode:04o}", hint=f"chmod 700 {folder}"
+            )
         yield f"/proc/self/fd/{handle}/{SOCKET}"
     finally:
         os.close(handle)
 
 
-def _check_private(place: Path, found: os.stat_result) -> None:
-    mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid != os.geteuid():
-        raise VerificationError(
-            f"{place} belongs to another user",
-            details=f"its owner is uid {found.st_uid}, but this process runs as uid {os.geteuid()}",
-            hint="set TOOLCHAIN_CACHE to a folder that you own",
-        )
-    if mode & _OF_OTHERS:
-        raise VerificationError(
-            f"other users can access {place}", details=f"its mode is {mode:04o}", hint=f"chmod 700 {place}"
-        )
-
-
-def make_folder(place: Path) -> None:
-    """Make the daemon's folder, or see that the one that is there is this user's alone.
+def make_folder(folder: Path) -> None:
+    """Make the daemon's folder, or check that the existing one is private.
 
     Raises:
         InputError: It cannot be made.
-        VerificationError: It is another's, or open to others.
+        VerificationError: It is another user's, or open to others.
     """
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _address(place):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _address(folder):
             pass
     except OSError as fault:
-        raise files.unwritable(place, fault) from fault
+        raise files.unwritable(folder, fault) from fault
 
 
-def connect(place: Path) -> Link | None:
+def connect(folder: Path) -> Link | None:
     """Connect to the daemon of a folder; None if there is none. A daemon that was killed leaves its socket behind.
 
     Raises:
-        VerificationError: The folder, or who answers there, is not this user's.
+        VerificationError: The folder, or the process that answers there, is not this user's.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     link = Link(sock)
     with contextlib.ExitStack() as stack:
         stack.callback(link.close)
         try:
-            with _address(place) as address:
+            with _address(folder) as address:
                 sock.connect(address)
         except OSError:
             return None
-        if not link.is_ours:
-            raise VerificationError(f"a process of another user answers at {place}", hint="toolchain farm down")
+        if not link.is_same_user:
+            raise VerificationError(f"a process of another user answers at {folder}", hint="toolchain farm down")
         stack.pop_all()
     return link
 
 
-def listen(place: Path) -> socket.socket:
-    """Listen as the daemon of a folder, which must be locked; a socket that was left there is replaced."""
-    (place / SOCKET).unlink(missing_ok=True)
+def listen(folder: Path) -> socket.socket:
+    """Listen as the daemon of a locked folder; a socket that a killed daemon left is replaced."""
+    (folder / SOCKET).unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with _address(place) as address:
+    with _address(folder) as address:
         sock.bind(address)
-    (place / SOCKET).chmod(0o600)
+    (folder / SOCKET).chmod(0o600)
     sock.listen(64)
     return sock
 
 
 def fault_message(fault: ToolchainError) -> Message:
-    """Return an error as a message."""
     kind, owner = type(fault).__name__, fault.owner if isinstance(fault, BusyError) else ""
     return {"kind": kind, "message": fault.message, "details": fault.details, "hint": fault.hint, "owner": owner}
 
 
-def fault_of(message: Message) -> ToolchainError:
-    """Return the error that a message tells of."""
+def parse_fault(message: Message) -> ToolchainError:
+    """Return the error in a message; an unknown kind becomes a DeviceError."""
     kind = getattr(errors, str(message.get("kind")), None)
     text, details, hint = (str(message.get(name, "")) for name in ("message", "details", "hint"))
     if not (isinstance(kind, type) and issubclass(kind, ToolchainError)):

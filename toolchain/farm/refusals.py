@@ -1,11 +1,11 @@
-"""Why somebody has no board, in words: who has it, what ended a lease."""
+"""The errors for clients that get no board: who has it, or what ended their lease."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from toolchain.errors import BusyError, DeviceError, ToolchainError
-from toolchain.farm.holds import Slot
+from toolchain.farm.grants import Slot
 from toolchain.farm.protocol import EXPIRE_S
 
 
@@ -14,65 +14,51 @@ def not_now(slot: Slot) -> ToolchainError:
     name = slot.name
     if slot.board.is_busy and slot.board.fault:
         return slot.board.fault
-    if slot.hold:
-        return BusyError(f"{name} is {slot.hold}", hint=f"toolchain farm release {name}", owner=slot.hold.client.who)
+    if slot.grant:
+        return BusyError(f"{name} is {slot.grant}", hint=f"toolchain farm release {name}", owner=slot.grant.client.who)
     if slot.board.occupied:
         return slot.board.occupied
     return BusyError(f"the last session on {name} has not ended yet", hint="toolchain farm status")
 
 
 def none_free(kind: str, names: Sequence[str], others: Sequence[Slot]) -> ToolchainError:
-    """Return the error for boards of which none is to be had.
-
-    Args:
-        kind: Their type; empty for any.
-        names: Their names, if they were named.
-        others: Those that are wanted and not free.
-    """
+    """Return the error for boards of which none can be leased; `others` are those requested that are not free."""
     if len(others) == 1 and others[0].board.is_busy:
         return not_now(others[0])
     if not others:
         return DeviceError(f"the farm has no {kind or 'board'}", hint="toolchain farm up")
-    details = "\n".join(_why_not(slot) for slot in others)
-    what = ", ".join(names) if names else f"no {kind or 'board'}"
+    reasons, owners, is_busy = [], [], False
+    for slot in others:
+        board, user = slot.board, _other_user(slot)
+        is_busy |= bool(slot.grant or user)
+        owners.append(slot.grant.client.who if slot.grant else user.owner if user else "")
+        if board.state != "ready" or board.is_busy:
+            why = board.fault.message if board.fault else "the farm is still connecting to it"
+            reasons.append(f"{slot.name}: {why}")
+        else:
+            reasons.append(not_now(slot).message)
+    details = "\n".join(reasons)
+    subject = ", ".join(names) if names else f"no {kind or 'board'}"
     verb = ("are not" if len(names) > 1 else "is not") if names else "is"
-    message, hint = f"{what} {verb} free", "toolchain farm status"
-    if any(slot.hold or _others_work(slot) for slot in others):
-        owners = [owner for slot in others if (owner := _owner(slot))]
-        return BusyError(message, details=details, hint=hint, owner="; ".join(dict.fromkeys(owners)))
+    message, hint = f"{subject} {verb} free", "toolchain farm status"
+    if is_busy:
+        return BusyError(message, details=details, hint=hint, owner="; ".join(dict.fromkeys(filter(None, owners))))
     return DeviceError(message, details=details, hint=hint)
 
 
-def _others_work(slot: Slot) -> BusyError | None:
-    """Say who is at work on the device itself, who is no client of ours."""
+def _other_user(slot: Slot) -> BusyError | None:
+    """Return the error that names who is at work on the device itself, without being a client of the farm."""
     fault = slot.board.fault if slot.board.is_busy else slot.board.occupied
     return fault if isinstance(fault, BusyError) else None
 
 
-def _owner(slot: Slot) -> str:
-    """Name who has a board: a client of the farm, or somebody who is at work on the device itself."""
-    if slot.hold:
-        return slot.hold.client.who
-    others = _others_work(slot)
-    return others.owner if others else ""
-
-
-def _why_not(slot: Slot) -> str:
-    board = slot.board
-    if board.state != "ready" or board.is_busy:
-        why = board.fault.message if board.fault else "the farm is still connecting to it"
-        return f"{slot.name}: {why}"
-    return not_now(slot).message
-
-
-def given_to_others(kind: str, names: Sequence[str], who: str) -> BusyError:
-    """Return the error for boards that are free, and due to somebody who asked before."""
-    what = ", ".join(names) or kind or "every board"
-    return BusyError(f"{what} is reserved for {who}, who asked first", hint="toolchain farm status", owner=who)
+def reserved(kind: str, names: Sequence[str], who: str) -> BusyError:
+    """Return the error for boards that are free, but go to a client that asked first."""
+    subject = ", ".join(names) or kind or "every board"
+    return BusyError(f"{subject} is reserved for {who}, who asked first", hint="toolchain farm status", owner=who)
 
 
 def expired() -> BusyError:
-    """Return what the client of a lease is told that gave no sign of life for too long."""
     return BusyError(
         f"the lease is over: its client gave no sign of life for {EXPIRE_S:g} s",
         details="the client was stopped, or this machine was overloaded; earlier measurements are kept",
@@ -81,7 +67,6 @@ def expired() -> BusyError:
 
 
 def released(name: str) -> BusyError:
-    """Return what the client of a lease is told whose board its owner took back."""
     return BusyError(
         f"the lease of {name} was ended by its owner",
         details="`toolchain farm release` was run",
@@ -89,8 +74,7 @@ def released(name: str) -> BusyError:
     )
 
 
-def served_no_longer(name: str) -> BusyError:
-    """Return what the client of a lease is told whose board the farm gave up."""
+def no_longer_served(name: str) -> BusyError:
     return BusyError(
         f"the farm no longer serves {name}",
         details="`toolchain farm down` was run",

@@ -1,4 +1,4 @@
-"""One device that the daemon serves: its connection, its board server and its lock, kept up."""
+"""One device that the daemon serves: keeps up its connection, its board server and its lock."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.errors import BusyError, DeviceError, ToolchainError
 from toolchain.farm.board_lock import BoardLock, Claim
-from toolchain.farm.carrier import Carrier
-from toolchain.farm.protocol import Served
+from toolchain.farm.protocol import ServedDevice
 from toolchain.rpc import server as board_server
 from toolchain.rpc.server import Server
 from toolchain.shell import RemoteProcess, Shell, open_shell
@@ -28,12 +27,13 @@ _LOG = logging.getLogger(__name__)
 
 _KEEPALIVE_S = 5  # a device without power is noticed after three of them
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
-_LOOK_S, _FIRST_CHECK_S, _CHECK_EVERY_S, _CHECK_S = 20.0, 2.0, 30.0, 20.0
-_SOON_S = 3.0
-_MOST_EVENTS, _LONGEST_EVENT = 1000, 1000
+_READ_S, _FIRST_CHECK_S, _CHECK_EVERY_S, _CHECK_S = 20.0, 2.0, 30.0, 20.0
+_SOON_S = 3.0  # a server that ends sooner than this is started again only after a pause
+_MAX_EVENTS, _MAX_EVENT_LENGTH = 1000, 1000
 _BUSY_S = 1.0  # until a lock that somebody else holds is tried again
-# A client that hangs keeps its board from nobody for ever: a tuning run's own limits are far below these, five minutes
-# without a word are longer than any pause between its trials, and an hour is longer than any one session needs.
+_BLOCK = 1 << 16
+# A client that hangs must not keep its board for ever. A tuning run's own limits are far below these: five minutes
+# without a message are longer than any pause between its trials, and an hour is longer than any one session needs.
 _LIMITS = ("--session-limit", "3600", "--idle-limit", "300")
 
 _CELSIUS = "cat /sys/class/thermal/thermal_zone*/temp 2>/dev/null || :"
@@ -44,29 +44,67 @@ class _End:
 
 
 class _Wake:
-    """There is something to do."""
+    """The thread has something to do."""
 
 
-class KeptBoard:
+class _Relay:
+    """Passes bytes between clients and one board, without reading them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+
+    def run(self, client: socket.socket, board: socket.socket) -> None:
+        """Pass bytes both ways until both ends have sent all, or one is gone, or `cut` is called."""
+        ends = {client, board}
+        with self._lock:
+            self._open |= ends
+        try:
+            back = threading.Thread(target=_pump, args=(board, client), name="from the board", daemon=True)
+            back.start()
+            _pump(client, board)
+            back.join()
+        finally:
+            with self._lock:
+                self._open -= ends
+            board.close()
+
+    def cut(self) -> None:
+        with self._lock:
+            for end in self._open:
+                _shut_down(end)
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        while data := source.recv(_BLOCK):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:  # one end is gone, so the other has to go
+        _shut_down(source)
+        _shut_down(sink)
+
+
+def _shut_down(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+class ServedBoard:
     """A device that is served as long as it can be reached, and again as soon as it can.
 
-    All attributes are its own thread's to change; others read them.
-
-    Args:
-        served: The device.
-        changed: Called after each change of an attribute.
+    Only its own thread changes the attributes; others read them.
 
     Attributes:
-        served: The device.
         state: `connecting` until it was reached for the first time, then `ready` or `lost`.
-        fault: Why it is not ready.
+        fault: Why it is not ready, or who holds its lock.
         key: The only key that its server gives a session for; None if it gives none. It is a secret.
-        session_since: When its present session began, in seconds since 1970; None if there is none.
-        celsius: How hot it was when it was last asked, which it is while it is idle; None if it does not say.
-        occupied: Who was at work on it, and no client of ours, when it was last looked at; None if nobody was.
+        session_since: When its present session began, in seconds since 1970.
+        celsius: Its last temperature while it was idle; None if it reports none.
+        occupied: Who was at work on it, without being our client, at the last look.
     """
 
-    def __init__(self, served: Served, changed: Callable[[], None]) -> None:
+    def __init__(self, served: ServedDevice, changed: Callable[[], None]) -> None:
         self.served = served
         self.state: Literal["connecting", "ready", "lost"] = "connecting"
         self.fault: ToolchainError | None = None
@@ -74,58 +112,47 @@ class KeptBoard:
         self.session_since: float | None = None
         self.celsius: float | None = None
         self.occupied: BusyError | None = None
-        self._changed = changed
-        self._wanted = Claim()
-        self._sent: str | None = None
-        self._take_at = 0.0
-        self._ordered: collections.deque[str | None] = collections.deque()
+        self._changed = changed  # called after each change of an attribute
+        self._claim = Claim()  # the goal, which `_align` brings about
+        self._sent: str | None = None  # the last key that was sent to the server
+        self._take_at = 0.0  # when the lock is tried again
+        self._unanswered: collections.deque[str | None] = collections.deque()
         self._owner: Owner | None = None
         self._quiet = False
         self._events: queue.SimpleQueue[str | _End | _Wake] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._shell: Shell | None = None
         self._server: Server | None = None
-        self._carrier = Carrier()
+        self._relay = _Relay()
         self._thread = threading.Thread(target=self._run, name=f"board {served.name}", daemon=True)
 
-    # --- what others ask of it ---
-
     def start(self) -> None:
-        """Begin to serve it."""
         self._thread.start()
 
     def offer(self, claim: Claim, *, quiet: bool = False) -> None:
-        """Hold its lock for somebody and let its server give sessions for that one's key; all other sessions end.
+        """Hold its lock for a claim and let its server give sessions for the claim's key; all other sessions end.
 
-        Until its lock can be had `fault` is the BusyError that says who holds it.
-
-        Args:
-            claim: For whom, and the key.
-            quiet: Whether nothing but its client may make it work, because it is measured on.
+        Until the lock is free, `fault` is the BusyError that names its holder. While `quiet`, only the client may make
+        the device work, because it is being measured on.
         """
-        self._wanted, self._quiet, self._take_at = claim, quiet, 0.0
+        self._claim, self._quiet, self._take_at = claim, quiet, 0.0
         self._events.put(_Wake())
 
     def rest(self, *, quiet: bool) -> None:
-        """Say whether nothing but its client may make it work; see `offer`."""
+        """Set `quiet`; see `offer`."""
         self._quiet = quiet
 
     @property
     def settled(self) -> bool:
-        """Whether its lock is held, and its server has the key, as was asked for."""
-        return self.state == "ready" and (self._owner, self.key) == (self._wanted.owner, self._wanted.key)
+        """Whether its lock is held and its server has the key, as claimed."""
+        return self.state == "ready" and (self._owner, self.key) == (self._claim.owner, self._claim.key)
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody who is not our client is at work on it."""
+        """Whether another user, who is not our client, is at work on it."""
         return isinstance(self.fault, BusyError) and not self.settled
 
     def dial(self, timeout_s: float) -> socket.socket:
-        """Return a stream to its server.
-
-        Raises:
-            DeviceError: There is none in time.
-        """
         shell, server = self._shell, self._server
         if shell is None or server is None:
             raise self.fault or DeviceError(
@@ -133,13 +160,13 @@ class KeptBoard:
             )
         return board_server.dial(shell, server, timeout_s)
 
-    def carry(self, client: socket.socket, board: socket.socket) -> None:
-        """Carry what a client and the server say to each other, until either is gone or `cut` is called."""
-        self._carrier.carry(client, board)
+    def connect(self, client: socket.socket, board: socket.socket) -> None:
+        """Pass bytes between a client and the server, until either is gone or `cut` is called."""
+        self._relay.run(client, board)
 
     def cut(self) -> None:
         """End the connections of its clients; their sessions end with their key, see `offer`."""
-        self._carrier.cut()
+        self._relay.cut()
 
     def stop(self) -> None:
         """Begin to end its server and the connection; `join` waits for that."""
@@ -147,10 +174,7 @@ class KeptBoard:
         self._events.put(_Wake())
 
     def join(self, timeout: float) -> None:
-        """Wait until all has ended."""
         self._thread.join(max(0.0, timeout))
-
-    # --- its thread ---
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE_S
@@ -162,7 +186,7 @@ class KeptBoard:
             except ToolchainError as fault:
                 was_ready = self.state == "ready"
                 self._lose(fault)
-            except Exception as fault:  # noqa: BLE001 - the device is tried again whatever broke; status tells what
+            except Exception as fault:  # noqa: BLE001 - the device is tried again after any fault; `farm status` shows it
                 _LOG.exception("%s", self.served.name)
                 self._lose(DeviceError(f"{type(fault).__name__} while serving {self.served.name}", details=str(fault)))
             pause = _FIRST_PAUSE_S if was_ready else min(2 * pause, _LONGEST_PAUSE_S)
@@ -172,11 +196,8 @@ class KeptBoard:
         if not self._stopping.is_set() and (self.fault is None or fault.message != self.fault.message):
             _LOG.warning("%s: %s", self.served.name, fault.message)
         self.state, self.fault = "lost", fault
-        self._forget_server()
-        self._changed()
-
-    def _forget_server(self) -> None:
         self.key = self.session_since = self._server = None
+        self._changed()
 
     def _serve(self, stack: contextlib.ExitStack) -> None:
         """Connect, and run one server after the other until the connection is lost."""
@@ -185,26 +206,26 @@ class KeptBoard:
         shell = stack.enter_context(open_shell(served.host, config=options))
         self._shell = shell
         store = Store(shell, served.root, _LOG.warning)
-        path = self._pushed(store)
+        path = self._push(store)
         lock = BoardLock(store, lambda: self._events.put(_Wake()))
-        stack.callback(self._let_go, lock)
+        stack.callback(self._free, lock)
         while not self._stopping.is_set():
             began = time.monotonic()
             with contextlib.ExitStack() as resources:
                 server = board_server.start(shell, path, _LIMITS)
                 resources.callback(server.stop)
-                resources.callback(self._carrier.cut)
+                resources.callback(self._relay.cut)
                 self._attend(server, shell, store, lock)
             if self._stopping.is_set():
                 return
-            words = server.process.stderr.strip().splitlines()[-1:]
-            fault = DeviceError(f"the board server on {served.name} ended", details="\n".join(words))
+            details = "\n".join(server.process.stderr.strip().splitlines()[-1:])
+            fault = DeviceError(f"the board server on {served.name} ended", details=details)
             if time.monotonic() - began < _SOON_S:
                 raise fault
             self._lose(fault)
 
-    def _pushed(self, store: Store) -> str:
-        """Bring the board server, as soon as nobody else is at work on the device; return its path there."""
+    def _push(self, store: Store) -> str:
+        """Push the board server once nobody else is at work on the device; return its path there."""
         while True:
             try:
                 store.check_free()
@@ -214,28 +235,28 @@ class KeptBoard:
                 if self._stopping.wait(_BUSY_S):
                     raise
 
-    def _let_go(self, lock: BoardLock) -> None:
+    def _free(self, lock: BoardLock) -> None:
         lock.free()
         self._owner = None
 
     def _attend(self, server: Server, shell: Shell, store: Store, lock: BoardLock) -> None:
-        """Pass on what is asked of a server and hear what it says, until it ends or shall end."""
+        """Bring about each claim and take the server's events, until the server ends or `stop` is called."""
         self._events = queue.SimpleQueue()
         reader = threading.Thread(
             target=_read, args=(server.process, shell, self._events), name=f"ear {self.served.name}", daemon=True
         )
         reader.start()
-        self._ordered.clear()
+        self._unanswered.clear()
         self._sent = None
         self._server, self.state, self.fault = server, "ready", None
         self._changed()
         check_at = time.monotonic() + _FIRST_CHECK_S
         while not self._stopping.is_set():
-            claim = self._wanted
+            claim = self._claim  # once: others may replace it meanwhile
             self._align(server, lock, claim)
-            look_at = check_at if lock.owner == claim.owner else min(check_at, time.monotonic() + _BUSY_S)
+            wake_at = check_at if lock.owner == claim.owner else min(check_at, time.monotonic() + _BUSY_S)
             try:
-                event = self._events.get(timeout=max(0.0, look_at - time.monotonic()))
+                event = self._events.get(timeout=max(0.0, wake_at - time.monotonic()))
             except queue.Empty:
                 if time.monotonic() < check_at:
                     continue
@@ -249,14 +270,14 @@ class KeptBoard:
                 self._hear(event)
 
     def _align(self, server: Server, lock: BoardLock, claim: Claim) -> None:
-        """Bring the lock and the key in line with what is wanted: the key comes after the lock, and goes before it."""
+        # The key comes after the lock and goes before it, so that no session runs on an unlocked device.
         if lock.is_lost or lock.owner != claim.owner:
             self._order(server, None)
         if lock.is_lost:
-            self._carrier.cut()
-            self._let_go(lock)
-        if lock.owner not in {None, claim.owner} and not self._ordered and self.session_since is None:
-            self._let_go(lock)
+            self._relay.cut()
+            self._free(lock)
+        if lock.owner not in {None, claim.owner} and not self._unanswered and self.session_since is None:
+            self._free(lock)
         if lock.owner is None:
             self._take(lock, claim)
         if lock.owner == claim.owner:
@@ -278,17 +299,19 @@ class KeptBoard:
             self._changed()
 
     def _order(self, server: Server, key: str | None) -> None:
-        """Let the server have a key, unless it has it."""
+        """Send the server a key, unless it has it."""
         if key != self._sent:
             self._sent = key
-            self._ordered.append(key)
+            self._unanswered.append(key)
             server.process.write(f"key {key}\n" if key else "withdraw\n")
 
     def _check(self, shell: Shell, store: Store) -> None:
-        """Look whether an idle device still answers, and who is at work on it: a frozen one keeps its connections."""
+        """Check that an idle device answers, and who is at work on it: a frozen one keeps its connections."""
         if self._quiet or self.session_since is not None:
             return
-        self.celsius = _hottest(shell, timeout=_CHECK_S)
+        readings = shell.run(_CELSIUS, timeout=_CHECK_S).stdout.split()
+        millidegrees = [int(reading) for reading in readings if re.fullmatch(r"-?[0-9]{1,9}", reading)]
+        self.celsius = max(millidegrees) / 1000 if millidegrees else None
         if self._owner is None:
             try:
                 store.check_free()
@@ -299,38 +322,29 @@ class KeptBoard:
     def _hear(self, line: str) -> None:
         if line.startswith("session "):
             self.session_since = time.time() if line.endswith(" begins") else None
-        elif self._ordered:
-            key = self._ordered.popleft()
+        elif self._unanswered:
+            key = self._unanswered.popleft()
             if line.startswith("ok "):
                 self.key = key
             else:
-                _LOG.error("%s: the board server refuses an order: %s", self.served.name, _without(key, line))
+                # The server may repeat the secret in its refusal.
+                answer = line.replace(key, "KEY") if key else line
+                _LOG.error("%s: the board server refuses an order: %s", self.served.name, answer)
         self._changed()
 
 
-def _without(key: str | None, line: str) -> str:
-    """Return what a server says without the secret that it may repeat."""
-    return line.replace(key, "KEY") if key else line
-
-
-def _hottest(shell: Shell, timeout: float) -> float | None:
-    words = shell.run(_CELSIUS, timeout=timeout).stdout.split()
-    values = [int(word) for word in words if re.fullmatch(r"-?[0-9]{1,9}", word)]
-    return max(values) / 1000 if values else None
-
-
 def _read(process: RemoteProcess, shell: Shell, events: queue.SimpleQueue[str | _End | _Wake]) -> None:
-    """Turn what a server says into events."""
+    """Turn the server's lines into events."""
     while True:
         try:
-            line = process.readline(_LOOK_S)
+            line = process.readline(_READ_S)
             if not line:
                 break
-            if events.qsize() > _MOST_EVENTS:  # nobody has so much to tell
+            if events.qsize() > _MAX_EVENTS:  # a working server never has so many
                 _LOG.error("%s printed more than a board server should print", shell.name)
                 break
-            events.put(line.rstrip("\n")[:_LONGEST_EVENT])
-        except DeviceError:  # it has nothing to say, or cannot be heard any more
+            events.put(line.rstrip("\n")[:_MAX_EVENT_LENGTH])
+        except DeviceError:  # it is silent, or the connection is lost
             with contextlib.suppress(DeviceError):
                 shell.check_alive("listening to the board server")
                 continue

@@ -18,7 +18,7 @@ from toolchain import files, process
 from toolchain.progress import Step
 
 Tell = Callable[[str], None]
-"""Called with each step."""
+"""Called with each step and line of progress."""
 
 _UNFINISHED = ".unfinished-"
 _CONFIGURED, _RESUMABLE = "configured", "resumable"
@@ -28,51 +28,36 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True)
 class Compiler:
-    """What compiles for a triple.
+    """The compiler for a triple, and its options."""
 
-    Attributes:
-        command: The compiler driver, and what always follows it.
-        flags: Its options.
-        link_flags: More of them where it links.
-        identity: What else decides what it makes.
-        target: What it compiles for, where it has to be told.
-        zig_lib: Where it is zig, its folder of sources.
-    """
-
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # the driver, and the arguments that always follow it
     flags: tuple[str, ...]
-    link_flags: tuple[str, ...]
-    identity: tuple[str, ...]
-    target: str = ""
-    zig_lib: Path | None = None
+    link_flags: tuple[str, ...]  # in addition, for linking
+    identity: tuple[str, ...]  # versions of all that decides the output
+    target: str = ""  # for a compiler that must be told
+    zig_lib: Path | None = None  # zig's folder of sources, where it is zig
 
 
 @dataclass(frozen=True)
-class Workplace:
-    """Where the programs of one triple are compiled.
-
-    Attributes:
-        root: What it lies in.
-        triple: GNU triple of the device.
-        key: Digest of all that decides what they are.
-    """
+class Workspace:
+    """The folders in which the programs of one triple are compiled."""
 
     root: Path
     triple: str
-    key: str
+    key: str  # digest of all that decides the output
 
-    def found(self, inner: str) -> Path | None:
-        """Return the path of a file or folder in it; None if there is none."""
+    def find(self, inner: str) -> Path | None:
+        """Return the path of a file or folder in one of them; None if there is none."""
         return next(self.root.glob(f"{self._prefix}*/{inner}"), None)
 
     def make(self) -> Path:
-        """Make its folder, beside any other."""
+        """Make a new folder, beside any other."""
         self.root.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=self._prefix, dir=self.root))
 
-    def remove(self, but: Path | None = None) -> None:
-        """Remove all there is of this triple, also of other sources, but one folder."""
-        for path in set(self.root.glob(f"{_UNFINISHED}{self.triple}-*")) - {but}:
+    def remove(self, keep: Path | None = None) -> None:
+        """Remove all folders of this triple, also of other sources, except one."""
+        for path in set(self.root.glob(f"{_UNFINISHED}{self.triple}-*")) - {keep}:
             shutil.rmtree(path, ignore_errors=True)
 
     @property
@@ -81,36 +66,35 @@ class Workplace:
 
 
 @contextlib.contextmanager
-def opened(workplace: Workplace) -> Iterator[Path]:
-    """Yield a folder to build in, which is gone on with: objects are a minute's work, also for the other program.
+def build_folder(workspace: Workspace) -> Iterator[Path]:
+    """Yield a folder to build in; an earlier build is resumed: objects take a minute, and most serve both programs.
 
-    After a failure it is removed. After a kill there may be compilers at work that nobody ended; then it is another
-    folder.
+    It is removed after a failure. After a kill, compilers may still be at work there; then it is a new folder.
     """
-    resumable = workplace.found(_RESUMABLE)
-    work = resumable.parent if resumable else workplace.make()
+    resumable = workspace.find(_RESUMABLE)
+    work = resumable.parent if resumable else workspace.make()
     if resumable:
         resumable.rename(work / _CONFIGURED)
-    workplace.remove(but=work)
+    workspace.remove(keep=work)
     try:
         yield work
-    except Exception:  # what failed is not gone on with; it is told by whoever asked for the build
+    except Exception:  # a failed build is not resumed; its caller reports the fault
         shutil.rmtree(work)
         raise
     finally:
-        with contextlib.suppress(FileNotFoundError):  # then there is nothing to keep
+        with contextlib.suppress(FileNotFoundError):  # nothing was configured, so there is nothing to keep
             (work / _CONFIGURED).rename(work / _RESUMABLE)
 
 
 @contextlib.contextmanager
-def watched(workplace: Workplace, program: str, tell: Tell | None) -> Iterator[None]:
-    """Tell how far a build is, whoever builds: how many of the program's objects are there."""
-    done = threading.Event()
+def report_progress(workspace: Workspace, program: str, tell: Tell | None) -> Iterator[None]:
+    """Report how many of a program's objects exist, whichever process builds them."""
+    finished = threading.Event()
 
     def watch(tell: Tell) -> None:
-        while not done.wait(_LOOK_S):
-            with contextlib.suppress(OSError):  # it has come to its end
-                if step := _step(workplace, program):
+        while not finished.wait(_LOOK_S):
+            with contextlib.suppress(OSError):  # the build has ended and moved its files
+                if step := _step(workspace, program):
                     tell(step)
 
     watcher = threading.Thread(target=watch, args=[tell], daemon=True)
@@ -119,30 +103,26 @@ def watched(workplace: Workplace, program: str, tell: Tell | None) -> Iterator[N
     try:
         yield
     finally:
-        done.set()
+        finished.set()
         if tell:
             watcher.join()
 
 
-def _step(workplace: Workplace, program: str) -> Step | None:
-    build = workplace.found("build")
+def _step(workspace: Workspace, program: str) -> Step | None:
+    build = workspace.find("build")
     link = next(build.rglob(f"{program}.dir/link.txt"), None) if build else None
     if link is None:  # it is not configured yet
         return None
-    words = shlex.split(link.read_text(encoding="utf-8"))  # some paths are quoted
-    objects = {link.parents[2] / word for word in words if word.endswith(".o")}
+    arguments = shlex.split(link.read_text(encoding="utf-8"))  # some paths are quoted
+    objects = {link.parents[2] / argument for argument in arguments if argument.endswith(".o")}
     compiled = sum(path.exists() for path in objects)
     return Step(f"compiling the {program.replace('_', ' ')}", compiled, len(objects), "objects")
 
 
 def run(compiler: Compiler, sources: Path, program: str, work: Path, definitions: Mapping[str, str]) -> None:
-    """Compile what one program needs, with every core, and put it into `staged`.
-
-    Raises:
-        BuildError: The compiler refuses something.
-    """
+    """Compile and link one program with every core, and install it in `staged`."""
     tool, build = Path(cmake.CMAKE_BIN_DIR) / "cmake", work / "build"
-    # zig keeps what each triple is linked with for the next build after a change.
+    # The global cache keeps zig's C libraries for later builds after a change.
     env = {"ZIG_GLOBAL_CACHE_DIR": str(files.cache_root() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(work / "zig")}
     if not (work / _CONFIGURED).exists():
         configure = [f"-D{name}={value}" for name, value in {**_definitions(compiler), **definitions}.items()]
@@ -150,7 +130,7 @@ def run(compiler: Compiler, sources: Path, program: str, work: Path, definitions
             [tool, "-S", sources, "-B", build, "-G", "Unix Makefiles", *configure], env=env, timeout=_BUILD_TIMEOUT_S
         )
         (work / _CONFIGURED).touch()
-    # clang moves an object into place when it is whole; a linker writes where it is told to
+    # clang moves a complete object into place, but a linker writes in place: after a kill its output may be truncated.
     for name in (program, f"lib{program}.so*"):
         for linked in [path for path in build.rglob(name) if path.is_file()]:
             linked.unlink()
@@ -163,13 +143,13 @@ def run(compiler: Compiler, sources: Path, program: str, work: Path, definitions
 def _definitions(compiler: Compiler) -> dict[str, str]:
     return {
         "CMAKE_CXX_COMPILER": ";".join(compiler.command),
-        # With its target, CMake tells what compiler it is by compiling; without, by linking, and zig's first link
-        # without optimization would be a minute's work of its own.
+        # With a target, CMake identifies the compiler by compiling; without one, by linking, and zig's first link
+        # without optimization takes a minute.
         **({"CMAKE_CXX_COMPILER_TARGET": compiler.target} if compiler.target else {}),
         "CMAKE_CXX_FLAGS": " ".join(compiler.flags),
-        "CMAKE_EXE_LINKER_FLAGS": " ".join(compiler.link_flags),  # and not the caller's LDFLAGS
+        "CMAKE_EXE_LINKER_FLAGS": " ".join(compiler.link_flags),  # instead of the caller's LDFLAGS
         "CMAKE_SHARED_LINKER_FLAGS": " ".join(compiler.link_flags),
-        "CMAKE_CXX_COMPILER_WORKS": "TRUE",  # it would find these out by linking, too
+        "CMAKE_CXX_COMPILER_WORKS": "TRUE",  # otherwise CMake would test these by linking, too
         "CMAKE_CXX_ABI_COMPILED": "TRUE",
         **({"ZIG_LIB": str(compiler.zig_lib)} if compiler.zig_lib else {}),
     }

@@ -1,4 +1,4 @@
-"""Where the cross compiler runs, on this host or in a container, and what it is; in the shape of TVM's fcompile."""
+"""The cross compiler for a board, on this host or in a container."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,50 +17,43 @@ from toolchain import process
 from toolchain.board import Board
 from toolchain.containers import images
 from toolchain.errors import BuildError, EngineError, InputError
-from toolchain.native.linker import EMPTY, Batch, Linker, Pair, Words, gnu_driver, is_android
+from toolchain.native.linker import EMPTY, Argv, Batch, Linker, Pair, gnu_driver, is_android
 
 __all__ = ["LINK_TIMEOUT_S", "NDK_VARIABLE", "ContainerCross", "Cross", "Description", "HostCross", "Pair", "choose"]
 
-NDK_VARIABLE = "TVM_NDK_CC"
-"""Names the NDK's compiler driver, as in TVM's own tools."""
+NDK_VARIABLE = "TVM_NDK_CC"  # the NDK's compiler driver, as in TVM's own tools
 
-LINK_TIMEOUT_S = 300.0
-"""Seconds until a linker counts as hanging."""
+LINK_TIMEOUT_S = 300.0  # until a linker counts as hanging
 
 
 @dataclass(frozen=True)
 class Description:
-    """What built a library: the compiler's own version line, and the image it ran in, if any."""
+    """The compiler's version line, and the digest of the image it ran in, if any."""
 
     compiler: str
     image: str = ""
 
 
 class Cross(Protocol):
-    """A compiler driver for one board type, and the place where it runs."""
+    """The compiler driver of one board type, where it runs."""
 
     @property
-    def triple(self) -> str:
-        """GNU triple of what it makes."""
+    def triple(self) -> str: ...
 
     @property
-    def compiler(self) -> str:
-        """Program that compiles and links C++ for the triple."""
+    def compiler(self) -> str: ...
 
-    def run(self, argv: Words, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
-        """Run a build command where the compiler is.
+    def run(self, argv: Argv, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
+        """Run a build command where the compiler is; paths in it are the same there as here.
 
-        Args:
-            argv: The command; paths in it are the same there as here.
-            writable: Folders that it writes to. It can count on no others.
-            timeout: Seconds until it is ended.
+        It can write to `writable` folders, and maybe to others.
 
         Raises:
             BuildError: It is missing, failed, or ran out of time.
         """
 
     def link(self, output: Path, objects: Sequence[Path]) -> None:
-        """Link objects into a shared library that is the same bytes wherever it is built.
+        """Link objects into a shared library, which is the same bytes wherever it is built.
 
         Raises:
             BuildError: The compiler is missing or refuses the objects.
@@ -69,46 +62,32 @@ class Cross(Protocol):
     def link_all(self, pairs: Sequence[Pair], *, timeout: float = LINK_TIMEOUT_S) -> list[BuildError | None]:
         """Link many libraries in the time of a few: each is the same bytes as from `link`.
 
-        Args:
-            pairs: The libraries, each in a folder that exists, and their objects.
-            timeout: Seconds until one link is ended.
-
-        Returns:
-            For each in its turn, why it is not there; None where it is.
+        `timeout` is for one link. Returns each library's error in turn, None where it succeeded.
         """
 
-    def describe(self) -> Description:
-        """Ask the compiler who it is."""
+    def describe(self) -> Description: ...
 
 
 @dataclass(frozen=True)
 class HostCross:
-    """A compiler of this machine.
+    """A compiler of this machine."""
 
-    Attributes:
-        triple: GNU triple of the board. The machine's own triple takes `c++`, any other `<triple>-g++`.
-        driver: Another compiler driver than that.
-    """
-
-    triple: str
-    driver: str = ""
+    triple: str  # the machine's own takes `c++`, any other `<triple>-g++`
+    driver: str = ""  # instead of that
 
     @property
     def compiler(self) -> str:
-        """Program that compiles and links C++ for the triple."""
         if self.driver:
             return self.driver
-        if is_android(self.triple) and (named := os.environ.get(NDK_VARIABLE)):
-            return named
+        if is_android(self.triple) and (driver := os.environ.get(NDK_VARIABLE)):
+            return driver
         return "c++" if self.triple == f"{platform.machine()}-linux-gnu" else gnu_driver(self.triple)
 
-    def run(self, argv: Words, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
-        """Run a build command on this machine, where it may write anywhere."""
-        del writable
+    def run(self, argv: Argv, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
+        del writable  # on this machine it may write anywhere
         return process.run(argv, timeout=timeout)
 
     def link(self, output: Path, objects: Sequence[Path]) -> None:
-        """Link objects into a shared library."""
         _link(self, output, objects)
 
     def link_all(self, pairs: Sequence[Pair], *, timeout: float = LINK_TIMEOUT_S) -> list[BuildError | None]:
@@ -119,103 +98,95 @@ class HostCross:
             with _stubs(self, pairs[0][0].parent) as (linker, stubs), ThreadPoolExecutor(os.cpu_count()) as pool:
 
                 def attempt(pair: Pair) -> BuildError | None:
-                    return _attempt(lambda: self.run(linker.words(*pair, stubs), timeout=timeout), pair[0])
+                    try:
+                        self.run(linker.link_command(*pair, stubs), timeout=timeout)
+                    except BuildError as fault:
+                        return _clean_up(fault, pair[0])
+                    return None
 
                 return list(pool.map(attempt, pairs))
         except BuildError as fault:
             return [fault] * len(pairs)
 
     def describe(self) -> Description:
-        """Ask the compiler who it is."""
         return Description(_version_line(self))
 
 
 @dataclass(frozen=True)
 class ContainerCross:
-    """A compiler in an image of docker/, run without network, as the calling user, on the same paths as here.
-
-    Attributes:
-        triple: GNU triple of the board.
-        image: Name of the image.
-        driver: Another compiler driver than `<triple>-g++`.
-    """
+    """A compiler in an image of docker/, run without network, as the calling user, on the same paths as here."""
 
     triple: str
     image: str
-    driver: str = ""
+    driver: str = ""  # instead of `<triple>-g++`
 
     @property
     def compiler(self) -> str:
-        """Program in the image that compiles and links C++ for the triple."""
         if self.driver:
             return self.driver
-        if is_android(self.triple) and (named := images.environment(self.image).get(NDK_VARIABLE)):
-            return named
+        if is_android(self.triple) and (driver := images.environment(self.image).get(NDK_VARIABLE)):
+            return driver
         return gnu_driver(self.triple)
 
-    def run(self, argv: Words, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
-        """Run a build command in a container that sees the given folders and those of the command's own files."""
-        words = [os.fspath(word) for word in argv]
+    def run(self, argv: Argv, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
+        """Run a build command in a container that sees the given folders and those of files in the command."""
+        command = [os.fspath(argument) for argument in argv]
+        files = [Path(argument) for argument in command if Path(argument).is_absolute() and Path(argument).is_file()]
+        readable = sorted({file.parent for file in files})
         with self._or_on_this_machine():
-            return images.run(self.image, words, writable=writable, readable=_folders_of(words), timeout=timeout)
+            return images.run(self.image, command, writable=writable, readable=readable, timeout=timeout)
 
     def link(self, output: Path, objects: Sequence[Path]) -> None:
-        """Link objects into a shared library."""
         _link(self, output.resolve(), [path.resolve() for path in objects])
 
     def link_all(self, pairs: Sequence[Pair], *, timeout: float = LINK_TIMEOUT_S) -> list[BuildError | None]:
         """Link many libraries in one container."""
         if not pairs:
             return []
-        whole = [(output.resolve(), [path.resolve() for path in objects]) for output, objects in pairs]
+        links = [(output.resolve(), [path.resolve() for path in objects]) for output, objects in pairs]
         try:
             linker = Linker(self.compiler, self.triple)
         except BuildError as fault:
             return [fault] * len(pairs)
-        with tempfile.TemporaryDirectory(prefix=".link-", dir=whole[0][0].parent) as name:
-            batch = Batch(linker, whole, Path(name), timeout)
+        with tempfile.TemporaryDirectory(prefix=".link-", dir=links[0][0].parent) as name:
+            batch = Batch(linker, links, Path(name), timeout)
             batch.write()
-            failure = self._run_batch(batch, whole)
-            return [
-                _settled(batch.outcome(number, self.image, failure), output) for number, (output, _) in enumerate(whole)
-            ]
+            failure = self._run_batch(batch, links)
+            outcomes = [batch.outcome(number, self.image, failure) for number in range(len(links))]
+            return [_clean_up(fault, output) for fault, (output, _) in zip(outcomes, links, strict=True)]
 
     def _run_batch(self, batch: Batch, pairs: Sequence[Pair]) -> BuildError | None:
         writable = _outermost(output.parent for output, _ in pairs)
         # An object that is missing with its folder is that link's failure, not the container's.
         sources = _outermost(path.parent for _, objects in pairs for path in objects if path.parent.is_dir())
-        readable = [path for path in sources if not any(path.is_relative_to(one) for one in writable)]
-        words = ["sh", os.fspath(batch.script)]
+        readable = [path for path in sources if not any(path.is_relative_to(folder) for folder in writable)]
+        command = ["sh", os.fspath(batch.script)]
         try:
-            images.run(self.image, words, writable=writable, readable=readable, timeout=batch.timeout)
+            images.run(self.image, command, writable=writable, readable=readable, timeout=batch.timeout)
         except BuildError as fault:
             return fault
         return None
 
     def describe(self) -> Description:
-        """Ask the compiler who it is, and Docker which image it came from."""
+        """Return the compiler's version, and its image's digest."""
         with self._or_on_this_machine():
             return Description(_version_line(self), images.identity(self.image))
 
     @contextlib.contextmanager
     def _or_on_this_machine(self) -> Iterator[None]:
-        """Add to an error about Docker how the same is done without it."""
+        """Extend the hint of an error of Docker: the same can be done without it."""
         try:
             yield
         except EngineError as fault:
             compiler = HostCross(self.triple, self.driver).compiler
-            first = "" if shutil.which(compiler) else process.installing(compiler)
-            other = f"{first} and use --toolchain host" if first else "use --toolchain host"
-            hint = fault.hint if other in fault.hint else f"{fault.hint}; or {other}"
+            installation = "" if shutil.which(compiler) else process.installing(compiler)
+            alternative = f"{installation} and use --toolchain host" if installation else "use --toolchain host"
+            hint = fault.hint if alternative in fault.hint else f"{fault.hint}; or {alternative}"
             raise EngineError(fault.message, details=fault.details, hint=hint) from fault
 
 
 def choose(board: Board, where: str = "") -> Cross:
-    """Return the compiler for a board.
-
-    Args:
-        board: The board type, resolved.
-        where: `container` or `host`; the board file's choice if empty.
+    """Return the compiler for a resolved board; `where` is `container` or `host`, by default the board file's.
 
     Raises:
         InputError: The board has no image to compile in.
@@ -231,20 +202,20 @@ def choose(board: Board, where: str = "") -> Cross:
 
 
 def _version_line(cross: Cross) -> str:
-    first = cross.run([cross.compiler, "--version"], timeout=60.0).stdout.splitlines()
-    if not first:
+    lines = cross.run([cross.compiler, "--version"], timeout=60.0).stdout.splitlines()
+    if not lines:
         raise BuildError(f"{cross.compiler} does not print its version")
-    return first[0]
+    return lines[0]
 
 
 def _link(cross: Cross, output: Path, objects: Sequence[Path]) -> None:
     with _stubs(cross, output.parent) as (linker, stubs):
-        cross.run(linker.words(output, objects, stubs), writable=[output.parent], timeout=LINK_TIMEOUT_S)
+        cross.run(linker.link_command(output, objects, stubs), writable=[output.parent], timeout=LINK_TIMEOUT_S)
 
 
 @contextlib.contextmanager
 def _stubs(cross: Cross, parent: Path) -> Iterator[tuple[Linker, Path]]:
-    """Yield the linker, and a folder of the libraries that it lacks, if it lacks some."""
+    """Yield the linker, and a folder with stubs of the libraries that it lacks, if any."""
     linker = Linker(cross.compiler, cross.triple)
     if not linker.needs_stubs:
         yield linker, parent
@@ -252,32 +223,19 @@ def _stubs(cross: Cross, parent: Path) -> Iterator[tuple[Linker, Path]]:
     with tempfile.TemporaryDirectory(prefix=".stubs-", dir=parent) as name:
         stubs = Path(name)
         (stubs / EMPTY).touch()
-        for argv in linker.stub_words(stubs):
+        for argv in linker.stub_commands(stubs):
             cross.run(argv, writable=[stubs], timeout=LINK_TIMEOUT_S)
         yield linker, stubs
 
 
-def _attempt(step: Callable[[], object], output: Path) -> BuildError | None:
-    try:
-        step()
-    except BuildError as fault:
-        return _settled(fault, output)
-    return None
-
-
-def _settled(fault: BuildError | None, output: Path) -> BuildError | None:
-    """Remove what a linker that was ended has left of its library."""
+def _clean_up(fault: BuildError | None, output: Path) -> BuildError | None:
+    """Remove the rest of a library whose link failed; return the fault."""
     if fault is not None:
         output.unlink(missing_ok=True)
     return fault
 
 
 def _outermost(folders: Iterable[Path]) -> list[Path]:
-    """Leave out the folders that lie in others of them."""
-    found = set(folders)
-    return sorted(path for path in found if found.isdisjoint(path.parents))
-
-
-def _folders_of(words: Sequence[str]) -> list[Path]:
-    """Name the folders of those words that are absolute paths of files here."""
-    return sorted({Path(word).parent for word in words if Path(word).is_absolute() and Path(word).is_file()})
+    """Leave out folders inside of others."""
+    unique = set(folders)
+    return sorted(path for path in unique if unique.isdisjoint(path.parents))

@@ -1,8 +1,8 @@
-"""One relocatable object file whose inner symbols nobody else sees, so that it may be linked with any C++ library.
+"""Makes symbols of a relocatable object file local, so that it may be linked with any C++ library.
 
-What `ld -r` makes of a library and of the C++ library that it is linked with still has all their global symbols: an
-application with a C++ library of its own would take some from one and some from the other. They become local here, as
-`objcopy --keep-global-symbol` makes them where there is one for the machine.
+The output of `ld -r` for a library and its C++ library still has all their global symbols: an application with a C++
+library of its own would take some from one and some from the other. `objcopy --keep-global-symbol` does the same, but
+is rarely installed for a board's machine.
 """
 
 from __future__ import annotations
@@ -22,22 +22,14 @@ _LOCAL, _UNDEFINED = 0, 0
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the structures of one word size are laid out.
+    """The layout of ELF's structures for one word size."""
 
-    Attributes:
-        shape: Where the header says its section headers' offset, and their number.
-        section: Format of a section header.
-        symbol: Format of a symbol, and the places of its info, other and section index.
-        index_shift: How far the symbol's index is shifted in a relocation's info.
-        word: Format of a relocation's offset and info.
-    """
-
-    shape: tuple[str, int, int]
-    section: str
-    symbol: str
-    fields: tuple[int, int, int]
-    index_shift: int
-    word: str
+    shape: tuple[str, int, int]  # format and place of the section headers' offset, and place of their number
+    section: str  # format of a section header
+    symbol: str  # format of a symbol
+    fields: tuple[int, int, int]  # indices of a symbol's info, other and section index
+    index_shift: int  # how far the symbol's index is shifted in a relocation's info
+    relocation: str  # format of a relocation's offset and info
 
 
 _LAYOUTS = {
@@ -62,22 +54,17 @@ class _Section:
     entsize: int
 
 
-def localized(data: bytes, exported: Callable[[str], bool]) -> bytes:
-    """Make the symbols local that an object file defines.
+def localize(data: bytes, exported: Callable[[str], bool]) -> bytes:
+    """Make the symbols local that a little-endian ELF object file defines, except those for which `exported` is true.
 
-    Args:
-        data: A little-endian ELF object file, of 32 or 64 bits.
-        exported: Says of a name whether it stays global.
-
-    Returns:
-        The object file; it has no groups of sections any more, of which a linker keeps one by its name.
+    The result has no groups of sections, of which a linker would keep one by its name.
 
     Raises:
-        BuildError: It is no such file.
+        BuildError: It is not such a file.
     """
     if data[:4] != b"\x7fELF" or (data[5:6], data[16:18]) != (_LITTLE_ENDIAN, _RELOCATABLE):
         raise BuildError("the linked file is not a relocatable object file")
-    return _File(bytearray(data), _LAYOUTS[data[4] == _IS_64]).localized(exported)
+    return _File(bytearray(data), _LAYOUTS[data[4] == _IS_64]).localize(exported)
 
 
 class _File:
@@ -91,30 +78,31 @@ class _File:
             _Section(*struct.unpack_from(layout.section, data, self.start + number * size)) for number in range(count)
         ]
 
-    def localized(self, exported: Callable[[str], bool]) -> bytes:
-        tables = [number for number, one in enumerate(self.sections) if one.type == _SYMTAB]
-        if len(tables) != 1 or any(one.type == _SYMTAB_INDICES for one in self.sections):
+    def localize(self, exported: Callable[[str], bool]) -> bytes:
+        tables = [number for number, section in enumerate(self.sections) if section.type == _SYMTAB]
+        if len(tables) != 1 or any(section.type == _SYMTAB_INDICES for section in self.sections):
             raise BuildError("the linked file has too many sections or no symbols")
         moved = self._sort_symbols(tables[0], exported)
-        for number, one in enumerate(self.sections):
-            if one.type in {_RELA, _REL} and one.link == tables[0]:
-                self._renumber(one, moved)
-            elif one.type in {_GROUP, _ADDRESS_SIGNIFICANCE}:
+        for number, section in enumerate(self.sections):
+            if section.type in {_RELA, _REL} and section.link == tables[0]:
+                self._renumber(section, moved)
+            elif section.type in {_GROUP, _ADDRESS_SIGNIFICANCE}:
                 self._change(number, type=_NULL)
-            elif one.flags & _IN_GROUP:
-                self._change(number, flags=one.flags & ~_IN_GROUP)
+            elif section.flags & _IN_GROUP:
+                self._change(number, flags=section.flags & ~_IN_GROUP)
         return bytes(self.data)
 
     def _change(self, number: int, **fields: int) -> None:
         self.sections[number] = replace(self.sections[number], **fields)
-        place = self.start + number * struct.calcsize(self.layout.section)
-        struct.pack_into(self.layout.section, self.data, place, *vars(self.sections[number]).values())
+        offset = self.start + number * struct.calcsize(self.layout.section)
+        struct.pack_into(self.layout.section, self.data, offset, *vars(self.sections[number]).values())
 
     def _sort_symbols(self, table: int, exported: Callable[[str], bool]) -> list[int]:
-        """Put local symbols first, as ELF wants it; return where each one went."""
+        """Put local symbols first, as ELF requires; return the new index of each symbol."""
         info, other, index = self.layout.fields
         section, names = self.sections[table], self.sections[self.sections[table].link]
-        symbols = [list(one) for one in struct.iter_unpack(self.layout.symbol, self._bytes(section))]
+        packed = self.data[section.offset : section.offset + section.size]
+        symbols = [list(symbol) for symbol in struct.iter_unpack(self.layout.symbol, packed)]
         for symbol in symbols:
             if symbol[info] >> 4 == _LOCAL or symbol[index] == _UNDEFINED:
                 continue
@@ -123,20 +111,17 @@ class _File:
             if not exported(name):
                 symbol[info], symbol[other] = symbol[info] & 15, 0
         order = sorted(range(len(symbols)), key=lambda number: symbols[number][info] >> 4 != _LOCAL)
-        packed = b"".join(struct.pack(self.layout.symbol, *symbols[number]) for number in order)
-        self.data[section.offset : section.offset + section.size] = packed
+        sorted_table = b"".join(struct.pack(self.layout.symbol, *symbols[number]) for number in order)
+        self.data[section.offset : section.offset + section.size] = sorted_table
         self._change(table, info=sum(symbol[info] >> 4 == _LOCAL for symbol in symbols))
         moved = [0] * len(order)
-        for place, number in enumerate(order):
-            moved[number] = place
+        for position, number in enumerate(order):
+            moved[number] = position
         return moved
 
     def _renumber(self, section: _Section, moved: list[int]) -> None:
-        shift, word = self.layout.index_shift, self.layout.word
-        for place in range(section.offset, section.offset + section.size, section.entsize):
-            offset, info = struct.unpack_from(word, self.data, place)
+        shift, relocation = self.layout.index_shift, self.layout.relocation
+        for position in range(section.offset, section.offset + section.size, section.entsize):
+            offset, info = struct.unpack_from(relocation, self.data, position)
             kind = info & ((1 << shift) - 1)
-            struct.pack_into(word, self.data, place, offset, moved[info >> shift] << shift | kind)
-
-    def _bytes(self, section: _Section) -> bytes:
-        return bytes(self.data[section.offset : section.offset + section.size])
+            struct.pack_into(relocation, self.data, position, offset, moved[info >> shift] << shift | kind)

@@ -1,4 +1,4 @@
-"""What an application needs to run releases by itself: the library `edge_model` for a board, and what belongs to it.
+"""The SDK for applications that run releases by themselves: the library `edge_model` for a board, and its files.
 
 ```
 include/edge_model.h                C99, and C++
@@ -7,7 +7,7 @@ lib/pkgconfig, lib/cmake            for pkg-config, and for CMake's find_package
 python/edge_model.py                the same by ctypes, with numpy
 example/                            an application in C, a service in C++, its unit of systemd
 licences/                           of all that is linked in
-sdk.json                            what it was made of, and the digest of each file
+sdk.json                            its versions, and the digest of each file
 ```
 """
 
@@ -25,16 +25,15 @@ from toolchain.errors import InputError
 from toolchain.native import programs, relocatable
 from toolchain.native.programs import Program, Tell
 
-ABI = 1
-"""The version of the library's interface: EDGE_ABI in edge_model.h."""
+ABI = 1  # EDGE_ABI in edge_model.h
 RECORD = "sdk.json"
 
+# Prefixes of the library's exported names: its own, and those that the library of a model needs.
 EXPORTED = ("edge_", "TVMFFI", "TVMBackend")
-"""How the names begin that the library shows: its own, and what the library of a model asks for."""
 
-_WHAT = "an SDK"
+_TITLE = "an SDK"
 _OBJECT = "edge_model.o"
-_PARTS = resources.RUNTIME / "sdk"
+_SOURCES = resources.RUNTIME / "sdk"
 _HEADER = resources.RUNTIME / "library" / "edge_model.h"
 _UNIT = resources.PACKAGE / "device" / "application" / "edge-application.service"
 _FEW_NAMES = 5
@@ -42,43 +41,24 @@ _FEW_NAMES = 5
 
 @dataclass(frozen=True)
 class Sdk:
-    """What was written.
-
-    Attributes:
-        folder: Where it is.
-        board: Board type it is for.
-        triple: GNU triple of the library.
-        glibc: Lowest glibc version that the library loads on; empty if it needs none.
-        abi: Version of the library's interface.
-        versions: Versions of `device` (this toolchain's), `tvm` and `tvm_ffi`: a release must be of the same.
-        files: SHA-256 of each file, by its name in the folder.
-    """
-
     folder: Path
-    board: str
-    triple: str
-    glibc: str
+    board: str  # board type
+    triple: str  # of the library
+    glibc: str  # lowest version that the library loads on; empty if it needs none
     abi: int
-    versions: Mapping[str, str]
-    files: Mapping[str, str]
+    versions: Mapping[str, str]  # of `device` (this toolchain's), `tvm` and `tvm_ffi`: a release must have the same
+    files: Mapping[str, str]  # SHA-256 of each file, by its name in the folder
 
 
 def check_target(folder: Path) -> None:
-    """See that an SDK can go to a folder.
-
-    Raises:
-        InputError: It cannot be written, or holds something else.
-    """
-    outputs.check_folder(folder, _WHAT, _foreign)
+    """Raise an InputError if an SDK cannot be written to a folder, or the folder holds something else."""
+    outputs.check_folder(folder, _TITLE, _foreign)
 
 
 def write(board: Board, folder: Path, tell: Tell | None = None) -> Sdk:
-    """Write what an application for a board is built with; an older SDK in the folder gives way to it.
+    """Write the SDK for a board; it replaces an older one in the folder.
 
-    Args:
-        board: The board type.
-        folder: Where to.
-        tell: Called before the library is built, which takes a minute, and with its steps.
+    `tell` is called before the library is built, which takes a minute, and with its steps.
 
     Raises:
         BuildError: There is no library for this board's triple.
@@ -86,48 +66,46 @@ def write(board: Board, folder: Path, tell: Tell | None = None) -> Sdk:
     """
     check_target(folder)
     library = programs.build(programs.LIBRARY, board.triple, board.machine, tell)
-    with outputs.replacing(folder, _WHAT, _foreign) as staging:
+    with outputs.replacing(folder, _TITLE, _foreign) as staging:
         _fill(staging, library)
-        found = _described(staging, board, library)
-        document = {name: value for name, value in asdict(found).items() if name != "folder"}
+        digests = {str(path.relative_to(staging)): files.sha256_file(path) for path in _files(staging)}
+        sdk = Sdk(staging, board.name, board.triple, library.glibc, ABI, library.versions, digests)
+        document = {name: value for name, value in asdict(sdk).items() if name != "folder"}
         (staging / RECORD).write_bytes(files.canonical_json(document))
-    return Sdk(folder, *list(vars(found).values())[1:])
+    return Sdk(folder, *list(vars(sdk).values())[1:])
 
 
 def _fill(staging: Path, library: Program) -> None:
-    words = {"@ABI@": str(ABI), "@VERSION@": library.versions["device"], "@LIBRARY@": library.path.name}
+    replacements = {"@ABI@": str(ABI), "@VERSION@": library.versions["device"], "@LIBRARY@": library.path.name}
     for source, target in _texts():
-        place = staging / target
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path = staging / target
+        path.parent.mkdir(parents=True, exist_ok=True)
         text = source.read_text(encoding="utf-8")
-        for word, value in words.items():
-            text = text.replace(word, value)
-        place.write_text(text, encoding="utf-8")
+        for placeholder, value in replacements.items():
+            text = text.replace(placeholder, value)
+        path.write_text(text, encoding="utf-8")
     shutil.copyfile(library.path, staging / "lib" / library.path.name)
-    _archive(library.path.with_name(_OBJECT), staging / "lib" / "libedge_model.a")
+    # In the static library, only the exported symbols are global.
+    with temporary.folder() as work:
+        linked = Path(work) / _OBJECT
+        data = library.path.with_name(_OBJECT).read_bytes()
+        linked.write_bytes(relocatable.localize(data, lambda name: name.startswith(EXPORTED)))
+        zig = resources.package_folder("ziglang") / "zig"
+        process.run([zig, "ar", "rcsD", staging / "lib" / "libedge_model.a", linked], timeout=60.0)
     link = staging / "lib" / "libedge_model.so"
     if link.name != library.path.name:
         link.symlink_to(library.path.name)
 
 
-def _archive(linked: Path, target: Path) -> None:
-    """Make the static library, of whose symbols an application sees the exported ones."""
-    zig = resources.package_folder("ziglang") / "zig"
-    with temporary.folder() as work:
-        whole = Path(work) / linked.name
-        whole.write_bytes(relocatable.localized(linked.read_bytes(), lambda name: name.startswith(EXPORTED)))
-        process.run([zig, "ar", "rcsD", target, whole], timeout=60.0)
-
-
 def _texts() -> Iterator[tuple[Path, str]]:
-    """Yield each text with its name in the SDK."""
+    """Yield each text file with its name in the SDK."""
     yield _HEADER, "include/edge_model.h"
-    yield _PARTS / "README.md", "README.md"
-    yield _PARTS / "edge_model.py", "python/edge_model.py"
-    yield _PARTS / "pkgconfig/edge_model.pc", "lib/pkgconfig/edge_model.pc"
-    for path in sorted((_PARTS / "cmake").iterdir()):
+    yield _SOURCES / "README.md", "README.md"
+    yield _SOURCES / "edge_model.py", "python/edge_model.py"
+    yield _SOURCES / "pkgconfig/edge_model.pc", "lib/pkgconfig/edge_model.pc"
+    for path in sorted((_SOURCES / "cmake").iterdir()):
         yield path, f"lib/cmake/EdgeModel/{path.name}"
-    for path in sorted((_PARTS / "example").iterdir()):
+    for path in sorted((_SOURCES / "example").iterdir()):
         yield path, f"example/{path.name}"
     yield _UNIT, f"example/{_UNIT.name}"
     for name, path in _licences().items():
@@ -135,7 +113,7 @@ def _texts() -> Iterator[tuple[Path, str]]:
 
 
 def _licences() -> dict[str, Path]:
-    """Find the licences of what is linked in."""
+    """Find the licences of all that is linked in."""
     zig = resources.package_folder("ziglang") / "lib"
     tvm = resources.package_folder("tvm")
     return {
@@ -150,14 +128,9 @@ def _licences() -> dict[str, Path]:
 
 
 def _of_distribution(package: str, name: str) -> Path:
-    """Find a licence among what a wheel brings beside its modules."""
+    """Find a licence in a wheel's metadata."""
     listed = importlib.metadata.files(package) or []
-    return Path(next(one for one in listed if one.parts[-2:] == ("licenses", name)).locate())
-
-
-def _described(staging: Path, board: Board, library: Program) -> Sdk:
-    digests = {str(path.relative_to(staging)): files.sha256_file(path) for path in _files(staging)}
-    return Sdk(staging, board.name, board.triple, library.glibc, ABI, library.versions, digests)
+    return Path(next(file for file in listed if file.parts[-2:] == ("licenses", name)).locate())
 
 
 def _files(folder: Path) -> list[Path]:
@@ -165,12 +138,12 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _foreign(folder: Path) -> str:
-    """Say what shows that a folder is more than an earlier SDK; empty if a newer one may replace it."""
+    """Return what shows that a folder is more than an earlier SDK; empty if a newer one may replace it."""
     try:
         record = files.read_json(folder / RECORD)
-        known = {RECORD, *record["files"]}
+        expected = {RECORD, *record["files"]}
     except (InputError, KeyError, TypeError):
         return f"it does not contain the {RECORD} of an SDK"
     strangers = [str(path.relative_to(folder)) for path in _files(folder)]
-    strangers = [name for name in strangers if name not in known]
+    strangers = [name for name in strangers if name not in expected]
     return f"it contains {', '.join(strangers[:_FEW_NAMES])}" if strangers else ""

@@ -33,7 +33,7 @@ from toolchain.device.stages import Stages
 from toolchain.devices import find_device
 from toolchain.errors import InputError, ToolchainError
 from toolchain.farm import boards as farm_boards
-from toolchain.farm.boards import Wanted
+from toolchain.farm.boards import BoardRequest
 from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.pipeline import anonymous, device_programs
@@ -65,7 +65,7 @@ Figures = Mapping[str, Figure]  # the results of a step by name
 class SurveyRequest:
     """What is surveyed."""
 
-    boards: Wanted
+    boards: BoardRequest
     tune: Callable[[str, Path], TuneReport]  # tunes a network, with records in a file
     networks: tuple[str, ...] = NETWORKS  # Zoo names or paths of ONNX files
     budget_s: float = 10.0  # seconds to time each network
@@ -281,7 +281,7 @@ def _device(job: _Job) -> Figures:
 
 def _hardware(job: _Job) -> Figures:
     """Ask over RPC; if the farm serves several devices of the type, the first one answers."""
-    with farm_boards.opened(job.request.boards, job.tell) as boards:
+    with farm_boards.open_boards(job.request.boards, job.tell) as boards:
         description, notes = hardware.examine(job.request.board, boards.places[0])
     if description is None:
         return {"server": "TVM's own, which does not describe its hardware"}

@@ -24,7 +24,7 @@ from toolchain.compile.request import BuildRequest
 from toolchain.device.lock import Owner
 from toolchain.errors import DeviceError, InputError, ToolchainError
 from toolchain.farm import boards as farm_boards
-from toolchain.farm.boards import Boards, Tell, Wanted
+from toolchain.farm.boards import BoardRequest, Boards, Tell
 from toolchain.models import flops, importer, source
 from toolchain.models.importer import ImportedModel
 from toolchain.models.request import Model
@@ -63,7 +63,7 @@ class TuneRequest:
     """What to tune, and how."""
 
     model: Model
-    boards: Wanted
+    boards: BoardRequest
     plan: Plan  # how to search and to measure, and when to stop
     operators: tuple[str, ...] = ()  # which tasks; all if empty
     records: Path | None = None  # file of records; None means the board's own
@@ -210,7 +210,7 @@ def _run(session: _Session, judge: CostModel | None, tell: Tell) -> TuneReport:
         if request.builders:
             hire = partial(DaskCrew, request.builders, request.board.triple, tell)
         builder = stack.enter_context(Builder(extracted.backend.target, driver, folder, timeout_s=timeout_s, hire=hire))
-        boards = stack.enter_context(farm_boards.opened(replace(request.boards, shares=True), tell))
+        boards = stack.enter_context(farm_boards.open_boards(replace(request.boards, shares=True), tell))
         _examine(request.board, boards, tell)
         watch = _Watch(tell, boards)
         pool = stack.enter_context(MeasurePool(boards.places, request.plan.options, watch.observe))
@@ -223,7 +223,7 @@ def _paced(session: _Session, boards: Boards) -> _Session:
     request = session.request
     if request.board.connection == "local":
         return session
-    count = max(len(boards.places), min(request.boards.most, _MAX_EXPECTED))
+    count = max(len(boards.places), min(request.boards.limit, _MAX_EXPECTED))
     plan = request.plan
     pace = pace_for(count, plan.trials // len(session.tasks))
     return replace(session, request=replace(request, plan=replace(plan, pace=pace)))

@@ -1,1 +1,1 @@
-"""Places of labs that somebody else keeps: which device one is, and that nobody else has it."""
+"""Labs that other software manages: acquires their devices for a command."""

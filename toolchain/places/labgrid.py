@@ -1,6 +1,6 @@
-"""Places of labgrid (https://labgrid.readthedocs.io): a place says where a device is, and the shell to it is ours.
+"""Places of labgrid (https://labgrid.readthedocs.io), from which we take a device's address and host key.
 
-labgrid's own SSH driver takes any host key. Ours wants the key that the place has as a tag, or one of known_hosts.
+labgrid's own SSH driver accepts any host key. Ours requires the key in the place's tag, or one of known_hosts.
 """
 
 from __future__ import annotations
@@ -32,65 +32,57 @@ _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
 
 
 @dataclass(frozen=True)
-class Placed:
-    """Where the device of a place is.
-
-    Attributes:
-        name: The place.
-        user: Who logs in.
-        address: Name or address.
-        port: Its SSH port.
-        known_hosts: A file with its host key; None where the place has none.
-    """
+class AcquiredPlace:
+    """A place that is ours for now, and the address of its device."""
 
     name: str
-    user: str
+    user: str  # login
     address: str
     port: int
-    known_hosts: Path | None = None
+    known_hosts: Path | None = None  # with its host key, if the place has one
 
     @property
     def host(self) -> str:
-        """Its address as `--host` has it."""
+        """Its address in the form of `--host`."""
         address = f"[{self.address}]" if ":" in self.address else self.address
         return f"{self.user}@{address}:{self.port}"
 
-    def device(self, board: str, named: Device | None = None) -> Device:
-        """Return it as a device of a board type; what an entry of the lab's file says of it stays, but the address."""
-        return replace(named, host=self.host) if named else Device(board=board, host=self.host)
+    def device(self, board: str, entry: Device | None = None) -> Device:
+        """Return it as a device of a board type; an entry of the lab's file keeps all but its address."""
+        return replace(entry, host=self.host) if entry else Device(board=board, host=self.host)
 
     def ssh(self, options: SshOptions) -> SshOptions:
-        """Return how it is reached: with its own host key, unless the user names files of trusted ones."""
+        """Add its host key, unless the user names files of trusted ones."""
         if options.known_hosts or self.known_hosts is None:
             return options
         return replace(options, known_hosts=(self.known_hosts,))
 
 
 @contextlib.contextmanager
-def acquired(name: str) -> Iterator[Placed]:
+def acquire(name: str) -> Iterator[AcquiredPlace]:
     """Acquire a place for the time of a block, and release it, however that ends.
 
-    Args:
-        name: The place's name. The coordinator's address is in `LG_COORDINATOR`, as for `labgrid-client`.
+    The coordinator's address is in `LG_COORDINATOR`, as for `labgrid-client`.
 
     Raises:
         BusyError: Somebody has it.
         InputError: There is no such place, it has no network service, or labgrid is not installed.
         DeviceError: The coordinator does not answer, or refuses.
-        VerificationError: The tag `hostkey` is no key.
+        VerificationError: The tag `hostkey` is not a key.
     """
     lab = _Lab(os.environ.get(_COORDINATOR) or "127.0.0.1", name)
+
+    def release(user: str) -> None:
+        with process.signals_later():
+            lab.do(lambda session: lab.release(session, user))
+
     with contextlib.ExitStack() as stack:
-        with process.signals_later():  # either it is acquired and will be released, or it is not
-            me = lab.do(lab.acquire)
-            stack.callback(_released, lab, me)
+        # No signal may come between: an acquired place must be released.
+        with process.signals_later():
+            user = lab.do(lab.acquire)
+            stack.callback(release, user)
         folder = Path(stack.enter_context(temporary.folder()))
-        yield lab.do(lambda session: lab.placed(session, folder))
-
-
-def _released(lab: _Lab, me: str) -> None:
-    with process.signals_later():
-        lab.do(lambda session: lab.release(session, me))
+        yield lab.do(lambda session: lab.locate(session, folder))
 
 
 class _Lab:
@@ -102,25 +94,25 @@ class _Lab:
         self._client, self._wire = _labgrid()
 
     def do(self, action: Callable[[Any], Awaitable[T]]) -> T:
-        """Do something in a session of its own: a connection that was lost meanwhile is none that is needed."""
+        """Do something in a session of its own, as an earlier connection may be lost by now."""
         try:
             return asyncio.run(self._in_session(action))
         except (self._client.Error, TimeoutError, OSError) as fault:
-            words = " ".join(map(str, fault.args))
-            if "matches nothing" in words or "multiple places" in words:
+            message = " ".join(map(str, fault.args))
+            if "matches nothing" in message or "multiple places" in message:
                 raise InputError(
                     f"labgrid has no place {self._name!r}",
-                    details=words,
+                    details=message,
                     hint="list the places: `labgrid-client places`",
                 ) from fault
-            raise self._refused(words or f"no answer within {_ANSWER_S:g} s") from fault
+            raise self._refusal(message or f"no answer within {_ANSWER_S:g} s") from fault
         except self._client.grpc.aio.AioRpcError as fault:
-            raise self._refused(str(fault.details())) from fault
+            raise self._refusal(str(fault.details())) from fault
 
-    def _refused(self, words: str) -> DeviceError:
+    def _refusal(self, message: str) -> DeviceError:
         return DeviceError(
             f"the labgrid coordinator at {self._address} does not assign place {self._name}",
-            details=words[:1000],
+            details=message[:1000],
             hint=f"check the coordinator in {_COORDINATOR}; `labgrid-client -p {self._name} show` describes the place",
         )
 
@@ -136,7 +128,7 @@ class _Lab:
     async def acquire(self, session: Any) -> str:
         """Acquire the place; return in whose name."""
         place = session.get_place(self._name)
-        if place.name != self._name and self._name not in place.aliases:  # labgrid takes any part of a name
+        if place.name != self._name and self._name not in place.aliases:  # labgrid accepts a part of a name
             raise self._client.UserError(f"place {self._name} matches nothing")
         if place.acquired:
             raise BusyError(
@@ -148,27 +140,28 @@ class _Lab:
         await session.stub.AcquirePlace(self._wire.AcquirePlaceRequest(placename=place.name))
         return f"{session.gethostname()}/{session.getuser()}"
 
-    async def release(self, session: Any, me: str) -> None:
+    async def release(self, session: Any, user: str) -> None:
         """Release it, unless somebody else has it by now."""
         name = session.get_place(self._name).name
-        await session.stub.ReleasePlace(self._wire.ReleasePlaceRequest(placename=name, fromuser=me))
+        await session.stub.ReleasePlace(self._wire.ReleasePlaceRequest(placename=name, fromuser=user))
 
-    async def placed(self, session: Any, folder: Path) -> Placed:
-        """Say where the device of the acquired place is."""
+    async def locate(self, session: Any, folder: Path) -> AcquiredPlace:
         place = session.get_place(self._name)
-        found = [one for (_, kind), one in session.get_target_resources(place).items() if kind == _SERVICE]
-        if len(found) != 1:
+        resources = session.get_target_resources(place).items()
+        services = [resource for (_, kind), resource in resources if kind == _SERVICE]
+        if len(services) != 1:
             raise InputError(
-                f"place {self._name} has {len(found)} resources of kind {_SERVICE}, but exactly one is needed",
+                f"place {self._name} has {len(services)} resources of kind {_SERVICE}, but exactly one is needed",
                 hint=f"`labgrid-client -p {self._name} add-match EXPORTER/GROUP/{_SERVICE}`",
             )
-        given = found[0].args
-        user, address, port = str(given.get("username")), str(given.get("address")), given.get("port", 22)
+        args = services[0].args
+        user, address, port = str(args.get("username")), str(args.get("address")), args.get("port", 22)
         if not _WORD.fullmatch(user) or not _WORD.fullmatch(address) or not str(port).isdecimal():
             raise InputError(f"place {self._name} has no usable address", details=f"{user!r} {address!r} {port!r}")
-        return Placed(self._name, user, address, int(port), self._known(place, f"[{address}]:{port}", folder))
+        known_hosts = self._write_known_hosts(place, f"[{address}]:{port}", folder)
+        return AcquiredPlace(self._name, user, address, int(port), known_hosts)
 
-    def _known(self, place: Any, host: str, folder: Path) -> Path | None:
+    def _write_known_hosts(self, place: Any, host: str, folder: Path) -> Path | None:
         """Write the key of the place's tag to a file of known hosts."""
         key = place.tags.get(_TAG)
         if key is None:
@@ -180,22 +173,15 @@ class _Lab:
                 hint=f"labgrid-client -p {self._name} set-tags '{_TAG}=ssh-ed25519 AAAA...'",
             )
         path = folder / "known_hosts"
-        path.write_text("".join(f"{one} {key}\n" for one in (host, *_plain(host))), encoding="utf-8")
+        # known_hosts has a host at SSH's own port without brackets and port.
+        hosts = [host, host[1:].removesuffix("]:22")] if host.endswith("]:22") else [host]
+        path.write_text("".join(f"{name} {key}\n" for name in hosts), encoding="utf-8")
         return path
 
 
-def _plain(host: str) -> tuple[str, ...]:
-    """Return how known_hosts has a host at SSH's own port."""
-    return (host[1:].removesuffix("]:22"),) if host.endswith("]:22") else ()
-
-
 def _labgrid() -> tuple[Any, Any]:
-    """Import labgrid's client and its messages; it puts a hook of its own in the interpreter, which is taken out.
-
-    Raises:
-        InputError: It is not installed.
-    """
-    before = sys.excepthook
+    """Import labgrid's client and its messages, or raise an InputError."""
+    hook = sys.excepthook  # which labgrid replaces by its own
     try:
         from labgrid.remote import client  # noqa: PLC0415 - an extra, and slow to import
         from labgrid.remote.generated import labgrid_coordinator_pb2  # noqa: PLC0415
@@ -206,5 +192,5 @@ def _labgrid() -> tuple[Any, Any]:
             hint="pip install 'labgrid>=26'",
         ) from fault
     finally:
-        sys.excepthook = before
+        sys.excepthook = hook
     return client, labgrid_coordinator_pb2

@@ -1,8 +1,7 @@
 """TVM's RPC client, in a process of its own: `python -m toolchain.rpc.child`, started by `client.Client`.
 
-Reads a line of JSON from standard input for each thing to do, and answers with one on standard output. Only the runtime
-of TVM is loaded. What a board says comes out as JSON alone, so that a board that takes this process over gains nothing
-but to lie.
+Reads a line of JSON for each request, and answers with one. Only the runtime of TVM is loaded. A board's answers come
+out as nothing but JSON, so that a board that takes this process over can only lie.
 """
 
 from __future__ import annotations
@@ -21,23 +20,19 @@ _LOOPBACK = "127.0.0.1"
 
 
 class Visit:
-    """A session, with all that it has on the board; functions that `Session.run` runs here get one.
+    """A session, with all objects that it has on the board; functions that `Session.run` runs here get one.
 
-    TVM frees what a variable holds on the board by a call that waits for the board. So everything is kept until the
-    session is closed; only then do these last calls fail at once in place of waiting.
-
-    Args:
-        rpc: TVM's session, a `tvm.rpc.RPCSession`.
+    TVM frees what a variable holds on the board by a call that waits for the board. So all objects are kept until the
+    session is closed; only then do these last calls fail at once instead of waiting.
     """
 
-    def __init__(self, rpc: Any) -> None:
+    def __init__(self, rpc: Any) -> None:  # a `tvm.rpc.RPCSession`
         self.rpc = rpc
-        self._kept: list[Any] = []
+        self._objects: list[Any] = []
 
-    def keep(self, thing: Any) -> Any:
-        """Keep something on the board until the session is closed."""
-        self._kept.append(thing)
-        return thing
+    def keep(self, remote: Any) -> Any:
+        self._objects.append(remote)
+        return remote
 
     def function(self, name: str) -> Any:
         """Return a function of the server; None if it has none of that name."""
@@ -47,19 +42,19 @@ class Visit:
             return None
 
     def facts(self, name: str) -> dict[str, Any]:
-        """Return what a function of the server says in JSON; empty if there is none, or it is no JSON."""
+        """Return the JSON object that a function of the server returns; empty if there is no such function."""
         function = self.function(name)
         try:
-            found = json.loads(function()) if function else {}
+            answer = json.loads(function()) if function else {}
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return answer if isinstance(answer, dict) else {}
 
     def close(self) -> None:
-        """End the session, and only then let everything go."""
+        """End the session, and only then free all objects."""
         with contextlib.suppress(RuntimeError):  # the connection is lost
             self.rpc.get_function("CloseRPCConnection")()
-        self._kept.clear()
+        self._objects.clear()
 
 
 def text(visit: Visit, name: str, *args: str | float) -> str | None:
@@ -68,10 +63,18 @@ def text(visit: Visit, name: str, *args: str | float) -> str | None:
     return None if function is None else str(function(*args))
 
 
-def _opened(port: int, key: str) -> Visit:
-    visit = Visit(_rpc().connect(_LOOPBACK, port, key))
-    _hasten(port)
-    return visit
+def accelerator(visit: Visit, kind: str) -> dict[str, Any]:
+    """Return what a board reports about its accelerator, by the names of `hardware.Accelerator`."""
+    device = visit.rpc.device(kind, 0)
+    float16 = visit.function(f"edge_toolchain.{kind}.float16")
+    return {
+        "name": str(device.device_name),
+        "units": int(device.multi_processor_count),
+        "max_threads_per_block": int(device.max_threads_per_block),
+        "max_shared_memory_per_block": int(device.max_shared_memory_per_block),
+        "driver": str(device.driver_version or ""),
+        "float16": float16 is not None and bool(float16(0)),
+    }
 
 
 def _rpc() -> Any:
@@ -80,8 +83,8 @@ def _rpc() -> Any:
     return rpc
 
 
-def _hasten(port: int) -> None:
-    """RPC is many small messages, each of which is waited for; TVM itself lets the kernel collect them."""
+def _set_nodelay(port: int) -> None:
+    # RPC is many small messages, each of which is waited for; TVM itself lets the kernel collect them.
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             if not path.is_socket():
@@ -92,7 +95,7 @@ def _hasten(port: int) -> None:
 
 
 def _answers(lines: IO[bytes]) -> Any:
-    """Do what each line says and yield the answers."""
+    """Do what each line requests and yield the answers."""
     visit: Visit | None = None
     for line in lines:
         message = json.loads(line)
@@ -101,7 +104,9 @@ def _answers(lines: IO[bytes]) -> Any:
                 _rpc()
                 yield {"ok": None}
             elif "open" in message:
-                visit = _opened(**message["open"])
+                port, key = message["open"]["port"], message["open"]["key"]
+                visit = Visit(_rpc().connect(_LOOPBACK, port, key))
+                _set_nodelay(port)
                 yield {"ok": None}
             elif "close" in message:
                 if visit:
@@ -112,23 +117,19 @@ def _answers(lines: IO[bytes]) -> Any:
                 function = getattr(importlib.import_module(message["module"]), message["run"])
                 yield {"ok": function(visit, *message["args"])}
         except Exception as fault:  # noqa: BLE001 - whatever it is, it is the answer
-            yield {"fault": _described(fault)}
-
-
-def _described(fault: Exception) -> dict[str, str]:
-    told = {name: str(getattr(fault, name, "")) for name in ("details", "hint")}
-    return {"kind": type(fault).__name__, "message": str(fault), **told}
+            more = {name: str(getattr(fault, name, "")) for name in ("details", "hint")}
+            yield {"fault": {"kind": type(fault).__name__, "message": str(fault), **more}}
 
 
 def main() -> None:
-    """Serve until standard input ends, which it does with the process that holds its other end."""
+    """Serve until standard input ends, which it does with our parent."""
     worker.leave_no_core()
     questions, out = worker.streams()
     worker.end_with_input(questions)
     for answer in _answers(questions):
         out.write(json.dumps(answer).encode() + b"\n")
         out.flush()
-    # Without destructors: those of TVM would ask the board for a last time.
+    # Without destructors: those of TVM would call the board a last time, and wait for it.
     os._exit(0)
 
 

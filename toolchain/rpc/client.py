@@ -1,4 +1,4 @@
-"""TVM's RPC client as this process sees it: a child that is asked, and ended whenever it may be in doubt."""
+"""TVM's RPC client as a child process, which is ended whenever its state is in doubt."""
 
 from __future__ import annotations
 
@@ -17,19 +17,15 @@ from toolchain.errors import DeviceError, ToolchainError
 from toolchain.rpc.terms import Terms, readable
 
 _MODULE = "toolchain.rpc.child"
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "XDG_CACHE_HOME")
-"""What it needs of the environment; nothing secret."""
-_MOST_ANSWER = 4 << 20
-_MOST_WORDS = 2000
+# What the child needs of the environment; nothing secret.
+_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "XDG_CACHE_HOME")
+_MAX_ANSWER = 4 << 20
+_MAX_TEXT = 2000
 _START_S = 60.0  # a machine that compiles on every core may need that
 
 
 class CallError(RuntimeError):
-    """What TVM's client raised in the child.
-
-    Attributes:
-        kind: The name of its class, such as `RPCError`.
-    """
+    """An error that TVM's client raised in the child; `kind` is its class, such as `RPCError`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -37,12 +33,10 @@ class CallError(RuntimeError):
 
 
 class Client:
-    """A child process with TVM's client; it is started when it is first needed, and again after it was ended.
+    """A child process with TVM's client; it starts when it is first needed, and again after it was ended.
 
-    It ends with this process, however that ends. It serves one session at a time.
-
-    Args:
-        environment: All variables of the child; by default those few of this process that it needs.
+    It ends with this process, however that ends, and serves one session at a time. `environment` replaces the few
+    variables of this process that it gets by default.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -61,28 +55,30 @@ class Client:
         """Let the child begin to load TVM, without waiting for it."""
         with self._lock:
             if self._child is None:
+                default = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+                default["TVM_USE_RUNTIME_LIB"] = "1"
                 self._child = process.serve(
                     [sys.executable, "-P", "-m", _MODULE],
                     log=Path(os.devnull),
-                    env=self._environment or _environment(),
+                    env=self._environment or default,
                     inherit=False,
                 )
                 self._end = weakref.finalize(self, process.kill_group, self._child)
 
     def kill(self) -> None:
-        """End the child, from any thread; whoever waits for its answer learns it at once."""
+        """End the child, from any thread; a call that waits for its answer fails at once."""
         with self._lock:
             if self._child is not None and self._end is not None:
                 self._end()
                 self._child = None
 
     def _ask(self, message: dict[str, Any], terms: Terms | None = None) -> Any:
-        """Let the child do something and return its answer.
+        """Send the child a request and return its answer.
 
         Raises:
             CallError: TVM's client raised an error.
-            ToolchainError: What runs there raised one.
-            OSError: It cannot read a file.
+            ToolchainError: The called function raised one.
+            OSError: The function could not read a file.
             DeviceError: The child ended.
             TimeoutError: It did not answer in time.
         """
@@ -100,15 +96,17 @@ class Client:
             raise _ended() from fault
         answer = json.loads(line)
         if "fault" in answer:
-            raise _fault_of(**answer["fault"])
+            kind, text, details, hint = (answer["fault"][name] for name in ("kind", "message", "details", "hint"))
+            error = getattr(errors, kind, None)
+            if isinstance(error, type) and issubclass(error, ToolchainError):
+                raise error(text, details=details, hint=hint)
+            if kind in {"FileNotFoundError", "PermissionError", "IsADirectoryError", "OSError"}:
+                raise OSError(text)
+            raise CallError(kind, text)
         return answer["ok"]
 
     def load(self) -> None:
-        """Wait until the child has loaded TVM.
-
-        Raises:
-            DeviceError: It cannot.
-        """
+        """Wait until the child has loaded TVM, or raise a DeviceError."""
         try:
             self._ask({"load": True}, Terms(_START_S))
         except (CallError, TimeoutError) as fault:
@@ -118,21 +116,13 @@ class Client:
             ) from fault
 
     def open(self, port: int, key: str, terms: Terms) -> None:
-        """Let TVM connect to a port of this host's loopback address.
-
-        Raises:
-            CallError: It cannot.
-            TimeoutError: It does not in time.
-            DeviceError: The child ended.
-        """
+        """Let TVM connect to a port of this host's loopback address. Raises as `_ask` does."""
         self._ask({"open": {"port": port, "key": key}}, terms)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function of the toolchain's in the child, with the session there as its first argument.
+        """Run a function of a toolchain module in the child, with the session's `child.Visit` before `args`.
 
-        Args:
-            function: A function of a module, which takes a `child.Visit` and returns what JSON can hold.
-            *args: Its further arguments; what JSON can hold.
+        Arguments and result are what JSON can hold.
 
         Raises:
             CallError: TVM's client raised an error.
@@ -149,37 +139,24 @@ class Client:
             self.kill()
 
 
-def words(fault: Exception) -> str:
-    """Return what a board says without TVM's way of saying it."""
+def error_text(fault: Exception) -> str:
+    """Return a board's error without TVM's frame around it."""
     text = str(fault).replace("RPCError: Error caught from RPC call:\n", "").strip()
-    return process.tail(text)[-_MOST_WORDS:] or type(fault).__name__
-
-
-def _environment() -> dict[str, str]:
-    return {**{name: os.environ[name] for name in _KEPT if name in os.environ}, "TVM_USE_RUNTIME_LIB": "1"}
+    return process.tail(text)[-_MAX_TEXT:] or type(fault).__name__
 
 
 def _line(stream: int, terms: Terms | None) -> bytes:
-    """Read a line of bounded length; the child writes nothing that it was not asked for."""
+    """Read a line of bounded length; the child only writes answers."""
     data = b""
     while not data.endswith(b"\n"):
         if terms is not None and not terms.wait(functools.partial(readable, stream)):
             raise TimeoutError
-        part = os.read(stream, 1 << 16)
-        data += part
-        if not part or len(data) > _MOST_ANSWER:
+        block = os.read(stream, 1 << 16)
+        data += block
+        if not block or len(data) > _MAX_ANSWER:
             raise _ended()
     return data
 
 
 def _ended() -> DeviceError:
     return DeviceError("the session was cut", details="the process of TVM's RPC client has ended")
-
-
-def _fault_of(kind: str, message: str, details: str, hint: str) -> Exception:
-    known = getattr(errors, kind, None)
-    if isinstance(known, type) and issubclass(known, ToolchainError):
-        return known(message, details=details, hint=hint)
-    if kind in {"FileNotFoundError", "PermissionError", "IsADirectoryError", "OSError"}:
-        return OSError(message)
-    return CallError(kind, message)

@@ -1,4 +1,4 @@
-"""What a board says of its own hardware over RPC, held against its board file."""
+"""A board's own description of its hardware, read over RPC and compared with its board file."""
 
 from __future__ import annotations
 
@@ -13,43 +13,34 @@ from pydantic import Field, TypeAdapter, ValidationError
 from toolchain import documents, rpc
 from toolchain.board import Board
 from toolchain.errors import DeviceError, VerificationError
-from toolchain.rpc import CallError, Session, child, visits, words
+from toolchain.rpc import CallError, child, error_text
 from toolchain.rpc.places import Place
 
 _FUNCTION = "edge_toolchain.hardware"
 _CPU = "llvm"
-_SENSIBLE = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 65536}
+_USEFUL_LIMITS = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 65536}
 _OPEN_S, _ANSWER_S = 30.0, 15.0
 _PATIENCE_S, _AGAIN_S = 20.0, 0.5
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What a board's accelerator says of itself.
-
-    Attributes:
-        name: Its name.
-        units: Compute units.
-        max_threads_per_block: Work-items of a work-group at most.
-        max_shared_memory_per_block: Bytes of local memory of a work-group.
-        driver: Version of its driver.
-        float16: Whether it computes in half precision.
-    """
+    """A board's accelerator, as it describes itself."""
 
     name: str
-    units: int
-    max_threads_per_block: int
-    max_shared_memory_per_block: int
+    units: int  # compute units
+    max_threads_per_block: int  # work-items of a work-group at most
+    max_shared_memory_per_block: int  # bytes of local memory of a work-group
     driver: str = ""
-    float16: bool = False
+    float16: bool = False  # whether it computes in half precision
 
-    def sensible(self) -> dict[str, int]:
+    def useful_limits(self) -> dict[str, int]:
         """Return the limits to schedule for.
 
         Devices that run work-items one after the other allow thousands of them, and local memory in ordinary memory;
         more than usual of either only makes kernels worse.
         """
-        return {name: min(getattr(self, name), most) for name, most in _SENSIBLE.items()}
+        return {name: min(getattr(self, name), maximum) for name, maximum in _USEFUL_LIMITS.items()}
 
     def __str__(self) -> str:
         limits = f"{self.max_threads_per_block} threads and {self.max_shared_memory_per_block // 1024} KiB per block"
@@ -58,32 +49,19 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a board is.
-
-    Attributes:
-        machine: What `uname -m` says.
-        cpus: CPUs that a program may use.
-        cpu: Name of the CPU; empty where the kernel gives none.
-        features: Flags of /proc/cpuinfo.
-        cache_kib: KiB of the first CPU's caches, by level: `l1d`, `l2`, `l3`.
-        memory_kib: KiB of memory.
-        accelerator: What computes, if that is not the CPU.
-        fault: Why there is none that can be used.
-    """
-
-    machine: str
-    cpus: Annotated[int, Field(ge=1)]
-    cpu: str = ""
-    features: tuple[str, ...] = ()
-    cache_kib: Mapping[str, int] = field(default_factory=dict)
+    machine: str  # `uname -m`
+    cpus: Annotated[int, Field(ge=1)]  # that a program may use
+    cpu: str = ""  # name; empty where the kernel gives none
+    features: tuple[str, ...] = ()  # flags of /proc/cpuinfo
+    cache_kib: Mapping[str, int] = field(default_factory=dict)  # of the first CPU, by level: `l1d`, `l2`, `l3`
     memory_kib: int = 0
-    accelerator: Accelerator | None = None
-    fault: str = ""
+    accelerator: Accelerator | None = None  # what computes, if that is not the CPU
+    fault: str = ""  # why no accelerator can be used
 
     def __str__(self) -> str:
         caches = ", ".join(f"{name} {size} KiB" for name, size in self.cache_kib.items())
         accelerator = str(self.accelerator or "")
-        return ", ".join(part for part in (f"{self.cpus} CPUs", self.cpu, caches, accelerator) if part)
+        return ", ".join(text for text in (f"{self.cpus} CPUs", self.cpu, caches, accelerator) if text)
 
 
 _READER: TypeAdapter[Hardware] = TypeAdapter(Hardware)
@@ -91,135 +69,112 @@ _ACCELERATOR: TypeAdapter[Accelerator] = TypeAdapter(Accelerator)
 
 
 def read(place: Place, kind: str = _CPU) -> Hardware | None:
-    """Ask a board what it is.
+    """Read a board's hardware; None if its server is TVM's own, which does not know it.
 
-    Args:
-        place: The board.
-        kind: TVM's name of what computes there.
-
-    Returns:
-        None if its server is TVM's own, which does not know.
+    `kind` is TVM's name of what computes there.
 
     Raises:
         DeviceError: The board does not answer.
-        VerificationError: Its server is of another version, or it says something else than hardware.
+        VerificationError: Its server is of another version, or it sends no valid description.
     """
     session = place.open(_OPEN_S, _OPEN_S, threading.Event())
     with rpc.deadline(session, _ANSWER_S), session:
-        text = _asked(session, place.name)
+        try:
+            text = session.run(child.text, _FUNCTION)
+        except CallError as error:
+            raise DeviceError(f"{place.name} does not describe its hardware", details=error_text(error)) from error
         if text is None:
             return None
-        accelerator, fault = (None, "") if kind == _CPU else _accelerator(session, kind)
+        accelerator, fault = None, ""
+        if kind != _CPU:
+            try:
+                accelerator = _ACCELERATOR.validate_python(session.run(child.accelerator, kind))
+            except CallError as error:
+                fault = error_text(error)
+            except ValidationError as wrong:
+                fault = f"its description is not valid: {documents.words(wrong)}"
     try:
-        return replace(_READER.validate_json(text), accelerator=accelerator, fault=fault)
+        return replace(_READER.validate_json(str(text)), accelerator=accelerator, fault=fault)
     except ValidationError as wrong:
-        raise VerificationError(f"{place.name} sent an invalid description of its hardware", details=text) from wrong
+        raise VerificationError(
+            f"{place.name} sent an invalid description of its hardware", details=str(text)
+        ) from wrong
 
 
-def _asked(session: Session, name: str) -> str | None:
-    try:
-        found = session.run(child.text, _FUNCTION)
-    except CallError as fault:
-        raise DeviceError(f"{name} does not describe its hardware", details=words(fault)) from fault
-    return None if found is None else str(found)
+def check(board: Board, hardware: Hardware, name: str, *, emulated: bool) -> tuple[str, ...]:
+    """Compare a board's hardware with its board file; return the differences that do no harm.
 
-
-def _accelerator(session: Session, kind: str) -> tuple[Accelerator | None, str]:
-    """Return what computes; or else why nothing of that kind does."""
-    try:
-        found = session.run(visits.accelerator, kind)
-    except CallError as fault:
-        return None, words(fault)
-    try:
-        return _ACCELERATOR.validate_python(found), ""
-    except ValidationError as wrong:
-        return None, f"its description is not valid: {documents.words(wrong)}"
-
-
-def check(board: Board, found: Hardware, name: str, *, emulated: bool) -> tuple[str, ...]:
-    """Hold a board's hardware against its board file.
-
-    Args:
-        board: The board type, resolved.
-        found: What the board says.
-        name: The board's name.
-        emulated: Whether it is an emulator, which has this machine's CPUs and flags.
-
-    Returns:
-        What differs and does no harm.
+    An emulator has this machine's CPUs and flags.
 
     Raises:
-        DeviceError: It has no accelerator that can be used, and should.
+        DeviceError: It lacks a usable accelerator that its board file requires.
         VerificationError: It is another machine, or its CPU lacks what kernels for this board type use.
     """
-    if found.fault:
+    if hardware.fault:
         raise DeviceError(
             f"{name} has no usable {board.target.kind} device",
-            details=found.fault,
+            details=hardware.fault,
             hint="install its vendor's driver, or use the board type for its CPU",
         )
-    if found.machine != board.machine:
+    if hardware.machine != board.machine:
         raise VerificationError(
-            f"{name} is {found.machine}, but board {board.name} is {board.machine}",
+            f"{name} is {hardware.machine}, but board {board.name} is {board.machine}",
             hint="pass the board type of this device with --board: `toolchain boards` lists the types",
         )
-    missing = [flag for flag in board.cpu_features if flag not in found.features]
+    missing = [flag for flag in board.cpu_features if flag not in hardware.features]
     if missing and not emulated:
         raise VerificationError(
             f"the CPU of {name} does not support {', '.join(missing)}",
-            details=f"the CPU is a {found.cpu or found.machine}",
+            details=f"the CPU is a {hardware.cpu or hardware.machine}",
             hint=f"correct cpu_features and target in boards/{board.name}.toml",
         )
-    notes = _notes_on_accelerator(board, found.accelerator, emulated=emulated) if found.accelerator else []
-    if board.cores and board.cores != found.cpus:
-        notes.append(f"{name} has {found.cpus} CPUs, but kernels are scheduled for the {board.cores} of its board file")
+    notes = _check_accelerator(board, hardware.accelerator, emulated=emulated) if hardware.accelerator else []
+    if board.cores and board.cores != hardware.cpus:
+        notes.append(
+            f"{name} has {hardware.cpus} CPUs, but kernels are scheduled for the {board.cores} of its board file"
+        )
     return tuple(notes)
 
 
-def _notes_on_accelerator(board: Board, found: Accelerator, *, emulated: bool) -> list[str]:
-    """Hold the limits of a board file's target against the device's; those of an emulator are not worth a note.
-
-    Raises:
-        VerificationError: Kernels would ask for more than the device has.
-    """
-    if board.target.float16 and not found.float16:
+def _check_accelerator(board: Board, accelerator: Accelerator, *, emulated: bool) -> list[str]:
+    """Compare the limits of a board file's target with the device's; return notes, but none on an emulator's."""
+    if board.target.float16 and not accelerator.float16:
         raise VerificationError(
-            f"{found.name} does not compute in half precision", details=str(found), hint="leave --float16 out"
+            f"{accelerator.name} does not compute in half precision",
+            details=str(accelerator),
+            hint="leave --float16 out",
         )
-    asked = {name: getattr(board.target, name) for name in _SENSIBLE}
-    beyond = [f"{name} = {found.sensible()[name]}" for name, value in asked.items() if value > getattr(found, name)]
+    limits = {name: getattr(board.target, name) for name in _USEFUL_LIMITS}
+    beyond = [
+        f"{name} = {accelerator.useful_limits()[name]}"
+        for name, value in limits.items()
+        if value > getattr(accelerator, name)
+    ]
     if beyond:
         raise VerificationError(
-            f"boards/{board.name}.toml requires more than {found.name} has",
-            details=str(found),
+            f"boards/{board.name}.toml requires more than {accelerator.name} has",
+            details=str(accelerator),
             hint=f"in [target], write {' and '.join(beyond)}",
         )
     return [
-        f"{found.name} has {name} = {found.sensible()[name]}, but kernels are scheduled for {value}"
-        for name, value in asked.items()
-        if 0 < value < found.sensible()[name] and not emulated
+        f"{accelerator.name} has {name} = {accelerator.useful_limits()[name]}, but kernels are scheduled for {value}"
+        for name, value in limits.items()
+        if 0 < value < accelerator.useful_limits()[name] and not emulated
     ]
 
 
 def examine(board: Board, place: Place, patience_s: float = _PATIENCE_S) -> tuple[Hardware | None, tuple[str, ...]]:
-    """Read a board's hardware and check it.
+    """Read a board's hardware and check it; see `read` and `check`.
 
-    Args:
-        board: The board type, resolved.
-        place: The board.
-        patience_s: Seconds that it, or its tracker, may be away: both come back by themselves.
-
-    Raises:
-        DeviceError: The board does not answer, or its accelerator cannot be used.
-        VerificationError: It is not what its board file says.
+    The board, or its tracker, may be away for `patience_s`: both come back by themselves.
     """
     end = time.monotonic() + patience_s
     while True:
         try:
-            found = read(place, board.target.kind)
+            hardware = read(place, board.target.kind)
             break
         except DeviceError:
             if time.monotonic() >= end:
                 raise
             time.sleep(_AGAIN_S)
-    return found, () if found is None else check(board, found, place.name, emulated=place.emulated)
+    return hardware, () if hardware is None else check(board, hardware, place.name, emulated=place.emulated)

@@ -1,8 +1,8 @@
-"""What stands between TVM's client and a board: it passes on questions, and of what comes back only answers.
+"""Relays TVM's client to a board: passes on requests, and in return only answers.
 
-TVM's protocol is the same in both directions. A client obeys a server that, instead of an answer, asks it to look up
-and to call a function, such as the one that executes a program. From a board therefore come returns, exceptions and
-acknowledgements of copies, each of a bounded size and well formed, and nothing else.
+TVM's protocol is the same in both directions. A client obeys a server that, instead of an answer, requests to look up
+and call a function, such as the one that executes a program. So only returns, exceptions and acknowledgements of copies
+pass from a board, each of a bounded size and well formed.
 """
 
 from __future__ import annotations
@@ -17,21 +17,17 @@ from toolchain.rpc.packets import ForgedAnswerError, check_body, check_head
 
 _HEAD = struct.Struct("<QI")  # length of what follows it, and the code, which is the first of that
 _CODE_SIZE = 4
-_PART = 1 << 16
+_BLOCK = 1 << 16
 
 
 class Filter:
-    """Looks at each packet of a stream from a board, however the stream is cut into parts."""
+    """Checks each packet of a stream from a board, however the stream is cut into blocks."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
-    def passed(self, data: bytes) -> Iterator[bytes]:
-        """Take a part of the stream and yield the packets that are whole by now.
-
-        Raises:
-            ForgedAnswerError: A packet is no answer; nothing of it was yielded.
-        """
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Take a block of the stream and yield the complete packets; nothing of a forged packet is yielded."""
         self._data += data
         while len(self._data) >= _HEAD.size:
             size, code = _HEAD.unpack_from(self._data)
@@ -46,37 +42,28 @@ class Filter:
 
 
 class Relay:
-    """Carries one session between TVM's client and a board, both ways, in threads of its own.
-
-    Args:
-        client: The socket of TVM's client.
-        board: The stream to the board.
-
-    Attributes:
-        forged: What the board sent instead of an answer; empty if it only answered.
-    """
+    """Carries one session between TVM's client and a board, both ways, in threads of its own."""
 
     def __init__(self, client: socket.socket, board: socket.socket) -> None:
         self._client, self._board = client, board
-        self.forged = ""
+        self.forged = ""  # what the board sent instead of an answer
         self._threads = [
             threading.Thread(target=self._up, name="rpc-up", daemon=True),
             threading.Thread(target=self._down, name="rpc-down", daemon=True),
         ]
 
     def start(self) -> None:
-        """Begin to carry."""
         for thread in self._threads:
             thread.start()
 
     def cut(self) -> None:
-        """End both connections, from any thread: whoever waits for one of them learns it at once."""
+        """End both connections, from any thread: a thread that waits for one of them fails at once."""
         for link in (self._client, self._board):
             with contextlib.suppress(OSError):  # it is closed, or its other end is gone
                 link.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End it, and wait until nothing of it is left."""
+        """End it, and wait for its threads."""
         self.cut()
         for thread in self._threads:
             thread.join()
@@ -85,14 +72,14 @@ class Relay:
 
     def _up(self) -> None:
         _pump(self._client, self._board.sendall)
-        with contextlib.suppress(OSError):  # what is still on its way down may arrive
+        with contextlib.suppress(OSError):  # answers that are on their way may still arrive
             self._board.shutdown(socket.SHUT_WR)
 
     def _down(self) -> None:
         stream = Filter()
 
         def send(data: bytes) -> None:
-            for packet in stream.passed(data):
+            for packet in stream.feed(data):
                 self._client.sendall(packet)
 
         try:
@@ -104,5 +91,5 @@ class Relay:
 
 def _pump(source: socket.socket, send: Callable[[bytes], None]) -> None:
     with contextlib.suppress(OSError):  # one end is gone, which the caller passes on
-        while data := source.recv(_PART):
+        while data := source.recv(_BLOCK):
             send(data)

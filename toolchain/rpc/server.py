@@ -1,7 +1,7 @@
 """The RPC server on a device: pushed where it is missing or outdated, started over a shell, ended with it.
 
-It listens on a Unix socket of the login's own there, and nobody has a session before its controller, which started
-it, has given it a key over its standard input.
+It listens on a private Unix socket there, and gives no session before its controller, the process that started it, has
+sent it a key over its standard input.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from toolchain.errors import DeviceError, InputError
 from toolchain.native.programs import BOARD_SERVER, Program
 from toolchain.shell import LocalShell, RemoteProcess, Shell
 
+# These begin errors of the client.
+# A session lasted too long; "timeout of 5 s reached" follows, which is the client's own, or the server's "limit of 5 s
+# reached" or "idle limit of 5 s reached".
 SESSION_EXPIRED = "RPCSessionTimeoutError: session "
-"""In the client's error when a session lasted too long; what follows is "timeout of 5 s reached", which is the client's
-own, or the server's "limit of 5 s reached" or "idle limit of 5 s reached"."""
+# The controller gave the order `cut`, `withdraw` or another `key`.
 SESSION_CUT = "the session was ended by the board server's controller"
-"""In the client's error when the controller gave the order `cut`, `withdraw` or another `key`."""
+# The called function ended the process; "was ended by signal 11 (SIGSEGV)", "was ended by signal 9 (SIGKILL: ...)",
+# which is also what a lack of memory looks like, or "ended by itself with code 7" follows.
 PROCESS_ENDED = "the session's process "
-"""In the client's error when what it ran ended the process; "was ended by signal 11 (SIGSEGV)", "was ended by signal 9
-(SIGKILL: ...)", which is also what a lack of memory looks like, or "ended by itself with code 7" follows."""
 _START_S = 30.0
 _EVENT = "session "
-_EVENTS_KEPT, _SHOWN = 1000, 1000
+_MAX_EVENTS, _MAX_EVENT_LENGTH = 1000, 1000
 _OK, _ERROR = "ok ", "error "
 _LISTENING = re.compile(r"listening on unix:(.+)\n")
 _PEER = struct.Struct("3i")  # process, user and group
@@ -44,54 +45,31 @@ _PEER = struct.Struct("3i")  # process, user and group
 
 @dataclass(frozen=True)
 class Server:
-    """A board server that runs on a device. It ends when `stop` is called, or with the connection to the device.
+    """A board server that runs on a device, until `stop` is called, or the connection to the device ends."""
 
-    Attributes:
-        socket: Path of the Unix socket on the device where it listens, or "@" and its name where no file can;
-            `dial` leads there.
-        program: Path of its program on the device.
-        process: Its process.
-        device: Name of the device.
-        events: What it told of its last sessions, as far as `control` has read it: "session 3 begins",
-            "session 3 ends: well", or what went wrong in place of "well".
-    """
-
-    socket: str
-    program: str
+    socket: str  # path where it listens on the device, or "@" and its name where no file can be
+    program: str  # path on the device
     process: RemoteProcess
-    device: str = "the device"
+    device: str = "the device"  # for messages
+    # Of its last sessions, as far as `control` has read them: "session 3 begins", "session 3 ends: well" or the fault.
     events: list[str] = field(default_factory=list)
-    _owed: list[str] = field(default_factory=list, repr=False)
-    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _unanswered: list[str] = field(default_factory=list, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def offer(self, key: str) -> None:
-        """Let a key open sessions from now on, as many as wanted, and no other; a session that runs is ended.
-
-        Args:
-            key: What `new_key` returned.
-
-        Raises:
-            DeviceError: It refuses the key, does not answer, or has ended.
-        """
+        """Let a key of `new_key` open sessions from now on, and no other; end the running one. Raises as `control`."""
         self.control(f"key {key}")
 
     def withdraw(self) -> None:
-        """Let no key open sessions; one that runs is ended. Raises as `offer` does."""
+        """Let no key open sessions, and end the running one. Raises as `control` does."""
         self.control("withdraw")
 
     def cut(self) -> None:
-        """End the session that runs, if one does; the next in line is served. Raises as `offer` does."""
+        """End the running session, if any; the next in line is served. Raises as `control` does."""
         self.control("cut")
 
     def control(self, line: str, timeout_s: float = 10.0) -> str:
-        """Give the server an order.
-
-        Args:
-            line: "key KEY", "withdraw" or "cut".
-            timeout_s: Seconds to wait for the answer.
-
-        Returns:
-            The answer: "ok " and the order, without the key.
+        """Send "key KEY", "withdraw" or "cut"; return the answer: "ok " and the order, without the key.
 
         Raises:
             InputError: The order is not one line.
@@ -100,8 +78,8 @@ class Server:
         order = line.partition(" ")[0]  # what follows is a secret
         if not line or "\n" in line:
             raise InputError("a command to a board server must be one line")
-        with self._turn:
-            self._owed.append(order)
+        with self._lock:
+            self._unanswered.append(order)
             self.process.write(line + "\n")
             answer = self._answer(time.monotonic() + timeout_s)
         if not answer.startswith(_OK):
@@ -111,7 +89,7 @@ class Server:
         return answer
 
     def _answer(self, deadline: float) -> str:
-        """Read the answer to the last order; what a former one was late with is passed over."""
+        """Read the answer to the last order, and skip late answers to former ones."""
         while True:
             line = self.process.readline(max(0.0, deadline - time.monotonic()))
             if not line.endswith("\n"):
@@ -119,11 +97,11 @@ class Server:
             if time.monotonic() > deadline:
                 raise DeviceError(f"the board server on {self.device} sends output, but did not answer in time")
             if line.startswith(_EVENT):
-                self.events.append(line.rstrip("\n")[:_SHOWN])
-                del self.events[:-_EVENTS_KEPT]
+                self.events.append(line.rstrip("\n")[:_MAX_EVENT_LENGTH])
+                del self.events[:-_MAX_EVENTS]
                 continue
-            self._owed.pop(0)
-            if not self._owed:
+            self._unanswered.pop(0)
+            if not self._unanswered:
                 return line.rstrip("\n")
 
     def stop(self) -> None:
@@ -132,10 +110,7 @@ class Server:
 
 
 def push(program: Program, store: Store, tell: Tell | None = None) -> str:
-    """Bring the server to a device, unless this very program is there.
-
-    Returns:
-        The program's path on the device.
+    """Push the server to a device, unless this very program is there; return its path there.
 
     Raises:
         VerificationError: The device is another machine or has too old a C library; nothing was sent.
@@ -153,35 +128,27 @@ def push(program: Program, store: Store, tell: Tell | None = None) -> str:
         return f"{install(shipment, store)['servers']}/{BOARD_SERVER}"
 
 
+# Options: `--session-limit` and `--idle-limit` in seconds, `--work-dir`.
 def start(shell: Shell, path: str, options: Sequence[str] = ()) -> Server:
-    """Start the server on a device and wait until it listens.
-
-    Args:
-        shell: The device.
-        path: What `push` returned.
-        options: More of its command line: `--session-limit` and `--idle-limit` in seconds, `--work-dir`.
-
-    Raises:
-        DeviceError: It does not start; its own words are in the details.
-    """
-    # Android has no /tmp. The store's root, three folders up, can be written by whoever put the program there.
-    elsewhere = shlex.quote(str(PurePosixPath(path).parent.parent.parent))
-    place = f'[ -w "${{TMPDIR:-/tmp}}" ] || export TMPDIR={elsewhere}'
-    process = shell.start(f"{place}; exec {shlex.join([path, '--socket', *options])}")
+    """Start the server on a device and wait until it listens; a DeviceError has its output in the details."""
+    # Android has no /tmp. The user that pushed the program can write to the store's root, three folders up.
+    store_root = shlex.quote(str(PurePosixPath(path).parent.parent.parent))
+    setup = f'[ -w "${{TMPDIR:-/tmp}}" ] || export TMPDIR={store_root}'
+    process = shell.start(f"{setup}; exec {shlex.join([path, '--socket', *options])}")
     try:
-        return Server(_listening(process, shell.name), path, process, shell.name)
+        return Server(_read_address(process, shell.name), path, process, shell.name)
     except BaseException:
         process.close()
         raise
 
 
-def _listening(process: RemoteProcess, device: str) -> str:
+def _read_address(process: RemoteProcess, device: str) -> str:
     line = process.readline(_START_S)
-    found = _LISTENING.fullmatch(line)
-    if found is None:
+    listening = _LISTENING.fullmatch(line)
+    if listening is None:
         details = process.stderr.strip() or line.strip()
         raise DeviceError(f"the board server does not start on {device}", details=details)
-    return found[1]
+    return listening[1]
 
 
 def new_key() -> str:
@@ -190,25 +157,13 @@ def new_key() -> str:
 
 
 def dial(shell: Shell, server: Server, timeout_s: float) -> socket.socket:
-    """Open a stream to a server, on which nothing has been said yet.
-
-    Args:
-        shell: The device that it was started on.
-        server: What `start` returned.
-        timeout_s: Seconds to get there.
-
-    Returns:
-        A socket without a time limit. The caller closes it, which ends whatever it leads to.
-
-    Raises:
-        DeviceError: The connection to the device is lost, or nobody, or another user, listens there.
-    """
+    """Open a fresh stream to a server on a device, without a time limit, or raise a DeviceError."""
     if isinstance(shell, LocalShell):
-        return _connected(server, timeout_s)
+        return _connect(server, timeout_s)
     return shell.stream(f"exec {shlex.join([server.program, '--connect', server.socket])}", timeout=timeout_s)
 
 
-def _connected(server: Server, timeout_s: float) -> socket.socket:
+def _connect(server: Server, timeout_s: float) -> socket.socket:
     """Connect to a server on this machine, as `board_server --connect` does on others."""
     link = socket.socket(socket.AF_UNIX)
     try:
@@ -217,7 +172,8 @@ def _connected(server: Server, timeout_s: float) -> socket.socket:
         link.settimeout(timeout_s)
         link.connect(f"\0{server.socket[1:]}" if abstract else server.socket)
         link.settimeout(None)
-        _check_owner(server, {*owners, _peer_user(link)})
+        _, peer, _ = _PEER.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        _check_owner(server, {*owners, peer})
     except OSError as fault:
         link.close()
         raise DeviceError(
@@ -227,10 +183,6 @@ def _connected(server: Server, timeout_s: float) -> socket.socket:
         link.close()
         raise
     return link
-
-
-def _peer_user(link: socket.socket) -> int:
-    return int(_PEER.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1])
 
 
 def _check_owner(server: Server, users: set[int]) -> None:

@@ -1,4 +1,4 @@
-"""The time that is left for opening a session, and reading from a socket within it."""
+"""The conditions for opening a session, and reading from a socket within its time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-_TURN_S = 0.25
+_TURN_S = 0.25  # between looks at `stop`
 
 
 class Terms:
-    """What a session is opened under, and the time left for it.
+    """The conditions for a session, and the time left for opening it, which runs from here on.
 
     Args:
-        timeout_s: Seconds for all of it.
         session_s: Seconds after which the server ends the session; 0 for no limit.
-        expected: What the server must say of itself.
-        stock_allowed: Whether TVM's own server is taken too.
+        expected: Versions that the server must report; see `handshake.versions`.
+        stock_allowed: Whether TVM's own server, which cannot report any, is accepted, too.
         stop: Ends the waiting when it is set, as if the time were over.
     """
 
@@ -40,18 +39,18 @@ class Terms:
         self._stop = stop or threading.Event()
 
     def left(self) -> float:
-        """Return the seconds that are left."""
+        """Return the seconds that remain."""
         return 0.0 if self._stop.is_set() else self._end - time.monotonic()
 
-    def wait(self, done: Callable[[float], bool]) -> bool:
-        """Wait until something is done, in short turns, for as long as there is time; return whether it was."""
-        while (left := self.left()) > 0:
-            if done(min(left, _TURN_S)):
+    def wait(self, attempt: Callable[[float], bool]) -> bool:
+        """Call `attempt` with short time limits until it returns true; return false if the time is over before."""
+        while (remaining := self.left()) > 0:
+            if attempt(min(remaining, _TURN_S)):
                 return True
         return False
 
     def receive(self, link: socket.socket, size: int) -> bytes:
-        """Receive so many bytes.
+        """Receive `size` bytes.
 
         Raises:
             TimeoutError: They did not come in time.
@@ -59,12 +58,14 @@ class Terms:
         """
         data = b""
         while len(data) < size:
-            if not self.wait(functools.partial(readable, link.fileno())):  # for the whole: no single byte prolongs it
+            if not self.wait(
+                functools.partial(readable, link.fileno())
+            ):  # one deadline for all: no single byte prolongs it
                 raise TimeoutError
-            part = link.recv(size - len(data))
-            if not part:
+            block = link.recv(size - len(data))
+            if not block:
                 raise ConnectionResetError("the connection was closed")
-            data += part
+            data += block
         return data
 
 

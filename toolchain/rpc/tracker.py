@@ -1,7 +1,7 @@
 """A TVM RPC tracker of the user's own, and the boards that are registered there.
 
-Whoever reaches a tracker can offer boards there and take those of others: it is for a network that its user trusts, and
-is asked only where it is named. The farm needs none.
+Any client of a tracker can offer boards there and take those of others: it is for a network that its user trusts, and
+is only used if it is named. The farm needs none.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from toolchain.errors import DeviceError, reason
 from toolchain.rpc.client import Client
-from toolchain.rpc.greeting import KeyRefusedError
-from toolchain.rpc.session import Session, connected
+from toolchain.rpc.handshake import KeyRefusedError
+from toolchain.rpc.session import Session, start_session
 from toolchain.rpc.terms import Terms
 
 _MAGIC, _REQUEST, _SUMMARY, _SUCCESS = 0x2F271, 4, 6, 0
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _ANSWER_S, _ASK_AGAIN_S = 5.0, 0.1
 
 
@@ -36,18 +35,10 @@ class Registered:
 
 
 def registered(address: tuple[str, int], timeout_s: float = _ANSWER_S) -> tuple[Registered, ...]:
-    """Ask a tracker who is registered there.
-
-    Args:
-        address: Its host and port.
-        timeout_s: Seconds for all of its answers.
-
-    Raises:
-        DeviceError: It does not answer in time, or not as a tracker.
-    """
+    """Return the servers at a tracker, or raise a DeviceError if it does not answer, or not as a tracker."""
     try:
-        found = _asked(address, [_SUMMARY], Terms(timeout_s))
-        rows = [(one["key"].removeprefix("server:"), *one["addr"]) for one in found["server_info"]]
+        summary = _ask(address, [_SUMMARY], Terms(timeout_s))
+        rows = [(server["key"].removeprefix("server:"), *server["addr"]) for server in summary["server_info"]]
         return tuple(Registered(str(key), str(host), int(port)) for key, host, port in rows)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
         hint = f"python -m tvm.exec.rpc_tracker --host {address[0]} --port {address[1]}"
@@ -56,42 +47,20 @@ def registered(address: tuple[str, int], timeout_s: float = _ANSWER_S) -> tuple[
         ) from fault
 
 
-def request(  # noqa: PLR0913 - as `connect`
-    address: tuple[str, int],
-    kind: str,
-    client: Client,
-    *,
-    timeout_s: float,
-    expected: Mapping[str, str],
-    session_s: float = 0.0,
-    stock_allowed: bool = False,
-    stop: Any = None,
-) -> Session:
-    """Ask a tracker for a free board, open a session with it, and check its versions.
+def request(address: tuple[str, int], kind: str, client: Client, terms: Terms) -> Session:
+    """Get a free board from a tracker, open a session with it, and check its versions.
 
-    Args:
-        address: Host and port of the tracker.
-        kind: The kind of board, as the board servers' `--key` names it.
-        client: Holds the session.
-        timeout_s: Seconds for all of this, waiting for a free board included.
-        expected: As for `connect`.
-        session_s: As for `connect`.
-        stock_allowed: As for `connect`.
-        stop: As for `connect`.
-
-    Returns:
-        The session.
+    `kind` is the kind of board, the board servers' `--key`. The time of `terms` includes waiting for a free board.
 
     Raises:
         DeviceError: There is no tracker, no board is free in time, or the board does not answer.
         VerificationError: As for `connect`.
     """
-    terms = Terms(timeout_s, session_s, expected, stock_allowed=stock_allowed, stop=stop)
     while True:
-        host, port, match_key = _granted(address, kind, terms)
+        host, port, match_key = _request_board(address, kind, terms)
         try:
-            return connected(functools.partial(dial, (host, port)), f"{host}:{port}", client, match_key, terms)
-        except KeyRefusedError as fault:  # the board has offered itself anew in the meantime: ask again
+            return start_session(functools.partial(dial, (host, port)), f"{host}:{port}", client, match_key, terms)
+        except KeyRefusedError as fault:  # the board has a new key in the meantime: ask again
             if terms.left() <= _ASK_AGAIN_S:
                 raise DeviceError(
                     f"the board at {host}:{port}, which the tracker assigned for {kind}, refuses its key",
@@ -101,36 +70,31 @@ def request(  # noqa: PLR0913 - as `connect`
 
 
 def dial(address: tuple[str, int], timeout_s: float) -> socket.socket:
-    """Open a stream to a board server at an address that a user or a user's tracker has named.
-
-    Raises:
-        OSError: Nobody listens there.
-    """
+    """Open a stream to a board server at an address, or raise an OSError."""
     try:
         return socket.create_connection(address, timeout=timeout_s)
-    except OverflowError as fault:  # the port is none
+    except OverflowError as fault:  # of a port above 65535
         raise OSError(str(fault)) from fault
 
 
-def _granted(address: tuple[str, int], kind: str, terms: Terms) -> tuple[str, int, str]:
-    place = f"{address[0]}:{address[1]}"
+def _request_board(address: tuple[str, int], kind: str, terms: Terms) -> tuple[str, int, str]:
+    name = f"{address[0]}:{address[1]}"
     try:
-        host, port, match_key = _asked(address, [_REQUEST, kind, "", 1], terms)
+        host, port, match_key = _ask(address, [_REQUEST, kind, "", 1], terms)
         return str(host), int(port), str(match_key)
     except TimeoutError as fault:
         raise DeviceError(
-            f"the tracker at {place} has no free board {kind} within {terms.timeout_s:g} s",
+            f"the tracker at {name} has no free board {kind} within {terms.timeout_s:g} s",
             details="all boards are busy, none is registered, or the tracker hangs",
             hint=f"see its boards: python -m tvm.exec.query_rpc_tracker --host {address[0]} --port {address[1]}",
         ) from fault
     except (OSError, ValueError, TypeError) as fault:
         raise DeviceError(
-            f"there is no tracker at {place}", details=reason(fault), hint="start python -m tvm.exec.rpc_tracker"
+            f"there is no tracker at {name}", details=reason(fault), hint="start python -m tvm.exec.rpc_tracker"
         ) from fault
 
 
-def _asked(address: tuple[str, int], message: list[Any], terms: Terms) -> Any:
-    """Return a tracker's answer to a message."""
+def _ask(address: tuple[str, int], message: list[Any], terms: Terms) -> Any:
     with socket.create_connection(address, timeout=max(terms.left(), 0.01)) as link:
         link.sendall(struct.pack("<i", _MAGIC))
         if struct.unpack("<i", terms.receive(link, 4))[0] != _MAGIC:
@@ -138,7 +102,7 @@ def _asked(address: tuple[str, int], message: list[Any], terms: Terms) -> Any:
         data = json.dumps(message).encode()
         link.sendall(struct.pack("<i", len(data)) + data)
         size = struct.unpack("<i", terms.receive(link, 4))[0]
-        if not 0 < size <= _MOST_BYTES:
+        if not 0 < size <= _MAX_BYTES:
             raise ValueError(f"a message of {size} bytes")
         answer = json.loads(terms.receive(link, size))
     if not isinstance(answer, list) or len(answer) != 2 or answer[0] != _SUCCESS:  # noqa: PLR2004 - status and answer

@@ -1,4 +1,4 @@
-"""What a virtual board is, whichever way it is emulated."""
+"""Virtual boards, and the interface of each way to emulate them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from toolchain.board import Board
 from toolchain.errors import InputError
 
 Tell = Callable[[str], None]
-"""Who is told what happens."""
+"""Called with a line about progress."""
 
 USER = "board"
 """The login of every virtual board."""
 
 _ARCHITECTURES = {"aarch64": "arm64", "armv7l": "armhf"}
 _GNU = "-linux-gnu"
-# What QEMU knows of each architecture; a board with another CPU gets one with every feature.
+# The CPUs that QEMU has for each architecture; a board with another one gets `max`, with every feature.
 _CPUS = {
     "arm64": {"cortex-a35", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1"},
     "armhf": {"cortex-a7", "cortex-a8", "cortex-a9", "cortex-a15"},
@@ -26,116 +26,85 @@ _CPUS = {
 
 @dataclass(frozen=True)
 class VirtualBoard:
-    """One virtual board.
-
-    Attributes:
-        name: Its name in devices.toml and in the farm's ssh_config, such as `rpi4-1`.
-        board: Its board type.
-        kind: `docker` for a user land in a container, `kernel` for a whole machine with a kernel of its own.
-        port: Port of its SSH server on this machine's loopback address.
-        running: Whether it runs.
-        client: Fingerprint of the client key that it lets in.
-    """
-
-    name: str
-    board: str
-    kind: Literal["docker", "kernel"]
-    port: int
+    name: str  # in devices.toml and in the farm's ssh_config, such as `rpi4-1`
+    board: str  # board type
+    kind: Literal["docker", "kernel"]  # a user land in a container, or a whole machine with a kernel of its own
+    port: int  # of its SSH server, on this machine's loopback address
     running: bool
-    client: str
+    client: str  # fingerprint of the client key that it accepts
 
 
 @dataclass(frozen=True)
 class Login:
-    """Who may log in to a board.
+    """The key that may log in to a board."""
 
-    Attributes:
-        public: The public key, as in authorized_keys.
-        fingerprint: A word that stands for it.
-    """
-
-    public: str
-    fingerprint: str
+    public: str  # as in authorized_keys
+    fingerprint: str  # stands for the key in labels and settings
 
 
 class Kind(Protocol):
-    """A way to emulate boards. Everything it does is seen again by the next process."""
+    """A way to emulate boards. Its boards outlive this process, and the next one lists them again."""
 
-    def found(self) -> tuple[VirtualBoard, ...]:
-        """List the boards of this farm, whether they run or not, in the order of their names.
+    def boards(self) -> tuple[VirtualBoard, ...]:
+        """List this farm's boards, running or not, by name.
 
         Raises:
             DeviceError: What runs them does not answer.
         """
 
-    def prepare(self, wanted: Board, tell: Tell) -> None:
-        """Make ready what boards of a type need: the emulation and the image.
+    def prepare(self, board: Board, tell: Tell) -> None:
+        """Prepare the emulation and the image for a board type.
 
         Raises:
             DeviceError: This machine cannot emulate it.
             BuildError: The image cannot be made.
         """
 
-    def create(self, wanted: Board, login: Login, taken: Collection[str]) -> VirtualBoard:
-        """Make and start a new board.
+    def create(self, board: Board, login: Login, used_names: Collection[str]) -> VirtualBoard:
+        """Make and start a new board with a name that is not in `used_names`, or raise a DeviceError."""
 
-        Args:
-            wanted: Its type.
-            login: Who may log in.
-            taken: Names of other boards.
+    def start(self, device: VirtualBoard) -> None:
+        """Start a stopped board, which keeps its files, port and host key, or raise a DeviceError."""
 
-        Raises:
-            DeviceError: It cannot be started.
-        """
-
-    def start(self, one: VirtualBoard) -> None:
-        """Start a board that was stopped; it keeps its files, its port and its host key.
-
-        Raises:
-            DeviceError: It cannot be started.
-        """
-
-    def stop(self, one: VirtualBoard) -> None:
+    def stop(self, device: VirtualBoard) -> None:
         """Stop a board at once, as a power cut would; it keeps its files."""
 
-    def remove(self, one: VirtualBoard) -> None:
-        """End a board, and remove everything of it."""
+    def remove(self, device: VirtualBoard) -> None:
+        """End a board, and remove all of it."""
 
-    def log(self, one: VirtualBoard) -> str:
-        """Return the last lines of what a board says at its console."""
+    def log(self, device: VirtualBoard) -> str:
+        """Return the last lines of a board's console."""
 
-    def host_key(self, one: VirtualBoard) -> str:
-        """Return a running board's public host key as it says it itself, not as its network does; empty if it cannot.
-
-        A key is its type and its Base64 text, with a space between.
-        """
+    # Not over the network, where a program on the board's port could pass for the board.
+    def host_key(self, device: VirtualBoard) -> str:
+        """Return a running board's public host key, as type and Base64 text; empty if it cannot be read."""
 
 
-def architecture(wanted: Board) -> str:
+def architecture(board: Board) -> str:
     """Return Debian's name of a board's architecture.
 
     Raises:
         InputError: There are no virtual boards of that type.
     """
-    found = _ARCHITECTURES.get(wanted.machine, "")
-    if found and wanted.connection == "ssh" and _GNU in wanted.triple:
-        return found
+    name = _ARCHITECTURES.get(board.machine, "")
+    if name and board.connection == "ssh" and _GNU in board.triple:
+        return name
     raise InputError(
-        f"there are no virtual boards of type {wanted.name}: its target is {wanted.triple} on {wanted.machine}",
+        f"there are no virtual boards of type {board.name}: its target is {board.triple} on {board.machine}",
         details=f"virtual boards run GNU/Linux on {' or '.join(_ARCHITECTURES)}",
         hint="`toolchain boards` lists the board types",
     )
 
 
-def cpu(wanted: Board) -> str:
+def cpu(board: Board) -> str:
     """Return QEMU's name of a board's CPU, so that an instruction that the board lacks fails here too."""
-    name = wanted.target.mcpu
-    return name if name in _CPUS[architecture(wanted)] else "max"
+    name = board.target.mcpu
+    return name if name in _CPUS[architecture(board)] else "max"
 
 
-def next_name(kind: str, taken: Collection[str]) -> str:
-    """Return the first name of a board of a type that is not taken."""
+def next_name(kind: str, used_names: Collection[str]) -> str:
+    """Return the first unused name for a board of a type."""
     number = 1
-    while f"{kind}-{number}" in taken:
+    while f"{kind}-{number}" in used_names:
         number += 1
     return f"{kind}-{number}"

@@ -1,4 +1,4 @@
-"""The kernel's rule to run programs of another architecture with QEMU (binfmt_misc)."""
+"""The kernel's rule that runs programs of another architecture with QEMU (binfmt_misc)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ RECIPES = Path("/usr/lib/binfmt.d")
 
 
 def fault(architecture: str) -> str:
-    """Say why programs of an architecture do not run in a container here; empty if they do."""
+    """Return why programs of an architecture do not run in a container here; empty if they do."""
     if _NATIVE.get(platform.machine()) == architecture:
         return ""
     rule = RULES / _HANDLERS[architecture]
     if not rule.is_file():
         return f"{rule} is missing: the kernel has no rule to run {architecture} programs"
+    # See Documentation/admin-guide/binfmt-misc.rst; flag F opens QEMU when the rule is made, outside the container.
     lines = rule.read_text(encoding="utf-8").splitlines()
     if lines[:1] != ["enabled"]:
         return f"{rule} is switched off"
@@ -34,10 +35,10 @@ def fault(architecture: str) -> str:
 
 
 def ensure(architecture: str, tell: Tell) -> None:
-    """See to it that programs of an architecture run in containers; root adds the kernel's rule where it is missing.
+    """Make programs of an architecture run in containers; root adds the kernel's rule where it is missing.
 
     Raises:
-        DeviceError: They do not, and this user cannot help it.
+        DeviceError: They do not run, and this user cannot change that.
     """
     cause = fault(architecture)
     if not cause:
@@ -51,22 +52,18 @@ def ensure(architecture: str, tell: Tell) -> None:
     if os.geteuid() != 0 or (RULES / handler).exists():
         raise DeviceError(f"{architecture} programs do not run on this machine", details=cause, hint=_remedy(recipe))
     tell(f"adding a kernel rule to run {architecture} programs ({recipe})")
-    _register(recipe)
-    if cause := fault(architecture):
-        raise DeviceError(f"{architecture} programs do not run on this machine", details=cause, hint=_remedy(recipe))
-
-
-def _register(recipe: Path) -> None:
     if not (RULES / "register").exists():
         process.run(["mount", "-t", "binfmt_misc", "binfmt_misc", RULES], timeout=30.0, error=DeviceError)
     try:
         (RULES / "register").write_bytes(recipe.read_bytes())
-    except OSError as cause:
-        raise DeviceError(f"the kernel does not take {recipe}", details=reason(cause)) from cause
+    except OSError as refusal:
+        raise DeviceError(f"the kernel does not take {recipe}", details=reason(refusal)) from refusal
+    if cause := fault(architecture):
+        raise DeviceError(f"{architecture} programs do not run on this machine", details=cause, hint=_remedy(recipe))
 
 
 def _remedy(recipe: Path) -> str:
-    """Return the command that helps: where systemd is not, the rule is written by hand."""
+    """Return the command that helps; without systemd, the rule is written by hand."""
     rule = RULES / recipe.stem
     mount = "" if (RULES / "register").exists() else f"mount -t binfmt_misc binfmt_misc {RULES}; "
     removal = f"echo -1 >{rule}; " if rule.exists() else ""

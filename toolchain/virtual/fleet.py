@@ -1,4 +1,4 @@
-"""Virtual boards: made, started, listed and removed, with everything that SSH needs to know of them."""
+"""Virtual boards: makes, starts, lists and removes them, and writes the SSH configuration for them."""
 
 from __future__ import annotations
 
@@ -24,60 +24,57 @@ from toolchain.virtual.board import Kind, Login, Tell, VirtualBoard
 from toolchain.virtual.container import DockerBoards
 from toolchain.virtual.machine import KernelBoards
 
-__all__ = ["VirtualBoard", "down", "parse_wanted", "status", "up"]
+__all__ = ["VirtualBoard", "down", "parse_counts", "status", "up"]
 
-MOST = 32
-"""Boards of one type that one command may ask for."""
+MAX_PER_TYPE = 32
 
 _KEY, _KNOWN_HOSTS, _SSH_CONFIG = "id_ed25519", "known_hosts", "ssh_config"
 _BANNER_S = 120.0
 _LOCK_S = 3600.0  # another command may build images and start machines meanwhile
 _HOST_KEY = re.compile(r"(ssh-ed25519 [A-Za-z0-9+/]+={0,2})(?: [^\r\n]*)?\s*")
-# What both OpenSSH's and paramiko's reading of an ssh_config leave as it is.
+# A path that both OpenSSH and paramiko read from an ssh_config without quotes.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+@:,=-]+")
 
 
 def up(
-    wanted: Mapping[str, int], tell: Tell = lambda _message: None, *, kernel: bool = False, wait: float = _BANNER_S
+    counts: Mapping[str, int], tell: Tell = lambda _message: None, *, kernel: bool = False, wait: float = _BANNER_S
 ) -> tuple[VirtualBoard, ...]:
-    """Bring up virtual boards, so that as many of each type run as are wanted; those that run stay.
+    """Start virtual boards until `counts[type]` of each type run; those that run stay.
 
     Args:
-        wanted: How many boards of which type.
-        tell: Who is told what happens.
+        counts: How many boards of which type.
+        tell: Called with a line about each step.
         kernel: Whole machines with a kernel of their own instead of containers.
         wait: Seconds until a board must answer.
 
     Returns:
-        All boards of these types and this kind, in the order of their names; each answers with SSH's banner.
+        All running boards of these types and this kind, by name; each answers with SSH's banner.
 
     Raises:
-        InputError: There is no such board type, no virtual board of it, or the number makes no sense.
-        DeviceError: They cannot be run here, or one does not answer. Boards that were new are removed again.
-        BuildError: The image that they need cannot be made.
+        InputError: There is no such board type, no virtual board of it, or the number is not valid.
+        DeviceError: They cannot run here, or one does not answer. Boards that were new are removed again.
+        BuildError: Their image cannot be made.
     """
-    orders = [_checked(name, count) for name, count in wanted.items()]
+    orders = [_order(name, count) for name, count in counts.items()]
     with _locked(tell) as folder:
         kinds = _kinds(folder)
         kind = kinds[1 if kernel else 0]
         for order in orders:
             kind.prepare(order.board, tell)
         login = _login(folder)
+        used_names = {device.name for each in kinds for device in each.boards()}
         with _undone_on_failure(kind):
             for order in orders:
-                _reach(kind, order, login, _names(kinds), tell)
-            ready = [one for one in kind.found() if one.board in wanted and one.running]
-            for one in ready:
-                _await_banner(kind, one, wait)
+                _reach(kind, order, login, used_names, tell)
+            running = [device for device in kind.boards() if device.board in counts and device.running]
+            for device in running:
+                _await_banner(kind, device, wait)
             _write(folder, kinds)
-    return tuple(ready)
+    return tuple(running)
 
 
 def down(names: Collection[str] = (), tell: Tell = lambda _message: None) -> tuple[str, ...]:
-    """Remove virtual boards and all that was on them: the named ones, or every one.
-
-    Returns:
-        The names of those that were removed.
+    """Remove virtual boards and all files on them: the named ones, or all; return their names.
 
     Raises:
         InputError: There is no virtual board of a given name; nothing was removed.
@@ -85,81 +82,60 @@ def down(names: Collection[str] = (), tell: Tell = lambda _message: None) -> tup
     """
     with _locked(tell) as folder:
         kinds = _kinds(folder)
-        found = {one.name: (kind, one) for kind in kinds for one in kind.found()}
+        existing = {device.name: (kind, device) for kind in kinds for device in kind.boards()}
         for name in names:
-            if name not in found:
+            if name not in existing:
                 raise InputError(
                     f"there is no virtual board {name!r}",
-                    details="known devices: " + (", ".join(found) or "none"),
-                    hint=did_you_mean(name, found) or "list them: `toolchain farm status`",
+                    details="known devices: " + (", ".join(existing) or "none"),
+                    hint=did_you_mean(name, existing) or "list them: `toolchain farm status`",
                 )
-        gone = [name for name in found if not names or name in names]
-        for name in gone:
-            kind, one = found[name]
+        removed = [name for name in existing if not names or name in names]
+        for name in removed:
+            kind, device = existing[name]
             tell(f"removing {name}")
-            kind.remove(one)
+            kind.remove(device)
         _write(folder, kinds)
-    return tuple(gone)
+    return tuple(removed)
 
 
 def status() -> tuple[VirtualBoard, ...]:
-    """List the virtual boards of this farm, whether they run or not.
-
-    Raises:
-        DeviceError: What runs them does not answer.
-    """
-    return tuple(one for kind in _kinds(_folder()) for one in kind.found())
+    """List the virtual boards of this farm, running or not, or raise a DeviceError."""
+    return tuple(device for kind in _kinds(_folder()) for device in kind.boards())
 
 
-def parse_wanted(text: str) -> dict[str, int]:
-    """Read `rpi4=2,pynq=1`; a board type without a number stands for one board.
-
-    Raises:
-        InputError: The text is not of that form.
-    """
-    wanted: dict[str, int] = {}
-    for part in text.split(","):
-        name, _, number = part.strip().partition("=")
-        if not name or name in wanted or not re.fullmatch(r"[0-9]{0,4}", number) or part.strip().endswith("="):
+def parse_counts(text: str) -> dict[str, int]:
+    """Read `rpi4=2,pynq=1`, or raise an InputError; a board type without a number stands for one board."""
+    counts: dict[str, int] = {}
+    for entry in text.split(","):
+        name, _, number = entry.strip().partition("=")
+        if not name or name in counts or not re.fullmatch(r"[0-9]{0,4}", number) or entry.strip().endswith("="):
             raise InputError(f"{text!r} is not a valid list of virtual boards", hint="write --virtual rpi4=2,pynq=1")
-        wanted[name] = int(number or 1)
-    return wanted
-
-
-def ssh_config() -> Path:
-    """Return the SSH configuration that knows the virtual boards by their names."""
-    return _folder() / _SSH_CONFIG
+        counts[name] = int(number or 1)
+    return counts
 
 
 @dataclass(frozen=True)
 class _Order:
-    """So many boards of a type."""
-
     board: Board
     count: int
 
 
-def _checked(name: str, count: int) -> _Order:
-    wanted = board.load(name)
-    boards.architecture(wanted)
-    if not 1 <= count <= MOST:
-        raise InputError(f"{count} is not a valid number of virtual boards of type {name}", hint=f"use 1 to {MOST}")
-    return _Order(wanted, count)
+def _order(name: str, count: int) -> _Order:
+    board_type = board.load(name)
+    boards.architecture(board_type)
+    if not 1 <= count <= MAX_PER_TYPE:
+        hint = f"use 1 to {MAX_PER_TYPE}"
+        raise InputError(f"{count} is not a valid number of virtual boards of type {name}", hint=hint)
+    return _Order(board_type, count)
 
 
 def _kinds(folder: Path) -> Sequence[Kind]:
     return (DockerBoards(folder), KernelBoards(folder))
 
 
-def _names(kinds: Sequence[Kind]) -> set[str]:
-    return {one.name for kind in kinds for one in kind.found()}
-
-
-# --- the farm's folder ---
-
-
 def _folder() -> Path:
-    """Name the farm's folder; ssh_config names files in it, in words that need no quotes."""
+    """Return the farm's folder; ssh_config names files in it, so its path must need no quotes."""
     folder = devices.farm_devices().parent.absolute()
     if not _PLAIN_PATH.fullmatch(str(folder)):
         raise InputError(
@@ -171,13 +147,13 @@ def _folder() -> Path:
 
 @contextlib.contextmanager
 def _locked(tell: Tell) -> Iterator[Path]:
-    """Hold the farm's folder, so that farm commands run one after the other; an empty one is removed afterwards."""
+    """Hold the farm's folder, so that farm commands run one after the other; remove it afterwards if it is empty."""
     folder = _folder()
     handle = _lock(folder, tell)
     try:
         yield folder
     finally:
-        with contextlib.suppress(OSError):  # something is left in it
+        with contextlib.suppress(OSError):  # it is not empty
             folder.rmdir()
         os.close(handle)
 
@@ -194,17 +170,23 @@ def _lock(folder: Path, tell: Tell) -> int:
         except BusyError:
             os.close(handle)
             raise
-        # Whoever held it may have removed the folder.
+        # The command that held it may have removed the folder.
         if folder.exists() and os.path.samestat(os.fstat(handle), folder.stat()):
             return handle
         os.close(handle)
 
 
 def _login(folder: Path) -> Login:
-    """Return the farm's client key, which is made at the first time; only the user can read it."""
+    """Return the farm's client key, which is made at first use; only the user can read it."""
     path = folder / _KEY
     if not path.exists():
-        _write_private(path, Ed25519PrivateKey.generate())
+        key = Ed25519PrivateKey.generate()
+        encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH
+        # By mkstemp and a rename: a key is complete or missing, and never readable for others.
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(key.private_bytes(encoding, form, serialization.NoEncryption()))
+        Path(name).replace(path)
     try:
         private = serialization.load_ssh_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError) as fault:
@@ -215,99 +197,87 @@ def _login(folder: Path) -> Login:
     return Login(public.decode(), files.sha256_bytes(public)[:16])
 
 
-def _write_private(path: Path, key: Ed25519PrivateKey) -> None:
-    """Write a key whole or not at all, and at no time readable for others."""
-    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(key.private_bytes(encoding, form, serialization.NoEncryption()))
-    Path(name).replace(path)
-
-
 def _write(folder: Path, kinds: Sequence[Kind]) -> None:
-    """Write what SSH and the toolchain need to know of the boards that run; without any boards nothing is left."""
-    found = [(kind, one) for kind in kinds for one in kind.found()]
-    if not found:
+    """Write what SSH and the toolchain need to know about running boards; without any boards, remove the folder."""
+    existing = [(kind, device) for kind in kinds for device in kind.boards()]
+    if not existing:
         shutil.rmtree(folder)
         return
-    keys = {one: _host_key(kind, one) for kind, one in found if one.running}
-    running = [one for one, key in keys.items() if key]
-    files.write_atomic(folder / _KNOWN_HOSTS, "".join(f"{one.name} {keys[one]}\n" for one in running).encode())
-    files.write_atomic(folder / _SSH_CONFIG, "".join(_host_entry(folder, one) for one in running).encode())
-    files.write_atomic(devices.farm_devices(), "\n".join(_device_entry(one) for one in running).encode())
+    keys = {device: _host_key(kind, device) for kind, device in existing if device.running}
+    running = [device for device, key in keys.items() if key]
+    files.write_atomic(folder / _KNOWN_HOSTS, "".join(f"{device.name} {keys[device]}\n" for device in running).encode())
+    files.write_atomic(folder / _SSH_CONFIG, "".join(_host_entry(folder, device) for device in running).encode())
+    entries = [
+        f'[devices.{device.name}]\nboard = "{device.board}"\nhost = "{device.name}"\n'
+        f'ssh_config = "{_SSH_CONFIG}"\nemulated = true\n'
+        for device in running
+    ]
+    files.write_atomic(devices.farm_devices(), "\n".join(entries).encode())
 
 
-def _host_key(kind: Kind, one: VirtualBoard) -> str:
-    """Return a board's host key, checked: what a board says of itself must not become another line of a file."""
-    found = _HOST_KEY.fullmatch(kind.host_key(one))
-    return found[1] if found else ""
+def _host_key(kind: Kind, device: VirtualBoard) -> str:
+    """Return a board's host key, checked: a board's answer must not become another line of a file."""
+    match = _HOST_KEY.fullmatch(kind.host_key(device))
+    return match[1] if match else ""
 
 
-def _host_entry(folder: Path, one: VirtualBoard) -> str:
+def _host_entry(folder: Path, device: VirtualBoard) -> str:
     lines = [
         "HostName 127.0.0.1",
-        f"HostKeyAlias {one.name}",
-        f"Port {one.port}",
+        f"HostKeyAlias {device.name}",
+        f"Port {device.port}",
         f"User {boards.USER}",
         f"IdentityFile {folder / _KEY}",
         "IdentitiesOnly yes",
         f"UserKnownHostsFile {folder / _KNOWN_HOSTS}",
         "GlobalKnownHostsFile none",
     ]
-    return "\n  ".join([f"Host {one.name}", *lines]) + "\n"
-
-
-def _device_entry(one: VirtualBoard) -> str:
-    return (
-        f'[devices.{one.name}]\nboard = "{one.board}"\nhost = "{one.name}"\n'
-        f'ssh_config = "{_SSH_CONFIG}"\nemulated = true\n'
-    )
-
-
-# --- boards ---
+    return "\n  ".join([f"Host {device.name}", *lines]) + "\n"
 
 
 @contextlib.contextmanager
 def _undone_on_failure(kind: Kind) -> Iterator[None]:
     """Remove the boards that a failed or interrupted block made, and stop those it started."""
-    before = {one.name: one.running for one in kind.found()}
+    before = {device.name: device.running for device in kind.boards()}
     try:
         yield
     except BaseException:
-        for one in kind.found():
-            if one.name not in before:
-                kind.remove(one)
-            elif one.running and not before[one.name]:
-                kind.stop(one)
+        for device in kind.boards():
+            if device.name not in before:
+                kind.remove(device)
+            elif device.running and not before[device.name]:
+                kind.stop(device)
         raise
 
 
-def _reach(kind: Kind, order: _Order, login: Login, taken: set[str], tell: Tell) -> None:
-    """Let as many boards of a type run as are wanted: those there are, then new ones."""
-    mine = [one for one in kind.found() if one.board == order.board.name]
-    for one in [one for one in mine if one.client != login.fingerprint]:
-        tell(f"removing {one.name}, which accepts a different key than the farm's")
-        kind.remove(one)
-        mine.remove(one)
-    for one in [one for one in mine if not one.running][: max(0, order.count - sum(one.running for one in mine))]:
-        tell(f"starting {one.name} again")
-        kind.start(one)
-    for _ in range(order.count - len(mine)):
-        made = kind.create(order.board, login, taken)
-        taken.add(made.name)
-        tell(f"started {made.name}")
+def _reach(kind: Kind, order: _Order, login: Login, used_names: set[str], tell: Tell) -> None:
+    """Start boards of a type until enough run: existing ones first, then new ones."""
+    existing = [device for device in kind.boards() if device.board == order.board.name]
+    for device in [device for device in existing if device.client != login.fingerprint]:
+        tell(f"removing {device.name}, which accepts a different key than the farm's")
+        kind.remove(device)
+        existing.remove(device)
+    stopped = [device for device in existing if not device.running]
+    missing = max(0, order.count - sum(device.running for device in existing))
+    for device in stopped[:missing]:
+        tell(f"starting {device.name} again")
+        kind.start(device)
+    for _ in range(order.count - len(existing)):
+        device = kind.create(order.board, login, used_names)
+        used_names.add(device.name)
+        tell(f"started {device.name}")
 
 
-def _await_banner(kind: Kind, one: VirtualBoard, seconds: float) -> None:
-    """Wait until a board speaks SSH: what forwards its port takes connections long before."""
+def _await_banner(kind: Kind, device: VirtualBoard, seconds: float) -> None:
+    """Wait until a board sends SSH's banner: its port is forwarded, and so accepts connections, long before."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if _has_banner(one.port):
+        if _has_banner(device.port):
             return
-        if one.name not in {other.name for other in kind.found() if other.running}:
-            raise DeviceError(f"{one.name} ended before its SSH server answered", details=kind.log(one))
+        if device.name not in {other.name for other in kind.boards() if other.running}:
+            raise DeviceError(f"{device.name} ended before its SSH server answered", details=kind.log(device))
         time.sleep(0.05)
-    raise DeviceError(f"{one.name} did not answer within {seconds:g} s", details=kind.log(one))
+    raise DeviceError(f"{device.name} did not answer within {seconds:g} s", details=kind.log(device))
 
 
 def _has_banner(port: int) -> bool:

@@ -1,4 +1,4 @@
-"""The images of virtual boards: of containers and of machines, for each architecture and for what boards compute on."""
+"""The images of virtual boards: of containers and of machines, for each architecture and kind of target."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ from toolchain.errors import BuildError
 from toolchain.virtual.board import Tell, architecture
 
 FOLDER = resources.ROOT / "docker" / "board"
-"""What the images are made of."""
 
+# The Dockerfile of containers, and of what a machine boots from.
 USER_LAND, MACHINE = Path("docker/board/Dockerfile"), Path("docker/board/kernel/Dockerfile")
-"""A container's Dockerfile, and that of what a board with a kernel boots from."""
 
 _ARCHITECTURE, _PACKAGES = "ARCHITECTURE", "PACKAGES"
 
 
-def ensure(engine: Any, dockerfile: Path, wanted: Board, tell: Tell) -> Any:
-    """Return the image for boards of a type, built anew if it is missing or its sources have changed since.
+def ensure(engine: Any, dockerfile: Path, board: Board, tell: Tell) -> Any:
+    """Return the image for a board type; it is built if it is missing or its sources have changed since.
 
     Raises:
         BuildError: It cannot be built.
         InputError: There is no virtual board of that type.
     """
-    recipe = recipe_for(dockerfile, wanted)
+    recipe = recipe_for(dockerfile, board)
     tag = f"edge-toolchain/{recipe.name}:latest"
     try:
-        found = engine.images.get(tag)
-        if build.is_current(recipe, found.labels):
-            return found
+        current = engine.images.get(tag)
+        if build.is_current(recipe, current.labels):
+            return current
     except docker().errors.ImageNotFound:
         pass
     tell(f"building the image {tag}, which takes a minute")
@@ -49,7 +48,6 @@ def ensure(engine: Any, dockerfile: Path, wanted: Board, tell: Tell) -> Any:
 
 
 def copy_out(image: Any, path: str, target: Path) -> None:
-    """Copy one file out of an image."""
     container = image.client.containers.create(image.id, command=["-"], labels={WORK_LABEL: "copy"})
     try:
         with tempfile.TemporaryFile(dir=target.parent) as archive:
@@ -65,8 +63,8 @@ def copy_out(image: Any, path: str, target: Path) -> None:
         discard(container)
 
 
-def recipe_for(dockerfile: Path, wanted: Board) -> Recipe:
-    """Return what an image for boards of a type is made of.
+def recipe_for(dockerfile: Path, board: Board) -> Recipe:
+    """Return the recipe of the image for a board type.
 
     A board that computes on something else than its CPU has an image of its own, with the packages that let the CPU
     stand in for that: those of the file `packages.KIND`, where KIND is the board's kind of target.
@@ -74,15 +72,15 @@ def recipe_for(dockerfile: Path, wanted: Board) -> Recipe:
     Raises:
         InputError: There are no virtual boards of that type.
     """
-    read = image_recipe.read(resources.ROOT / dockerfile, resources.ROOT)
-    name = f"{'kernel' if dockerfile == MACHINE else 'board'}-{architecture(wanted)}"
-    arguments = {**read.arguments, _ARCHITECTURE: architecture(wanted)}
-    labels = {**read.labels, "edge-toolchain.architecture": architecture(wanted)}
-    copied = read.copied
-    packages = FOLDER / f"packages.{wanted.target.kind}"
+    recipe = image_recipe.read(resources.ROOT / dockerfile, resources.ROOT)
+    name = f"{'kernel' if dockerfile == MACHINE else 'board'}-{architecture(board)}"
+    arguments = {**recipe.arguments, _ARCHITECTURE: architecture(board)}
+    labels = {**recipe.labels, "edge-toolchain.architecture": architecture(board)}
+    copied = recipe.copied
+    packages = FOLDER / f"packages.{board.target.kind}"
     if packages.is_file():
-        name = f"{name}-{wanted.target.kind}"
+        name = f"{name}-{board.target.kind}"
         below = packages.relative_to(resources.ROOT)
         arguments[_PACKAGES] = below.as_posix()
         copied = (*copied, below)
-    return dataclasses.replace(read, name=name, arguments=arguments, labels=labels, copied=copied)
+    return dataclasses.replace(recipe, name=name, arguments=arguments, labels=labels, copied=copied)

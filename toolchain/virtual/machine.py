@@ -1,6 +1,6 @@
 """Virtual boards as whole machines: Debian's kernel for the board's architecture, run by QEMU's system emulation.
 
-A machine is a folder with its settings, its disk and what its console said. It runs if QEMU's process does, which
+A machine is a folder with its settings, its disk and its console's output. It runs while QEMU's process does, which
 outlives the command that started it and is found again by its process id.
 """
 
@@ -19,28 +19,27 @@ from pathlib import Path
 from toolchain import files, process
 from toolchain.board import Board
 from toolchain.errors import DeviceError
-from toolchain.virtual import board as boards
+from toolchain.virtual import board as virtual_board
 from toolchain.virtual import image as farm_image
 from toolchain.virtual.board import Login, Tell, VirtualBoard
 from toolchain.virtual.container import connect, free_port
 
-DISK_BYTES = 2 << 30
-"""Size of a machine's own disk, which takes only the space that is written."""
+DISK_BYTES = 2 << 30  # of a sparse file
 
 _SETTINGS, _PID, _DISK, _CONSOLE = "machine.json", "pid", "disk.img", "console.log"
-_PARTS = ("kernel", "initrd", "root.ext4")
+_BOOT_FILES = ("kernel", "initrd", "root.ext4")
 _MEMORY_MIB = 512
 _ATTEMPTS = 5
 _PORT_TAKEN = "Could not set up host forwarding rule"
 _HOST_KEY = re.compile(r"^board-host-key: (ssh-ed25519 \S+)", re.MULTILINE)
 _END_S = 10.0
-_CLOCK_SLACK_S = 2.0
+_CLOCK_SLACK_S = 2.0  # the kernel's boot time has whole seconds
 
 _EMULATORS = {
     "arm64": ("qemu-system-aarch64", "virt,gic-version=3"),
     "armhf": ("qemu-system-arm", "virt,highmem=off"),
 }
-# A machine has fewer CPUs to choose from than a user land: no Cortex-A9, for one.
+# The default CPU of each architecture, and those of QEMU's `virt` machine: fewer than user mode has, no Cortex-A9.
 _CPUS = {
     "arm64": ("cortex-a53", {"cortex-a35", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1"}),
     "armhf": ("cortex-a15", {"cortex-a7", "cortex-a15"}),
@@ -49,7 +48,7 @@ _CPUS = {
 
 @dataclasses.dataclass(frozen=True)
 class _Settings:
-    """What a machine is, as its file says."""
+    """The content of a machine's file."""
 
     board: str
     architecture: str
@@ -61,47 +60,42 @@ class _Settings:
 
 
 class KernelBoards:
-    """The boards of one farm that are machines.
-
-    Args:
-        folder: The farm's folder; the machines lie in one below it.
-    """
+    """The boards of one farm that are machines; they lie in a folder below the farm's."""
 
     def __init__(self, folder: Path) -> None:
         self._machines = folder / "machines"
         self._images: dict[str, str] = {}
 
-    def found(self) -> tuple[VirtualBoard, ...]:
-        """See `Kind.found`."""
+    def boards(self) -> tuple[VirtualBoard, ...]:
         folders = sorted(self._machines.glob("*")) if self._machines.is_dir() else []
-        return tuple(self._described(one) for one in folders if (one / _SETTINGS).is_file())
+        return tuple(self._board_of(folder) for folder in folders if (folder / _SETTINGS).is_file())
 
-    def _described(self, folder: Path) -> VirtualBoard:
+    def _board_of(self, folder: Path) -> VirtualBoard:
         settings = _read(folder)
         return VirtualBoard(
             folder.name, settings.board, "kernel", settings.port, _process(folder) is not None, settings.client
         )
 
-    def prepare(self, wanted: Board, tell: Tell) -> None:
-        """See `Kind.prepare`."""
-        emulator = _EMULATORS[boards.architecture(wanted)][0]
+    def prepare(self, board: Board, tell: Tell) -> None:
+        emulator = _EMULATORS[virtual_board.architecture(board)][0]
         if shutil.which(emulator) is None:
             raise DeviceError(f"{emulator} is not installed here", hint="apt-get install qemu-system-arm")
-        self._images[wanted.name] = _unpacked(wanted, tell)
+        self._images[board.name] = _unpack(board, tell)
 
-    def create(self, wanted: Board, login: Login, taken: Collection[str]) -> VirtualBoard:
-        """See `Kind.create`."""
-        self._sweep()
-        architecture = boards.architecture(wanted)
-        default, known = _CPUS[architecture]
-        cpu = wanted.target.mcpu if wanted.target.mcpu in known else default
-        image = self._images[wanted.name]
-        folder = self._machines / boards.next_name(wanted.name, taken)
+    def create(self, board: Board, login: Login, used_names: Collection[str]) -> VirtualBoard:
+        for folder in self._machines.glob("*"):
+            if not (folder / _SETTINGS).exists():  # a killed command had hardly begun to make it, or to remove it
+                _remove(folder)
+        architecture = virtual_board.architecture(board)
+        default, supported = _CPUS[architecture]
+        cpu = board.target.mcpu if board.target.mcpu in supported else default
+        image = self._images[board.name]
+        folder = self._machines / virtual_board.next_name(board.name, used_names)
         folder.mkdir(mode=0o700, parents=True)
         try:
             for attempt in range(_ATTEMPTS):
                 port = free_port()
-                settings = _Settings(wanted.name, architecture, cpu, port, image, login.public, login.fingerprint)
+                settings = _Settings(board.name, architecture, cpu, port, image, login.public, login.fingerprint)
                 files.write_atomic(folder / _SETTINGS, files.canonical_json(dataclasses.asdict(settings)))
                 try:
                     _boot(folder, settings)
@@ -112,66 +106,50 @@ class KernelBoards:
         except BaseException:
             _remove(folder)
             raise
-        return self._described(folder)
+        return self._board_of(folder)
 
-    def _sweep(self) -> None:
-        """Remove what a killed command left of a machine that it had hardly begun to make, or to remove."""
-        for folder in self._machines.glob("*"):
-            if not (folder / _SETTINGS).exists():
-                _remove(folder)
-
-    def start(self, one: VirtualBoard) -> None:
-        """See `Kind.start`."""
-        folder = self._machines / one.name
+    def start(self, device: VirtualBoard) -> None:
+        folder = self._machines / device.name
         settings = _read(folder)
-        if not all((_cache(settings.image) / part).is_file() for part in _PARTS):
+        if not all((_cache(settings.image) / name).is_file() for name in _BOOT_FILES):
             raise DeviceError(
-                f"{one.name} cannot be started again: its image was removed",
-                hint=f"toolchain farm down {one.name}",
+                f"{device.name} cannot be started again: its image was removed",
+                hint=f"toolchain farm down {device.name}",
             )
         _boot(folder, settings)
 
-    def stop(self, one: VirtualBoard) -> None:
-        """See `Kind.stop`."""
-        _kill(self._machines / one.name)
+    def stop(self, device: VirtualBoard) -> None:
+        _kill(self._machines / device.name)
 
-    def remove(self, one: VirtualBoard) -> None:
-        """See `Kind.remove`."""
-        _remove(self._machines / one.name)
+    def remove(self, device: VirtualBoard) -> None:
+        _remove(self._machines / device.name)
 
-    def log(self, one: VirtualBoard) -> str:
-        """See `Kind.log`."""
-        return process.tail(_console(self._machines / one.name))
+    def log(self, device: VirtualBoard) -> str:
+        return process.tail(_console(self._machines / device.name))
 
-    def host_key(self, one: VirtualBoard) -> str:
-        """See `Kind.host_key`: the machine says it at its console before it has a network."""
-        found = _HOST_KEY.search(_console(self._machines / one.name))
-        return found[1] if found else ""
-
-
-# --- the image ---
+    def host_key(self, device: VirtualBoard) -> str:
+        """Return the key that the machine prints at its console before it has a network."""
+        match = _HOST_KEY.search(_console(self._machines / device.name))
+        return match[1] if match else ""
 
 
 def _cache(image: str) -> Path:
     return files.cache_root() / "machines" / image
 
 
-def _unpacked(wanted: Board, tell: Tell) -> str:
-    """Take kernel, RAM disk and root file system out of the image; return the name under which the cache has them."""
-    image = farm_image.ensure(connect(), farm_image.MACHINE, wanted, tell)
-    name = str(image.id).partition(":")[2][:16]
-    target = _cache(name)
-    target.mkdir(parents=True, exist_ok=True)
-    missing = [part for part in _PARTS if not (target / part).is_file()]
+def _unpack(board: Board, tell: Tell) -> str:
+    """Copy kernel, RAM disk and root file system out of the image; return their name in the cache."""
+    image = farm_image.ensure(connect(), farm_image.MACHINE, board, tell)
+    digest = str(image.id).partition(":")[2][:16]
+    folder = _cache(digest)
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [name for name in _BOOT_FILES if not (folder / name).is_file()]
     if missing:
-        tell(f"unpacking the machine for {wanted.name}")
-        for part in missing:
-            with files.atomic_path(target / part) as temporary:
-                farm_image.copy_out(image, f"/{part}", temporary)
-    return name
-
-
-# --- a machine ---
+        tell(f"unpacking the machine for {board.name}")
+        for name in missing:
+            with files.atomic_path(folder / name) as temporary:
+                farm_image.copy_out(image, f"/{digest}", temporary)
+    return digest
 
 
 def _read(folder: Path) -> _Settings:
@@ -185,10 +163,10 @@ def _console(folder: Path) -> str:
 
 
 def _boot(folder: Path, settings: _Settings) -> None:
-    """Start QEMU, which goes on by itself once the machine is set up.
+    """Start QEMU, which puts itself in the background once the machine is set up.
 
     Raises:
-        DeviceError: It cannot; its words are in the details.
+        DeviceError: It does not start; its output is in the details.
     """
     disk = folder / _DISK
     if not disk.exists():
@@ -202,17 +180,17 @@ def _boot(folder: Path, settings: _Settings) -> None:
 def _command(folder: Path, settings: _Settings) -> list[str]:
     emulator, machine = _EMULATORS[settings.architecture]
     image = _cache(settings.image)
-    words = {
+    parameters = {
         "console": "ttyAMA0",
         "panic": "-1",
         "board.name": folder.name,
         "board.key": settings.public.replace(" ", ","),
     }
-    line = " ".join(["quiet", *(f"{name}={value}" for name, value in words.items())])
+    kernel_line = " ".join(["quiet", *(f"{name}={value}" for name, value in parameters.items())])
     return [
         *(emulator, "-name", folder.name, "-M", machine, "-cpu", settings.cpu, "-smp", "1", "-m", str(_MEMORY_MIB)),
         *("-accel", "tcg,thread=multi,tb-size=64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
-        *("-kernel", str(image / "kernel"), "-initrd", str(image / "initrd"), "-append", line),
+        *("-kernel", str(image / "kernel"), "-initrd", str(image / "initrd"), "-append", kernel_line),
         *("-drive", f"if=none,id=root,format=raw,readonly=on,file={image / 'root.ext4'}"),
         *("-device", "virtio-blk-device,drive=root,serial=root"),
         *("-drive", f"if=none,id=data,format=raw,cache=writeback,file={folder / _DISK}"),
@@ -224,17 +202,17 @@ def _command(folder: Path, settings: _Settings) -> list[str]:
 
 
 def _remove(folder: Path) -> None:
-    """End a machine and remove its folder, the settings first: what is left without them counts as rubbish."""
+    """End a machine and remove its folder; the settings go first, as a folder without them is removed later."""
     _kill(folder)
     (folder / _SETTINGS).unlink(missing_ok=True)
     shutil.rmtree(folder)
-    with contextlib.suppress(OSError):  # others are there
+    with contextlib.suppress(OSError):  # other machines are there
         folder.parent.rmdir()
 
 
 def _kill(folder: Path) -> None:
-    """End a machine's process at once, and wait until it has ended."""
-    with _held(folder) as handle:
+    """End a machine's process, and wait until it has ended."""
+    with _pidfd(folder) as handle:
         if handle is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -244,34 +222,31 @@ def _kill(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[int | None]:
-    """Hold a machine's process by a descriptor, which no other process can take over as it could take its number."""
+def _pidfd(folder: Path) -> Iterator[int | None]:
+    """Hold a machine's process by a descriptor, as another process could get its number."""
     pid = _process(folder)
     try:
         handle = None if pid is None else os.pidfd_open(pid)
     except ProcessLookupError:
         handle = None
     try:
-        yield handle if _process(folder) == pid else None  # the number is still its own
+        yield handle if _process(folder) == pid else None  # checked again: the number was its own when it was opened
     finally:
         if handle is not None:
             os.close(handle)
 
 
 def _process(folder: Path) -> int | None:
-    """Return the number of a machine's process; None if it has ended, also if the number is another process's now."""
+    """Return the process id of a machine; None if it has ended, or another process has its id now."""
     try:
         pid = int((folder / _PID).read_text(encoding="ascii"))
-        written = (folder / _PID).stat().st_mtime
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        written_at = (folder / _PID).stat().st_mtime
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError, ValueError):
         return None
-    state, started = fields[0], _boot_time() + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    mine = os.fsencode(folder / _PID) in words and started <= written + _CLOCK_SLACK_S
-    return pid if mine and state != "Z" else None
-
-
-def _boot_time() -> float:
     stat = Path("/proc/stat").read_text(encoding="ascii")
-    return float(next(line.split()[1] for line in stat.splitlines() if line.startswith("btime ")))
+    boot_time = float(next(line.split()[1] for line in stat.splitlines() if line.startswith("btime ")))
+    state, started_at = fields[0], boot_time + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    is_machine = os.fsencode(folder / _PID) in arguments and started_at <= written_at + _CLOCK_SLACK_S
+    return pid if is_machine and state != "Z" else None

@@ -159,8 +159,8 @@ def test_a_host_and_a_place_exclude_each_other(probes, lab):
 
 
 def test_a_place_is_of_its_entrys_type_or_probed(probes, told, lab, monkeypatch):
-    placed = labgrid.Placed("desk", "root", "10.0.0.9", 22)
-    monkeypatch.setattr(labgrid, "acquired", lambda _name: contextlib.nullcontext(placed))
+    placed = labgrid.AcquiredPlace("desk", "root", "10.0.0.9", 22)
+    monkeypatch.setattr(labgrid, "acquire", lambda _name: contextlib.nullcontext(placed))
     options = DeviceOptions(place="desk", devices=lab)
     assert (options.board().name, probes) == ("rpi4", ["root@10.0.0.9:22"])
     assert options.device(options.board()).host == "root@10.0.0.9:22"
@@ -251,8 +251,8 @@ def test_a_command_has_one_patience(named):
 
 
 def test_a_place_with_an_entry_tells_nothing_more(probes, told, lab, monkeypatch):
-    placed = labgrid.Placed("bench", "root", "10.0.0.9", 22)
-    monkeypatch.setattr(labgrid, "acquired", lambda _name: contextlib.nullcontext(placed))
+    placed = labgrid.AcquiredPlace("bench", "root", "10.0.0.9", 22)
+    monkeypatch.setattr(labgrid, "acquire", lambda _name: contextlib.nullcontext(placed))
     options = DeviceOptions(place="bench", devices=lab)
     assert options.device(options.board()).host == "root@10.0.0.9:22"
     assert (probes, told) == ([], [])

@@ -9,8 +9,8 @@ import pytest
 from tests.support.commands import done, parsed, toolchain
 from toolchain.cli.containers import ImageOptions
 from toolchain.containers import images
-from toolchain.containers.build import Built
-from toolchain.containers.check import Check
+from toolchain.containers.build import BuiltImage
+from toolchain.containers.check import ImageCheck
 from toolchain.containers.images import ImageState
 
 STATES = (
@@ -50,7 +50,7 @@ def test_all_images_are_built_or_the_named_ones(names, monkeypatch):
     def build(name, wanted, tell):
         asked.append((name, wanted.cache))
         tell(f"building {name}")
-        return Built(name, f"edge-toolchain/{name}:1", "sha256:01", 0, 0.0)
+        return BuiltImage(name, f"edge-toolchain/{name}:1", "sha256:01", 0, 0.0)
 
     monkeypatch.setattr(images, "build", build)
     seen = done("containers", "build", *names, "--no-cache")
@@ -61,7 +61,7 @@ def test_all_images_are_built_or_the_named_ones(names, monkeypatch):
 
 
 def test_a_check_that_fails_is_a_verification_error(monkeypatch):
-    found = {"pynq": (Check("compiles", True, "an object file"), Check("no network", False, "it answers"))}  # noqa: FBT003
+    found = {"pynq": (ImageCheck("compiles", True, "an object file"), ImageCheck("no network", False, "it answers"))}  # noqa: FBT003
     monkeypatch.setattr(images, "check", lambda name: found[name])
     seen = toolchain("containers", "check", "pynq")
     assert seen.code == 5

@@ -46,7 +46,7 @@ FILES = [
 
 def made(folder, entries, config=None, name="image.tar", mtime=1.5):
     source = exported(folder / f"source-of-{name}", entries, mtime)
-    image = archives.write(source, folder / name, TAG, config or archives.Config(CREATED))
+    image = archives.write(source, folder / name, TAG, config or archives.ImageConfig(CREATED))
     return image, folder / name
 
 
@@ -164,7 +164,7 @@ def test_names_that_are_no_utf8(tmp_path):
 
 
 def test_configuration(tmp_path):
-    config = archives.Config(
+    config = archives.ImageConfig(
         CREATED,
         labels={"a": "b"},
         environment={"PATH": "/bin", "A": "1"},

@@ -34,8 +34,8 @@ LIST = {
 }
 
 
-def described(listed: str = json.dumps(LIST)) -> inventories.Described:
-    return inventories.described("edge-toolchain/mali:latest", "cd" * 32, LABELS, listed)
+def described(listed: str = json.dumps(LIST)) -> inventories.ImageInventory:
+    return inventories.inventory_of("edge-toolchain/mali:latest", "cd" * 32, LABELS, listed)
 
 
 def test_both_documents_are_valid_and_name_the_image():

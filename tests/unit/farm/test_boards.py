@@ -19,7 +19,7 @@ from toolchain.device.store import Store
 from toolchain.devices import Device
 from toolchain.errors import BusyError, DeviceError, InputError
 from toolchain.farm import boards
-from toolchain.farm.boards import Boards, Wanted, opened, parse_tracker
+from toolchain.farm.boards import BoardRequest, Boards, open_boards, parse_tracker
 from toolchain.farm.leases import LeasedBoard
 from toolchain.rpc import Registered
 from toolchain.shell import LocalShell
@@ -66,20 +66,20 @@ class Farm:
         self.up = False
         self.boards = [{"name": "one", "host": "me@192.0.2.1"}, {"name": "two", "host": "board"}]
         self.asked: list[tuple[object, ...]] = []
-        self.private: list[boards.leases.Place] = []
+        self.private: list[boards.leases.FarmDevice] = []
         self.lease = Lease(("one", "two"))
-        monkeypatch.setattr(boards.leases, "serving", lambda: self.up)
+        monkeypatch.setattr(boards.leases, "is_running", lambda: self.up)
         monkeypatch.setattr(boards.leases, "lease", self._lease)
         monkeypatch.setattr(boards.leases, "private", self._private)
-        monkeypatch.setattr(boards.serving, "served_names", lambda: tuple(one["name"] for one in self.boards))
-        monkeypatch.setattr(boards.serving, "status", self._status)
+        monkeypatch.setattr(boards.client, "served_names", lambda: tuple(one["name"] for one in self.boards))
+        monkeypatch.setattr(boards.client, "status", self._status)
 
     def _status(self) -> dict | None:
         return {"boards": self.boards} if self.up else None
 
-    def _lease(self, kind: str, names: list[str], *, who: str, folder: Path | None, most: int, shares: bool, patience):
+    def _lease(self, kind: str, names: list[str], *, who: str, folder: Path | None, limit: int, shares: bool, patience):
         self.asked.append((kind, tuple(names), who, folder))
-        self.terms = most, shares, patience
+        self.terms = limit, shares, patience
         return self.lease
 
     @contextlib.contextmanager
@@ -102,8 +102,8 @@ def nothing(_text: str) -> None:
     """For who wants to hear nothing."""
 
 
-def wanted(**more) -> Wanted:
-    return Wanted(**{"board": RPI4, "devices": DEVICES, "purpose": "tune mlp", **more})
+def wanted(**more) -> BoardRequest:
+    return BoardRequest(**{"board": RPI4, "devices": DEVICES, "purpose": "tune mlp", **more})
 
 
 def names_of(held: Boards) -> list[str]:
@@ -140,11 +140,11 @@ def tracked(monkeypatch):
 
 
 def test_a_tracker_of_ones_own(tracked, farm):
-    with opened(wanted(tracker=TRACKER, key="mine"), nothing) as held:
+    with open_boards(wanted(tracker=TRACKER, key="mine"), nothing) as held:
         assert names_of(held) == ["mine-1", "mine-2"]
         assert {(one.tracker, one.key, one.machine) for one in held.places} == {(TRACKER, "mine", "aarch64")}
         assert held.lease is None
-    with opened(wanted(tracker=TRACKER), nothing) as held:
+    with open_boards(wanted(tracker=TRACKER), nothing) as held:
         assert names_of(held) == ["rpi4-1"]
     assert tracked == [TRACKER] * 2
     assert farm.asked == []
@@ -153,7 +153,7 @@ def test_a_tracker_of_ones_own(tracked, farm):
 def test_a_tracker_without_the_board(tracked):
     with (
         pytest.raises(DeviceError, match="has no board yours") as caught,
-        opened(wanted(tracker=TRACKER, key="yours"), nothing),
+        open_boards(wanted(tracker=TRACKER, key="yours"), nothing),
     ):
         pass
     assert "--key" in caught.value.hint
@@ -166,9 +166,9 @@ def test_a_tracker_without_the_board(tracked):
         ({"board": LOCAL, "tracker": TRACKER}, "local is this machine"),
         ({"host": "one", "tracker": TRACKER}, "cannot be combined"),
         ({"key": "mine"}, "requires --tracker"),
-        ({"board": LOCAL, "most": 2}, "--boards limits how many"),
-        ({"host": "one", "most": 2}, "--boards limits how many"),
-        ({"tracker": TRACKER, "most": 2}, "--boards limits how many"),
+        ({"board": LOCAL, "limit": 2}, "--boards limits how many"),
+        ({"host": "one", "limit": 2}, "--boards limits how many"),
+        ({"tracker": TRACKER, "limit": 2}, "--boards limits how many"),
     ],
 )
 def test_what_goes_not_together_is_refused(more, message):
@@ -191,7 +191,7 @@ def local(monkeypatch, tmp_path):
 def test_this_machine(farm, local):
     farm.up = True
     asked, _store = local
-    with opened(asked, nothing) as held:
+    with open_boards(asked, nothing) as held:
         [place] = held.places
         assert (place.name, place.dial(3), held.lease) == ("local", "a stream within 3 s", None)
     assert farm.asked == []
@@ -199,20 +199,20 @@ def test_this_machine(farm, local):
 
 def test_nobody_deploys_to_this_machine_while_it_is_measured_on(local):
     asked, store = local
-    with opened(asked, nothing), pytest.raises(BusyError, match=": tune mlp"):
+    with open_boards(asked, nothing), pytest.raises(BusyError, match=": tune mlp"):
         store.check_free()
     store.check_free()
     with (
         store.lock(Owner("ann@desk", "deploy")),
         pytest.raises(BusyError, match="in use by ann@desk: deploy"),
-        opened(asked, nothing),
+        open_boards(asked, nothing),
     ):
         pass
 
 
 def test_nothing_is_measured_on_this_machine_once_its_lock_is_lost(local, tmp_path, monkeypatch):
     monkeypatch.setattr("toolchain.device.lock._HEARTBEAT_S", 0.05)
-    with opened(local[0], nothing) as held:
+    with open_boards(local[0], nothing) as held:
         os.kill(holder(tmp_path / "root"), signal.SIGKILL)
         assert soon(lambda: lost(held.places[0]), 30)
 
@@ -227,7 +227,7 @@ def lost(place) -> bool:
 
 def test_all_of_the_farms_boards(farm):
     farm.up = True
-    with opened(wanted(), nothing) as held:
+    with open_boards(wanted(), nothing) as held:
         assert names_of(held) == ["one", "two"]
         assert [one.key for one in held.places] == ["one.secret", "two.secret"]
         assert [one.dial(3) for one in held.places] == [f"a stream to {name} within 3 s" for name in ("one", "two")]
@@ -239,18 +239,18 @@ def test_all_of_the_farms_boards(farm):
 
 def test_boards_of_a_type_are_shared_and_named_ones_are_not(farm):
     farm.up = True
-    asked = wanted(most=2, shares=True)
-    with opened(asked, nothing):
+    asked = wanted(limit=2, shares=True)
+    with open_boards(asked, nothing):
         assert farm.terms == (2, True, asked.patience)
     for host in ("one", "me@192.0.2.7:22"):
-        with opened(wanted(host=host, shares=True), nothing):
+        with open_boards(wanted(host=host, shares=True), nothing):
             assert farm.terms[:2] == (0, False)
 
 
 @pytest.mark.parametrize("host", ["one", "me@192.0.2.1"])
 def test_a_host_that_the_farm_serves_is_taken_from_it(farm, host):
     farm.up = True
-    with opened(wanted(host=host), nothing):
+    with open_boards(wanted(host=host), nothing):
         assert farm.private == []
     assert farm.asked == [("rpi4", ("one",), "tune mlp", None)]
 
@@ -258,7 +258,7 @@ def test_a_host_that_the_farm_serves_is_taken_from_it(farm, host):
 def test_a_host_that_the_farm_does_not_serve_is_served_for_the_run(farm):
     farm.up = True
     told = []
-    with opened(wanted(host="me@192.0.2.7:22", root="~/here"), told.append):
+    with open_boards(wanted(host="me@192.0.2.7:22", root="~/here"), told.append):
         [given] = farm.private
         assert (given.name, given.device.host, given.device.root) == ("me@192.0.2.7:22", "me@192.0.2.7:22", "~/here")
     assert farm.asked == [("rpi4", (), "tune mlp", Path("daemon"))]
@@ -268,38 +268,38 @@ def test_a_host_that_the_farm_does_not_serve_is_served_for_the_run(farm):
 
 def test_a_device_keeps_its_name_though_others_have_its_host(farm):
     """An alias of the SSH configuration, which differs."""
-    with opened(wanted(host="two"), nothing):
+    with open_boards(wanted(host="two"), nothing):
         [given] = farm.private
     assert (given.name, given.device) == ("two", DEVICES["two"])
 
 
 def test_an_alias_that_two_boards_of_the_farm_have_names_neither(farm):
     farm.up, farm.boards = True, [{"name": "one", "host": "board"}, {"name": "two", "host": "board"}]
-    with opened(wanted(host="board"), nothing):
+    with open_boards(wanted(host="board"), nothing):
         assert [one.name for one in farm.private] == ["board"]
 
 
 def test_the_only_device_needs_no_name(farm):
-    with opened(wanted(devices={"one": DEVICES["one"]}, root="/data"), nothing):
+    with open_boards(wanted(devices={"one": DEVICES["one"]}, root="/data"), nothing):
         [given] = farm.private
     assert (given.name, given.device) == ("one", dataclasses.replace(DEVICES["one"], root="/data"))
 
 
 @pytest.mark.parametrize(("devices", "message"), [({}, "which rpi4 device"), (DEVICES, "There are 2: one, two")])
 def test_without_farm_and_name_it_is_asked_which(farm, devices, message):
-    with pytest.raises(InputError, match=message) as caught, opened(wanted(devices=devices), nothing):
+    with pytest.raises(InputError, match=message) as caught, open_boards(wanted(devices=devices), nothing):
         pass
     assert "--host" in caught.value.hint
 
 
 def test_a_device_of_another_type_is_refused(farm):
-    with pytest.raises(InputError, match="other is a pynq"), opened(wanted(host="other"), nothing):
+    with pytest.raises(InputError, match="other is a pynq"), open_boards(wanted(host="other"), nothing):
         pass
 
 
 def test_one_emulated_board_makes_the_run_emulated(farm):
     farm.up, farm.lease = True, Lease(("one",), emulated=True)
-    with opened(wanted(), nothing) as held:
+    with open_boards(wanted(), nothing) as held:
         assert held.emulated
 
 

@@ -76,7 +76,7 @@ def test_a_board_that_is_something_else_is_given_back_for_good(run):
 
 
 def test_a_board_is_given_back_once_nothing_runs_there(run):
-    run.lease.follower.wanted_back("a")
+    run.lease.follower.recalled("a")
     assert run.lease.given == []
     run.crew.leaving["a"]()
     assert run.lease.given == [("a", False)]

@@ -27,7 +27,7 @@ class Follower:
     def joined(self, board):
         self.heard.append(("joined", board.name))
 
-    def wanted_back(self, name):
+    def recalled(self, name):
         self.heard.append(("wanted back", name))
 
     def lost(self, name, why):
@@ -44,7 +44,7 @@ def daemon(monkeypatch):
         ends.append(Link(there))
         return Link(here)
 
-    monkeypatch.setattr(leases.client, "connected", connected)
+    monkeypatch.setattr(leases.client, "open_link", connected)
     yield ends
     for end in ends:
         end.close()
@@ -81,7 +81,7 @@ def test_it_gives_signs_of_life(monkeypatch):
     here, there = socket.socketpair()
     with Link(there) as end, Lease(Link(here), {"boards": [BOARD]}, None):
         assert [said(end, "alive") for _ in range(3)] == [True] * 3
-        threading.Timer(0.05, end.hush).start()  # which is how a daemon ends it
+        threading.Timer(0.05, end.end_sending).start()  # which is how a daemon ends it
 
 
 def test_its_boards_come_and_go(held):
@@ -151,7 +151,7 @@ def answering(daemon, *messages):
         asked.append(daemon[0].receive(30))
         for message in messages:
             daemon[0].send(message)
-        daemon[0].hush()
+        daemon[0].end_sending()
 
     threading.Thread(target=answer, daemon=True).start()
     return asked
@@ -165,7 +165,7 @@ def test_the_line_is_stood_in_as_long_as_there_is_patience(daemon):
     told: list[str] = []
     patience = Patience(60, told.append)
     asked = answering(daemon, wait("ann"), wait("ann"), wait("bob"), {"ok": {"boards": [BOARD]}})
-    with lease("rpi4", most=2, shares=True, patience=patience) as found:
+    with lease("rpi4", limit=2, shares=True, patience=patience) as found:
         assert [one.name for one in found.boards] == ["a"]
         daemon[0].close()
     assert (asked[0]["line"], asked[0]["most"], asked[0]["shares"]) == (60, 2, True)

@@ -9,16 +9,16 @@ import pytest
 
 from tests.support.paper_boards import Paper, board, served, states
 from toolchain.errors import BusyError, DeviceError
-from toolchain.farm import asks, leasing
-from toolchain.farm.asks import Ask
-from toolchain.farm.holds import Client
+from toolchain.farm import lease_queue, leasing
+from toolchain.farm.grants import Client
+from toolchain.farm.lease_queue import LeaseRequest
 from toolchain.farm.pool import Pool
 
 
 @pytest.fixture
 def pool(monkeypatch):
-    monkeypatch.setattr("toolchain.farm.pool.KeptBoard", Paper)
-    monkeypatch.setattr(leasing, "_SAY_S", 0.0)
+    monkeypatch.setattr("toolchain.farm.pool.ServedBoard", Paper)
+    monkeypatch.setattr(leasing, "_REPORT_S", 0.0)
     found = Pool()
     for name in "abcd":
         found.add(served(name, "rpi4"))
@@ -30,7 +30,7 @@ class Run:
 
     def __init__(self, pool, who, *, most=0, line=0.0, names=(), shares=True, obeys=True):
         self.pool, self.obeys, self.line = pool, obeys, line
-        self.ask = Ask(Client(who, 1), "" if names else "rpi4", tuple(names), most, shares)
+        self.ask = LeaseRequest(Client(who, 1), "" if names else "rpi4", tuple(names), most, shares)
         self.has: set[str] = set()
         self.told, self.said = [], []
         self.fault = None
@@ -60,7 +60,7 @@ class Run:
         self.pool.leases.hear(self.ask, {"given": {"board": name, "for_good": for_good}})
 
     def end(self):
-        self.pool.leases.over(self.ask, "done")
+        self.pool.leases.end(self.ask, "done")
         self.thread.join(30)
         assert not self.thread.is_alive()
 
@@ -230,10 +230,10 @@ def test_who_is_gone_stands_in_no_line(run, pool):
 
 
 def test_a_free_board_goes_to_who_asked_before(pool):
-    pool.leases._asks.append(Ask(Client("ann: tune mlp"), "", ("a",), patient=True))
+    pool.leases._requests.append(LeaseRequest(Client("ann: tune mlp"), "", ("a",), patient=True))
     with (
         pytest.raises(BusyError, match="a is reserved for ann: tune mlp"),
-        pool.leases.lease(Ask(Client("me"), "", ("a",)), 0.0),
+        pool.leases.lease(LeaseRequest(Client("me"), "", ("a",)), 0.0),
     ):
         pass
 
@@ -248,14 +248,14 @@ def test_a_client_without_a_sign_of_life_loses_its_boards(run, pool, monkeypatch
     until(has(one, "ab", two, "cd"))
     key = pool._slots["a"].key
     assert pool.status()["boards"][0]["hold"]["heard_s"] < 30
-    monkeypatch.setattr(asks, "EXPIRE_S", 2.0)
-    while not one.ask.ended:
+    monkeypatch.setattr(lease_queue, "EXPIRE_S", 2.0)
+    while not one.ask.end_reason:
         pool.leases.hear(two.ask, {"alive": True})
         time.sleep(0.01)
     one.thread.join(30)
     assert one.said[-1]["over"]["kind"] == "BusyError"
     assert "gave no sign of life" in one.said[-1]["over"]["message"]
-    assert (board(pool, "a").cuts, board(pool, "a").key, two.ask.ended) == (1, None, None)
+    assert (board(pool, "a").cuts, board(pool, "a").key, two.ask.end_reason) == (1, None, None)
     with pytest.raises(BusyError, match="gave no sign of life"):
         pool.session("a", key, 0.0)
     pool.leases.hear(two.ask, {"alive": True})
@@ -266,11 +266,11 @@ def test_a_stopped_client_in_the_line_loses_its_place(run, pool, monkeypatch):
     until(has(first, "abcd"))
     late = run("you", line=600)
     until(lambda: pool.status()["queue"])
-    monkeypatch.setattr(asks, "EXPIRE_S", 0.5)
+    monkeypatch.setattr(lease_queue, "EXPIRE_S", 0.5)
     while not late.fault:
         pool.leases.hear(first.ask, {"alive": True})
         time.sleep(0.01)
-    assert first.ask.ended is None
+    assert first.ask.end_reason is None
 
 
 def test_a_released_board_is_gone_for_this_lease_alone(run, pool):
@@ -305,7 +305,7 @@ def test_a_board_that_is_served_no_longer_comes_back_with_the_next_up(run, pool)
 
 def test_inside_of_what_an_ancestor_has(pool):
     """What somebody reports who uses what another process has counts, and its end gives nothing back."""
-    outer, inner = Ask(Client("me", 7), "rpi4", ("a",)), Ask(Client("me", 8), "rpi4")
+    outer, inner = LeaseRequest(Client("me", 7), "rpi4", ("a",)), LeaseRequest(Client("me", 8), "rpi4")
     with pool.leases.lease(outer, 0.0):
         with pool.leases.lease(inner, 0.0, (7,)) as boards:
             pool.leases.hear(inner, {"state": {"board": "a", "state": "quarantined", "failures": 3}})

@@ -13,15 +13,15 @@ from tests.support.paper_boards import BUSY, Paper, board, served, states
 from toolchain.device.lock import Owner
 from toolchain.errors import BusyError, DeviceError, InputError
 from toolchain.farm import leasing
-from toolchain.farm.asks import Ask
 from toolchain.farm.board_lock import Claim
-from toolchain.farm.holds import Client
+from toolchain.farm.grants import Client
+from toolchain.farm.lease_queue import LeaseRequest
 from toolchain.farm.pool import Pool
 
 
 @pytest.fixture
 def pool(monkeypatch):
-    monkeypatch.setattr("toolchain.farm.pool.KeptBoard", Paper)
+    monkeypatch.setattr("toolchain.farm.pool.ServedBoard", Paper)
     found = Pool()
     for name, kind in {"a": "rpi4", "b": "rpi4", "c": "pynq"}.items():
         found.add(served(name, kind))
@@ -30,7 +30,7 @@ def pool(monkeypatch):
 
 @contextlib.contextmanager
 def leased(pool, kind="rpi4", names=(), who="me", wait=0.0, above=()):
-    with pool.leases.lease(Ask(Client(who, 7), kind, tuple(names)), wait, above) as boards:
+    with pool.leases.lease(LeaseRequest(Client(who, 7), kind, tuple(names)), wait, above) as boards:
         yield {one["name"]: one["key"] for one in boards}
 
 
@@ -139,7 +139,7 @@ def test_a_server_that_does_not_answer(pool, monkeypatch):
 
 
 def test_reports(pool):
-    ask = Ask(Client("me"), "rpi4")
+    ask = LeaseRequest(Client("me"), "rpi4")
     with pool.leases.lease(ask, 0.0):
         trial = {"board": "a", "what": "conv", "ok": True, "seconds": 1.5, "celsius": 55.0}
         pool.leases.hear(ask, {"trial": trial})
@@ -290,7 +290,7 @@ def test_a_released_lease_does_not_come_back(pool):
 
 def test_the_end_of_a_released_lease_leaves_the_next_one_alone(pool):
     with contextlib.ExitStack() as first:
-        released = Ask(Client("me"), "rpi4", ("a",))
+        released = LeaseRequest(Client("me"), "rpi4", ("a",))
         first.enter_context(pool.leases.lease(released, 0.0))
         pool.release("a")
         with leased(pool, names=["a"], who="you") as keys:
@@ -301,7 +301,7 @@ def test_the_end_of_a_released_lease_leaves_the_next_one_alone(pool):
 
 
 def test_nothing_that_is_told_is_a_secret(pool):
-    ask = Ask(Client("me"), "")
+    ask = LeaseRequest(Client("me"), "")
     with pool.leases.lease(ask, 0.0) as boards:
         pool.release("a")
         told = json.dumps(pool.status()) + repr(pool) + repr(ask)

@@ -13,12 +13,12 @@ import pytest
 from tests.support import stranger
 from toolchain.errors import DeviceError, InputError, VerificationError
 from toolchain.farm import protocol
-from toolchain.farm.protocol import Link, Served
+from toolchain.farm.protocol import Link, ServedDevice
 from toolchain.native.programs import Program
 from toolchain.shell import SshOptions
 
 PROGRAM = Program(Path("/cache/board_server"), "ab" * 32, "2.28", "x86_64", {"device": "1", "tvm": "2"})
-PLAIN = Served("a", "rpi4", "me@there:22", "~/store", emulated=False, program=PROGRAM, ssh=SshOptions())
+PLAIN = ServedDevice("a", "rpi4", "me@there:22", "~/store", emulated=False, program=PROGRAM, ssh=SshOptions())
 
 
 @pytest.fixture
@@ -41,19 +41,19 @@ def pair():
     ],
 )
 def test_a_device_arrives_as_it_was_sent(pair, ssh):
-    sent = Served("a", "rpi4", "me@there:22", "~/store", emulated=True, program=PROGRAM, ssh=ssh)
+    sent = ServedDevice("a", "rpi4", "me@there:22", "~/store", emulated=True, program=PROGRAM, ssh=ssh)
     pair[0].send(sent.message())
-    assert Served.of(pair[1].receive(5)) == sent
+    assert ServedDevice.of(pair[1].receive(5)) == sent
 
 
 def test_a_password_is_not_shown():
-    assert "secret" not in repr(Served.of({**PLAIN.message(), "password": "secret"}))
+    assert "secret" not in repr(ServedDevice.of({**PLAIN.message(), "password": "secret"}))
 
 
 @pytest.mark.parametrize("kind", [DeviceError, InputError, VerificationError])
 def test_an_error_arrives_as_it_was_raised(pair, kind):
     pair[0].send(protocol.fault_message(kind("no", details="because", hint="do")))
-    found = protocol.fault_of(pair[1].receive(5))
+    found = protocol.parse_fault(pair[1].receive(5))
     assert type(found) is kind
     assert (found.message, found.details, found.hint) == ("no", "because", "do")
 
@@ -73,7 +73,7 @@ def test_an_end_and_a_silence(pair):
     with pytest.raises(TimeoutError):
         pair[1].receive(0.05)
     assert pair[1].alive
-    assert pair[1].peer == os.getpid()
+    assert pair[1].peer_pid == os.getpid()
     pair[0].close()
     assert not pair[1].alive
     assert pair[1].receive(5) is None
@@ -193,7 +193,7 @@ def test_each_end_asks_who_the_other_is():
         (place / protocol.SOCKET).chmod(0o666)
         assert stranger.run(CONNECT, place) == "connected"
         with listener, Link(listener.accept()[0]) as link:
-            assert not link.is_ours
+            assert not link.is_same_user
 
 
 SERVE = """

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.paper_boards import BUSY, Paper, served
 from toolchain.errors import BusyError, DeviceError
-from toolchain.farm.holds import Client, Hold, Slot
+from toolchain.farm.grants import Client, Grant, Slot
 from toolchain.farm.refusals import none_free, not_now
 
 
@@ -24,7 +24,7 @@ def test_why_a_board_is_not_to_be_had(slots):
     assert "last session on a has not ended" in not_now(slot).message
     slot.board.occupied = BUSY
     assert not_now(slot) is BUSY
-    slot.hold = Hold(Client("ann@desk: tune mlp"), "leased", 0.0)
+    slot.grant = Grant(Client("ann@desk: tune mlp"), "leased", 0.0)
     assert not_now(slot).message == "a is leased by ann@desk: tune mlp"
     slot.board.busy, slot.board.fault = True, BUSY
     assert (not_now(slot), not_now(slot).exit_code) == (BUSY, 75)
@@ -33,7 +33,7 @@ def test_why_a_board_is_not_to_be_had(slots):
 def test_of_several_boards_each_owner_is_named(slots):
     """Whoever waits is told for whom, though nobody has these from the farm."""
     slots[0].board.fault = BUSY
-    slots[1].hold = Hold(Client("bob@desk: tune lenet"), "leased", 0.0)
+    slots[1].grant = Grant(Client("bob@desk: tune lenet"), "leased", 0.0)
     fault = none_free("rpi4", (), slots)
     assert (fault.message, fault.owner) == ("no rpi4 is free", "ann@desk: deploy; bob@desk: tune lenet")
     assert fault.details.splitlines() == [f"a: {BUSY.message}", "b is leased by bob@desk: tune lenet"]

@@ -22,8 +22,8 @@ from toolchain.device.store import Store
 from toolchain.errors import BusyError, DeviceError
 from toolchain.farm import served_board as kept
 from toolchain.farm.board_lock import Claim
-from toolchain.farm.protocol import Served
-from toolchain.farm.served_board import KeptBoard
+from toolchain.farm.protocol import ServedDevice
+from toolchain.farm.served_board import ServedBoard
 from toolchain.native import programs
 from toolchain.native.programs import Program
 from toolchain.shell import LocalShell, SshOptions
@@ -53,8 +53,8 @@ def board(server, program, tmp_path):
 @contextlib.contextmanager
 def serving(server, program, folder):
     ssh = SshOptions(config_file=server.config, agent=False)
-    served = Served("a", "bench", "board", f"{folder}/store", emulated=False, program=program, ssh=ssh)
-    found = KeptBoard(served, lambda: None)
+    served = ServedDevice("a", "bench", "board", f"{folder}/store", emulated=False, program=program, ssh=ssh)
+    found = ServedBoard(served, lambda: None)
     found.start()
     try:
         yield found
@@ -130,7 +130,7 @@ def test_a_key_is_in_no_command_line_no_environment_and_no_log(board, server, ca
             for name in ("cmdline", "environ"):
                 with contextlib.suppress(OSError):  # it has ended
                     seen.append((Path("/proc") / str(pid) / name).read_text(errors="replace"))
-    board._ordered.append(KEY)
+    board._unanswered.append(KEY)
     board._hear(f"error the key {KEY} is odd")
     assert "KEY is odd" in caplog.text
     assert not [text for text in (*seen, caplog.text) if KEY in text]
@@ -223,7 +223,7 @@ def test_who_is_at_work_on_an_idle_device_is_seen(board, tmp_path, monkeypatch):
 def test_cutting_ends_its_clients(board):
     here, there = socket.socketpair()
     with here, there:
-        carrying = threading.Thread(target=board.carry, args=(there, board.dial(30)), daemon=True)
+        carrying = threading.Thread(target=board.connect, args=(there, board.dial(30)), daemon=True)
         carrying.start()
         assert greet(here, VERSIONS) == MAGIC
         board.cut()

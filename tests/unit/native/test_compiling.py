@@ -9,7 +9,7 @@ import pytest
 
 from toolchain.errors import BuildError
 from toolchain.native import compiling
-from toolchain.native.compiling import Compiler, Workplace
+from toolchain.native.compiling import Compiler, Workspace
 from toolchain.progress import Step
 
 LISTS = """
@@ -26,9 +26,9 @@ COMPILER = Compiler(("c++",), ("-DFLAG",), (), ())
 
 
 @pytest.fixture
-def workplace(tmp_path, monkeypatch):
+def workspace(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
-    return Workplace(tmp_path / "device", "x86_64-linux-gnu", "0123")
+    return Workspace(tmp_path / "device", "x86_64-linux-gnu", "0123")
 
 
 @pytest.fixture
@@ -46,21 +46,21 @@ def compiled(work: Path) -> set[str]:
     return {path.name.partition(".")[0] for path in (work / "build").rglob("*.cc.o")}
 
 
-def test_a_program_and_what_it_needs(workplace, sources):
-    with compiling.opened(workplace) as first:
+def test_a_program_and_what_it_needs(workspace, sources):
+    with compiling.build_folder(workspace) as first:
         compiling.run(COMPILER, sources, "runner", first, {"WORD": "runner"})
         assert [path.name for path in (first / "staged").iterdir()] == ["runner"]
         assert compiled(first) == {"shared", "runner"}
         before = next(first.rglob("shared.cc.o")).stat().st_mtime_ns
-    with compiling.opened(workplace) as second:
+    with compiling.build_folder(workspace) as second:
         compiling.run(COMPILER, sources, "board_server", second, {"WORD": "again"})
         assert compiled(second) == {"shared", "runner", "board_server"}
         assert next(second.rglob("shared.cc.o")).stat().st_mtime_ns == before
     assert second == first
 
 
-def test_a_linked_file_that_may_be_half_written_is_linked_again(workplace, sources):
-    with compiling.opened(workplace) as work:
+def test_a_linked_file_that_may_be_half_written_is_linked_again(workspace, sources):
+    with compiling.build_folder(workspace) as work:
         compiling.run(COMPILER, sources, "runner", work, {})
         whole = (work / "build" / "runner").read_bytes()
         (work / "build" / "runner").write_bytes(whole[:100])
@@ -68,18 +68,18 @@ def test_a_linked_file_that_may_be_half_written_is_linked_again(workplace, sourc
         assert (work / "staged" / "runner").stat().st_size >= len(whole) // 2
 
 
-def test_sources_that_do_not_compile_leave_nothing(workplace, sources):
+def test_sources_that_do_not_compile_leave_nothing(workspace, sources):
     (sources / "shared.cc").write_text("int shared() { return nothing; }\n")
-    with pytest.raises(BuildError, match="cmake failed") as caught, compiling.opened(workplace) as work:
+    with pytest.raises(BuildError, match="cmake failed") as caught, compiling.build_folder(workspace) as work:
         compiling.run(COMPILER, sources, "runner", work, {})
     assert "nothing" in caught.value.details
-    assert list(workplace.root.iterdir()) == []
+    assert list(workspace.root.iterdir()) == []
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_what_was_configured_is_gone_on_with(workplace, interrupted):
+def test_what_was_configured_is_gone_on_with(workspace, interrupted):
     def work_once():
-        with compiling.opened(workplace) as work:
+        with compiling.build_folder(workspace) as work:
             (work / "configured").touch()
             if interrupted:
                 raise KeyboardInterrupt
@@ -90,29 +90,29 @@ def test_what_was_configured_is_gone_on_with(workplace, interrupted):
             work_once()
     else:
         work_once()
-    [kept] = workplace.root.iterdir()
-    with compiling.opened(workplace) as again:
+    [kept] = workspace.root.iterdir()
+    with compiling.build_folder(workspace) as again:
         assert (again, [path.name for path in again.iterdir()]) == (kept, ["configured"])
 
 
-def test_what_was_killed_is_not_gone_on_with(workplace):
+def test_what_was_killed_is_not_gone_on_with(workspace):
     """Its compiler may be at work; the same goes for what was not configured to its end."""
-    killed = workplace.make()
+    killed = workspace.make()
     (killed / "configured").touch()
-    with compiling.opened(workplace) as work:
+    with compiling.build_folder(workspace) as work:
         assert work != killed
-        assert list(workplace.root.iterdir()) == [work]
+        assert list(workspace.root.iterdir()) == [work]
 
 
-def test_what_other_sources_left_goes_and_what_other_triples_left_stays(workplace):
-    older = Workplace(workplace.root, workplace.triple, "4567").make()
-    other = Workplace(workplace.root, "aarch64-linux-gnu", "0123").make()
-    with compiling.opened(workplace) as work:
-        assert set(workplace.root.iterdir()) == {work, other}
+def test_what_other_sources_left_goes_and_what_other_triples_left_stays(workspace):
+    older = Workspace(workspace.root, workspace.triple, "4567").make()
+    other = Workspace(workspace.root, "aarch64-linux-gnu", "0123").make()
+    with compiling.build_folder(workspace) as work:
+        assert set(workspace.root.iterdir()) == {work, other}
     assert not older.exists()
 
 
-def test_the_steps_of_a_build_are_told_whoever_builds(workplace):
+def test_the_steps_of_a_build_are_told_whoever_builds(workspace):
     """What a waiting process sees of another one's work: nothing, then an object more each time."""
     told, heard = [], threading.Event()
 
@@ -120,8 +120,8 @@ def test_the_steps_of_a_build_are_told_whoever_builds(workplace):
         told.append(step)
         heard.set()
 
-    with compiling.watched(workplace, "board_server", tell):
-        objects = workplace.make() / "build" / "server" / "CMakeFiles" / "board_server.dir"
+    with compiling.report_progress(workspace, "board_server", tell):
+        objects = workspace.make() / "build" / "server" / "CMakeFiles" / "board_server.dir"
         objects.mkdir(parents=True)
         (objects / "main.cc.o").touch()
         words = 'c++ CMakeFiles/board_server.dir/main.cc.o "../CMakeFiles/shared.dir/shared.cc.o" -o board_server'
@@ -139,6 +139,6 @@ def test_the_steps_of_a_build_are_told_whoever_builds(workplace):
             heard.clear()
 
 
-def test_nobody_to_tell(workplace):
-    with compiling.watched(workplace, "runner", None):
-        assert not workplace.root.exists()
+def test_nobody_to_tell(workspace):
+    with compiling.report_progress(workspace, "runner", None):
+        assert not workspace.root.exists()

@@ -8,7 +8,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from toolchain.errors import BuildError
-from toolchain.native.relocatable import localized
+from toolchain.native.relocatable import localize
 
 SOURCE = """
 #include <stdexcept>
@@ -47,7 +47,7 @@ def global_names(path) -> set[str]:
 
 def test_a_program_has_its_own_function_of_a_hidden_name(thing, tmp_path):
     assert len(global_names(thing)) > 10
-    thing.write_bytes(localized(thing.read_bytes(), lambda name: name == "shown"))
+    thing.write_bytes(localize(thing.read_bytes(), lambda name: name == "shown"))
     assert global_names(thing) == {"shown"}
     words = ["c++", "-x", "c++", "-", "-x", "none", thing, "-o", tmp_path / "program"]
     subprocess.run(words, input=USER, text=True, check=True)
@@ -55,7 +55,7 @@ def test_a_program_has_its_own_function_of_a_hidden_name(thing, tmp_path):
 
 
 def test_locals_come_first(thing):
-    thing.write_bytes(localized(thing.read_bytes(), lambda name: name == "shown"))
+    thing.write_bytes(localize(thing.read_bytes(), lambda name: name == "shown"))
     with thing.open("rb") as stream:
         file = ELFFile(stream)
         table = file.get_section_by_name(".symtab")
@@ -68,10 +68,10 @@ def test_locals_come_first(thing):
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"!<arch>\n" + bytes(64), b"\x7fELF\x02\x02\x01" + bytes(64)])
 def test_what_is_no_object(data):
     with pytest.raises(BuildError, match="not a relocatable object"):
-        localized(data, str.isprintable)
+        localize(data, str.isprintable)
 
 
 def test_a_program_is_no_object(tmp_path):
     subprocess.run(["c++", "-x", "c++", "-", "-o", tmp_path / "a"], input="int main() {}", text=True, check=True)
     with pytest.raises(BuildError, match="not a relocatable object"):
-        localized((tmp_path / "a").read_bytes(), str.isprintable)
+        localize((tmp_path / "a").read_bytes(), str.isprintable)

@@ -9,7 +9,7 @@ import pytest
 
 from toolchain import board
 from toolchain.errors import BuildError, DeviceError, InputError, ToolchainError, VerificationError
-from toolchain.farm.boards import Wanted
+from toolchain.farm.boards import BoardRequest
 from toolchain.pipeline import survey
 from toolchain.pipeline.survey import Outcome, Survey, SurveyRequest
 
@@ -44,7 +44,7 @@ def surveyed(tmp_path, monkeypatch):
 def test_a_step_that_fails_is_recorded_and_the_next_one_follows(surveyed, tmp_path):
     fault = VerificationError("wrong numbers", details="by far", hint="look")
     result, lines = surveyed(
-        SurveyRequest(Wanted(LOCAL), never),
+        SurveyRequest(BoardRequest(LOCAL), never),
         lambda: {"median_ms": 1.23456, "runs": 7},
         fails(fault),
         fails(RuntimeError("TVM trips")),
@@ -75,19 +75,19 @@ def test_the_report_grows_with_each_step(surveyed, tmp_path):
         sizes.append(len(json.loads((tmp_path / "a" / "folder" / "report.json").read_text())["steps"]))
         return {}
 
-    surveyed(SurveyRequest(Wanted(LOCAL), never), look, look, fails(DeviceError("gone")), look)
+    surveyed(SurveyRequest(BoardRequest(LOCAL), never), look, look, fails(DeviceError("gone")), look)
     assert sizes == [0, 1, 3]
 
 
 def test_an_interrupted_survey_leaves_what_it_found(surveyed, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        surveyed(SurveyRequest(Wanted(LOCAL), never), dict, fails(KeyboardInterrupt()), dict)
+        surveyed(SurveyRequest(BoardRequest(LOCAL), never), dict, fails(KeyboardInterrupt()), dict)
     assert len(json.loads((tmp_path / "a" / "folder" / "report.json").read_text())["steps"]) == 1
 
 
 def test_nobody_is_named(surveyed, tmp_path):
     """Neither the address of the command line nor one in an error, nor the owner of a lock."""
-    request = SurveyRequest(Wanted(REMOTE, host="pilot@garage-board:2222"), never)
+    request = SurveyRequest(BoardRequest(REMOTE, host="pilot@garage-board:2222"), never)
     details = "ssh: connect to host garage-board port 2222; held by ann@desk-7; 10.1.2.3 answers for pilot"
     result, _ = surveyed(
         request, fails(DeviceError("pilot@garage-board:2222 is busy", details=details, hint="ask ann@desk-7"))
@@ -110,7 +110,7 @@ def test_nobody_is_sent_to_a_file_that_is_gone_after_the_survey(surveyed, monkey
             "none of 8 candidates gave a latency", hint=f"`toolchain records show {path}` lists the failures"
         )
 
-    result, _ = surveyed(SurveyRequest(Wanted(LOCAL), never), action)
+    result, _ = surveyed(SurveyRequest(BoardRequest(LOCAL), never), action)
     assert str(jobs[0].work) not in result.fault.hint
     assert "records show" not in result.fault.hint
     assert "toolchain tune" in result.fault.hint
@@ -118,7 +118,7 @@ def test_nobody_is_sent_to_a_file_that_is_gone_after_the_survey(surveyed, monkey
 
 def test_a_network_in_a_file_is_called_by_its_name(surveyed):
     outcome = survey._run_step(
-        survey._Job(SurveyRequest(Wanted(LOCAL), never), Path(), print),
+        survey._Job(SurveyRequest(BoardRequest(LOCAL), never), Path(), print),
         survey._Step("deploy", "/home/ann/secret project/net.onnx", dict),
     )
     assert outcome.network == "net.onnx"
@@ -126,20 +126,20 @@ def test_a_network_in_a_file_is_called_by_its_name(surveyed):
 
 def test_which_device_is_asked_first(tmp_path):
     with pytest.raises(InputError, match="which rk3399 device"):
-        survey.run(SurveyRequest(Wanted(REMOTE), never), tmp_path / "out", print)
+        survey.run(SurveyRequest(BoardRequest(REMOTE), never), tmp_path / "out", print)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot write"):
-        survey.run(SurveyRequest(Wanted(LOCAL), never), tmp_path / "file" / "out", print)
+        survey.run(SurveyRequest(BoardRequest(LOCAL), never), tmp_path / "file" / "out", print)
 
 
 def test_the_steps():
     def names(kind):
         job = survey._Job(
-            SurveyRequest(Wanted(kind, host="" if kind is LOCAL else "x"), never, ("a", "b", "c")), Path(), print
+            SurveyRequest(BoardRequest(kind, host="" if kind is LOCAL else "x"), never, ("a", "b", "c")), Path(), print
         )
         return [(step.name, step.network) for step in survey._plan(job)]
 
@@ -173,11 +173,11 @@ def test_reports_of_others_are_left_alone(surveyed, tmp_path, name):
     folder.mkdir(parents=True)
     (folder / name).write_text('{"mine": 1}')
     with pytest.raises(InputError, match="something other than a survey"):
-        surveyed(SurveyRequest(Wanted(LOCAL), never), dict)
+        surveyed(SurveyRequest(BoardRequest(LOCAL), never), dict)
     assert (folder / name).read_text() == '{"mine": 1}'
 
 
 def test_an_earlier_survey_gives_way(surveyed, tmp_path):
     for _ in range(2):
-        result, _told = surveyed(SurveyRequest(Wanted(LOCAL), never), dict)
+        result, _told = surveyed(SurveyRequest(BoardRequest(LOCAL), never), dict)
     assert (tmp_path / "a" / "folder" / "report.md").read_text() == result.table()

@@ -16,7 +16,7 @@ from toolchain import board
 from toolchain.backends.vta.backend import Vta
 from toolchain.compile.request import BuildRequest
 from toolchain.errors import DeviceError, InputError, VerificationError
-from toolchain.farm.boards import Boards, Wanted
+from toolchain.farm.boards import BoardRequest, Boards
 from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.pipeline import tune
@@ -115,9 +115,9 @@ def test_a_wrong_board_ends_the_run(monkeypatch):
 def test_records_that_are_none_are_told_before_the_boards_are_taken(tmp_path, monkeypatch):
     path = tmp_path / "notes"
     path.write_text("notes\n")
-    monkeypatch.setattr(tune.farm_boards, "opened", lambda *_: pytest.fail("the boards were taken"))
+    monkeypatch.setattr(tune.farm_boards, "open_boards", lambda *_: pytest.fail("the boards were taken"))
     with pytest.raises(InputError, match="notes"):
-        tune.run(tune.TuneRequest(MLP, Wanted(LOCAL), Plan(), records=path, toolchain="host"), nothing, nothing)
+        tune.run(tune.TuneRequest(MLP, BoardRequest(LOCAL), Plan(), records=path, toolchain="host"), nothing, nothing)
 
 
 def test_a_finished_run_says_where_its_records_are_and_no_more(tmp_path):
@@ -178,7 +178,7 @@ def test_the_table_at_the_end(job):
 
 def test_the_report(job):
     extracted = tune.extract(BuildRequest(MLP, RPI4))
-    request = tune.TuneRequest(MLP, Wanted(RPI4), job.done.plan)
+    request = tune.TuneRequest(MLP, BoardRequest(RPI4), job.done.plan)
     watch = tune._Watch(nothing, boards_of("a", "b"))
     trial = SimpleNamespace(name="matmul", rivals=())
     for event in (
@@ -251,13 +251,13 @@ def quantized(tmp_path_factory):
 @pytest.fixture
 def request_of(quantized, tmp_path, monkeypatch):
     """Return a request's maker; no board is opened for it, and no compiler is asked to build."""
-    monkeypatch.setattr(tune.farm_boards, "opened", lambda *_: pytest.fail("boards were opened"))
+    monkeypatch.setattr(tune.farm_boards, "open_boards", lambda *_: pytest.fail("boards were opened"))
     monkeypatch.setattr(tune, "Builder", lambda *_, **_options: pytest.fail("candidates were linked"))
 
     def make(trials=32, **options):
         records = tmp_path / "r.jsonl"
         return tune.TuneRequest(
-            quantized, Wanted(SIM), Plan(trials=trials), records=records, toolchain="host", **options
+            quantized, BoardRequest(SIM), Plan(trials=trials), records=records, toolchain="host", **options
         )
 
     return make
@@ -281,13 +281,13 @@ def test_an_emulated_accelerator_is_tuned_by_its_model(request_of):
 
 def test_an_accelerator_that_is_there_is_measured(request_of, monkeypatch):
     """Its board file says that its times are real ones."""
-    request = dataclasses.replace(request_of(), boards=Wanted(dataclasses.replace(SIM, emulated=False)))
+    request = dataclasses.replace(request_of(), boards=BoardRequest(dataclasses.replace(SIM, emulated=False)))
 
     def opened(*_):
         raise DeviceError("the boards were asked")
 
     monkeypatch.setattr(tune, "Builder", lambda *_, **_options: contextlib.nullcontext())
-    monkeypatch.setattr(tune.farm_boards, "opened", opened)
+    monkeypatch.setattr(tune.farm_boards, "open_boards", opened)
     with pytest.raises(DeviceError, match="the boards were asked"):
         tune.run(request, nothing, nothing)
 

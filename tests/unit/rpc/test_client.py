@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from toolchain.errors import DeviceError, InputError
-from toolchain.rpc.client import CallError, Client, words
+from toolchain.rpc.client import CallError, Client, error_text
 from toolchain.rpc.terms import Terms
 
 
@@ -118,5 +118,5 @@ def test_none_is_left_behind():
 
 
 def test_a_boards_words_without_tvms():
-    assert words(RuntimeError("RPCError: Error caught from RPC call:\nValueError: no")) == "ValueError: no"
-    assert words(RuntimeError()) == "RuntimeError"
+    assert error_text(RuntimeError("RPCError: Error caught from RPC call:\nValueError: no")) == "ValueError: no"
+    assert error_text(RuntimeError()) == "RuntimeError"

@@ -76,8 +76,8 @@ def test_a_device_with_more_than_kernels_ask_for_is_told():
 def test_limits_without_sense_are_clamped():
     """PoCL's are those of a CPU, which runs work-items one after the other, out of ordinary memory."""
     pocl = dataclasses.replace(T860, max_threads_per_block=4096, max_shared_memory_per_block=2**20)
-    assert pocl.sensible() == {"max_threads_per_block": 1024, "max_shared_memory_per_block": 65536}
-    assert T860.sensible() == {"max_threads_per_block": 256, "max_shared_memory_per_block": 32768}
+    assert pocl.useful_limits() == {"max_threads_per_block": 1024, "max_shared_memory_per_block": 65536}
+    assert T860.useful_limits() == {"max_threads_per_block": 256, "max_shared_memory_per_block": 32768}
 
 
 def test_half_precision_needs_a_device_that_has_it():

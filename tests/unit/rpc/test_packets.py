@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rpc_servers import COPY_ACK, EXCEPTION, NOTHING, RETURN, text, values
-from toolchain.rpc.packets import MOST_BYTES, ForgedAnswerError, check_body, check_head
+from toolchain.rpc.packets import MAX_BYTES, ForgedAnswerError, check_body, check_head
 
 NUMBER = struct.pack("<iq", 1, 7)
 TENSOR = struct.pack("<i", 7) + bytes(8) + bytes(8) + struct.pack("<i", 2) + bytes(4) + bytes(16) + bytes(8)
@@ -16,7 +16,7 @@ OBJECT = struct.pack("<iIq", 115, 115, 1)
 @pytest.mark.parametrize("code", [RETURN, EXCEPTION, COPY_ACK])
 def test_answers_may_come(code):
     check_head(4, code)
-    check_head(MOST_BYTES, code)
+    check_head(MAX_BYTES, code)
 
 
 @pytest.mark.parametrize("code", [*sorted(set(range(24)) - {RETURN, EXCEPTION, COPY_ACK}), 2**31, 2**32 - 1])
@@ -30,7 +30,7 @@ def test_a_request_is_named():
         check_head(100, 3)
 
 
-@pytest.mark.parametrize("size", [0, 3, MOST_BYTES + 1, 2**64 - 1])
+@pytest.mark.parametrize("size", [0, 3, MAX_BYTES + 1, 2**64 - 1])
 def test_a_packet_has_a_sensible_size(size):
     with pytest.raises(ForgedAnswerError, match=f"of {size} bytes"):
         check_head(size, RETURN)

@@ -22,7 +22,7 @@ def parts(stream: bytes, cuts: list[int]) -> list[bytes]:
 @given(st.lists(st.sampled_from(ANSWERS), min_size=1, max_size=6), st.lists(st.integers(0, 10**6), max_size=12))
 def test_answers_pass_however_they_are_cut(answers, cuts):
     stream = Filter()
-    assert [one for part in parts(b"".join(answers), cuts) for one in stream.passed(part)] == answers
+    assert [one for part in parts(b"".join(answers), cuts) for one in stream.feed(part)] == answers
 
 
 @given(st.lists(st.sampled_from(ANSWERS), max_size=4), st.lists(st.integers(0, 10**6), max_size=12))
@@ -31,7 +31,7 @@ def test_nothing_of_a_request_passes(answers, cuts):
 
     def feed() -> None:
         for part in parts(b"".join(answers) + program_to_run("true"), cuts):
-            passed.extend(stream.passed(part))
+            passed.extend(stream.feed(part))
 
     with pytest.raises(ForgedAnswerError, match="kInitServer"):
         feed()
@@ -42,7 +42,7 @@ def test_a_request_inside_an_answer_is_found():
     """TVM's client reads on behind the values of an answer, and takes what is there for the next packet."""
     hidden = values(text("")) + program_to_run("true")[8:]
     with pytest.raises(ForgedAnswerError, match="after its values"):
-        list(Filter().passed(packet(RETURN, hidden)))
+        list(Filter().feed(packet(RETURN, hidden)))
 
 
 @pytest.fixture

@@ -41,8 +41,8 @@ SOON_S = 0.5
 LONG_S = 60.0
 
 
-def connect(client, port: int, timeout_s: float = LONG_S, **terms):
-    return rpc.connect(to(port), "board-1", client, timeout_s=timeout_s, expected={}, **terms)
+def connect(client, port: int, timeout_s: float = LONG_S, key: str = "", **terms):
+    return rpc.connect(to(port), "board-1", client, key, rpc.Terms(timeout_s, **terms))
 
 
 # --- boards that attack ----------------------------------------------------------------------------------------------

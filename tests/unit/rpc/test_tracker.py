@@ -22,7 +22,7 @@ SOON_S = 0.5
 @pytest.fixture
 def request_from(client):
     def request(port: int, timeout_s: float = SOON_S, **terms):
-        return rpc.request(("127.0.0.1", port), "rpi4", client, timeout_s=timeout_s, expected={}, **terms)
+        return rpc.request(("127.0.0.1", port), "rpi4", client, rpc.Terms(timeout_s, **terms))
 
     return request
 

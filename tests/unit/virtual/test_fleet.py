@@ -27,12 +27,12 @@ class Paper:
     """A kind of boards that exist on paper only, and say of themselves what a test lets them say."""
 
     def __init__(self):
-        self.boards: dict[str, VirtualBoard] = {}
+        self.devices: dict[str, VirtualBoard] = {}
         self.says = HOST_KEY + "\n"
         self.done: list[str] = []
 
-    def found(self):
-        return tuple(self.boards[name] for name in sorted(self.boards))
+    def boards(self):
+        return tuple(self.devices[name] for name in sorted(self.devices))
 
     def prepare(self, wanted, tell):
         tell(f"preparing {wanted.name}")
@@ -40,22 +40,22 @@ class Paper:
 
     def create(self, wanted, login, taken):
         name = boards.next_name(wanted.name, taken)
-        self.boards[name] = VirtualBoard(
-            name, wanted.name, "docker", port=2200 + len(self.boards), running=True, client=login.fingerprint
+        self.devices[name] = VirtualBoard(
+            name, wanted.name, "docker", port=2200 + len(self.devices), running=True, client=login.fingerprint
         )
         self.done.append(f"create {name}")
-        return self.boards[name]
+        return self.devices[name]
 
     def start(self, one):
-        self.boards[one.name] = dataclasses.replace(one, running=True)
+        self.devices[one.name] = dataclasses.replace(one, running=True)
         self.done.append(f"start {one.name}")
 
     def stop(self, one):
-        self.boards[one.name] = dataclasses.replace(one, running=False)
+        self.devices[one.name] = dataclasses.replace(one, running=False)
         self.done.append(f"stop {one.name}")
 
     def remove(self, one):
-        del self.boards[one.name]
+        del self.devices[one.name]
         self.done.append(f"remove {one.name}")
 
     def log(self, one):
@@ -87,17 +87,17 @@ def paper(folder, monkeypatch):
     [("rpi4=2,pynq=1", {"rpi4": 2, "pynq": 1}), ("rpi4", {"rpi4": 1}), (" rpi4=1 , pynq ", {"rpi4": 1, "pynq": 1})],
 )
 def test_wanted(text, wanted):
-    assert fleet.parse_wanted(text) == wanted
+    assert fleet.parse_counts(text) == wanted
 
 
 @pytest.mark.parametrize("text", ["", ",", "=2", "rpi4=", "rpi4=two", "rpi4=-1", "rpi4=1,rpi4=2", "rpi4=1,", "a=1=2"])
 def test_wanted_wrongly(text):
     with pytest.raises(InputError) as caught:
-        fleet.parse_wanted(text)
+        fleet.parse_counts(text)
     assert "--virtual rpi4=2,pynq=1" in caught.value.hint
 
 
-@pytest.mark.parametrize("count", [0, -1, fleet.MOST + 1])
+@pytest.mark.parametrize("count", [0, -1, fleet.MAX_PER_TYPE + 1])
 def test_number_that_makes_no_sense(paper, count):
     with pytest.raises(InputError, match="is not a valid number of virtual boards"):
         fleet.up({"rpi4": count})
@@ -267,7 +267,7 @@ def test_stopped_boards_that_nobody_asks_for_stay_stopped(paper):
 def test_failed_up_is_undone(paper, folder, monkeypatch, fault):
     first = fleet.up({"rpi4": 2})
     paper.stop(first[1])
-    before = paper.found()
+    before = paper.boards()
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     def fails(*_arguments):
@@ -277,16 +277,16 @@ def test_failed_up_is_undone(paper, folder, monkeypatch, fault):
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - whichever of the three
         fleet.up({"rpi4": 3, "pynq": 1})
     assert caught.type is (fault if isinstance(fault, type) else type(fault))
-    assert paper.found() == before
+    assert paper.boards() == before
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
 
 
 def test_board_that_ends_before_it_answers(paper, monkeypatch):
-    monkeypatch.setattr(fleet, "_has_banner", lambda _port: [paper.stop(one) for one in paper.found()] and False)
+    monkeypatch.setattr(fleet, "_has_banner", lambda _port: [paper.stop(one) for one in paper.boards()] and False)
     with pytest.raises(DeviceError, match="rpi4-1 ended before its SSH server answered") as caught:
         fleet.up({"rpi4": 1})
     assert caught.value.details == "last words of rpi4-1"
-    assert paper.found() == ()
+    assert paper.boards() == ()
 
 
 def test_down_of_an_unknown_board(paper):
@@ -294,7 +294,7 @@ def test_down_of_an_unknown_board(paper):
     with pytest.raises(InputError) as caught:
         fleet.down(["rpi4-1", "rpi4-11"])
     assert caught.value.hint == "did you mean rpi4-1?"
-    assert len(paper.found()) == 1
+    assert len(paper.boards()) == 1
 
 
 def test_no_engine(folder, monkeypatch):
@@ -388,14 +388,14 @@ def machine(folder):
 
 def test_machine_is_found(machine, folder):
     kind = machines.KernelBoards(folder)
-    (one,) = kind.found()
+    (one,) = kind.boards()
     assert one == VirtualBoard("pynq-1", "pynq", "kernel", 2222, running=False, client="client")
     (machine / "console.log").write_bytes(
         b"[ 0.1] x\r\nboard-host-key: " + HOST_KEY.encode() + b" \r\nboard-host-key: x\r\n"
     )
     assert kind.host_key(one) == HOST_KEY
     kind.remove(one)
-    assert kind.found() == ()
+    assert kind.boards() == ()
     assert not machine.parent.exists()
 
 
@@ -418,7 +418,7 @@ def test_process_number_of_somebody_else(machine):
 def test_machine_whose_image_is_gone(machine, folder):
     kind = machines.KernelBoards(folder)
     with pytest.raises(DeviceError) as caught:
-        kind.start(kind.found()[0])
+        kind.start(kind.boards()[0])
     assert caught.value.hint == "toolchain farm down pynq-1"
 
 

@@ -18,7 +18,7 @@ from toolchain.errors import InputError
 from toolchain.records.results import TensorArg
 from toolchain.rpc import server
 from toolchain.rpc.child import Visit
-from toolchain.rpc.client import words
+from toolchain.rpc.client import error_text
 from toolchain.tuning.trials import Options, Rival, Trial
 
 _ENTRY = "main"
@@ -163,7 +163,7 @@ def _use_threads(visit: Visit, count: int) -> int:
                 raise
             raise InputError(
                 f"the board cannot run kernels on {count} threads",
-                details=words(fault),
+                details=error_text(fault),
                 hint="use fewer threads, or 0 for all CPUs of the board",
             ) from fault
     wanted = count or visit.facts("edge_toolchain.hardware").get("cpus", 0)

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from toolchain.errors import DeviceError
 from toolchain.records.results import Cause
-from toolchain.rpc import CallError, Session, server, words
+from toolchain.rpc import CallError, Session, error_text, server
 from toolchain.tuning.measure import calls
 from toolchain.tuning.measure.health import Pulse
 from toolchain.tuning.trials import Options, Trial
@@ -143,11 +143,11 @@ def failure(fault: Exception) -> Failure:
     if not isinstance(fault, CallError):
         return Failure("timeout", str(fault), told=False)
     if server.SESSION_CUT in str(fault):  # whoever keeps the board wanted it back
-        return Failure("crash", words(fault), told=False)
+        return Failure("crash", error_text(fault), told=False)
     if fault.kind in _TIMEOUTS or server.SESSION_EXPIRED in str(fault):
-        return Failure("timeout", words(fault), told=True)
+        return Failure("timeout", error_text(fault), told=True)
     if fault.kind == _RPC_ERROR:
-        return Failure("crash" if server.PROCESS_ENDED in str(fault) else "refused", words(fault), told=True)
+        return Failure("crash" if server.PROCESS_ENDED in str(fault) else "refused", error_text(fault), told=True)
     if any(sign in str(fault) for sign in _LOST):
         return Failure("crash", "the connection was lost while the kernel ran", told=False)
-    return Failure("refused", words(fault), told=True)
+    return Failure("refused", error_text(fault), told=True)

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from toolchain import resources, rpc
 from toolchain.backends.vta.device.devices import Device
 from toolchain.errors import DeviceError, VerificationError
-from toolchain.rpc import CallError, child, words
+from toolchain.rpc import CallError, child, error_text
 from toolchain.rpc.places import Place
 
 _FUNCTION = "edge_toolchain.vta.self_test"
@@ -62,7 +62,7 @@ def self_test(place: Place, device: Device) -> SelfTest:
         except CallError as fault:
             raise DeviceError(
                 f"the accelerator of {place.name} fails",
-                details=words(fault),
+                details=error_text(fault),
                 hint=f"see {resources.manual('vta-checklist')}",
             ) from fault
     if text is None:

@@ -15,7 +15,7 @@ import pytest
 import toolchain
 from tests.support.rpc_servers import RPC_MAGIC, closes, leaving_nothing, says, server, silent, to, versions_then
 from toolchain.errors import DeviceError, VerificationError
-from toolchain.rpc import greeting
+from toolchain.rpc import handshake
 from toolchain.rpc.terms import Terms
 
 SOON_S = 0.5
@@ -24,8 +24,8 @@ HERE = {"device": "0.1.0", "tvm": "0.27.0", "tvm_ffi": "0.1.14.post1", "machine"
 
 def greet(port: int, timeout_s: float = SOON_S, stop: threading.Event | None = None):
     terms = Terms(timeout_s, stop=stop)
-    greeting.check(to(port), "board-1", terms)
-    return greeting.open_session(to(port), "board-1", "key", terms)
+    handshake.check(to(port), "board-1", terms)
+    return handshake.open_session(to(port), "board-1", "key", terms)
 
 
 def fails_soon(port: int) -> DeviceError:
@@ -97,7 +97,7 @@ def test_no_board_server(talk):
 
 def test_a_wrong_key():
     refusing = versions_then(says(struct.pack("<i", RPC_MAGIC + 2)))
-    with server(refusing) as port, pytest.raises(greeting.KeyRefusedError):
+    with server(refusing) as port, pytest.raises(handshake.KeyRefusedError):
         greet(port)
 
 
@@ -122,7 +122,7 @@ def test_the_limit_of_a_session_is_passed_on(found):
 
     terms = Terms(SOON_S * 20, session_s=7.5 if found else 0.0)
     with server(versions_then(talk)) as port:
-        greeting.open_session(to(port), "board-1", "key", terms).close()
+        handshake.open_session(to(port), "board-1", "key", terms).close()
     assert heard[0][8:] == (b"client:key -timeout=7.5" if found else b"client:key")
 
 
@@ -135,7 +135,7 @@ def check(text: str, expected=HERE) -> None:
         link.sendall(struct.pack("<ii", RPC_MAGIC, len(text)) + text.encode())
 
     with server(talk) as port:
-        assert not greeting.check(to(port), "board:9090", Terms(10.0, expected=expected))
+        assert not handshake.check(to(port), "board:9090", Terms(10.0, expected=expected))
 
 
 def test_the_same_versions_pass():
@@ -182,13 +182,13 @@ def test_a_server_that_cannot_say_its_versions():
     with server(says(struct.pack("<i", RPC_MAGIC + 2))) as port:
         with pytest.raises(VerificationError, match="not this toolchain's"):
             greet(port)
-        assert greeting.check(to(port), "board-1", Terms(10.0, stock_allowed=True))
+        assert handshake.check(to(port), "board-1", Terms(10.0, stock_allowed=True))
 
 
 def test_versions_of_this_toolchain():
-    assert greeting.versions() == {
+    assert handshake.versions() == {
         "device": toolchain.__version__,
         "tvm": importlib.metadata.version("apache-tvm"),
         "tvm_ffi": importlib.metadata.version("apache-tvm-ffi"),
     }
-    assert greeting.versions("armv7l")["machine"] == "armv7l"
+    assert handshake.versions("armv7l")["machine"] == "armv7l"

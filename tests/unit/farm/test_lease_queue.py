@@ -6,12 +6,12 @@ from collections import defaultdict
 
 import pytest
 
-from toolchain.farm.asks import Ask, InPlay, due
-from toolchain.farm.holds import Client
+from toolchain.farm.grants import Client
+from toolchain.farm.lease_queue import AssignableBoard, LeaseRequest, allocate
 
 
-def ask(*, kind="rpi4", names=(), most=0, has=(), shares=True, patient=True) -> Ask:
-    found = Ask(Client("me"), kind, tuple(names), most, shares, patient)
+def ask(*, kind="rpi4", names=(), most=0, has=(), shares=True, patient=True) -> LeaseRequest:
+    found = LeaseRequest(Client("me"), kind, tuple(names), most, shares, patient)
     found.served = bool(has)
     found.boards = list(has)
     return found
@@ -20,9 +20,11 @@ def ask(*, kind="rpi4", names=(), most=0, has=(), shares=True, patient=True) -> 
 def dealt(asks, free=(), kinds=None) -> list[str]:
     """Return what each is due, as a word of the letters of its boards."""
     holders = {name: one for one in asks for name in one.boards if one.shares}
-    boards = {name: InPlay((kinds or {}).get(name, "rpi4"), holders.get(name)) for name in sorted({*free, *holders})}
+    boards = {
+        name: AssignableBoard((kinds or {}).get(name, "rpi4"), holders.get(name)) for name in sorted({*free, *holders})
+    }
     found = defaultdict(str)
-    for name, one in sorted(due(asks, boards).items()):
+    for name, one in sorted(allocate(asks, boards).items()):
         found[one] += name
     return [found[one] for one in asks]
 

@@ -10,7 +10,7 @@ import pytest
 from toolchain.device.lock import Owner
 from toolchain.errors import BusyError, DeviceError
 from toolchain.farm.board_lock import Claim
-from toolchain.farm.holds import Client, Hold, Slot, check_key, granted
+from toolchain.farm.grants import Client, Grant, Slot, check_key, grant_message
 from toolchain.farm.refusals import released
 
 SERVED = SimpleNamespace(name="a", board="rpi4", host="board", emulated=False)
@@ -38,21 +38,21 @@ def slot():
 
 
 def test_the_owner_of_a_devices_lock_is_the_client():
-    lease = Hold(Client("ann@desk pid 7: tune mlp"), "leased", 0.0)
+    lease = Grant(Client("ann@desk pid 7: tune mlp"), "leased", 0.0)
     assert lease.owner("farm release a") == Owner("ann@desk pid 7", "tune mlp", "farm release a")
-    lock = Hold(Client("ann@desk pid 7"), "locked", 0.0, 60.0)
+    lock = Grant(Client("ann@desk pid 7"), "locked", 0.0, 60.0)
     assert re.fullmatch(r"toolchain farm lock until \d\d:\d\d", lock.owner("").what)
     assert re.fullmatch(r"locked by ann@desk pid 7 until \d\d:\d\d", str(lock))
     assert lease.within != lock.within
 
 
 def test_a_board_is_given_and_taken_back(slot):
-    hold = Hold(Client("ann@desk: tune mlp"), "leased", 0.0)
+    hold = Grant(Client("ann@desk: tune mlp"), "leased", 0.0)
     slot.give(hold, "5e")
     assert slot.board.claims == [(Claim(hold.owner("farm release a"), "5e", hold.within), True)]
     assert (slot.state(), slot.is_free()) == ("leased", False)
     told = {"name": "a", "board": "rpi4", "emulated": False, "key": "5e", "within": hold.within}
-    assert granted(slot) == told
+    assert grant_message(slot) == told
     check_key(slot, "5e")
     slot.take_back()
     assert (slot.board.claims[-1], slot.board.cuts) == ((Claim(), False), 1)
@@ -60,7 +60,7 @@ def test_a_board_is_given_and_taken_back(slot):
 
 
 def test_a_key_that_was_taken_back_is_known(slot):
-    slot.give(Hold(Client("ann@desk"), "leased", 0.0), "5e")
+    slot.give(Grant(Client("ann@desk"), "leased", 0.0), "5e")
     slot.withdraw(released("a"))
     with pytest.raises(BusyError, match="ended by its owner"):
         check_key(slot, "5e")
