@@ -214,7 +214,7 @@ class Held:
 
 @pytest.fixture(scope="session")
 def board(request):
-    request.config.stash[pytest_plugin._taken] = held = Held()
+    request.config.stash[pytest_plugin._RIG] = held = Held()
     return held
 
 def test_before(board):
@@ -259,7 +259,7 @@ def gated(fault: ToolchainError | None) -> object:
         asked.append((base, settings.allow_emulated))
         return found
 
-    gate = pytest_plugin.gate._get_wrapped_function()(SimpleNamespace(gated=gate))
+    gate = pytest_plugin.gate._get_wrapped_function()(SimpleNamespace(gate=gate))
     assert gate(Path("old.tar"), allow_emulated=True) is found
     assert asked == [("old.tar", True)]
     return found
