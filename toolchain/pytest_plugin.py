@@ -146,15 +146,14 @@ def board(request: pytest.FixtureRequest) -> Iterator[Rig]:
 @pytest.fixture(scope="session")
 def release(request: pytest.FixtureRequest, board: Rig) -> Iterator[Release]:
     """What --package names, deployed to the board, with its outputs checked, and measured for a moment."""
-    from toolchain.device.deploy import Settings  # noqa: PLC0415 - see above
-    from toolchain.pipeline import rig  # noqa: PLC0415
+    from toolchain import api  # noqa: PLC0415 - see above
 
     config = request.config
     source = _option(config, "package")
     if not source:
         raise pytest.UsageError("fixture 'release' needs --package")
-    settings = Settings(budget_s=_option(config, "budget"))
-    with rig.deployed(board, source, settings, lambda _line: None) as deployed:
+    settings = api.Settings(budget_s=_option(config, "budget"))
+    with api.deploy(board, source, settings) as deployed:
         _note(config, release=deployed.digest, median_ms=f"{deployed.latency.median:.6g}")
         yield deployed
 
@@ -191,44 +190,27 @@ def _devices(
 
     A labgrid place is acquired until the stack is closed.
     """
-    import os  # noqa: PLC0415 - see above
-    from pathlib import Path  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415 - see above
 
-    from toolchain import board as boards  # noqa: PLC0415
+    from toolchain import api  # noqa: PLC0415
     from toolchain.devices import load_devices  # noqa: PLC0415
     from toolchain.pipeline import rig  # noqa: PLC0415
     from toolchain.places import labgrid  # noqa: PLC0415
-    from toolchain.shell import SshOptions  # noqa: PLC0415
 
     path, name = _option(config, "devices"), _option(config, "board")
     hosts, place = _option(config, "host"), _option(config, "place")
-    board_type = boards.load(name or "local").resolved() if name or not (hosts or place) else None
+    board_type = api.board(name or "local") if name or not (hosts or place) else None
     if place and (hosts or (board_type and board_type.connection == "local")):
         raise pytest.UsageError("--place names a device that is reached over SSH, and --host another one")
     lab = {} if board_type and board_type.connection == "local" else load_devices(Path(path) if path else None)
-    ssh = SshOptions(password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"))
+    ssh, progress = api.ssh_options(), _progress_writer(config)
     if place:
-        placed = patience.get(lambda: stack.enter_context(labgrid.acquire(place)))
-        ssh = placed.ssh(ssh)
-        resolved = board_type or _board_of(place, placed.host, lab, ssh, _progress_writer(config))
-        return resolved, (placed.device(resolved.name, lab.get(place)),), ssh
-    resolved = board_type or _board_of(hosts[0], hosts[0], lab, ssh, _progress_writer(config))
+        acquired = patience.get(lambda: stack.enter_context(labgrid.acquire(place)))
+        ssh = acquired.ssh(ssh)
+        resolved = board_type or api.board_of(place, acquired.host, lab, ssh, progress)
+        return resolved, (acquired.device(resolved.name, lab.get(place)),), ssh
+    resolved = board_type or api.board_of(hosts[0], hosts[0], lab, ssh, progress)
     return resolved, rig.candidates(resolved, hosts, lab), ssh
-
-
-def _board_of(
-    device: str, address: str, lab: Mapping[str, Device], ssh: SshOptions, tell: Callable[[str], None]
-) -> Board:
-    """Return the board type of a device: that of its entry, or the one that a probe chooses, which is reported."""
-    from toolchain.adoption import selection  # noqa: PLC0415 - see above
-    from toolchain.shell import open_shell  # noqa: PLC0415
-
-    if listed := selection.listed(device, lab):
-        return listed.resolved()
-    with open_shell(address, config=ssh) as shell:
-        selected = selection.select(shell)
-    tell(selected.sentence(address))
-    return selected.board.resolved()
 
 
 def _progress_writer(config: pytest.Config) -> Callable[[str], None]:

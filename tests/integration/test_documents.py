@@ -133,6 +133,7 @@ TABLE: Mapping[str, list[tuple[str, Shown | Written | Run]]] = {
         ("adb devices", ANDROID),
         ("adb forward", ANDROID),
     ],
+    "docs/api.md": [("# measure.py", Written("measure.py")), ("python measure.py", Run())],
     "docs/architecture.md": [(" model.onnx", DRAWING), ("cli, pytest_plugin", DRAWING)],
     "docs/ci.md": [
         ("python3 -m pip install", Shown("test_ci_templates.py installs a checkout and a wheel")),

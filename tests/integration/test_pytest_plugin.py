@@ -57,7 +57,7 @@ MODEL = """
 import numpy as np
 
 def inputs(release):
-    return {one.name: np.ones(one.shape, one.dtype) for one in release.place.manifest.inputs}
+    return {one.name: np.ones(one.shape, one.dtype) for one in release.manifest.inputs}
 
 def test_it_is_what_was_built(release):
     assert release.digest.startswith("sha256:")
@@ -97,7 +97,7 @@ import pathlib, time
 import numpy as np
 
 def run(release):
-    return release.run({one.name: np.ones(one.shape, one.dtype) for one in release.place.manifest.inputs})
+    return release.run({one.name: np.ones(one.shape, one.dtype) for one in release.manifest.inputs})
 
 def test_before(board):
     pass

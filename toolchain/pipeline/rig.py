@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from toolchain import temporary, tensors
 from toolchain.board import Board
+from toolchain.bundle.manifest import Manifest
 from toolchain.compile.request import BuildRequest, Tell
 from toolchain.device import sampling
 from toolchain.device.bench import Latency
@@ -26,7 +27,6 @@ from toolchain.device.stages import Stages
 from toolchain.device.waiting import Patience, Waited
 from toolchain.devices import Device, find_device
 from toolchain.errors import BusyError, DeviceError, InputError
-from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.models.series import Series
 from toolchain.pipeline import device_programs, preflight
@@ -173,6 +173,11 @@ class Release:
         return f"sha256:{self.report.bundle_digest}"
 
     @property
+    def manifest(self) -> Manifest:
+        """What the release is: the model's inputs and outputs among it."""
+        return self.release.manifest
+
+    @property
     def latency(self) -> Latency:
         """Milliseconds of a run: `median`, `min`, `samples` and so on."""
         return self.report.measurement.latency
@@ -190,13 +195,12 @@ class Release:
             DeviceError: The device, or its lock, is lost; or the model does not run.
         """
         self.rig.check()
-        manifest = self.release.manifest
         arrays = {name: np.asarray(value) for name, value in values.items()}
-        if faults := tensors.check_signature(arrays, manifest.inputs):
+        if faults := tensors.check_signature(arrays, self.manifest.inputs):
             raise InputError("the arrays do not fit the model's inputs", details="\n".join(faults))
         series = Series(1, lambda _: {name: value[None] for name, value in arrays.items()}, single=True)
         outputs = sampling.run_all(self.release, series).outputs
-        return tensors.cut({name: value[0] for name, value in outputs.items()}, manifest.outputs)
+        return tensors.cut({name: value[0] for name, value in outputs.items()}, self.manifest.outputs)
 
     def gate(self, base: str, settings: GateSettings) -> Gate:
         """Gate it against another release, in turns.
@@ -219,14 +223,13 @@ class Release:
 
 
 @contextlib.contextmanager
-def deployed(rig: Rig, source: str, settings: Settings, tell: Tell) -> Iterator[Release]:
+def deployed(rig: Rig, model: Model, settings: Settings, tell: Tell) -> Iterator[Release]:
     """Deploy a package, a bundle or a model, check its outputs and measure it.
 
     Raises:
         ToolchainError: As `deploy`.
     """
     stages = Stages(tell)
-    model = Model(source, {}, inputs.Source(None, None, 0))
     bundle_source = BundleSource(BuildRequest(model, rig.board, tell), stages, samples=settings.samples)
     with temporary.folder() as work:
         folder = Path(work) / "bundle"

@@ -148,7 +148,7 @@ def _unpack(board: Board, tell: Tell) -> str:
         tell(f"unpacking the machine for {board.name}")
         for name in missing:
             with files.atomic_path(folder / name) as temporary:
-                farm_image.copy_out(image, f"/{digest}", temporary)
+                farm_image.copy_out(image, f"/{name}", temporary)
     return digest
 
 

@@ -1,0 +1,162 @@
+"""Models on boards from Python: build, deploy, run and gate, in a notebook, a script or a test.
+
+docs/api.md has examples. Errors are those of `toolchain.errors`: each has a message, details, a hint, and the exit code
+that the command line would end with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from toolchain import board as boards
+from toolchain.adoption import selection
+from toolchain.board import Board
+from toolchain.bundle import Bundle
+from toolchain.compile.request import BuildRequest
+from toolchain.device.deploy import Settings
+from toolchain.device.lock import Owner
+from toolchain.device.stages import Stages
+from toolchain.device.waiting import Patience
+from toolchain.devices import Device, load_devices
+from toolchain.models.inputs import Source as Inputs
+from toolchain.models.request import Model
+from toolchain.pipeline import rig
+from toolchain.pipeline.gate import Gate, GateSettings
+from toolchain.pipeline.rig import Release, Rig
+from toolchain.pipeline.source import BundleSource
+from toolchain.shell import SshOptions, open_shell
+
+__all__ = [
+    "Board",
+    "Bundle",
+    "Gate",
+    "GateSettings",
+    "Inputs",
+    "Model",
+    "Release",
+    "Rig",
+    "Settings",
+    "board",
+    "build",
+    "connect",
+    "deploy",
+]
+
+Progress = Callable[[str], None]
+
+
+def _silent(_line: str) -> None:
+    """Show no progress."""
+
+
+def board(name: str = "local", *, float16: bool = False) -> Board:
+    """Load a board type by its name, or from a board file (.toml); with float16, to compute in half precision."""
+    resolved = boards.load(name).resolved()
+    return resolved.in_float16() if float16 else resolved
+
+
+def build(
+    model: str | Path | Model,
+    target: Board | str = "local",
+    folder: Path | None = None,
+    *,
+    records: Path | None = None,
+    samples: int = 1,
+    progress: Progress = _silent,
+) -> Bundle:
+    """Compile a model for a board, with the outputs of the reference to compare with.
+
+    Args:
+        model: An .onnx file, a model of the zoo, or a `Model` with shapes and inputs of its own.
+        target: The board type.
+        folder: Where the bundle goes; build/MODEL-BOARD by default. An earlier bundle there is replaced.
+        records: File of tuning records; None for those of the board type.
+        samples: For how many inputs the reference computes outputs.
+        progress: Called with a line for each stage.
+
+    Raises:
+        InputError: The model cannot be read, or has something that is not supported.
+        BuildError: It cannot be compiled.
+    """
+    board_type = board(target) if isinstance(target, str) else target
+    request = BuildRequest(as_model(model), board_type, progress, records=records)
+    return BundleSource(request, Stages(progress), samples=samples).build(folder)
+
+
+def as_model(model: str | Path | Model) -> Model:
+    return model if isinstance(model, Model) else Model(str(model), {}, Inputs())
+
+
+def connect(
+    host: str | Sequence[str] = (),
+    target: Board | str = "",
+    *,
+    devices: Path | None = None,
+    wait_s: float = 0.0,
+    owner: str = "a Python program",
+    progress: Progress = _silent,
+) -> AbstractContextManager[Rig]:
+    """Reserve a device for the time of a block: nobody else deploys to it or measures on it meanwhile.
+
+    Args:
+        host: user@address[:port], adb:SERIAL, or a name in devices.toml; of several the first that is free. Without one
+            it is this machine, or any device of the board type in devices.toml.
+        target: The board type; by default that of the device's entry in devices.toml, or the one that a probe chooses.
+        devices: The devices.toml; None for the project's and the user's.
+        wait_s: Seconds to wait while all devices are in use.
+        owner: What others are shown while it is reserved.
+        progress: Called with a line when something is waited for or chosen.
+
+    Raises:
+        InputError: There is no such board type or device.
+        BusyError: Others use all devices that can be reached.
+        DeviceError: None can be reached.
+    """
+    hosts = [host] if isinstance(host, str) else list(host)
+    ssh = ssh_options()
+    board_type = board(target or "local") if isinstance(target, str) and (target or not hosts) else target or None
+    is_local = isinstance(board_type, Board) and board_type.connection == "local"
+    listed = {} if is_local else load_devices(devices)
+    resolved = board_type if isinstance(board_type, Board) else board_of(hosts[0], hosts[0], listed, ssh, progress)
+    return rig.hold_free(
+        resolved, rig.candidates(resolved, hosts, listed), ssh, Owner.here(owner), Patience(wait_s, progress)
+    )
+
+
+def ssh_options() -> SshOptions:
+    """Return how devices are reached: as ~/.ssh/config says, with the password of TOOLCHAIN_SSH_PASSWORD, if any."""
+    return SshOptions(password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"))
+
+
+def board_of(name: str, address: str, listed: Mapping[str, Device], ssh: SshOptions, progress: Progress) -> Board:
+    """Return the board type of a device: that of its entry, or the one that a probe chooses, which is reported."""
+    if entry := selection.listed(name, listed):
+        return entry.resolved()
+    with open_shell(address, config=ssh) as shell:
+        selected = selection.select(shell)
+    progress(selected.sentence(address))
+    return selected.board.resolved()
+
+
+@contextlib.contextmanager
+def deploy(
+    device: Rig,
+    source: str | Path | Model | Bundle,
+    settings: Settings | None = None,
+    *,
+    progress: Progress = _silent,
+) -> Iterator[Release]:
+    """Deploy a model, a bundle or a package to a reserved device, verify its outputs there, and measure it.
+
+    The release stays on the device after the block, in which it can be run and gated.
+
+    Raises:
+        ToolchainError: With its cause; the device keeps the release that it had, unless only the measurement failed.
+    """
+    model = as_model(str(source.folder) if isinstance(source, Bundle) else source)
+    with rig.deployed(device, model, settings or Settings(), progress) as release:
+        yield release
