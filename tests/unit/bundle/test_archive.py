@@ -53,7 +53,7 @@ def with_member(package, info, how=tarfile.GNU_FORMAT, content=b""):
 
 def test_the_members_of_a_package_are_found_where_they_are(package):
     with archive.open_archive(package) as found, tarfile.open(package) as known:
-        assert found.places == {one.name: (one.offset_data, one.size) for one in known}
+        assert found.members == {one.name: (one.offset_data, one.size) for one in known}
 
 
 def test_folders_are_of_no_weight(package, tiny, tmp_path):

@@ -45,7 +45,7 @@ def test_known_hosts_patterns(patterns, name, expected):
 def test_known_hosts_lines(tmp_path):
     (tmp_path / "known").write_text("# comment\n\nshort line\nboard ssh-ed25519 QUJD me\n@revoked * ssh-rsa QUJD\n")
     keys = list(host_keys._known_keys(tmp_path / "known"))
-    assert [(key.marker, key.kind, key.blob, key.place[1]) for key in keys] == [
+    assert [(key.marker, key.kind, key.blob, key.location[1]) for key in keys] == [
         ("", "ssh-ed25519", b"ABC", 4),
         ("@revoked", "ssh-rsa", b"ABC", 5),
     ]

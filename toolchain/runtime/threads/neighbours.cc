@@ -1,7 +1,9 @@
 // See neighbours.h. Linux only: affinity and a thread's CPU time.
 #include "neighbours.h"
 
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -24,6 +26,12 @@ std::chrono::nanoseconds CpuTime() {
   timespec used;
   if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used) != 0) return {};
   return std::chrono::seconds{used.tv_sec} + std::chrono::nanoseconds{used.tv_nsec};
+}
+
+// Without sched_getcpu, which Android's oldest libraries lack.
+int CurrentCpu() {
+  unsigned cpu = 0;
+  return syscall(SYS_getcpu, &cpu, nullptr, nullptr) == 0 ? static_cast<int>(cpu) : -1;
 }
 
 }  // namespace
@@ -52,7 +60,7 @@ void Neighbours::LookAsLauncher(CpuWatch& watch, Clock::time_point now) {
     if (*lost_much) Remember(now);
     JudgePlaces(*lost_much, now);
   }
-  if (AreBusy(now)) launcher_cpu_.store(sched_getcpu(), std::memory_order_relaxed);
+  if (AreBusy(now)) launcher_cpu_.store(CurrentCpu(), std::memory_order_relaxed);
 }
 
 void Neighbours::Remember(Clock::time_point now) {
@@ -88,7 +96,7 @@ void WorkersCpus::Follow(const Neighbours& neighbours, bool busy) {
     return;
   }
   const int cpu = neighbours.launcher_cpu();
-  if (cpu < 0 || sched_getcpu() != cpu) return;
+  if (cpu < 0 || CurrentCpu() != cpu) return;
   if (!narrowed_ && sched_getaffinity(0, sizeof(before_), &before_) != 0) return;
   cpu_set_t others = before_;
   CPU_CLR(cpu, &others);
