@@ -24,7 +24,7 @@ from toolchain.device.waiting import Patience
 from toolchain.devices import Device, load_devices
 from toolchain.models.inputs import Source as Inputs
 from toolchain.models.request import Model
-from toolchain.pipeline import rig
+from toolchain.pipeline import preflight, rig
 from toolchain.pipeline.gate import Gate, GateSettings
 from toolchain.pipeline.rig import Release, Rig
 from toolchain.pipeline.source import BundleSource
@@ -40,10 +40,10 @@ __all__ = [
     "Release",
     "Rig",
     "Settings",
-    "board",
     "build",
     "connect",
     "deploy",
+    "load_board",
 ]
 
 Progress = Callable[[str], None]
@@ -53,26 +53,26 @@ def _silent(_line: str) -> None:
     """Show no progress."""
 
 
-def board(name: str = "local", *, float16: bool = False) -> Board:
+def load_board(name: str = "local", *, float16: bool = False) -> Board:
     """Load a board type by its name, or from a board file (.toml); with float16, to compute in half precision."""
-    resolved = boards.load(name).resolved()
-    return resolved.in_float16() if float16 else resolved
+    board = boards.load(name).resolved()
+    return board.in_float16() if float16 else board
 
 
 def build(
     model: str | Path | Model,
-    target: Board | str = "local",
+    board: Board | str = "local",
     folder: Path | None = None,
     *,
     records: Path | None = None,
     samples: int = 1,
     progress: Progress = _silent,
 ) -> Bundle:
-    """Compile a model for a board, with the outputs of the reference to compare with.
+    """Compile a model for a board type, with the outputs of the reference to compare with.
 
     Args:
         model: An .onnx file, a model of the zoo, or a `Model` with shapes and inputs of its own.
-        target: The board type.
+        board: The board type.
         folder: Where the bundle goes; build/MODEL-BOARD by default. An earlier bundle there is replaced.
         records: File of tuning records; None for those of the board type.
         samples: For how many inputs the reference computes outputs.
@@ -82,18 +82,19 @@ def build(
         InputError: The model cannot be read, or has something that is not supported.
         BuildError: It cannot be compiled.
     """
-    board_type = board(target) if isinstance(target, str) else target
-    request = BuildRequest(as_model(model), board_type, progress, records=records)
-    return BundleSource(request, Stages(progress), samples=samples).build(folder)
+    board = load_board(board) if isinstance(board, str) else board
+    request = BuildRequest(_as_model(model), board, progress, records=records)
+    source = BundleSource(request, Stages(progress), samples=samples)
+    return source.build(folder, preflight.before_compile(source))
 
 
-def as_model(model: str | Path | Model) -> Model:
+def _as_model(model: str | Path | Model) -> Model:
     return model if isinstance(model, Model) else Model(str(model), {}, Inputs())
 
 
 def connect(
     host: str | Sequence[str] = (),
-    target: Board | str = "",
+    board: Board | str | None = None,
     *,
     devices: Path | None = None,
     wait_s: float = 0.0,
@@ -105,7 +106,7 @@ def connect(
     Args:
         host: user@address[:port], adb:SERIAL, or a name in devices.toml; of several the first that is free. Without one
             it is this machine, or any device of the board type in devices.toml.
-        target: The board type; by default that of the device's entry in devices.toml, or the one that a probe chooses.
+        board: The board type; by default that of the device's entry in devices.toml, or the one that a probe chooses.
         devices: The devices.toml; None for the project's and the user's.
         wait_s: Seconds to wait while all devices are in use.
         owner: What others are shown while it is reserved.
@@ -117,14 +118,11 @@ def connect(
         DeviceError: None can be reached.
     """
     hosts = [host] if isinstance(host, str) else list(host)
+    if isinstance(board, str):
+        board = load_board(board)
     ssh = ssh_options()
-    board_type = board(target or "local") if isinstance(target, str) and (target or not hosts) else target or None
-    is_local = isinstance(board_type, Board) and board_type.connection == "local"
-    listed = {} if is_local else load_devices(devices)
-    resolved = board_type if isinstance(board_type, Board) else board_of(hosts[0], hosts[0], listed, ssh, progress)
-    return rig.hold_free(
-        resolved, rig.candidates(resolved, hosts, listed), ssh, Owner.here(owner), Patience(wait_s, progress)
-    )
+    board, candidates = find_devices(hosts, board, devices, ssh, progress)
+    return rig.hold_free(board, candidates, ssh, Owner.here(owner), Patience(wait_s, progress))
 
 
 def ssh_options() -> SshOptions:
@@ -132,10 +130,21 @@ def ssh_options() -> SshOptions:
     return SshOptions(password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"))
 
 
-def board_of(name: str, address: str, listed: Mapping[str, Device], ssh: SshOptions, progress: Progress) -> Board:
+def find_devices(
+    hosts: Sequence[str], board: Board | None, devices: Path | None, ssh: SshOptions, progress: Progress
+) -> tuple[Board, tuple[Device, ...]]:
+    """Return a board type and its devices that can be used: those named, or all in devices.toml; see `connect`."""
+    if board is None and not hosts:
+        board = load_board()
+    lab = {} if board and board.connection == "local" else load_devices(devices)
+    board = board or board_of(hosts[0], hosts[0], lab, ssh, progress)
+    return board, rig.candidates(board, hosts, lab)
+
+
+def board_of(name: str, address: str, lab: Mapping[str, Device], ssh: SshOptions, progress: Progress) -> Board:
     """Return the board type of a device: that of its entry, or the one that a probe chooses, which is reported."""
-    if entry := selection.listed(name, listed):
-        return entry.resolved()
+    if board := selection.listed(name, lab):
+        return board.resolved()
     with open_shell(address, config=ssh) as shell:
         selected = selection.select(shell)
     progress(selected.sentence(address))
@@ -157,6 +166,6 @@ def deploy(
     Raises:
         ToolchainError: With its cause; the device keeps the release that it had, unless only the measurement failed.
     """
-    model = as_model(str(source.folder) if isinstance(source, Bundle) else source)
+    model = _as_model(str(source.folder) if isinstance(source, Bundle) else source)
     with rig.deployed(device, model, settings or Settings(), progress) as release:
         yield release

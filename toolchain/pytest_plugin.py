@@ -194,23 +194,21 @@ def _devices(
 
     from toolchain import api  # noqa: PLC0415
     from toolchain.devices import load_devices  # noqa: PLC0415
-    from toolchain.pipeline import rig  # noqa: PLC0415
     from toolchain.places import labgrid  # noqa: PLC0415
 
-    path, name = _option(config, "devices"), _option(config, "board")
-    hosts, place = _option(config, "host"), _option(config, "place")
-    board_type = api.board(name or "local") if name or not (hosts or place) else None
-    if place and (hosts or (board_type and board_type.connection == "local")):
-        raise pytest.UsageError("--place names a device that is reached over SSH, and --host another one")
-    lab = {} if board_type and board_type.connection == "local" else load_devices(Path(path) if path else None)
+    name, hosts, place = _option(config, "board"), _option(config, "host"), _option(config, "place")
+    devices = Path(_option(config, "devices")) if _option(config, "devices") else None
+    board_type = api.load_board(name) if name else None
     ssh, progress = api.ssh_options(), _progress_writer(config)
-    if place:
-        acquired = patience.get(lambda: stack.enter_context(labgrid.acquire(place)))
-        ssh = acquired.ssh(ssh)
-        resolved = board_type or api.board_of(place, acquired.host, lab, ssh, progress)
-        return resolved, (acquired.device(resolved.name, lab.get(place)),), ssh
-    resolved = board_type or api.board_of(hosts[0], hosts[0], lab, ssh, progress)
-    return resolved, rig.candidates(resolved, hosts, lab), ssh
+    if not place:
+        return *api.find_devices(hosts, board_type, devices, ssh, progress), ssh
+    if hosts or (board_type and board_type.connection == "local"):
+        raise pytest.UsageError("--place names a device that is reached over SSH, and --host another one")
+    lab = load_devices(devices)
+    acquired = patience.get(lambda: stack.enter_context(labgrid.acquire(place)))
+    ssh = acquired.ssh(ssh)
+    resolved = board_type or api.board_of(place, acquired.host, lab, ssh, progress)
+    return resolved, (acquired.device(resolved.name, lab.get(place)),), ssh
 
 
 def _progress_writer(config: pytest.Config) -> Callable[[str], None]:

@@ -88,7 +88,7 @@ def explained_host(host: str, names: Mapping[str, Device]) -> Iterator[None]:
 
 
 def _explanation(fault: DeviceError, host: str, names: Mapping[str, Device]) -> ToolchainError:
-    if set(host) & set("@.:") or host in names or "cannot be resolved" not in fault.message:
+    if not host or set(host) & set("@.:") or host in names or "cannot be resolved" not in fault.message:
         return fault
     return InputError(
         f"there is no device {host!r}, and no host of that name",
