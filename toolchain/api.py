@@ -89,7 +89,7 @@ def build(
 
 
 def _as_model(model: str | Path | Model) -> Model:
-    return model if isinstance(model, Model) else Model(str(model), {}, Inputs())
+    return model if isinstance(model, Model) else Model(str(model))
 
 
 def connect(

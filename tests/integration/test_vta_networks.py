@@ -41,7 +41,7 @@ RUNS = [*((policy, 0) for policy in Policy), (Policy.RANDOM, 1)]
 def layers_of(network):
     """Return the convolutions of a network that VTA computes, in order."""
     kind = board.load("vta-sim").resolved()
-    request = BuildRequest(Model(network, {}, inputs.Source()), kind)
+    request = BuildRequest(Model(network), kind)
     quantized = prepare.suited(source.load(network), request).source
     module = partitioned(importer.import_model(quantized).module, DEFAULT).module
     kernels_by_name = {

@@ -13,6 +13,6 @@ class Model:
     """A model to build, from the command line; `fixed` has values of inputs that become constants, as text."""
 
     source: str
-    shapes: Mapping[str, tuple[int, ...]]
-    given: inputs.Source
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    given: inputs.Source = inputs.Source()
     fixed: Mapping[str, str] = field(default_factory=dict)

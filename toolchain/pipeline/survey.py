@@ -366,7 +366,7 @@ def _tune(job: _Job, network: str) -> Figures:
 
 def bundle_source(request: SurveyRequest, network: str, tell: Tell, board: Board | None = None) -> BundleSource:
     """Return the source of a network's bundle, for the board type of the survey or a variant of it."""
-    model = Model(network, {}, inputs.Source(None, None, 0))
+    model = Model(network)
     # Only shipped records: with this machine's own ones, the results could not be reproduced elsewhere.
     build = BuildRequest(model, board or request.board, tell, request.toolchain, Path(SHIPPED))
     return BundleSource(build, Stages(tell))

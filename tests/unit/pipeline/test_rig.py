@@ -17,6 +17,7 @@ from toolchain.device.store import Store
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device
 from toolchain.errors import BusyError, DeviceError, InputError
+from toolchain.models.request import Model
 from toolchain.pipeline import rig
 from toolchain.shell import LocalShell, SshOptions
 
@@ -191,7 +192,7 @@ def test_a_lock_that_is_lost_is_told_at_once(native, devices):
 def test_a_release_for_the_time_of_a_session(native, devices, tiny):
     with held(native, devices[:1]) as device:
         device.check()
-        with rig.deployed(device, str(tiny.folder), Settings(budget_s=0.05), lambda _line: None) as release:
+        with rig.deployed(device, Model(str(tiny.folder)), Settings(budget_s=0.05), lambda _line: None) as release:
             [spec] = release.release.manifest.inputs
             assert release.digest == f"sha256:{tiny.digest}"
             assert release.latency.median > 0
