@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx
@@ -54,7 +54,7 @@ class _FunctionSizes:
     def of_nodes(self, nodes: Iterable[onnx.NodeProto], path: tuple[_Name, ...]) -> _Size:
         """Return the size of nodes; `path` names the functions that they are in, the outermost first."""
         total = _Size()
-        for node in _with_subgraphs(nodes):
+        for node in protos.walk_nodes(nodes):
             name = (node.domain, node.op_type, node.overload)
             total += self._of_function(name, path) if name in self._functions else _Size(1, _own_bytes(node))
         return total
@@ -88,13 +88,6 @@ def _amount(count: int) -> str:
 
 def _text(name: _Name) -> str:
     return ".".join(filter(None, name))
-
-
-def _with_subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for graph in protos.bodies(node):
-            yield from _with_subgraphs(graph.node)
 
 
 # The nodes of subgraphs are counted one by one; their weights belong to this node.

@@ -63,6 +63,14 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
+def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes, each before those of the bodies in it."""
+    for node in nodes:
+        yield node
+        for body in bodies(node):
+            yield from walk_nodes(body.node)
+
+
 def drop_unread_weights(graph: onnx.GraphProto) -> None:
     read = set(names_read(graph))
     weights = [tensor for tensor in graph.initializer if tensor.name in read]
