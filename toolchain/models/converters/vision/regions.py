@@ -113,4 +113,4 @@ def _round_half_away(value: Any) -> Any:
     """Round as C's `round`, which ONNX Runtime uses here; TVM's rounds halves to even numbers."""
     whole = tirx.trunc(value)
     nearest_step = tirx.Select(value < 0, -1.0, 1.0)
-    return tirx.Select(tirx.abs(value - whole) >= 0.5, whole + nearest_step, whole)
+    return tirx.Select(tirx.abs(value - whole) < tirx.const(0.5, value.dtype), whole, whole + nearest_step)
