@@ -86,8 +86,8 @@ def _save(module: Any, model: onnx.ModelProto, given: Any) -> None:
 
 
 def _small(value: Any) -> Any:
-    """Return drawn integers as small numbers: they may be sizes, indices or repeats."""
-    return np.abs(value) % _OPEN if value.dtype.kind == "i" else value
+    """Return drawn integers as 1 or 2: they may be sizes, indices, repeats or divisors."""
+    return np.abs(value) % 2 + 1 if value.dtype.kind == "i" else value
 
 
 def _closed(model: onnx.ModelProto, given: Any) -> onnx.ModelProto:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
-from toolchain.models.converters import Node, converter
+from toolchain.models.converters import UPSTREAM, Node, as_operator, converter
 
 
 def elementwise(node: Node, function: Callable[[Any], Any], dtype: str | None = None) -> Any:
@@ -53,12 +53,47 @@ def is_integer(dtype: str) -> bool:
     return dtype.startswith(("int", "uint"))
 
 
+# TVM's ends the process for a divisor of 0, and for the least integer by -1.
+@converter("Div")
+def div(node: Node) -> Any:
+    if not is_integer(node.dtype(0)) or (node.is_constant(0) and node.is_constant(1)):
+        return as_operator(node, f"{UPSTREAM}Div", node.inputs, {})
+    return _divide_integers(
+        node, tirx.truncdiv, by_zero=lambda _x: tirx.const(0, node.dtype(0)), by_minus_one=lambda x: -x
+    )
+
+
+def _divide_integers(node: Node, divide: Any, by_zero: Callable[[Any], Any], by_minus_one: Callable[[Any], Any]) -> Any:
+    """Divide, or take a remainder, with the results that Arm's instructions have where x86's raise an exception."""
+    dtype = node.dtype(0)
+    one = tirx.const(1, dtype)
+    if node.is_constant(1):
+        divisors = node.constant(1)
+        if divisors is not None and (divisors == 0).any():
+            raise node.refusal("it divides integers by a constant 0")
+        if divisors is not None and not (divisors < 0).any():
+            return pairwise(node, divide, *node.inputs)
+
+    def element(x: Any, y: Any) -> Any:
+        is_zero = tirx.EQ(y, tirx.const(0, dtype))
+        if dtype.startswith("uint"):
+            return tirx.Select(is_zero, by_zero(x), divide(x, tirx.Select(is_zero, one, y)))
+        is_minus_one = tirx.EQ(y, tirx.const(-1, dtype))
+        quotient = divide(x, tirx.Select(tirx.any(is_zero, is_minus_one), one, y))
+        return tirx.Select(is_zero, by_zero(x), tirx.Select(is_minus_one, by_minus_one(x), quotient))
+
+    return pairwise(node, element, *node.inputs)
+
+
 # TVM's takes the remainder of floats by x - floor(x / y) * y, which is not exact, and NaN for infinite y.
 @converter("Mod")
 def mod(node: Node) -> Any:
     is_c = bool(node.attributes.get("fmod", 0))
     if is_integer(node.dtype(0)):
-        return pairwise(node, tirx.truncmod if is_c else tirx.floormod, *node.inputs)
+        remainder_of = tirx.truncmod if is_c else tirx.floormod
+        return _divide_integers(
+            node, remainder_of, by_zero=lambda x: x, by_minus_one=lambda _x: tirx.const(0, node.dtype(0))
+        )
     wide = _wide(node)
 
     def remainder(x: Any, y: Any) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.one_node import One, agree, fed
+from tests.support import one_node
+from tests.support.one_node import One, agree, fed, refusal
+from tests.support.operator_cases import Case, computed
 
 FLOATS = ("float32", "float16", "float64")
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
@@ -23,6 +25,33 @@ def test_remainders():
         + [fed("Mod", drawn((3, 4), kind) * 3, drawn((4,), kind, 1, 4), fmod=1) for kind in FLOATS]
         + [fed("Mod", drawn((5,), "int32"), np.array([3, -3, 2, -2, 7], "int32"), fmod=c) for c in (0, 1)]
         + [fed("Mod", ODD[:, None], ODD[3:] + 3, fmod=1)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("operator", "dtype", "expected"),
+    [
+        ("Div", "int64", [0, -3, 2, -(2**63)]),
+        ("Div", "int8", [0, -3, 2, -128]),
+        ("Mod", "int32", [1, -1, 1, 0]),
+    ],
+)
+def test_integers_divided_by_zero_or_out_of_range(operator, dtype, expected):
+    """x86's instruction would end the application."""
+    dividends = np.array([1, 7, 7, np.iinfo(dtype).min], dtype)
+    proto, values = one_node.model([fed(operator, dividends, np.array([0, -2, 3, -1], dtype))], 17)
+    [quotients] = computed(Case(operator, proto, values, (), 0, 0))
+    assert quotients.tolist() == expected
+
+
+def test_a_constant_zero_that_divides_integers_is_refused():
+    assert "constant 0" in refusal(One("Div", [np.array([4], "int32"), np.array([0], "int32")])).details
+
+
+def test_integer_quotients():
+    agree(
+        [fed("Div", drawn((3, 4), kind) * 3, drawn((4,), kind, 1, 4)) for kind in INTEGERS]
+        + [One("Div", [drawn((3, 4), kind) * 3, drawn((4,), kind, 1, 4)]) for kind in INTEGERS]
     )
 
 
