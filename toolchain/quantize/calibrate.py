@@ -41,7 +41,11 @@ def calibrate(graph: Graph, plan: Plan, samples: Sequence[Tensors], method: str)
         found = probe.run(sample)
         for name, histogram in histograms.items():
             if not histogram.add(found[name]):
-                raise _not_finite(name, number)
+                raise InputError(
+                    f"tensor {name!r} of the float model is infinite or not a number in sample {number}",
+                    details="samples are numbered from 0, in the order of their file names",
+                    hint="remove that sample, or check why the model overflows on it",
+                )
         for name in sources:
             sums[name] += _by_channel(found[name])
     # A clip has cut off what is out of the ordinary, and its bound is to be reached.
@@ -53,14 +57,6 @@ def calibrate(graph: Graph, plan: Plan, samples: Sequence[Tensors], method: str)
 def _by_channel(values: NDArray[Any]) -> NDArray[np.float64]:
     axes = tuple(axis for axis in range(values.ndim) if axis != 1)
     return np.asarray(values.mean(axis=axes, dtype=np.float64))
-
-
-def _not_finite(tensor: str, number: int) -> InputError:
-    return InputError(
-        f"tensor {tensor!r} of the float model is infinite or not a number in sample {number}",
-        details="samples are numbered from 0, in the order of their file names",
-        hint="remove that sample, or check why the model overflows on it",
-    )
 
 
 def own_bias(graph: Graph, layer: Layer) -> NDArray[np.float64]:

@@ -172,7 +172,13 @@ def quantized(
     if not len(samples):
         raise InputError(f"there are no samples to quantize {source.name} with")
     floating = quantize_graph.floating(source)
-    chosen = _settled(chosen, floating, source.name)
+    if chosen.method == FILE and floating.ranges is None:
+        raise InputError(
+            f"{source.name} is a float model without quantization ranges in the file",
+            hint=f"use one of {', '.join(METHODS)}",
+        )
+    usual = METHODS[0] if floating.ranges is None else FILE
+    chosen = dataclasses.replace(chosen, method=chosen.method or usual)
     graph, refitted = Graph(floating.proto), floating.ranges is not None
     wanted = plan(graph, chosen.exclude, source.name)
     say(f"quantizing {len(wanted.layers)} convolutions of {source.name} with {len(samples)} sample(s)")
@@ -192,16 +198,6 @@ def quantized(
         refitted=refitted,
         warnings=_warnings(chosen, len(samples), written.inexact),
     )
-
-
-def _settled(chosen: Settings, floating: Floating, name: str) -> Settings:
-    """Return settings with a method that the model allows."""
-    if chosen.method == FILE and floating.ranges is None:
-        raise InputError(
-            f"{name} is a float model without quantization ranges in the file", hint=f"use one of {', '.join(METHODS)}"
-        )
-    usual = METHODS[0] if floating.ranges is None else FILE
-    return dataclasses.replace(chosen, method=chosen.method or usual)
 
 
 def _converted(

@@ -136,11 +136,12 @@ class _Chains:
         alike = conv in shapes and shapes.get(other) == shapes[conv]
         if other in self._graph.weights or not alike:
             return None
-        return node if not self._competes(other) or self._rank(conv, node) > self._rank(other, node) else None
-
-    def _competes(self, other: str) -> bool:
-        """Whether a tensor is the sums of another convolution that could go on into the same addition."""
-        return other in self._chosen and self._graph.only_reader(other) is not None
+        return (
+            node
+            if not (other in self._chosen and self._graph.only_reader(other) is not None)
+            or self._rank(conv, node) > self._rank(other, node)
+            else None
+        )
 
     def _rank(self, conv: str, addition: onnx.NodeProto) -> tuple[int, int, int]:
         """Order two convolutions that are added: the deeper branch, the larger window, the first operand wins."""

@@ -75,8 +75,13 @@ class _Expander:
     def run(self) -> None:
         for node in self._graph.node:
             form = _FORMS.get(node.op_type)
-            if node.op_type == _CONCAT and self._is_known(node, _grids_of_parts(node)):
-                self._concatenated(node)
+            if node.op_type == _CONCAT and self._is_known(node, [0, *range(_TRIPLE, len(node.input), _TRIPLE)]):
+                parts = [list(node.input[first : first + _TRIPLE]) for first in range(2, len(node.input), _TRIPLE)]
+                made = helper.make_node(
+                    "Concat", [self._dequantized(node, part, None) for part in parts], [], node.name
+                )
+                made.attribute.extend(node.attribute)
+                self._rounded(node, made, 0)
             elif form is not None and self._is_possible(node, form):
                 self._expanded(node, form)
             else:
@@ -105,12 +110,6 @@ class _Expander:
         made = helper.make_node(form.operator, inputs, [], node.name)
         made.attribute.extend(kept)
         self._rounded(node, made, form.result)
-
-    def _concatenated(self, node: onnx.NodeProto) -> None:
-        parts = [list(node.input[first : first + _TRIPLE]) for first in range(2, len(node.input), _TRIPLE)]
-        made = helper.make_node("Concat", [self._dequantized(node, part, None) for part in parts], [], node.name)
-        made.attribute.extend(node.attribute)
-        self._rounded(node, made, 0)
 
     def _rounded(self, node: onnx.NodeProto, made: onnx.NodeProto, result: int) -> None:
         """Add an operator on numbers, and the rounding of its result where it has a grid."""
@@ -145,11 +144,6 @@ class _Expander:
             name += "_"
         self._taken.add(name)
         return name
-
-
-def _grids_of_parts(node: onnx.NodeProto) -> list[int]:
-    """Return the places of the scales of what is put together, and of the result's."""
-    return [0, *range(_TRIPLE, len(node.input), _TRIPLE)]
 
 
 def _has(node: onnx.NodeProto, place: int) -> bool:

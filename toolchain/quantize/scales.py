@@ -53,19 +53,17 @@ class Histogram:
             return False
         self._whole = found.union(self._whole)
         if most:
-            self._reach(int(np.frexp(most)[1]))
+            exponent = int(np.frexp(most)[1])
+            if self._range is None:
+                self._range = exponent
+            for _ in range(min(exponent - self._range, 12)):
+                pairs = self._counts.reshape(2, -1, 2).sum(axis=2)
+                self._counts = np.concatenate([pairs, np.zeros_like(pairs)], axis=1)
+            self._range = max(self._range, exponent)
         if self._range is not None:
             bins = np.ldexp(np.abs(flat), 12 - self._range).astype(np.int32) + _BINS * (flat < 0)
             self._counts += np.bincount(bins, minlength=2 * _BINS).reshape(2, _BINS)
         return True
-
-    def _reach(self, exponent: int) -> None:
-        if self._range is None:
-            self._range = exponent
-        for _ in range(min(exponent - self._range, 12)):
-            pairs = self._counts.reshape(2, -1, 2).sum(axis=2)
-            self._counts = np.concatenate([pairs, np.zeros_like(pairs)], axis=1)
-        self._range = max(self._range, exponent)
 
     def grid(self, method: str) -> Grid:
         """Choose the grid; one with a zero point only where that gains a bit.

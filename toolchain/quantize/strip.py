@@ -48,7 +48,9 @@ def _is_shift(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> boo
     scale = weights.get(node.input[1])
     if scale is None or not _are_powers_of_two(numpy_helper.to_array(scale)):
         return False
-    if numpy_helper.to_array(scale).size != 1 and not _is_of_channels(node, weights):
+    if numpy_helper.to_array(scale).size != 1 and not (
+        node.input[0] in weights and any(one.name == "axis" and one.i == 0 for one in node.attribute)
+    ):
         return False
     if len(node.input) > 2 and node.input[2]:  # noqa: PLR2004 - the third input is the zero point
         zero = weights.get(node.input[2])
@@ -58,11 +60,6 @@ def _is_shift(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> boo
         return not value.any() or (value.size == 1 and node.input[0] not in weights)
     constant = weights.get(node.input[0])  # without a zero point, activations are unsigned
     return node.op_type == _DEQUANTIZE and constant is not None and constant.data_type in _SIGNED
-
-
-def _is_of_channels(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> bool:
-    """Whether several scales are those of a constant's first axis."""
-    return node.input[0] in weights and any(one.name == "axis" and one.i == 0 for one in node.attribute)
 
 
 def _are_powers_of_two(scales: NDArray[Any]) -> bool:
@@ -183,14 +180,6 @@ class _Stripper:
         grid, implied = self._grids.get(tensor), self._implied.get(tensor)
         return grid.within(implied) if grid and implied else grid or implied
 
-    def _imply(self, node: onnx.NodeProto, source: str) -> None:
-        """Keep what follows for the results of a node from what it reads."""
-        found = self._range(source)
-        if node.op_type == "Relu":
-            self._implied[node.output[0]] = _NOT_NEGATIVE.within(found)
-        elif node.op_type in _MOVING and found is not None:
-            self._implied.update(dict.fromkeys(node.output, found))
-
     def _starts_at_zero(self, node: onnx.NodeProto) -> bool:
         zero = self._weights.get(node.input[2]) if len(node.input) > 2 else None  # noqa: PLR2004 - the zero point
         if zero is None:
@@ -224,7 +213,11 @@ class _Stripper:
         if any(name in self._carried for name in node.input):
             self._carried.update(node.output)
         source = self._alias.get(node.input[0], node.input[0]) if node.input else ""
-        self._imply(node, source)
+        found = self._range(source)
+        if node.op_type == "Relu":
+            self._implied[node.output[0]] = _NOT_NEGATIVE.within(found)
+        elif node.op_type in _MOVING and found is not None:
+            self._implied.update(dict.fromkeys(node.output, found))
         for place, name in enumerate(node.input):
             node.input[place] = self._alias.get(name, name)
         self._nodes.append(node)

@@ -110,9 +110,18 @@ class _Folder:
     def _binding(self, binding: Any) -> Any:
         changed = self._replaced(binding)
         call = changed.value
-        if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.Op) or _free(call):
+        if (
+            not isinstance(call, relax.Call)
+            or not isinstance(call.op, tvm.ir.Op)
+            or bool(relax.analysis.free_vars(call))
+        ):
             return changed
-        tensors = [one for argument in call.args for one in _fields(argument) if isinstance(one, tvm.ir.GenericConst)]
+        tensors = [
+            one
+            for argument in call.args
+            for one in (list(argument.fields) if isinstance(argument, relax.Tuple) else [argument])
+            if isinstance(one, tvm.ir.GenericConst)
+        ]
         name, shape = str(call.op.name).removeprefix(_PREFIX), shape_of(binding.var.ty)
         if name == "permute_dims" and len(shape or ()) == 2:  # noqa: PLR2004 - a matrix
             return changed
@@ -132,14 +141,6 @@ class _Folder:
         if isinstance(binding, relax.MatchCast):
             return relax.MatchCast(binding.var, value, binding.ty)
         return relax.VarBinding(binding.var, value)
-
-
-def _fields(expression: Any) -> list[Any]:
-    return list(expression.fields) if isinstance(expression, relax.Tuple) else [expression]
-
-
-def _free(expression: Any) -> bool:
-    return bool(relax.analysis.free_vars(expression))
 
 
 def _substituted(expression: Any, known: dict[Any, Any]) -> Any:

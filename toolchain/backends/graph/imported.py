@@ -47,14 +47,10 @@ def meaning(call: Any, function: Any) -> Meaning | None:
             return None
     if block is not None and str(block.name_hint) == _PAD:
         return _padding(call, function, node, arguments[0])
-    return _extreme(function, node, arguments)
-
-
-def _extreme(function: tirx.PrimFunc, store: Any, arguments: list[Any]) -> Meaning | None:
-    name = {tirx.Max: "maximum", tirx.Min: "minimum"}.get(type(store.value))
-    if name is None or not _is_element(store, store.value.a, function.params[0]):
+    name = {tirx.Max: "maximum", tirx.Min: "minimum"}.get(type(node.value))
+    if name is None or not _is_element(node, node.value.a, function.params[0]):
         return None
-    operand = store.value.b
+    operand = node.value.b
     if isinstance(operand, tirx.FloatImm):
         return Meaning(name, (arguments[0], relax.const(float(operand.value), "float32")))
     if not isinstance(operand, tvm.ir.expr.TensorLoad) or len(arguments) == 1:

@@ -13,12 +13,10 @@ import tvm
 from toolchain.backends.base.attributes import CHOICE, LAYER, Cycles
 from toolchain.backends.cpu.candidates import CpuTemplates
 from toolchain.backends.vta.codegen import kernels
-from toolchain.backends.vta.codegen.functions import kernel, stream_of
-from toolchain.backends.vta.codegen.kernels import Choice
+from toolchain.backends.vta.codegen.kernels import Choice, kernel, stream_of
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.device import simulator
-from toolchain.backends.vta.device.devices import Device
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.devices import Device, Profile
 from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.errors import BuildError
 
@@ -44,17 +42,17 @@ class VtaTemplates:
         """List the ways to compute a layer, the one that is likely the fastest first."""
         if not is_layer(layer):
             return self.cpu.candidates(layer)
-        found = _candidates(_with_room(Conv2d.from_json(layer)), self.device.config, self.device.profile)
-        return [{"template": TEMPLATE, **one.document()} for one in found]
+        choices = _candidates(_with_room(Conv2d.from_json(layer)), self.device.config, self.device.profile)
+        return [{"template": TEMPLATE, **choice.document()} for choice in choices]
 
     def module(self, layer: str, choice: Mapping[str, Any]) -> tvm.IRModule | None:
         """Return the kernel of a layer as the function `main`; None if it cannot be written in that way any more."""
         if not is_layer(layer):
             return self.cpu.module(layer, choice)
-        wanted, known = Conv2d.from_json(layer), self.known(layer, choice)
-        if known is None or not works(wanted, known, self.device):
+        conv, tile_choice = Conv2d.from_json(layer), self.known(layer, choice)
+        if tile_choice is None or not works(conv, tile_choice, self.device):
             return None
-        function = kernel(wanted, known, self.device)
+        function = kernel(conv, tile_choice, self.device)
         attributes = {LAYER: layer, CHOICE: json.dumps(dict(choice)), "global_symbol": "main"}
         return tvm.IRModule({"main": function.with_attrs(attributes)})
 
@@ -67,8 +65,8 @@ class VtaTemplates:
         document = dict(choice)
         if document.pop("template", "") != TEMPLATE:
             return None
-        known = Choice.of(document)
-        return known if known and kernels.fits(Conv2d.from_json(layer), known, self.device.config) else None
+        parsed = Choice.of(document)
+        return parsed if parsed and kernels.fits(Conv2d.from_json(layer), parsed, self.device.config) else None
 
     def chosen(self, layer: str, choice: Mapping[str, Any] | None) -> Choice:
         """Read a choice, or take the likely fastest where it does not fit.
@@ -76,8 +74,8 @@ class VtaTemplates:
         Raises:
             BuildError: There is no way to compute the layer.
         """
-        wanted, known = Conv2d.from_json(layer), self.known(layer, choice) if choice else None
-        return known if known and works(wanted, known, self.device) else likely(wanted, self.device)
+        conv, parsed = Conv2d.from_json(layer), self.known(layer, choice) if choice else None
+        return parsed if parsed and works(conv, parsed, self.device) else likely(conv, self.device)
 
     def operator(self, layer: str) -> str:
         """Name what a layer does."""
@@ -161,8 +159,8 @@ class Model:
         """
         if not is_layer(layer):
             return None
-        wanted, device = Conv2d.from_json(layer), self.templates.device
-        stream = stream_of(wanted, self.templates.chosen(layer, choice), device)
+        conv, device = Conv2d.from_json(layer), self.templates.device
+        stream = stream_of(conv, self.templates.chosen(layer, choice), device)
         config = device.config
-        found = simulator.Simulator(config, device.revision).cycles(stream, self.profile)
-        return Cycles(found.cycles, wanted.macs(config), config.batch * config.block * config.block)
+        statistics = simulator.Simulator(config, device.revision).cycles(stream, self.profile)
+        return Cycles(statistics.cycles, conv.macs(config), config.batch * config.block * config.block)

@@ -18,8 +18,7 @@ from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.vta.backend import Vta
 from toolchain.backends.vta.candidates import likely
 from toolchain.backends.vta.codegen import kernels
-from toolchain.backends.vta.codegen.functions import RUN
-from toolchain.backends.vta.codegen.kernels import Choice
+from toolchain.backends.vta.codegen.kernels import RUN, Choice
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.device.devices import DEVICES
 from toolchain.backends.vta.isa.stream import Stream

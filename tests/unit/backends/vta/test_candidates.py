@@ -15,7 +15,7 @@ from toolchain.backends.base.attributes import CHOICE, LAYER
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.vta.backend import Vta
 from toolchain.backends.vta.candidates import TEMPLATE, likely
-from toolchain.backends.vta.codegen import functions, kernels
+from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.kernels import Choice
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.device.simulator import Simulator
@@ -47,10 +47,10 @@ def refused(monkeypatch):
             raise BuildError("it does not fit after all")
         return written(layer, choice, *machine)
 
-    functions.stream_of.cache_clear()
-    monkeypatch.setattr(functions.kernels, "stream", stream)
+    kernels.stream_of.cache_clear()
+    monkeypatch.setattr(kernels.kernels, "stream", stream)
     yield found
-    functions.stream_of.cache_clear()
+    kernels.stream_of.cache_clear()
 
 
 def test_candidates_are_documents_that_fit():

@@ -160,19 +160,19 @@ class Conv2d:
         rows, block = config.batch, config.block
         batch, blocks_in, blocks_out = self.batches(config), self.in_channels // block, self.out_channels // block
         y = ((batch, blocks_out, self.out_height, self.out_width, rows, block), "int8")
-        found: list[tuple[tuple[int, ...], str]] = [
+        tensors: list[tuple[tuple[int, ...], str]] = [
             ((batch, blocks_in, self.height, self.width, rows, block), "int8"),
             ((blocks_out, 1 if self.alone else blocks_in, *self.kernel, block, block), "int8"),
         ]
         if self.bias:
-            found.append(((blocks_out, rows, block), "int32"))
+            tensors.append(((blocks_out, rows, block), "int32"))
         if self.channel_shifts:
-            found.append(((blocks_out, rows, block), "int32"))
+            tensors.append(((blocks_out, rows, block), "int32"))
         if self.residual_shift is not None:
-            found += [y, ((block, block), "int8")]
+            tensors += [y, ((block, block), "int8")]
         if self.is_filled:
-            found.append(((FILLING, rows, block), "int8"))
-        return (*found, y)
+            tensors.append(((FILLING, rows, block), "int8"))
+        return (*tensors, y)
 
     def batches(self, config: VtaConfig = DEFAULT) -> int:
         """Return how often images fill the rows of an array, the last time maybe not all of them."""
@@ -217,7 +217,7 @@ class Conv2d:
 
 
 def _tuples(table: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(one) if isinstance(one, list) else one for name, one in table.items()}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
 
 
 def is_layer(text: str) -> bool:

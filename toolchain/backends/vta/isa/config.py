@@ -51,13 +51,13 @@ class VtaConfig:
         self._check({"log_inp_width": (3, 3), "log_wgt_width": (3, 3), "log_acc_width": (5, 5)})
         self._check({"log_batch": (0, 6), "log_block": (1, 6)})
         memories = (Memory.UOP, Memory.INP, Memory.WGT, Memory.ACC)
-        self._check({_size_of(one): (self._log_element_bytes(one) + 1, _MOST_LOG) for one in memories})
+        self._check({_size_of(memory): (self._log_element_bytes(memory) + 1, _MOST_LOG) for memory in memories})
 
     def _check(self, limits: dict[str, tuple[int, int]]) -> None:
-        for field, (least, most) in limits.items():
+        for field, (low, high) in limits.items():
             value = getattr(self, field)
-            if not least <= value <= most:
-                allowed = f"{least} to {most}" if most > least else str(least)
+            if not low <= value <= high:
+                allowed = f"{low} to {high}" if high > low else str(low)
                 raise InputError(
                     f"{field.upper()} is {value}, which is not possible for a VTA",
                     hint=f"{field.upper()} may be {allowed} with the current other values",
@@ -161,10 +161,10 @@ def load(path: Path) -> VtaConfig:
     Raises:
         InputError: It cannot be read, or it describes no machine.
     """
-    table = _table(path)
+    table = _read_table(path)
     _check_keys(table, path)
     try:
-        config = VtaConfig(**{key.lower(): _whole(table, key) for key in KEYS})
+        config = VtaConfig(**{key.lower(): _integer(table, key) for key in KEYS})
         for key, field in FOLLOWS.items():
             _check_follows(table, key, getattr(config, field))
     except InputError as fault:
@@ -172,7 +172,7 @@ def load(path: Path) -> VtaConfig:
     return config
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _read_table(path: Path) -> dict[str, Any]:
     try:
         table = json.loads(files.read_limited(path))
     except OSError as fault:
@@ -185,12 +185,12 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _check_keys(table: dict[str, Any], path: Path) -> None:
-    known = (*KEYS, *FOLLOWS, *TEXTS)
-    unknown = [key for key in table if key not in known]
+    allowed = (*KEYS, *FOLLOWS, *TEXTS)
+    unknown = [key for key in table if key not in allowed]
     if unknown:
         raise InputError(
             f"{path} has the unknown key {unknown[0]}",
-            hint=did_you_mean(unknown[0], known) or f"known keys: {', '.join(known)}",
+            hint=did_you_mean(unknown[0], allowed) or f"known keys: {', '.join(allowed)}",
         )
     missing = [key for key in KEYS if key not in table]
     if missing:
@@ -201,7 +201,7 @@ def _check_keys(table: dict[str, Any], path: Path) -> None:
         )
 
 
-def _whole(table: dict[str, Any], key: str) -> int:
+def _integer(table: dict[str, Any], key: str) -> int:
     value = table[key]
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"{key} is {json.dumps(value)}, not a whole number", hint="values are powers of two: 4 for 16")
@@ -209,7 +209,7 @@ def _whole(table: dict[str, Any], key: str) -> int:
 
 
 def _check_follows(table: dict[str, Any], key: str, value: int) -> None:
-    if key in table and _whole(table, key) != value:
+    if key in table and _integer(table, key) != value:
         raise InputError(
             f"{key} is {table[key]}, but the other values make it {value}", hint=f"leave {key} out, or write {value}"
         )
