@@ -29,31 +29,31 @@ class Folder(Sequence[Tensors]):
         InputError: There is no such folder, or no sample in it.
     """
 
-    def __init__(self, root: Path, specs: Sequence[TensorSpec], most: int | None = None) -> None:
+    def __init__(self, root: Path, specs: Sequence[TensorSpec], limit: int | None = None) -> None:
         if not root.is_dir():
             raise InputError(f"there is no folder {str(root)!r}", hint="--calibration takes a folder, or `random`")
-        found = sorted(path for path in root.rglob("*") if path.suffix.lower() in _PICTURES | _ARRAYS)
-        if not found:
+        paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in _PICTURES | _ARRAYS)
+        if not paths:
             raise InputError(
                 f"there are no samples in {root}", hint="add images, .npz or .npy files; each file is one sample"
             )
-        count = min(most or len(found), len(found))
-        self.paths = tuple(found[place * len(found) // count] for place in range(count))
+        count = min(limit or len(paths), len(paths))
+        self.paths = tuple(paths[number * len(paths) // count] for number in range(count))
         self._specs = tuple(specs)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     @overload
-    def __getitem__(self, place: int) -> Tensors: ...
+    def __getitem__(self, index: int) -> Tensors: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Tensors]: ...
+    def __getitem__(self, index: slice) -> Sequence[Tensors]: ...
 
-    def __getitem__(self, place: int | slice) -> Tensors | Sequence[Tensors]:
-        if isinstance(place, slice):
-            return [read(path, self._specs) for path in self.paths[place]]
-        return read(self.paths[place], self._specs)
+    def __getitem__(self, index: int | slice) -> Tensors | Sequence[Tensors]:
+        if isinstance(index, slice):
+            return [read(path, self._specs) for path in self.paths[index]]
+        return read(self.paths[index], self._specs)
 
 
 def read(path: Path, specs: Sequence[TensorSpec]) -> Tensors:
@@ -74,14 +74,14 @@ def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> Tensors:
             f"{path} contains one array, but the model has {len(specs)} inputs",
             hint="write .npz files with the names of the inputs",
         )
-    found = {specs[0].name: _loaded(path)}
-    faults = check_signature(found, specs)
+    tensors = {specs[0].name: _load_array(path)}
+    faults = check_signature(tensors, specs)
     if faults:
         raise InputError(f"the array of {path} does not fit the model", details="\n".join(faults))
-    return found
+    return tensors
 
 
-def _loaded(path: Path) -> NDArray[Any]:
+def _load_array(path: Path) -> NDArray[Any]:
     try:
         with path.open("rb") as stream:
             return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))

@@ -166,6 +166,7 @@ class Accesses:
         return self.all.extents[len(self.around.extents) :]
 
     def _axis(self, start: Affine, steps: Sequence[int], sram: Sequence[int], size: int, stride: int) -> Axis:
+        # A loop of one pass moves nothing, whatever its step is.
         moving = [index for index, step in enumerate(steps) if step and self._inner[index] > 1]
         if len(moving) > 1:
             raise BuildError("two loops of a transfer run along one axis")
@@ -180,6 +181,7 @@ class Accesses:
         first, moves = 0, [0] * len(self._inner)
         for position, index in enumerate(list(indices)[:-_ELEMENT]):
             start, steps = self._affine(index)
+            # The slot of a tile is chosen while recording, so within it each pass must see the same elements.
             if any(start.steps):
                 raise BuildError("a tile's place in SRAM depends on the loops around it", details=str(index))
             stride = prod(shape[position + 1 :])

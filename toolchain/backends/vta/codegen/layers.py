@@ -152,6 +152,7 @@ class Conv2d:
 
         What an array computes in rows that have no image is of no use, and is not counted.
         """
+        # Padding and the zeros of a block's weights take as long as other numbers, so they count.
         window = self.kernel[0] * self.kernel[1] * self.summed_channels(config)
         return self.batch * self.sum_height * self.sum_width * self.out_channels * window
 
@@ -186,6 +187,7 @@ class Conv2d:
         """Return the layer as it is tuned: other constants make the same instructions, and a residual few more."""
         return replace(
             self,
+            # A shift takes no instruction, one or two; the amount itself makes no difference.
             shift=_MOST_SHIFT + 1 if self.shift > _MOST_SHIFT else min(self.shift, 1),
             low=0 if self.low >= 0 else -128,
             high=127,
@@ -196,6 +198,7 @@ class Conv2d:
     def to_json(self) -> str:
         """Return the layer as one line of JSON, which names it in tuning records."""
         table = {"kind": _KIND, **asdict(self)}
+        # Usual values are left out, so that the names of older records stay valid.
         for name, usual in _USUAL.items():
             if table[name] == usual:
                 del table[name]

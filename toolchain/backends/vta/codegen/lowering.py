@@ -61,7 +61,7 @@ class _Repeat:
 
 @dataclass
 class _Tile:
-    """The room of a tensor in SRAM: one slot, or two that take turns.
+    """The slots of a tensor in SRAM: one, or two that take turns.
 
     Attributes:
         memory: The SRAM.
@@ -84,7 +84,7 @@ class _Tile:
         self.current = (self.current + 1) % len(self.starts)
 
     def recall(self, key: tuple[int, ...]) -> bool:
-        """Go to the slot that holds something, or take the next one for it; return whether it is there already."""
+        """Go to the slot with some contents, or take the next slot for them; return whether they are loaded already."""
         if key in self.contents:
             self.current = self.contents.index(key)
             return True
@@ -110,10 +110,12 @@ def lower(
         revision: The revision of its instructions.
 
     Raises:
-        BuildError: The tiles do not fit, or a nest is none that the machine can run.
+        BuildError: The tiles do not fit, or the machine cannot run a nest.
     """
     function = _PASSES(module)["main"]
     streams: list[Stream] = []
+    # Micro-ops of large nests push out those of others, which are then loaded again in each pass: with smaller shares
+    # all fit at once, at the price of more refills of the pipeline. The program with the fewest instructions is taken.
     for share in _SHARES:
         recorder = Recorder(config, revision, buffers)
         lowering = _Lowering(recorder, config, slots, [parameter.name for parameter in function.params], share)
@@ -199,6 +201,7 @@ class _Lowering:
         memory, buffer = memory_of(store.buffer), self._arguments.index(value.source.name)
         used = [index for index, step in enumerate(transfer.offset.steps) if step]
         different = prod(access.around.extents[index] for index in used)
+        # Biases and channel shifts are few: a second slot would not pay.
         slots = 1 if memory is Memory.ACC else min(self._slots[memory], different)
         tile = self._tile(store.buffer, slots, transfer.elements + transfer.clipped)
         filled = isinstance(outside, ir.TensorLoad)
@@ -229,6 +232,7 @@ class _Lowering:
 
         def emit(values: Sequence[int]) -> None:
             inside = transfer.inside(values)
+            # Padding stays in a slot until a tile with other edges comes.
             if placed.get(tile.start) != inside:
                 placed[tile.start] = inside
                 for rows in transfer.edges(tile.start, values, filling_size):
@@ -286,6 +290,7 @@ class _Lowering:
         else:
             walk, imm = access.walk(dst=store, src=operand), None
             tiles.append(self._tiles[operand.source.name])
+        # Passes at the edge of an image are shorter, so each extent has a plan of its own.
         plan = cache(lambda passes: self._plan(access, walk.part(passes), *tiles))
 
         def emit(values: Sequence[int]) -> None:

@@ -109,6 +109,7 @@ def plan_nest(loops: tuple[Loop, ...], most_uops: int, bases: int = 1, runs: int
     divisions = [
         division for variant in _variants(loops) for division in _divisions(variant) if division.keeps(min_uops)
     ]
+    # Micro-ops that are used again cost their transfer once, so runs share the cost.
     room, fresh = most_uops // bases // share, min(1.0, bases / runs)
     fitting = [division for division in divisions if division.uops(min_uops) <= most_uops]
     if not fitting:
@@ -161,6 +162,7 @@ def _micro_ops(division: _Division, min_uops: int) -> Iterator[tuple[int, int, i
     for start in _offsets(division.sums, (0, 0, 0)):
         group = list(_offsets(division.outputs, start))
         yield from group
+        # Sums of few elements get micro-ops that write behind them: each step waits for the distance.
         yield from ((behind, *start[1:]) for behind in range(len(group), min_uops))
 
 

@@ -217,6 +217,7 @@ class Recorder:
     def finish(self) -> Stream:
         """End the program when all is stored; return it."""
         stores = [index for index, instruction in enumerate(self._instructions) if isinstance(instruction, Store)]
+        # An empty LOAD of the compute stage takes the token of the last store, and FINISH comes after it.
         self._add(Load(Memory.UOP, 0, 0, 0, 0, 0))
         self._wait(Stage.STORE, Stage.COMPUTE, stores[-1] if stores else _NEVER)
         self._add(Finish())
@@ -248,6 +249,7 @@ class Recorder:
 
     def _wait(self, producer: Stage, consumer: Stage, index: int) -> None:
         """Let the last instruction, one of the consumer's, wait for an earlier one of the producer's."""
+        # Stages run in order: a stage that has waited for an instruction has waited for all before it.
         if index <= self._last_waits.get((producer, consumer), _NEVER):
             return
         self._last_waits[producer, consumer] = index
@@ -266,6 +268,8 @@ class Recorder:
         uops, size = self._uops, len(sequence.uops)
         if sequence in uops.addresses:
             return uops.addresses[sequence]
+        # A full memory is emptied as a whole: the compute stage itself loads micro-ops, in order, so nothing has to be
+        # waited for.
         if uops.free + size > self._config.uop_depth:
             uops.addresses.clear()
             uops.free, uops.overflowed = 0, True
@@ -281,6 +285,7 @@ class Recorder:
         return start
 
     def _footprint(self, sequence: UopSequence, outer: Loop, inner: Loop) -> tuple[Elements, Elements, Elements]:
+        # The same nest runs in each pass of the loops around it.
         key = (sequence, outer, inner)
         if key not in self._footprints:
             steps = zip((outer.dst, outer.src, outer.wgt), (inner.dst, inner.src, inner.wgt), strict=True)

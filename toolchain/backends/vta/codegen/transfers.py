@@ -112,6 +112,7 @@ class Transfer:
             BuildError: Only its last two axes may reach outside of the tensor.
         """
         merged: list[Axis] = []
+        # Neighbouring axes without a gap between are one, as each axis but two is a loop of instructions.
         for axis in axes:
             if merged and merged[-1].joins(axis):
                 merged[-1] = Axis(merged[-1].extent * axis.extent, axis.sram, axis.dram)
@@ -151,6 +152,7 @@ class Transfer:
             for first in range(0, self.elements, _MOST_PADDING):
                 yield Rows(base + first, 0, 1, 1, 1, y_pad=(min(_MOST_PADDING, self.elements - first), 0))
             return
+        # What lies outside of the tensor is made of zeros by the LOAD itself.
         pads = (top, y.extent - bottom), (left, x.extent - right)
         if max(*pads[0], *pads[1]) > _MOST_PADDING:
             raise BuildError(f"a LOAD pads by {_MOST_PADDING} zeros at most", details=f"{pads} are needed")
@@ -170,6 +172,7 @@ class Transfer:
         if top == bottom or left == right:
             return
         start = self.offset.at(values) + left
+        # A LOAD fills SRAM without gaps: rows with room for padding between them are loaded one by one.
         height = bottom - top if right - left == x.extent else 1
         for sram, dram in self._images():
             for row in range(top, bottom, height):
@@ -188,6 +191,7 @@ class Transfer:
         (top, bottom), (left, right) = self.inside(values)
         if top == bottom or left == right:
             top = bottom  # no row has anything of the tensor
+        # Padding behind a row and before the next one is one stretch of SRAM.
         starts = [0, *(row * x.extent + right for row in range(top, bottom))]
         ends = [*(row * x.extent + left for row in range(top, bottom)), y.extent * x.extent]
         for sram, _ in self._images():
@@ -198,6 +202,7 @@ class Transfer:
 
     def _images(self) -> Iterator[tuple[int, int]]:
         """Yield where the rows of each pass of the outer axes start, in SRAM and in the tensor."""
+        # An instruction has rows and columns; all other axes become several instructions.
         outer = self.axes[:-2]
         for steps in product(*(range(axis.extent) for axis in outer)):
             sram = sum(step * axis.sram for step, axis in zip(steps, outer, strict=True))

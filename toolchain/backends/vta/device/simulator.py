@@ -134,6 +134,7 @@ class Simulator:
         )
         if not self._handle:
             raise InputError(f"this VTA cannot be simulated: {error.value.decode()}")
+        # The machine lives in the library: it is destroyed with this object.
         weakref.finalize(self, self._library.vta_simulator_destroy, self._handle)
 
     def reset(self) -> None:
@@ -168,6 +169,7 @@ class Simulator:
         physical = dict(zip((UOPS, *range(len(arrays))), addresses, strict=True))
         writable = [False, *(buffer.written for buffer in stream.buffers)]
         memory = list(zip(addresses, (uops, *arrays), writable, strict=True))
+        # SRAM is filled with a pattern first, so a read of what was never written shows.
         self.reset()
         return self._run(self._relocate(stream, physical), memory, _Options(policy, profile, seed, 1))
 
@@ -222,6 +224,7 @@ class Simulator:
             base = physical[buffer] // self.config.element_bytes(transfer.memory)
             if transfer.dram_base + base >= 1 << 32:
                 raise InputError(f"instruction {index}: element {transfer.dram_base} is outside of every buffer")
+            # The address lies in the first half of an instruction, behind its lowest fields.
             half = slice(index * INSTRUCTION_BYTES, index * INSTRUCTION_BYTES + INSTRUCTION_BYTES // 2)
             encoded[half] = (int.from_bytes(encoded[half], "little") + (base << first)).to_bytes(8, "little")
         return bytes(encoded)

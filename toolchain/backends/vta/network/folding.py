@@ -85,6 +85,7 @@ def folding(layer: Conv2d, channels: int, block: int) -> Folding | None:
         block: Channels of a block.
     """
     window, step = layer.kernel, layer.stride
+    # Steps beyond the window skip pixels, which would only be loaded for nothing.
     narrow = any(extent < by for extent, by in zip(window, step, strict=True))
     if layer.alone or narrow or step == (1, 1) or channels * math.prod(step) > block:
         return None

@@ -49,6 +49,7 @@ def pack(data: Any, config: VtaConfig) -> Any:
     images, count, _, _, rows, block = packed_shape((batch, channels, height, width), config)
     if len(data.ty.shape.values) == 2:  # noqa: PLR2004 - rows
         data = relax.op.reshape(data, (batch, channels, 1, 1))
+    # The last rows and channels of the array get zeros.
     missing = images * rows - batch, count * block - channels
     if any(missing):
         data = relax.op.nn.pad(data, [0, missing[0], 0, missing[1], 0, 0, 0, 0])

@@ -61,7 +61,9 @@ def _resident_variables(module: tvm.IRModule) -> frozenset[Any]:
                 written.add(binding.var)
             for variable in relax.analysis.free_vars(binding.value):
                 readers[variable].append(kernel)
+    # What the function returns has to be in DRAM at the end.
     results = set(relax.analysis.free_vars(module[_ENTRY].body.body))
+    # A variable that is no DataflowVar may be read outside of its block.
     return frozenset(
         variable for variable in written - results if isinstance(variable, relax.DataflowVar) and all(readers[variable])
     )
