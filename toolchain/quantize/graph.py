@@ -44,7 +44,6 @@ class Graph:
         return readers[0] if self.uses[name] == 1 and readers else None
 
     def array(self, name: str) -> NDArray[Any]:
-        """Return the value of an initializer."""
         return np.asarray(numpy_helper.to_array(self.weights[name]))
 
     def is_float(self, name: str) -> bool:

@@ -43,7 +43,6 @@ class Value:
 
     @cached_property
     def array(self) -> NDArray[Any]:
-        """What a constant holds."""
         array: NDArray[Any] = self.constant.value.numpy()
         return array
 
@@ -110,7 +109,6 @@ class Operation:
 
     @property
     def attributes(self) -> Any:
-        """Attributes of the call."""
         return self.call.attrs
 
 
@@ -196,7 +194,6 @@ class _BlockReader:
         self._tuples: dict[Any, tuple[Value | None, ...]] = {}  # what is known of the fields of a variable
 
     def binding(self, binding: Any) -> None:
-        """Read one binding."""
         variable, value = binding.var, binding.value
         self.block.origins[variable] = binding
         if not isinstance(variable, relax.DataflowVar):

@@ -13,7 +13,7 @@ from toolchain.backends.base import Choice
 from toolchain.backends.base.attributes import EXACT, LAYER
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.graph.kernels import called
-from toolchain.backends.vta.candidates import TEMPLATE, Model, VtaTemplates
+from toolchain.backends.vta.candidates import TEMPLATE, CycleModel, VtaTemplates
 from toolchain.backends.vta.codegen.kernels import kernel
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.device.devices import Device, device
@@ -56,7 +56,6 @@ class Vta(Cpu):
 
     @property
     def templates(self) -> VtaTemplates:
-        """The kernels that are written here, but for those of templates that are left out."""
         return VtaTemplates(self.device, self.cpu_templates)
 
     def lower(self, module: tvm.IRModule) -> tvm.IRModule:
@@ -78,7 +77,6 @@ class Vta(Cpu):
         return partition(module, self.device.config)
 
     def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
-        """Write the kernels of a lowered module, the array's as streams of instructions."""
         streams = {variable: self._emit(function, choices) for variable, function in module.functions_items()}
         return super().apply_choices(tvm.IRModule(streams, module.attrs, module.global_infos), choices)
 
@@ -87,11 +85,10 @@ class Vta(Cpu):
         if not is_layer(layer):
             return function
         exact = str(function.attrs[EXACT])
-        choice = self.templates.chosen(exact, choices.get(layer))
+        choice = self.templates.choice_for(exact, choices.get(layer))
         emitted = kernel(Conv2d.from_json(exact), choice, self.device, resident_bits(function.attrs))
         return called(emitted, {LAYER: layer})
 
     @property
-    def machine_model(self) -> Model:
-        """The simulator's count of cycles."""
-        return Model(self.templates)
+    def machine_model(self) -> CycleModel:
+        return CycleModel(self.templates)

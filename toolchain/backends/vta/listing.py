@@ -91,11 +91,11 @@ def kernel(layer: Conv2d, calls: int, chosen: Mapping[str, Any] | None, template
         BuildError: It cannot be computed.
     """
     text, device = layer.to_json(), templates.device
-    choice = templates.chosen(text, chosen)
+    choice = templates.choice_for(text, chosen)
     stream = stream_of(layer, choice, device)
     simulator = Simulator(device.config, device.revision)
     statistics = {profile.label: simulator.cycles(stream, profile) for profile in profiles_for(device.config)}
-    tuned = bool(chosen) and templates.known(text, chosen or {}) is not None
+    tuned = bool(chosen) and templates.parse_choice(text, chosen or {}) is not None
     return Kernel(layer, calls, choice, tuned, stream, statistics, device.clock_mhz)
 
 

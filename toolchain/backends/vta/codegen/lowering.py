@@ -153,7 +153,13 @@ class _Lowering:
 
     def compile(self, statement: tirx.Stmt, around: Around) -> list[_Repeat | Emit]:
         """Return what a statement does, in order."""
-        loops, body = _peel(statement)
+        loops, body = [], statement
+        while isinstance(body, tirx.For | s_tir.SBlockRealize):
+            if isinstance(body, tirx.For):
+                loops.append(body)
+                body = body.body
+            else:
+                body = body.block.body
         if isinstance(body, tirx.BufferStore):
             emit = self._nest(body, loops, around)
             return [emit] if emit else []
@@ -322,15 +328,3 @@ class _Lowering:
             return sequences[starts]
 
         return nest, sequence
-
-
-def _peel(statement: tirx.Stmt) -> tuple[list[tirx.For], tirx.Stmt]:
-    """Return the loops around the first statement that is neither a loop nor a block, and that statement."""
-    loops = []
-    while isinstance(statement, tirx.For | s_tir.SBlockRealize):
-        if isinstance(statement, tirx.For):
-            loops.append(statement)
-            statement = statement.body
-        else:
-            statement = statement.block.body
-    return loops, statement

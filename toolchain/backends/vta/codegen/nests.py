@@ -38,7 +38,6 @@ class Loop:
 
     @property
     def steps(self) -> tuple[int, int, int]:
-        """Elements of dst, src and wgt from one pass to the next."""
         return self.dst, self.src, self.wgt
 
     def holds(self, inner: Loop) -> bool:
@@ -119,7 +118,12 @@ def plan_nest(loops: tuple[Loop, ...], most_uops: int, bases: int = 1, runs: int
             details=f"{needed} micro-ops are needed, but there is room for {most_uops}",
         )
     best = min(fitting, key=lambda division: (division.uops(min_uops) > room, division.cost(min_uops, fresh)))
-    return Nest(best.outer, best.inner, tuple(_micro_ops(best, min_uops)))
+    uops: list[tuple[int, int, int]] = []
+    for start in _offsets(best.sums, (0, 0, 0)):
+        group = list(_offsets(best.outputs, start))
+        # Sums of few elements get micro-ops that write behind them: each step waits for the distance.
+        uops += [*group, *((behind, *start[1:]) for behind in range(len(group), min_uops))]
+    return Nest(best.outer, best.inner, tuple(uops))
 
 
 def merge_loops(loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
@@ -156,14 +160,6 @@ def _divisions(loops: tuple[Loop, ...]) -> Iterator[_Division]:
                 tuple(loop for loop in rest if bool(loop.dst) is moves_output) for moves_output in (False, True)
             )
             yield _Division(outer, inner, sums, outputs)
-
-
-def _micro_ops(division: _Division, min_uops: int) -> Iterator[tuple[int, int, int]]:
-    for start in _offsets(division.sums, (0, 0, 0)):
-        group = list(_offsets(division.outputs, start))
-        yield from group
-        # Sums of few elements get micro-ops that write behind them: each step waits for the distance.
-        yield from ((behind, *start[1:]) for behind in range(len(group), min_uops))
 
 
 def _offsets(loops: tuple[Loop, ...], start: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:

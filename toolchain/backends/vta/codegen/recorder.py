@@ -112,13 +112,7 @@ class _Uops:
 
 
 class Recorder:
-    """A program under construction.
-
-    Args:
-        config: The machine.
-        revision: The revision of its instructions.
-        buffers: The kernel's arguments.
-    """
+    """A program under construction."""
 
     def __init__(self, config: VtaConfig, revision: Revision, buffers: Iterable[Buffer]) -> None:
         self._config = config

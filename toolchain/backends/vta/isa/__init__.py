@@ -67,22 +67,28 @@ class Isa:
         return _encode(_layouts(self.config, self.revision), instructions, INSTRUCTION_BYTES)
 
     def decode(self, data: bytes) -> Instruction:
-        """Return the instruction that 16 bytes are.
+        """Decode the 16 bytes of an instruction.
 
         Raises:
-            InputError: They are none: something is unknown, or bits are set that mean nothing.
+            InputError: They are not a valid instruction: a code is unknown, or unused bits are set.
         """
         _check_size(data, INSTRUCTION_BYTES, "instruction")
         return self.decode_all(data)[0]
 
     def decode_all(self, data: bytes) -> tuple[Instruction, ...]:
-        """Return the instructions that bytes are, 16 each.
+        """Decode several instructions of 16 bytes each.
 
         Raises:
-            InputError: One of them is none, or the last is cut off.
+            InputError: One of them is not valid, or the last is cut off.
         """
         layouts = {layout.code: layout for layout in _layouts(self.config, self.revision).values()}
-        return tuple(_decode(layouts, raw, number) for number, raw in _split(data, INSTRUCTION_BYTES, "instruction"))
+        instructions = []
+        for number, raw in _split(data, INSTRUCTION_BYTES, "instruction"):
+            opcode = raw[0] & OPCODE.mask
+            if opcode not in layouts:
+                raise _decode_error(raw, f"instruction {number}", f"opcode {opcode} is unknown")
+            instructions.append(layouts[opcode].decode(raw, f"instruction {number}"))
+        return tuple(instructions)
 
     def encode_uop(self, uop: Uop) -> bytes:
         """Return the 4 bytes of a micro-op.
@@ -101,19 +107,19 @@ class Isa:
         return _encode({Uop: _uop_layout(self.config)}, uops, UOP_BYTES)
 
     def decode_uop(self, data: bytes) -> Uop:
-        """Return the micro-op that 4 bytes are.
+        """Decode the 4 bytes of a micro-op.
 
         Raises:
-            InputError: They are none: bits are set that mean nothing.
+            InputError: They are not a valid micro-op: unused bits are set.
         """
         _check_size(data, UOP_BYTES, "micro-op")
         return self.decode_uops(data)[0]
 
     def decode_uops(self, data: bytes) -> tuple[Uop, ...]:
-        """Return the micro-ops that bytes are, 4 each.
+        """Decode several micro-ops of 4 bytes each.
 
         Raises:
-            InputError: One of them is none, or the last is cut off.
+            InputError: One of them is not valid, or the last is cut off.
         """
         layout = _uop_layout(self.config)
         return tuple(layout.decode(raw, f"micro-op {number}") for number, raw in _split(data, UOP_BYTES, "micro-op"))
@@ -126,7 +132,7 @@ class Isa:
 
 
 class _Layout:
-    """How values of one class are packed, with what makes that fast."""
+    """The packing of one class of values, with tables that make it fast."""
 
     def __init__(self, kind: type[Any], fields: Iterable[Field], opcode: Opcode | None = None) -> None:
         self.kind = kind
@@ -148,16 +154,12 @@ class _Layout:
         ):
             code = codes.get(value, -1) if codes else value
             if not minimum <= code <= maximum:
-                raise self._range_error(instruction)
+                pairs = zip(self.fields, self._values(instruction), strict=True)
+                field, wrong = next((field, number) for field, number in pairs if not field.takes(number))
+                title = f"{self.kind.__name__.upper()}: {field.name} is {getattr(wrong, 'name', int(wrong))}"
+                raise BuildError(f"{title}, but its field takes {field.allowed}", details=str(instruction))
             word |= (code & mask) << low
         return word
-
-    def _range_error(self, instruction: Any) -> BuildError:
-        """Describe the first value that does not fit."""
-        pairs = zip(self.fields, self._values(instruction), strict=True)
-        field, value = next((field, value) for field, value in pairs if not field.takes(value))
-        title = f"{self.kind.__name__.upper()}: {field.name} is {getattr(value, 'name', int(value))}"
-        return BuildError(f"{title}, but its field takes {field.allowed}", details=str(instruction))
 
     def decode(self, raw: bytes, where: str) -> Any:
         word = int.from_bytes(raw, "little")
@@ -175,14 +177,6 @@ class _Layout:
 
 def _encode(layouts: Mapping[type[Any], _Layout], values: Iterable[Any], size: int) -> bytes:
     return b"".join([layouts[type(value)].encode(value).to_bytes(size, "little") for value in values])
-
-
-def _decode(layouts: Mapping[int, _Layout], raw: bytes, number: int) -> Instruction:
-    opcode = raw[0] & OPCODE.mask
-    if opcode not in layouts:
-        raise _decode_error(raw, f"instruction {number}", f"opcode {opcode} is unknown")
-    instruction: Instruction = layouts[opcode].decode(raw, f"instruction {number}")
-    return instruction
 
 
 def _decode_error(raw: bytes, where: str, why: str) -> InputError:

@@ -65,12 +65,10 @@ class VtaConfig:
 
     @property
     def batch(self) -> int:
-        """Rows of a tile of inputs."""
         return 1 << self.log_batch
 
     @property
     def block(self) -> int:
-        """Columns of a tile of inputs."""
         return 1 << self.log_block
 
     @property
@@ -80,27 +78,22 @@ class VtaConfig:
 
     @property
     def uop_depth(self) -> int:
-        """Micro-ops that SRAM holds."""
         return self.depth(Memory.UOP)
 
     @property
     def inp_depth(self) -> int:
-        """Elements of the SRAM of inputs."""
         return self.depth(Memory.INP)
 
     @property
     def wgt_depth(self) -> int:
-        """Elements of the SRAM of weights."""
         return self.depth(Memory.WGT)
 
     @property
     def acc_depth(self) -> int:
-        """Elements of the SRAM of sums."""
         return self.depth(Memory.ACC)
 
     @property
     def out_depth(self) -> int:
-        """Elements of the SRAM of results."""
         return self.depth(Memory.OUT)
 
     @property

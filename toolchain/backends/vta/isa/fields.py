@@ -40,17 +40,14 @@ class Field(NamedTuple):
 
     @property
     def minimum(self) -> int:
-        """The smallest number that fits."""
         return -(1 << self.width - 1) if self.signed else 0
 
     @property
     def maximum(self) -> int:
-        """The largest number that fits."""
         return self.minimum + self.mask
 
     @property
     def allowed(self) -> str:
-        """What fits, in words."""
         if self.members:
             return ", ".join(member.name for member in sorted(self.members))
         return f"{self.minimum} to {self.maximum}"
@@ -94,12 +91,21 @@ def of_opcodes(config: VtaConfig, *, old: bool) -> dict[Opcode, list[Field]]:
     Raises:
         InputError: They need more bits than there are.
     """
+    kind_bits = 2 if old else 3
+    # Two bits have no room for OUT, which is the only memory that is ever stored.
+    stored = (Memory.OUT, *_LOADED[1:]) if old else tuple(Memory)
+    pads = [Field(name, 0, 4) for name in ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")]
+    products = _factors(config, {"dst": Memory.ACC, "src": Memory.INP, "wgt": Memory.WGT})
+    operands = _factors(config, {"dst": Memory.ACC, "src": Memory.INP if old else Memory.ACC})
+    operations = (AluOp.MIN, AluOp.MAX, AluOp.ADD, AluOp.SHR) if old else tuple(AluOp)
+    op = Field("op", 0, kind_bits, AluOp, members=operations)
+    alu = [op, Field("use_imm", 0, 1, bool), Field("imm", 0, 16, signed=True)]
     return {
-        Opcode.LOAD: _load(old=old),
-        Opcode.STORE: _store(old=old),
-        Opcode.GEMM: _gemm(config),
+        Opcode.LOAD: _transfer(Field("memory", 0, kind_bits, Memory, members=_LOADED), pads),
+        Opcode.STORE: _transfer(Field("memory", 0, kind_bits, Memory, members=stored), []),
+        Opcode.GEMM: _two_words("GEMM", _loops(config, Field("reset", 0, 1, bool)), products),
         Opcode.FINISH: [],
-        Opcode.ALU: _alu(config, old=old),
+        Opcode.ALU: _two_words("ALU", _loops(config, Field("", 0, 1)), [*operands, *alu]),
     }
 
 
@@ -114,33 +120,9 @@ def of_uops(config: VtaConfig) -> list[Field]:
     return _place("micro-ops", widths, 0, UOP_BYTES * 8)
 
 
-def _load(*, old: bool) -> list[Field]:
-    pads = [Field(name, 0, 4) for name in ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")]
-    return _transfer(Field("memory", 0, 2 if old else 3, Memory, members=_LOADED), pads)
-
-
-def _store(*, old: bool) -> list[Field]:
-    # Two bits have no room for OUT, which is the only one that is ever stored.
-    members = (Memory.OUT, *_LOADED[1:]) if old else tuple(Memory)
-    return _transfer(Field("memory", 0, 2 if old else 3, Memory, members=members), [])
-
-
 def _transfer(memory: Field, pads: list[Field]) -> list[Field]:
     sizes = [Field(name, 0, 16) for name in ("y_size", "x_size", "x_stride")]
     return _two_words("LOAD and STORE", [memory, Field("sram_base", 0, 16), Field("dram_base", 0, 32)], [*sizes, *pads])
-
-
-def _gemm(config: VtaConfig) -> list[Field]:
-    memories = {"dst": Memory.ACC, "src": Memory.INP, "wgt": Memory.WGT}
-    return _two_words("GEMM", _loops(config, Field("reset", 0, 1, bool)), _factors(config, memories))
-
-
-def _alu(config: VtaConfig, *, old: bool) -> list[Field]:
-    factors = _factors(config, {"dst": Memory.ACC, "src": Memory.INP if old else Memory.ACC})
-    operations = (AluOp.MIN, AluOp.MAX, AluOp.ADD, AluOp.SHR) if old else tuple(AluOp)
-    op = Field("op", 0, 2 if old else 3, AluOp, members=operations)
-    last = [op, Field("use_imm", 0, 1, bool), Field("imm", 0, 16, signed=True)]
-    return _two_words("ALU", _loops(config, Field("", 0, 1)), [*factors, *last])
 
 
 def _loops(config: VtaConfig, reset: Field) -> list[Field]:

@@ -144,7 +144,6 @@ class Mean:
     shape: tuple[int, ...]
 
     def kernel(self) -> tirx.PrimFunc:
-        """Return the kernel: of bytes in blocks, and the result."""
         return _kernel(self._write, self.shape, Argument("out", self.out.shape or ()))
 
     def _write(self, data: Any, out: Any) -> None:
@@ -216,7 +215,6 @@ class Average:
     counts_padding: bool
 
     def kernel(self) -> tirx.PrimFunc:
-        """Return the kernel: of the bytes that are read, and those that are written."""
         return _kernel(self._write, self.shape, Argument("out", self.out_shape, "int8"))
 
     def _write(self, data: Any, out: Any) -> None:

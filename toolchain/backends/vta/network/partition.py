@@ -117,14 +117,7 @@ def _kernel(layer: Conv2d, config: VtaConfig) -> tirx.PrimFunc:
 
 
 class _BlockWriter:
-    """Writes one block. Operations that lost their readers stay, as do unused changes of layout: that is dead code.
-
-    Args:
-        block: The operations.
-        matches: The layers that VTA computes.
-        builder: What collects the module's functions.
-        config: The machine.
-    """
+    """Writes one block. Operations that lost their readers stay, as do unused changes of layout: that is dead code."""
 
     def __init__(self, block: Block, matches: Sequence[Match], builder: relax.BlockBuilder, config: VtaConfig) -> None:
         self._block, self._builder, self._config = block, builder, config
@@ -137,7 +130,6 @@ class _BlockWriter:
         self._bindings: list[Any] = []
 
     def run(self) -> relax.DataflowBlock:
-        """Return the new block."""
         for variable, binding in self._block.origins.items():
             match, moved = self._matches.get(variable), self._moves.get(variable)
             pooling = self._poolings.get(variable)
