@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
-
 from toolchain import files
 from toolchain.errors import InputError
 from toolchain.models.source import SourceModel, as_declared
@@ -160,38 +158,43 @@ def quantized(
         InputError: There is nothing to quantize, no sample, an activation that is not finite, or a node that computes
             with integers in another way.
     """
-    chosen_settings = settings or Settings()
+    chosen = settings or Settings()
     if is_quantized(source):
         return Quantized(source, unchanged=True)
     if not len(samples):
         raise InputError(f"there are no samples to quantize {source.name} with")
     floating = quantize_graph.floating(source)
-    if chosen_settings.method == FILE and floating.ranges is None:
-        raise InputError(
-            f"{source.name} is a float model without quantization ranges in the file",
-            hint=f"use one of {', '.join(METHODS)}",
-        )
-    usual = METHODS[0] if floating.ranges is None else FILE
-    chosen_settings = dataclasses.replace(chosen_settings, method=chosen_settings.method or usual)
+    chosen = _choose_method(chosen, floating, source.name)
     graph, refitted = Graph(floating.proto), floating.ranges is not None
-    layer_plan = plan(graph, chosen_settings.exclude, source.name)
+    layer_plan = plan(graph, chosen.exclude, source.name)
     say(f"quantizing {len(layer_plan.layers)} convolutions of {source.name} with {len(samples)} sample(s)")
-    written, exponents = _convert(graph, layer_plan, samples, chosen_settings, floating)
+    written, exponents = _convert(graph, layer_plan, samples, chosen, floating)
     say("comparing it with the model's own results" if refitted else "comparing it with the float network")
     tensors = [layer.output for layer in layer_plan.layers]
     declared = as_declared(source) if refitted else None
     accuracy = quantize_accuracy.compare(floating.proto, written, tensors, samples, declared)
+    digest = files.sha256_bytes(written.proto.SerializeToString(deterministic=True))
     return Quantized(
-        _with_proto(source, written.proto),
+        dataclasses.replace(source, proto=written.proto, sha256=digest),
         _reports(layer_plan, exponents, written, accuracy),
         layer_plan.left,
-        chosen_settings.method,
+        chosen.method,
         len(samples),
         accuracy.output,
         accuracy.agreement,
         refitted=refitted,
-        warnings=_warnings(chosen_settings, len(samples), written.inexact),
+        warnings=_warnings(chosen, len(samples), written.inexact),
     )
+
+
+def _choose_method(settings: Settings, floating: Floating, name: str) -> Settings:
+    """Return settings with a method that the model allows; by default, the ranges of its file are kept."""
+    if settings.method == FILE and floating.ranges is None:
+        raise InputError(
+            f"{name} is a float model without quantization ranges in the file", hint=f"use one of {', '.join(METHODS)}"
+        )
+    default = METHODS[0] if floating.ranges is None else FILE
+    return dataclasses.replace(settings, method=settings.method or default)
 
 
 def _convert(
@@ -224,11 +227,6 @@ def _within_file_ranges(ranges: Mapping[str, Range], grids: Mapping[str, Grid], 
         for name, grid in file_grids.items():
             file_grids[name] = min(grid, grids[name], key=lambda grid: grid.exponent)
     return {**grids, **file_grids}
-
-
-def _with_proto(source: SourceModel, proto: onnx.ModelProto) -> SourceModel:
-    digest = files.sha256_bytes(proto.SerializeToString(deterministic=True))
-    return dataclasses.replace(source, proto=proto, sha256=digest)
 
 
 def _reports(layer_plan: Plan, exponents: Exponents, written: Written, accuracy: Accuracy) -> tuple[LayerReport, ...]:

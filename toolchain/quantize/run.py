@@ -34,9 +34,13 @@ class Probe:
         options.log_severity_level = _FATAL_ONLY
         levels = onnxruntime.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
-        data = _with_outputs(proto, self._tensors).SerializeToString()
+        outputs = {value.name for value in proto.graph.output}
+        probed = onnx.ModelProto()
+        probed.CopyFrom(proto)
+        probed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in self._tensors if name not in outputs)
+        data, providers = probed.SerializeToString(), ["CPUExecutionProvider"]
         try:
-            self._session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(data, options, providers=providers)
         except Exception as fault:  # its exceptions share no base class of their own
             raise _error(fault) from fault
 
@@ -48,14 +52,6 @@ class Probe:
             raise _error(fault) from fault
         tensors = {name: np.asarray(value) for name, value in zip(self._tensors, values, strict=True)}
         return tensors | {name: value for name, value in sample.items() if name in self._inputs}
-
-
-def _with_outputs(proto: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
-    outputs = {value.name for value in proto.graph.output}
-    probed = onnx.ModelProto()
-    probed.CopyFrom(proto)
-    probed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in tensors if name not in outputs)
-    return probed
 
 
 def _error(fault: Exception) -> InputError:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolchain.errors import InputError, reason
 from toolchain.models import inputs
@@ -74,19 +73,16 @@ def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> Tensors:
             f"{path} contains one array, but the model has {len(specs)} inputs",
             hint="write .npz files with the names of the inputs",
         )
-    tensors = {specs[0].name: _load_array(path)}
+    try:
+        with path.open("rb") as stream:
+            array = np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+    except (OSError, ValueError, EOFError) as fault:
+        raise InputError(f"cannot read {path}", details=reason(fault), hint="write it with numpy.save") from fault
+    tensors = {specs[0].name: array}
     faults = check_signature(tensors, specs)
     if faults:
         raise InputError(f"the array of {path} does not fit the model", details="\n".join(faults))
     return tensors
-
-
-def _load_array(path: Path) -> NDArray[Any]:
-    try:
-        with path.open("rb") as stream:
-            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
-    except (OSError, ValueError, EOFError) as fault:
-        raise InputError(f"cannot read {path}", details=reason(fault), hint="write it with numpy.save") from fault
 
 
 def random(specs: Sequence[TensorSpec], count: int, seed: int = 0) -> list[Tensors]:

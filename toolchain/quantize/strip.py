@@ -103,7 +103,7 @@ def strip(proto: onnx.ModelProto, name: str) -> dict[str, Range] | None:
 
 
 class _Stripper:
-    """Rewrites one graph. A `carried` tensor was of integers and is of the numbers that they stood for."""
+    """Rewrites one graph. A `carried` tensor had integers and has now the numbers that they stood for."""
 
     def __init__(self, graph: onnx.GraphProto, name: str, *, clips: bool) -> None:
         self._graph = graph
@@ -114,8 +114,8 @@ class _Stripper:
         self._alias: dict[str, str] = {}
         self._carried: set[str] = set()
         self._nodes: list[onnx.NodeProto] = []
-        self._grids: dict[str, Range] = {}  # what hold the bytes of a tensor
-        self._implied: dict[str, Range] = {}  # what follows from how it was made
+        self._grids: dict[str, Range] = {}  # of the bytes of a tensor
+        self._implied: dict[str, Range] = {}  # by the operator that computes a tensor
 
     @property
     def ranges(self) -> dict[str, Range]:
@@ -152,23 +152,24 @@ class _Stripper:
         # The quantizer dropped a ReLU or clip, whose work the lowest byte did: it has to come back.
         if self._makers.get(source) in _UNBOUNDED and self._starts_at_zero(node):
             self._keep_grid(result, node)
-            self._nodes.append(self._bounding_node(origin, result))
+            self._add_bounds(origin, result)
         else:
             self._alias[result] = origin
             self._keep_grid(origin, node)
 
-    def _bounding_node(self, origin: str, result: str) -> onnx.NodeProto:
-        """Return what bounds a tensor as the bytes did: without an end above, a hard swish grows with the square."""
+    def _add_bounds(self, origin: str, result: str) -> None:
+        """Bound a tensor as its bytes did: without an upper bound, a hard swish would grow with the square."""
         interval = self._grids.get(result)
         if interval is None or not self._clips:
-            return helper.make_node("Relu", [origin], [result], f"{result}.relu")
+            self._nodes.append(helper.make_node("Relu", [origin], [result], f"{result}.relu"))
+            return
         names = [f"{result}.{end}" for end in ("low", "high")]
         for name, end in zip(names, (0.0, interval.high), strict=True):
             self._graph.initializer.append(numpy_helper.from_array(np.float32(end), name))
-        return helper.make_node("Clip", [origin, *names], [result], f"{result}.clip")
+        self._nodes.append(helper.make_node("Clip", [origin, *names], [result], f"{result}.clip"))
 
     def _keep_grid(self, tensor: str, node: onnx.NodeProto) -> None:
-        """Keep the range of a tensor's grid; of two grids, what holds both."""
+        """Keep the range of a tensor's grid; of two grids, their union."""
         scale, *zero = (self._weights.get(name) for name in node.input[1:3] if name)
         if scale is None or None in zero:
             return
@@ -215,11 +216,11 @@ class _Stripper:
         if any(name in self._carried for name in node.input):
             self._carried.update(node.output)
         source = self._alias.get(node.input[0], node.input[0]) if node.input else ""
-        found = self._range(source)
+        interval = self._range(source)
         if node.op_type == "Relu":
-            self._implied[node.output[0]] = _NOT_NEGATIVE.within(found)
-        elif node.op_type in _MOVING and found is not None:
-            self._implied.update(dict.fromkeys(node.output, found))
+            self._implied[node.output[0]] = _NOT_NEGATIVE.within(interval)
+        elif node.op_type in _MOVING and interval is not None:
+            self._implied.update(dict.fromkeys(node.output, interval))
         for index, name in enumerate(node.input):
             node.input[index] = self._alias.get(name, name)
         self._nodes.append(node)

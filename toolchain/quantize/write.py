@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 from toolchain.models import protos
 from toolchain.quantize.graph import Graph
 from toolchain.quantize.plan import Layer, Plan
-from toolchain.quantize.scales import Exponents, Powers, rounded
+from toolchain.quantize.scales import Exponents, rounded
 
 _EXACT = 2**21  # float32 holds whole numbers below it, and a quarter more
 _QUARTER = 0.25
@@ -62,22 +62,16 @@ class _QdqWriter:
         self._biases = biases
         self._layers = {layer.conv: layer for layer in plan.layers}
         self._taken = {*graph.makers, *graph.weights, *(value.name for value in graph.proto.graph.input)}
-        self._source_names = {name: self._source_name(name) for name in plan.tensors}
-        self.rounded = {name: self._rounded_name(name) for name in plan.tensors}
+        # A result of the graph keeps its name for the rounded tensor; the tensor before gets another name.
+        results = {name for name in plan.tensors if name in graph.outputs and name in graph.makers}
+        self._source_names = {
+            name: self._free_name(f"{name}.exact") if name in results else name for name in plan.tensors
+        }
+        self.rounded = {name: name if name in results else self._free_name(f"{name}.rounded") for name in plan.tensors}
         self.inexact: list[str] = []
         self._nodes: list[onnx.NodeProto] = []
         self._weights: dict[str, onnx.TensorProto] = {}
         self._shared_names: dict[str, str] = {}
-
-    def _source_name(self, name: str) -> str:
-        """A result keeps its name for what is rounded; what was computed for it gets another."""
-        return self._free_name(f"{name}.exact") if self._is_result(name) else name
-
-    def _rounded_name(self, name: str) -> str:
-        return name if self._is_result(name) else self._free_name(f"{name}.rounded")
-
-    def _is_result(self, name: str) -> bool:
-        return name in self._graph.outputs and name in self._graph.makers
 
     def _free_name(self, name: str) -> str:
         while name in self._taken:
@@ -144,22 +138,21 @@ class _QdqWriter:
         """Return the tensor of a layer's rounded weights; layers may share one."""
         key = f"{layer.weight}.rounded"
         if key not in self._shared_names:
-            exponent = self._exponents.weights[layer.weight]
-            data = self._constant(f"{layer.weight}.int8", rounded(self._graph.array(layer.weight), exponent))
-            self._shared_names[key] = self._free_name(key)
-            self._dequantize(data, exponent, self._shared_names[key])
+            exponents = self._exponents.weights[layer.weight]
+            data = self._constant(f"{layer.weight}.int8", rounded(self._graph.array(layer.weight), exponents))
+            output = self._shared_names[key] = self._free_name(key)
+            if len(exponents) == 1:
+                self._add_node("DequantizeLinear", [data, self._scale(exponents[0]), self._zero()], output)
+            else:
+                # One scale for each output channel, which are the first axis.
+                scale = self._constant(f"{data}.scales", np.ldexp(np.float32(1), np.array(exponents, np.int32)))
+                zero = self._constant(f"zeros_{len(exponents)}_int8", np.zeros(len(exponents), np.int8))
+                inputs = [data, scale, zero]
+                self._nodes.append(helper.make_node("DequantizeLinear", inputs, [output], output, axis=0))
         return self._shared_names[key]
 
-    def _dequantize(self, data: str, exponents: Powers, output: str) -> None:
-        """Add what makes numbers of weights, whose scales are one, or one for each output channel."""
-        if len(exponents) == 1:
-            self._add_node("DequantizeLinear", [data, self._scale(exponents[0]), self._zero()], output)
-            return
-        scale = self._constant(f"{data}.scales", np.ldexp(np.float32(1), np.array(exponents, np.int32)))
-        zero = self._constant(f"zeros_{len(exponents)}_int8", np.zeros(len(exponents), np.int8))
-        self._nodes.append(helper.make_node("DequantizeLinear", [data, scale, zero], [output], output, axis=0))
-
     def _bias(self, layer: Layer) -> str:
+        # A quarter of a unit above an integer, so that no sum lies half-way between two steps.
         unit = np.array(self._exponents.accumulator(layer))
         steps = np.rint(np.ldexp(self._biases[layer.conv], -unit))
         exact = bool(np.abs(steps).max(initial=0) < _EXACT)
