@@ -63,7 +63,7 @@ class Graph:
 
 
 def title(node: onnx.NodeProto) -> str:
-    """Return what a node is called: its name, or that of what it makes."""
+    """Return a node's name, or that of its first output."""
     return str(node.name or node.output[0])
 
 

@@ -53,7 +53,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One quantized convolution with what follows it; its scales are 2 to the power of the exponents.
+    """One quantized convolution with its addition and activation; its scales are 2 to the power of the exponents.
 
     Attributes:
         name: The convolution's name.
@@ -64,7 +64,7 @@ class LayerReport:
         output_exponent: Of its output.
         output_zero: The byte that stands for 0 there.
         shifts: Right shift from its sums to its output: the least and the greatest of its channels.
-        residual_shift: Left shift of what is added to its sums; None where nothing is.
+        residual_shift: Left shift of the residual; None without a residual.
         exact: Whether no sum lies half-way between two steps, so that every way to round gives the same.
         snr_db: Signal over noise of its output, against the float network; None where they are equal.
     """
@@ -93,7 +93,7 @@ class Quantized:
         method: How activations got their scales.
         samples: How many samples that is based on.
         output_snr_db: Signal over noise of the results; None where they are equal, or were not compared.
-        top1_agreement: Share of images for which both networks put the same class first; None where there are none.
+        top1_agreement: Share of images for which both networks put the same class first; None without classes.
         unchanged: Whether the model was in this form already.
         refitted: Whether it was quantized in another way before; the results are then compared with those of the file.
         warnings: Reasons to doubt the figures.

@@ -14,7 +14,7 @@ from toolchain.quantize.graph import Graph, title
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution and what follows it before its sums are rounded to int8: an addition, a ReLU or a clip.
+    """A convolution with the operations before its sums are rounded to int8: an addition, a ReLU or a clip.
 
     Attributes:
         name: The convolution's name.
@@ -67,7 +67,7 @@ def quantizable(graph: Graph, exclude: Collection[str] = ()) -> list[onnx.NodePr
 
 
 def plan(graph: Graph, exclude: Collection[str], model: str) -> Plan:
-    """Decide what is quantized.
+    """Choose the convolutions to quantize.
 
     Args:
         graph: A float network without batch norm.
@@ -75,7 +75,7 @@ def plan(graph: Graph, exclude: Collection[str], model: str) -> Plan:
         model: What messages call it.
 
     Raises:
-        InputError: Nothing is left to quantize, or `exclude` names what is no convolution.
+        InputError: No convolution is left to quantize, or `exclude` has an unknown name.
     """
     convolutions = [node for node in graph.nodes if node.op_type == "Conv"]
     names = [title(node) for node in convolutions]

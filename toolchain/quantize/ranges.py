@@ -45,7 +45,7 @@ class Range:
     high: float
 
     def union(self, other: Range | None) -> Range:
-        """Return what holds both."""
+        """Return the smallest range that contains both."""
         return self if other is None else Range(min(self.low, other.low), max(self.high, other.high))
 
     def exponent(self) -> int:
@@ -63,7 +63,7 @@ class Range:
         return exponent
 
     def within(self, other: Range | None) -> Range:
-        """Return what both hold; 0 is in each."""
+        """Return the intersection; 0 is in each range."""
         return self if other is None else Range(max(self.low, other.low), min(self.high, other.high))
 
     def symmetric(self) -> Range:
@@ -114,7 +114,7 @@ class Grid:
 
     Attributes:
         exponent: Of the scale.
-        range: What it is for.
+        range: The range that it is for.
     """
 
     exponent: int

@@ -21,7 +21,7 @@ class Probe:
 
     Args:
         proto: The network.
-        tensors: What is wanted of it, by name; any tensors that it makes or takes.
+        tensors: Names of the tensors to return: any inputs, results or tensors between.
         optimized: Whether ONNX Runtime may rewrite it; if not, it computes each node as the standard says.
     """
 

@@ -124,7 +124,7 @@ def of_weight(weight: NDArray[Any]) -> int:
 def powers(weight: NDArray[Any], *, apart: bool) -> Powers:
     """Choose the exponents of a weight's scales: one, or one for each output channel where that gains a bit on average.
 
-    Each channel counts the same: what follows makes up for one whose weights are small.
+    Each channel counts the same: later layers make up for channels with small weights.
 
     Args:
         weight: The weight, its output channels first.
@@ -170,12 +170,12 @@ class Exponents:
         return tuple(self.activations[layer.output].exponent - exponent for exponent in self.accumulator(layer))
 
     def residual_shift(self, layer: Layer) -> int | None:
-        """Left shift of what is added to a layer's sums, which have one unit then; None where nothing is."""
+        """Left shift of a layer's residual, whose sums have one unit then; None without a residual."""
         return self.activations[layer.residual].exponent - self.accumulator(layer)[0] if layer.residual else None
 
 
 def settled(layers: tuple[Layer, ...], best: Exponents, groups: Sequence[frozenset[str]] = ()) -> Exponents:
-    """Raise exponents until every shift is one that hardware has: 0 to 30, and 0 to 15 for residuals.
+    """Raise exponents until the hardware has every shift: 0 to 30, and 0 to 15 for residuals.
 
     A result with a zero point is shifted by 22 at most, as that is added to the sums.
 
@@ -225,7 +225,7 @@ def _limit_shifts(
 def _raise_to_sums(
     layers: tuple[Layer, ...], activations: Mapping[str, Grid], weights: Mapping[str, Powers]
 ) -> dict[str, Grid]:
-    """Raise what is added to sums, and what comes out of them, to their unit."""
+    """Raise the exponents of residuals and results to the unit of their sums."""
     raised = dict(activations)
     for layer in layers:
         unit = raised[layer.input].exponent + max(weights[layer.weight])

@@ -16,10 +16,10 @@ _INTEGER_OPERATORS = frozenset({"ConvInteger", "MatMulInteger", "DynamicQuantize
 _INTEGER_PREFIXES = ("QLinear", "DynamicQuantize")
 _CLIP_OF_INPUTS = 11  # the opset from which on a clip has its bounds as inputs
 _SIGNED = (onnx.TensorProto.INT8, onnx.TensorProto.INT32)  # activations and weights, and biases
-# What a quantizer takes the ReLU or the clip away from, where the zero point at the lowest byte does its work.
+# Operators whose ReLU or clip a quantizer drops, as the zero point at the lowest byte has the same effect.
 _MOVING = frozenset(
     {"MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Identity"}
-)  # their results have the numbers of what they read
+)  # their results have the numbers of their inputs
 _NOT_NEGATIVE = Range(0.0, float("inf"))
 _UNBOUNDED = frozenset({"Conv", "Add", "Sum", "Gemm", "MatMul", "ConvTranspose", "BatchNormalization", "Mul"})
 

@@ -47,7 +47,7 @@ def write(graph: Graph, plan: Plan, exponents: Exponents, biases: dict[str, NDAr
 
     Args:
         graph: The float network; it is not changed.
-        plan: What is quantized.
+        plan: The layers to quantize.
         exponents: The scales.
         biases: For each layer's convolution tensor its bias, one number for each output channel.
     """

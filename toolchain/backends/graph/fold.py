@@ -1,7 +1,7 @@
-"""Compute ahead of time what follows from constants alone, where NumPy does it at once.
+"""Constant folding by NumPy.
 
 TVM's own FoldConstant builds and runs a kernel for each such operation: seconds for a network in which each limit of a
-Clip is an expression. It only gets what is not listed here.
+Clip is an expression. It only gets the operations that are not listed here.
 """
 
 from __future__ import annotations

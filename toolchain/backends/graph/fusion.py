@@ -1,4 +1,4 @@
-"""TVM's fusion of operators, after which a kernel's result still says which node of the model's file it comes from."""
+"""TVM's fusion of operators, with the node of the model's file kept for each kernel's result."""
 
 from __future__ import annotations
 

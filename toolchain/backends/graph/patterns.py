@@ -1,4 +1,4 @@
-"""Several operations that together are one: channel shuffle, sums of several tensors, activation functions.
+"""Groups of operations that stand for one: channel shuffle, sums of several tensors, activation functions.
 
 The importer writes ONNX operators that Relax lacks as several of Relax's. Here they are found again.
 """
@@ -27,7 +27,7 @@ def found(block: Block) -> None:
 
 
 def limits(operation: Operation) -> tuple[float, float] | None:
-    """Return the least and greatest value that an operation lets through, if that is what it does."""
+    """Return the bounds of an operation that only limits its input; None for other operations."""
     if operation.name == "nn.relu":
         return 0.0, _GREATEST
     if operation.name == "clip":
@@ -170,7 +170,7 @@ def _gelu(operation: Operation) -> Operation | None:
 
 
 def _linear_source(value: Value, factor: float, offset: float) -> Value | None:
-    """Return what a tensor is such a multiple of, plus a number; None if it is none, or read elsewhere."""
+    """Return x of a tensor that is factor * x + offset; None for other tensors, and for one that is read elsewhere."""
     line = _line(value.maker) if value.maker is not None and value.is_alone else None
     if line is None or not math.isclose(line[1], factor, rel_tol=_CLOSE) or line[2] != offset:
         return None
@@ -257,7 +257,7 @@ def _linear(operation: Operation) -> Operation | None:
 
 
 def _padded_conv(operation: Operation) -> Operation | None:
-    """Find a convolution of what is padded with zeros on its own: `values` holds how much, at all four sides."""
+    """Find a convolution of a tensor that is padded with zeros before: `values` holds the padding of all four sides."""
     data, weights = operation.inputs
     pad = data.maker
     if pad is None or pad.name != "pad" or not pad.inputs[0].is_image:

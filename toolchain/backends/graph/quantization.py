@@ -1,4 +1,4 @@
-"""What the constants of a quantised network say: weights as bytes with a scale for each channel, biases, and grids."""
+"""The constants of a quantized network: weights as bytes with a scale for each channel, biases, and grids."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def grid_of(operation: Operation, byte: str) -> Grid | None:
 
 
 def known(value: Value) -> NDArray[np.float64] | None:
-    """Return what a value is if it follows from constants alone."""
+    """Return the numbers of a value that follows from constants alone; None for other values."""
     scaled = _integers_and_scales(value)
     if scaled is not None:
         return scaled[0] * scaled[1]
@@ -114,7 +114,7 @@ def weights(value: Value) -> Weights | None:
     """Return the weights that a value is made of, if they are bytes with a scale for each output channel.
 
     Args:
-        value: What the network multiplies with: OIHW, or [inputs, outputs].
+        value: The weights in the network: OIHW, or [inputs, outputs].
     """
     scaled = _integers_and_scales(value)
     if scaled is None:

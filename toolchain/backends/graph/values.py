@@ -48,7 +48,7 @@ class Value:
 
     @property
     def is_image(self) -> bool:
-        """Whether it is a float32 tensor of four dimensions: NCHW, as far as anybody knows."""
+        """Whether it is a float32 tensor of four dimensions, which is taken for NCHW."""
         return self.dtype == "float32" and self.shape is not None and len(self.shape) == _IMAGE_RANK
 
     @property
@@ -84,13 +84,13 @@ class Value:
 
 @dataclass(eq=False)
 class Operation:
-    """Something that is done to values.
+    """An operation on values.
 
     Attributes:
         name: Relax's name without its prefix, or that of a pattern.
-        inputs: What it reads, without shapes and other arguments that are no tensors.
-        outputs: What it makes.
-        call: Relax's call; None for what a pattern stands for.
+        inputs: The tensors that it reads, without shapes and other arguments.
+        outputs: Its results.
+        call: Relax's call; None for a pattern.
         values: Numbers of a pattern; what a convolution pads its data with at the top, left, bottom and right, besides
             its own padding.
     """
@@ -117,7 +117,7 @@ class Block:
     """A dataflow block.
 
     Attributes:
-        operations: What is done, in order.
+        operations: The operations, in order.
         values: The value of each variable; several variables may have the same.
         origins: The binding of each variable.
         escaping: The variables that are read from outside.
@@ -136,7 +136,7 @@ class Block:
         return self.values[variable]
 
     def cleaned(self) -> None:
-        """Count the readers of all values, and leave out the operations that nobody needs."""
+        """Count the readers of all values, and remove dead operations."""
         for value in self.values.values():
             value.readers, value.escapes = 0, False
         for operation in self.operations:
@@ -210,7 +210,7 @@ class _BlockReader:
         self.block.operations.append(operation)
 
     def _alias(self, variable: Any, value: Any) -> Value | None:
-        """Return the value that an expression only hands on."""
+        """Return the value of an expression that computes nothing; None for other expressions."""
         if isinstance(value, relax.Var):
             return self._value(value)
         if isinstance(value, relax.TupleGetItem):

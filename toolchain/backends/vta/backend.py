@@ -61,7 +61,7 @@ class Vta(Cpu):
     def lower(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of kernels: quantized convolutions are the array's.
 
-        What comes before and after them is computed in floats, which hold a quantized network's integers exactly.
+        Other operations are computed in floats, which hold a quantized network's integers exactly.
         """
         if not self.computes_int8:
             return super().lower(module)

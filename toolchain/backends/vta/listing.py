@@ -1,4 +1,4 @@
-"""The kernels of a network, for people: how each is computed, and what the model of the array says of it."""
+"""A table of a network's kernels: the choice of each, and the array's modelled cycles."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Kernel:
     """One kernel.
 
     Attributes:
-        layer: What it computes.
+        layer: Its layer.
         calls: How many times one run of the network calls it.
-        choice: How.
-        tuned: Whether a tuning record says so.
+        choice: How it is cut into tiles.
+        tuned: Whether the choice comes from a tuning record.
         stream: Its instructions.
-        statistics: What the simulator counts, by the name of the profile.
+        statistics: The simulator's counters, by the name of the profile.
         clock_mhz: Clock of the array.
     """
 
@@ -84,7 +84,7 @@ def kernel(layer: Conv2d, calls: int, chosen: Mapping[str, Any] | None, template
     Args:
         layer: What to compute.
         calls: How often.
-        chosen: What a tuning record says of it; None where there is none.
+        chosen: The choice of a tuning record; None without a record.
         templates: The kernels for the board.
 
     Raises:
@@ -100,7 +100,7 @@ def kernel(layer: Conv2d, calls: int, chosen: Mapping[str, Any] | None, template
 
 
 def table(kernels: Sequence[Kernel], profiles: Sequence[Profile]) -> Table:
-    """Return a row for each kernel, below a heading: what it is made of, then cycles, GOPS and use by profile."""
+    """Return a row for each kernel: its tiles and sizes, then cycles, GOPS and utilisation by profile."""
     labels = [profile.label for profile in profiles]
     heading = (*_HEAD, *(text for name in labels for text in (f"{name} CYCLES", "GOPS", "USE")))
     return Table([_row(profile, labels) for profile in kernels], heading, numbers=range(4, len(heading)))

@@ -1,4 +1,4 @@
-"""What the blocks of a kernel touch: their indices as numbers that are linear in the loops around."""
+"""The indices of a kernel's blocks, as linear functions of the loops around."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DIFFERENCES: dict[type, Callable[[Any, Any], Any]] = {
     tirx.GE: lambda a, b: a - b,
     tirx.GT: lambda a, b: a - b - 1,
 }
-"""What is not negative where a comparison holds."""
+"""For each comparison, a number that is not negative where it holds."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def cycles(tiling: Tiling, profile: Profile = Profile.HLS_PYNQ) -> float:
 
     Args:
         tiling: How a layer is cut.
-        profile: What is known about the latencies.
+        profile: The model of latencies.
     """
     transfers, choice = _TRANSFERS[profile], tiling.choice
     windows, weights = tiling.loads()

@@ -1,9 +1,9 @@
-"""What VTA computes: a convolution of int8 tensors, with all that can follow it before its sums leave the chip.
+"""A convolution of int8 tensors on VTA, with the operations that can follow before its sums leave the chip.
 
     y = clip((sum of x * w + bias + (residual << residual_shift)) >> (shift + channel shift), low, high)
 
-A right shift rounds down. Who wants it to round to nearest adds half a step to the bias. Of the sums with their bias,
-maxima of windows may be taken: what follows keeps their order.
+A right shift rounds down; to round to nearest, half a step is added to the bias. Of the sums with their bias,
+maxima of windows may be taken: shifts and bounds keep the order of numbers.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class Conv2d:
         """Read a layer that `to_json` wrote.
 
         Raises:
-            ValueError: It is none.
+            ValueError: The text is not a layer of VTA.
             TypeError: It has other attributes.
         """
         table: dict[str, Any] = json.loads(text)

@@ -1,6 +1,6 @@
 """From a scheduled kernel to its instructions.
 
-TVM's passes give each tensor in SRAM the size of its tile. What is left are loops around blocks, and each block with
+TVM's passes give each tensor in SRAM the size of its tile. There remain loops around blocks, and each block with
 the loops that only it has is one nest: a transfer, a reset, a sum of products, an ALU operation. Control flow does not
 depend on data, so that the other loops are run right here: each nest is analysed once and recorded in each pass.
 """
@@ -152,7 +152,7 @@ class _Lowering:
         self._tiles: dict[str, _Tile] = {}
 
     def compile(self, statement: tirx.Stmt, around: Around) -> list[_Repeat | Emit]:
-        """Return what a statement does, in order."""
+        """Return the steps of a statement, in order."""
         loops, body = [], statement
         while isinstance(body, tirx.For | s_tir.SBlockRealize):
             if isinstance(body, tirx.For):
@@ -224,7 +224,7 @@ class _Lowering:
         return emit
 
     def _load_zero_padded(self, tile: _Tile, buffer: int, transfer: Transfer) -> Emit:
-        """Load a tile, with zeros for what is outside of its tensor."""
+        """Load a tile, with zeros outside of its tensor."""
 
         def emit(values: Sequence[int]) -> None:
             for rows in transfer.rows(tile.start, values):
@@ -315,7 +315,7 @@ class _Lowering:
         return tile
 
     def _plan(self, access: Accesses, walk: Walk, *tiles: _Tile) -> tuple[Nest, Callable[[], UopSequence]]:
-        """Return a nest, and what makes its micro-ops for the slots that its tiles are in, each once."""
+        """Return a nest, and a function of its micro-ops for the current slots of its tiles."""
         bases, runs = prod(len(tile.starts) for tile in tiles), prod(access.around.extents)
         nest = plan_nest(walk.moving, self._config.uop_depth, bases, runs, self._share)
         sequences: dict[tuple[int, ...], UopSequence] = {}

@@ -1,8 +1,8 @@
-"""What a VTA kernel computes, as TensorIR without a schedule.
+"""The computation of a VTA kernel, as TensorIR without a schedule.
 
 One block for each thing that the machine does: `window` is the input with its padding, `conv` the sums, `identity` and
 `lift` the residual that the sums start from, `bias_add`, `pool_0_0` and so on, `shift_0` and so on, `low`, `high` are
-ALU operations, and `y` is what is stored.
+ALU operations, and `y` is the result that is stored.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def operator(layer: Conv2d, config: VtaConfig = DEFAULT) -> tirx.PrimFunc:
     if layer.pool is not None:
         sums = _maxima(layer, layer.pool, sums)
     arguments += filling
-    # What is common to all channels is shifted first, and then what each channel has for itself.
+    # The common shift of all channels comes first, then the shift of each channel.
     for number, shift in enumerate(shifts(layer)):
         sums = _shift_right(f"shift_{number}", sums, shift)
     if amounts is not None:

@@ -46,7 +46,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class Clip:
-    """Where an axis of a tile lies in its tensor; what is outside is zero.
+    """The position of a tile's axis in its tensor; outside are zeros.
 
     Attributes:
         start: Index in the tensor of the tile's first element.
@@ -73,7 +73,7 @@ class Axis:
         extent: Its elements.
         sram: Elements of SRAM from one to the next.
         dram: Elements of the tensor from one to the next.
-        clip: What is known of its position, if some of it may lie outside.
+        clip: Its position, if some of it may lie outside.
     """
 
     extent: int
@@ -180,7 +180,7 @@ class Transfer:
                 yield Rows(sram_start, start + dram + row * y.dram, height, right - left, y.dram)
 
     def edges(self, base: int, values: Sequence[int], filling_size: int) -> Iterator[Rows]:
-        """Yield what the interior leaves out, as loads from the start of a tensor of padding.
+        """Yield the padding around the interior, as loads from the start of a tensor of padding.
 
         Args:
             base: Where the tile starts in SRAM.

@@ -52,7 +52,7 @@ class Device:
     """One kind of VTA.
 
     Attributes:
-        name: What the program on the board calls it.
+        name: Its name in the program on the board.
         clock_mhz: Clock of the array.
         config: Its configuration.
         revision: Revision of its instructions.
@@ -74,7 +74,7 @@ DEVICES = {
     "vta-ultra96": Device("ultra96", 333.0),
     "vta-ultra96-2020-07": Device("ultra96", 333.0, revision=Revision.V2020_07),
 }
-"""By what a board file's `target.device` says."""
+"""The devices by `target.device` of board files."""
 
 
 def device(board: Board) -> Device:

@@ -1,4 +1,4 @@
-"""The host's library of what the boards run in C++ too: the simulator and the check of streams; compiled once."""
+"""The host's library of the boards' C++ code: the simulator and the check of streams; compiled once."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def loaded() -> ctypes.CDLL:
 
 
 def _compiler() -> tuple[tuple[str, ...], str]:
-    """Choose the compiler, and say what else decides what it makes: g++, which is ten times faster, or zig."""
+    """Return the command of g++, which is ten times faster, or else of zig, and the identity of that compiler."""
     if gxx := shutil.which("g++"):
         return (gxx, *_FLAGS), process.run([gxx, "-dumpfullversion", "-dumpmachine"], timeout=60.0).stdout
     machine = platform.machine()

@@ -1,4 +1,4 @@
-"""Run kernels on a simulated VTA: what the FPGA would compute, what it would refuse, and a model of its cycles."""
+"""Run kernels on a simulated VTA, with the FPGA's results and errors, and a model of its cycles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Policy(IntEnum):
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a run took. Cycles and stalls are modelled, not measured, and 0 under every policy but TIMED.
+    """The counters of a run. Cycles and stalls are modelled, not measured, and 0 under every policy but TIMED.
 
     Attributes:
         cycles: Until the last stage ended.
@@ -58,7 +58,7 @@ class Statistics:
         stores: STORE instructions.
         gemms: GEMM instructions.
         alus: ALU instructions.
-        macs_per_cycle: What the multipliers do at best.
+        macs_per_cycle: Multiply-adds of a cycle at best.
     """
 
     cycles: int
@@ -108,7 +108,7 @@ class _Statistics(ctypes.Structure):
 
 
 class Simulator:
-    """One machine. Its SRAM keeps what a program left there, as on the FPGA, until the next `run` or `reset`.
+    """One machine. Its SRAM keeps the contents of earlier programs, as on the FPGA, until the next `run` or `reset`.
 
     Args:
         config: Its sizes.

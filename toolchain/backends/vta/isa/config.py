@@ -20,10 +20,10 @@ _MOST_LOG = 24  # of an SRAM's bytes: 16 MiB
 
 @dataclass(frozen=True)
 class VtaConfig:
-    """The log2 of each size; what is not given is as in the published bitstreams.
+    """The log2 of each size; the defaults are those of the published bitstreams.
 
     Attributes:
-        log_inp_width: Bits of an input value, which is also what a stored result has.
+        log_inp_width: Bits of an input value, and of a stored result.
         log_wgt_width: Bits of a weight.
         log_acc_width: Bits of a sum.
         log_batch: Rows of a tile of inputs.
@@ -135,7 +135,7 @@ def _size_of(memory: Memory) -> str:
 DEFAULT = VtaConfig()
 
 KEYS = tuple(field.name.upper() for field in dataclasses.fields(VtaConfig))
-"""What a configuration file must say; see FOLLOWS and TEXTS for what it may."""
+"""The keys that a configuration file must have; FOLLOWS and TEXTS are optional."""
 
 FOLLOWS = {
     "LOG_OUT_WIDTH": "log_inp_width",

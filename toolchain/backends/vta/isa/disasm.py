@@ -1,4 +1,4 @@
-"""Programs of VTA in words: what each instruction does, in which queue, with which buffer and which micro-ops."""
+"""Listings of VTA programs: each instruction with its queue, its buffer and its micro-ops."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Line:
     """One instruction of a listing.
 
     Attributes:
-        index: Its place in the program, from 0.
+        index: Its index in the program, from 0.
         instruction: The instruction.
         queue: The queue that it goes through.
         pops: FIFOs that it takes a token of; the name of a flag stands for a FIFO that its queue does not have.
         pushes: FIFOs that it gives a token to, alike.
-        buffer: What it reads or writes in DRAM, such as `buffer 0 (INP)`; empty if nothing says so.
-        uops: The micro-ops that it runs, by their place in SRAM; None for one that nothing has loaded.
+        buffer: Its buffer in DRAM, such as `buffer 0 (INP)`; empty without a relocation.
+        uops: The micro-ops that it runs, by their index in SRAM; None for an index that nothing has loaded.
     """
 
     index: int
@@ -119,7 +119,7 @@ def operands(instruction: Instruction, buffer: str = "") -> str:
 
     Args:
         instruction: The instruction.
-        buffer: What the `dram_base` of a LOAD or STORE counts from; all of DRAM if it is empty.
+        buffer: The buffer that the `dram_base` of a LOAD or STORE counts from; empty for all of DRAM.
     """
     if isinstance(instruction, Load | Store):
         return _transfer(instruction, buffer or "DRAM")

@@ -1,4 +1,4 @@
-"""Where each value stands in an instruction, for machines of any size and both revisions of the encoding."""
+"""The position of each value in an instruction, for machines of any size and both revisions of the encoding."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LOADED = (Memory.UOP, Memory.WGT, Memory.INP, Memory.ACC)
 
 
 class Field(NamedTuple):
-    """Where a value stands in an instruction.
+    """The position of a value in an instruction.
 
     Attributes:
         name: The value's name.
         low: Its lowest bit.
         width: Its bits.
-        kind: What is read from it: int, bool or one of the enumerations.
+        kind: The type of the value: int, bool or one of the enumerations.
         signed: Whether it is a two's complement.
         members: The value of each code, where these are not numbers.
     """

@@ -1,6 +1,6 @@
 """A recorded kernel: instructions, micro-ops, the buffers in DRAM they need, and how it is written as bytes.
 
-The bytes are what is sent to a board and kept in a package; `runtime/vta/stream.h` reads them there.
+The bytes are sent to a board and kept in a package; `runtime/vta/stream.h` reads them there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from toolchain.errors import InputError
 
 MAGIC = b"VTASTRM\x01"
 UOPS = 0xFFFFFFFF
-"""What a relocation names in place of a buffer: the micro-ops of the stream itself."""
+"""The number of a relocation that names the micro-ops of the stream instead of a buffer."""
 
 _HEAD = struct.Struct("<8sI9B3x4I")
 _CHECK = struct.Struct("<I")
@@ -52,7 +52,7 @@ class Stream:
         config: The machine that it is for.
         revision: The revision of its instructions.
         buffers: Its arguments in their order.
-        instructions: What is run; the last one is the only FINISH. `dram_base` counts from the start of a buffer.
+        instructions: The program; the last one is the only FINISH. `dram_base` counts from the start of a buffer.
         uops: The micro-ops that its LOADs of UOP fetch.
         relocations: Index of an instruction and of the buffer that it reads or writes, or UOPS, ascending.
     """

@@ -1,4 +1,4 @@
-"""What the CPU computes on bytes in blocks, between two of the array's kernels, so that no layout changes there.
+"""Operations of the CPU on bytes in blocks, between two of the array's kernels, so that no layout changes there.
 
 Maxima and concatenations of bytes on one grid (a scale and a zero point) are those of the numbers. Sums would suit the
 array too, but it divides by powers of two alone and rounds halves up, where ONNX divides by any number and rounds
@@ -97,7 +97,7 @@ def emit_move(value: Value, config: VtaConfig, read: Read, bind: Bind) -> Any:
         value: The numbers that the bytes stand for.
         config: The machine.
         read: Returns the bytes that the move starts from.
-        bind: Binds what it computes.
+        bind: Binds the new expressions.
     """
     maker = value.maker
     if maker is None or is_dequantize(maker):
@@ -134,7 +134,7 @@ class Mean:
     Attributes:
         source: The bytes.
         out: The means, float32 (N, C, 1, 1).
-        grid: What the bytes stand for.
+        grid: The grid of the bytes.
         shape: Shape of the bytes in blocks.
     """
 
@@ -195,7 +195,7 @@ class Average:
     Attributes:
         source: The bytes that are read.
         out: The bytes that are written.
-        grids: What the bytes that are read, and those that are written, stand for.
+        grids: The grids of the bytes that are read, and of those that are written.
         shape: Shape in blocks of the bytes that are read.
         out_shape: Shape in blocks of those that are written.
         window: Rows and columns of a window.

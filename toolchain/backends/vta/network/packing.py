@@ -61,7 +61,7 @@ def unpack(data: Any, shape: tuple[int, ...]) -> Any:
 
     Args:
         data: Images in blocks.
-        shape: What they are to have without: NCHW, or rows and columns.
+        shape: The shape without blocks: NCHW, or rows and columns.
     """
     batch, channels, height, width = image(shape)
     images, count, _, _, rows, block = shape_of(data.ty) or ()

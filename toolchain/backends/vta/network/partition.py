@@ -76,7 +76,7 @@ def partition(module: tvm.IRModule, config: VtaConfig = DEFAULT) -> Partition:
 
 
 def _fold_constants(module: tvm.IRModule) -> tvm.IRModule:
-    """Compute ahead of time what follows from constants, but not from int8 weights."""
+    """Fold constants, but not int8 weights."""
     main, parameters = module[_ENTRY], dict[Any, Any]()
 
     # Folding would make floats of the weights' bytes, so they are parameters meanwhile.
@@ -169,7 +169,7 @@ class _BlockWriter:
         self._bind(value.variable, packing.unpack(variable, value.shape or ()))
 
     def _arguments(self, match: Match) -> list[Any]:
-        """Return what the layer's kernel is called with."""
+        """Return the arguments of the layer's kernel."""
         config, shift = self._config, match.layer.residual_shift
         data = self._in_blocks(match.data, match.folding)
         arguments = [data, _constant(packing.pack_weights(match.weights, config.block))]

@@ -1,6 +1,6 @@
 """Find the layers of a quantized network that VTA can compute, and say of the others why it cannot.
 
-What is looked for is dequantize, convolution, bias, sum with another int8 tensor, activation, quantize.
+The pattern is dequantize, convolution, bias, sum with another int8 tensor, activation, quantize.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Match:
     """A layer that VTA computes.
 
     Attributes:
-        layer: What it computes.
+        layer: The layer as the array computes it.
         data: Its int8 input.
         weights: OIHW; where blocks stand alone, I is the place within a block.
         bias: One number for each output channel, half a step of the rounding included.

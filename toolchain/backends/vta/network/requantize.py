@@ -1,4 +1,4 @@
-"""What follows a layer of a quantized network up to its int8 result, as arithmetic on integers.
+"""The operations between a layer's sums and its int8 result, as arithmetic on integers.
 
 A scale of 2^-e is the exponent e. Sums of products have the exponents of data and weights added up; a result with a
 smaller exponent is those sums, shifted right. Where another byte than 0 stands for 0, its share of the sums and of the
@@ -39,12 +39,12 @@ class UnfitError(Exception):
 
 @dataclass
 class Chain:
-    """What is done to the sums of a layer.
+    """The operations on the sums of a layer.
 
     Attributes:
         end: The operation that makes int8 of them.
-        bias: What is added to each output channel.
-        residual: The operation that makes numbers of the int8 tensor that is added; None if there is none.
+        bias: The sum of the constants that are added, by output channel.
+        residual: The `dequantize` of the int8 tensor that is added; None without such a tensor.
         bounds: Least and greatest value of each activation, in order.
     """
 
@@ -119,7 +119,7 @@ def _exponents(operation: Operation, title: str) -> NDArray[np.int64]:
 
 
 def follow(value: Value, channels: int, readers: Readers) -> Chain:
-    """Return what is done to the sums of a layer, up to the operation that makes int8 of them.
+    """Follow the sums of a layer up to the operation that makes int8 of them.
 
     Args:
         value: The sums.
@@ -127,7 +127,7 @@ def follow(value: Value, channels: int, readers: Readers) -> Chain:
         readers: The operations that read each value.
 
     Raises:
-        UnfitError: They do not become int8, or something is done to them that VTA cannot do.
+        UnfitError: They do not become int8, or VTA cannot compute an operation on the way.
     """
     bias, residual, bounds = np.zeros(channels), None, list[tuple[float, float]]()
     while True:
