@@ -88,7 +88,7 @@ class Cpu(Backend):
 
         Floats hold the integers of a quantized network exactly: results are those of the file, to the bit.
         """
-        return self._in_kernels(fold.folded(self._prepared(module)), replace(self.machine, dot=""))
+        return self._in_kernels(fold.fold_constants(self._prepared(module)), replace(self.machine, dot=""))
 
     def _prepared(self, module: tvm.IRModule) -> tvm.IRModule:
         transform = relax.transform
@@ -103,7 +103,7 @@ class Cpu(Backend):
         with self.host:
             blocked = graph.blocked(module, machine, self.without)
             first = [transform.LegalizeOps(), transform.AnnotateTIROpPattern(), transform.FoldConstant()]
-            fused = fusion.fused(tvm.transform.Sequential(first)(blocked))
+            fused = fusion.fuse(tvm.transform.Sequential(first)(blocked))
             rewritten: tvm.IRModule = transform.AttachAttrLayoutFreeBuffers()(fused)
         return rewritten
 

@@ -91,10 +91,10 @@ class Mali(Cpu):
         with self.target:
             first = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
             prepared = tvm.transform.Sequential(first)(with_plain_names(module))
-            folded = fold.folded(prepared if half else on_bytes(prepared))
+            folded = fold.fold_constants(prepared if half else on_bytes(prepared))
             transposed = channels_last(folded, half=half, tiled=self._tiled)
             typed = transform.FoldConstant()(halved(transposed, sums=sums) if half else transposed)
-            fused = fusion.fused(gauss.as_quotients(running.in_blocks_of_rows(typed)))
+            fused = fusion.fuse(gauss.as_quotients(running.in_blocks_of_rows(typed)))
         return self._with_images(winograd.scheduled(without_single_steps(fused)))
 
     def schedule(self, module: tvm.IRModule) -> tvm.IRModule:

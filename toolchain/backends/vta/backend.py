@@ -12,7 +12,7 @@ from tvm import relax
 from toolchain.backends.base import Choice
 from toolchain.backends.base.attributes import EXACT, LAYER
 from toolchain.backends.cpu.backend import Cpu
-from toolchain.backends.graph.kernels import called
+from toolchain.backends.graph.kernels import as_opaque
 from toolchain.backends.vta.candidates import TEMPLATE, CycleModel, VtaTemplates
 from toolchain.backends.vta.codegen.kernels import kernel
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
@@ -87,7 +87,7 @@ class Vta(Cpu):
         exact = str(function.attrs[EXACT])
         choice = self.templates.choice_for(exact, choices.get(layer))
         emitted = kernel(Conv2d.from_json(exact), choice, self.device, resident_bits(function.attrs))
-        return called(emitted, {LAYER: layer})
+        return as_opaque(emitted, {LAYER: layer})
 
     @property
     def machine_model(self) -> CycleModel:

@@ -18,7 +18,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.math import whole as round_to_int
-from toolchain.backends.graph.kernels import called, rooted
+from toolchain.backends.graph.kernels import as_opaque, in_root_block
 from toolchain.backends.graph.values import Operation, Value, four, pair
 from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.backends.vta.network.packing import packed_shape
@@ -288,4 +288,4 @@ def average(operation: Operation, config: VtaConfig) -> Average | None:
 
 def _kernel(write: Callable[[Any, Any], None], shape: tuple[int, ...], out: Argument) -> tirx.PrimFunc:
     function = emit.kernel([Argument("data", shape, "int8"), out], write, {"tirx.is_scheduled": True})
-    return called(function.with_body(rooted(function.body)), {})
+    return as_opaque(function.with_body(in_root_block(function.body)), {})

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.backends.graph.patterns import limits
-from toolchain.backends.graph.quantization import known as constant_of
+from toolchain.backends.graph.quantization import constant_of
 from toolchain.backends.graph.values import Operation, Value
 
 QUANTIZE = "write a network that VTA can compute with `toolchain quantize`"
