@@ -121,6 +121,7 @@ class Accesses:
 
     def walk(self, dst: tirx.BufferStore, src: Any = None, wgt: Any = None) -> Walk:
         """Return the nest's way over the elements of each SRAM."""
+        # Operands that a nest lacks stay at element 0.
         none = (0, [0] * len(self._inner))
         sources = (none if operand is None else self._sram(operand.source, operand.indices) for operand in (src, wgt))
         firsts, columns = zip(self._sram(dst.buffer, dst.indices), *sources, strict=True)
@@ -133,6 +134,7 @@ class Accesses:
         Raises:
             BuildError: It is of another kind.
         """
+        # Bounds of an image are joined by `and`: each becomes a limit of its own.
         if isinstance(condition, tirx.And):
             return self.limits(condition.a) + self.limits(condition.b)
         if isinstance(condition, tirx.EQ):  # what TVM makes of a limit that leaves the first or the last pass alone
@@ -154,6 +156,7 @@ class Accesses:
         first, sram = self._sram(tile, tile_indices)
         if first:
             raise BuildError("a transfer starts within its tile", details=str(tile_indices))
+        # A tensor in DRAM lies in rows without gaps, so each index counts by the product of the inner sizes.
         offset, axes = Affine(0, (0,) * len(self.around.extents)), []
         for size, stride, index in zip(shape, strides, list(indices)[:-_ELEMENT], strict=True):
             start, steps = self._affine(index)

@@ -56,6 +56,7 @@ def cycles(tiling: Tiling, profile: Profile = Profile.HLS_PYNQ) -> float:
     stops = max(windows if slots[Memory.INP] == 1 else 0, weights if slots[Memory.WGT] == 1 else 0)
     exposed = min(stops, windows) * window + min(stops, weights) * weight
     exposed += rounds * store if slots[Memory.ACC] == 1 else 0
+    # All transfers share one bus: no kernel is faster than it.
     bus = windows * window + weights * weight + rounds * store
     return max(rounds * _compute(tiling) + _vectors(tiling, transfers, window) + exposed, bus) + window + weight
 
@@ -64,6 +65,7 @@ def _vectors(tiling: Tiling, transfers: _Transfers, window: float) -> float:
     """Return the cycles of loading biases and shifts, which the array waits for, as they do for the bus."""
     layer, rounds = tiling.layer, tiling.pixels * tiling.channels
     loads = (layer.bias + layer.channel_shifts) * (tiling.channels if tiling.weights_first else rounds)
+    # With one tile of channels, its vectors stay.
     if tiling.channels == 1:
         loads = layer.bias + layer.channel_shifts
     return loads * (

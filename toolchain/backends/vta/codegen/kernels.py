@@ -39,6 +39,7 @@ def candidates(layer: Conv2d, config: VtaConfig = DEFAULT, profile: Profile = Pr
     """Return tilings that fit in SRAM, the likely fastest by a profile first; none if VTA cannot run the layer."""
     if not (layer.fills(config) and layer.reads_input):
         return []
+    # An estimate orders them, as it would take too long to simulate all.
     fitting = [tiling for tiling in tilings(layer, config) if tiling.fits]
     return [tiling.choice for tiling in sorted(fitting, key=lambda tiling: cycles(tiling, profile))[:_MOST_CANDIDATES]]
 
@@ -113,6 +114,7 @@ def kernel(layer: Conv2d, choice: Choice, device: Device, resident: int = 0) -> 
             details=f"{fault.message}\n{layer.to_json()}",
             hint=_OUR_FAULT,
         ) from fault
+    # Strings of TVM's calls are text, so the bytes are encoded.
     text = base64.b64encode(encoded).decode()
     tensors = [
         tirx.decl_buffer(shape, dtype, name=f"b{number}")

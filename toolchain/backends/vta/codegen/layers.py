@@ -17,7 +17,7 @@ from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 
 _KIND = "vta.conv2d"
 _MOST_SHIFT = 15  # of one ALU instruction
-# Left out of a layer's name: records of before there were such layers stay valid.
+# Left out of a layer's name, so that records from before these fields stay valid.
 _USUAL = {"alone": False, "channel_shifts": False, "pool": None, "pad": 0}
 FILLING = 64
 """Elements of the tensor that other padding than zeros is loaded from: those of a row of a usual image."""
@@ -30,8 +30,8 @@ class Pool:
     Attributes:
         window: Rows and columns of a window.
         stride: Rows and columns between two windows.
-        outside: Rows and columns at each edge of the sums that are none of the layer's, and in no maximum: top, left,
-            bottom, right. The layer's padding is as much larger.
+        outside: Rows and columns at each edge that are padding of the pool, and in no maximum: top, left, bottom,
+            right. The layer's padding is larger by as much, so that sums exist there.
     """
 
     window: tuple[int, int]
@@ -46,7 +46,7 @@ class Conv2d:
     Layouts, for an array of R rows (its configuration's batch) and B columns (its block): x is (N / R, in_blocks, H, W,
     R, B) int8, w is (out_blocks, in_blocks, KH, KW, B out, B in) int8, bias and channel shifts are (out_blocks, R, B)
     int32 with equal rows, a residual is like y, its weights are (B out, B in) int8: a multiple of the identity,
-    `1 << min(residual_shift, 6)`, and what is missing of its shift is shifted. y is (N / R, out_blocks, OH, OW, R, B)
+    `1 << min(residual_shift, 6)`, and the rest of its shift is an ALU operation. y is (N / R, out_blocks, OH, OW, R, B)
     int8. Where N is no multiple of R, the last rows have no image. A dense layer is a convolution of one pixel. Where
     blocks stand alone, as those of a convolution of each channel by itself do, w is (out_blocks, 1, KH, KW, B out, B
     in). Padding with another byte than 0 is loaded from a tensor of that byte, (64, R, B) int8.
@@ -116,6 +116,7 @@ class Conv2d:
 
     def sums_of(self, extent: int, axis: int) -> int:
         """Return the rows (axis 0) or columns (axis 1) of sums that so many neighbouring ones of y are made of."""
+        # Windows overlap where the stride is smaller than the window.
         return extent if self.pool is None else (extent - 1) * self.pool.stride[axis] + self.pool.window[axis]
 
     def _windows(self) -> tuple[int, int]:
@@ -145,6 +146,7 @@ class Conv2d:
 
     def summed_channels(self, config: VtaConfig = DEFAULT) -> int:
         """Return the channels of x that are added up in one of y."""
+        # The array multiplies whole blocks, also where only one channel of each counts.
         return config.block if self.alone else self.in_channels
 
     def macs(self, config: VtaConfig = DEFAULT) -> int:

@@ -266,6 +266,7 @@ class _Lowering:
         nest, uops = self._plan(access, Walk((Loop(elements, dst=1),)), tile)
 
         def emit(_: Sequence[int]) -> None:
+            # With two slots, sums of the next tile are computed while these are stored.
             tile.turn()
             self._recorder.gemm(uops(), nest.outer, nest.inner, reset=True)
 
@@ -292,6 +293,7 @@ class _Lowering:
         self._tiles[store.buffer.name] = tiles[0]
         if isinstance(operand, tirx.IntImm):
             walk, imm = access.walk(dst=store), int(operand)
+            # SHR by a negative amount shifts left.
             imm = -imm if isinstance(value, tirx.LShift) else imm
         else:
             walk, imm = access.walk(dst=store, src=operand), None

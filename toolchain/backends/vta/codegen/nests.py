@@ -117,6 +117,7 @@ def plan_nest(loops: tuple[Loop, ...], most_uops: int, bases: int = 1, runs: int
             "a loop nest does not fit in UOP",
             details=f"{needed} micro-ops are needed, but there is room for {most_uops}",
         )
+    # Micro-ops that fit beside those of other nests come first, then the cheapest.
     best = min(fitting, key=lambda division: (division.uops(min_uops) > room, division.cost(min_uops, fresh)))
     uops: list[tuple[int, int, int]] = []
     for start in _offsets(best.sums, (0, 0, 0)):
@@ -152,6 +153,7 @@ def _variants(loops: tuple[Loop, ...]) -> Iterator[tuple[Loop, ...]]:
 
 def _divisions(loops: tuple[Loop, ...]) -> Iterator[_Division]:
     """Yield each way to take at most two loops for the machine."""
+    # The machine has two loops; the others become micro-ops.
     for count in range(3):
         for chosen in combinations(range(len(loops)), count):
             outer, inner = [*(loops[index] for index in chosen), UNIT, UNIT][:2]

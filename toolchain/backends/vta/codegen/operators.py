@@ -85,6 +85,7 @@ def _convolution(layer: Conv2d, config: VtaConfig) -> tuple[te.Tensor, list[te.T
     x, weights = te.placeholder(data, "int8", name="x"), te.placeholder(kernel, "int8", name="w")
     filling = [te.placeholder((FILLING, *data[-2:]), "int8", name="filling")] if layer.is_filled else []
     window = _window(layer, x, *filling)
+    # Where rows are skipped, the window has only those that some output needs.
     rows, columns = layer.stride[0] // window_step(layer), layer.stride[1]
     block, row, column, lane = (
         te.reduce_axis((0, extent), name)
@@ -93,6 +94,7 @@ def _convolution(layer: Conv2d, config: VtaConfig) -> tuple[te.Tensor, list[te.T
 
     def product(*indices: tirx.Var) -> tirx.Expr:
         image, out, h, w, b, o = indices
+        # Blocks that stand alone read the block in their own position.
         source = out if layer.alone else block
         value = window[image, source, h * rows + row, w * columns + column, b, lane].astype("int32")
         return te.sum(value * weights[out, block, row, column, o, lane].astype("int32"), [block, row, column, lane])
@@ -125,6 +127,7 @@ def _residual(shift: int, shape: tuple[int, ...]) -> tuple[te.Tensor, te.Tensor,
         value = residual(*indices[:-1], lane).astype("int32")
         return te.sum(value * identity[indices[-1], lane].astype("int32"), [lane])
 
+    # The array has no copy from INP to ACC: a product with the identity moves the residual there.
     start = te.compute(shape, product, name="identity")
     if shift > IDENTITY_SHIFT:
         start = _elementwise("lift", start, lambda value, _: value << (shift - IDENTITY_SHIFT))

@@ -135,6 +135,7 @@ class Recorder:
         Raises:
             BuildError: There are too few left.
         """
+        # Tiles live as long as the kernel, so nothing is ever freed.
         start, depth = self._free[memory], self._config.depth(memory)
         if start + elements > depth:
             raise BuildError(
@@ -185,6 +186,7 @@ class Recorder:
         dst, src, wgt = self._footprint(sequence, outer, inner)
         if not reset:
             inp, weights = self._accesses[Memory.INP], self._accesses[Memory.WGT]
+            # Both operands come from the load stage: its newest instruction covers the other, too.
             self._wait(Stage.LOAD, Stage.COMPUTE, max(_latest(inp.last_write, src), _latest(weights.last_write, wgt)))
             inp.last_read[src] = weights.last_read[wgt] = self._last
         self._write(dst)
@@ -247,6 +249,7 @@ class Recorder:
         if index <= self._last_waits.get((producer, consumer), _NEVER):
             return
         self._last_waits[producer, consumer] = index
+        # Tokens for a later stage are pushed to the next FIFO, those for an earlier one to the previous.
         behind = producer < consumer
         self._tokens[index]["push_next" if behind else "push_prev"] = True
         self._tokens[-1]["pop_prev" if behind else "pop_next"] = True

@@ -71,6 +71,7 @@ def _tile_output(schedule: Schedule, tiling: Tiling) -> Any:
     loops = schedule.get_loops("y")[:_TILE_AXES]
     pairs = [schedule.split(loop, [None, extent]) for loop, extent in zip(loops, extents, strict=True)]
     image, channels, row, column = (outer for outer, _ in pairs)
+    # The outermost loop decides which tiles stay in SRAM the longest.
     order = (channels, image, row, column) if tiling.weights_first else (image, row, column, channels)
     schedule.reorder(*order, *(inner for _, inner in pairs))
     return order[-1]
@@ -88,4 +89,5 @@ def _reduce(schedule: Schedule, choice: Choice) -> None:
     weights = schedule.cache_read("conv", index, _WGT)
     schedule.compute_at("window", outer, preserve_unit_loops=True)
     schedule.compute_at(weights, outer, preserve_unit_loops=True)
+    # The reset of the sums comes before the first load of weights.
     schedule.decompose_reduction("conv", outer)

@@ -50,6 +50,7 @@ class Choice:
     def of(cls, document: Mapping[str, Any]) -> Choice | None:
         """Read a tuning record; None if it is not one of these."""
         names = {field.name for field in fields(cls)}
+        # Records are files of others: a wrong type or an unknown field is no error, but no choice either.
         if set(document) != names or not all(type(value) is int and value > 0 for value in document.values()):
             return None
         choice = cls(**document)
@@ -216,6 +217,7 @@ def tilings(layer: Conv2d, config: VtaConfig = DEFAULT) -> Iterator[Tiling]:
         once = Tiling(layer, choice, config)
         windows, weights = once.windows, once.channels * once.reductions
         for oc_threads, h_threads in product(range(1, _MOST_SLOTS + 1), repeat=2):
+            # A second slot that stays empty would be a second name for the same program.
             if oc_threads <= weights and h_threads <= windows:
                 yield replace(once, choice=replace(choice, oc_threads=oc_threads, h_threads=h_threads))
 

@@ -61,6 +61,7 @@ class Clip:
     def inside(self, extent: int, values: Sequence[int]) -> tuple[int, int]:
         """Return which of the tile's elements are the tensor's: the first, and the one behind the last."""
         start = self.start.at(values)
+        # Rounds up: the first element whose index is not negative.
         first = min(extent, max(0, -(start // self.step)))
         return first, max(first, min(extent, (self.size - 1 - start) // self.step + 1))
 

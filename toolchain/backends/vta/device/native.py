@@ -40,6 +40,7 @@ def library(tell: Tell | None = None) -> Path:
         BuildError: There is no compiler for this machine, or it refuses the sources.
     """
     command, identity = _compiler()
+    # Another compiler or another source makes another library, so both are in its name.
     digests = [files.sha256_file(path) for path in sorted(_SOURCES.glob("*")) if path.suffix in {".cc", ".h"}]
     key = files.sha256_bytes(files.canonical_json([digests, list(command), identity]))
     path = files.cache_root() / "vta" / f"libvta-{key[:16]}.so"

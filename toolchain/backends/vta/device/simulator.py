@@ -164,6 +164,7 @@ class Simulator:
         """
         self._check(stream)
         _check_arrays(stream, arrays)
+        # Micro-ops are one more buffer in DRAM.
         uops = np.frombuffer(self._isa.encode_uops(stream.uops), np.uint8)
         addresses = _addresses([array.nbytes for array in (uops, *arrays)], self.config)
         physical = dict(zip((UOPS, *range(len(arrays))), addresses, strict=True))

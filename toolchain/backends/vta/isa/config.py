@@ -123,6 +123,7 @@ class VtaConfig:
     def _log_element_bytes(self, memory: Memory) -> int:
         if memory == Memory.UOP:
             return UOP_BYTES.bit_length() - 1
+        # Weights are square tiles; inputs, sums and results have a row for each image.
         rows = self.log_block if memory == Memory.WGT else self.log_batch
         widths = {Memory.WGT: self.log_wgt_width, Memory.ACC: self.log_acc_width}
         return rows + self.log_block + widths.get(memory, self.log_inp_width) - _LOG_BYTE

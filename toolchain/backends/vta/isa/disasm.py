@@ -61,15 +61,12 @@ def lines(stream: Stream, *, with_uops: bool = False) -> Iterator[Line]:
     for index, instruction in enumerate(stream.instructions):
         number = relocations.get(index)
         if isinstance(instruction, Load) and number == UOPS:
-            sram.update(
-                enumerate(
-                    stream.uops[instruction.dram_base : instruction.dram_base + instruction.x_size],
-                    instruction.sram_base,
-                )
-            )
-        runs = (
-            range(instruction.uop_bgn, instruction.uop_end) if with_uops and isinstance(instruction, Gemm | Alu) else ()
-        )
+            # From here on, instructions run these micro-ops in place of earlier ones.
+            first = instruction.dram_base
+            sram.update(enumerate(stream.uops[first : first + instruction.x_size], instruction.sram_base))
+        runs = range(0)
+        if with_uops and isinstance(instruction, Gemm | Alu):
+            runs = range(instruction.uop_bgn, instruction.uop_end)
         buffer = "" if number is None else _buffer_name(number, stream.buffers)
         where = queue(instruction)
         pops, pushes = _fifos(instruction, _POPS[where], "pop"), _fifos(instruction, _PUSHES[where], "push")
@@ -92,9 +89,9 @@ def document(stream: Stream, *, with_uops: bool = False) -> dict[str, Any]:
     return {
         "config": stream.config.name,
         "revision": stream.revision.date,
-        "buffers": [dataclasses.asdict(one) | {"memory": one.memory.name} for one in stream.buffers],
+        "buffers": [dataclasses.asdict(buffer) | {"memory": buffer.memory.name} for buffer in stream.buffers],
         "uops": len(stream.uops),
-        "instructions": [_line_document(one) for one in lines(stream, with_uops=with_uops)],
+        "instructions": [_line_document(line) for line in lines(stream, with_uops=with_uops)],
     }
 
 

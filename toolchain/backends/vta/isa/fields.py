@@ -149,6 +149,7 @@ def _place(title: str, fields: Iterable[Field], low: int, end: int) -> list[Fiel
     for field in fields:
         positioned.append(field._replace(low=low))
         low += field.width
+    # Larger memories have wider addresses, which may not fit.
     if low > end:
         raise InputError(
             f"the fields of {title} need {low - end} bit(s) more than there are with such large memories",

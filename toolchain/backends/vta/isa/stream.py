@@ -124,6 +124,7 @@ def _decode_head(data: bytes) -> tuple[VtaConfig, Revision, tuple[int, ...]]:
 def _split_sections(data: bytes, counts: tuple[int, ...]) -> list[bytes]:
     sizes = (_BUFFER.size, _INSTRUCTION_BYTES, _UOP_BYTES, _RELOCATION.size)
     lengths = [count * size for count, size in zip(counts, sizes, strict=True)]
+    # Lengths are checked before the checksum, so the message names the likely cause.
     if len(data) != _BODY + sum(lengths):
         raise _error(f"it has {len(data)} bytes, but its header counts {_BODY + sum(lengths)}")
     (checksum,) = _CHECK.unpack_from(data, _HEAD.size)

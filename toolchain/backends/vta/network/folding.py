@@ -50,6 +50,7 @@ class Folding:
         """Return weights OIHW for the folded image."""
         outputs, inputs, height, width = weights.shape
         rows, columns = (size * step for size, step in zip(self.window, self.step, strict=True))
+        # A window that is no multiple of the step gets rows and columns of zeros.
         padded = np.zeros((outputs, inputs, rows, columns), np.int8)
         padded[:, :, :height, :width] = weights
         split = padded.reshape(outputs, inputs, self.window[0], self.step[0], self.window[1], self.step[1])

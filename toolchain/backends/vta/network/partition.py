@@ -133,6 +133,7 @@ class _BlockWriter:
 
     def run(self) -> relax.DataflowBlock:
         for variable, binding in self._block.origins.items():
+            # Each operation that ends a pattern replaces it; those before become dead code.
             match, moved = self._matches.get(variable), self._moves.get(variable)
             pooling = self._poolings.get(variable)
             if match is not None:

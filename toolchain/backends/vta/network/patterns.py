@@ -138,6 +138,7 @@ def _match_layer(operation: Operation, readers: Readers, config: VtaConfig) -> M
     )
     residual = None if chain.residual is None else chain.residual.inputs[0]
     match = Match(layer, data.inputs[0], array, arithmetic.bias, arithmetic.channel_shifts, residual, chain.end.out)
+    # Folding changes the window, so maxima are added after it.
     match = _fold_image(match, inputs, config)
     layer, end = fuse_pool(match.layer, chain.end, readers)
     return replace(match, layer=layer, out=end.out)
