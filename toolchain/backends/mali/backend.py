@@ -94,7 +94,7 @@ class Mali(Cpu):
             folded = fold.fold_constants(prepared if half else on_bytes(prepared))
             transposed = channels_last(folded, half=half, tiled=self._tiled)
             typed = transform.FoldConstant()(halved(transposed, sums=sums) if half else transposed)
-            fused = fusion.fuse(gauss.as_quotients(running.in_blocks_of_rows(typed)))
+            fused = fusion.fused(gauss.as_quotients(running.in_blocks_of_rows(typed)))
         return self._with_images(winograd.scheduled(without_single_steps(fused)))
 
     def schedule(self, module: tvm.IRModule) -> tvm.IRModule:
