@@ -22,7 +22,7 @@ class Folder(Sequence[Tensors]):
     Args:
         root: The folder; each .npz, .npy and picture in it is one sample.
         specs: Signature of the model's inputs.
-        most: How many to take, evenly spread over all of them; None: every one.
+        limit: How many to take, evenly spread over all of them; None: every one.
 
     Raises:
         InputError: There is no such folder, or no sample in it.

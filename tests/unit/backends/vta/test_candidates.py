@@ -48,7 +48,7 @@ def refused(monkeypatch):
         return written(layer, choice, *machine)
 
     kernels.stream_of.cache_clear()
-    monkeypatch.setattr(kernels.kernels, "stream", stream)
+    monkeypatch.setattr(kernels, "stream", stream)
     yield found
     kernels.stream_of.cache_clear()
 
