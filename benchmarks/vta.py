@@ -23,7 +23,7 @@ import numpy as np
 from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.kernels import Choice
 from toolchain.backends.vta.codegen.layers import Conv2d
-from toolchain.backends.vta.device.profiles import profiles_for
+from toolchain.backends.vta.device.devices import profiles_for
 from toolchain.backends.vta.device.simulator import Simulator
 from toolchain.backends.vta.isa import config
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig

@@ -33,7 +33,7 @@ import _cortex_a9
 import _qemu
 import _vta_counted
 
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.devices import Profile
 from toolchain.backends.vta.device.simulator import Simulator
 from toolchain.backends.vta.isa.stream import Stream
 

@@ -27,7 +27,7 @@ from tests.support.commands import toolchain
 from tests.support.rpc_sessions import called, compute_there, computed, visiting
 from toolchain import board, bundle
 from toolchain.backends.vta.codegen import kernels
-from toolchain.backends.vta.codegen.functions import RUN, kernel
+from toolchain.backends.vta.codegen.kernels import RUN, kernel
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.device.devices import DEVICES
 from toolchain.backends.vta.isa.instructions import Load, Memory

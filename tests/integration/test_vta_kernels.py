@@ -14,9 +14,9 @@ from tests.support.vta_layers import RESNET, reference, task, tensors
 from toolchain.backends.vta.codegen.kernels import Choice, candidates, stream
 from toolchain.backends.vta.codegen.layers import Conv2d, Pool
 from toolchain.backends.vta.device import native
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.devices import Profile
+from toolchain.backends.vta.device.native import verify
 from toolchain.backends.vta.device.simulator import Policy, Simulator
-from toolchain.backends.vta.device.verifier import verify
 from toolchain.backends.vta.isa import Revision
 from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.backends.vta.isa.instructions import Gemm, Load, Memory, Store, Tokens

@@ -22,10 +22,10 @@ from toolchain import board, quantize
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.device.native import verify
 from toolchain.backends.vta.device.simulator import Policy, Simulator
-from toolchain.backends.vta.device.verifier import verify
 from toolchain.backends.vta.isa.config import DEFAULT
-from toolchain.backends.vta.network.partition import partitioned
+from toolchain.backends.vta.network.partition import partition
 from toolchain.compile import prepare
 from toolchain.compile.request import BuildRequest
 from toolchain.models import importer, source
@@ -43,7 +43,7 @@ def layers_of(network):
     kind = board.load("vta-sim").resolved()
     request = BuildRequest(Model(network), kind)
     quantized = prepare.suited(source.load(network), request).source
-    module = partitioned(importer.import_model(quantized).module, DEFAULT).module
+    module = partition(importer.import_model(quantized).module, DEFAULT).module
     kernels_by_name = {
         variable: Conv2d.from_json(str(one.attrs[EXACT]))
         for variable, one in module.functions_items()
@@ -134,7 +134,7 @@ def test_networks_with_zero_points_are_onnx_runtimes_byte_for_byte(network, acti
     assert -128 in zeros
     assert made.output_snr_db > 15
     proto = with_bytes(made.source.proto)
-    parts = partitioned(from_onnx(proto), DEFAULT)
+    parts = partition(from_onnx(proto), DEFAULT)
     assert not parts.refused
     layers = vta_nets.layers(parts.module)
     assert len(layers) == len(made.layers)

@@ -16,8 +16,8 @@ from tests.support.vta_layers import reference, tensors
 from tests.support.vta_nets import Net
 from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.layers import Conv2d, Pool
+from toolchain.backends.vta.device.native import verify
 from toolchain.backends.vta.device.simulator import Policy, Simulator
-from toolchain.backends.vta.device.verifier import verify
 from toolchain.backends.vta.isa import Revision, disasm
 from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.backends.vta.isa.stream import Stream

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolchain.backends.vta.device import native, simulator
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.devices import Profile
 from toolchain.backends.vta.device.simulator import Policy, Simulator
 from toolchain.backends.vta.isa import Isa, Revision
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
@@ -715,7 +715,7 @@ def encoded(draw):
 def _values(field):
     if field.members:
         return st.sampled_from(field.members)
-    return st.integers(field.least, field.most).map(field.kind)
+    return st.integers(field.minimum, field.maximum).map(field.kind)
 
 
 def words(isa, instruction):

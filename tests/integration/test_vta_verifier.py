@@ -28,8 +28,8 @@ from tests.support.vta_streams import (
 )
 from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.device.native import verify
 from toolchain.backends.vta.device.simulator import Simulator
-from toolchain.backends.vta.device.verifier import verify
 from toolchain.backends.vta.isa import Revision
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.isa.instructions import AluOp, Load, Memory, Store, Tokens, Uop

@@ -20,7 +20,7 @@ from tests.support.vta_layers import maxima
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
-from toolchain.backends.vta.network.partition import partitioned
+from toolchain.backends.vta.network.partition import partition
 from toolchain.models.ort import onnxruntime
 
 NUMBERS = itertools.count()
@@ -193,7 +193,7 @@ def run(module: tvm.IRModule, data: np.ndarray, compute: Compute = computed) -> 
 
 def same(net: Net, *outputs: str, exact: bool = True, config: VtaConfig = DEFAULT) -> tvm.IRModule:
     """Compare a split network with what ONNX Runtime computes of it; returns the split module."""
-    module = partitioned(from_onnx(net.proto(*outputs)), config).module
+    module = partition(from_onnx(net.proto(*outputs)), config).module
     for mine, wanted in zip(run(module, net.data()), reference(net.proto(*outputs), net.data()), strict=True):
         assert np.unique(wanted).size > 8
         if exact:

@@ -11,7 +11,7 @@ from pathlib import Path
 from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.kernels import Choice
 from toolchain.backends.vta.codegen.layers import Conv2d
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.devices import Profile
 from toolchain.backends.vta.device.simulator import Simulator, Statistics
 
 TABLE = Path(__file__).parents[1] / "data/vta/published.csv"

@@ -17,7 +17,7 @@ from toolchain.backends.vta import listing
 from toolchain.backends.vta.backend import Vta
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.device import devices, self_test
-from toolchain.backends.vta.device.profiles import profiles_for
+from toolchain.backends.vta.device.devices import profiles_for
 from toolchain.backends.vta.isa import Isa, Revision, config, disasm
 from toolchain.backends.vta.isa.fields import Field
 from toolchain.backends.vta.isa.stream import MAGIC, Stream

@@ -18,13 +18,13 @@ from toolchain.tensors import Tensors
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What was found over all samples; None stands for an error of exactly zero.
+    """Figures over all samples; a ratio of None stands for an error of exactly zero.
 
     Attributes:
         layers: Signal-to-noise ratio in dB by tensor.
         output: The same of all results together.
-        agreement: Share of images for which both networks put the same class first; None where the results are no
-            classes.
+        agreement: Share of images for which both networks put the same class first; None where the results are not
+            scores of classes.
     """
 
     layers: dict[str, float | None]
@@ -39,11 +39,11 @@ class Noise:
         self._signal = 0.0
         self._noise = 0.0
 
-    def add(self, exact: NDArray[Any], found: NDArray[Any]) -> None:
+    def add(self, exact: NDArray[Any], actual: NDArray[Any]) -> None:
         """Count a tensor."""
         wide = exact.astype(np.float64)
         self._signal += float(np.square(wide).sum())
-        self._noise += float(np.square(wide - found).sum())
+        self._noise += float(np.square(wide - actual).sum())
 
     @property
     def ratio(self) -> float | None:
@@ -58,7 +58,7 @@ def compare(
     written: Written,
     tensors: Sequence[str],
     samples: Sequence[Tensors],
-    own: onnx.ModelProto | None = None,
+    declared: onnx.ModelProto | None = None,
 ) -> Accuracy:
     """Run both networks on all samples.
 
@@ -67,31 +67,29 @@ def compare(
         written: The quantized one; it runs as the standard says, which is what integer hardware computes.
         tensors: Names of the int8 tensors to compare.
         samples: Inputs.
-        own: What the results are compared with, if not `exact`: a quantized model as the user has it, which runs as
-            the standard says.
+        declared: The network that the results are compared with, if not `exact`: a quantized model as the user has
+            it, which runs as the standard says.
     """
     results = [value.name for value in exact.graph.output]
     first = Probe(exact, [*tensors, *results])
-    third = Probe(own, results, optimized=False) if own is not None else None
+    third = Probe(declared, results, optimized=False) if declared is not None else None
     second = Probe(written.proto, [*(written.rounded[name] for name in tensors), *results], optimized=False)
     layers, output = {name: Noise() for name in tensors}, Noise()
     hits: list[NDArray[np.bool_]] = []
     for sample in samples:
-        wanted, found = first.run(sample), second.run(sample)
+        expected, actual = first.run(sample), second.run(sample)
         for name, noise in layers.items():
-            noise.add(wanted[name], found[written.rounded[name]])
-        wanted |= third.run(sample) if third is not None else {}
+            noise.add(expected[name], actual[written.rounded[name]])
+        expected |= third.run(sample) if third is not None else {}
         for name in results:
-            output.add(wanted[name], found[name])
-        if len(results) == 1 and _is_classes(wanted[results[0]]):
-            hits.append(_first(wanted[results[0]]) == _first(found[results[0]]))
+            output.add(expected[name], actual[name])
+        # Classes: one axis besides the batch is longer than 1, a score for each class of each image.
+        scores = expected[results[0]]
+        is_classes = scores.ndim > 1 and scores.dtype.kind == "f" and sum(size > 1 for size in scores.shape[1:]) == 1
+        if len(results) == 1 and is_classes:
+            hits.append(_first(scores) == _first(actual[results[0]]))
     agreement = float(np.mean(np.concatenate(hits))) if hits else None
     return Accuracy({name: noise.ratio for name, noise in layers.items()}, output.ratio, agreement)
-
-
-def _is_classes(result: NDArray[Any]) -> bool:
-    """Whether a result is one score for each class of each image: one axis besides the batch is longer than 1."""
-    return result.ndim > 1 and result.dtype.kind == "f" and sum(size > 1 for size in result.shape[1:]) == 1
 
 
 def _first(result: NDArray[Any]) -> NDArray[np.intp]:

@@ -1,4 +1,4 @@
-"""What samples tell about activations: the grids that fit them, and what rounding the weights does to their means."""
+"""Grids that fit the activations of samples, and biases that make up for the rounding of the weights."""
 
 from __future__ import annotations
 
@@ -38,29 +38,21 @@ def calibrate(graph: Graph, plan: Plan, samples: Sequence[Tensors], method: str)
     sources = {layer.input for layer in plan.layers}
     sums: dict[str, Any] = collections.defaultdict(float)
     for number, sample in enumerate(samples):
-        found = probe.run(sample)
+        values = probe.run(sample)
         for name, histogram in histograms.items():
-            if not histogram.add(found[name]):
-                raise _not_finite(name, number)
+            if not histogram.add(values[name]):
+                raise InputError(
+                    f"tensor {name!r} of the float model is infinite or not a number in sample {number}",
+                    details="samples are numbered from 0, in the order of their file names",
+                    hint="remove that sample, or check why the model overflows on it",
+                )
         for name in sources:
-            sums[name] += _by_channel(found[name])
-    # A clip has cut off what is out of the ordinary, and its bound is to be reached.
+            axes = tuple(axis for axis in range(values[name].ndim) if axis != 1)
+            sums[name] += np.asarray(values[name].mean(axis=axes, dtype=np.float64))
+    # A clip has cut off the outliers already, and its bound must be reached.
     clipped = {layer.output for layer in plan.layers if layer.clipped}
     grids = {name: histogram.grid("max" if name in clipped else method) for name, histogram in histograms.items()}
     return Calibration(grids, {name: np.asarray(total / len(samples)) for name, total in sums.items()})
-
-
-def _by_channel(values: NDArray[Any]) -> NDArray[np.float64]:
-    axes = tuple(axis for axis in range(values.ndim) if axis != 1)
-    return np.asarray(values.mean(axis=axes, dtype=np.float64))
-
-
-def _not_finite(tensor: str, number: int) -> InputError:
-    return InputError(
-        f"tensor {tensor!r} of the float model is infinite or not a number in sample {number}",
-        details="samples are numbered from 0, in the order of their file names",
-        hint="remove that sample, or check why the model overflows on it",
-    )
 
 
 def own_bias(graph: Graph, layer: Layer) -> NDArray[np.float64]:
@@ -71,7 +63,7 @@ def own_bias(graph: Graph, layer: Layer) -> NDArray[np.float64]:
 
 
 def corrected_bias(graph: Graph, layer: Layer, exponents: Exponents, mean: NDArray[Any]) -> NDArray[np.float64]:
-    """Return a layer's bias plus what its sums lose on average by the rounding of its weights.
+    """Return a layer's bias plus the average loss of its sums by the rounding of its weights.
 
     Args:
         graph: The float network.
@@ -83,6 +75,7 @@ def corrected_bias(graph: Graph, layer: Layer, exponents: Exponents, mean: NDArr
     exponent = exponents.weights[layer.weight]
     lost = weight - multiples(rounded(weight, exponent), exponent)
     sums = lost.reshape(*lost.shape[:2], -1).sum(axis=2)
+    # The weights of a convolution in groups have the channels of one group alone.
     groups = mean.size // sums.shape[1]
     of_groups = mean.reshape(groups, sums.shape[1]).repeat(len(sums) // groups, axis=0)
     return np.asarray(own_bias(graph, layer) + (sums * of_groups).sum(axis=1))

@@ -1,9 +1,9 @@
-"""A float ONNX model as the quantizer wants it: constants as initializers, batch norm folded, no Q/DQ left in it."""
+"""The float form of an ONNX model for the quantizer: constants as initializers, batch norm folded, no Q/DQ nodes."""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ _IR_VERSION = 8
 
 
 class Graph:
-    """Who makes and who reads the tensors of a graph, and which are constant."""
+    """An ONNX graph with the maker and the readers of each tensor."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.proto = proto
@@ -40,11 +40,10 @@ class Graph:
 
     def only_reader(self, name: str) -> onnx.NodeProto | None:
         """Return the node that alone reads a tensor; None if there are others, or the tensor is a result."""
-        found = self._readers[name]
-        return found[0] if self.uses[name] == 1 and found else None
+        readers = self._readers[name]
+        return readers[0] if self.uses[name] == 1 and readers else None
 
     def array(self, name: str) -> NDArray[Any]:
-        """Return the value of an initializer."""
         return np.asarray(numpy_helper.to_array(self.weights[name]))
 
     def is_float(self, name: str) -> bool:
@@ -55,16 +54,16 @@ class Graph:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the tensors for which they are known."""
         graph = shape_inference.infer_shapes(self.proto).graph
-        found = {}
+        shapes = {}
         for value in [*graph.input, *graph.value_info, *graph.output]:
             dims = value.type.tensor_type.shape.dim
             if value.type.tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in dims):
-                found[value.name] = tuple(dim.dim_value for dim in dims)
-        return found
+                shapes[value.name] = tuple(dim.dim_value for dim in dims)
+        return shapes
 
 
 def title(node: onnx.NodeProto) -> str:
-    """Return what a node is called: its name, or that of what it makes."""
+    """Return a node's name, or that of its first output."""
     return str(node.name or node.output[0])
 
 
@@ -75,21 +74,23 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 def constants_as_initializers(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy in which tensors of Constant nodes, and Identity nodes of constants, are initializers."""
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    weights = {tensor.name: tensor for tensor in made.graph.initializer}
-    results = {value.name for value in made.graph.output}
-    kept = []
-    for node in made.graph.node:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    weights = {tensor.name: tensor for tensor in copy.graph.initializer}
+    results = {value.name for value in copy.graph.output}
+    nodes = []
+    for node in copy.graph.node:
+        # A result of the graph has to come from a node.
         tensor = None if set(node.output) & results else _constant(node, weights)
         if tensor is None:
-            kept.append(node)
+            nodes.append(node)
             continue
-        made.graph.initializer.append(tensor)
-        weights[node.output[0]] = made.graph.initializer[-1]
-        made.graph.initializer[-1].name = node.output[0]
-    _replace(made.graph.node, kept)
-    return made
+        copy.graph.initializer.append(tensor)
+        weights[node.output[0]] = copy.graph.initializer[-1]
+        copy.graph.initializer[-1].name = node.output[0]
+    del copy.graph.node[:]
+    copy.graph.node.extend(nodes)
+    return copy
 
 
 def _constant(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> onnx.TensorProto | None:
@@ -99,19 +100,13 @@ def _constant(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> onn
     return value if isinstance(value, onnx.TensorProto) else None
 
 
-def _replace(field: Any, values: Iterable[Any]) -> None:
-    kept = list(values)
-    del field[:]
-    field.extend(kept)
-
-
 @dataclass(frozen=True)
 class Floating:
     """A model's float form.
 
     Attributes:
         proto: The model, of opset 13 or later.
-        ranges: What its file says of activations, by tensor; None if it was not quantized before.
+        ranges: The file's ranges of activations, by tensor; None if the model was not quantized before.
     """
 
     proto: onnx.ModelProto
@@ -130,10 +125,10 @@ def floating(source: SourceModel) -> Floating:
 
     proto = constants_as_initializers(simplify.plain(source, converters.names()))
     ranges = strip.strip(proto, source.name)
-    return Floating(batchnorm.fold(_raised(proto, source.name)), ranges)
+    return Floating(batchnorm.fold(_raise_opset(proto, source.name)), ranges)
 
 
-def _raised(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
+def _raise_opset(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
     proto.ir_version = max(proto.ir_version, _IR_VERSION)  # before, initializers had to be among the inputs
     version = next((entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"}), _OPSET)
     if version >= _OPSET:

@@ -1,8 +1,8 @@
 """Turn a network on floats into one whose convolutions compute with int8, in ONNX's own QDQ form.
 
 Scales are powers of two, one for each tensor, or for each channel of a weight: a convolution is then a sum of whole
-numbers and a shift, and needs no multiplier. Weights have 0 as their zero point, and so have activations where no other
-gains a bit: what it adds to the sums is the same for all pixels, and a part of the bias. Post-training quantization as
+numbers and a shift, and needs no multiplier. Weights have the zero point 0, and so have activations unless another
+one gains a bit: its share of the sums is the same for all pixels, and a part of the bias. Post-training quantization as
 in Krishnamoorthi 2018 (arXiv:1806.08342), with biases corrected for the rounding of the weights (Nagel et al. 2019,
 arXiv:1906.04721).
 """
@@ -14,21 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import onnx
-from numpy.typing import NDArray
-
 from toolchain import files
 from toolchain.errors import InputError
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.quantize import accuracy as quantize_accuracy
 from toolchain.quantize import graph as quantize_graph
 from toolchain.quantize import plan as quantize_plan
-from toolchain.quantize import qoperators, strip, ties, write
+from toolchain.quantize import qoperators, shared_scales, strip, write
 from toolchain.quantize.accuracy import Accuracy
 from toolchain.quantize.calibrate import calibrate, corrected_bias, own_bias
 from toolchain.quantize.graph import Floating, Graph
-from toolchain.quantize.plan import Layer, Plan, plan
+from toolchain.quantize.plan import Plan, plan
 from toolchain.quantize.ranges import Grid, Range
 from toolchain.quantize.scales import FILE, METHODS, Exponents, Powers, powers, settled
 from toolchain.quantize.write import Written
@@ -47,7 +43,7 @@ class Settings:
         method: How activations get their scales: one of `METHODS`, or `FILE`. By default the ranges of a quantized
             file are kept, and others get the least squared error.
         exclude: Names of convolutions that stay on floats.
-        random: Whether the samples are random numbers; the warnings then say what that means.
+        random: Whether the samples are random numbers, which the warnings mention.
     """
 
     method: str = ""
@@ -57,7 +53,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One quantized convolution with what follows it; its scales are 2 to the power of the exponents.
+    """One quantized convolution with its addition and activation; its scales are 2 to the power of the exponents.
 
     Attributes:
         name: The convolution's name.
@@ -68,7 +64,7 @@ class LayerReport:
         output_exponent: Of its output.
         output_zero: The byte that stands for 0 there.
         shifts: Right shift from its sums to its output: the least and the greatest of its channels.
-        residual_shift: Left shift of what is added to its sums; None where nothing is.
+        residual_shift: Left shift of the residual; None without a residual.
         exact: Whether no sum lies half-way between two steps, so that every way to round gives the same.
         snr_db: Signal over noise of its output, against the float network; None where they are equal.
     """
@@ -97,10 +93,10 @@ class Quantized:
         method: How activations got their scales.
         samples: How many samples that is based on.
         output_snr_db: Signal over noise of the results; None where they are equal, or were not compared.
-        top1_agreement: Share of images for which both networks put the same class first; None where there are none.
+        top1_agreement: Share of images for which both networks put the same class first; None without classes.
         unchanged: Whether the model was in this form already.
-        refitted: Whether it was quantized in another way before; its results are then compared with its own.
-        warnings: What to know before one believes the figures.
+        refitted: Whether it was quantized in another way before; the results are then compared with those of the file.
+        warnings: Reasons to doubt the figures.
     """
 
     source: SourceModel
@@ -116,9 +112,9 @@ class Quantized:
 
     def document(self) -> dict[str, Any]:
         """Return all but the model itself, as JSON has it."""
-        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "source"}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "source"}
         layers = [dataclasses.asdict(layer) for layer in self.layers]
-        return found | {"model": self.source.name, "sha256": self.source.sha256, "layers": layers}
+        return fields | {"model": self.source.name, "sha256": self.source.sha256, "layers": layers}
 
 
 def is_quantized(source: SourceModel) -> bool:
@@ -137,30 +133,26 @@ def quantizable(source: SourceModel) -> tuple[str, ...]:
 
 
 def has_ranges(source: SourceModel) -> bool:
-    """Whether a model's file is quantized, in whatever way, and so says how far its activations go."""
+    """Whether a model's file is quantized in any way, and so has the ranges of its activations."""
     return strip.has_pairs(source.proto) or qoperators.are_in(source.proto)
-
-
-def _silent(_text: str) -> None:
-    """Tell nobody."""
 
 
 def quantized(
     source: SourceModel,
     samples: Sequence[Tensors],
     settings: Settings | None = None,
-    say: Callable[[str], None] = _silent,
+    say: Callable[[str], None] = lambda _text: None,
 ) -> Quantized:
     """Quantize a network's convolutions, and compare the result with the network on floats.
 
-    Those stay on floats whose weights are not constant. A model that is in the wanted form is
-    left as it is; one that is quantized with other scales is taken back to floats first.
+    Convolutions whose weights are not constant stay on floats. A model that is quantized with powers of two already is
+    returned as it is; a model that is quantized with other scales is converted back to floats first.
 
     Args:
         source: The model.
-        samples: Inputs, each as the model takes them; they are gone through twice, one at a time.
-        settings: How.
-        say: Takes a line about progress.
+        samples: Inputs, each as the model takes them; they are read twice, one at a time.
+        settings: How to quantize.
+        say: Receives lines about progress.
 
     Raises:
         InputError: There is nothing to quantize, no sample, an activation that is not finite, or a node that computes
@@ -172,19 +164,20 @@ def quantized(
     if not len(samples):
         raise InputError(f"there are no samples to quantize {source.name} with")
     floating = quantize_graph.floating(source)
-    chosen = _settled(chosen, floating, source.name)
+    chosen = _choose_method(chosen, floating, source.name)
     graph, refitted = Graph(floating.proto), floating.ranges is not None
-    wanted = plan(graph, chosen.exclude, source.name)
-    say(f"quantizing {len(wanted.layers)} convolutions of {source.name} with {len(samples)} sample(s)")
-    written, exponents = _converted(graph, wanted, samples, chosen, floating)
+    layer_plan = plan(graph, chosen.exclude, source.name)
+    say(f"quantizing {len(layer_plan.layers)} convolutions of {source.name} with {len(samples)} sample(s)")
+    written, exponents = _convert(graph, layer_plan, samples, chosen, floating)
     say("comparing it with the model's own results" if refitted else "comparing it with the float network")
-    tensors = [layer.output for layer in wanted.layers]
-    own = as_declared(source) if refitted else None
-    accuracy = quantize_accuracy.compare(floating.proto, written, tensors, samples, own)
+    tensors = [layer.output for layer in layer_plan.layers]
+    declared = as_declared(source) if refitted else None
+    accuracy = quantize_accuracy.compare(floating.proto, written, tensors, samples, declared)
+    digest = files.sha256_bytes(written.proto.SerializeToString(deterministic=True))
     return Quantized(
-        _replaced(source, written.proto),
-        _reports(wanted, exponents, written, accuracy),
-        wanted.left,
+        dataclasses.replace(source, proto=written.proto, sha256=digest),
+        _reports(layer_plan, exponents, written, accuracy),
+        layer_plan.left,
         chosen.method,
         len(samples),
         accuracy.output,
@@ -194,93 +187,92 @@ def quantized(
     )
 
 
-def _settled(chosen: Settings, floating: Floating, name: str) -> Settings:
-    """Return settings with a method that the model allows."""
-    if chosen.method == FILE and floating.ranges is None:
+def _choose_method(settings: Settings, floating: Floating, name: str) -> Settings:
+    """Return settings with a method that the model allows; by default, the ranges of its file are kept."""
+    if settings.method == FILE and floating.ranges is None:
         raise InputError(
             f"{name} is a float model without quantization ranges in the file", hint=f"use one of {', '.join(METHODS)}"
         )
-    usual = METHODS[0] if floating.ranges is None else FILE
-    return dataclasses.replace(chosen, method=chosen.method or usual)
+    default = METHODS[0] if floating.ranges is None else FILE
+    return dataclasses.replace(settings, method=settings.method or default)
 
 
-def _converted(
-    graph: Graph, wanted: Plan, samples: Sequence[Tensors], chosen: Settings, floating: Floating
+def _convert(
+    graph: Graph, layer_plan: Plan, samples: Sequence[Tensors], chosen: Settings, floating: Floating
 ) -> tuple[Written, Exponents]:
-    kept = chosen.method == FILE
-    found = calibrate(graph, wanted, samples, METHODS[0] if kept else chosen.method)
-    activations = _within(floating.ranges or {}, found.grids, chosen) if kept else found.grids
-    added = {layer.weight for layer in wanted.layers if layer.residual}  # sums of one unit alone can be added to
-    names = {layer.weight for layer in wanted.layers}
-    weights = {name: powers(graph.array(name), apart=name not in added) for name in names}
-    exponents = settled(wanted.layers, Exponents(activations, weights), ties.tied(graph, wanted.tensors))
+    layers, keeps_ranges = layer_plan.layers, chosen.method == FILE
+    calibration = calibrate(graph, layer_plan, samples, METHODS[0] if keeps_ranges else chosen.method)
+    activations = calibration.grids
+    if keeps_ranges:
+        activations = _within_file_ranges(floating.ranges or {}, activations, chosen)
+    # A residual has one unit, so the sums that it is added to need the same for all channels.
+    with_residual = {layer.weight for layer in layers if layer.residual}
+    names = {layer.weight for layer in layers}
+    weights = {name: powers(graph.array(name), apart=name not in with_residual) for name in names}
+    exponents = settled(layers, Exponents(activations, weights), shared_scales.tied(graph, layer_plan.tensors))
+    biases = {}
+    for layer in layers:
+        # The means of random numbers say nothing of the data that the file was calibrated with.
+        if keeps_ranges and chosen.random:
+            biases[layer.conv] = own_bias(graph, layer)
+        else:
+            biases[layer.conv] = corrected_bias(graph, layer, exponents, calibration.means[layer.input])
+    return write.write(graph, layer_plan, exponents, biases), exponents
 
-    def bias(layer: Layer) -> NDArray[np.float64]:
-        # What random numbers have for means says nothing of the data that the file was calibrated with.
-        if kept and chosen.random:
-            return own_bias(graph, layer)
-        return corrected_bias(graph, layer, exponents, found.means[layer.input])
 
-    return write.write(graph, wanted, exponents, {layer.conv: bias(layer) for layer in wanted.layers}), exponents
-
-
-def _within(ranges: Mapping[str, Range], found: Mapping[str, Grid], chosen: Settings) -> dict[str, Grid]:
-    """Return grids of activations within the file's ranges; real samples may say that it is better to saturate."""
-    known = {name: one.grid() for name, one in ranges.items() if name in found}
+def _within_file_ranges(ranges: Mapping[str, Range], grids: Mapping[str, Grid], chosen: Settings) -> dict[str, Grid]:
+    """Return the grids of the file's ranges, or the finer ones of real samples, which may show that saturation pays."""
+    file_grids = {name: interval.grid() for name, interval in ranges.items() if name in grids}
     if not chosen.random:
-        known = {name: min(one, found[name], key=lambda grid: grid.exponent) for name, one in known.items()}
-    return {**found, **known}
+        for name, grid in file_grids.items():
+            file_grids[name] = min(grid, grids[name], key=lambda grid: grid.exponent)
+    return {**grids, **file_grids}
 
 
-def _replaced(source: SourceModel, proto: onnx.ModelProto) -> SourceModel:
-    digest = files.sha256_bytes(proto.SerializeToString(deterministic=True))
-    return dataclasses.replace(source, proto=proto, sha256=digest)
-
-
-def _reports(wanted: Plan, exponents: Exponents, written: Written, accuracy: Accuracy) -> tuple[LayerReport, ...]:
-    found = [
+def _reports(layer_plan: Plan, exponents: Exponents, written: Written, accuracy: Accuracy) -> tuple[LayerReport, ...]:
+    reports = [
         LayerReport(
             name=layer.name,
             output=layer.output,
             input_exponent=exponents.activations[layer.input].exponent,
             input_zero=exponents.activations[layer.input].zero,
-            weight_exponents=_ends(exponents.weights[layer.weight]),
+            weight_exponents=_min_max(exponents.weights[layer.weight]),
             output_exponent=exponents.activations[layer.output].exponent,
             output_zero=exponents.activations[layer.output].zero,
-            shifts=_ends(exponents.shifts(layer)),
+            shifts=_min_max(exponents.shifts(layer)),
             residual_shift=exponents.residual_shift(layer),
             exact=layer.name not in written.inexact,
             snr_db=accuracy.layers[layer.output],
         )
-        for layer in wanted.layers
+        for layer in layer_plan.layers
     ]
-    return tuple(sorted(found, key=lambda layer: float("inf") if layer.snr_db is None else layer.snr_db))
+    return tuple(sorted(reports, key=lambda layer: float("inf") if layer.snr_db is None else layer.snr_db))
 
 
-def _ends(numbers: Powers) -> tuple[int, int]:
+def _min_max(numbers: Powers) -> tuple[int, int]:
     return min(numbers), max(numbers)
 
 
 def _warnings(chosen: Settings, samples: int, inexact: Sequence[str]) -> tuple[str, ...]:
-    found = []
+    warnings = []
     if chosen.random and chosen.method == FILE:
-        found.append(
+        warnings.append(
             "the samples are random numbers: the ranges are those of the file, but the figures do not apply to real "
             "data; pass a folder of real samples with --calibration"
         )
     elif chosen.random:
-        found.append(
+        warnings.append(
             "the samples are random numbers: the scales fit noise, and the figures do not apply to real "
             "data; pass a folder of real samples with --calibration"
         )
     elif samples < _FEW:
-        found.append(
+        warnings.append(
             f"{samples} sample(s) are few: the scales may be too small for other data, and the figures come from "
             f"the same samples as the scales; pass at least {_FEW}"
         )
     if inexact:
-        found.append(
+        warnings.append(
             f"the biases of {', '.join(inexact)} are too large for a quarter step: hardware and ONNX may round them "
             "differently, by one step"
         )
-    return tuple(found)
+    return tuple(warnings)

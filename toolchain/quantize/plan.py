@@ -14,7 +14,7 @@ from toolchain.quantize.graph import Graph, title
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution and what follows it before its sums are rounded to int8: an addition, a ReLU or a clip.
+    """A convolution with the operations before its sums are rounded to int8: an addition, a ReLU or a clip.
 
     Attributes:
         name: The convolution's name.
@@ -67,7 +67,7 @@ def quantizable(graph: Graph, exclude: Collection[str] = ()) -> list[onnx.NodePr
 
 
 def plan(graph: Graph, exclude: Collection[str], model: str) -> Plan:
-    """Decide what is quantized.
+    """Choose the convolutions to quantize.
 
     Args:
         graph: A float network without batch norm.
@@ -75,7 +75,7 @@ def plan(graph: Graph, exclude: Collection[str], model: str) -> Plan:
         model: What messages call it.
 
     Raises:
-        InputError: Nothing is left to quantize, or `exclude` names what is no convolution.
+        InputError: No convolution is left to quantize, or `exclude` has an unknown name.
     """
     convolutions = [node for node in graph.nodes if node.op_type == "Conv"]
     names = [title(node) for node in convolutions]
@@ -90,8 +90,8 @@ def plan(graph: Graph, exclude: Collection[str], model: str) -> Plan:
             details="convolutions whose weights are not constant float32 are not quantized",
             hint="list its operators: `toolchain model inspect`",
         )
-    left = tuple(name for name in names if name not in {title(node) for node in chosen})
-    return Plan(_Chains(graph, chosen, _depths(graph)).layers(), left)
+    float_layers = tuple(name for name in names if name not in {title(node) for node in chosen})
+    return Plan(_LayerFinder(graph, chosen, _depths(graph)).layers(), float_layers)
 
 
 def _depths(graph: Graph) -> dict[str, int]:
@@ -103,7 +103,7 @@ def _depths(graph: Graph) -> dict[str, int]:
     return depths
 
 
-class _Chains:
+class _LayerFinder:
     """Follows each convolution to the tensor at which it is rounded."""
 
     def __init__(self, graph: Graph, chosen: list[onnx.NodeProto], depths: dict[str, int]) -> None:
@@ -133,14 +133,13 @@ class _Chains:
             return None
         other = self._other(node, conv)
         shapes = self._graph.shapes
-        alike = conv in shapes and shapes.get(other) == shapes[conv]
-        if other in self._graph.weights or not alike:
+        # VTA adds tensors of one shape alone: no broadcast.
+        same_shape = conv in shapes and shapes.get(other) == shapes[conv]
+        if other in self._graph.weights or not same_shape:
             return None
-        return node if not self._competes(other) or self._rank(conv, node) > self._rank(other, node) else None
-
-    def _competes(self, other: str) -> bool:
-        """Whether a tensor is the sums of another convolution that could go on into the same addition."""
-        return other in self._chosen and self._graph.only_reader(other) is not None
+        # Where both operands are sums of convolutions, one of the two takes the addition along.
+        competes = other in self._chosen and self._graph.only_reader(other) is not None
+        return node if not competes or self._rank(conv, node) > self._rank(other, node) else None
 
     def _rank(self, conv: str, addition: onnx.NodeProto) -> tuple[int, int, int]:
         """Order two convolutions that are added: the deeper branch, the larger window, the first operand wins."""

@@ -18,14 +18,14 @@ _OWN = frozenset({"channels_last", "opset", "consumed_inputs"})  # attributes th
 
 @dataclass(frozen=True)
 class _Form:
-    """Where an operator has what.
+    """The order of an operator's inputs.
 
     Attributes:
         operator: The operator on numbers.
-        data: First places of the tensors that it reads, each with scale and zero point behind it.
-        result: Place of the scale of its result, with the zero point behind it.
-        weight: Which of `data` has scales along an axis, and which axis; None if none has.
-        bias: Place of the bias, whose unit is the product of the first two scales; 0 if there is none.
+        data: Indices of the tensors that it reads, each with scale and zero point behind it.
+        result: Index of the scale of its result, with the zero point behind it.
+        weight: The number of the tensor that has scales along an axis, and that axis; None without such a tensor.
+        bias: Index of the bias, whose unit is the product of the first two scales; 0 if there is none.
     """
 
     operator: str
@@ -75,88 +75,78 @@ class _Expander:
     def run(self) -> None:
         for node in self._graph.node:
             form = _FORMS.get(node.op_type)
-            if node.op_type == _CONCAT and self._is_known(node, _grids_of_parts(node)):
-                self._concatenated(node)
-            elif form is not None and self._is_possible(node, form):
-                self._expanded(node, form)
+            if node.op_type == _CONCAT and self._has_constants(node, [0, *range(_TRIPLE, len(node.input), _TRIPLE)]):
+                triples = [list(node.input[first : first + _TRIPLE]) for first in range(2, len(node.input), _TRIPLE)]
+                inputs = [self._dequantize(node, triple, None) for triple in triples]
+                concat = helper.make_node("Concat", inputs, [], node.name)
+                concat.attribute.extend(node.attribute)
+                self._add_rounded(node, concat, 0)
+            elif form is not None and self._is_expandable(node, form):
+                self._expand(node, form)
             else:
                 self._nodes.append(node)
         del self._graph.node[:]
         self._graph.node.extend(self._nodes)
 
-    def _is_possible(self, node: onnx.NodeProto, form: _Form) -> bool:
-        last = any(one.name == "channels_last" and one.i for one in node.attribute)
-        whole = len(node.input) >= form.data[-1] + _TRIPLE
-        return whole and not last and self._is_known(node, [first + 1 for first in form.data])
+    def _is_expandable(self, node: onnx.NodeProto, form: _Form) -> bool:
+        last = any(attribute.name == "channels_last" and attribute.i for attribute in node.attribute)
+        is_complete = len(node.input) >= form.data[-1] + _TRIPLE
+        return is_complete and not last and self._has_constants(node, [first + 1 for first in form.data])
 
-    def _is_known(self, node: onnx.NodeProto, scales: list[int]) -> bool:
-        """Whether scales and the zero points behind them are constants, where there are any."""
-        places = [place for scale in scales for place in (scale, scale + 1)]
-        return all(node.input[place] in self._weights for place in places if _has(node, place))
+    def _has_constants(self, node: onnx.NodeProto, scales: list[int]) -> bool:
+        """Whether the scales at some positions, and the zero points behind them, are constants where they exist."""
+        positions = [position for scale in scales for position in (scale, scale + 1)]
+        return all(node.input[position] in self._weights for position in positions if _has(node, position))
 
-    def _expanded(self, node: onnx.NodeProto, form: _Form) -> None:
+    def _expand(self, node: onnx.NodeProto, form: _Form) -> None:
         inputs = []
         for number, first in enumerate(form.data):
-            axis = _axis(node, form) if form.weight and form.weight[0] == number else None
-            inputs.append(self._dequantized(node, list(node.input[first : first + _TRIPLE]), axis))
+            axis = None
+            if form.weight and form.weight[0] == number:
+                # The axis of the output channels moves where the weight is transposed.
+                transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+                axis = 0 if transposed else form.weight[1]
+            inputs.append(self._dequantize(node, list(node.input[first : first + _TRIPLE]), axis))
         if form.bias and _has(node, form.bias):
-            inputs.append(self._bias(node, form))
-        kept = [one for one in node.attribute if one.name not in _OWN]
-        made = helper.make_node(form.operator, inputs, [], node.name)
-        made.attribute.extend(kept)
-        self._rounded(node, made, form.result)
+            inputs.append(self._dequantize_bias(node, form))
+        float_node = helper.make_node(form.operator, inputs, [], node.name)
+        float_node.attribute.extend(attribute for attribute in node.attribute if attribute.name not in _OWN)
+        self._add_rounded(node, float_node, form.result)
 
-    def _concatenated(self, node: onnx.NodeProto) -> None:
-        parts = [list(node.input[first : first + _TRIPLE]) for first in range(2, len(node.input), _TRIPLE)]
-        made = helper.make_node("Concat", [self._dequantized(node, part, None) for part in parts], [], node.name)
-        made.attribute.extend(node.attribute)
-        self._rounded(node, made, 0)
-
-    def _rounded(self, node: onnx.NodeProto, made: onnx.NodeProto, result: int) -> None:
+    def _add_rounded(self, node: onnx.NodeProto, float_node: onnx.NodeProto, result: int) -> None:
         """Add an operator on numbers, and the rounding of its result where it has a grid."""
         if not _has(node, result):
-            made.output.append(node.output[0])
-            self._nodes.append(made)
+            float_node.output.append(node.output[0])
+            self._nodes.append(float_node)
             return
-        numbers = self._free(f"{node.output[0]}.numbers")
-        made.output.append(numbers)
-        self._nodes.append(made)
+        numbers = self._free_name(f"{node.output[0]}.numbers")
+        float_node.output.append(numbers)
+        self._nodes.append(float_node)
         grid = [name for name in node.input[result : result + 2] if name]
         self._nodes.append(helper.make_node("QuantizeLinear", [numbers, *grid], [node.output[0]]))
 
-    def _dequantized(self, node: onnx.NodeProto, triple: list[str], axis: int | None) -> str:
-        name = self._free(f"{triple[0]}.of.{node.output[0]}")
-        along = {} if axis is None else {"axis": axis}
-        self._nodes.append(helper.make_node("DequantizeLinear", [one for one in triple if one], [name], **along))
-        return name
+    def _dequantize(self, node: onnx.NodeProto, triple: list[str], axis: int | None) -> str:
+        output = self._free_name(f"{triple[0]}.of.{node.output[0]}")
+        inputs, attributes = [name for name in triple if name], {} if axis is None else {"axis": axis}
+        self._nodes.append(helper.make_node("DequantizeLinear", inputs, [output], **attributes))
+        return output
 
-    def _bias(self, node: onnx.NodeProto, form: _Form) -> str:
-        first, second = (numpy_helper.to_array(self._weights[node.input[place + 1]]) for place in form.data[:2])
-        factor = next((one.f for one in node.attribute if one.name == "alpha"), 1.0)
+    def _dequantize_bias(self, node: onnx.NodeProto, form: _Form) -> str:
+        first, second = (numpy_helper.to_array(self._weights[node.input[index + 1]]) for index in form.data[:2])
+        factor = next((attribute.f for attribute in node.attribute if attribute.name == "alpha"), 1.0)
         unit = np.asarray(np.float32(factor) * first.reshape(-1) * second.reshape(-1), np.float32)
-        name = self._free(f"{node.output[0]}.unit")
+        name = self._free_name(f"{node.output[0]}.unit")
         scale = numpy_helper.from_array(unit if unit.size > 1 else unit.reshape(()), name)
         self._graph.initializer.append(scale)
         self._weights[name] = scale
-        return self._dequantized(node, [node.input[form.bias], name], 0)
+        return self._dequantize(node, [node.input[form.bias], name], 0)
 
-    def _free(self, name: str) -> str:
+    def _free_name(self, name: str) -> str:
         while name in self._taken:
             name += "_"
         self._taken.add(name)
         return name
 
 
-def _grids_of_parts(node: onnx.NodeProto) -> list[int]:
-    """Return the places of the scales of what is put together, and of the result's."""
-    return [0, *range(_TRIPLE, len(node.input), _TRIPLE)]
-
-
-def _has(node: onnx.NodeProto, place: int) -> bool:
-    return place < len(node.input) and bool(node.input[place])
-
-
-def _axis(node: onnx.NodeProto, form: _Form) -> int:
-    """Return the axis of the output channels of a weight."""
-    transposed = any(one.name == "transB" and one.i for one in node.attribute)
-    return 0 if transposed else (form.weight or (0, 0))[1]
+def _has(node: onnx.NodeProto, index: int) -> bool:
+    return index < len(node.input) and bool(node.input[index])

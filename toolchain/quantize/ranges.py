@@ -17,7 +17,7 @@ LOWEST = -40
 """Exponent of the finest scale: smaller steps tell nothing apart that a network computes with."""
 
 _EMPTY = -7  # of a tensor of zeros: any will do
-_LEAST = -128
+_BYTE_MIN = -128
 _HALF = 0.5
 BEYOND = math.sqrt(2)
 """A range may be wider than its grid by that: so of two powers of two, the nearer one is taken."""
@@ -45,7 +45,7 @@ class Range:
     high: float
 
     def union(self, other: Range | None) -> Range:
-        """Return what holds both."""
+        """Return the smallest range that contains both."""
         return self if other is None else Range(min(self.low, other.low), max(self.high, other.high))
 
     def exponent(self) -> int:
@@ -54,17 +54,16 @@ class Range:
         What lies beyond the last one saturates: ends of ranges are those of the rarest values, and a scale of twice as
         much costs all others a bit.
         """
-        found = covering(max(self.high, -self.low))
-        while found > LOWEST and self._fits(found - 1):
-            found -= 1
-        return found
-
-    def _fits(self, exponent: int) -> bool:
-        step = 2.0**exponent * BEYOND
-        return (_LEAST - _HALF) * step <= self.low and self.high <= (HIGHEST + _HALF) * step
+        exponent = covering(max(self.high, -self.low))
+        while exponent > LOWEST:
+            step = 2.0 ** (exponent - 1) * BEYOND
+            if (_BYTE_MIN - _HALF) * step > self.low or self.high > (HIGHEST + _HALF) * step:
+                break
+            exponent -= 1
+        return exponent
 
     def within(self, other: Range | None) -> Range:
-        """Return what both hold; 0 is in each."""
+        """Return the intersection; 0 is in each range."""
         return self if other is None else Range(max(self.low, other.low), min(self.high, other.high))
 
     def symmetric(self) -> Range:
@@ -87,26 +86,26 @@ class Range:
 
         Else the end next to 0 is one of the grid, too, as a ReLU's is: what room there is, or is not, is at the other.
         """
-        least, greatest = self._zeros(2.0**exponent)
-        if min(least, greatest) <= 0 <= max(least, greatest):
+        lower, upper = self._zeros(2.0**exponent)
+        if min(lower, upper) <= 0 <= max(lower, upper):
             return 0
-        return least if least < 0 else greatest
+        return lower if lower < 0 else upper
 
     def _zeros(self, step: float) -> tuple[int, int]:
         """Return the least zero point with which the low end does not saturate, and the greatest for the high end."""
-        return math.ceil(_LEAST - _HALF - self.low / step), math.floor(HIGHEST + _HALF - self.high / step)
+        return math.ceil(_BYTE_MIN - _HALF - self.low / step), math.floor(HIGHEST + _HALF - self.high / step)
 
     def grid(self) -> Grid:
         """Return the finest grid that holds the range, or nearly so; with a zero point only where that gains a bit."""
-        whole = found = self.exponent()
-        while found > LOWEST and self.is_held(found - 1, BEYOND):
-            found -= 1
-        return (self if found < whole else self.symmetric()).on(found)
+        symmetric_exponent = exponent = self.exponent()
+        while exponent > LOWEST and self.is_held(exponent - 1, BEYOND):
+            exponent -= 1
+        return (self if exponent < symmetric_exponent else self.symmetric()).on(exponent)
 
     def on(self, exponent: int) -> Grid:
         """Return the grid of a scale for this range, without what saturates on it."""
         zero, step = self.zero(exponent), 2.0**exponent
-        return Grid(exponent, Range(max(self.low, (_LEAST - zero) * step), min(self.high, (HIGHEST - zero) * step)))
+        return Grid(exponent, Range(max(self.low, (_BYTE_MIN - zero) * step), min(self.high, (HIGHEST - zero) * step)))
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class Grid:
 
     Attributes:
         exponent: Of the scale.
-        range: What it is for.
+        range: The range that it is for.
     """
 
     exponent: int
@@ -124,7 +123,7 @@ class Grid:
     @classmethod
     def about(cls, exponent: int) -> Grid:
         """Return a grid whose zero point is 0."""
-        return cls(exponent, Range(math.ldexp(_LEAST, exponent), math.ldexp(HIGHEST, exponent)))
+        return cls(exponent, Range(math.ldexp(_BYTE_MIN, exponent), math.ldexp(HIGHEST, exponent)))
 
     @property
     def zero(self) -> int:
@@ -146,6 +145,6 @@ def of_grid(scale: NDArray[np.float32], zero: NDArray[np.integer]) -> Range | No
     if scale.size != 1 or zero.size != 1 or zero.dtype not in (np.int8, np.uint8):
         return None
     limits, step, middle = np.iinfo(zero.dtype), float(scale.item()), int(zero.item())
-    found = Range((limits.min - middle) * step, (limits.max - middle) * step)
-    known = step > 0 and max(found.high, -found.low) <= _MOST
-    return found if known else None
+    interval = Range((limits.min - middle) * step, (limits.max - middle) * step)
+    is_usable = step > 0 and max(interval.high, -interval.low) <= _MOST
+    return interval if is_usable else None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolchain.errors import InputError, reason
 from toolchain.models import inputs
@@ -23,37 +22,37 @@ class Folder(Sequence[Tensors]):
     Args:
         root: The folder; each .npz, .npy and picture in it is one sample.
         specs: Signature of the model's inputs.
-        most: How many to take, evenly spread over all of them; None: every one.
+        limit: How many to take, evenly spread over all of them; None: every one.
 
     Raises:
         InputError: There is no such folder, or no sample in it.
     """
 
-    def __init__(self, root: Path, specs: Sequence[TensorSpec], most: int | None = None) -> None:
+    def __init__(self, root: Path, specs: Sequence[TensorSpec], limit: int | None = None) -> None:
         if not root.is_dir():
             raise InputError(f"there is no folder {str(root)!r}", hint="--calibration takes a folder, or `random`")
-        found = sorted(path for path in root.rglob("*") if path.suffix.lower() in _PICTURES | _ARRAYS)
-        if not found:
+        paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in _PICTURES | _ARRAYS)
+        if not paths:
             raise InputError(
                 f"there are no samples in {root}", hint="add images, .npz or .npy files; each file is one sample"
             )
-        count = min(most or len(found), len(found))
-        self.paths = tuple(found[place * len(found) // count] for place in range(count))
+        count = min(limit or len(paths), len(paths))
+        self.paths = tuple(paths[number * len(paths) // count] for number in range(count))
         self._specs = tuple(specs)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     @overload
-    def __getitem__(self, place: int) -> Tensors: ...
+    def __getitem__(self, index: int) -> Tensors: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Tensors]: ...
+    def __getitem__(self, index: slice) -> Sequence[Tensors]: ...
 
-    def __getitem__(self, place: int | slice) -> Tensors | Sequence[Tensors]:
-        if isinstance(place, slice):
-            return [read(path, self._specs) for path in self.paths[place]]
-        return read(self.paths[place], self._specs)
+    def __getitem__(self, index: int | slice) -> Tensors | Sequence[Tensors]:
+        if isinstance(index, slice):
+            return [read(path, self._specs) for path in self.paths[index]]
+        return read(self.paths[index], self._specs)
 
 
 def read(path: Path, specs: Sequence[TensorSpec]) -> Tensors:
@@ -74,19 +73,16 @@ def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> Tensors:
             f"{path} contains one array, but the model has {len(specs)} inputs",
             hint="write .npz files with the names of the inputs",
         )
-    found = {specs[0].name: _loaded(path)}
-    faults = check_signature(found, specs)
-    if faults:
-        raise InputError(f"the array of {path} does not fit the model", details="\n".join(faults))
-    return found
-
-
-def _loaded(path: Path) -> NDArray[Any]:
     try:
         with path.open("rb") as stream:
-            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+            array = np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
     except (OSError, ValueError, EOFError) as fault:
         raise InputError(f"cannot read {path}", details=reason(fault), hint="write it with numpy.save") from fault
+    tensors = {specs[0].name: array}
+    faults = check_signature(tensors, specs)
+    if faults:
+        raise InputError(f"the array of {path} does not fit the model", details="\n".join(faults))
+    return tensors
 
 
 def random(specs: Sequence[TensorSpec], count: int, seed: int = 0) -> list[Tensors]:

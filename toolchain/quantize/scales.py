@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.errors import InputError
-from toolchain.quantize import ties
+from toolchain.quantize import shared_scales
 from toolchain.quantize.plan import Layer
 from toolchain.quantize.ranges import HIGHEST, LOWEST, Grid, Range, covering
 
 METHODS = ("mse", "max", "percentile")
 """How activations get their scales from samples."""
 FILE = "file"
-"""From the ranges that a quantized file says."""
+"""From the ranges of a quantized file."""
 
 _BINS = 4096
 _CANDIDATES = 5  # exponents tried below the one that covers everything
@@ -42,30 +42,30 @@ class Histogram:
     def __init__(self) -> None:
         self._counts = np.zeros((2, _BINS), dtype=np.int64)  # of values from 0 on, and of negative ones
         self._range: int | None = None
-        self._whole = Range(0.0, 0.0)
+        self._interval = Range(0.0, 0.0)
 
     def add(self, values: NDArray[Any]) -> bool:
         """Count values; False, and nothing counted, if one is infinite or no number."""
         flat = values.reshape(-1)
-        found = Range(float(flat.min(initial=0.0)), float(flat.max(initial=0.0)))
-        most = found.symmetric().high
-        if not np.isfinite(most):
+        interval = Range(float(flat.min(initial=0.0)), float(flat.max(initial=0.0)))
+        largest = interval.symmetric().high
+        if not np.isfinite(largest):
             return False
-        self._whole = found.union(self._whole)
-        if most:
-            self._reach(int(np.frexp(most)[1]))
+        self._interval = interval.union(self._interval)
+        if largest:
+            exponent = int(np.frexp(largest)[1])
+            if self._range is None:
+                self._range = exponent
+            for _ in range(min(exponent - self._range, 12)):
+                # The range doubles: two neighbouring bins become one.
+                pairs = self._counts.reshape(2, -1, 2).sum(axis=2)
+                self._counts = np.concatenate([pairs, np.zeros_like(pairs)], axis=1)
+            self._range = max(self._range, exponent)
         if self._range is not None:
+            # There are 2^12 bins up to a power of two: the exponent alone gives the bin.
             bins = np.ldexp(np.abs(flat), 12 - self._range).astype(np.int32) + _BINS * (flat < 0)
             self._counts += np.bincount(bins, minlength=2 * _BINS).reshape(2, _BINS)
         return True
-
-    def _reach(self, exponent: int) -> None:
-        if self._range is None:
-            self._range = exponent
-        for _ in range(min(exponent - self._range, 12)):
-            pairs = self._counts.reshape(2, -1, 2).sum(axis=2)
-            self._counts = np.concatenate([pairs, np.zeros_like(pairs)], axis=1)
-        self._range = max(self._range, exponent)
 
     def grid(self, method: str) -> Grid:
         """Choose the grid; one with a zero point only where that gains a bit.
@@ -74,28 +74,28 @@ class Histogram:
             method: `max` covers every value, `percentile` all but the largest in 10000, `mse` has the least squared
                 error of rounding and saturation together.
         """
-        whole = self._whole
+        interval = self._interval
         if self._range is None:
-            return whole.symmetric().on(covering(0))
+            return interval.symmetric().on(covering(0))
         centers = np.ldexp(np.arange(_BINS) + 0.5, self._range - 12)
         if method == "percentile":
             counts = self._counts.sum(axis=0)
-            place = int(np.searchsorted(np.cumsum(counts), _PERCENTILE * counts.sum()))
-            whole = Range(max(whole.low, -centers[place]), min(whole.high, centers[place]))
+            index = int(np.searchsorted(np.cumsum(counts), _PERCENTILE * counts.sum()))
+            interval = Range(max(interval.low, -centers[index]), min(interval.high, centers[index]))
         if method != "mse":
-            return _finest(whole)
-        return _least_error(np.array([centers, -centers]), self._counts, whole)
+            return _finest(interval)
+        return _least_error(np.array([centers, -centers]), self._counts, interval)
 
 
-def _finest(whole: Range) -> Grid:
+def _finest(interval: Range) -> Grid:
     """Return the finest grid that holds a range; one with a zero point only where that gains a bit."""
-    top = found = covering(whole.symmetric().high)
-    while found > LOWEST and whole.is_held(found - 1):
-        found -= 1
-    return (whole if found < top else whole.symmetric()).on(found)
+    top = exponent = covering(interval.symmetric().high)
+    while exponent > LOWEST and interval.is_held(exponent - 1):
+        exponent -= 1
+    return (interval if exponent < top else interval.symmetric()).on(exponent)
 
 
-def _least_error(values: NDArray[Any], counts: NDArray[Any], whole: Range) -> Grid:
+def _least_error(values: NDArray[Any], counts: NDArray[Any], interval: Range) -> Grid:
     """Return the grid that loses the least of values in a range; one with a zero point only where that gains much."""
 
     def error(grid: Grid) -> float:
@@ -106,11 +106,11 @@ def _least_error(values: NDArray[Any], counts: NDArray[Any], whole: Range) -> Gr
         candidates = range(top, max(top - _CANDIDATES, LOWEST - 1), -1)
         return min((covered.on(exponent) for exponent in candidates), key=error)
 
-    plain = best(whole.symmetric(), covering(whole.symmetric().high))
-    finest = _finest(whole)
+    plain = best(interval.symmetric(), covering(interval.symmetric().high))
+    finest = _finest(interval)
     if not finest.zero:
         return plain
-    moved = best(whole, finest.exponent)
+    moved = best(interval, finest.exponent)
     return moved if error(moved) * _GAIN < error(plain) else plain
 
 
@@ -124,33 +124,33 @@ def of_weight(weight: NDArray[Any]) -> int:
 def powers(weight: NDArray[Any], *, apart: bool) -> Powers:
     """Choose the exponents of a weight's scales: one, or one for each output channel where that gains a bit on average.
 
-    Each channel counts the same: what follows makes up for one whose weights are small.
+    Each channel counts the same: later layers make up for channels with small weights.
 
     Args:
         weight: The weight, its output channels first.
         apart: Whether channels may differ.
     """
-    whole = of_weight(weight)
+    common = of_weight(weight)
     if not apart:
-        return (whole,)
-    own = [of_weight(channel) if channel.any() else whole for channel in weight]
-    found = tuple(max(one, max(own) - MOST_SPREAD) for one in own)
-    return found if whole - float(np.mean(found)) >= 1 else (whole,)
+        return (common,)
+    by_channel = [of_weight(channel) if channel.any() else common for channel in weight]
+    exponents = tuple(max(exponent, max(by_channel) - MOST_SPREAD) for exponent in by_channel)
+    return exponents if common - float(np.mean(exponents)) >= 1 else (common,)
 
 
 def multiples(steps: NDArray[Any], exponents: Powers) -> NDArray[np.float64]:
     """Return the numbers that steps stand for, by one exponent or one for each place along the first axis."""
-    return np.asarray(np.ldexp(steps.astype(np.float64), _along(exponents, steps)))
+    return np.asarray(np.ldexp(steps.astype(np.float64), _column(exponents, steps)))
 
 
-def _along(exponents: int | Powers, values: NDArray[Any]) -> NDArray[np.int64]:
+def _column(exponents: int | Powers, values: NDArray[Any]) -> NDArray[np.int64]:
     column = np.atleast_1d(np.asarray(exponents))
     return column.reshape(-1, *(1,) * (values.ndim - 1)) if values.ndim else column[0]
 
 
 def rounded(values: NDArray[Any], exponent: int | Powers) -> NDArray[np.int8]:
     """Round values to int8 multiples of 2^exponent, or of one power of two for each place along the first axis."""
-    steps = np.rint(np.ldexp(values.astype(np.float64), -_along(exponent, values)))
+    steps = np.rint(np.ldexp(values.astype(np.float64), -_column(exponent, values)))
     return np.asarray(np.clip(steps, -HIGHEST - 1, HIGHEST).astype(np.int8))
 
 
@@ -163,19 +163,19 @@ class Exponents:
 
     def accumulator(self, layer: Layer) -> Powers:
         """Exponents of the units of a layer's sums."""
-        return tuple(self.activations[layer.input].exponent + one for one in self.weights[layer.weight])
+        return tuple(self.activations[layer.input].exponent + exponent for exponent in self.weights[layer.weight])
 
     def shifts(self, layer: Layer) -> Powers:
         """Right shifts from a layer's sums to its output."""
-        return tuple(self.activations[layer.output].exponent - one for one in self.accumulator(layer))
+        return tuple(self.activations[layer.output].exponent - exponent for exponent in self.accumulator(layer))
 
     def residual_shift(self, layer: Layer) -> int | None:
-        """Left shift of what is added to a layer's sums, which have one unit then; None where nothing is."""
+        """Left shift of a layer's residual, whose sums have one unit then; None without a residual."""
         return self.activations[layer.residual].exponent - self.accumulator(layer)[0] if layer.residual else None
 
 
-def settled(layers: tuple[Layer, ...], wanted: Exponents, groups: Sequence[frozenset[str]] = ()) -> Exponents:
-    """Raise exponents until every shift is one that hardware has: 0 to 30, and 0 to 15 for residuals.
+def settled(layers: tuple[Layer, ...], best: Exponents, groups: Sequence[frozenset[str]] = ()) -> Exponents:
+    """Raise exponents until the hardware has every shift: 0 to 30, and 0 to 15 for residuals.
 
     A result with a zero point is shifted by 22 at most, as that is added to the sums.
 
@@ -184,20 +184,21 @@ def settled(layers: tuple[Layer, ...], wanted: Exponents, groups: Sequence[froze
 
     Args:
         layers: The layers.
-        wanted: The exponents that lose the least.
+        best: The exponents that lose the least.
         groups: Activations that are to have one grid each.
 
     Raises:
         InputError: They never settle, which takes weights of whole numbers in a circle of residuals.
     """
-    found = wanted
+    exponents = best
     for _ in range(_ROUNDS):
-        weights = _coarse_enough(layers, found.activations, wanted.weights)
-        activations = ties.coarsest(_above_sums(layers, found.activations, weights), groups)
+        weights = _limit_shifts(layers, exponents.activations, best.weights)
+        activations = shared_scales.coarsest(_raise_to_sums(layers, exponents.activations, weights), groups)
+        # Both steps raise exponents only, so they end unless residuals form a circle.
         raised = Exponents(activations, weights)
-        if raised == found:
-            return found
-        found = raised
+        if raised == exponents:
+            return exponents
+        exponents = raised
     names = [layer.name for layer in layers]
     raise InputError(
         "no scales for these layers give shifts that the hardware supports",
@@ -206,25 +207,25 @@ def settled(layers: tuple[Layer, ...], wanted: Exponents, groups: Sequence[froze
     )
 
 
-def _coarse_enough(
-    layers: tuple[Layer, ...], activations: Mapping[str, Grid], wanted: Mapping[str, Powers]
+def _limit_shifts(
+    layers: tuple[Layer, ...], activations: Mapping[str, Grid], best: Mapping[str, Powers]
 ) -> dict[str, Powers]:
     """Return exponents of the weights with which no shift is too long."""
-    weights = dict(wanted)
+    weights = dict(best)
     for layer in layers:
         result = activations[layer.output]
         unit = result.exponent - (_MOST_MOVED_SHIFT if result.zero else _MOST_SHIFT)
         if layer.residual:
             unit = max(unit, activations[layer.residual].exponent - _MOST_RESIDUAL_SHIFT)
-        least = unit - activations[layer.input].exponent
-        weights[layer.weight] = tuple(max(one, least) for one in weights[layer.weight])
+        lowest = unit - activations[layer.input].exponent
+        weights[layer.weight] = tuple(max(exponent, lowest) for exponent in weights[layer.weight])
     return weights
 
 
-def _above_sums(
+def _raise_to_sums(
     layers: tuple[Layer, ...], activations: Mapping[str, Grid], weights: Mapping[str, Powers]
 ) -> dict[str, Grid]:
-    """Raise what is added to sums, and what comes out of them, to their unit."""
+    """Raise the exponents of residuals and results to the unit of their sums."""
     raised = dict(activations)
     for layer in layers:
         unit = raised[layer.input].exponent + max(weights[layer.weight])

@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 from toolchain.models import protos
 from toolchain.quantize.graph import Graph
 from toolchain.quantize.plan import Layer, Plan
-from toolchain.quantize.scales import Exponents, Powers, rounded
+from toolchain.quantize.scales import Exponents, rounded
 
 _EXACT = 2**21  # float32 holds whole numbers below it, and a quarter more
 _QUARTER = 0.25
@@ -47,39 +47,33 @@ def write(graph: Graph, plan: Plan, exponents: Exponents, biases: dict[str, NDAr
 
     Args:
         graph: The float network; it is not changed.
-        plan: What is quantized.
+        plan: The layers to quantize.
         exponents: The scales.
         biases: For each layer's convolution tensor its bias, one number for each output channel.
     """
-    writer = _Writer(graph, plan, exponents, biases)
+    writer = _QdqWriter(graph, plan, exponents, biases)
     return Written(writer.run(), writer.rounded, tuple(writer.inexact))
 
 
-class _Writer:
+class _QdqWriter:
     def __init__(self, graph: Graph, plan: Plan, exponents: Exponents, biases: dict[str, NDArray[Any]]) -> None:
         self._graph = graph
         self._exponents = exponents
         self._biases = biases
         self._layers = {layer.conv: layer for layer in plan.layers}
         self._taken = {*graph.makers, *graph.weights, *(value.name for value in graph.proto.graph.input)}
-        self._sources = {name: self._source(name) for name in plan.tensors}
-        self.rounded = {name: self._rounded(name) for name in plan.tensors}
+        # A result of the graph keeps its name for the rounded tensor; the tensor before gets another name.
+        results = {name for name in plan.tensors if name in graph.outputs and name in graph.makers}
+        self._source_names = {
+            name: self._free_name(f"{name}.exact") if name in results else name for name in plan.tensors
+        }
+        self.rounded = {name: name if name in results else self._free_name(f"{name}.rounded") for name in plan.tensors}
         self.inexact: list[str] = []
         self._nodes: list[onnx.NodeProto] = []
         self._weights: dict[str, onnx.TensorProto] = {}
-        self._shared: dict[str, str] = {}
+        self._shared_names: dict[str, str] = {}
 
-    def _source(self, name: str) -> str:
-        """A result keeps its name for what is rounded; what was computed for it gets another."""
-        return self._free(f"{name}.exact") if self._is_result(name) else name
-
-    def _rounded(self, name: str) -> str:
-        return name if self._is_result(name) else self._free(f"{name}.rounded")
-
-    def _is_result(self, name: str) -> bool:
-        return name in self._graph.outputs and name in self._graph.makers
-
-    def _free(self, name: str) -> str:
+    def _free_name(self, name: str) -> str:
         while name in self._taken:
             name += "_"
         self._taken.add(name)
@@ -87,44 +81,44 @@ class _Writer:
 
     def run(self) -> onnx.ModelProto:
         for value in self._graph.proto.graph.input:
-            self._round(value.name)
+            self._add_rounding(value.name)
         for node in self._graph.nodes:
             self._copy(node)
-        made = onnx.ModelProto()
-        made.CopyFrom(self._graph.proto)
-        for field in (made.graph.node, made.graph.initializer, made.graph.value_info):
+        model = onnx.ModelProto()
+        model.CopyFrom(self._graph.proto)
+        for field in (model.graph.node, model.graph.initializer, model.graph.value_info):
             del field[:]
-        made.graph.node.extend(self._nodes)
-        used = set(protos.names_read(made.graph))
+        model.graph.node.extend(self._nodes)
+        used = set(protos.names_read(model.graph))
         weights = [*self._graph.proto.graph.initializer, *self._weights.values()]
-        made.graph.initializer.extend(tensor for tensor in weights if tensor.name in used)
-        return made
+        model.graph.initializer.extend(tensor for tensor in weights if tensor.name in used)
+        return model
 
     def _copy(self, node: onnx.NodeProto) -> None:
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        for place, name in enumerate(node.input):
-            made.input[place] = self.rounded.get(name, name)
-        for place, name in enumerate(node.output):
-            made.output[place] = self._sources.get(name, name)
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        for index, name in enumerate(node.input):
+            copy.input[index] = self.rounded.get(name, name)
+        for index, name in enumerate(node.output):
+            copy.output[index] = self._source_names.get(name, name)
         if node.output[0] in self._layers:
             layer = self._layers[node.output[0]]
-            del made.input[1:]
-            made.input.extend([self._weight(layer), self._bias(layer)])
-        self._nodes.append(made)
+            del copy.input[1:]
+            copy.input.extend([self._weight(layer), self._bias(layer)])
+        self._nodes.append(copy)
         for name in node.output:
-            self._round(name)
+            self._add_rounding(name)
 
-    def _round(self, name: str) -> None:
+    def _add_rounding(self, name: str) -> None:
         if name not in self.rounded:
             return
         grid = self._exponents.activations[name]
         scale = [self._scale(grid.exponent), self._zero(grid.zero)]
-        data = self._free(f"{name}.int8")
-        self._add("QuantizeLinear", [self._sources[name], *scale], data)
-        self._add("DequantizeLinear", [data, *scale], self.rounded[name])
+        data = self._free_name(f"{name}.int8")
+        self._add_node("QuantizeLinear", [self._source_names[name], *scale], data)
+        self._add_node("DequantizeLinear", [data, *scale], self.rounded[name])
 
-    def _add(self, operator: str, inputs: list[str], output: str) -> None:
+    def _add_node(self, operator: str, inputs: list[str], output: str) -> None:
         self._nodes.append(helper.make_node(operator, inputs, [output], output))
 
     def _scale(self, exponent: int) -> str:
@@ -135,35 +129,34 @@ class _Writer:
 
     def _constant(self, key: str, value: Any) -> str:
         """Return the name of a new initializer, the same for the same key."""
-        if key not in self._shared:
-            name = self._shared[key] = self._free(key)
+        if key not in self._shared_names:
+            name = self._shared_names[key] = self._free_name(key)
             self._weights[name] = numpy_helper.from_array(np.asarray(value), name)
-        return self._shared[key]
+        return self._shared_names[key]
 
     def _weight(self, layer: Layer) -> str:
         """Return the tensor of a layer's rounded weights; layers may share one."""
         key = f"{layer.weight}.rounded"
-        if key not in self._shared:
-            exponent = self._exponents.weights[layer.weight]
-            data = self._constant(f"{layer.weight}.int8", rounded(self._graph.array(layer.weight), exponent))
-            self._shared[key] = self._free(key)
-            self._dequantize(data, exponent, self._shared[key])
-        return self._shared[key]
-
-    def _dequantize(self, data: str, exponents: Powers, output: str) -> None:
-        """Add what makes numbers of weights, whose scales are one, or one for each output channel."""
-        if len(exponents) == 1:
-            self._add("DequantizeLinear", [data, self._scale(exponents[0]), self._zero()], output)
-            return
-        scale = self._constant(f"{data}.scales", np.ldexp(np.float32(1), np.array(exponents, np.int32)))
-        zero = self._constant(f"zeros_{len(exponents)}_int8", np.zeros(len(exponents), np.int8))
-        self._nodes.append(helper.make_node("DequantizeLinear", [data, scale, zero], [output], output, axis=0))
+        if key not in self._shared_names:
+            exponents = self._exponents.weights[layer.weight]
+            data = self._constant(f"{layer.weight}.int8", rounded(self._graph.array(layer.weight), exponents))
+            output = self._shared_names[key] = self._free_name(key)
+            if len(exponents) == 1:
+                self._add_node("DequantizeLinear", [data, self._scale(exponents[0]), self._zero()], output)
+            else:
+                # One scale for each output channel, which are the first axis.
+                scale = self._constant(f"{data}.scales", np.ldexp(np.float32(1), np.array(exponents, np.int32)))
+                zero = self._constant(f"zeros_{len(exponents)}_int8", np.zeros(len(exponents), np.int8))
+                inputs = [data, scale, zero]
+                self._nodes.append(helper.make_node("DequantizeLinear", inputs, [output], output, axis=0))
+        return self._shared_names[key]
 
     def _bias(self, layer: Layer) -> str:
+        # A quarter of a unit above an integer, so that no sum lies half-way between two steps.
         unit = np.array(self._exponents.accumulator(layer))
-        whole = np.rint(np.ldexp(self._biases[layer.conv], -unit))
-        exact = bool(np.abs(whole).max(initial=0) < _EXACT)
+        steps = np.rint(np.ldexp(self._biases[layer.conv], -unit))
+        exact = bool(np.abs(steps).max(initial=0) < _EXACT)
         if not exact:
             self.inexact.append(layer.name)
-        value = np.ldexp(whole + (_QUARTER if exact else 0), unit).astype(np.float32)
+        value = np.ldexp(steps + (_QUARTER if exact else 0), unit).astype(np.float32)
         return self._constant(f"{layer.conv}.bias", value)

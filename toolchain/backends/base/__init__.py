@@ -1,4 +1,4 @@
-"""What all backends have in common: the class that they derive from, and what is said about their kernels."""
+"""The base class of all backends, and the protocols of their templates and models."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ Choice = Mapping[str, Any]
 
 
 class Templates(Protocol):
-    """The kernels that a backend writes itself, each of them in several ways."""
+    """The kernels that a backend writes itself, each with several choices."""
 
     def candidates(self, layer: str) -> Sequence[Choice]:
-        """List the ways to compute a layer, the one that is likely the fastest first."""
+        """List the choices for a layer, the likely fastest first."""
 
     def module(self, layer: str, choice: Choice) -> tvm.IRModule | None:
-        """Return the kernel of a layer as the function `main`; None if it cannot be written in that way any more."""
+        """Return the kernel of a layer as the function `main`; None if this version cannot write that choice."""
 
     def fits(self, layer: str, choice: Choice) -> bool:
-        """Whether a layer can be computed in a way that was chosen at another time."""
+        """Whether a recorded choice is valid for a layer."""
 
     def operator(self, layer: str) -> str:
-        """Name what a layer does, such as `conv2d`."""
+        """Return the operator of a layer, such as `conv2d`."""
 
     def gflop(self, layer: str) -> float:
         """Return billions of floating-point operations of one call."""
 
 
 class MachineModel(Protocol):
-    """A model of an accelerator that tells how long a kernel takes without running it."""
+    """A model of an accelerator that counts a kernel's cycles without running it."""
 
     @property
     def name(self) -> str:
@@ -50,22 +50,22 @@ class MachineModel(Protocol):
 
     @property
     def calibration(self) -> str:
-        """What the model was calibrated on; empty where nothing was."""
+        """What the model was calibrated on; empty without a calibration."""
 
     @property
     def clock_mhz(self) -> float:
         """Clock of the accelerator."""
 
     def cycles(self, layer: str, choice: Choice | None) -> Cycles | None:
-        """Return what a layer takes in a chosen way, or else in the likely fastest; None if others compute it.
+        """Return the cycles of a layer with a choice, or with the likely fastest; None if the CPU computes it.
 
         Raises:
-            BuildError: It cannot be computed in that way.
+            BuildError: The layer cannot be computed with that choice.
         """
 
 
 class Backend(ABC):
-    """What the compiler, the tuner and the command line ask about one board.
+    """The compiler of one board, for builds, the tuner and the command line.
 
     Args:
         board: The board type, resolved.
@@ -75,9 +75,9 @@ class Backend(ABC):
     template_names: ClassVar[tuple[str, ...]] = ()
     """Names of the templates."""
     int8_template: ClassVar[str] = ""
-    """The template of an accelerator that computes int8 alone, so that a network of floats is quantized first."""
+    """The template of an accelerator that computes int8 alone, for which a float network is quantized first."""
     runtime: ClassVar[str] = ""
-    """Folder of the runtime that TVM lacks to use the backend's devices in this machine's Python."""
+    """Folder of the device runtime that TVM's wheel lacks; empty if it lacks none."""
 
     def __init__(self, board: Board, without: Collection[str] = ()) -> None:
         self.board = board
@@ -85,7 +85,7 @@ class Backend(ABC):
 
     @property
     def computes_int8(self) -> bool:
-        """Whether an accelerator that computes int8 alone is made use of."""
+        """Whether an accelerator that computes int8 alone is used."""
         return bool(self.int8_template) and self.int8_template not in self.without
 
     @property
@@ -94,7 +94,7 @@ class Backend(ABC):
         """The TVM code-generation target.
 
         Raises:
-            InputError: LLVM does not know the board's CPU, or the backend not what the board file asks for.
+            InputError: LLVM does not know the board's CPU, or the backend does not support the board file's options.
         """
 
     @property
@@ -105,7 +105,7 @@ class Backend(ABC):
     @property
     @abstractmethod
     def templates(self) -> Templates:
-        """The kernels that the backend writes itself, but for those of templates that are left out."""
+        """The kernels that the backend writes itself, without those of excluded templates."""
 
     @staticmethod
     @abstractmethod
@@ -116,23 +116,23 @@ class Backend(ABC):
             meta_schedule: TVM's package of that name.
         """
 
-    def fitted(
+    def rescale_for_half(
         self,
         module: tvm.IRModule,
-        samples: Callable[[], Sequence[Tensors]],  # noqa: ARG002 - for those whose numbers have ends
+        samples: Callable[[], Sequence[Tensors]],  # noqa: ARG002 - for half precision
         tell: Callable[[str], None],  # noqa: ARG002 - as above
     ) -> tvm.IRModule:
-        """Return an imported module as it suits the numbers that it computes with; the results stay the same.
+        """Return a module whose activations fit the range of half precision, with the same results.
 
         Args:
             module: The model.
-            samples: Makes inputs that it is typically run with, each by name, in the order of its signature.
-            tell: Called with one line about what was done.
+            samples: Makes typical inputs, each by name, in the order of the model's signature.
+            tell: Called with one line about the change.
         """
         return module
 
     @abstractmethod
-    def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
+    def lower(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of kernels, which can be tuned one by one.
 
         Kernels that a template computes have the attribute `attributes.LAYER` and no body yet; the others are fused
@@ -143,57 +143,57 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
-        """Schedule the kernels that no template computes, as they are where nothing was tuned."""
+    def schedule(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Schedule the kernels that no template computes, without tuning records."""
 
     @abstractmethod
-    def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
-        """Write the kernels of a lowered module, pack the weights as they want them, and schedule the rest.
+    def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
+        """Write the kernels of a lowered module, pack their weights, and schedule the rest.
 
         Args:
-            module: What `lowered` returned; other kernels may have got a schedule since.
-            choices: By layer, how to compute it; where nothing fits, in the way that is likely the fastest.
+            module: The result of `lower`; other kernels may have a schedule by now.
+            choices: The choice for each layer; without a valid one, the likely fastest is taken.
         """
 
-    def completed(self, module: tvm.IRModule) -> tvm.IRModule:
-        """Return kernels that have a schedule as they are compiled: those of a build, and candidates of a search."""
+    def add_half_blocks(self, module: tvm.IRModule) -> tvm.IRModule:
+        """Return scheduled kernels, of a build or of a search, with the blocks that sum up in half precision."""
         return module
 
-    def remarks(self, module: tvm.IRModule) -> Sequence[str]:  # noqa: ARG002 - for those who have something to say
-        """Say what whoever builds should know about the kernels that `finished` returned."""
+    def remarks(self, module: tvm.IRModule) -> Sequence[str]:  # noqa: ARG002 - for half precision
+        """List remarks for the user about the kernels that `apply_choices` returned."""
         return ()
 
     def on_cpu(self, module: tvm.IRModule) -> tvm.IRModule:
-        """Return what `finished` returned as kernels for this machine's CPU that round as the board's do.
+        """Return the result of `apply_choices` as kernels for this machine's CPU that round as the board's do.
 
         Raises:
             InputError: A kernel cannot be computed here.
         """
         return module
 
-    def left_out(self, module: tvm.IRModule) -> Sequence[str]:  # noqa: ARG002 - for those who leave something out
-        """Name the layers of an imported module that the accelerator leaves to the CPU, each with the cause."""
+    def unsupported_layers(self, module: tvm.IRModule) -> Sequence[str]:  # noqa: ARG002 - for accelerators
+        """Name the layers of an imported module that the accelerator cannot compute, each with the cause."""
         return ()
 
     @property
     def machine_model(self) -> MachineModel | None:
-        """A model of the board's accelerator; None where kernels are measured."""
+        """A model of the board's accelerator; None if kernels are measured instead."""
         return None
 
     @property
-    def costed_as(self) -> str:
-        """What `cost_model` calls itself, without a compiler; empty where there is none."""
+    def cost_model_name(self) -> str:
+        """The name of `cost_model`, which needs no compiler; empty if the board has no cost model."""
         return ""
 
-    def cost_model(self, tell: Tell) -> CostModel:  # noqa: ARG002 - for those who have one
-        """Return the model of what kernels cost on the board.
+    def cost_model(self, tell: Tell) -> CostModel:  # noqa: ARG002 - for Mali
+        """Return the model of kernels' costs on the board.
 
         Args:
-            tell: Told before what takes a while, and how far it is.
+            tell: Receives lines about progress.
 
         Raises:
-            InputError: There is none of this board.
-            BuildError: It cannot be made here.
+            InputError: The board has no cost model.
+            BuildError: The model's compiler cannot be set up here.
         """
         raise InputError(
             f"there is no cost model for the kernels of board {self.board.name}",
@@ -202,18 +202,18 @@ class Backend(ABC):
 
     @property
     def shipped(self) -> str:
-        """Name of the tuning records that come with the toolchain and suit the board; empty if there are none."""
+        """Name of the toolchain's own tuning records for the board; empty if it has none."""
         return ""
 
     def python_runtime(self, tell: Callable[[str], None]) -> Path:
-        """Build what TVM lacks to use this backend's devices in this machine's Python; returns the library.
+        """Build the device runtime that TVM's wheel lacks, for this machine's Python; return the library.
 
         Args:
-            tell: Called with one line before it takes a while.
+            tell: Called with one line before the build.
 
         Raises:
-            InputError: TVM lacks nothing.
-            BuildError: It cannot be built.
+            InputError: TVM needs no other runtime for this board.
+            BuildError: The build failed.
         """
         if not self.runtime:
             raise InputError(

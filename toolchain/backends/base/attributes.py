@@ -1,15 +1,15 @@
-"""Attributes of kernels, and values by which backends and tuner know each other's work."""
+"""Attributes of kernels by which backends, tuner and compiler recognize them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 LAYER = "toolchain.layer"
-"""A kernel that a template of the backend computes: its layer as JSON, which is what it is tuned as."""
+"""The layer, as JSON, of a kernel that a template computes: the tuner's name of it."""
 EXACT = "toolchain.exact"
-"""The same kernel: its layer as JSON with the very buffers that it has in its network."""
+"""The same layer, as JSON, with the buffers and constants that it has in its network."""
 CHOICE = "toolchain.choice"
-"""A kernel that a template has written: the choice that it was written by, as JSON."""
+"""The choice, as JSON, of a kernel that a template has written."""
 
 OPERATIONS = "toolchain.operations"
 """A kernel that no template computes, in a bundle's graph: its arithmetic operations, as text."""
@@ -21,12 +21,12 @@ file it computes, the one with most of the work first, as JSON."""
 
 @dataclass(frozen=True)
 class Cycles:
-    """What a model of an accelerator says of one kernel.
+    """A model's cycles of one kernel.
 
     Attributes:
         cycles: Clock cycles.
-        macs: Multiply-adds that count.
-        macs_per_cycle: The most that the accelerator does in a cycle.
+        macs: Useful multiply-adds.
+        macs_per_cycle: The accelerator's multiply-adds in a cycle at best.
     """
 
     cycles: int

@@ -1,4 +1,4 @@
-"""What a backend's model of machine code says of kernels, without a board; nothing of it is measured."""
+"""A backend's estimates of kernels by their machine code, without a board; nothing of it is measured."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a model says of one scheduled kernel.
+    """A model's estimate of one scheduled kernel.
 
     Attributes:
-        ms: Milliseconds that one call takes, estimated; None if the model does not know.
+        ms: Estimated milliseconds of one call; None if the model has no estimate.
         spills: Values that are written to memory for want of registers.
-        fault: Why nothing is known, or why a device would not run it; empty if all is well.
-        answered: Whether that is known of the kernel; if not, the compiler did not answer, and may another time.
+        fault: Why there is no estimate, or why a device would not run the kernel; empty if all is well.
+        answered: Whether the compiler answered; if it did not, it may another time.
     """
 
     ms: float | None = None
@@ -35,50 +35,50 @@ class Estimate:
 
 
 class NetworkCosts(Protocol):
-    """What all kernels of a network cost."""
+    """The costs of all kernels of a network."""
 
     def document(self) -> dict[str, Any]:
-        """Return them for --json, with the stamp that says what they are by."""
+        """Return the costs for --json, with the stamp of the model."""
 
     def shown(self) -> list[str | Table]:
-        """Return what a person is shown."""
+        """Return the costs as text and tables for a terminal."""
 
     def sections(self) -> list[page.Section]:
-        """Return what a page has of them."""
+        """Return the costs as sections of an HTML page."""
 
     def refusal(self) -> BuildError | None:
-        """Return what a command ends with as the compiler refuses kernels; None if it takes all."""
+        """Return the error of a network with kernels that the compiler refuses; None if it takes all."""
 
 
 class CostModel(Protocol):
-    """Tells what kernels cost by the machine code that a compiler makes of them."""
+    """Estimates the costs of kernels by the machine code that a compiler makes of them."""
 
     @property
     def name(self) -> str:
-        """What the estimates are for: those of two names are not compared with each other."""
+        """The device of the estimates: those of two devices are not comparable."""
 
     @property
     def identity(self) -> str:
-        """What the estimates are by, its version first: those of two are not compared with each other, either."""
+        """The compiler of the estimates, its version first: those of two compilers are not comparable, either."""
 
     @property
     def stamp(self) -> str:
-        """What every figure is marked with: `modelled`, and by what."""
+        """The mark of every figure: `modelled`, and by which compiler."""
 
     @property
     def obstacle(self) -> str:
-        """Why candidates cannot be judged by it; empty if they can."""
+        """Why the model cannot judge candidates; empty if it can."""
 
     def estimates(self, modules: Sequence[tvm.IRModule], *, spilling: bool = True) -> list[Estimate]:
         """Estimate scheduled kernels, each the function `main` of a module.
 
         Args:
-            modules: They.
-            spilling: Whether the time of a kernel that spills is wanted, too: it is most of the work.
+            modules: The kernels.
+            spilling: Whether kernels that spill get a time as well: that is most of the work.
 
         Raises:
-            BuildError: The compiler does not work here; a kernel that it refuses is told in its estimate.
+            BuildError: The compiler does not work here. A kernel that it refuses is no error: its estimate says so.
         """
 
     def network(self, name: str, module: tvm.IRModule) -> NetworkCosts:
-        """Say what the kernels of a scheduled Relax module cost; of one that has none on the device, just that."""
+        """Return the costs of a scheduled Relax module's kernels; without any on the device, the result says so."""

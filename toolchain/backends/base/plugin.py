@@ -31,18 +31,18 @@ def build_plugin(device: str, tell: Callable[[str], None]) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     tell(f"building {target.name}")
     with temporary.folder() as name:
-        whole = Path(name) / "plugin.cc"
+        unity = Path(name) / "plugin.cc"
         sources = [*sorted((resources.RUNTIME / device).glob("*.cc")), *(resources.RUNTIME / name for name in _SHARED)]
-        whole.write_text("".join(f'#include "{path}"\n' for path in sources), encoding="utf-8")
-        made = Path(name) / target.name
-        process.run(_command(whole, made), timeout=_TIMEOUT_S)
-        files.write_atomic(target, made.read_bytes())
+        unity.write_text("".join(f'#include "{path}"\n' for path in sources), encoding="utf-8")
+        library = Path(name) / target.name
+        process.run(_command(unity, library), timeout=_TIMEOUT_S)
+        files.write_atomic(target, library.read_bytes())
     return target
 
 
 def _command(source: Path, library: Path) -> list[str]:
     tvm, ffi = resources.package_folder("tvm"), resources.package_folder("tvm_ffi")
-    shims = [f"-I{resources.RUNTIME / 'shims' / one}" for one in _SHIMS]
+    shims = [f"-I{resources.RUNTIME / 'shims' / shim}" for shim in _SHIMS]
     includes = [f"-I{tvm / 'include'}", f"-I{ffi / 'include'}", f"-I{tvm / 'src' / 'runtime'}", *shims]
     flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
     libraries = [f"-L{tvm / 'lib'}", f"-L{ffi / 'lib'}", "-ltvm_runtime", "-ltvm_ffi", "-ldl", "-Wl,-z,defs"]

@@ -1,7 +1,7 @@
-"""Compute ahead of time what follows from constants alone, where NumPy does it at once.
+"""Constant folding by NumPy.
 
 TVM's own FoldConstant builds and runs a kernel for each such operation: seconds for a network in which each limit of a
-Clip is an expression. It only gets what is not listed here.
+Clip is an expression. It only gets the operations that are not listed here.
 """
 
 from __future__ import annotations
@@ -23,60 +23,60 @@ _BAND = 16
 Array = NDArray[Any]
 
 
-def _reshaped(call: Any, out: tuple[int, ...], arrays: Sequence[Array]) -> Array:  # noqa: ARG001 - one signature for all
+def _reshape(call: Any, out: tuple[int, ...], arrays: Sequence[Array]) -> Array:  # noqa: ARG001 - one signature for all
     return arrays[0].reshape(out)
 
 
-def _permuted(call: Any, out: tuple[int, ...], arrays: Sequence[Array]) -> Array:  # noqa: ARG001
+def _permute(call: Any, out: tuple[int, ...], arrays: Sequence[Array]) -> Array:  # noqa: ARG001
     axes = call.attrs.axes
     return arrays[0].transpose(None if axes is None else [int(axis) for axis in axes])
 
 
-def _joined(call: Any, out: tuple[int, ...], arrays: Sequence[Array]) -> Array:  # noqa: ARG001
+def _join(call: Any, out: tuple[int, ...], arrays: Sequence[Array]) -> Array:  # noqa: ARG001
     axis = call.attrs.axis
-    return np.concatenate([one.reshape(-1) for one in arrays] if axis is None else arrays, int(axis or 0))
+    return np.concatenate([array.reshape(-1) for array in arrays] if axis is None else arrays, int(axis or 0))
 
 
-def _sliced(call: Any, out: tuple[int, ...], arrays: Sequence[Array]) -> Array:  # noqa: ARG001
+def _slice(call: Any, out: tuple[int, ...], arrays: Sequence[Array]) -> Array:  # noqa: ARG001
     axes, begins, ends, *rest = ([int(number) for number in one.fields] for one in call.args[1:])
-    parts = [slice(None)] * arrays[0].ndim
+    slices = [slice(None)] * arrays[0].ndim
     for axis, begin, end, step in zip(axes, begins, ends, rest[0] if rest else [1] * len(axes), strict=True):
-        parts[axis] = slice(begin, end, step)
-    return arrays[0][tuple(parts)]
+        slices[axis] = slice(begin, end, step)
+    return arrays[0][tuple(slices)]
 
 
-def _plain(function: Callable[..., Array]) -> Callable[[Any, tuple[int, ...], Sequence[Array]], Array]:
+def _of_arrays(function: Callable[..., Array]) -> Callable[[Any, tuple[int, ...], Sequence[Array]], Array]:
     return lambda _call, _out, arrays: function(*arrays)
 
 
 _FUNCTIONS: dict[str, Callable[[Any, tuple[int, ...], Sequence[Array]], Array]] = {
-    **dict.fromkeys(("reshape", "expand_dims", "squeeze"), _reshaped),
-    "permute_dims": _permuted,
-    "concat": _joined,
-    "strided_slice": _sliced,
-    "isnan": _plain(np.isnan),
-    "where": _plain(np.where),
-    "add": _plain(np.add),
-    "subtract": _plain(np.subtract),
-    "multiply": _plain(np.multiply),
-    "negative": _plain(np.negative),
-    "sqrt": _plain(np.sqrt),
+    **dict.fromkeys(("reshape", "expand_dims", "squeeze"), _reshape),
+    "permute_dims": _permute,
+    "concat": _join,
+    "strided_slice": _slice,
+    "isnan": _of_arrays(np.isnan),
+    "where": _of_arrays(np.where),
+    "add": _of_arrays(np.add),
+    "subtract": _of_arrays(np.subtract),
+    "multiply": _of_arrays(np.multiply),
+    "negative": _of_arrays(np.negative),
+    "sqrt": _of_arrays(np.sqrt),
 }
 
 
-def folded(module: tvm.IRModule) -> tvm.IRModule:
+def fold_constants(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module without the operations of `main` that follow from constants alone.
 
     The transpose of a matrix stays, since fully connected layers take either.
     """
     main = module[_ENTRY]
-    folder = _Folder()
+    folder = _ConstantFolder()
     blocks = [folder.block(block) if isinstance(block, relax.DataflowBlock) else block for block in main.body.blocks]
     functions = dict(module.functions_items())
     body = relax.SeqExpr(blocks, main.body.body)
     functions[module.get_global_var(_ENTRY)] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    done: tvm.IRModule = relax.transform.Normalize()(tvm.IRModule(functions, module.attrs, module.global_infos))
-    return relax.transform.FoldConstant()(done) if folder.missed else done
+    normalized: tvm.IRModule = relax.transform.Normalize()(tvm.IRModule(functions, module.attrs, module.global_infos))
+    return relax.transform.FoldConstant()(normalized) if folder.missed else normalized
 
 
 def contiguous(array: Array) -> Array:
@@ -89,7 +89,7 @@ def contiguous(array: Array) -> Array:
     return copied
 
 
-class _Folder:
+class _ConstantFolder:
     """Goes through the blocks in order; knows the variables that are constants."""
 
     def __init__(self) -> None:
@@ -98,58 +98,65 @@ class _Folder:
 
     def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
         """Return a block without the operations that are done here."""
-        kept = []
+        bindings = []
         for binding in block.bindings:
-            changed = self._binding(binding)
+            changed = self._fold_binding(binding)
             if isinstance(changed.value, tvm.ir.GenericConst) and isinstance(changed.var, relax.DataflowVar):
                 self._known[changed.var] = changed.value
             else:
-                kept.append(changed)
-        return relax.DataflowBlock(kept)
+                bindings.append(changed)
+        return relax.DataflowBlock(bindings)
 
-    def _binding(self, binding: Any) -> Any:
-        changed = self._replaced(binding)
+    def _fold_binding(self, binding: Any) -> Any:
+        changed = self._with_constants(binding)
         call = changed.value
-        if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.Op) or _free(call):
+        if (
+            not isinstance(call, relax.Call)
+            or not isinstance(call.op, tvm.ir.Op)
+            or bool(relax.analysis.free_vars(call))
+        ):
             return changed
-        tensors = [one for argument in call.args for one in _fields(argument) if isinstance(one, tvm.ir.GenericConst)]
+        tensors = [
+            field
+            for argument in call.args
+            for field in (list(argument.fields) if isinstance(argument, relax.Tuple) else [argument])
+            if isinstance(field, tvm.ir.GenericConst)
+        ]
         name, shape = str(call.op.name).removeprefix(_PREFIX), shape_of(binding.var.ty)
+        # Fully connected layers take weights in either order.
         if name == "permute_dims" and len(shape or ()) == 2:  # noqa: PLR2004 - a matrix
             return changed
         if name not in _FUNCTIONS or shape is None or not tensors:
             self.missed = self.missed or bool(tensors) or name == "call_tir"
             return changed
         dtype = str(binding.var.ty.dtype)
-        array = _FUNCTIONS[name](call, shape, [one.value.numpy() for one in tensors]).astype(dtype, copy=False)
+        # NumPy may compute in a wider type than Relax.
+        array = _FUNCTIONS[name](call, shape, [field.value.numpy() for field in tensors]).astype(dtype, copy=False)
         return relax.VarBinding(binding.var, relax.const(contiguous(array), dtype))
 
-    def _replaced(self, binding: Any) -> Any:
+    def _with_constants(self, binding: Any) -> Any:
         """Return a binding with the constants in place of their variables."""
-        needed = {one: self._known[one] for one in relax.analysis.free_vars(binding.value) if one in self._known}
+        needed = {
+            variable: self._known[variable]
+            for variable in relax.analysis.free_vars(binding.value)
+            if variable in self._known
+        }
         if not needed:
             return binding
-        value = _substituted(binding.value, needed)
+        value = _substitute(binding.value, needed)
         if isinstance(binding, relax.MatchCast):
             return relax.MatchCast(binding.var, value, binding.ty)
         return relax.VarBinding(binding.var, value)
 
 
-def _fields(expression: Any) -> list[Any]:
-    return list(expression.fields) if isinstance(expression, relax.Tuple) else [expression]
-
-
-def _free(expression: Any) -> bool:
-    return bool(relax.analysis.free_vars(expression))
-
-
-def _substituted(expression: Any, known: dict[Any, Any]) -> Any:
+def _substitute(expression: Any, constants: dict[Any, Any]) -> Any:
     if isinstance(expression, relax.Var):
-        return known.get(expression, expression)
+        return constants.get(expression, expression)
     if isinstance(expression, relax.Tuple):
-        return relax.Tuple([_substituted(one, known) for one in expression.fields])
+        return relax.Tuple([_substitute(item, constants) for item in expression.fields])
     if isinstance(expression, relax.TupleGetItem):
-        return relax.TupleGetItem(_substituted(expression.tuple_value, known), expression.index)
+        return relax.TupleGetItem(_substitute(expression.tuple_value, constants), expression.index)
     if isinstance(expression, relax.Call):
-        arguments = [_substituted(one, known) for one in expression.args]
+        arguments = [_substitute(item, constants) for item in expression.args]
         return relax.Call(expression.op, arguments, expression.attrs, expression.ty_args)
     return expression

@@ -1,4 +1,4 @@
-"""TVM's fusion of operators, after which a kernel's result still says which node of the model's file it comes from."""
+"""TVM's fusion of operators, with the node of the model's file kept for each kernel's result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm import relax
 from toolchain.models import origins
 
 
-def fused(module: tvm.IRModule) -> tvm.IRModule:
+def fuse(module: tvm.IRModule) -> tvm.IRModule:
     """Return a module of single kernels as calls of fused ones.
 
     FuseOps gives the result of a group another variable than the one that had it before. Both are the same computation
@@ -22,16 +22,19 @@ def fused(module: tvm.IRModule) -> tvm.IRModule:
     """
     grouped = relax.transform.FuseOps()(module)
     keys: dict[Any, int] = {}
-    known: dict[int, Any] = {}
-    before, after = _Values(module, keys), _Values(grouped, keys)
+    spans_by_value: dict[int, Any] = {}
+    before, after = _ValueNumbers(module, keys), _ValueNumbers(grouped, keys)
     for binding in origins.bindings(module):
-        known.setdefault(before.bound(binding), binding.var.span)
-    spans = {binding.var: known.get(after.bound(binding)) or binding.var.span for binding in origins.bindings(grouped)}
-    done: tvm.IRModule = relax.transform.FuseTIR()(origins.with_spans(grouped, spans))
-    return done
+        spans_by_value.setdefault(before.bound(binding), binding.var.span)
+    spans = {
+        binding.var: spans_by_value.get(after.bound(binding)) or binding.var.span
+        for binding in origins.bindings(grouped)
+    }
+    fused_module: tvm.IRModule = relax.transform.FuseTIR()(origins.with_spans(grouped, spans))
+    return fused_module
 
 
-class _Values:
+class _ValueNumbers:
     """Numbers the values of a module: two that are computed alike, from the same values, have the same number.
 
     Args:
@@ -42,7 +45,9 @@ class _Values:
     def __init__(self, module: tvm.IRModule, numbers: dict[Any, int]) -> None:
         self._functions = dict(module.functions_items())
         self._numbers = numbers
-        self._variables = {one: self._number("input", index) for index, one in enumerate(module["main"].params)}
+        self._variables = {
+            parameter: self._number("input", index) for index, parameter in enumerate(module["main"].params)
+        }
         self._fields: dict[int, Sequence[int]] = {}  # of values that are tuples
 
     def bound(self, binding: Any) -> int:
@@ -64,8 +69,8 @@ class _Values:
             self._fields[number] = fields
             return number
         if isinstance(expression, relax.TupleGetItem):
-            whole, index = self._value(expression.tuple_value), int(expression.index)
-            return self._fields[whole][index] if whole in self._fields else self._number("field", whole, index)
+            source, index = self._value(expression.tuple_value), int(expression.index)
+            return self._fields[source][index] if source in self._fields else self._number("field", source, index)
         if isinstance(expression, (tvm.ir.GenericConst, relax.If)):
             return self._number("object", int(expression.__chandle__()))
         return self._number("text", str(expression))
@@ -76,6 +81,7 @@ class _Values:
         if not isinstance(function, relax.Function):
             attributes = int(call.attrs.__chandle__()) if call.attrs is not None else 0
             return self._number("call", str(call.op), attributes, *arguments)
+        # A fused function counts as its body, so both modules number the same computation alike.
         self._variables.update(zip(function.params, arguments, strict=True))
         for block in function.body.blocks:
             for binding in block.bindings:

@@ -1,4 +1,4 @@
-"""Kernels that the importer wrote instead of calling an operator of Relax: found again by what they compute."""
+"""Kernels that the importer wrote instead of calling an operator of Relax, recognized by what they compute."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FALSE, _INSIDE = 2, 1  # arguments of if_then_else
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a kernel does.
+    """The operation that a kernel stands for.
 
     Attributes:
         name: Name of the operation.
-        arguments: What it reads, as Relax has it.
-        values: Numbers that go with it: what `pad` adds before each axis, then what it adds behind each.
+        arguments: The Relax expressions that it reads.
+        values: For `pad`, the padding before each axis, then the padding behind each.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Meaning:
 
 
 def meaning(call: Any, function: Any) -> Meaning | None:
-    """Recognise the maximum or minimum with one number, and padding with zeros; None if a kernel does something else.
+    """Recognize the maximum or minimum with one number, and padding with zeros; None if a kernel does something else.
 
     Args:
         call: A call of `relax.call_tir`.
@@ -47,10 +47,11 @@ def meaning(call: Any, function: Any) -> Meaning | None:
             return None
     if block is not None and str(block.name_hint) == _PAD:
         return _padding(call, function, node, arguments[0])
-    return _extreme(function, node, arguments)
+    return _limit(function, node, arguments)
 
 
-def _extreme(function: tirx.PrimFunc, store: Any, arguments: list[Any]) -> Meaning | None:
+def _limit(function: tirx.PrimFunc, store: Any, arguments: list[Any]) -> Meaning | None:
+    """Recognize max(data, number) and min(data, number)."""
     name = {tirx.Max: "maximum", tirx.Min: "minimum"}.get(type(store.value))
     if name is None or not _is_element(store, store.value.a, function.params[0]):
         return None
@@ -75,7 +76,7 @@ def _is_element(store: Any, load: Any, parameter: Any) -> bool:
 
 
 def _padding(call: Any, function: tirx.PrimFunc, store: Any, data: Any) -> Meaning | None:
-    """Recognise if_then_else(inside, data[... - before], 0)."""
+    """Recognize if_then_else(inside, data[... - before], 0)."""
     if not isinstance(store.value, tvm.ir.Call):
         return None
     inside, filler = store.value.args[_INSIDE], store.value.args[_FALSE]
@@ -87,10 +88,14 @@ def _padding(call: Any, function: tirx.PrimFunc, store: Any, data: Any) -> Meani
         return None
     (result,) = call.ty_args
     before, after = [], []
-    for place, index, size, made in zip(store.indices, inside.indices, data.ty.shape, result.shape, strict=True):
-        known = isinstance(index, tirx.Sub) and index.a.same_as(place) and isinstance(index.b, tirx.IntImm)
-        if not (known or index.same_as(place)) or not all(isinstance(one, tirx.IntImm) for one in (size, made)):
+    for store_index, index, size, out_size in zip(
+        store.indices, inside.indices, data.ty.shape, result.shape, strict=True
+    ):
+        is_shifted = isinstance(index, tirx.Sub) and index.a.same_as(store_index) and isinstance(index.b, tirx.IntImm)
+        if not (is_shifted or index.same_as(store_index)) or not all(
+            isinstance(extent, tirx.IntImm) for extent in (size, out_size)
+        ):
             return None
-        before.append(int(index.b) if known else 0)
-        after.append(int(made) - int(size) - before[-1])
+        before.append(int(index.b) if is_shifted else 0)
+        after.append(int(out_size) - int(size) - before[-1])
     return Meaning("pad", (data,), (*before, *after)) if min(*before, *after) >= 0 else None

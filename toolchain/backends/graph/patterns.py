@@ -1,4 +1,4 @@
-"""Several operations that together are one: channel shuffle, sums of several tensors, activation functions.
+"""Groups of operations that stand for one: channel shuffle, sums of several tensors, activation functions.
 
 The importer writes ONNX operators that Relax lacks as several of Relax's. Here they are found again.
 """
@@ -16,23 +16,23 @@ _HARD_SWISH = (1 / 6, 0.5)  # slope and offset inside of its clip
 _GREATEST = 3.4028234663852886e38  # of float32: a limit that never acts
 
 
-def found(block: Block) -> None:
+def replace(block: Block) -> None:
     """Replace patterns by single operations."""
     for number, operation in enumerate(block.operations):
         tried = (pattern(operation) for pattern in _PATTERNS.get(operation.name, ()))
-        better = next((one for one in tried if one is not None), None)
+        better = next((candidate for candidate in tried if candidate is not None), None)
         if better is not None:
             block.operations[number] = operation.out.maker = better
-    block.cleaned()
+    block.remove_dead()
 
 
 def limits(operation: Operation) -> tuple[float, float] | None:
-    """Return the least and greatest value that an operation lets through, if that is what it does."""
+    """Return the bounds of an operation that only limits its input; None for other operations."""
     if operation.name == "nn.relu":
         return 0.0, _GREATEST
     if operation.name == "clip":
-        least, greatest = (float(one.value) for one in operation.call.args[1:3])
-        return max(least, -_GREATEST), min(greatest, _GREATEST)
+        low, high = (float(limit.value) for limit in operation.call.args[1:3])
+        return max(low, -_GREATEST), min(high, _GREATEST)
     if operation.name in {"maximum", "minimum"}:
         number = _number(operation.inputs[1])
         if number is None or math.isnan(number):
@@ -51,34 +51,34 @@ def _number(value: Value) -> float | None:
 
 @dataclass(frozen=True)
 class _Ramp:
-    """The function min(max(slope * x + offset, least), greatest)."""
+    """The function min(max(slope * x + offset, low), high)."""
 
     slope: float = 1.0
     offset: float = 0.0
-    least: float = -math.inf
-    greatest: float = math.inf
+    low: float = -math.inf
+    high: float = math.inf
 
     def scaled(self, factor: float, offset: float) -> _Ramp | None:
         """Return factor * f(x) + offset; None if that is no such function."""
         if factor <= 0:
             return None
-        least, greatest = factor * self.least + offset, factor * self.greatest + offset
-        return _Ramp(factor * self.slope, factor * self.offset + offset, least, greatest)
+        low, high = factor * self.low + offset, factor * self.high + offset
+        return _Ramp(factor * self.slope, factor * self.offset + offset, low, high)
 
-    def clipped(self, least: float, greatest: float) -> _Ramp:
+    def clipped(self, low: float, high: float) -> _Ramp:
         """Return f(x), but not below and above some limits."""
-        lower, upper = (min(max(one, least), greatest) for one in (self.least, self.greatest))
+        lower, upper = (min(max(limit, low), high) for limit in (self.low, self.high))
         return _Ramp(self.slope, self.offset, lower, upper)
 
     def is_close(self, other: _Ramp) -> bool:
         """Whether two functions are the same but for rounding."""
         return all(
             math.isclose(mine, its, rel_tol=_CLOSE, abs_tol=_CLOSE)
-            for mine, its in zip(self._all(), other._all(), strict=True)
+            for mine, its in zip(self._fields(), other._fields(), strict=True)
         )
 
-    def _all(self) -> tuple[float, float, float, float]:
-        return self.slope, self.offset, self.least, self.greatest
+    def _fields(self) -> tuple[float, float, float, float]:
+        return self.slope, self.offset, self.low, self.high
 
 
 def _line(operation: Operation) -> tuple[Value, float, float] | None:
@@ -88,13 +88,13 @@ def _line(operation: Operation) -> tuple[Value, float, float] | None:
     first, second = operation.inputs
     number = _number(second)
     if number is not None:
-        whole = {
+        coefficients = {
             "add": (1.0, number),
             "subtract": (1.0, -number),
             "multiply": (number, 0.0),
             "divide": (1 / number if number else math.nan, 0.0),
         }.get(operation.name)
-        return (first, *whole) if whole and not math.isnan(whole[0]) else None
+        return (first, *coefficients) if coefficients and not math.isnan(coefficients[0]) else None
     number = _number(first)
     if number is not None and operation.name in {"add", "multiply"}:
         return (second, 1.0, number) if operation.name == "add" else (second, number, 0.0)
@@ -160,17 +160,17 @@ def _gelu(operation: Operation) -> Operation | None:
     if len(factors) != 2 or not math.isclose(number, 0.5, rel_tol=_CLOSE):  # noqa: PLR2004 - x and what follows it
         return None
     for root, other in (factors, factors[::-1]):
-        inner = _step(other, 1.0, 1.0)
+        inner = _linear_source(other, 1.0, 1.0)
         error = None if inner is None else inner.maker
         if error is None or error.name != "erf" or not error.out.is_alone:
             continue
-        if _step(error.inputs[0], math.sqrt(0.5), 0.0) is root:
+        if _linear_source(error.inputs[0], math.sqrt(0.5), 0.0) is root:
             return Operation("nn.gelu", (root,), operation.outputs)
     return None
 
 
-def _step(value: Value, factor: float, offset: float) -> Value | None:
-    """Return what a tensor is such a multiple of, plus a number; None if it is none, or read elsewhere."""
+def _linear_source(value: Value, factor: float, offset: float) -> Value | None:
+    """Return x of a tensor that is factor * x + offset; None for other tensors, and for one that is read elsewhere."""
     line = _line(value.maker) if value.maker is not None and value.is_alone else None
     if line is None or not math.isclose(line[1], factor, rel_tol=_CLOSE) or line[2] != offset:
         return None
@@ -179,18 +179,18 @@ def _step(value: Value, factor: float, offset: float) -> Value | None:
 
 def _factors(operation: Operation) -> tuple[list[Value], float]:
     """Return the tensors that are multiplied with each other, and the product of the numbers among them."""
-    found: list[Value] = []
+    tensors: list[Value] = []
     product = 1.0
     for value in operation.inputs:
         number, maker = _number(value), value.maker
         if number is not None:
             product *= number
         elif maker is not None and maker.name == "multiply" and value.is_alone:
-            inner, more = _factors(maker)
-            found, product = [*found, *inner], product * more
+            inner, inner_product = _factors(maker)
+            tensors, product = [*tensors, *inner], product * inner_product
         else:
-            found.append(value)
-    return found, product
+            tensors.append(value)
+    return tensors, product
 
 
 def _hard_swish(operation: Operation) -> Operation | None:
@@ -202,7 +202,7 @@ def _hard_swish(operation: Operation) -> Operation | None:
             source, ramp = root, _Ramp(slope, offset, 0.0, 1.0)
         else:
             source, ramp = _ramp(other, root)
-        factor = ramp.greatest
+        factor = ramp.high
         if source is not root or not 0 < factor < _GREATEST:
             continue
         normal = ramp.scaled(1 / factor, 0.0)
@@ -211,7 +211,7 @@ def _hard_swish(operation: Operation) -> Operation | None:
     return None
 
 
-def _sum(operation: Operation) -> Operation | None:
+def _stack_sum(operation: Operation) -> Operation | None:
     """Find the sum of a stack of tensors, which is how ONNX's Sum is imported."""
     (stacked,) = operation.inputs
     stack = stacked.maker
@@ -232,10 +232,10 @@ def _shuffle(operation: Operation) -> Operation | None:
     if transpose is None or transpose.name != "permute_dims" or not swapped.is_alone:
         return None
     split = transpose.inputs[0]
-    made = split.maker
-    if made is None or made.name != "reshape" or not split.is_alone:
+    reshape = split.maker
+    if reshape is None or reshape.name != "reshape" or not split.is_alone:
         return None
-    source, out = made.inputs[0], operation.out
+    source, out = reshape.inputs[0], operation.out
     if not source.is_image or source.shape != out.shape or split.shape is None:
         return None
     batch, channels, height, width = source.image
@@ -256,8 +256,8 @@ def _linear(operation: Operation) -> Operation | None:
     return Operation("linear", (data, *transpose.inputs), operation.outputs) if is_matrix else None
 
 
-def _padded(operation: Operation) -> Operation | None:
-    """Find a convolution of what is padded with zeros on its own: `values` holds how much, at all four sides."""
+def _padded_conv(operation: Operation) -> Operation | None:
+    """Find a convolution of a tensor that is padded with zeros before: `values` holds the padding of all four sides."""
     data, weights = operation.inputs
     pad = data.maker
     if pad is None or pad.name != "pad" or not pad.inputs[0].is_image:
@@ -290,10 +290,10 @@ _PATTERNS: dict[str, tuple[_Pattern, ...]] = {
     "clip": (_hard_sigmoid,),
     "minimum": (_hard_sigmoid,),
     "maximum": (_hard_sigmoid,),
-    "nn.conv2d": (_padded,),
+    "nn.conv2d": (_padded_conv,),
     "matmul": (_linear,),
     "divide": (_hard_sigmoid, _local_normalization),
     "multiply": (_silu, _gelu, _hard_swish, _hard_sigmoid),
-    "sum": (_sum,),
+    "sum": (_stack_sum,),
     "reshape": (_shuffle,),
 }

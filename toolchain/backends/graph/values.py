@@ -43,13 +43,12 @@ class Value:
 
     @cached_property
     def array(self) -> NDArray[Any]:
-        """What a constant holds."""
-        held: NDArray[Any] = self.constant.value.numpy()
-        return held
+        array: NDArray[Any] = self.constant.value.numpy()
+        return array
 
     @property
     def is_image(self) -> bool:
-        """Whether it is a float32 tensor of four dimensions: NCHW, as far as anybody knows."""
+        """Whether it is a float32 tensor of four dimensions, which is taken for NCHW."""
         return self.dtype == "float32" and self.shape is not None and len(self.shape) == _IMAGE_RANK
 
     @property
@@ -85,13 +84,13 @@ class Value:
 
 @dataclass(eq=False)
 class Operation:
-    """Something that is done to values.
+    """An operation on values.
 
     Attributes:
         name: Relax's name without its prefix, or that of a pattern.
-        inputs: What it reads, without shapes and other arguments that are no tensors.
-        outputs: What it makes.
-        call: Relax's call; None for what a pattern stands for.
+        inputs: The tensors that it reads, without shapes and other arguments.
+        outputs: Its results.
+        call: Relax's call; None for a pattern.
         values: Numbers of a pattern; what a convolution pads its data with at the top, left, bottom and right, besides
             its own padding.
     """
@@ -110,7 +109,6 @@ class Operation:
 
     @property
     def attributes(self) -> Any:
-        """Attributes of the call."""
         return self.call.attrs
 
 
@@ -119,7 +117,7 @@ class Block:
     """A dataflow block.
 
     Attributes:
-        operations: What is done, in order.
+        operations: The operations, in order.
         values: The value of each variable; several variables may have the same.
         origins: The binding of each variable.
         escaping: The variables that are read from outside.
@@ -137,8 +135,8 @@ class Block:
         self.values[variable] = Value(variable, shape, dtype)
         return self.values[variable]
 
-    def cleaned(self) -> None:
-        """Count the readers of all values, and leave out the operations that nobody needs."""
+    def remove_dead(self) -> None:
+        """Count the readers of all values, and remove dead operations."""
         for value in self.values.values():
             value.readers, value.escapes = 0, False
         for operation in self.operations:
@@ -147,13 +145,14 @@ class Block:
         for variable in self.escaping:
             self.values[variable].readers += 1
             self.values[variable].escapes = True
-        kept = []
+        live = []
+        # From the last operation on, so that what only dead code reads is dead, too.
         for operation in reversed(self.operations):
             if any(value.readers for value in operation.outputs):
-                kept.append(operation)
+                live.append(operation)
                 for value in operation.inputs:
                     value.readers += 1
-        self.operations = kept[::-1]
+        self.operations = live[::-1]
 
 
 def pair(numbers: Any) -> tuple[int, int]:
@@ -178,14 +177,14 @@ def shape_of(kind: Any) -> tuple[int, ...] | None:
 
 def read(block: relax.DataflowBlock, module: tvm.IRModule) -> Block:
     """Read a dataflow block of a function of a module."""
-    reader = _Reader(module)
+    reader = _BlockReader(module)
     for binding in block.bindings:
         reader.binding(binding)
-    reader.block.cleaned()
+    reader.block.remove_dead()
     return reader.block
 
 
-class _Reader:
+class _BlockReader:
     """Reads one block."""
 
     def __init__(self, module: tvm.IRModule) -> None:
@@ -195,32 +194,32 @@ class _Reader:
         self._tuples: dict[Any, tuple[Value | None, ...]] = {}  # what is known of the fields of a variable
 
     def binding(self, binding: Any) -> None:
-        """Read one binding."""
         variable, value = binding.var, binding.value
         self.block.origins[variable] = binding
         if not isinstance(variable, relax.DataflowVar):
             self.block.escaping.append(variable)
-        same = None if isinstance(binding, relax.MatchCast) else self._same(variable, value)
+        same = None if isinstance(binding, relax.MatchCast) else self._alias(variable, value)
         if same is not None:
             self.block.values[variable] = same
             return
-        self.block.values[variable] = out = _value_of(variable)
+        self.block.values[variable] = out = _value_of_variable(variable)
         operation = self._operation(value, out)
         operation.outputs = self._outputs(operation, variable)
-        for made in operation.outputs:
-            made.maker = operation
+        for output in operation.outputs:
+            output.maker = operation
         self.block.operations.append(operation)
 
-    def _same(self, variable: Any, value: Any) -> Value | None:
-        """Return the value that an expression only hands on."""
+    def _alias(self, variable: Any, value: Any) -> Value | None:
+        """Return the value of an expression that computes nothing; None for other expressions."""
         if isinstance(value, relax.Var):
             return self._value(value)
         if isinstance(value, relax.TupleGetItem):
             fields = self._tuples.get(value.tuple_value, ())
-            known = fields[value.index] if fields else None
-            if known is not None and known.variable is None:
-                known.variable = variable
-            return known
+            field = fields[value.index] if fields else None
+            if field is not None and field.variable is None:
+                field.variable = variable
+            return field
+        # A reshape to the same shape only hands its tensor on.
         if isinstance(value, relax.Call) and name_of(value) in {"reshape", "broadcast_to"}:
             source = value.args[0]
             if shape_of(source.ty) is not None and shape_of(source.ty) == shape_of(variable.ty):
@@ -230,32 +229,34 @@ class _Reader:
     def _operation(self, value: Any, out: Value) -> Operation:
         if isinstance(value, relax.Call):
             name = name_of(value)
-            known = meaning(value, self._functions.get(value.args[0])) if name == "call_tir" else None
-            if known is not None:
-                return Operation(known.name, tuple(map(self._value, known.arguments)), (out,), value, known.values)
+            recognized = meaning(value, self._functions.get(value.args[0])) if name == "call_tir" else None
+            if recognized is not None:
+                return Operation(
+                    recognized.name, tuple(map(self._value, recognized.arguments)), (out,), value, recognized.values
+                )
             return Operation(name, self._inputs(value, value.args), (out,), value)
         return Operation("", self._inputs(value, []), (out,))
 
     def _inputs(self, value: Any, arguments: Iterable[Any]) -> tuple[Value, ...]:
         """Return what an expression reads: its arguments first; all fields of a tuple, since any may be read."""
-        tensors = [one for argument in arguments for one in _tensors(argument)]
-        others = [one for one in relax.analysis.free_vars(value) if one not in set(tensors)]
-        fields = [one for other in others for one in self._tuples.get(other, ()) if one is not None]
+        tensors = [variable for argument in arguments for variable in _tensors(argument)]
+        others = [variable for variable in relax.analysis.free_vars(value) if variable not in set(tensors)]
+        fields = [variable for other in others for variable in self._tuples.get(other, ()) if variable is not None]
         return (*map(self._value, tensors), *fields, *map(self._value, others))
 
     def _outputs(self, operation: Operation, variable: Any) -> tuple[Value, ...]:
         if operation.name == "nn.dropout":
             self._tuples[variable] = (operation.inputs[0], None)
         if operation.name == "split":
-            parts = tuple(Value(None, shape_of(kind), str(kind.dtype), maker=operation) for kind in variable.ty.fields)
-            self._tuples[variable] = parts
-            return (*parts, *operation.outputs)
+            fields = tuple(Value(None, shape_of(kind), str(kind.dtype), maker=operation) for kind in variable.ty.fields)
+            self._tuples[variable] = fields
+            return (*fields, *operation.outputs)
         return operation.outputs
 
     def _value(self, expression: Any) -> Value:
         if isinstance(expression, relax.Var):
             if expression not in self.block.values:
-                self.block.values[expression] = _value_of(expression)
+                self.block.values[expression] = _value_of_variable(expression)
             return self.block.values[expression]
         if expression not in self._constants:
             kind = expression.ty
@@ -263,7 +264,7 @@ class _Reader:
         return self._constants[expression]
 
 
-def _value_of(variable: Any) -> Value:
+def _value_of_variable(variable: Any) -> Value:
     kind = variable.ty
     return Value(variable, shape_of(kind), str(kind.dtype) if isinstance(kind, relax.TensorType) else "")
 
@@ -277,4 +278,4 @@ def name_of(expression: Any) -> str:
 def _tensors(argument: Any) -> list[Any]:
     """Return the tensors among an argument: itself, or the fields of a tuple."""
     fields = list(argument.fields) if isinstance(argument, relax.Tuple) else [argument]
-    return [one for one in fields if isinstance(one.ty, relax.TensorType)]
+    return [field for field in fields if isinstance(field.ty, relax.TensorType)]

@@ -12,13 +12,13 @@ from tvm import relax
 from toolchain.backends.base import Choice
 from toolchain.backends.base.attributes import EXACT, LAYER
 from toolchain.backends.cpu.backend import Cpu
-from toolchain.backends.graph.kernels import called
-from toolchain.backends.vta.candidates import TEMPLATE, Model, VtaTemplates
-from toolchain.backends.vta.codegen.functions import kernel
+from toolchain.backends.graph.kernels import as_opaque
+from toolchain.backends.vta.candidates import TEMPLATE, CycleModel, VtaTemplates
+from toolchain.backends.vta.codegen.kernels import kernel
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.device.devices import Device, device
-from toolchain.backends.vta.network.partition import Partitioned, partitioned
-from toolchain.backends.vta.network.staying import stays
+from toolchain.backends.vta.network.partition import Partition, partition
+from toolchain.backends.vta.network.sram_resident import resident_bits
 from toolchain.errors import InputError
 
 
@@ -56,42 +56,39 @@ class Vta(Cpu):
 
     @property
     def templates(self) -> VtaTemplates:
-        """The kernels that are written here, but for those of templates that are left out."""
         return VtaTemplates(self.device, self.cpu_templates)
 
-    def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
+    def lower(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of kernels: quantized convolutions are the array's.
 
-        What comes before and after them is computed in floats, which hold a quantized network's integers exactly.
+        Other operations are computed in floats, which hold a quantized network's integers exactly.
         """
         if not self.computes_int8:
-            return super().lowered(module)
-        return self.lowered_floats(self._partitioned(module).module)
+            return super().lower(module)
+        return self.lowered_floats(self._partition(module).module)
 
-    def left_out(self, module: tvm.IRModule) -> tuple[str, ...]:
+    def unsupported_layers(self, module: tvm.IRModule) -> tuple[str, ...]:
         """Name the convolutions that the CPU computes, each with the cause."""
         if not self.computes_int8:
             return ()
-        return tuple(f"{one.layer}: {one.cause}" for one in self._partitioned(module).refused)
+        return tuple(f"{refusal.layer}: {refusal.cause}" for refusal in self._partition(module).refused)
 
-    def _partitioned(self, module: tvm.IRModule) -> Partitioned:
-        return partitioned(module, self.device.config)
+    def _partition(self, module: tvm.IRModule) -> Partition:
+        return partition(module, self.device.config)
 
-    def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
-        """Write the kernels of a lowered module, the array's as streams of instructions."""
-        streams = {variable: self._realized(function, choices) for variable, function in module.functions_items()}
-        return super().finished(tvm.IRModule(streams, module.attrs, module.global_infos), choices)
+    def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
+        streams = {variable: self._emit(function, choices) for variable, function in module.functions_items()}
+        return super().apply_choices(tvm.IRModule(streams, module.attrs, module.global_infos), choices)
 
-    def _realized(self, function: Any, choices: Mapping[str, Choice]) -> Any:
+    def _emit(self, function: Any, choices: Mapping[str, Choice]) -> Any:
         layer = "" if isinstance(function, relax.Function) else str((function.attrs or {}).get(LAYER, ""))
         if not is_layer(layer):
             return function
         exact = str(function.attrs[EXACT])
-        choice = self.templates.chosen(exact, choices.get(layer))
-        written = kernel(Conv2d.from_json(exact), choice, self.device, stays(function.attrs))
-        return called(written, {LAYER: layer})
+        choice = self.templates.choice_for(exact, choices.get(layer))
+        emitted = kernel(Conv2d.from_json(exact), choice, self.device, resident_bits(function.attrs))
+        return as_opaque(emitted, {LAYER: layer})
 
     @property
-    def machine_model(self) -> Model:
-        """The simulator's count of cycles."""
-        return Model(self.templates)
+    def machine_model(self) -> CycleModel:
+        return CycleModel(self.templates)

@@ -1,4 +1,4 @@
-"""What a tuner may choose from: the accelerator's kernels, and those of the CPU beside it."""
+"""The choices of a tuner: the accelerator's kernels, and those of the CPU beside it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ import tvm
 from toolchain.backends.base.attributes import CHOICE, LAYER, Cycles
 from toolchain.backends.cpu.candidates import CpuTemplates
 from toolchain.backends.vta.codegen import kernels
-from toolchain.backends.vta.codegen.functions import kernel, stream_of
-from toolchain.backends.vta.codegen.kernels import Choice
+from toolchain.backends.vta.codegen.kernels import Choice, kernel, stream_of
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.device import simulator
-from toolchain.backends.vta.device.devices import Device
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.devices import Device, Profile
 from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.errors import BuildError
 
@@ -30,61 +28,55 @@ _MOST_LAYERS = 512  # a tuning run asks for the candidates of each of its layers
 
 @dataclass(frozen=True)
 class VtaTemplates:
-    """The kernels for one board.
-
-    Attributes:
-        device: Its accelerator.
-        cpu: What its CPU computes.
-    """
+    """The kernels for one board."""
 
     device: Device
     cpu: CpuTemplates
 
     def candidates(self, layer: str) -> list[dict[str, Any]]:
-        """List the ways to compute a layer, the one that is likely the fastest first."""
         if not is_layer(layer):
             return self.cpu.candidates(layer)
-        found = _candidates(_with_room(Conv2d.from_json(layer)), self.device.config, self.device.profile)
-        return [{"template": TEMPLATE, **one.document()} for one in found]
+        conv = Conv2d.from_json(layer)
+        # The task stands for layers with and without a residual: what fits with one, fits without.
+        if conv.stride == (1, 1) and conv.pool is None:
+            conv = replace(conv, residual_shift=0)
+        choices = _candidates(conv, self.device.config, self.device.profile)
+        return [{"template": TEMPLATE, **choice.document()} for choice in choices]
 
     def module(self, layer: str, choice: Mapping[str, Any]) -> tvm.IRModule | None:
-        """Return the kernel of a layer as the function `main`; None if it cannot be written in that way any more."""
         if not is_layer(layer):
             return self.cpu.module(layer, choice)
-        wanted, known = Conv2d.from_json(layer), self.known(layer, choice)
-        if known is None or not works(wanted, known, self.device):
+        conv, tile_choice = Conv2d.from_json(layer), self.parse_choice(layer, choice)
+        if tile_choice is None or not works(conv, tile_choice, self.device):
             return None
-        function = kernel(wanted, known, self.device)
+        function = kernel(conv, tile_choice, self.device)
         attributes = {LAYER: layer, CHOICE: json.dumps(dict(choice)), "global_symbol": "main"}
         return tvm.IRModule({"main": function.with_attrs(attributes)})
 
     def fits(self, layer: str, choice: Mapping[str, Any]) -> bool:
-        """Whether a layer can be computed in a way that was chosen at another time."""
-        return self.known(layer, choice) is not None if is_layer(layer) else self.cpu.fits(layer, choice)
+        return self.parse_choice(layer, choice) is not None if is_layer(layer) else self.cpu.fits(layer, choice)
 
-    def known(self, layer: str, choice: Mapping[str, Any]) -> Choice | None:
-        """Read a choice for one of the accelerator's layers; None if it is none, or does not fit."""
+    def parse_choice(self, layer: str, choice: Mapping[str, Any]) -> Choice | None:
+        """Read a choice for one of the accelerator's layers; None if it is invalid or does not fit the layer."""
         document = dict(choice)
         if document.pop("template", "") != TEMPLATE:
             return None
-        known = Choice.of(document)
-        return known if known and kernels.fits(Conv2d.from_json(layer), known, self.device.config) else None
+        parsed = Choice.of(document)
+        return parsed if parsed and kernels.fits(Conv2d.from_json(layer), parsed, self.device.config) else None
 
-    def chosen(self, layer: str, choice: Mapping[str, Any] | None) -> Choice:
-        """Read a choice, or take the likely fastest where it does not fit.
+    def choice_for(self, layer: str, choice: Mapping[str, Any] | None) -> Choice:
+        """Read a choice, or take the likely fastest if it does not fit.
 
         Raises:
-            BuildError: There is no way to compute the layer.
+            BuildError: No tiling of the layer fits.
         """
-        wanted, known = Conv2d.from_json(layer), self.known(layer, choice) if choice else None
-        return known if known and works(wanted, known, self.device) else likely(wanted, self.device)
+        conv, parsed = Conv2d.from_json(layer), self.parse_choice(layer, choice) if choice else None
+        return parsed if parsed and works(conv, parsed, self.device) else likely(conv, self.device)
 
     def operator(self, layer: str) -> str:
-        """Name what a layer does."""
         return "vta_conv2d" if is_layer(layer) else self.cpu.operator(layer)
 
     def gflop(self, layer: str) -> float:
-        """Return billions of operations of one call; a multiply-add counts as two."""
         return 2 * Conv2d.from_json(layer).macs(self.device.config) / 1e9 if is_layer(layer) else self.cpu.gflop(layer)
 
 
@@ -93,16 +85,11 @@ def _candidates(layer: Conv2d, config: VtaConfig, profile: Profile) -> tuple[Cho
     return tuple(kernels.candidates(layer, config, profile))
 
 
-def _with_room(layer: Conv2d) -> Conv2d:
-    """Return a layer as it is where a residual is added: what fits then, fits without one."""
-    return replace(layer, residual_shift=0) if layer.stride == (1, 1) and layer.pool is None else layer
-
-
 def likely(layer: Conv2d, device: Device) -> Choice:
-    """Return the way that is likely the fastest.
+    """Return the likely fastest choice that can be compiled.
 
     Raises:
-        BuildError: There is none.
+        BuildError: No tiling of the layer fits.
     """
     for choice in _candidates(layer, device.config, device.profile):
         if works(layer, choice, device):
@@ -115,7 +102,7 @@ def likely(layer: Conv2d, device: Device) -> Choice:
 
 
 def works(layer: Conv2d, choice: Choice, device: Device) -> bool:
-    """Whether a layer's instructions can be written in a way that seems to fit: the filter of candidates estimates."""
+    """Whether a layer compiles with a choice that seems to fit: the filter of candidates only estimates."""
     try:
         stream_of(layer, choice, device)
     except BuildError:
@@ -124,45 +111,32 @@ def works(layer: Conv2d, choice: Choice, device: Device) -> bool:
 
 
 @dataclass(frozen=True)
-class Model:
-    """The cycles that the simulator counts.
-
-    Attributes:
-        templates: The kernels for the board.
-    """
+class CycleModel:
+    """The cycles that the simulator counts."""
 
     templates: VtaTemplates
 
     @property
     def profile(self) -> Profile:
-        """What is known about the latencies of the device."""
         return self.templates.device.profile
 
     @property
     def name(self) -> str:
-        """Name of the model."""
         return self.profile.label
 
     @property
     def calibration(self) -> str:
-        """What the model was calibrated on; empty where nothing was."""
         return self.profile.calibration
 
     @property
     def clock_mhz(self) -> float:
-        """Clock of the array."""
         return self.templates.device.clock_mhz
 
     def cycles(self, layer: str, choice: Mapping[str, Any] | None) -> Cycles | None:
-        """Return what a layer takes; None if the CPU computes it.
-
-        Raises:
-            BuildError: It cannot be computed in that way.
-        """
         if not is_layer(layer):
             return None
-        wanted, device = Conv2d.from_json(layer), self.templates.device
-        stream = stream_of(wanted, self.templates.chosen(layer, choice), device)
+        conv, device = Conv2d.from_json(layer), self.templates.device
+        stream = stream_of(conv, self.templates.choice_for(layer, choice), device)
         config = device.config
-        found = simulator.Simulator(config, device.revision).cycles(stream, self.profile)
-        return Cycles(found.cycles, wanted.macs(config), config.batch * config.block * config.block)
+        statistics = simulator.Simulator(config, device.revision).cycles(stream, self.profile)
+        return Cycles(statistics.cycles, conv.macs(config), config.batch * config.block * config.block)

@@ -1,4 +1,4 @@
-"""The kernels of a network, for people: how each is computed, and what the model of the array says of it."""
+"""A table of a network's kernels: the choice of each, and the array's modelled cycles."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from toolchain.backends.vta.candidates import VtaTemplates
-from toolchain.backends.vta.codegen.functions import stream_of
-from toolchain.backends.vta.codegen.kernels import Choice
+from toolchain.backends.vta.codegen.kernels import Choice, stream_of
 from toolchain.backends.vta.codegen.layers import Conv2d
-from toolchain.backends.vta.device.profiles import Profile, profiles_for
+from toolchain.backends.vta.device.devices import Profile, profiles_for
 from toolchain.backends.vta.device.simulator import Simulator, Statistics
 from toolchain.backends.vta.isa.stream import Stream
 from toolchain.tables import Table
@@ -23,12 +22,12 @@ class Kernel:
     """One kernel.
 
     Attributes:
-        layer: What it computes.
+        layer: Its layer.
         calls: How many times one run of the network calls it.
-        choice: How.
-        tuned: Whether a tuning record says so.
+        choice: How it is cut into tiles.
+        tuned: Whether the choice comes from a tuning record.
         stream: Its instructions.
-        statistics: What the simulator counts, by the name of the profile.
+        statistics: The simulator's counters, by the name of the profile.
         clock_mhz: Clock of the array.
     """
 
@@ -61,18 +60,22 @@ class Kernel:
 
     def utilisation(self, profile: str) -> float:
         """Return the share of the multiply-adds that the array could have done."""
-        found = self.statistics[profile]
-        return self.macs / (found.cycles * found.macs_per_cycle)
+        statistics = self.statistics[profile]
+        return self.macs / (statistics.cycles * statistics.macs_per_cycle)
 
     def document(self) -> dict[str, Any]:
         """Return all but the stream as JSON has it; cycles are modelled."""
         modelled = {
-            name: {**asdict(one), "gops": round(self.gops(name), 3), "utilisation": round(self.utilisation(name), 4)}
-            for name, one in self.statistics.items()
+            name: {
+                **asdict(statistics),
+                "gops": round(self.gops(name), 3),
+                "utilisation": round(self.utilisation(name), 4),
+            }
+            for name, statistics in self.statistics.items()
         }
-        known = {"name": self.name, "calls": self.calls, "layer": asdict(self.layer), "tuned": self.tuned}
+        general = {"name": self.name, "calls": self.calls, "layer": asdict(self.layer), "tuned": self.tuned}
         sizes = {"instructions": len(self.stream.instructions), "bytes": len(self.stream.encoded())}
-        return {**known, "choice": self.choice.document(), **sizes, "clock_mhz": self.clock_mhz, "modelled": modelled}
+        return {**general, "choice": self.choice.document(), **sizes, "clock_mhz": self.clock_mhz, "modelled": modelled}
 
 
 def kernel(layer: Conv2d, calls: int, chosen: Mapping[str, Any] | None, templates: VtaTemplates) -> Kernel:
@@ -81,41 +84,43 @@ def kernel(layer: Conv2d, calls: int, chosen: Mapping[str, Any] | None, template
     Args:
         layer: What to compute.
         calls: How often.
-        chosen: What a tuning record says of it; None where there is none.
+        chosen: The choice of a tuning record; None without a record.
         templates: The kernels for the board.
 
     Raises:
         BuildError: It cannot be computed.
     """
     text, device = layer.to_json(), templates.device
-    choice = templates.chosen(text, chosen)
+    choice = templates.choice_for(text, chosen)
     stream = stream_of(layer, choice, device)
     simulator = Simulator(device.config, device.revision)
-    statistics = {one.label: simulator.cycles(stream, one) for one in profiles_for(device.config)}
-    tuned = bool(chosen) and templates.known(text, chosen or {}) is not None
+    statistics = {profile.label: simulator.cycles(stream, profile) for profile in profiles_for(device.config)}
+    tuned = bool(chosen) and templates.parse_choice(text, chosen or {}) is not None
     return Kernel(layer, calls, choice, tuned, stream, statistics, device.clock_mhz)
 
 
 def table(kernels: Sequence[Kernel], profiles: Sequence[Profile]) -> Table:
-    """Return a row for each kernel, below a heading: what it is made of, then cycles, GOPS and use by profile."""
-    labels = [one.label for one in profiles]
+    """Return a row for each kernel: its tiles and sizes, then cycles, GOPS and utilisation by profile."""
+    labels = [profile.label for profile in profiles]
     heading = (*_HEAD, *(text for name in labels for text in (f"{name} CYCLES", "GOPS", "USE")))
-    return Table([_row(one, labels) for one in kernels], heading, numbers=range(4, len(heading)))
+    return Table([_row(profile, labels) for profile in kernels], heading, numbers=range(4, len(heading)))
 
 
-def _row(one: Kernel, labels: Sequence[str]) -> tuple[str, ...]:
-    choice = one.choice
-    tile = f"{choice.tile_h} {choice.tile_w} {choice.tile_ci} {choice.tile_co}" + ("" if one.tuned else " (not tuned)")
-    made = (one.name, str(one.calls), tile, f"{choice.oc_threads}x{choice.h_threads}")
-    sizes = (str(len(one.stream.instructions)), str(len(one.stream.encoded())))
+def _row(kernel: Kernel, labels: Sequence[str]) -> tuple[str, ...]:
+    choice = kernel.choice
+    tile = f"{choice.tile_h} {choice.tile_w} {choice.tile_ci} {choice.tile_co}" + (
+        "" if kernel.tuned else " (not tuned)"
+    )
+    general = (kernel.name, str(kernel.calls), tile, f"{choice.oc_threads}x{choice.h_threads}")
+    sizes = (str(len(kernel.stream.instructions)), str(len(kernel.stream.encoded())))
     modelled = (
         text
         for name in labels
-        for text in (str(one.statistics[name].cycles), f"{one.gops(name):.2f}", f"{one.utilisation(name):.0%}")
+        for text in (str(kernel.statistics[name].cycles), f"{kernel.gops(name):.2f}", f"{kernel.utilisation(name):.0%}")
     )
-    return (*made, *sizes, *modelled)
+    return (*general, *sizes, *modelled)
 
 
 def total_ms(kernels: Sequence[Kernel], profile: str) -> float:
     """Return the milliseconds of all calls."""
-    return sum(one.calls * one.statistics[profile].cycles / one.clock_mhz / 1e3 for one in kernels)
+    return sum(kernel.calls * kernel.statistics[profile].cycles / kernel.clock_mhz / 1e3 for kernel in kernels)

@@ -15,7 +15,7 @@ from toolchain.backends.base.attributes import CHOICE, LAYER
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.vta.backend import Vta
 from toolchain.backends.vta.candidates import TEMPLATE, likely
-from toolchain.backends.vta.codegen import functions, kernels
+from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.kernels import Choice
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.device.simulator import Simulator
@@ -47,10 +47,10 @@ def refused(monkeypatch):
             raise BuildError("it does not fit after all")
         return written(layer, choice, *machine)
 
-    functions.stream_of.cache_clear()
-    monkeypatch.setattr(functions.kernels, "stream", stream)
+    kernels.stream_of.cache_clear()
+    monkeypatch.setattr(kernels, "stream", stream)
     yield found
-    functions.stream_of.cache_clear()
+    kernels.stream_of.cache_clear()
 
 
 def test_candidates_are_documents_that_fit():
@@ -96,34 +96,34 @@ def test_choices_of_another_time(change, fits):
     choice = {**GOOD, **change}
     assert TEMPLATES.fits(TASK, choice) == fits
     assert (TEMPLATES.module(TASK, choice) is not None) == fits
-    chosen = TEMPLATES.chosen(TASK, choice)
+    chosen = TEMPLATES.choice_for(TASK, choice)
     assert (chosen == Choice(tile_h=8, tile_w=8)) == fits
     assert fits or chosen == likely(Conv2d.from_json(TASK), TEMPLATES.device)
 
 
 def test_without_a_choice_it_is_the_likely_fastest():
     exact, fastest = LAYER_OF.to_json(), kernels.candidates(LAYER_OF, TEMPLATES.device.config)[0]
-    assert TEMPLATES.chosen(exact, None) == TEMPLATES.chosen(exact, {}) == fastest
+    assert TEMPLATES.choice_for(exact, None) == TEMPLATES.choice_for(exact, {}) == fastest
 
 
 def test_a_choice_that_does_not_fit_a_residual_gives_way():
-    assert TEMPLATES.chosen(LARGE.to_json(), document(WHOLE)) == WHOLE
+    assert TEMPLATES.choice_for(LARGE.to_json(), document(WHOLE)) == WHOLE
     exact = replace(LARGE, residual_shift=2)
-    assert TEMPLATES.chosen(exact.to_json(), document(WHOLE)) == likely(exact, TEMPLATES.device) != WHOLE
+    assert TEMPLATES.choice_for(exact.to_json(), document(WHOLE)) == likely(exact, TEMPLATES.device) != WHOLE
 
 
 def test_what_seems_to_fit_and_does_not_is_passed_over(refused):
     first, second, *_ = kernels.candidates(LAYER_OF, TEMPLATES.device.config)
     refused.append(first)
     assert TEMPLATES.module(LAYER_OF.to_json(), document(first)) is None
-    assert TEMPLATES.chosen(LAYER_OF.to_json(), document(first)) == second
+    assert TEMPLATES.choice_for(LAYER_OF.to_json(), document(first)) == second
     assert likely(LAYER_OF, TEMPLATES.device) == second
 
 
 def test_a_layer_without_any_tile_is_told():
     huge = Conv2d(1, 64, 64, 16, 16, (64, 64))
     with pytest.raises(BuildError, match="no tile of this convolution fits") as caught:
-        TEMPLATES.chosen(huge.to_json(), None)
+        TEMPLATES.choice_for(huge.to_json(), None)
     assert "--without vta" in caught.value.hint
     assert caught.value.details == huge.to_json()
 
@@ -146,7 +146,7 @@ def layer(tmp_path_factory):
         {"w": np.ones((8, 8, 3, 3), np.float32)},
     )
     source = model.load(nets.save(proto, tmp_path_factory.mktemp("conv")))
-    lowered = Vta(BOARD).lowered(importer.import_model(source).module)
+    lowered = Vta(BOARD).lower(importer.import_model(source).module)
     return next(one.layer for one in tasks.extract(lowered, Vta(BOARD)) if one.operator == "conv2d")
 
 

@@ -1,4 +1,4 @@
-"""What the blocks of a kernel touch: their indices as numbers that are linear in the loops around."""
+"""The indices of a kernel's blocks, as linear functions of the loops around."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DIFFERENCES: dict[type, Callable[[Any, Any], Any]] = {
     tirx.GE: lambda a, b: a - b,
     tirx.GT: lambda a, b: a - b - 1,
 }
-"""What is not negative where a comparison holds."""
+"""For each comparison, a number that is not negative where it holds."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ class Walk:
             limits: The limits.
             values: The passes of the loops around.
         """
-        found = [(0, loop.extent) for loop in self.loops]
+        ranges = [(0, loop.extent) for loop in self.loops]
         for limit in limits:
-            found[limit.loop] = limit.within(*found[limit.loop], values)
-        return None if any(start >= end for start, end in found) else tuple(found)
+            ranges[limit.loop] = limit.within(*ranges[limit.loop], values)
+        return None if any(start >= end for start, end in ranges) else tuple(ranges)
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,9 @@ class Accesses:
 
     def walk(self, dst: tirx.BufferStore, src: Any = None, wgt: Any = None) -> Walk:
         """Return the nest's way over the elements of each SRAM."""
+        # Operands that a nest lacks stay at element 0.
         none = (0, [0] * len(self._inner))
-        sources = (none if one is None else self._sram(one.source, one.indices) for one in (src, wgt))
+        sources = (none if operand is None else self._sram(operand.source, operand.indices) for operand in (src, wgt))
         firsts, columns = zip(self._sram(dst.buffer, dst.indices), *sources, strict=True)
         loops = tuple(Loop(extent, *steps) for extent, *steps in zip(self._inner, *columns, strict=True))
         return Walk(loops, (firsts[0], firsts[1], firsts[2]))
@@ -133,6 +134,7 @@ class Accesses:
         Raises:
             BuildError: It is of another kind.
         """
+        # Bounds of an image are joined by `and`: each becomes a limit of its own.
         if isinstance(condition, tirx.And):
             return self.limits(condition.a) + self.limits(condition.b)
         if isinstance(condition, tirx.EQ):  # what TVM makes of a limit that leaves the first or the last pass alone
@@ -146,14 +148,15 @@ class Accesses:
         return (Limit(start, *(moving or [(0, 0)])[0]),)
 
     def transfer(
-        self, tile: tirx.Buffer, places: Sequence[Any], tensor: tirx.Buffer, indices: Sequence[Any]
+        self, tile: tirx.Buffer, tile_indices: Sequence[Any], tensor: tirx.Buffer, indices: Sequence[Any]
     ) -> Transfer:
         """Return the way between a tile and its tensor in DRAM."""
         shape = _elements(tensor)
         strides = [prod(shape[index + 1 :]) for index in range(len(shape))]
-        first, sram = self._sram(tile, places)
+        first, sram = self._sram(tile, tile_indices)
         if first:
-            raise BuildError("a transfer starts within its tile", details=str(places))
+            raise BuildError("a transfer starts within its tile", details=str(tile_indices))
+        # A tensor in DRAM lies in rows without gaps, so each index counts by the product of the inner sizes.
         offset, axes = Affine(0, (0,) * len(self.around.extents)), []
         for size, stride, index in zip(shape, strides, list(indices)[:-_ELEMENT], strict=True):
             start, steps = self._affine(index)
@@ -166,33 +169,35 @@ class Accesses:
         return self.all.extents[len(self.around.extents) :]
 
     def _axis(self, start: Affine, steps: Sequence[int], sram: Sequence[int], size: int, stride: int) -> Axis:
+        # A loop of one pass moves nothing, whatever its step is.
         moving = [index for index, step in enumerate(steps) if step and self._inner[index] > 1]
         if len(moving) > 1:
             raise BuildError("two loops of a transfer run along one axis")
-        extent, step, place = next(((self._inner[index], steps[index], sram[index]) for index in moving), (1, 1, 0))
-        least, most = start.bounds(self.around.extents)
-        outside = least < 0 or most + (extent - 1) * step >= size
-        return Axis(extent, place, step * stride, Clip(start, step, size) if outside else None)
+        extent, step, tile_step = next(((self._inner[index], steps[index], sram[index]) for index in moving), (1, 1, 0))
+        lowest, highest = start.bounds(self.around.extents)
+        outside = lowest < 0 or highest + (extent - 1) * step >= size
+        return Axis(extent, tile_step, step * stride, Clip(start, step, size) if outside else None)
 
     def _sram(self, buffer: tirx.Buffer, indices: Sequence[Any]) -> tuple[int, list[int]]:
         """Return the first element within a tile, and those from one pass of each loop of the nest to the next."""
         shape = _elements(buffer)
-        first, found = 0, [0] * len(self._inner)
+        first, moves = 0, [0] * len(self._inner)
         for position, index in enumerate(list(indices)[:-_ELEMENT]):
             start, steps = self._affine(index)
+            # The slot of a tile is chosen while recording, so within it each pass must see the same elements.
             if any(start.steps):
                 raise BuildError("a tile's place in SRAM depends on the loops around it", details=str(index))
             stride = prod(shape[position + 1 :])
             first += start.constant * stride
-            found = [one + step * stride for one, step in zip(found, steps, strict=True)]
-        return first, found
+            moves = [move + step * stride for move, step in zip(moves, steps, strict=True)]
+        return first, moves
 
     def _affine(self, index: Any) -> tuple[Affine, tuple[int, ...]]:
         """Return an index as a number in the loops around, and the steps that those of the nest add to it."""
-        found = sym.detect_linear_equation(index, list(self.all.variables))
-        if len(found) != len(self.all.variables) + 1:
+        equation = sym.detect_linear_equation(index, list(self.all.variables))
+        if len(equation) != len(self.all.variables) + 1:
             raise BuildError("an index is not linear in its loops", details=str(index))
-        *steps, constant = (int(one) for one in found)
+        *steps, constant = (int(term) for term in equation)
         count = len(self.around.variables)
         return Affine(constant, tuple(steps[:count])), tuple(steps[count:])
 

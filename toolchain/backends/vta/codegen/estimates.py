@@ -10,7 +10,7 @@ from math import prod
 
 from toolchain.backends.vta.codegen.operators import IDENTITY_SHIFT, bounds, shifts
 from toolchain.backends.vta.codegen.tilings import Tiling, window_rows
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.devices import Profile
 from toolchain.backends.vta.isa.instructions import Memory
 
 _TRANSFER_CYCLES = 32
@@ -39,32 +39,33 @@ def cycles(tiling: Tiling, profile: Profile = Profile.HLS_PYNQ) -> float:
 
     Args:
         tiling: How a layer is cut.
-        profile: What is known about the latencies.
+        profile: The model of latencies.
     """
-    transfers = _TRANSFERS[profile]
+    transfers, choice = _TRANSFERS[profile], tiling.choice
     windows, weights = tiling.loads()
-    rounds, held = tiling.pixels * tiling.channels, tiling.held
-    store = transfers.cycles(
-        1,
-        _rows(tiling) if transfers.row > _PLAIN.row else tiling.choice.tile_co,
-        tiling.out * tiling.config.element_bytes(Memory.OUT),
-    )
+    rounds, slots = tiling.pixels * tiling.channels, tiling.slots_used
+    # In DRAM, whole rows of a picture follow each other, so a tile of full width is one row for each block.
+    pieces = 1 if choice.tile_w == tiling.layer.out_width else choice.tile_h
+    rows = choice.tile_b * choice.tile_co * pieces if transfers.row > _PLAIN.row else choice.tile_co
+    store = transfers.cycles(1, rows, tiling.out * tiling.config.element_bytes(Memory.OUT))
     residual = store if tiling.layer.residual_shift is not None else 0
     window = _window(tiling, transfers) + residual * rounds / windows
     size = tiling.weights * tiling.config.element_bytes(Memory.WGT)
-    weight = transfers.cycles(1, tiling.choice.tile_co, size)
+    weight = transfers.cycles(1, choice.tile_co, size)
     # Loads are in order: what waits for the only slot of its memory holds up those behind it.
-    stops = max(windows if held[Memory.INP] == 1 else 0, weights if held[Memory.WGT] == 1 else 0)
-    alone = min(stops, windows) * window + min(stops, weights) * weight
-    alone += rounds * store if held[Memory.ACC] == 1 else 0
+    stops = max(windows if slots[Memory.INP] == 1 else 0, weights if slots[Memory.WGT] == 1 else 0)
+    exposed = min(stops, windows) * window + min(stops, weights) * weight
+    exposed += rounds * store if slots[Memory.ACC] == 1 else 0
+    # All transfers share one bus: no kernel is faster than it.
     bus = windows * window + weights * weight + rounds * store
-    return max(rounds * _compute(tiling) + _vectors(tiling, transfers, window) + alone, bus) + window + weight
+    return max(rounds * _compute(tiling) + _vectors(tiling, transfers, window) + exposed, bus) + window + weight
 
 
 def _vectors(tiling: Tiling, transfers: _Transfers, window: float) -> float:
     """Return the cycles of loading biases and shifts, which the array waits for, as they do for the bus."""
     layer, rounds = tiling.layer, tiling.pixels * tiling.channels
     loads = (layer.bias + layer.channel_shifts) * (tiling.channels if tiling.weights_first else rounds)
+    # With one tile of channels, its vectors stay.
     if tiling.channels == 1:
         loads = layer.bias + layer.channel_shifts
     return loads * (
@@ -81,13 +82,6 @@ def _window(tiling: Tiling, transfers: _Transfers) -> float:
     return transfers.cycles(rows if by_row else instructions, rows, size)
 
 
-def _rows(tiling: Tiling) -> int:
-    """Return the rows of a tile of y in DRAM, where whole rows of a picture follow each other."""
-    choice = tiling.choice
-    pieces = 1 if choice.tile_w == tiling.layer.out_width else choice.tile_h
-    return choice.tile_b * choice.tile_co * pieces
-
-
 def _compute(tiling: Tiling) -> float:
     """Return the cycles of one tile of y."""
     layer, config = tiling.layer, tiling.config
@@ -97,6 +91,6 @@ def _compute(tiling: Tiling) -> float:
         gemms += 1
         before += layer.residual_shift > IDENTITY_SHIFT
     maxima = prod(layer.pool.window) if layer.pool else 0
-    overhead = tiling.parts * _GEMM_CYCLES + (1 + before + maxima + behind) * _OTHER_CYCLES
+    overhead = tiling.reductions * _GEMM_CYCLES + (1 + before + maxima + behind) * _OTHER_CYCLES
     of_sums = tiling.sums * (gemms + _ALU_CYCLES * before)
     return of_sums + tiling.out * (bool(maxima) + _ALU_CYCLES * (maxima + behind)) + overhead

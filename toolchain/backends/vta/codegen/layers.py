@@ -1,9 +1,9 @@
-"""What VTA computes: a convolution of int8 tensors, with all that can follow it before its sums leave the chip.
+"""A convolution of int8 tensors on VTA, with the operations that can follow before its sums leave the chip.
 
     y = clip((sum of x * w + bias + (residual << residual_shift)) >> (shift + channel shift), low, high)
 
-A right shift rounds down. Who wants it to round to nearest adds half a step to the bias. Of the sums with their bias,
-maxima of windows may be taken: what follows keeps their order.
+A right shift rounds down; to round to nearest, half a step is added to the bias. Of the sums with their bias,
+maxima of windows may be taken: shifts and bounds keep the order of numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 
 _KIND = "vta.conv2d"
 _MOST_SHIFT = 15  # of one ALU instruction
-# Left out of a layer's name: records of before there were such layers stay valid.
+# Left out of a layer's name, so that records from before these fields stay valid.
 _USUAL = {"alone": False, "channel_shifts": False, "pool": None, "pad": 0}
 FILLING = 64
 """Elements of the tensor that other padding than zeros is loaded from: those of a row of a usual image."""
@@ -30,8 +30,8 @@ class Pool:
     Attributes:
         window: Rows and columns of a window.
         stride: Rows and columns between two windows.
-        outside: Rows and columns at each edge of the sums that are none of the layer's, and in no maximum: top, left,
-            bottom, right. The layer's padding is as much larger.
+        outside: Rows and columns at each edge that are padding of the pool, and in no maximum: top, left, bottom,
+            right. The layer's padding is larger by as much, so that sums exist there.
     """
 
     window: tuple[int, int]
@@ -46,7 +46,7 @@ class Conv2d:
     Layouts, for an array of R rows (its configuration's batch) and B columns (its block): x is (N / R, in_blocks, H, W,
     R, B) int8, w is (out_blocks, in_blocks, KH, KW, B out, B in) int8, bias and channel shifts are (out_blocks, R, B)
     int32 with equal rows, a residual is like y, its weights are (B out, B in) int8: a multiple of the identity,
-    `1 << min(residual_shift, 6)`, and what is missing of its shift is shifted. y is (N / R, out_blocks, OH, OW, R, B)
+    `1 << min(residual_shift, 6)`, and the rest of its shift is an ALU operation. y is (N / R, out_blocks, OH, OW, R, B)
     int8. Where N is no multiple of R, the last rows have no image. A dense layer is a convolution of one pixel. Where
     blocks stand alone, as those of a convolution of each channel by itself do, w is (out_blocks, 1, KH, KW, B out, B
     in). Padding with another byte than 0 is loaded from a tensor of that byte, (64, R, B) int8.
@@ -116,6 +116,7 @@ class Conv2d:
 
     def sums_of(self, extent: int, axis: int) -> int:
         """Return the rows (axis 0) or columns (axis 1) of sums that so many neighbouring ones of y are made of."""
+        # Windows overlap where the stride is smaller than the window.
         return extent if self.pool is None else (extent - 1) * self.pool.stride[axis] + self.pool.window[axis]
 
     def _windows(self) -> tuple[int, int]:
@@ -145,6 +146,7 @@ class Conv2d:
 
     def summed_channels(self, config: VtaConfig = DEFAULT) -> int:
         """Return the channels of x that are added up in one of y."""
+        # The array multiplies whole blocks, also where only one channel of each counts.
         return config.block if self.alone else self.in_channels
 
     def macs(self, config: VtaConfig = DEFAULT) -> int:
@@ -152,6 +154,7 @@ class Conv2d:
 
         What an array computes in rows that have no image is of no use, and is not counted.
         """
+        # Padding and the zeros of a block's weights take as long as other numbers, so they count.
         window = self.kernel[0] * self.kernel[1] * self.summed_channels(config)
         return self.batch * self.sum_height * self.sum_width * self.out_channels * window
 
@@ -160,19 +163,19 @@ class Conv2d:
         rows, block = config.batch, config.block
         batch, blocks_in, blocks_out = self.batches(config), self.in_channels // block, self.out_channels // block
         y = ((batch, blocks_out, self.out_height, self.out_width, rows, block), "int8")
-        found: list[tuple[tuple[int, ...], str]] = [
+        tensors: list[tuple[tuple[int, ...], str]] = [
             ((batch, blocks_in, self.height, self.width, rows, block), "int8"),
             ((blocks_out, 1 if self.alone else blocks_in, *self.kernel, block, block), "int8"),
         ]
         if self.bias:
-            found.append(((blocks_out, rows, block), "int32"))
+            tensors.append(((blocks_out, rows, block), "int32"))
         if self.channel_shifts:
-            found.append(((blocks_out, rows, block), "int32"))
+            tensors.append(((blocks_out, rows, block), "int32"))
         if self.residual_shift is not None:
-            found += [y, ((block, block), "int8")]
+            tensors += [y, ((block, block), "int8")]
         if self.is_filled:
-            found.append(((FILLING, rows, block), "int8"))
-        return (*found, y)
+            tensors.append(((FILLING, rows, block), "int8"))
+        return (*tensors, y)
 
     def batches(self, config: VtaConfig = DEFAULT) -> int:
         """Return how often images fill the rows of an array, the last time maybe not all of them."""
@@ -186,6 +189,7 @@ class Conv2d:
         """Return the layer as it is tuned: other constants make the same instructions, and a residual few more."""
         return replace(
             self,
+            # A shift takes no instruction, one or two; the amount itself makes no difference.
             shift=_MOST_SHIFT + 1 if self.shift > _MOST_SHIFT else min(self.shift, 1),
             low=0 if self.low >= 0 else -128,
             high=127,
@@ -196,6 +200,7 @@ class Conv2d:
     def to_json(self) -> str:
         """Return the layer as one line of JSON, which names it in tuning records."""
         table = {"kind": _KIND, **asdict(self)}
+        # Usual values are left out, so that the names of older records stay valid.
         for name, usual in _USUAL.items():
             if table[name] == usual:
                 del table[name]
@@ -206,7 +211,7 @@ class Conv2d:
         """Read a layer that `to_json` wrote.
 
         Raises:
-            ValueError: It is none.
+            ValueError: The text is not a layer of VTA.
             TypeError: It has other attributes.
         """
         table: dict[str, Any] = json.loads(text)
@@ -217,7 +222,7 @@ class Conv2d:
 
 
 def _tuples(table: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(one) if isinstance(one, list) else one for name, one in table.items()}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
 
 
 def is_layer(text: str) -> bool:

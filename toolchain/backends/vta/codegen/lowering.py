@@ -1,6 +1,6 @@
 """From a scheduled kernel to its instructions.
 
-TVM's passes give each tensor in SRAM the size of its tile. What is left are loops around blocks, and each block with
+TVM's passes give each tensor in SRAM the size of its tile. There remain loops around blocks, and each block with
 the loops that only it has is one nest: a transfer, a reset, a sum of products, an ALU operation. Control flow does not
 depend on data, so that the other loops are run right here: each nest is analysed once and recorded in each pass.
 """
@@ -17,7 +17,7 @@ import tvm
 from tvm import ir, s_tir, tirx
 
 from toolchain.backends.vta.codegen.accesses import Accesses, Around, Limit, Walk, elements_of, memory_of
-from toolchain.backends.vta.codegen.nests import DISTANCE, Loop, Nest, planned
+from toolchain.backends.vta.codegen.nests import DISTANCE, Loop, Nest, plan_nest
 from toolchain.backends.vta.codegen.recorder import Recorder, UopSequence
 from toolchain.backends.vta.codegen.transfers import Transfer
 from toolchain.backends.vta.isa import Revision
@@ -61,18 +61,18 @@ class _Repeat:
 
 @dataclass
 class _Tile:
-    """The room of a tensor in SRAM: one slot, or two that take turns.
+    """The slots of a tensor in SRAM: one, or two that take turns.
 
     Attributes:
         memory: The SRAM.
         starts: The first element of each slot.
-        held: What each slot holds: the passes of the loops that its contents depend on.
+        contents: For each slot, the passes of the loops that its contents depend on.
         current: The slot in use.
     """
 
     memory: Memory
     starts: tuple[int, ...]
-    held: list[tuple[int, ...] | None]
+    contents: list[tuple[int, ...] | None]
     current: int = -1
 
     @property
@@ -84,16 +84,16 @@ class _Tile:
         self.current = (self.current + 1) % len(self.starts)
 
     def recall(self, key: tuple[int, ...]) -> bool:
-        """Go to the slot that holds something, or take the next one for it; return whether it is there already."""
-        if key in self.held:
-            self.current = self.held.index(key)
+        """Go to the slot with some contents, or take the next slot for them; return whether they are loaded already."""
+        if key in self.contents:
+            self.current = self.contents.index(key)
             return True
         self.turn()
-        self.held[self.current] = key
+        self.contents[self.current] = key
         return False
 
 
-def lowered(
+def lower(
     module: tvm.IRModule,
     buffers: Sequence[Buffer],
     slots: Mapping[Memory, int],
@@ -110,18 +110,20 @@ def lowered(
         revision: The revision of its instructions.
 
     Raises:
-        BuildError: The tiles do not fit, or a nest is none that the machine can run.
+        BuildError: The tiles do not fit, or the machine cannot run a nest.
     """
     function = _PASSES(module)["main"]
-    found: list[Stream] = []
+    streams: list[Stream] = []
+    # Micro-ops of large nests push out those of others, which are then loaded again in each pass: with smaller shares
+    # all fit at once, at the price of more refills of the pipeline. The program with the fewest instructions is taken.
     for share in _SHARES:
         recorder = Recorder(config, revision, buffers)
         lowering = _Lowering(recorder, config, slots, [parameter.name for parameter in function.params], share)
         _run(lowering.compile(function.body, Around()), ())
-        found.append(recorder.finish())
+        streams.append(recorder.finish())
         if not recorder.overflowed:
             break
-    return min(found, key=lambda one: len(one.instructions))
+    return min(streams, key=lambda stream: len(stream.instructions))
 
 
 def _run(steps: Sequence[_Repeat | Emit], values: tuple[int, ...]) -> None:
@@ -150,15 +152,21 @@ class _Lowering:
         self._tiles: dict[str, _Tile] = {}
 
     def compile(self, statement: tirx.Stmt, around: Around) -> list[_Repeat | Emit]:
-        """Return what a statement does, in order."""
-        loops, body = _peeled(statement)
+        """Return the steps of a statement, in order."""
+        loops, body = [], statement
+        while isinstance(body, tirx.For | s_tir.SBlockRealize):
+            if isinstance(body, tirx.For):
+                loops.append(body)
+                body = body.body
+            else:
+                body = body.block.body
         if isinstance(body, tirx.BufferStore):
             emit = self._nest(body, loops, around)
             return [emit] if emit else []
         if not isinstance(body, tirx.SeqStmt):
             raise BuildError("VTA cannot run a statement", details=str(body))
         inside = around.inside(loops)
-        steps = [step for one in body.seq for step in self.compile(one, inside)]
+        steps = [step for child in body.seq for step in self.compile(child, inside)]
         for loop in reversed(loops):
             steps = [_Repeat(int(loop.extent), steps)]
         return steps
@@ -169,7 +177,10 @@ class _Lowering:
             case tirx.IntImm():
                 return self._reset(store, access)
             case tirx.Add(b=tirx.Mul()) as value:
-                return self._gemm(store, value.b, access)
+                src, wgt = value.b.a.value, value.b.b.value
+                tiles = [self._tiles[buffer.name] for buffer in (store.buffer, src.source, wgt.source)]
+                nest, uops = self._plan(access, access.walk(dst=store, src=src, wgt=wgt), *tiles)
+                return lambda _: self._recorder.gemm(uops(), nest.outer, nest.inner)
             case (
                 tirx.Add() | tirx.Max() | tirx.Min() | tirx.RShift() | tirx.LShift() | ir.Call(args=[_, tirx.Max(), _])
             ) as value:
@@ -187,7 +198,7 @@ class _Lowering:
         if memory_of(value.source) is None:
             return self._load(store, value, access)
         if elements_of(store.buffer) != elements_of(value.source):
-            return self._picked(store, value, access)
+            return self._start_maxima(store, value, access)
         self._tiles[store.buffer.name] = self._tiles[value.source.name]
         return None
 
@@ -196,10 +207,15 @@ class _Lowering:
         memory, buffer = memory_of(store.buffer), self._arguments.index(value.source.name)
         used = [index for index, step in enumerate(transfer.offset.steps) if step]
         different = prod(access.around.extents[index] for index in used)
+        # Biases and channel shifts are few: a second slot would not pay.
         slots = 1 if memory is Memory.ACC else min(self._slots[memory], different)
         tile = self._tile(store.buffer, slots, transfer.elements + transfer.clipped)
         filled = isinstance(outside, ir.TensorLoad)
-        load = self._between(tile, buffer, transfer, outside.source) if filled else self._whole(tile, buffer, transfer)
+        load = (
+            self._load_filled(tile, buffer, transfer, outside.source)
+            if filled
+            else self._load_zero_padded(tile, buffer, transfer)
+        )
 
         def emit(values: Sequence[int]) -> None:
             if not tile.recall(tuple(values[index] for index in used)):
@@ -207,8 +223,8 @@ class _Lowering:
 
         return emit
 
-    def _whole(self, tile: _Tile, buffer: int, transfer: Transfer) -> Emit:
-        """Load a tile, with zeros for what is outside of its tensor."""
+    def _load_zero_padded(self, tile: _Tile, buffer: int, transfer: Transfer) -> Emit:
+        """Load a tile, with zeros outside of its tensor."""
 
         def emit(values: Sequence[int]) -> None:
             for rows in transfer.rows(tile.start, values):
@@ -216,15 +232,16 @@ class _Lowering:
 
         return emit
 
-    def _between(self, tile: _Tile, buffer: int, transfer: Transfer, filling: tirx.Buffer) -> Emit:
+    def _load_filled(self, tile: _Tile, buffer: int, transfer: Transfer, filling: tirx.Buffer) -> Emit:
         """Load a tile between padding of its slot, and that from a tensor unless it lies there already."""
-        source, most, placed = self._arguments.index(filling.name), elements_of(filling), dict[int, Any]()
+        source, filling_size, placed = self._arguments.index(filling.name), elements_of(filling), dict[int, Any]()
 
         def emit(values: Sequence[int]) -> None:
             inside = transfer.inside(values)
+            # Padding stays in a slot until a tile with other edges comes.
             if placed.get(tile.start) != inside:
                 placed[tile.start] = inside
-                for rows in transfer.edges(tile.start, values, most):
+                for rows in transfer.edges(tile.start, values, filling_size):
                     self._recorder.load(tile.memory, source, rows)
             for rows in transfer.interior(tile.start, values):
                 self._recorder.load(tile.memory, buffer, rows)
@@ -246,30 +263,25 @@ class _Lowering:
         elements = max(DISTANCE, elements_of(store.buffer))
         slots = min(self._slots[Memory.ACC], prod(access.around.extents))
         tile = self._tile(store.buffer, slots, elements)
-        nest, uops = self._planned(access, Walk((Loop(elements, dst=1),)), tile)
+        nest, uops = self._plan(access, Walk((Loop(elements, dst=1),)), tile)
 
         def emit(_: Sequence[int]) -> None:
+            # With two slots, sums of the next tile are computed while these are stored.
             tile.turn()
             self._recorder.gemm(uops(), nest.outer, nest.inner, reset=True)
 
         return emit
 
-    def _picked(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit:
+    def _start_maxima(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit:
         """Start maxima with some of the sums: no instruction copies, so they are added to zeros."""
         reset, source = self._reset(store, access), self._tiles[value.source.name]
-        nest, uops = self._planned(access, access.walk(dst=store, src=value), self._tiles[store.buffer.name], source)
+        nest, uops = self._plan(access, access.walk(dst=store, src=value), self._tiles[store.buffer.name], source)
 
         def emit(values: Sequence[int]) -> None:
             reset(values)
             self._recorder.alu(AluOp.ADD, uops(), nest.outer, nest.inner)
 
         return emit
-
-    def _gemm(self, store: tirx.BufferStore, product: Any, access: Accesses) -> Emit:
-        src, wgt = product.a.value, product.b.value
-        tiles = [self._tiles[one.name] for one in (store.buffer, src.source, wgt.source)]
-        nest, uops = self._planned(access, access.walk(dst=store, src=src, wgt=wgt), *tiles)
-        return lambda _: self._recorder.gemm(uops(), nest.outer, nest.inner)
 
     def _alu(self, store: tirx.BufferStore, value: Any, access: Accesses) -> Emit:
         """Compute in place, where a condition is met: the result takes the room of the first operand."""
@@ -281,11 +293,13 @@ class _Lowering:
         self._tiles[store.buffer.name] = tiles[0]
         if isinstance(operand, tirx.IntImm):
             walk, imm = access.walk(dst=store), int(operand)
+            # SHR by a negative amount shifts left.
             imm = -imm if isinstance(value, tirx.LShift) else imm
         else:
             walk, imm = access.walk(dst=store, src=operand), None
             tiles.append(self._tiles[operand.source.name])
-        plan = cache(lambda passes: self._planned(access, walk.part(passes), *tiles))
+        # Passes at the edge of an image are shorter, so each extent has a plan of its own.
+        plan = cache(lambda passes: self._plan(access, walk.part(passes), *tiles))
 
         def emit(values: Sequence[int]) -> None:
             passes = walk.passes(limits, values)
@@ -302,29 +316,17 @@ class _Lowering:
         self._tiles[buffer.name] = tile
         return tile
 
-    def _planned(self, access: Accesses, walk: Walk, *tiles: _Tile) -> tuple[Nest, Callable[[], UopSequence]]:
-        """Return a nest, and what makes its micro-ops for the slots that its tiles are in, each once."""
+    def _plan(self, access: Accesses, walk: Walk, *tiles: _Tile) -> tuple[Nest, Callable[[], UopSequence]]:
+        """Return a nest, and a function of its micro-ops for the current slots of its tiles."""
         bases, runs = prod(len(tile.starts) for tile in tiles), prod(access.around.extents)
-        nest = planned(walk.moving, self._config.uop_depth, bases, runs, self._share)
-        known: dict[tuple[int, ...], UopSequence] = {}
+        nest = plan_nest(walk.moving, self._config.uop_depth, bases, runs, self._share)
+        sequences: dict[tuple[int, ...], UopSequence] = {}
 
         def sequence() -> UopSequence:
             starts = tuple(tile.start for tile in tiles)
-            if starts not in known:
+            if starts not in sequences:
                 dst, src, wgt = (base + first for base, first in zip((*starts, 0, 0), walk.first, strict=False))
-                known[starts] = self._recorder.sequence((dst + d, src + s, wgt + w) for d, s, w in nest.uops)
-            return known[starts]
+                sequences[starts] = self._recorder.sequence((dst + d, src + s, wgt + w) for d, s, w in nest.uops)
+            return sequences[starts]
 
         return nest, sequence
-
-
-def _peeled(statement: tirx.Stmt) -> tuple[list[tirx.For], tirx.Stmt]:
-    """Return the loops around the first statement that is neither a loop nor a block, and that statement."""
-    loops = []
-    while isinstance(statement, tirx.For | s_tir.SBlockRealize):
-        if isinstance(statement, tirx.For):
-            loops.append(statement)
-            statement = statement.body
-        else:
-            statement = statement.block.body
-    return loops, statement

@@ -38,7 +38,6 @@ class Loop:
 
     @property
     def steps(self) -> tuple[int, int, int]:
-        """Elements of dst, src and wgt from one pass to the next."""
         return self.dst, self.src, self.wgt
 
     def holds(self, inner: Loop) -> bool:
@@ -71,25 +70,25 @@ class _Division:
     outer: Loop
     inner: Loop
     sums: tuple[Loop, ...]
-    written: tuple[Loop, ...]
+    outputs: tuple[Loop, ...]
 
-    def group(self, least: int) -> int:
+    def group(self, min_uops: int) -> int:
         """Return the micro-ops of one pass over elements of ACC."""
-        return max(least, prod(loop.extent for loop in self.written))
+        return max(min_uops, prod(loop.extent for loop in self.outputs))
 
-    def uops(self, least: int) -> int:
-        return prod(loop.extent for loop in self.sums) * self.group(least)
+    def uops(self, min_uops: int) -> int:
+        return prod(loop.extent for loop in self.sums) * self.group(min_uops)
 
     def keeps(self, distance: int) -> bool:
         """Whether no element is written too early: the others between are real ones, or can be added."""
         return self.group(1) >= distance or not (self.outer.dst or self.inner.dst)
 
-    def cost(self, least: int, fresh: float) -> float:
+    def cost(self, min_uops: int, fresh: float) -> float:
         """Return an instruction's cycles beyond its steps, if a part of them needs fresh micro-ops."""
-        return self.outer.extent * self.inner.extent * _REFILL_CYCLES + self.uops(least) * _UOP_CYCLES * fresh
+        return self.outer.extent * self.inner.extent * _REFILL_CYCLES + self.uops(min_uops) * _UOP_CYCLES * fresh
 
 
-def planned(loops: tuple[Loop, ...], most_uops: int, bases: int = 1, runs: int = 1, share: int = 1) -> Nest:
+def plan_nest(loops: tuple[Loop, ...], most_uops: int, bases: int = 1, runs: int = 1, share: int = 1) -> Nest:
     """Return the cheapest instruction for a nest.
 
     Sums of fewer elements than the distance get micro-ops that write behind them, up to the distance.
@@ -104,30 +103,39 @@ def planned(loops: tuple[Loop, ...], most_uops: int, bases: int = 1, runs: int =
     Raises:
         BuildError: It needs more micro-ops than there is room for.
     """
-    loops = merged(loops)
-    least = DISTANCE if any(not loop.dst for loop in loops) else 1
-    divisions = [one for variant in _variants(loops) for one in _divisions(variant) if one.keeps(least)]
+    loops = merge_loops(loops)
+    min_uops = DISTANCE if any(not loop.dst for loop in loops) else 1
+    divisions = [
+        division for variant in _variants(loops) for division in _divisions(variant) if division.keeps(min_uops)
+    ]
+    # Micro-ops that are used again cost their transfer once, so runs share the cost.
     room, fresh = most_uops // bases // share, min(1.0, bases / runs)
-    fitting = [one for one in divisions if one.uops(least) <= most_uops]
+    fitting = [division for division in divisions if division.uops(min_uops) <= most_uops]
     if not fitting:
-        wanted = min(one.uops(least) for one in divisions)
+        needed = min(division.uops(min_uops) for division in divisions)
         raise BuildError(
             "a loop nest does not fit in UOP",
-            details=f"{wanted} micro-ops are needed, but there is room for {most_uops}",
+            details=f"{needed} micro-ops are needed, but there is room for {most_uops}",
         )
-    best = min(fitting, key=lambda one: (one.uops(least) > room, one.cost(least, fresh)))
-    return Nest(best.outer, best.inner, tuple(_sequence(best, least)))
+    # Micro-ops that fit beside those of other nests come first, then the cheapest.
+    best = min(fitting, key=lambda division: (division.uops(min_uops) > room, division.cost(min_uops, fresh)))
+    uops: list[tuple[int, int, int]] = []
+    for start in _offsets(best.sums, (0, 0, 0)):
+        group = list(_offsets(best.outputs, start))
+        # Sums of few elements get micro-ops that write behind them: each step waits for the distance.
+        uops += [*group, *((behind, *start[1:]) for behind in range(len(group), min_uops))]
+    return Nest(best.outer, best.inner, tuple(uops))
 
 
-def merged(loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
+def merge_loops(loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
     """Return the nest with neighbouring loops made one where they can be, and without those of one pass."""
-    found: list[Loop] = []
+    merged: list[Loop] = []
     for loop in loops:
-        if found and found[-1].holds(loop):
-            loop = Loop(found.pop().extent * loop.extent, loop.dst, loop.src, loop.wgt)  # noqa: PLW2901
+        if merged and merged[-1].holds(loop):
+            loop = Loop(merged.pop().extent * loop.extent, loop.dst, loop.src, loop.wgt)  # noqa: PLW2901
         if loop.extent > 1:
-            found.append(loop)
-    return tuple(found)
+            merged.append(loop)
+    return tuple(merged)
 
 
 def _variants(loops: tuple[Loop, ...]) -> Iterator[tuple[Loop, ...]]:
@@ -145,19 +153,15 @@ def _variants(loops: tuple[Loop, ...]) -> Iterator[tuple[Loop, ...]]:
 
 def _divisions(loops: tuple[Loop, ...]) -> Iterator[_Division]:
     """Yield each way to take at most two loops for the machine."""
+    # The machine has two loops; the others become micro-ops.
     for count in range(3):
-        for taken in combinations(range(len(loops)), count):
-            outer, inner = [*(loops[index] for index in taken), UNIT, UNIT][:2]
-            rest = [loop for index, loop in enumerate(loops) if index not in taken]
-            sums, written = (tuple(loop for loop in rest if bool(loop.dst) is kind) for kind in (False, True))
-            yield _Division(outer, inner, sums, written)
-
-
-def _sequence(division: _Division, least: int) -> Iterator[tuple[int, int, int]]:
-    for start in _offsets(division.sums, (0, 0, 0)):
-        group = list(_offsets(division.written, start))
-        yield from group
-        yield from ((behind, *start[1:]) for behind in range(len(group), least))
+        for chosen in combinations(range(len(loops)), count):
+            outer, inner = [*(loops[index] for index in chosen), UNIT, UNIT][:2]
+            rest = [loop for index, loop in enumerate(loops) if index not in chosen]
+            sums, outputs = (
+                tuple(loop for loop in rest if bool(loop.dst) is moves_output) for moves_output in (False, True)
+            )
+            yield _Division(outer, inner, sums, outputs)
 
 
 def _offsets(loops: tuple[Loop, ...], start: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
@@ -167,5 +171,5 @@ def _offsets(loops: tuple[Loop, ...], start: tuple[int, int, int]) -> Iterator[t
     loop, *inner = loops
     for step in range(loop.extent):
         steps = (loop.dst, loop.src, loop.wgt)
-        dst, src, wgt = (first + step * one for first, one in zip(start, steps, strict=True))
+        dst, src, wgt = (first + step * distance for first, distance in zip(start, steps, strict=True))
         yield from _offsets(tuple(inner), (dst, src, wgt))

@@ -89,14 +89,14 @@ class UopSequence:
 
 
 @dataclass
-class _Touched:
-    """The newest instruction of each element that a stage's reads and writes left behind."""
+class _Accesses:
+    """The latest instructions that wrote and read each element of an SRAM."""
 
-    written: npt.NDArray[np.int64]
-    read: npt.NDArray[np.int64]
+    last_write: npt.NDArray[np.int64]
+    last_read: npt.NDArray[np.int64]
 
     @classmethod
-    def none(cls, depth: int) -> _Touched:
+    def none(cls, depth: int) -> _Accesses:
         return cls(np.full(depth, _NEVER), np.full(depth, _NEVER))
 
 
@@ -105,20 +105,14 @@ class _Uops:
     """The micro-ops of the stream, and where SRAM holds which sequence."""
 
     all: list[Uop] = field(default_factory=list)
-    known: dict[tuple[tuple[int, int, int], ...], UopSequence] = field(default_factory=dict)
-    places: dict[UopSequence, int] = field(default_factory=dict)
+    sequences: dict[tuple[tuple[int, int, int], ...], UopSequence] = field(default_factory=dict)
+    addresses: dict[UopSequence, int] = field(default_factory=dict)
     free: int = 0
     overflowed: bool = False
 
 
 class Recorder:
-    """A program under construction.
-
-    Args:
-        config: The machine.
-        revision: The revision of its instructions.
-        buffers: The kernel's arguments.
-    """
+    """A program under construction."""
 
     def __init__(self, config: VtaConfig, revision: Revision, buffers: Iterable[Buffer]) -> None:
         self._config = config
@@ -129,8 +123,10 @@ class Recorder:
         self._relocations: list[tuple[int, int]] = []
         self._free = dict.fromkeys((Memory.WGT, Memory.INP, Memory.ACC), 0)
         self._uops = _Uops()
-        self._touched = {memory: _Touched.none(config.depth(memory)) for memory in (Memory.INP, Memory.WGT, Memory.OUT)}
-        self._waited: dict[tuple[Stage, Stage], int] = {}
+        self._accesses = {
+            memory: _Accesses.none(config.depth(memory)) for memory in (Memory.INP, Memory.WGT, Memory.OUT)
+        }
+        self._last_waits: dict[tuple[Stage, Stage], int] = {}
         self._footprints: dict[tuple[UopSequence, Loop, Loop], tuple[Elements, Elements, Elements]] = {}
 
     def allocate(self, memory: Memory, elements: int) -> int:
@@ -139,6 +135,7 @@ class Recorder:
         Raises:
             BuildError: There are too few left.
         """
+        # Tiles live as long as the kernel, so nothing is ever freed.
         start, depth = self._free[memory], self._config.depth(memory)
         if start + elements > depth:
             raise BuildError(
@@ -156,26 +153,26 @@ class Recorder:
             memory, rows.sram, rows.dram, rows.y_size, rows.x_size, rows.x_stride, *rows.y_pad, *rows.x_pad
         )
         self._add(instruction)
-        touched = self._touched.get(memory)
-        if touched is not None:
-            self._wait(Stage.COMPUTE, Stage.LOAD, _newest(touched.read, rows.elements))
-            touched.written[rows.elements] = self._last
+        accesses = self._accesses.get(memory)
+        if accesses is not None:
+            self._wait(Stage.COMPUTE, Stage.LOAD, _latest(accesses.last_read, rows.elements))
+            accesses.last_write[rows.elements] = self._last
 
     def store(self, buffer: int, rows: Rows) -> None:
         """Store results to a rectangle of a buffer."""
         self._relocations.append((len(self._instructions), buffer))
-        touched = self._touched[Memory.OUT]
+        accesses = self._accesses[Memory.OUT]
         self._add(Store(Memory.OUT, rows.sram, rows.dram, rows.y_size, rows.x_size, rows.x_stride))
-        self._wait(Stage.COMPUTE, Stage.STORE, _newest(touched.written, rows.elements))
-        touched.read[rows.elements] = self._last
+        self._wait(Stage.COMPUTE, Stage.STORE, _latest(accesses.last_write, rows.elements))
+        accesses.last_read[rows.elements] = self._last
 
     def sequence(self, uops: Iterable[tuple[int, int, int]]) -> UopSequence:
         """Return the micro-ops as a sequence; the same ones are kept once."""
         key = tuple(uops)
-        if key not in self._uops.known:
-            self._uops.known[key] = UopSequence(len(self._uops.all), np.array(key))
-            self._uops.all.extend(Uop(*one) for one in key)
-        return self._uops.known[key]
+        if key not in self._uops.sequences:
+            self._uops.sequences[key] = UopSequence(len(self._uops.all), np.array(key))
+            self._uops.all.extend(Uop(*uop) for uop in key)
+        return self._uops.sequences[key]
 
     def gemm(self, sequence: UopSequence, outer: Loop, inner: Loop, *, reset: bool = False) -> None:
         """Add products to ACC, or set it to zero.
@@ -188,9 +185,10 @@ class Recorder:
         self._add(Gemm(start, end, *_loops(outer, inner), outer.wgt, inner.wgt, reset))
         dst, src, wgt = self._footprint(sequence, outer, inner)
         if not reset:
-            inp, weights = self._touched[Memory.INP], self._touched[Memory.WGT]
-            self._wait(Stage.LOAD, Stage.COMPUTE, max(_newest(inp.written, src), _newest(weights.written, wgt)))
-            inp.read[src] = weights.read[wgt] = self._last
+            inp, weights = self._accesses[Memory.INP], self._accesses[Memory.WGT]
+            # Both operands come from the load stage: its newest instruction covers the other, too.
+            self._wait(Stage.LOAD, Stage.COMPUTE, max(_latest(inp.last_write, src), _latest(weights.last_write, wgt)))
+            inp.last_read[src] = weights.last_read[wgt] = self._last
         self._write(dst)
 
     def alu(self, op: AluOp, sequence: UopSequence, outer: Loop, inner: Loop, imm: int | None = None) -> None:
@@ -199,7 +197,14 @@ class Recorder:
         Raises:
             BuildError: UOP is too small for the sequence, or its operand lies where no micro-op can point.
         """
-        self._check_operand(sequence)
+        # The field of a micro-op for an ALU operand is as wide as INP is deep.
+        last, depth = int(sequence.uops[:, 1].max()), self._config.inp_depth
+        if last >= depth:
+            raise BuildError(
+                "an operand of the ALU is outside the range of a micro-op",
+                details=f"it is element {last} of ACC, but micro-ops can address {depth} of INP",
+                hint="choose smaller tiles",
+            )
         start = self._resident(sequence)
         end = start + len(sequence.uops)
         self._add(Alu(op, start, end, *_loops(outer, inner), imm is not None, imm or 0))
@@ -207,13 +212,14 @@ class Recorder:
 
     def finish(self) -> Stream:
         """End the program when all is stored; return it."""
-        stores = [index for index, one in enumerate(self._instructions) if isinstance(one, Store)]
+        stores = [index for index, instruction in enumerate(self._instructions) if isinstance(instruction, Store)]
+        # An empty LOAD of the compute stage takes the token of the last store, and FINISH comes after it.
         self._add(Load(Memory.UOP, 0, 0, 0, 0, 0))
         self._wait(Stage.STORE, Stage.COMPUTE, stores[-1] if stores else _NEVER)
         self._add(Finish())
         instructions = tuple(
-            replace(one, tokens=Tokens(**tokens)) if tokens else one
-            for one, tokens in zip(self._instructions, self._tokens, strict=True)
+            replace(instruction, tokens=Tokens(**tokens)) if tokens else instruction
+            for instruction, tokens in zip(self._instructions, self._tokens, strict=True)
         )
         return Stream(
             self._config,
@@ -239,38 +245,32 @@ class Recorder:
 
     def _wait(self, producer: Stage, consumer: Stage, index: int) -> None:
         """Let the last instruction, one of the consumer's, wait for an earlier one of the producer's."""
-        if index <= self._waited.get((producer, consumer), _NEVER):
+        # Stages run in order: a stage that has waited for an instruction has waited for all before it.
+        if index <= self._last_waits.get((producer, consumer), _NEVER):
             return
-        self._waited[producer, consumer] = index
+        self._last_waits[producer, consumer] = index
+        # Tokens for a later stage are pushed to the next FIFO, those for an earlier one to the previous.
         behind = producer < consumer
         self._tokens[index]["push_next" if behind else "push_prev"] = True
         self._tokens[-1]["pop_prev" if behind else "pop_next"] = True
 
     def _write(self, elements: Elements) -> None:
         """Note that the last instruction writes ACC, and so OUT, which must have been stored."""
-        touched = self._touched[Memory.OUT]
-        self._wait(Stage.STORE, Stage.COMPUTE, _newest(touched.read, elements))
-        touched.written[elements] = self._last
-
-    def _check_operand(self, sequence: UopSequence) -> None:
-        """Refuse an operand too far behind in ACC: the field of a micro-op for it is as wide as INP is deep."""
-        last, depth = int(sequence.uops[:, 1].max()), self._config.inp_depth
-        if last >= depth:
-            raise BuildError(
-                "an operand of the ALU is outside the range of a micro-op",
-                details=f"it is element {last} of ACC, but micro-ops can address {depth} of INP",
-                hint="choose smaller tiles",
-            )
+        accesses = self._accesses[Memory.OUT]
+        self._wait(Stage.STORE, Stage.COMPUTE, _latest(accesses.last_read, elements))
+        accesses.last_write[elements] = self._last
 
     def _resident(self, sequence: UopSequence) -> int:
         """Return where UOP holds a sequence; load it if it does not, into an empty memory if it is full."""
         uops, size = self._uops, len(sequence.uops)
-        if sequence in uops.places:
-            return uops.places[sequence]
+        if sequence in uops.addresses:
+            return uops.addresses[sequence]
+        # A full memory is emptied as a whole: the compute stage itself loads micro-ops, in order, so nothing has to be
+        # waited for.
         if uops.free + size > self._config.uop_depth:
-            uops.places.clear()
+            uops.addresses.clear()
             uops.free, uops.overflowed = 0, True
-        start = uops.places[sequence] = uops.free
+        start = uops.addresses[sequence] = uops.free
         uops.free += size
         if uops.free > self._config.uop_depth:
             raise BuildError(
@@ -282,6 +282,7 @@ class Recorder:
         return start
 
     def _footprint(self, sequence: UopSequence, outer: Loop, inner: Loop) -> tuple[Elements, Elements, Elements]:
+        # The same nest runs in each pass of the loops around it.
         key = (sequence, outer, inner)
         if key not in self._footprints:
             steps = zip((outer.dst, outer.src, outer.wgt), (inner.dst, inner.src, inner.wgt), strict=True)
@@ -295,14 +296,14 @@ class Recorder:
 
 def _elements(bases: npt.NDArray[np.int64], *loops: tuple[int, int]) -> Elements:
     """Return the elements that a nest touches, as a slice where they have no gap."""
-    found = np.unique(bases)
+    touched = np.unique(bases)
     for extent, step in loops:
-        found = np.unique(np.add.outer(np.arange(extent) * step, found))
-    first, last = int(found[0]), int(found[-1])
-    return slice(first, last + 1) if last - first + 1 == len(found) else found
+        touched = np.unique(np.add.outer(np.arange(extent) * step, touched))
+    first, last = int(touched[0]), int(touched[-1])
+    return slice(first, last + 1) if last - first + 1 == len(touched) else touched
 
 
-def _newest(instructions: npt.NDArray[np.int64], elements: Elements) -> int:
+def _latest(instructions: npt.NDArray[np.int64], elements: Elements) -> int:
     return int(instructions[elements].max())
 
 

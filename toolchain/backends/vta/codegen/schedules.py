@@ -20,7 +20,7 @@ _TILE_AXES = 4  # image, channels, row, column
 _AXES = _TILE_AXES + 2  # and those of an element
 
 
-def scheduled(layer: Conv2d, choice: Choice, config: VtaConfig = DEFAULT) -> Schedule:
+def schedule_kernel(layer: Conv2d, choice: Choice, config: VtaConfig = DEFAULT) -> Schedule:
     """Return the schedule of a layer's kernel.
 
     The accumulators, whatever they are called on their way through the ALU, are computed within one tile of y.
@@ -29,11 +29,14 @@ def scheduled(layer: Conv2d, choice: Choice, config: VtaConfig = DEFAULT) -> Sch
     if layer.residual_shift is not None:
         schedule.fuse_reduction_epilogue("conv", "sum")
     caches = _caches(schedule, layer)
-    place = _tiled(schedule, Tiling(layer, choice, config))
-    for name in _inside_out(schedule):
-        schedule.compute_at(name, place, preserve_unit_loops=True)
+    tile_loop = _tile_output(schedule, Tiling(layer, choice, config))
+    # From the inside out: each block of the accumulators comes after those that read it.
+    names = [name for name in _computed(schedule) if name not in ("window", "conv") and "local." not in name]
+    start = [name for name in ("lift", "identity") if name in names]
+    for name in [*(name for name in reversed(names) if name not in start), "conv", *start]:
+        schedule.compute_at(name, tile_loop, preserve_unit_loops=True)
     for cached in caches:
-        schedule.compute_at(cached, place, preserve_unit_loops=True)
+        schedule.compute_at(cached, tile_loop, preserve_unit_loops=True)
     _reduce(schedule, choice)
     if layer.residual_shift is not None:
         schedule.decompose_reduction("identity", schedule.get_loops("identity")[_TILE_AXES])
@@ -61,37 +64,30 @@ def _computed(schedule: Schedule) -> list[str]:
     return [schedule.get(block).name_hint for block in blocks][:-1]
 
 
-def _tiled(schedule: Schedule, tiling: Tiling) -> Any:
+def _tile_output(schedule: Schedule, tiling: Tiling) -> Any:
     """Cut y into tiles; return the innermost loop over them."""
     choice = tiling.choice
     extents = (choice.tile_b, choice.tile_co, choice.tile_h, choice.tile_w)
     loops = schedule.get_loops("y")[:_TILE_AXES]
     pairs = [schedule.split(loop, [None, extent]) for loop, extent in zip(loops, extents, strict=True)]
     image, channels, row, column = (outer for outer, _ in pairs)
+    # The outermost loop decides which tiles stay in SRAM the longest.
     order = (channels, image, row, column) if tiling.weights_first else (image, row, column, channels)
     schedule.reorder(*order, *(inner for _, inner in pairs))
     return order[-1]
-
-
-def _inside_out(schedule: Schedule) -> list[str]:
-    """Return the blocks of the accumulators, each behind those that read it."""
-    names = [name for name in _computed(schedule) if name not in ("window", "conv") and "local." not in name]
-    start = [name for name in ("lift", "identity") if name in names]
-    return [*(name for name in reversed(names) if name not in start), "conv", *start]
 
 
 def _reduce(schedule: Schedule, choice: Choice) -> None:
     """Cut the sums along the channels of x, and load inputs and weights for each part."""
     loops = schedule.get_loops("conv")[_TILE_AXES:]
     tile, blocks, rest = loops[:_AXES], loops[_AXES], loops[_AXES + 1 :]
-    part, inner = schedule.split(blocks, [None, choice.tile_ci])
-    schedule.reorder(part, *tile, inner, *rest)
-    weights = schedule.cache_read("conv", _weights_index(schedule), _WGT)
-    schedule.compute_at("window", part, preserve_unit_loops=True)
-    schedule.compute_at(weights, part, preserve_unit_loops=True)
-    schedule.decompose_reduction("conv", part)
-
-
-def _weights_index(schedule: Schedule) -> int:
+    outer, inner = schedule.split(blocks, [None, choice.tile_ci])
+    schedule.reorder(outer, *tile, inner, *rest)
+    # cache_read takes the index of a tensor among those that the block reads.
     reads = schedule.get(schedule.get_sblock("conv")).reads
-    return next(index for index, region in enumerate(reads) if region.source.name == "w")
+    index = next(index for index, region in enumerate(reads) if region.source.name == "w")
+    weights = schedule.cache_read("conv", index, _WGT)
+    schedule.compute_at("window", outer, preserve_unit_loops=True)
+    schedule.compute_at(weights, outer, preserve_unit_loops=True)
+    # The reset of the sums comes before the first load of weights.
+    schedule.decompose_reduction("conv", outer)

@@ -50,6 +50,7 @@ class Choice:
     def of(cls, document: Mapping[str, Any]) -> Choice | None:
         """Read a tuning record; None if it is not one of these."""
         names = {field.name for field in fields(cls)}
+        # Records are files of others: a wrong type or an unknown field is no error, but no choice either.
         if set(document) != names or not all(type(value) is int and value > 0 for value in document.values()):
             return None
         choice = cls(**document)
@@ -91,14 +92,14 @@ class Tiling:
         return self.layer.out_channels // self.config.block // self.choice.tile_co
 
     @cached_property
-    def parts(self) -> int:
+    def reductions(self) -> int:
         """Tiles along the channels of x, which are added up."""
         return self.layer.summed_channels(self.config) // self.config.block // self.choice.tile_ci
 
     @cached_property
     def windows(self) -> int:
         """Different tiles of x: blocks that stand alone share none."""
-        return self.pixels * (self.channels if self.layer.alone else self.parts)
+        return self.pixels * (self.channels if self.layer.alone else self.reductions)
 
     @property
     def blocks(self) -> int:
@@ -137,10 +138,10 @@ class Tiling:
         return self.choice.tile_co * self.choice.tile_ci * prod(self.layer.kernel)
 
     @cached_property
-    def held(self) -> dict[Memory, int]:
+    def slots_used(self) -> dict[Memory, int]:
         """Slots of the window, the weights and the sums: no more than there are different tiles."""
-        pixels, channels, parts = self.pixels, self.channels, self.parts
-        different = {Memory.INP: self.windows, Memory.WGT: channels * parts, Memory.ACC: pixels * channels}
+        pixels, channels, reductions = self.pixels, self.channels, self.reductions
+        different = {Memory.INP: self.windows, Memory.WGT: channels * reductions, Memory.ACC: pixels * channels}
         return {memory: min(slots, different[memory]) for memory, slots in self.choice.slots().items()}
 
     @cached_property
@@ -155,32 +156,31 @@ class Tiling:
             first: Whether `weights_first`, which is the default.
         """
         first = self.weights_first if first is None else first
-        rounds = self.pixels * self.channels * self.parts
-        windows, weights = self.windows, self.channels * self.parts
-        inp, wgt = self.held[Memory.INP], self.held[Memory.WGT]
-        window_stays = windows <= inp or (not first and self.parts <= inp)
-        weights_stay = weights <= wgt or (first and self.parts <= wgt)
+        rounds = self.pixels * self.channels * self.reductions
+        windows, weights = self.windows, self.channels * self.reductions
+        inp, wgt = self.slots_used[Memory.INP], self.slots_used[Memory.WGT]
+        # A tile that is still in its slot from an earlier round is not loaded again.
+        window_stays = windows <= inp or (not first and self.reductions <= inp)
+        weights_stay = weights <= wgt or (first and self.reductions <= wgt)
         return windows if window_stays else rounds, weights if weights_stay else rounds
 
     @property
     def fits(self) -> bool:
         """Whether each SRAM is large enough."""
         config = self.config
+        # A tile of padding alone is loaded as zeros, each load of which ends with one element more.
         window = self.window + any(self.layer.padding)
-        inp, wgt = self.held[Memory.INP] * window, self.held[Memory.WGT] * self.weights
+        inp, wgt = self.slots_used[Memory.INP] * window, self.slots_used[Memory.WGT] * self.weights
         vectors = self.layer.bias + self.layer.channel_shifts
-        acc = self.held[Memory.ACC] * self._results + vectors * self.choice.tile_co
+        # Sums and their maxima lie beside each other.
+        results = max(DISTANCE, self.sums) + (max(DISTANCE, self.out) if self.layer.pool else 0)
+        acc = self.slots_used[Memory.ACC] * results + vectors * self.choice.tile_co
         if self.layer.residual_shift is not None:
             inp += min(self.choice.h_threads, self.pixels * self.channels) * self.out
             wgt += 1
         if max(self.layer.padding) > MOST_PADDING:
             return False
         return inp <= config.inp_depth and wgt <= config.wgt_depth and acc <= config.acc_depth
-
-    @property
-    def _results(self) -> int:
-        """Elements of ACC for one tile of y: its sums, and their maxima beside them."""
-        return max(DISTANCE, self.sums) + (max(DISTANCE, self.out) if self.layer.pool else 0)
 
     def _bytes(self, *, first: bool) -> int:
         windows, weights = self.loads(first=first)
@@ -206,16 +206,18 @@ def window_columns(layer: Conv2d, columns: int) -> int:
 def divides(layer: Conv2d, choice: Choice, config: VtaConfig = DEFAULT) -> bool:
     """Whether the tiles divide the layer."""
     extents = (choice.tile_b, choice.tile_h, choice.tile_w, choice.tile_ci, choice.tile_co)
-    return not any(whole % part for whole, part in zip(_axes(layer, config), extents, strict=True))
+    return not any(size % extent for size, extent in zip(_axes(layer, config), extents, strict=True))
 
 
 def tilings(layer: Conv2d, config: VtaConfig = DEFAULT) -> Iterator[Tiling]:
     """Yield all tilings, but none with a second slot that would stay empty."""
-    for image, row, column, blocks_in, blocks_out in product(*map(_divisors, _axes(layer, config))):
+    divisors = [[extent for extent in range(1, size + 1) if size % extent == 0] for size in _axes(layer, config)]
+    for image, row, column, blocks_in, blocks_out in product(*divisors):
         choice = Choice(image, row, column, blocks_in, blocks_out)
         once = Tiling(layer, choice, config)
-        windows, weights = once.windows, once.channels * once.parts
+        windows, weights = once.windows, once.channels * once.reductions
         for oc_threads, h_threads in product(range(1, _MOST_SLOTS + 1), repeat=2):
+            # A second slot that stays empty would be a second name for the same program.
             if oc_threads <= weights and h_threads <= windows:
                 yield replace(once, choice=replace(choice, oc_threads=oc_threads, h_threads=h_threads))
 
@@ -223,7 +225,3 @@ def tilings(layer: Conv2d, config: VtaConfig = DEFAULT) -> Iterator[Tiling]:
 def _axes(layer: Conv2d, config: VtaConfig) -> tuple[int, ...]:
     blocks_in, blocks_out = layer.summed_channels(config) // config.block, layer.out_channels // config.block
     return layer.batches(config), layer.out_height, layer.out_width, blocks_in, blocks_out
-
-
-def _divisors(whole: int) -> list[int]:
-    return [one for one in range(1, whole + 1) if whole % one == 0]

@@ -33,18 +33,20 @@ class Affine:
 
     def plus(self, other: Affine) -> Affine:
         """Return the sum of two numbers within the same loops."""
-        steps = tuple(one + another for one, another in zip(self.steps, other.steps, strict=True))
+        steps = tuple(step + other_step for step, other_step in zip(self.steps, other.steps, strict=True))
         return Affine(self.constant + other.constant, steps)
 
     def bounds(self, extents: Sequence[int]) -> tuple[int, int]:
         """Return the least and the largest number in all passes of loops with these extents."""
         far = [step * (extent - 1) for step, extent in zip(self.steps, extents, strict=False)]
-        return self.constant + sum(min(0, one) for one in far), self.constant + sum(max(0, one) for one in far)
+        return self.constant + sum(min(0, distance) for distance in far), self.constant + sum(
+            max(0, distance) for distance in far
+        )
 
 
 @dataclass(frozen=True)
 class Clip:
-    """Where an axis of a tile lies in its tensor; what is outside is zero.
+    """The position of a tile's axis in its tensor; outside are zeros.
 
     Attributes:
         start: Index in the tensor of the tile's first element.
@@ -59,6 +61,7 @@ class Clip:
     def inside(self, extent: int, values: Sequence[int]) -> tuple[int, int]:
         """Return which of the tile's elements are the tensor's: the first, and the one behind the last."""
         start = self.start.at(values)
+        # Rounds up: the first element whose index is not negative.
         first = min(extent, max(0, -(start // self.step)))
         return first, max(first, min(extent, (self.size - 1 - start) // self.step + 1))
 
@@ -71,7 +74,7 @@ class Axis:
         extent: Its elements.
         sram: Elements of SRAM from one to the next.
         dram: Elements of the tensor from one to the next.
-        clip: What is known of its position, if some of it may lie outside.
+        clip: Its position, if some of it may lie outside.
     """
 
     extent: int
@@ -109,18 +112,19 @@ class Transfer:
         Raises:
             BuildError: Only its last two axes may reach outside of the tensor.
         """
-        found: list[Axis] = []
+        merged: list[Axis] = []
+        # Neighbouring axes without a gap between are one, as each axis but two is a loop of instructions.
         for axis in axes:
-            if found and found[-1].joins(axis):
-                found[-1] = Axis(found[-1].extent * axis.extent, axis.sram, axis.dram)
+            if merged and merged[-1].joins(axis):
+                merged[-1] = Axis(merged[-1].extent * axis.extent, axis.sram, axis.dram)
             elif axis.extent > 1 or axis.clip:
-                found.append(axis)
-        if not found or found[-1].dram != 1:
-            found.append(_UNIT)
-        found = [_UNIT] * (2 - len(found)) + found
-        if any(axis.clip for axis in found[:-2]):
+                merged.append(axis)
+        if not merged or merged[-1].dram != 1:
+            merged.append(_UNIT)
+        merged = [_UNIT] * (2 - len(merged)) + merged
+        if any(axis.clip for axis in merged[:-2]):
             raise BuildError("a tile reaches outside of its tensor along more than rows and columns")
-        return cls(offset, tuple(found), elements)
+        return cls(offset, tuple(merged), elements)
 
     @property
     def clipped(self) -> bool:
@@ -145,8 +149,11 @@ class Transfer:
         *_, y, x = self.axes
         (top, bottom), (left, right) = self.inside(values)
         if top == bottom or left == right:
-            yield from _zeros(base, self.elements)
+            # Each load ends with an element of the tensor, which the next load covers, or nothing reads.
+            for first in range(0, self.elements, _MOST_PADDING):
+                yield Rows(base + first, 0, 1, 1, 1, y_pad=(min(_MOST_PADDING, self.elements - first), 0))
             return
+        # What lies outside of the tensor is made of zeros by the LOAD itself.
         pads = (top, y.extent - bottom), (left, x.extent - right)
         if max(*pads[0], *pads[1]) > _MOST_PADDING:
             raise BuildError(f"a LOAD pads by {_MOST_PADDING} zeros at most", details=f"{pads} are needed")
@@ -166,42 +173,39 @@ class Transfer:
         if top == bottom or left == right:
             return
         start = self.offset.at(values) + left
+        # A LOAD fills SRAM without gaps: rows with room for padding between them are loaded one by one.
         height = bottom - top if right - left == x.extent else 1
         for sram, dram in self._images():
             for row in range(top, bottom, height):
-                place = base + sram + row * x.extent + left
-                yield Rows(place, start + dram + row * y.dram, height, right - left, y.dram)
+                sram_start = base + sram + row * x.extent + left
+                yield Rows(sram_start, start + dram + row * y.dram, height, right - left, y.dram)
 
-    def edges(self, base: int, values: Sequence[int], most: int) -> Iterator[Rows]:
-        """Yield what the interior leaves out, as loads from the start of a tensor of padding.
+    def edges(self, base: int, values: Sequence[int], filling_size: int) -> Iterator[Rows]:
+        """Yield the padding around the interior, as loads from the start of a tensor of padding.
 
         Args:
             base: Where the tile starts in SRAM.
             values: The passes of the loops around.
-            most: Elements of that tensor.
+            filling_size: Elements of that tensor.
         """
         *_, y, x = self.axes
         (top, bottom), (left, right) = self.inside(values)
         if top == bottom or left == right:
             top = bottom  # no row has anything of the tensor
+        # Padding behind a row and before the next one is one stretch of SRAM.
         starts = [0, *(row * x.extent + right for row in range(top, bottom))]
         ends = [*(row * x.extent + left for row in range(top, bottom)), y.extent * x.extent]
         for sram, _ in self._images():
             for start, end in zip(starts, ends, strict=True):
-                for first in range(start, end, most):
-                    size = min(most, end - first)
+                for first in range(start, end, filling_size):
+                    size = min(filling_size, end - first)
                     yield Rows(base + sram + first, 0, 1, size, size)
 
     def _images(self) -> Iterator[tuple[int, int]]:
         """Yield where the rows of each pass of the outer axes start, in SRAM and in the tensor."""
+        # An instruction has rows and columns; all other axes become several instructions.
         outer = self.axes[:-2]
         for steps in product(*(range(axis.extent) for axis in outer)):
             sram = sum(step * axis.sram for step, axis in zip(steps, outer, strict=True))
             dram = sum(step * axis.dram for step, axis in zip(steps, outer, strict=True))
             yield sram, dram
-
-
-def _zeros(base: int, elements: int) -> Iterator[Rows]:
-    """Yield loads of zeros. Each ends with an element of the tensor, which the next one covers, or nobody reads."""
-    for first in range(0, elements, _MOST_PADDING):
-        yield Rows(base + first, 0, 1, 1, 1, y_pad=(min(_MOST_PADDING, elements - first), 0))

@@ -1,4 +1,4 @@
-"""The host's library of what the boards run in C++ too: the simulator and the check of streams; compiled once."""
+"""The host's library of the boards' C++ code: the simulator and the check of streams; compiled once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from toolchain import files, process, resources, temporary
-from toolchain.errors import BuildError, reason
+from toolchain.errors import BuildError, VerificationError, reason
 
 Tell = Callable[[str], None]
 """Called with one line before something that takes a while."""
@@ -20,6 +20,7 @@ Tell = Callable[[str], None]
 _SOURCES = resources.RUNTIME / "vta"
 _NEEDS_TVM = "functions.cc"
 _TIMEOUT_S = 900.0
+_ERROR_BYTES = 2048
 _FLAGS = ("-std=c++17", "-O3", "-g0", "-s", "-shared", "-fPIC", "-fvisibility=hidden", "-D_FILE_OFFSET_BITS=64")
 # The same promise as for the programs on boards: older than every C library in use.
 _ZIG_TARGETS = {
@@ -39,13 +40,24 @@ def library(tell: Tell | None = None) -> Path:
         BuildError: There is no compiler for this machine, or it refuses the sources.
     """
     command, identity = _compiler()
+    # Another compiler or another source makes another library, so both are in its name.
     digests = [files.sha256_file(path) for path in sorted(_SOURCES.glob("*")) if path.suffix in {".cc", ".h"}]
     key = files.sha256_bytes(files.canonical_json([digests, list(command), identity]))
     path = files.cache_root() / "vta" / f"libvta-{key[:16]}.so"
     if not path.is_file():
         if tell:
             tell("building the VTA simulator (once, a minute at most)")
-        _build(command, path)
+        # All sources are compiled as one file: a third of the time of one by one.
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sources = sorted(source.name for source in _SOURCES.glob("*.cc") if source.name != _NEEDS_TVM)
+        with temporary.folder() as work, files.atomic_path(path) as target:
+            unity = Path(work) / "all.cc"
+            unity.write_text("".join(f'#include "{name}"\n' for name in sources), encoding="utf-8")
+            env = {
+                "ZIG_GLOBAL_CACHE_DIR": str(files.cache_root() / "zig"),
+                "ZIG_LOCAL_CACHE_DIR": str(Path(work) / "zig"),
+            }
+            process.run([*command, f"-I{_SOURCES}", str(unity), "-o", str(target)], env=env, timeout=_TIMEOUT_S)
     return path
 
 
@@ -66,9 +78,9 @@ def loaded() -> ctypes.CDLL:
 
 
 def _compiler() -> tuple[tuple[str, ...], str]:
-    """Choose the compiler, and say what else decides what it makes: g++, which is ten times faster, or zig."""
-    if found := shutil.which("g++"):
-        return (found, *_FLAGS), process.run([found, "-dumpfullversion", "-dumpmachine"], timeout=60.0).stdout
+    """Return the command of g++, which is ten times faster, or else of zig, and the identity of that compiler."""
+    if gxx := shutil.which("g++"):
+        return (gxx, *_FLAGS), process.run([gxx, "-dumpfullversion", "-dumpmachine"], timeout=60.0).stdout
     machine = platform.machine()
     spec = importlib.util.find_spec("ziglang")
     if machine not in _ZIG_TARGETS or spec is None or spec.origin is None:
@@ -78,12 +90,25 @@ def _compiler() -> tuple[tuple[str, ...], str]:
     return (str(Path(spec.origin).parent / "zig"), "c++", *target, *_FLAGS), importlib.metadata.version("ziglang")
 
 
-def _build(command: tuple[str, ...], path: Path) -> None:
-    """Compile all sources as one, in a third of the time of each for itself."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sources = sorted(one.name for one in _SOURCES.glob("*.cc") if one.name != _NEEDS_TVM)
-    with temporary.folder() as work, files.atomic_path(path) as made:
-        whole = Path(work) / "all.cc"
-        whole.write_text("".join(f'#include "{name}"\n' for name in sources), encoding="utf-8")
-        env = {"ZIG_GLOBAL_CACHE_DIR": str(files.cache_root() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(Path(work) / "zig")}
-        process.run([*command, f"-I{_SOURCES}", str(whole), "-o", str(made)], env=env, timeout=_TIMEOUT_S)
+def verify(data: bytes) -> None:
+    """Check a stream's bytes as a board does before it runs them; `runtime/vta/verify.h` lists the checks.
+
+    Args:
+        data: What `Stream.encoded` returns.
+
+    Raises:
+        VerificationError: It may not run: the message names the instruction and the cause.
+        BuildError: The library that checks cannot be built.
+    """
+    error = ctypes.create_string_buffer(_ERROR_BYTES)
+    if _verifier().vta_stream_verify(data, len(data), error, _ERROR_BYTES):
+        raise VerificationError(
+            f"the VTA stream may not run: {error.value.decode(errors='replace')}", hint="build the kernel again"
+        )
+
+
+@lru_cache(maxsize=1)
+def _verifier() -> ctypes.CDLL:
+    checker = loaded()
+    checker.vta_stream_verify.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
+    return checker

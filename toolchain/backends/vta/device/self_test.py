@@ -1,4 +1,4 @@
-"""What a board says of its accelerator over RPC."""
+"""A board's self-test of its accelerator, over RPC."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPEN_S, _ANSWER_S = 30.0, 60.0  # programming an FPGA takes seconds
 
 @dataclass(frozen=True)
 class SelfTest:
-    """What a self-test found.
+    """The result of a self-test.
 
     Attributes:
         device: What runs instructions there.
@@ -52,7 +52,7 @@ def self_test(place: Place, device: Device) -> SelfTest:
 
     Raises:
         DeviceError: The board does not answer, or its accelerator fails.
-        VerificationError: It says what nobody understands.
+        VerificationError: Its answer is not a valid result.
     """
     session = place.open(_OPEN_S, _OPEN_S + _ANSWER_S, threading.Event())
     with rpc.deadline(session, _ANSWER_S), session:

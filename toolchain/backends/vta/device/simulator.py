@@ -1,4 +1,4 @@
-"""Run kernels on a simulated VTA: what the FPGA would compute, what it would refuse, and a model of its cycles."""
+"""Run kernels on a simulated VTA, with the FPGA's results and errors, and a model of its cycles."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from toolchain.backends.vta.device import native
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.device.devices import Profile
 from toolchain.backends.vta.isa import INSTRUCTION_BYTES, Isa, Revision
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.isa.instructions import Load, Memory, Opcode, Store
-from toolchain.backends.vta.isa.stream import UOPS, Buffer, Stream
+from toolchain.backends.vta.isa.stream import UOPS, Stream
 from toolchain.errors import InputError, VerificationError
 
 Array = npt.NDArray[np.generic]
@@ -39,7 +39,7 @@ class Policy(IntEnum):
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a run took. Cycles and stalls are modelled, not measured, and 0 under every policy but TIMED.
+    """The counters of a run. Cycles and stalls are modelled, not measured, and 0 under every policy but TIMED.
 
     Attributes:
         cycles: Until the last stage ended.
@@ -58,7 +58,7 @@ class Statistics:
         stores: STORE instructions.
         gemms: GEMM instructions.
         alus: ALU instructions.
-        macs_per_cycle: What the multipliers do at best.
+        macs_per_cycle: Multiply-adds of a cycle at best.
     """
 
     cycles: int
@@ -85,11 +85,11 @@ class Statistics:
         return self.macs / (self.cycles * self.macs_per_cycle) if self.cycles else 0.0
 
 
-_COUNTED = fields(Statistics)[:-1]
+_COUNTERS = fields(Statistics)[:-1]
 
 
 class _Config(ctypes.Structure):
-    _fields_ = [(one.name, ctypes.c_uint8) for one in fields(VtaConfig)]
+    _fields_ = [(size.name, ctypes.c_uint8) for size in fields(VtaConfig)]
 
 
 class _Options(ctypes.Structure):
@@ -104,11 +104,11 @@ class _Options(ctypes.Structure):
 
 
 class _Statistics(ctypes.Structure):
-    _fields_ = [(one.name, ctypes.c_uint64) for one in _COUNTED]
+    _fields_ = [(counter.name, ctypes.c_uint64) for counter in _COUNTERS]
 
 
 class Simulator:
-    """One machine. Its SRAM keeps what a program left there, as on the FPGA, until the next `run` or `reset`.
+    """One machine. Its SRAM keeps the contents of earlier programs, as on the FPGA, until the next `run` or `reset`.
 
     Args:
         config: Its sizes.
@@ -134,6 +134,7 @@ class Simulator:
         )
         if not self._handle:
             raise InputError(f"this VTA cannot be simulated: {error.value.decode()}")
+        # The machine lives in the library: it is destroyed with this object.
         weakref.finalize(self, self._library.vta_simulator_destroy, self._handle)
 
     def reset(self) -> None:
@@ -163,13 +164,15 @@ class Simulator:
         """
         self._check(stream)
         _check_arrays(stream, arrays)
+        # Micro-ops are one more buffer in DRAM.
         uops = np.frombuffer(self._isa.encode_uops(stream.uops), np.uint8)
-        places = _places([array.nbytes for array in (uops, *arrays)], self.config)
-        physical = dict(zip((UOPS, *range(len(arrays))), places, strict=True))
-        written = [False, *(one.written for one in stream.buffers)]
-        memory = list(zip(places, (uops, *arrays), written, strict=True))
+        addresses = _addresses([array.nbytes for array in (uops, *arrays)], self.config)
+        physical = dict(zip((UOPS, *range(len(arrays))), addresses, strict=True))
+        writable = [False, *(buffer.written for buffer in stream.buffers)]
+        memory = list(zip(addresses, (uops, *arrays), writable, strict=True))
+        # SRAM is filled with a pattern first, so a read of what was never written shows.
         self.reset()
-        return self._run(self._relocated(stream, physical), memory, _Options(policy, profile, seed, 1))
+        return self._run(self._relocate(stream, physical), memory, _Options(policy, profile, seed, 1))
 
     def run_raw(
         self,
@@ -207,17 +210,10 @@ class Simulator:
 
     def _check(self, stream: Stream) -> None:
         if (stream.config, stream.revision) != (self.config, self.revision):
-            own, other = (f"{one.config.name} {one.revision.date}" for one in (self, stream))
-            raise InputError(f"the kernel is for a VTA {other}, not for {own}", hint="build it for this machine")
+            machine, target = (f"{side.config.name} {side.revision.date}" for side in (self, stream))
+            raise InputError(f"the kernel is for a VTA {target}, not for {machine}", hint="build it for this machine")
 
-    def _check_profile(self, profile: Profile) -> None:
-        if not profile.holds_for(self.config):
-            raise InputError(
-                f"the model {profile.label} was calibrated on arrays of 1 by 16, and this is {self.config.name}",
-                hint=f"{Profile.HLS_PYNQ.label} follows from the design and works for any array",
-            )
-
-    def _relocated(self, stream: Stream, physical: Mapping[int, int]) -> bytes:
+    def _relocate(self, stream: Stream, physical: Mapping[int, int]) -> bytes:
         """Encode the instructions with the buffers' addresses."""
         instructions = list(stream.instructions)
         encoded = bytearray(self._isa.encode_all(instructions))
@@ -229,38 +225,44 @@ class Simulator:
             base = physical[buffer] // self.config.element_bytes(transfer.memory)
             if transfer.dram_base + base >= 1 << 32:
                 raise InputError(f"instruction {index}: element {transfer.dram_base} is outside of every buffer")
+            # The address lies in the first half of an instruction, behind its lowest fields.
             half = slice(index * INSTRUCTION_BYTES, index * INSTRUCTION_BYTES + INSTRUCTION_BYTES // 2)
             encoded[half] = (int.from_bytes(encoded[half], "little") + (base << first)).to_bytes(8, "little")
         return bytes(encoded)
 
     def _run(self, instructions: bytes, memory: Sequence[tuple[int, Array, bool]], options: _Options) -> Statistics:
         options.most_cycles = self._most_steps
-        self._check_profile(Profile(options.profile))
+        profile = Profile(options.profile)
+        if not profile.holds_for(self.config):
+            raise InputError(
+                f"the model {profile.label} was calibrated on arrays of 1 by 16, and this is {self.config.name}",
+                hint=f"{Profile.HLS_PYNQ.label} follows from the design and works for any array",
+            )
         program = np.frombuffer(instructions, np.uint8)
         try:
-            for physical, array, written in [(_INSTRUCTIONS, program, False), *memory]:
-                self._map(physical, array, written=written)
-            return self._execute(len(instructions) // INSTRUCTION_BYTES, options)
+            for physical, array, writable in [(_INSTRUCTIONS, program, False), *memory]:
+                if not array.flags.c_contiguous:
+                    raise InputError(f"the array at {physical:#x} is not C-contiguous")
+                if array.nbytes and self._library.vta_simulator_map(
+                    self._handle, physical, array.ctypes.data, array.nbytes, writable
+                ):
+                    raise InputError(f"the array at {physical:#x} overlaps another or ends above 2^64")
+            raw = _Statistics()
+            error = ctypes.create_string_buffer(_ERROR_BYTES)
+            if self._library.vta_simulator_run(
+                self._handle,
+                _INSTRUCTIONS,
+                (len(instructions) // INSTRUCTION_BYTES),
+                options,
+                ctypes.byref(raw),
+                error,
+                _ERROR_BYTES,
+            ):
+                raise VerificationError(f"the simulated VTA stopped: {error.value.decode(errors='replace')}")
+            counted = {counter.name: getattr(raw, counter.name) for counter in _COUNTERS}
+            return Statistics(**counted, macs_per_cycle=self.config.batch * self.config.block**2)
         finally:
             self._library.vta_simulator_unmap_all(self._handle)
-
-    def _map(self, physical: int, array: Array, *, written: bool) -> None:
-        if not array.flags.c_contiguous:
-            raise InputError(f"the array at {physical:#x} is not C-contiguous")
-        if array.nbytes and self._library.vta_simulator_map(
-            self._handle, physical, array.ctypes.data, array.nbytes, written
-        ):
-            raise InputError(f"the array at {physical:#x} overlaps another or ends above 2^64")
-
-    def _execute(self, count: int, options: _Options) -> Statistics:
-        found = _Statistics()
-        error = ctypes.create_string_buffer(_ERROR_BYTES)
-        if self._library.vta_simulator_run(
-            self._handle, _INSTRUCTIONS, count, options, ctypes.byref(found), error, _ERROR_BYTES
-        ):
-            raise VerificationError(f"the simulated VTA stopped: {error.value.decode(errors='replace')}")
-        counted = {one.name: getattr(found, one.name) for one in _COUNTED}
-        return Statistics(**counted, macs_per_cycle=self.config.batch * self.config.block**2)
 
 
 def instruction_text(config: VtaConfig, revision: Revision, data: bytes) -> tuple[str, bytes]:
@@ -283,28 +285,24 @@ def _check_arrays(stream: Stream, arrays: Sequence[Array]) -> None:
     if len(arrays) != len(stream.buffers):
         raise InputError(f"the kernel takes {len(stream.buffers)} arrays, not {len(arrays)}")
     for number, (array, buffer) in enumerate(zip(arrays, stream.buffers, strict=True)):
-        wanted = _bytes(stream.config, buffer)
-        if array.nbytes != wanted:
-            raise InputError(f"array {number} has {array.nbytes} bytes; its buffer has {wanted}")
+        size = buffer.elements * stream.config.element_bytes(Memory(buffer.memory))
+        if array.nbytes != size:
+            raise InputError(f"array {number} has {array.nbytes} bytes; its buffer has {size}")
         if buffer.written and not array.flags.writeable:
             raise InputError(f"the kernel writes array {number}, which is read-only")
 
 
-def _bytes(config: VtaConfig, buffer: Buffer) -> int:
-    return buffer.elements * config.element_bytes(Memory(buffer.memory))
-
-
-def _places(sizes: Sequence[int], config: VtaConfig) -> list[int]:
+def _addresses(sizes: Sequence[int], config: VtaConfig) -> list[int]:
     """Return physical addresses for buffers, with a page between two of them, so that no access runs into the next.
 
     They are multiples of each element's bytes, in which instructions count.
     """
     page = max(_PAGE, *(config.element_bytes(memory) for memory in Memory))
-    places, free = [], _FIRST_BUFFER
+    addresses, free = [], _FIRST_BUFFER
     for size in sizes:
-        places.append(free)
+        addresses.append(free)
         free += (size + 2 * page - 1) // page * page
-    return places
+    return addresses
 
 
 @lru_cache(maxsize=1)

@@ -64,25 +64,31 @@ class Isa:
         Raises:
             BuildError: A value does not fit its field.
         """
-        return _encoded(_layouts(self.config, self.revision), instructions, INSTRUCTION_BYTES)
+        return _encode(_layouts(self.config, self.revision), instructions, INSTRUCTION_BYTES)
 
     def decode(self, data: bytes) -> Instruction:
-        """Return the instruction that 16 bytes are.
+        """Decode the 16 bytes of an instruction.
 
         Raises:
-            InputError: They are none: something is unknown, or bits are set that mean nothing.
+            InputError: They are not a valid instruction: a code is unknown, or unused bits are set.
         """
         _check_size(data, INSTRUCTION_BYTES, "instruction")
         return self.decode_all(data)[0]
 
     def decode_all(self, data: bytes) -> tuple[Instruction, ...]:
-        """Return the instructions that bytes are, 16 each.
+        """Decode several instructions of 16 bytes each.
 
         Raises:
-            InputError: One of them is none, or the last is cut off.
+            InputError: One of them is not valid, or the last is cut off.
         """
         layouts = {layout.code: layout for layout in _layouts(self.config, self.revision).values()}
-        return tuple(_decoded(layouts, raw, at) for at, raw in _pieces(data, INSTRUCTION_BYTES, "instruction"))
+        instructions = []
+        for number, raw in _split(data, INSTRUCTION_BYTES, "instruction"):
+            opcode = raw[0] & OPCODE.mask
+            if opcode not in layouts:
+                raise _decode_error(raw, f"instruction {number}", f"opcode {opcode} is unknown")
+            instructions.append(layouts[opcode].decode(raw, f"instruction {number}"))
+        return tuple(instructions)
 
     def encode_uop(self, uop: Uop) -> bytes:
         """Return the 4 bytes of a micro-op.
@@ -98,112 +104,97 @@ class Isa:
         Raises:
             BuildError: A value does not fit its field.
         """
-        return _encoded({Uop: _uop_layout(self.config)}, uops, UOP_BYTES)
+        return _encode({Uop: _uop_layout(self.config)}, uops, UOP_BYTES)
 
     def decode_uop(self, data: bytes) -> Uop:
-        """Return the micro-op that 4 bytes are.
+        """Decode the 4 bytes of a micro-op.
 
         Raises:
-            InputError: They are none: bits are set that mean nothing.
+            InputError: They are not a valid micro-op: unused bits are set.
         """
         _check_size(data, UOP_BYTES, "micro-op")
         return self.decode_uops(data)[0]
 
     def decode_uops(self, data: bytes) -> tuple[Uop, ...]:
-        """Return the micro-ops that bytes are, 4 each.
+        """Decode several micro-ops of 4 bytes each.
 
         Raises:
-            InputError: One of them is none, or the last is cut off.
+            InputError: One of them is not valid, or the last is cut off.
         """
         layout = _uop_layout(self.config)
-        return tuple(layout.decode(raw, f"micro-op {at}") for at, raw in _pieces(data, UOP_BYTES, "micro-op"))
+        return tuple(layout.decode(raw, f"micro-op {number}") for number, raw in _split(data, UOP_BYTES, "micro-op"))
 
     def fields(self) -> dict[str, tuple[Field, ...]]:
         """Return the fields of each opcode and of micro-ops, the lowest bits first."""
         layouts = _layouts(self.config, self.revision)
-        found = {kind.__name__.upper(): (OPCODE, *layout.fields) for kind, layout in layouts.items()}
-        return found | {"UOP": _uop_layout(self.config).fields}
+        tables = {kind.__name__.upper(): (OPCODE, *layout.fields) for kind, layout in layouts.items()}
+        return tables | {"UOP": _uop_layout(self.config).fields}
 
 
 class _Layout:
-    """How values of one class are packed, with what makes that fast."""
+    """The packing of one class of values, with tables that make it fast."""
 
     def __init__(self, kind: type[Any], fields: Iterable[Field], opcode: Opcode | None = None) -> None:
         self.kind = kind
         self.code = int(opcode or 0)
         self._has_tokens = opcode is not None
         self.fields = tuple(fields)
-        self._own = tuple(field for field in self.fields if field not in TOKENS)
-        self._values = attrgetter(*(f"tokens.{one.name}" if one in TOKENS else one.name for one in self.fields))
-        self._packing = [(one.low, one.least, one.most, one.mask, _codes(one)) for one in self.fields]
+        self._own_fields = tuple(field for field in self.fields if field not in TOKENS)
+        self._values = attrgetter(*(f"tokens.{field.name}" if field in TOKENS else field.name for field in self.fields))
+        # Looked up once for a layout, as kernels have thousands of instructions.
+        self._packing = [(field.low, field.minimum, field.maximum, field.mask, field.codes()) for field in self.fields]
         used = self.fields if opcode is None else (OPCODE, *self.fields)
-        self._used = sum(one.mask << one.low for one in used)
+        self._used = sum(field.mask << field.low for field in used)
 
     def encode(self, instruction: Any) -> int:
         word = self.code
         # index() turns numpy's integers, which would overflow, into Python's.
-        for value, (low, least, most, mask, codes) in zip(
+        for value, (low, minimum, maximum, mask, codes) in zip(
             map(index, self._values(instruction)), self._packing, strict=True
         ):
             code = codes.get(value, -1) if codes else value
-            if not least <= code <= most:
-                raise self._misfit(instruction)
+            if not minimum <= code <= maximum:
+                pairs = zip(self.fields, self._values(instruction), strict=True)
+                field, wrong = next((field, number) for field, number in pairs if not field.takes(number))
+                title = f"{self.kind.__name__.upper()}: {field.name} is {getattr(wrong, 'name', int(wrong))}"
+                raise BuildError(f"{title}, but its field takes {field.allowed}", details=str(instruction))
             word |= (code & mask) << low
         return word
-
-    def _misfit(self, instruction: Any) -> BuildError:
-        """Describe the first value that does not fit."""
-        pairs = zip(self.fields, self._values(instruction), strict=True)
-        field, value = next((field, value) for field, value in pairs if not field.takes(value))
-        what = f"{self.kind.__name__.upper()}: {field.name} is {getattr(value, 'name', int(value))}"
-        return BuildError(f"{what}, but its field takes {field.allowed}", details=str(instruction))
 
     def decode(self, raw: bytes, where: str) -> Any:
         word = int.from_bytes(raw, "little")
         if unused := word & ~self._used:
             bit = unused.bit_length() - 1
-            raise _unreadable(raw, where, f"{self.kind.__name__.upper()} does not use bit {bit}")
+            raise _decode_error(raw, where, f"{self.kind.__name__.upper()} does not use bit {bit}")
         try:
-            values = {field.name: field.read(word) for field in self._own}
+            values = {field.name: field.read(word) for field in self._own_fields}
         except ValueError as fault:
-            raise _unreadable(raw, where, f"{self.kind.__name__.upper()}: {fault}") from fault
+            raise _decode_error(raw, where, f"{self.kind.__name__.upper()}: {fault}") from fault
         if self._has_tokens:
             values["tokens"] = Tokens(*(field.read(word) for field in TOKENS))
         return self.kind(**values)
 
 
-def _codes(field: Field) -> Mapping[int, int]:
-    return {int(member): code for code, member in enumerate(field.members)}
+def _encode(layouts: Mapping[type[Any], _Layout], values: Iterable[Any], size: int) -> bytes:
+    return b"".join([layouts[type(value)].encode(value).to_bytes(size, "little") for value in values])
 
 
-def _encoded(layouts: Mapping[type[Any], _Layout], values: Iterable[Any], size: int) -> bytes:
-    return b"".join([layouts[type(one)].encode(one).to_bytes(size, "little") for one in values])
-
-
-def _decoded(layouts: Mapping[int, _Layout], raw: bytes, at: int) -> Instruction:
-    opcode = raw[0] & OPCODE.mask
-    if opcode not in layouts:
-        raise _unreadable(raw, f"instruction {at}", f"opcode {opcode} is unknown")
-    found: Instruction = layouts[opcode].decode(raw, f"instruction {at}")
-    return found
-
-
-def _unreadable(raw: bytes, where: str, why: str) -> InputError:
+def _decode_error(raw: bytes, where: str, why: str) -> InputError:
     return InputError(
         f"{where}, {raw.hex(' ')}, cannot be decoded: {why}",
         hint="check that --revision and --config are those of the program",
     )
 
 
-def _pieces(data: bytes, size: int, what: str) -> Iterator[tuple[int, bytes]]:
-    if over := len(data) % size:
-        raise InputError(f"{what} {len(data) // size} is cut off after {over} of {size} bytes")
+def _split(data: bytes, size: int, title: str) -> Iterator[tuple[int, bytes]]:
+    if excess := len(data) % size:
+        raise InputError(f"{title} {len(data) // size} is cut off after {excess} of {size} bytes")
     return ((start // size, data[start : start + size]) for start in range(0, len(data), size))
 
 
-def _check_size(data: bytes, size: int, what: str) -> None:
+def _check_size(data: bytes, size: int, title: str) -> None:
     if len(data) != size:
-        raise InputError(f"one {what} has {size} bytes, not {len(data)}")
+        raise InputError(f"one {title} has {size} bytes, not {len(data)}")
 
 
 @lru_cache

@@ -20,10 +20,10 @@ _MOST_LOG = 24  # of an SRAM's bytes: 16 MiB
 
 @dataclass(frozen=True)
 class VtaConfig:
-    """The log2 of each size; what is not given is as in the published bitstreams.
+    """The log2 of each size; the defaults are those of the published bitstreams.
 
     Attributes:
-        log_inp_width: Bits of an input value, which is also what a stored result has.
+        log_inp_width: Bits of an input value, and of a stored result.
         log_wgt_width: Bits of a weight.
         log_acc_width: Bits of a sum.
         log_batch: Rows of a tile of inputs.
@@ -51,13 +51,13 @@ class VtaConfig:
         self._check({"log_inp_width": (3, 3), "log_wgt_width": (3, 3), "log_acc_width": (5, 5)})
         self._check({"log_batch": (0, 6), "log_block": (1, 6)})
         memories = (Memory.UOP, Memory.INP, Memory.WGT, Memory.ACC)
-        self._check({_size_of(one): (self._log_element_bytes(one) + 1, _MOST_LOG) for one in memories})
+        self._check({_size_of(memory): (self._log_element_bytes(memory) + 1, _MOST_LOG) for memory in memories})
 
     def _check(self, limits: dict[str, tuple[int, int]]) -> None:
-        for field, (least, most) in limits.items():
+        for field, (low, high) in limits.items():
             value = getattr(self, field)
-            if not least <= value <= most:
-                allowed = f"{least} to {most}" if most > least else str(least)
+            if not low <= value <= high:
+                allowed = f"{low} to {high}" if high > low else str(low)
                 raise InputError(
                     f"{field.upper()} is {value}, which is not possible for a VTA",
                     hint=f"{field.upper()} may be {allowed} with the current other values",
@@ -65,12 +65,10 @@ class VtaConfig:
 
     @property
     def batch(self) -> int:
-        """Rows of a tile of inputs."""
         return 1 << self.log_batch
 
     @property
     def block(self) -> int:
-        """Columns of a tile of inputs."""
         return 1 << self.log_block
 
     @property
@@ -80,27 +78,22 @@ class VtaConfig:
 
     @property
     def uop_depth(self) -> int:
-        """Micro-ops that SRAM holds."""
         return self.depth(Memory.UOP)
 
     @property
     def inp_depth(self) -> int:
-        """Elements of the SRAM of inputs."""
         return self.depth(Memory.INP)
 
     @property
     def wgt_depth(self) -> int:
-        """Elements of the SRAM of weights."""
         return self.depth(Memory.WGT)
 
     @property
     def acc_depth(self) -> int:
-        """Elements of the SRAM of sums."""
         return self.depth(Memory.ACC)
 
     @property
     def out_depth(self) -> int:
-        """Elements of the SRAM of results."""
         return self.depth(Memory.OUT)
 
     @property
@@ -130,6 +123,7 @@ class VtaConfig:
     def _log_element_bytes(self, memory: Memory) -> int:
         if memory == Memory.UOP:
             return UOP_BYTES.bit_length() - 1
+        # Weights are square tiles; inputs, sums and results have a row for each image.
         rows = self.log_block if memory == Memory.WGT else self.log_batch
         widths = {Memory.WGT: self.log_wgt_width, Memory.ACC: self.log_acc_width}
         return rows + self.log_block + widths.get(memory, self.log_inp_width) - _LOG_BYTE
@@ -142,7 +136,7 @@ def _size_of(memory: Memory) -> str:
 DEFAULT = VtaConfig()
 
 KEYS = tuple(field.name.upper() for field in dataclasses.fields(VtaConfig))
-"""What a configuration file must say; see FOLLOWS and TEXTS for what it may."""
+"""The keys that a configuration file must have; FOLLOWS and TEXTS are optional."""
 
 FOLLOWS = {
     "LOG_OUT_WIDTH": "log_inp_width",
@@ -161,10 +155,10 @@ def load(path: Path) -> VtaConfig:
     Raises:
         InputError: It cannot be read, or it describes no machine.
     """
-    table = _table(path)
+    table = _read_table(path)
     _check_keys(table, path)
     try:
-        config = VtaConfig(**{key.lower(): _whole(table, key) for key in KEYS})
+        config = VtaConfig(**{key.lower(): _integer(table, key) for key in KEYS})
         for key, field in FOLLOWS.items():
             _check_follows(table, key, getattr(config, field))
     except InputError as fault:
@@ -172,7 +166,7 @@ def load(path: Path) -> VtaConfig:
     return config
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _read_table(path: Path) -> dict[str, Any]:
     try:
         table = json.loads(files.read_limited(path))
     except OSError as fault:
@@ -185,12 +179,12 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _check_keys(table: dict[str, Any], path: Path) -> None:
-    known = (*KEYS, *FOLLOWS, *TEXTS)
-    unknown = [key for key in table if key not in known]
+    allowed = (*KEYS, *FOLLOWS, *TEXTS)
+    unknown = [key for key in table if key not in allowed]
     if unknown:
         raise InputError(
             f"{path} has the unknown key {unknown[0]}",
-            hint=did_you_mean(unknown[0], known) or f"known keys: {', '.join(known)}",
+            hint=did_you_mean(unknown[0], allowed) or f"known keys: {', '.join(allowed)}",
         )
     missing = [key for key in KEYS if key not in table]
     if missing:
@@ -201,7 +195,7 @@ def _check_keys(table: dict[str, Any], path: Path) -> None:
         )
 
 
-def _whole(table: dict[str, Any], key: str) -> int:
+def _integer(table: dict[str, Any], key: str) -> int:
     value = table[key]
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"{key} is {json.dumps(value)}, not a whole number", hint="values are powers of two: 4 for 16")
@@ -209,7 +203,7 @@ def _whole(table: dict[str, Any], key: str) -> int:
 
 
 def _check_follows(table: dict[str, Any], key: str, value: int) -> None:
-    if key in table and _whole(table, key) != value:
+    if key in table and _integer(table, key) != value:
         raise InputError(
             f"{key} is {table[key]}, but the other values make it {value}", hint=f"leave {key} out, or write {value}"
         )

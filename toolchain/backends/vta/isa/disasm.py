@@ -1,4 +1,4 @@
-"""Programs of VTA in words: what each instruction does, in which queue, with which buffer and which micro-ops."""
+"""Listings of VTA programs: each instruction with its queue, its buffer and its micro-ops."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Line:
     """One instruction of a listing.
 
     Attributes:
-        index: Its place in the program, from 0.
+        index: Its index in the program, from 0.
         instruction: The instruction.
         queue: The queue that it goes through.
         pops: FIFOs that it takes a token of; the name of a flag stands for a FIFO that its queue does not have.
         pushes: FIFOs that it gives a token to, alike.
-        buffer: What it reads or writes in DRAM, such as `buffer 0 (INP)`; empty if nothing says so.
-        uops: The micro-ops that it runs, by their place in SRAM; None for one that nothing has loaded.
+        buffer: Its buffer in DRAM, such as `buffer 0 (INP)`; empty without a relocation.
+        uops: The micro-ops that it runs, by their index in SRAM; None for an index that nothing has loaded.
     """
 
     index: int
@@ -58,25 +58,29 @@ def lines(stream: Stream, *, with_uops: bool = False) -> Iterator[Line]:
     """
     relocations = dict(stream.relocations)
     sram: dict[int, Uop] = {}
-    for index, one in enumerate(stream.instructions):
+    for index, instruction in enumerate(stream.instructions):
         number = relocations.get(index)
-        if isinstance(one, Load) and number == UOPS:
-            sram.update(enumerate(stream.uops[one.dram_base : one.dram_base + one.x_size], one.sram_base))
-        runs = range(one.uop_bgn, one.uop_end) if with_uops and isinstance(one, Gemm | Alu) else ()
+        if isinstance(instruction, Load) and number == UOPS:
+            # From here on, instructions run these micro-ops in place of earlier ones.
+            first = instruction.dram_base
+            sram.update(enumerate(stream.uops[first : first + instruction.x_size], instruction.sram_base))
+        runs = range(0)
+        if with_uops and isinstance(instruction, Gemm | Alu):
+            runs = range(instruction.uop_bgn, instruction.uop_end)
         buffer = "" if number is None else _buffer_name(number, stream.buffers)
-        where = queue(one)
-        pops, pushes = _fifos(one, _POPS[where], "pop"), _fifos(one, _PUSHES[where], "push")
-        yield Line(index, one, where, pops, pushes, buffer, {at: sram.get(at) for at in runs})
+        where = queue(instruction)
+        pops, pushes = _fifos(instruction, _POPS[where], "pop"), _fifos(instruction, _PUSHES[where], "push")
+        yield Line(index, instruction, where, pops, pushes, buffer, {slot: sram.get(slot) for slot in runs})
 
 
 def listing(stream: Stream, *, with_uops: bool = False) -> str:
     """Return a stream in words: its buffers, then a line for each instruction, with its micro-ops if wanted."""
     counts = f"{len(stream.instructions)} instructions, {len(stream.uops)} micro-ops"
     head = [f"{stream.config.name}, revision {stream.revision.date}: {counts}"]
-    for number, one in enumerate(stream.buffers):
-        direction = "written" if one.written else "read"
-        head.append(f"{_buffer_name(number, stream.buffers)}: {one.elements} elements, {direction}")
-    body = [row for line in lines(stream, with_uops=with_uops) for row in _rows(line)]
+    for number, buffer in enumerate(stream.buffers):
+        direction = "written" if buffer.written else "read"
+        head.append(f"{_buffer_name(number, stream.buffers)}: {buffer.elements} elements, {direction}")
+    body = [row for line in lines(stream, with_uops=with_uops) for row in _line_rows(line)]
     return "\n".join([*head, "", *body])
 
 
@@ -85,9 +89,9 @@ def document(stream: Stream, *, with_uops: bool = False) -> dict[str, Any]:
     return {
         "config": stream.config.name,
         "revision": stream.revision.date,
-        "buffers": [dataclasses.asdict(one) | {"memory": one.memory.name} for one in stream.buffers],
+        "buffers": [dataclasses.asdict(buffer) | {"memory": buffer.memory.name} for buffer in stream.buffers],
         "uops": len(stream.uops),
-        "instructions": [_line_document(one) for one in lines(stream, with_uops=with_uops)],
+        "instructions": [_line_document(line) for line in lines(stream, with_uops=with_uops)],
     }
 
 
@@ -112,43 +116,46 @@ def operands(instruction: Instruction, buffer: str = "") -> str:
 
     Args:
         instruction: The instruction.
-        buffer: What the `dram_base` of a LOAD or STORE counts from; all of DRAM if it is empty.
+        buffer: The buffer that the `dram_base` of a LOAD or STORE counts from; empty for all of DRAM.
     """
     if isinstance(instruction, Load | Store):
         return _transfer(instruction, buffer or "DRAM")
     return "" if isinstance(instruction, Finish) else _steps(instruction)
 
 
-def _transfer(one: Load | Store, buffer: str) -> str:
-    if not one.x_size or not one.y_size:
+def _transfer(move: Load | Store, buffer: str) -> str:
+    if not move.x_size or not move.y_size:
         return "nothing"
-    way = "from" if isinstance(one, Load) else "to"
-    text = f"sram={one.sram_base} {way} {buffer} at {one.dram_base}, {one.y_size} x {one.x_size}"
-    if one.y_size > 1:
-        text += f", stride={one.x_stride}"
+    direction = "from" if isinstance(move, Load) else "to"
+    text = f"sram={move.sram_base} {direction} {buffer} at {move.dram_base}, {move.y_size} x {move.x_size}"
+    if move.y_size > 1:
+        text += f", stride={move.x_stride}"
     sides = ("top", "bottom", "left", "right")
-    pads = (one.y_pad_0, one.y_pad_1, one.x_pad_0, one.x_pad_1) if isinstance(one, Load) else ()
+    pads = (move.y_pad_0, move.y_pad_1, move.x_pad_0, move.x_pad_1) if isinstance(move, Load) else ()
     zeros = [f"{side}={pad}" for side, pad in zip(sides, pads, strict=False) if pad]
     return f"{text}, zeros {' '.join(zeros)}" if zeros else text
 
 
-def _steps(one: Gemm | Alu) -> str:
-    factors = {"acc": (one.dst_factor_out, one.dst_factor_in)}
-    if isinstance(one, Gemm):
-        factors |= {"inp": (one.src_factor_out, one.src_factor_in), "wgt": (one.wgt_factor_out, one.wgt_factor_in)}
-        last = ", reset" if one.reset else ""
-    elif one.use_imm:
-        last = f", imm={one.imm}"
+def _steps(op: Gemm | Alu) -> str:
+    factors = {"acc": (op.dst_factor_out, op.dst_factor_in)}
+    if isinstance(op, Gemm):
+        factors |= {
+            "inp": (op.src_factor_out, op.src_factor_in),
+            "wgt": (op.wgt_factor_out, op.wgt_factor_in),
+        }
+        last = ", reset" if op.reset else ""
+    elif op.use_imm:
+        last = f", imm={op.imm}"
     else:
-        factors["operand"] = (one.src_factor_out, one.src_factor_in)
+        factors["operand"] = (op.src_factor_out, op.src_factor_in)
         last = ""
     steps = " ".join(f"{memory}=+{outer},+{inner}" for memory, (outer, inner) in factors.items())
-    return f"uops={one.uop_bgn}:{one.uop_end}, loops={one.iter_out} x {one.iter_in}, {steps}{last}"
+    return f"uops={op.uop_bgn}:{op.uop_end}, loops={op.iter_out} x {op.iter_in}, {steps}{last}"
 
 
-def _fifos(one: Instruction, known: Mapping[str, str], verb: str) -> tuple[str, ...]:
+def _fifos(instruction: Instruction, fifos: Mapping[str, str], verb: str) -> tuple[str, ...]:
     flags = (f"{verb}_prev", f"{verb}_next")
-    return tuple(known.get(flag, flag) for flag in flags if getattr(one.tokens, flag))
+    return tuple(fifos.get(flag, flag) for flag in flags if getattr(instruction.tokens, flag))
 
 
 def _buffer_name(number: int, buffers: Sequence[Buffer]) -> str:
@@ -158,19 +165,19 @@ def _buffer_name(number: int, buffers: Sequence[Buffer]) -> str:
     return f"buffer {number} ({memory})"
 
 
-def _rows(line: Line) -> Iterator[str]:
+def _line_rows(line: Line) -> Iterator[str]:
     tokens = " ".join([*(f"<{fifo}" for fifo in line.pops), *(f">{fifo}" for fifo in line.pushes)])
-    what = operands(line.instruction, line.buffer)
-    yield f"{line.index:6}  {line.queue:<7}  {tokens:<15}  {name(line.instruction):<9}  {what}".rstrip()
+    text = operands(line.instruction, line.buffer)
+    yield f"{line.index:6}  {line.queue:<7}  {tokens:<15}  {name(line.instruction):<9}  {text}".rstrip()
     src = "inp" if isinstance(line.instruction, Gemm) else "operand"
-    for at, uop in line.uops.items():
-        yield f"{'uop':>12} {at}: " + (f"acc={uop.dst} {src}={uop.src} wgt={uop.wgt}" if uop else "not loaded")
+    for slot, uop in line.uops.items():
+        yield f"{'uop':>12} {slot}: " + (f"acc={uop.dst} {src}={uop.src} wgt={uop.wgt}" if uop else "not loaded")
 
 
 def _line_document(line: Line) -> dict[str, Any]:
     fields = dataclasses.asdict(line.instruction)
     del fields["tokens"]
-    found = {
+    table = {
         "index": line.index,
         "queue": line.queue,
         "pops": line.pops,
@@ -178,7 +185,7 @@ def _line_document(line: Line) -> dict[str, Any]:
         "opcode": type(line.instruction).__name__.upper(),
         "buffer": line.buffer or None,
     }
-    found |= {key: one.name if isinstance(one, IntEnum) else one for key, one in fields.items()}
+    table |= {key: value.name if isinstance(value, IntEnum) else value for key, value in fields.items()}
     if line.uops:
-        found["uops"] = [{"index": at, "uop": uop and dataclasses.asdict(uop)} for at, uop in line.uops.items()]
-    return found
+        table["uops"] = [{"index": slot, "uop": uop and dataclasses.asdict(uop)} for slot, uop in line.uops.items()]
+    return table

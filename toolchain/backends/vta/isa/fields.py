@@ -1,4 +1,4 @@
-"""Where each value stands in an instruction, for machines of any size and both revisions of the encoding."""
+"""The position of each value in an instruction, for machines of any size and both revisions of the encoding."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LOADED = (Memory.UOP, Memory.WGT, Memory.INP, Memory.ACC)
 
 
 class Field(NamedTuple):
-    """Where a value stands in an instruction.
+    """The position of a value in an instruction.
 
     Attributes:
         name: The value's name.
         low: Its lowest bit.
         width: Its bits.
-        kind: What is read from it: int, bool or one of the enumerations.
+        kind: The type of the value: int, bool or one of the enumerations.
         signed: Whether it is a two's complement.
         members: The value of each code, where these are not numbers.
     """
@@ -39,25 +39,26 @@ class Field(NamedTuple):
         return (1 << self.width) - 1
 
     @property
-    def least(self) -> int:
-        """The least number that fits."""
+    def minimum(self) -> int:
         return -(1 << self.width - 1) if self.signed else 0
 
     @property
-    def most(self) -> int:
-        """The greatest number that fits."""
-        return self.least + self.mask
+    def maximum(self) -> int:
+        return self.minimum + self.mask
 
     @property
     def allowed(self) -> str:
-        """What fits, in words."""
         if self.members:
-            return ", ".join(one.name for one in sorted(self.members))
-        return f"{self.least} to {self.most}"
+            return ", ".join(member.name for member in sorted(self.members))
+        return f"{self.minimum} to {self.maximum}"
+
+    def codes(self) -> dict[int, int]:
+        """Return the code of each member; empty where values are their own codes."""
+        return {int(member): code for code, member in enumerate(self.members)}
 
     def takes(self, value: int) -> bool:
         """Whether a value fits."""
-        return value in self.members if self.members else self.least <= value <= self.most
+        return value in self.members if self.members else self.minimum <= value <= self.maximum
 
     def read(self, word: int) -> Any:
         """Take the value out of an instruction.
@@ -70,7 +71,7 @@ class Field(NamedTuple):
             if code >= len(self.members):
                 raise ValueError(f"{self.name} {code} is unknown")
             return self.members[code]
-        negative = self.signed and code > self.most
+        negative = self.signed and code > self.maximum
         return self.kind(code - (1 << self.width) if negative else code)
 
 
@@ -90,12 +91,21 @@ def of_opcodes(config: VtaConfig, *, old: bool) -> dict[Opcode, list[Field]]:
     Raises:
         InputError: They need more bits than there are.
     """
+    kind_bits = 2 if old else 3
+    # Two bits have no room for OUT, which is the only memory that is ever stored.
+    stored = (Memory.OUT, *_LOADED[1:]) if old else tuple(Memory)
+    pads = [Field(name, 0, 4) for name in ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")]
+    products = _factors(config, {"dst": Memory.ACC, "src": Memory.INP, "wgt": Memory.WGT})
+    operands = _factors(config, {"dst": Memory.ACC, "src": Memory.INP if old else Memory.ACC})
+    operations = (AluOp.MIN, AluOp.MAX, AluOp.ADD, AluOp.SHR) if old else tuple(AluOp)
+    op = Field("op", 0, kind_bits, AluOp, members=operations)
+    alu = [op, Field("use_imm", 0, 1, bool), Field("imm", 0, 16, signed=True)]
     return {
-        Opcode.LOAD: _load(old=old),
-        Opcode.STORE: _store(old=old),
-        Opcode.GEMM: _gemm(config),
+        Opcode.LOAD: _transfer(Field("memory", 0, kind_bits, Memory, members=_LOADED), pads),
+        Opcode.STORE: _transfer(Field("memory", 0, kind_bits, Memory, members=stored), []),
+        Opcode.GEMM: _two_words("GEMM", _loops(config, Field("reset", 0, 1, bool)), products),
         Opcode.FINISH: [],
-        Opcode.ALU: _alu(config, old=old),
+        Opcode.ALU: _two_words("ALU", _loops(config, Field("", 0, 1)), [*operands, *alu]),
     }
 
 
@@ -107,36 +117,12 @@ def of_uops(config: VtaConfig) -> list[Field]:
     """
     indices = {"dst": Memory.ACC, "src": Memory.INP, "wgt": Memory.WGT}
     widths = [Field(name, 0, config.log_depth(memory)) for name, memory in indices.items()]
-    return _placed("micro-ops", widths, 0, UOP_BYTES * 8)
-
-
-def _load(*, old: bool) -> list[Field]:
-    pads = [Field(name, 0, 4) for name in ("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1")]
-    return _transfer(Field("memory", 0, 2 if old else 3, Memory, members=_LOADED), pads)
-
-
-def _store(*, old: bool) -> list[Field]:
-    # Two bits have no room for OUT, which is the only one that is ever stored.
-    members = (Memory.OUT, *_LOADED[1:]) if old else tuple(Memory)
-    return _transfer(Field("memory", 0, 2 if old else 3, Memory, members=members), [])
+    return _place("micro-ops", widths, 0, UOP_BYTES * 8)
 
 
 def _transfer(memory: Field, pads: list[Field]) -> list[Field]:
     sizes = [Field(name, 0, 16) for name in ("y_size", "x_size", "x_stride")]
-    return _words("LOAD and STORE", [memory, Field("sram_base", 0, 16), Field("dram_base", 0, 32)], [*sizes, *pads])
-
-
-def _gemm(config: VtaConfig) -> list[Field]:
-    memories = {"dst": Memory.ACC, "src": Memory.INP, "wgt": Memory.WGT}
-    return _words("GEMM", _loops(config, Field("reset", 0, 1, bool)), _factors(config, memories))
-
-
-def _alu(config: VtaConfig, *, old: bool) -> list[Field]:
-    factors = _factors(config, {"dst": Memory.ACC, "src": Memory.INP if old else Memory.ACC})
-    operations = (AluOp.MIN, AluOp.MAX, AluOp.ADD, AluOp.SHR) if old else tuple(AluOp)
-    op = Field("op", 0, 2 if old else 3, AluOp, members=operations)
-    last = [op, Field("use_imm", 0, 1, bool), Field("imm", 0, 16, signed=True)]
-    return _words("ALU", _loops(config, Field("", 0, 1)), [*factors, *last])
+    return _two_words("LOAD and STORE", [memory, Field("sram_base", 0, 16), Field("dram_base", 0, 32)], [*sizes, *pads])
 
 
 def _loops(config: VtaConfig, reset: Field) -> list[Field]:
@@ -153,19 +139,20 @@ def _factors(config: VtaConfig, memories: Mapping[str, Memory]) -> list[Field]:
     ]
 
 
-def _words(what: str, first: list[Field], second: list[Field]) -> list[Field]:
-    return [*_placed(what, first, _FIRST, _WORD), *_placed(what, second, _WORD, 2 * _WORD)]
+def _two_words(title: str, first: list[Field], second: list[Field]) -> list[Field]:
+    return [*_place(title, first, _FIRST, _WORD), *_place(title, second, _WORD, 2 * _WORD)]
 
 
-def _placed(what: str, fields: Iterable[Field], low: int, end: int) -> list[Field]:
+def _place(title: str, fields: Iterable[Field], low: int, end: int) -> list[Field]:
     """Put fields one behind the other; those without a name are gaps."""
-    found = []
+    positioned = []
     for field in fields:
-        found.append(field._replace(low=low))
+        positioned.append(field._replace(low=low))
         low += field.width
+    # Larger memories have wider addresses, which may not fit.
     if low > end:
         raise InputError(
-            f"the fields of {what} need {low - end} bit(s) more than there are with such large memories",
+            f"the fields of {title} need {low - end} bit(s) more than there are with such large memories",
             hint=f"make the SRAM smaller; the default configuration is {DEFAULT.name}",
         )
-    return [field for field in found if field.name]
+    return [field for field in positioned if field.name]

@@ -38,7 +38,7 @@ class AluOp(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What an instruction waits for and announces.
+    """The tokens by which an instruction waits for others, and lets others go on.
 
     The stages stand in the order load, compute, store: `prev` and `next` are the neighbours of the instruction's own.
 
@@ -73,7 +73,7 @@ class Load:
         y_pad_1: Rows of zeros below.
         x_pad_0: Zeros before each row.
         x_pad_1: Zeros behind each row.
-        tokens: What it waits for and announces.
+        tokens: Its tokens.
     """
 
     memory: Memory
@@ -100,7 +100,7 @@ class Store:
         y_size: Rows.
         x_size: Elements of a row.
         x_stride: Elements from one row in DRAM to the next.
-        tokens: What it waits for and announces.
+        tokens: Its tokens.
     """
 
     memory: Memory
@@ -128,7 +128,7 @@ class Gemm:
         wgt_factor_out: Elements of WGT, outer loop.
         wgt_factor_in: Elements of WGT, inner loop.
         reset: Whether it writes zeros instead.
-        tokens: What it waits for and announces.
+        tokens: Its tokens.
     """
 
     uop_bgn: int
@@ -161,7 +161,7 @@ class Alu:
         src_factor_in: Elements of ACC, the operand, inner loop.
         use_imm: Whether the operand is `imm`.
         imm: The number, -32768 to 32767.
-        tokens: What it waits for and announces.
+        tokens: Its tokens.
     """
 
     op: AluOp
@@ -183,7 +183,7 @@ class Finish:
     """End the program.
 
     Attributes:
-        tokens: What it waits for and announces.
+        tokens: Its tokens.
     """
 
     tokens: Tokens = NO_TOKENS

@@ -1,6 +1,6 @@
 """A recorded kernel: instructions, micro-ops, the buffers in DRAM they need, and how it is written as bytes.
 
-The bytes are what is sent to a board and kept in a package; `runtime/vta/stream.h` reads them there.
+The bytes are sent to a board and kept in a package; `runtime/vta/stream.h` reads them there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from toolchain.errors import InputError
 
 MAGIC = b"VTASTRM\x01"
 UOPS = 0xFFFFFFFF
-"""What a relocation names in place of a buffer: the micro-ops of the stream itself."""
+"""The number of a relocation that names the micro-ops of the stream instead of a buffer."""
 
 _HEAD = struct.Struct("<8sI9B3x4I")
 _CHECK = struct.Struct("<I")
@@ -52,7 +52,7 @@ class Stream:
         config: The machine that it is for.
         revision: The revision of its instructions.
         buffers: Its arguments in their order.
-        instructions: What is run; the last one is the only FINISH. `dram_base` counts from the start of a buffer.
+        instructions: The program; the last one is the only FINISH. `dram_base` counts from the start of a buffer.
         uops: The micro-ops that its LOADs of UOP fetch.
         relocations: Index of an instruction and of the buffer that it reads or writes, or UOPS, ascending.
     """
@@ -90,52 +90,56 @@ class Stream:
         Raises:
             InputError: They are damaged, or made for another program; the message says where.
         """
-        config, revision, counts = _head(data)
-        sections = _sections(data, counts)
+        config, revision, counts = _decode_head(data)
+        sections = _split_sections(data, counts)
         isa = Isa(config, revision)
         return cls(
             config,
             revision,
-            tuple(_buffer(fields, index) for index, fields in enumerate(_BUFFER.iter_unpack(sections[0]))),
+            tuple(_decode_buffer(fields, index) for index, fields in enumerate(_BUFFER.iter_unpack(sections[0]))),
             tuple(isa.decode_all(sections[1])),
-            tuple(isa.decode_uop(sections[2][at : at + _UOP_BYTES]) for at in range(0, len(sections[2]), _UOP_BYTES)),
+            tuple(
+                isa.decode_uop(sections[2][start : start + _UOP_BYTES])
+                for start in range(0, len(sections[2]), _UOP_BYTES)
+            ),
             tuple((instruction, buffer) for instruction, buffer in _RELOCATION.iter_unpack(sections[3])),
         )
 
 
-def _head(data: bytes) -> tuple[VtaConfig, Revision, tuple[int, ...]]:
+def _decode_head(data: bytes) -> tuple[VtaConfig, Revision, tuple[int, ...]]:
     if len(data) < _BODY:
-        raise _damaged(f"it ends after {len(data)} bytes, within its header of {_BODY}")
+        raise _error(f"it ends after {len(data)} bytes, within its header of {_BODY}")
     magic, revision, *fields = _HEAD.unpack_from(data)
     if magic != MAGIC:
-        raise _damaged(f"it starts with {magic!r}, not with {MAGIC!r}")
+        raise _error(f"it starts with {magic!r}, not with {MAGIC!r}")
     if any(data[21:24]) or data[44:48] != _ZERO:
-        raise _damaged("the unused bytes 21 to 23 and 44 to 47 are not all zero")
+        raise _error("the unused bytes 21 to 23 and 44 to 47 are not all zero")
     try:
-        known = Revision(revision)
+        known_revision = Revision(revision)
     except ValueError as fault:
-        raise _damaged(f"byte 8: there is no revision {revision} of the instructions") from fault
-    return VtaConfig(*fields[:9]), known, tuple(fields[9:])
+        raise _error(f"byte 8: there is no revision {revision} of the instructions") from fault
+    return VtaConfig(*fields[:9]), known_revision, tuple(fields[9:])
 
 
-def _sections(data: bytes, counts: tuple[int, ...]) -> list[bytes]:
+def _split_sections(data: bytes, counts: tuple[int, ...]) -> list[bytes]:
     sizes = (_BUFFER.size, _INSTRUCTION_BYTES, _UOP_BYTES, _RELOCATION.size)
     lengths = [count * size for count, size in zip(counts, sizes, strict=True)]
+    # Lengths are checked before the checksum, so the message names the likely cause.
     if len(data) != _BODY + sum(lengths):
-        raise _damaged(f"it has {len(data)} bytes, but its header counts {_BODY + sum(lengths)}")
+        raise _error(f"it has {len(data)} bytes, but its header counts {_BODY + sum(lengths)}")
     (checksum,) = _CHECK.unpack_from(data, _HEAD.size)
     if zlib.crc32(data[_HEAD.size + _CHECK.size :]) != checksum:
-        raise _damaged("its checksum is wrong")
+        raise _error("its checksum is wrong")
     starts = [_BODY + sum(lengths[:index]) for index in range(len(lengths))]
     return [data[start : start + length] for start, length in zip(starts, lengths, strict=True)]
 
 
-def _buffer(fields: tuple[int, int, int, int], index: int) -> Buffer:
+def _decode_buffer(fields: tuple[int, int, int, int], index: int) -> Buffer:
     memory, written, unused, elements = fields
     if memory not in set(Memory) or written > 1 or unused:
-        raise _damaged(f"buffer {index} is of memory {memory}, direction {written}")
+        raise _error(f"buffer {index} is of memory {memory}, direction {written}")
     return Buffer(Memory(memory), bool(written), elements)
 
 
-def _damaged(cause: str) -> InputError:
+def _error(cause: str) -> InputError:
     return InputError("this is not a stream of VTA instructions", details=cause, hint="build the kernel again")

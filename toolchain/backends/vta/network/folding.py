@@ -50,10 +50,11 @@ class Folding:
         """Return weights OIHW for the folded image."""
         outputs, inputs, height, width = weights.shape
         rows, columns = (size * step for size, step in zip(self.window, self.step, strict=True))
-        whole = np.zeros((outputs, inputs, rows, columns), np.int8)
-        whole[:, :, :height, :width] = weights
-        apart = whole.reshape(outputs, inputs, self.window[0], self.step[0], self.window[1], self.step[1])
-        return apart.transpose(0, 1, 3, 5, 2, 4).reshape(outputs, self.channels(inputs), *self.window)
+        # A window that is no multiple of the step gets rows and columns of zeros.
+        padded = np.zeros((outputs, inputs, rows, columns), np.int8)
+        padded[:, :, :height, :width] = weights
+        split = padded.reshape(outputs, inputs, self.window[0], self.step[0], self.window[1], self.step[1])
+        return split.transpose(0, 1, 3, 5, 2, 4).reshape(outputs, self.channels(inputs), *self.window)
 
     def image(self, data: Any) -> Any:
         """Return the Relax expression of a folded image; what no window reads is left out.
@@ -63,16 +64,16 @@ class Folding:
         """
         shape = shape_of(data.ty) or ()
         batch, channels, *sizes = shape
-        wanted = [size * step for size, step in zip(self.size, self.step, strict=True)]
-        behind = [extent - size - before for extent, size, before in zip(wanted, sizes, self.before, strict=True)]
-        if any(one < 0 for one in behind):
-            ends = [size + min(0, one) for size, one in zip(sizes, behind, strict=True)]
+        extents = [size * step for size, step in zip(self.size, self.step, strict=True)]
+        behind = [extent - size - before for extent, size, before in zip(extents, sizes, self.before, strict=True)]
+        if any(missing < 0 for missing in behind):
+            ends = [size + min(0, missing) for size, missing in zip(sizes, behind, strict=True)]
             data = relax.op.strided_slice(data, axes=[2, 3], begin=[0, 0], end=ends)
-        (top, left), (bottom, right) = self.before, (max(0, one) for one in behind)
+        (top, left), (bottom, right) = self.before, (max(0, missing) for missing in behind)
         if any((top, left, bottom, right)):
             data = relax.op.nn.pad(data, [0, 0, 0, 0, top, bottom, left, right], pad_value=self.fill)
-        apart = relax.op.reshape(data, (batch, channels, self.size[0], self.step[0], self.size[1], self.step[1]))
-        moved = relax.op.permute_dims(apart, (0, 1, 3, 5, 2, 4))
+        split = relax.op.reshape(data, (batch, channels, self.size[0], self.step[0], self.size[1], self.step[1]))
+        moved = relax.op.permute_dims(split, (0, 1, 3, 5, 2, 4))
         return relax.op.reshape(moved, self.shape(shape))
 
 
@@ -85,6 +86,7 @@ def folding(layer: Conv2d, channels: int, block: int) -> Folding | None:
         block: Channels of a block.
     """
     window, step = layer.kernel, layer.stride
+    # Steps beyond the window skip pixels, which would only be loaded for nothing.
     narrow = any(extent < by for extent, by in zip(window, step, strict=True))
     if layer.alone or narrow or step == (1, 1) or channels * math.prod(step) > block:
         return None

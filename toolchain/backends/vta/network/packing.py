@@ -43,62 +43,63 @@ def packed_shape(shape: tuple[int, ...], config: VtaConfig) -> tuple[int, ...]:
     return blocks(batch, rows), blocks(channels, block), height, width, rows, block
 
 
-def packed(data: Any, config: VtaConfig) -> Any:
+def pack(data: Any, config: VtaConfig) -> Any:
     """Return the Relax expression of images, or rows of numbers, in blocks of channels."""
     batch, channels, height, width = image(shape_of(data.ty) or ())
     images, count, _, _, rows, block = packed_shape((batch, channels, height, width), config)
     if len(data.ty.shape.values) == 2:  # noqa: PLR2004 - rows
         data = relax.op.reshape(data, (batch, channels, 1, 1))
+    # The last rows and channels of the array get zeros.
     missing = images * rows - batch, count * block - channels
     if any(missing):
         data = relax.op.nn.pad(data, [0, missing[0], 0, missing[1], 0, 0, 0, 0])
     return relax.op.permute_dims(relax.op.reshape(data, (images, rows, count, block, height, width)), _PACK)
 
 
-def unpacked(data: Any, shape: tuple[int, ...]) -> Any:
-    """Return the Relax expression that undoes `packed`.
+def unpack(data: Any, shape: tuple[int, ...]) -> Any:
+    """Return the Relax expression that undoes `pack`.
 
     Args:
         data: Images in blocks.
-        shape: What they are to have without: NCHW, or rows and columns.
+        shape: The shape without blocks: NCHW, or rows and columns.
     """
     batch, channels, height, width = image(shape)
     images, count, _, _, rows, block = shape_of(data.ty) or ()
-    whole = (images * rows, count * block)
-    plain = relax.op.reshape(relax.op.permute_dims(data, _UNPACK), (*whole, height, width))
-    plain = cut(plain, whole, (batch, channels))
+    filled_shape = (images * rows, count * block)
+    plain = relax.op.reshape(relax.op.permute_dims(data, _UNPACK), (*filled_shape, height, width))
+    plain = crop(plain, filled_shape, (batch, channels))
     return plain if len(shape) != 2 else relax.op.reshape(plain, shape)  # noqa: PLR2004
 
 
-def cut(data: Any, whole: tuple[int, int], wanted: tuple[int, int]) -> Any:
+def crop(data: Any, sizes: tuple[int, int], targets: tuple[int, int]) -> Any:
     """Return the Relax expression of the first images and channels, without what was filled up.
 
     Args:
         data: Images.
-        whole: How many images and channels there are.
-        wanted: How many there are to be.
+        sizes: How many images and channels there are.
+        targets: How many there are to be.
     """
-    axes = [axis for axis in range(2) if whole[axis] != wanted[axis]]
+    axes = [axis for axis in range(2) if sizes[axis] != targets[axis]]
     if not axes:
         return data
-    return relax.op.strided_slice(data, axes=axes, begin=[0] * len(axes), end=[wanted[axis] for axis in axes])
+    return relax.op.strided_slice(data, axes=axes, begin=[0] * len(axes), end=[targets[axis] for axis in axes])
 
 
-def packed_weights(weights: NDArray[np.int8], block: int) -> NDArray[np.int8]:
+def pack_weights(weights: NDArray[np.int8], block: int) -> NDArray[np.int8]:
     """Return weights OIHW as (O blocks, I blocks, H, W, B out, B in)."""
     outputs, inputs, height, width = weights.shape
     out_blocks, in_blocks = blocks(outputs, block), blocks(inputs, block)
-    whole = np.zeros((out_blocks * block, in_blocks * block, height, width), np.int8)
-    whole[:outputs, :inputs] = weights
-    apart = whole.reshape(out_blocks, block, in_blocks, block, height, width)
-    return np.ascontiguousarray(apart.transpose(0, 2, 4, 5, 1, 3))
+    padded = np.zeros((out_blocks * block, in_blocks * block, height, width), np.int8)
+    padded[:outputs, :inputs] = weights
+    split = padded.reshape(out_blocks, block, in_blocks, block, height, width)
+    return np.ascontiguousarray(split.transpose(0, 2, 4, 5, 1, 3))
 
 
-def packed_bias(bias: NDArray[np.int32], config: VtaConfig) -> NDArray[np.int32]:
+def pack_vector(bias: NDArray[np.int32], config: VtaConfig) -> NDArray[np.int32]:
     """Return one number for each channel as (blocks, R, B), the same in each of the array's R rows."""
-    whole = np.zeros(filled(bias.size, config.block), np.int32)
-    whole[: bias.size] = bias
-    return whole.reshape(-1, 1, config.block).repeat(config.batch, axis=1)
+    padded = np.zeros(filled(bias.size, config.block), np.int32)
+    padded[: bias.size] = bias
+    return padded.reshape(-1, 1, config.block).repeat(config.batch, axis=1)
 
 
 def residual_weights(shift: int, block: int) -> NDArray[np.int8]:

@@ -1,6 +1,6 @@
 """Find the layers of a quantized network that VTA can compute, and say of the others why it cannot.
 
-What is looked for is dequantize, convolution, bias, sum with another int8 tensor, activation, quantize.
+The pattern is dequantize, convolution, bias, sum with another int8 tensor, activation, quantize.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 from toolchain.backends.graph.values import Block, Operation, Value, four, pair
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.isa.config import VtaConfig
-from toolchain.backends.vta.network.chains import (
+from toolchain.backends.vta.network.folding import Folding, folding
+from toolchain.backends.vta.network.packing import blocks, filled, image
+from toolchain.backends.vta.network.pooling import fuse_pool
+from toolchain.backends.vta.network.requantize import (
     QUANTIZE,
     Readers,
     UnfitError,
@@ -25,9 +28,6 @@ from toolchain.backends.vta.network.chains import (
     integers,
     is_dequantize,
 )
-from toolchain.backends.vta.network.folding import Folding, folding
-from toolchain.backends.vta.network.packing import blocks, filled, image
-from toolchain.backends.vta.network.pooling import pooled
 
 _CONV, _DENSE = "nn.conv2d", "matmul"
 _MOST_PADDING = 15  # of four bits
@@ -40,13 +40,7 @@ Edges = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Refusal:
-    """A layer that stays on the CPU.
-
-    Attributes:
-        layer: Which one: its number in the order of the file, and its shapes.
-        cause: Why VTA does not compute it.
-        hint: What helps.
-    """
+    """A layer that stays on the CPU: its number in the order of the file and its shapes, the cause, and what helps."""
 
     layer: str
     cause: str
@@ -58,7 +52,7 @@ class Match:
     """A layer that VTA computes.
 
     Attributes:
-        layer: What it computes.
+        layer: The layer as the array computes it.
         data: Its int8 input.
         weights: OIHW; where blocks stand alone, I is the place within a block.
         bias: One number for each output channel, half a step of the rounding included.
@@ -79,7 +73,7 @@ class Match:
 
 
 def find(block: Block, config: VtaConfig) -> tuple[list[Match], list[Refusal]]:
-    """Return the layers of a block that VTA computes, and the convolutions and quantized dense layers that it does not.
+    """Return the layers of a block that VTA computes, and the convolutions and quantized dense layers that it cannot.
 
     Args:
         block: The operations, with constants folded but for int8 weights.
@@ -93,36 +87,38 @@ def find(block: Block, config: VtaConfig) -> tuple[list[Match], list[Refusal]]:
     refused: list[Refusal] = []
     for number, operation in enumerate(filter(_is_layer, block.operations), 1):
         try:
-            matches.append(_match(operation, readers, config))
+            matches.append(_match_layer(operation, readers, config))
         except UnfitError as unfit:
-            refused.append(Refusal(_name(number, operation), unfit.cause, unfit.hint))
+            refused.append(Refusal(_title(number, operation), unfit.cause, unfit.hint))
     return matches, refused
 
 
 def _is_layer(operation: Operation) -> bool:
     if operation.name != _DENSE:
         return operation.name == _CONV
-    return all(len(one.shape or ()) == _MATRIX for one in operation.inputs) and is_dequantize(operation.inputs[0].maker)
+    # Dense layers on floats are neither matched nor refused.
+    of_matrices = all(len(value.shape or ()) == _MATRIX for value in operation.inputs)
+    return of_matrices and is_dequantize(operation.inputs[0].maker)
 
 
-def _name(number: int, operation: Operation) -> str:
+def _title(number: int, operation: Operation) -> str:
     kind = "convolution" if operation.name == _CONV else "dense layer"
     data, weights, out = (
-        "x".join(map(str, one.shape)) if one.shape else "?" for one in (*operation.inputs, operation.out)
+        "x".join(map(str, value.shape)) if value.shape else "?" for value in (*operation.inputs, operation.out)
     )
     return f"{kind} {number}: {data}, {weights} -> {out}"
 
 
-def _match(operation: Operation, readers: Readers, config: VtaConfig) -> Match:
-    data, outside = _source(operation.inputs[0])
+def _match_layer(operation: Operation, readers: Readers, config: VtaConfig) -> Match:
+    data, outside = _split_padding(operation.inputs[0])
     if data is None or not is_dequantize(data) or data.inputs[0].variable is None:
         raise UnfitError("its input is floats: it is not quantized in the file", QUANTIZE)
     window = _window(operation, outside, config) if operation.name == _CONV else {}
-    array, alone = _spread(_weights(operation), operation, config)
+    array, stands_alone = _ungroup(_weights_oihw(operation), operation, config)
     outputs = array.shape[0]
     chain = follow(operation.out, outputs, readers)
     source = grid(data, "its input")
-    whole = integers(chain, array, source.exponent + _of_weights(operation), source.zero)
+    arithmetic = integers(chain, array, source.exponent + _weight_exponents(operation), source.zero)
     batch, inputs, height, width = image(data.out.shape or ())
     layer = Conv2d(
         batch=batch,
@@ -130,45 +126,46 @@ def _match(operation: Operation, readers: Readers, config: VtaConfig) -> Match:
         width=width,
         in_channels=filled(inputs, config.block),
         out_channels=filled(outputs, config.block),
-        shift=whole.shift,
-        low=whole.low,
-        high=whole.high,
-        bias=bool(whole.bias.any()),
-        residual_shift=whole.residual_shift,
-        alone=alone,
-        channel_shifts=whole.channel_shifts is not None,
+        shift=arithmetic.shift,
+        low=arithmetic.low,
+        high=arithmetic.high,
+        bias=bool(arithmetic.bias.any()),
+        residual_shift=arithmetic.residual_shift,
+        alone=stands_alone,
+        channel_shifts=arithmetic.channel_shifts is not None,
         pad=source.zero if any(window.get("padding", ())) else 0,
         **window,
     )
     residual = None if chain.residual is None else chain.residual.inputs[0]
-    found = Match(layer, data.inputs[0], array, whole.bias, whole.channel_shifts, residual, chain.end.out)
-    found = _folded(found, inputs, config)
-    layer, end = pooled(found.layer, chain.end, readers)
-    return replace(found, layer=layer, out=end.out)
+    match = Match(layer, data.inputs[0], array, arithmetic.bias, arithmetic.channel_shifts, residual, chain.end.out)
+    # Folding changes the window, so maxima are added after it.
+    match = _fold_image(match, inputs, config)
+    layer, end = fuse_pool(match.layer, chain.end, readers)
+    return replace(match, layer=layer, out=end.out)
 
 
-def _folded(match: Match, channels: int, config: VtaConfig) -> Match:
+def _fold_image(match: Match, channels: int, config: VtaConfig) -> Match:
     """Return a layer on few channels as one on the same image with more of them and fewer pixels."""
     layer = match.layer
-    found = folding(layer, channels, config.block)
-    if found is None:
+    fold = folding(layer, channels, config.block)
+    if fold is None:
         return match
-    height, width = found.size
+    height, width = fold.size
     folded = replace(
         layer,
         height=height,
         width=width,
-        in_channels=filled(found.channels(channels), config.block),
-        kernel=found.window,
+        in_channels=filled(fold.channels(channels), config.block),
+        kernel=fold.window,
         stride=(1, 1),
         padding=(0, 0, 0, 0),
         pad=0,
     )
-    return replace(match, layer=folded, weights=found.weights(match.weights), folding=found)
+    return replace(match, layer=folded, weights=fold.weights(match.weights), folding=fold)
 
 
-def _source(value: Value) -> tuple[Operation | None, Edges]:
-    """Return what makes the numbers that a layer reads, and what they are padded with at each edge after that."""
+def _split_padding(value: Value) -> tuple[Operation | None, Edges]:
+    """Return the operation in front of a `pad`, and the padding at each edge; without a `pad`, the maker itself."""
     maker = value.maker
     if maker is None or maker.name != "pad":
         return maker, (0, 0, 0, 0)
@@ -180,14 +177,15 @@ def _source(value: Value) -> tuple[Operation | None, Edges]:
 
 
 def _window(operation: Operation, outside: Edges, config: VtaConfig) -> dict[str, Any]:
-    """Return how a convolution's window moves."""
-    how, shape = operation.attributes, operation.inputs[1].shape or ()
-    if pair(how.dilation) != (1, 1):
+    """Return the window of a convolution as arguments of `Conv2d`."""
+    attributes, shape = operation.attributes, operation.inputs[1].shape or ()
+    if pair(attributes.dilation) != (1, 1):
         raise UnfitError("its window is dilated")
-    if (str(how.data_layout), str(how.kernel_layout), str(how.out_layout)) != ("NCHW", "OIHW", "NCHW"):
+    layouts = (str(attributes.data_layout), str(attributes.kernel_layout), str(attributes.out_layout))
+    if layouts != ("NCHW", "OIHW", "NCHW"):
         raise UnfitError("its tensors are not NCHW")
-    kernel, stride = pair(shape[2:]), pair(how.strides)
-    padding = four(np.add(four(how.padding), outside))
+    kernel, stride = pair(shape[2:]), pair(attributes.strides)
+    padding = four(np.add(four(attributes.padding), outside))
     if max(padding) > _MOST_PADDING:
         raise UnfitError(f"its padding is {max(padding)}, but an instruction pads by at most {_MOST_PADDING}")
     if kernel[0] * kernel[1] > min(config.wgt_depth, config.inp_depth) or max(stride) >= config.inp_depth:
@@ -197,8 +195,8 @@ def _window(operation: Operation, outside: Edges, config: VtaConfig) -> dict[str
     return {"kernel": kernel, "stride": stride, "padding": padding}
 
 
-def _rounding_of(weights: Value) -> Operation:
-    """Return what makes numbers of constant int8 weights."""
+def _weight_dequantize(weights: Value) -> Operation:
+    """Return the `dequantize` of constant int8 weights."""
     maker = weights.maker
     if maker is not None and maker.name == "permute_dims":
         maker = maker.inputs[0].maker
@@ -208,35 +206,36 @@ def _rounding_of(weights: Value) -> Operation:
     return maker
 
 
-def _of_weights(operation: Operation) -> NDArray[np.int64]:
-    """Return the exponent of weights, or one for each channel that a convolution makes."""
-    rounding = _rounding_of(operation.inputs[1])
-    found = exponents(rounding, "its weights")
+def _weight_exponents(operation: Operation) -> NDArray[np.int64]:
+    """Return the exponent of weights, or one for each output channel of a convolution."""
+    rounding = _weight_dequantize(operation.inputs[1])
+    powers = exponents(rounding, "its weights")
     by_channel = operation.name == _CONV and int(rounding.attributes.axis) == 0
-    if not by_channel and np.unique(found).size != 1:
+    if not by_channel and np.unique(powers).size != 1:
         raise UnfitError("the scales of its weights differ between channels", QUANTIZE)
-    return found if by_channel else found[:1]
+    return powers if by_channel else powers[:1]
 
 
-def _weights(operation: Operation) -> NDArray[np.int8]:
+def _weights_oihw(operation: Operation) -> NDArray[np.int8]:
     """Return int8 weights as OIHW."""
     value = operation.inputs[1]
-    held = _rounding_of(value).inputs[0].array
+    array = _weight_dequantize(value).inputs[0].array
     if operation.name == _CONV:
-        return held
-    matrix = held if value.maker is not None and value.maker.name == "permute_dims" else held.T
+        return array
+    matrix = array if value.maker is not None and value.maker.name == "permute_dims" else array.T
     return matrix[:, :, None, None]
 
 
-def _spread(weights: NDArray[np.int8], operation: Operation, config: VtaConfig) -> tuple[NDArray[np.int8], bool]:
-    """Return weights with zeros for the inputs of other groups, and whether blocks of channels stand alone.
+def _ungroup(weights: NDArray[np.int8], operation: Operation, config: VtaConfig) -> tuple[NDArray[np.int8], bool]:
+    """Return the weights of groups as those of one group, with zeros between, and whether blocks stand alone.
 
-    They do where groups lie within a block of as many inputs as outputs. Other groups are multiplied as one layer.
+    Blocks of channels stand alone where each group lies within a block and has as many inputs as outputs.
     """
     outputs, inputs = weights.shape[:2]
     groups = int(operation.attributes.groups) if operation.name == _CONV else 1
     if groups == 1:
         return weights, False
+    # Zeros within a block cost nothing, as the array multiplies whole blocks; zeros in other blocks cost their time.
     within = outputs == groups * inputs and config.block % inputs == 0
     times = min(groups, blocks(groups * inputs, config.block))
     if not within and times > _MOST_TIMES:
@@ -248,6 +247,6 @@ def _spread(weights: NDArray[np.int8], operation: Operation, config: VtaConfig) 
     each = outputs // groups
     for output in range(outputs):
         first = output // each * inputs
-        place = first % config.block if within else first
-        wide[output, place : place + inputs] = weights[output]
+        offset = first % config.block if within else first
+        wide[output, offset : offset + inputs] = weights[output]
     return wide, within

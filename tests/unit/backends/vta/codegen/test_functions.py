@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from tests.support import vta_layers
-from toolchain.backends.vta.codegen import functions, kernels
-from toolchain.backends.vta.codegen.functions import RUN, kernel, stream_of
-from toolchain.backends.vta.codegen.kernels import Choice
+from toolchain.backends.vta.codegen import kernels
+from toolchain.backends.vta.codegen.kernels import RUN, Choice, kernel, stream_of
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.device.devices import DEVICES
 from toolchain.backends.vta.device.simulator import Simulator
@@ -46,7 +45,7 @@ def test_the_device_is_the_boards():
 
 def test_a_stream_is_made_once(monkeypatch):
     first = stream_of(replace(LAYER, shift=11), CHOICE, DEVICE)
-    monkeypatch.setattr(functions.kernels, "stream", lambda *_: pytest.fail("it was made again"))
+    monkeypatch.setattr(kernels, "stream", lambda *_: pytest.fail("it was made again"))
     assert stream_of(replace(LAYER, shift=11), CHOICE, DEVICE) is first
 
 
@@ -71,7 +70,7 @@ def test_a_stream_that_a_board_would_refuse_is_no_kernel(monkeypatch):
     where = next(number for number, one in enumerate(good.instructions) if one.tokens.push_next)
     bare = replace(good.instructions[where], tokens=replace(good.instructions[where].tokens, push_next=False))
     bad = replace(good, instructions=(*good.instructions[:where], bare, *good.instructions[where + 1 :]))
-    monkeypatch.setattr(functions.kernels, "stream", lambda *_: bad)
+    monkeypatch.setattr(kernels, "stream", lambda *_: bad)
     with pytest.raises(BuildError, match="not valid for a board") as caught:
         kernel(layer, CHOICE, DEVICE)
     assert layer.to_json() in caught.value.details

@@ -9,8 +9,8 @@ from tvm import te
 
 from toolchain.backends.vta.codegen.kernels import buffers
 from toolchain.backends.vta.codegen.layers import Conv2d
-from toolchain.backends.vta.codegen.lowering import lowered
-from toolchain.backends.vta.codegen.schedules import scheduled
+from toolchain.backends.vta.codegen.lowering import lower
+from toolchain.backends.vta.codegen.schedules import schedule_kernel
 from toolchain.backends.vta.codegen.tilings import Choice, Tiling
 from toolchain.backends.vta.isa import Revision
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
@@ -24,8 +24,8 @@ WHOLE = Choice(1, 8, 6, 4, 2)
 
 
 def stream(layer: Conv2d, choice: Choice, config: VtaConfig = DEFAULT) -> Stream:
-    module = scheduled(layer, choice).mod
-    return lowered(module, buffers(layer), choice.slots(), config, Revision.V2020_12)
+    module = schedule_kernel(layer, choice).mod
+    return lower(module, buffers(layer), choice.slots(), config, Revision.V2020_12)
 
 
 def loads(made: Stream, memory: Memory, buffer: int | None = None) -> list[Load]:
@@ -167,7 +167,7 @@ def test_a_block_that_no_instruction_computes():
     schedule = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
     schedule.set_scope("inside", 0, "local.inp_buffer")
     with pytest.raises(BuildError, match="VTA cannot"):
-        lowered(schedule.mod, (), Choice().slots(), DEFAULT, Revision.V2020_12)
+        lower(schedule.mod, (), Choice().slots(), DEFAULT, Revision.V2020_12)
 
 
 def test_buffers_are_as_large_as_their_tensors():

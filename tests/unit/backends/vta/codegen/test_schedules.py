@@ -9,7 +9,7 @@ import tvm
 
 from tests.support.vta_layers import reference, tensors
 from toolchain.backends.vta.codegen.layers import Conv2d
-from toolchain.backends.vta.codegen.schedules import SCOPES, scheduled
+from toolchain.backends.vta.codegen.schedules import SCOPES, schedule_kernel
 from toolchain.backends.vta.codegen.tilings import Choice
 
 LAYER = Conv2d(2, 5, 4, 32, 32, (3, 2), (1, 1), (1, 0, 1, 1), 9, -100, 90, bias=True, residual_shift=9)
@@ -29,12 +29,12 @@ PLAIN = replace(LAYER, bias=False, residual_shift=None)
 def test_tiles_change_no_result(layer, choice):
     arguments = tensors(layer)
     held = [tvm.runtime.tensor(one) for one in arguments]
-    tvm.tirx.build(scheduled(layer, choice).mod, {"kind": "llvm"}, pipeline="s_tir")["main"](*held)
+    tvm.tirx.build(schedule_kernel(layer, choice).mod, {"kind": "llvm"}, pipeline="s_tir")["main"](*held)
     np.testing.assert_array_equal(held[-1].numpy(), reference(layer, arguments))
 
 
 def test_each_tensor_has_its_memory():
-    text = scheduled(LAYER, Choice()).mod["main"].script()
+    text = schedule_kernel(LAYER, Choice()).mod["main"].script()
     found = dict(re.findall(r'(\w+) = T.sblock_alloc_buffer\(.*scope="([\w.]+)"\)', text))
     short = {name.removesuffix("_" + scope.replace(".", "_")): SCOPES[scope].name for name, scope in found.items()}
     sums = ["identity", "lift", "sum", "bias_add", "bias", "shift_0", "low", "high"]
@@ -42,7 +42,7 @@ def test_each_tensor_has_its_memory():
 
 
 def around(layer: Conv2d, choice: Choice, block: str) -> list[int]:
-    schedule = scheduled(layer, choice)
+    schedule = schedule_kernel(layer, choice)
     return [int(schedule.get(loop).extent) for loop in schedule.get_loops(block)]
 
 
@@ -64,6 +64,6 @@ def test_loads_are_inside_of_the_parts_of_a_sum():
 
 
 def test_sums_start_from_the_residual():
-    text = scheduled(LAYER, Choice()).mod["main"].script()
+    text = schedule_kernel(LAYER, Choice()).mod["main"].script()
     init = text[text.index('T.sblock("conv_init")') :].split("T.sblock", 2)[1]
     assert re.search(r"sum_local_acc_buffer\[.*\] = lift_local_acc_buffer\[", init)

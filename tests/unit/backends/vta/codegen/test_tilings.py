@@ -32,14 +32,14 @@ def test_no_record_of_it(change):
 
 def test_sizes():
     tiling = Tiling(LAYER, Choice(2, 4, 2, 2, 3))
-    assert (tiling.pixels, tiling.channels, tiling.parts) == (3 * 4, 2, 2)
+    assert (tiling.pixels, tiling.channels, tiling.reductions) == (3 * 4, 2, 2)
     assert (tiling.out, tiling.window, tiling.weights) == (2 * 3 * 4 * 2, 2 * 2 * 6 * 4, 3 * 2 * 9)
 
 
 def test_sizes_on_another_array():
     wide = VtaConfig(log_batch=1, log_block=5)
     tiling = Tiling(LAYER, Choice(1, 4, 2, 1, 3), wide)
-    assert (tiling.pixels, tiling.channels, tiling.parts) == (3 * 4, 1, 2)
+    assert (tiling.pixels, tiling.channels, tiling.reductions) == (3 * 4, 1, 2)
     assert (tiling.out, tiling.window, tiling.weights) == (3 * 4 * 2, 6 * 4, 3 * 9)
     assert divides(LAYER, tiling.choice, wide)
     assert not divides(LAYER, Choice(2, 4, 2, 1, 3), wide)
@@ -75,7 +75,7 @@ def test_the_larger_tensor_stays():
 
 
 def test_no_more_slots_than_tiles():
-    held = Tiling(LAYER, Choice(2, 12, 8, 4, 3, 2, 2)).held
+    held = Tiling(LAYER, Choice(2, 12, 8, 4, 3, 2, 2)).slots_used
     assert held == {Memory.INP: 1, Memory.WGT: 2, Memory.ACC: 2}
 
 

@@ -1,17 +1,23 @@
-"""What is known of the accelerators that board files name."""
+"""The devices of board files, and the models of their latencies."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from functools import cache
+from statistics import median
 
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.vta_published import Published, published, total
 from toolchain import board
-from toolchain.backends.vta.device.devices import DEVICES, device
-from toolchain.backends.vta.device.profiles import Profile
+from toolchain.backends.vta.codegen.kernels import candidates, stream
+from toolchain.backends.vta.codegen.layers import Conv2d
+from toolchain.backends.vta.device.devices import DEVICES, Profile, device, profiles_for
+from toolchain.backends.vta.device.simulator import Simulator
 from toolchain.backends.vta.isa import Revision
-from toolchain.backends.vta.isa.config import DEFAULT, load
+from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig, load
 from toolchain.errors import InputError
 
 BOARDS = {
@@ -72,3 +78,65 @@ def test_an_unknown_device_is_refused(named, hint):
         device(wrong)
     assert hint in caught.value.hint
     assert all(name in caught.value.details for name in DEVICES)
+
+
+UNEXPLAINED = 80
+"""Cycles for each 16 results by which the networks of August 2019 are slower than those of July and of later."""
+
+
+@cache
+def ratios(network: str) -> list[tuple[Published, float]]:
+    """Return a network's layers, each with modelled over measured time."""
+    return [(one, one.modelled_ms() / one.ms) for one in published() if one.network == network]
+
+
+def test_the_layers_of_the_calibration_are_near():
+    found = ratios("ResNet-18")
+    assert len(found) == 10
+    assert all(0.92 < ratio < 1.08 for _, ratio in found)
+    assert sum(0.98 < ratio < 1.05 for _, ratio in found) == 8
+
+
+def test_the_text_of_reports_tells_the_figures():
+    found = ratios("ResNet-18")
+    over = total([(one, one.ms * ratio) for one, ratio in found]) - 1
+    worst = math.ceil(100 * max(abs(ratio - 1) for _, ratio in found))
+    told = f"total {100 * over:.1f} % above those of ResNet-18's 19 calls, each of its ten layers within {worst} %"
+    assert Profile.PYNQ_Z1.calibration == f"calibrated on published measurements of 2019: {told}"
+    assert sum(one.calls for one, _ in found) == 19
+
+
+def test_what_was_not_calibrated_says_so():
+    assert [one.label for one in Profile if one.calibration] == ["pynq-z1"]
+    rows = [(one, one.modelled_ms(Profile.HLS_PYNQ)) for one, _ in ratios("ResNet-18")]
+    assert total(rows) < 0.87
+
+
+def test_what_was_calibrated_says_nothing_of_arrays_of_another_shape():
+    assert profiles_for(VtaConfig(log_inp_buff_size=14)) == tuple(Profile)
+    wide = VtaConfig(log_batch=2)
+    assert profiles_for(wide) == (Profile.IDEAL, Profile.HLS_PYNQ)
+    layer = Conv2d(4, 4, 4, 16, 16)
+    made = stream(layer, candidates(layer, wide)[0], wide)
+    assert Simulator(wide).cycles(made).cycles
+    with pytest.raises(InputError, match=f"pynq-z1 was calibrated on arrays of 1 by 16, and this is {wide.name}"):
+        Simulator(wide).cycles(made, Profile.PYNQ_Z1)
+
+
+@pytest.mark.parametrize(
+    ("network", "layers", "least", "most"),
+    [("DCGAN", 3, 0.97, 1.01), ("LSTM cell", 1, 0.98, 1.0), ("MobileNet-G", 9, 0.4, 0.9),
+     ("ResNet-50", 22, 0.13, 0.91), ("AlexNet", 4, 0.59, 0.74), ("VGG", 7, 0.52, 0.8)],
+)  # fmt: skip
+def test_layers_that_were_held_out(network, layers, least, most):
+    found = [ratio for _, ratio in ratios(network)]
+    assert len(found) == layers
+    assert least < min(found) <= max(found) < most
+
+
+def test_one_number_explains_the_networks_of_august():
+    rows = [row for network in ("ResNet-50", "AlexNet", "VGG") for row in ratios(network)]
+    errors = [abs(ratio + UNEXPLAINED * one.vectors / 1e5 / one.ms - 1) for one, ratio in rows]
+    assert len(errors) == 33
+    assert median(errors) < 0.05
+    assert max(errors) < 0.22

@@ -90,7 +90,7 @@ def placed(isa: Isa) -> list[tuple[type[Any], Field]]:
 def values(field: Field) -> st.SearchStrategy[Any]:
     if field.members:
         return st.sampled_from(field.members)
-    return st.booleans() if field.kind is bool else st.integers(field.least, field.most)
+    return st.booleans() if field.kind is bool else st.integers(field.minimum, field.maximum)
 
 
 @st.composite
@@ -209,7 +209,7 @@ def test_fields_hold_their_limits(isa):
     for kind, field in placed(isa):
         if field.members:
             continue
-        for value in (field.least, field.most):
+        for value in (field.minimum, field.maximum):
             instruction = least(kind, **{field.name: field.kind(value)})
             assert decode(isa, kind, encode(isa, instruction)) == instruction
 
@@ -217,11 +217,11 @@ def test_fields_hold_their_limits(isa):
 @pytest.mark.parametrize("isa", MACHINES, ids=isa_id)
 def test_one_beyond_a_limit(isa):
     for kind, field in placed(isa):
-        for value in () if field.members else (field.least - 1, field.most + 1):
+        for value in () if field.members else (field.minimum - 1, field.maximum + 1):
             with pytest.raises(BuildError) as caught:
                 encode(isa, least(kind, **{field.name: value}))
-            expected = f"{kind.__name__.upper()}: {field.name} is {value}, but its field takes {field.least} to"
-            assert caught.value.message == f"{expected} {field.most}"
+            expected = f"{kind.__name__.upper()}: {field.name} is {value}, but its field takes {field.minimum} to"
+            assert caught.value.message == f"{expected} {field.maximum}"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def evaluated(shape, write):
 @pytest.mark.parametrize("shape", [(1, 3, 2, 5), (2, 16, 3, 3), (1, 40, 1, 2), (3, 20), (4, 16, 2, 1), (5, 3, 2, 2)])
 def test_channels_in_blocks_and_back(shape, config):
     def write(builder, data):
-        return packing.unpacked(builder.emit(packing.packed(data, config)), shape)
+        return packing.unpack(builder.emit(packing.pack(data, config)), shape)
 
     array, there_and_back = evaluated(shape, write)
     assert np.array_equal(array, there_and_back)
@@ -36,7 +36,7 @@ def test_channels_in_blocks_and_back(shape, config):
 
 @pytest.mark.parametrize("shape", [(2, 20, 3, 5), (3, 20)])
 def test_where_a_channel_lies(shape):
-    array, packed = evaluated(shape, lambda _, data: packing.packed(data, DEFAULT))
+    array, packed = evaluated(shape, lambda _, data: packing.pack(data, DEFAULT))
     assert packed.shape == packing.packed_shape(shape, DEFAULT)
     images = array.reshape(packing.image(shape))
     assert np.array_equal(packed[:, 1, :, :, 0, 2], images[:, 18])
@@ -44,7 +44,7 @@ def test_where_a_channel_lies(shape):
 
 
 def test_where_an_image_lies():
-    array, packed = evaluated((5, 20, 3, 2), lambda _, data: packing.packed(data, WIDE))
+    array, packed = evaluated((5, 20, 3, 2), lambda _, data: packing.pack(data, WIDE))
     assert packed.shape == packing.packed_shape((5, 20, 3, 2), WIDE) == (2, 2, 3, 2, 4, 16)
     assert np.array_equal(packed[0, 1, :, :, 3, 2], array[3, 18])
     assert np.array_equal(packed[1, 0, :, :, 0, 5], array[4, 5])
@@ -54,7 +54,7 @@ def test_where_an_image_lies():
 
 def test_where_a_weight_lies():
     weights = np.random.default_rng(0).integers(-128, 128, (20, 40, 3, 2)).astype(np.int8)
-    packed = packing.packed_weights(weights, BLOCK)
+    packed = packing.pack_weights(weights, BLOCK)
     assert packed.shape == (2, 3, 3, 2, 16, 16)
     assert packed[1, 2, 1, 0, 3, 7] == weights[19, 39, 1, 0]
     assert packed.any(axis=(0, 1, 2, 3)).all()
@@ -63,13 +63,13 @@ def test_where_a_weight_lies():
 
 
 def test_a_bias_ends_with_zeros():
-    packed = packing.packed_bias(np.arange(1, 21, dtype=np.int32), DEFAULT)
+    packed = packing.pack_vector(np.arange(1, 21, dtype=np.int32), DEFAULT)
     assert packed.shape == (2, 1, 16)
     assert packed.reshape(-1).tolist() == [*range(1, 21), *[0] * 12]
 
 
 def test_a_bias_is_the_same_in_each_row():
-    packed = packing.packed_bias(np.arange(20, dtype=np.int32), WIDE)
+    packed = packing.pack_vector(np.arange(20, dtype=np.int32), WIDE)
     assert packed.shape == (2, 4, 16)
     assert (packed == packed[:, :1]).all()
 

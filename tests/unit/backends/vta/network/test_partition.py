@@ -12,11 +12,11 @@ from toolchain import board
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
-from toolchain.backends.vta.network.partition import partitioned
+from toolchain.backends.vta.network.partition import partition
 
 
 def split(net, *outputs, refusals=0):
-    made = partitioned(from_onnx(net.proto(*outputs)))
+    made = partition(from_onnx(net.proto(*outputs)))
     assert len(made.refused) == refusals
     return made.module
 

@@ -7,18 +7,18 @@ import pytest
 from tvm.relax.frontend.onnx import from_onnx
 
 from tests.support.vta_nets import Net, layers
-from toolchain.backends.vta.network.partition import partitioned
+from toolchain.backends.vta.network.partition import partition
 
 
 def refused(net, *outputs):
     """Return why each of the layers stays on the CPU."""
-    return partitioned(from_onnx(net.proto(*outputs))).refused
+    return partition(from_onnx(net.proto(*outputs))).refused
 
 
 def only(net, output):
     """Return the only refusal of a network of one layer."""
     found = refused(net, output)
-    assert not layers(partitioned(from_onnx(net.proto(output))).module)
+    assert not layers(partition(from_onnx(net.proto(output))).module)
     (one,) = found
     assert one.hint
     return one.cause
@@ -114,7 +114,7 @@ def channelwise(scales, axis=0, *, added=False):
 
 def test_a_scale_for_each_channel_of_the_weights_is_a_shift_of_its_own():
     net, output = channelwise(2.0 ** -np.arange(16))
-    (layer,) = layers(partitioned(from_onnx(net.proto(output))).module)
+    (layer,) = layers(partition(from_onnx(net.proto(output))).module)
     assert (layer.shift, layer.channel_shifts) == (0, True)
 
 
@@ -141,7 +141,7 @@ def test_padding_is_the_zero_point():
     net = Net(zero=-128)
     data = net.rounded("x", 4)
     made = net.layer(data, 16, 16, 3), net.layer(data, 16, 16)
-    assert [one.pad for one in layers(partitioned(from_onnx(net.proto(*made))).module)] == [-128, 0]
+    assert [one.pad for one in layers(partition(from_onnx(net.proto(*made))).module)] == [-128, 0]
 
 
 def test_activation_that_vta_lacks():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from toolchain.backends.graph.values import Operation, Value
-from toolchain.backends.vta.network.chains import Chain, Grid, UnfitError, exponents, grid, integers
+from toolchain.backends.vta.network.requantize import ByteGrid, Chain, UnfitError, exponents, grid, integers
 
 ONES = np.ones((1, 1, 1, 1), np.int8)
 
@@ -112,8 +112,8 @@ def test_what_does_not_fit_is_refused(made, cause):
 
 @pytest.mark.parametrize(("scale", "wanted"), [(1.0, 0), (0.125, 3), (4.0, -2), ([0.5, 0.5], 1), (2.0**-140, 140)])
 def test_exponent_of_a_scale(scale, wanted):
-    assert grid(quantize(scale), "it") == Grid(wanted)
-    assert grid(dequantize(scale, -9), "it") == Grid(wanted, -9)
+    assert grid(quantize(scale), "it") == ByteGrid(wanted)
+    assert grid(dequantize(scale, -9), "it") == ByteGrid(wanted, -9)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.vta_nets import Net, kernel_calls, same
-from toolchain.backends.vta.network.staying import STAYS, stays
+from toolchain.backends.vta.network.sram_resident import RESIDENT, resident_bits
 
 X, RESIDUAL = 1, 8
 """Bits of what a layer with a bias reads."""
@@ -12,7 +12,7 @@ Y, SUM = 8, 32
 
 
 def bits(module) -> list[int]:
-    return [stays(module[call.args[0]].attrs) for call in kernel_calls(module)]
+    return [resident_bits(module[call.args[0]].attrs) for call in kernel_calls(module)]
 
 
 def test_layers_behind_each_other():
@@ -36,4 +36,4 @@ def test_a_network_of_one_layer_says_nothing():
     net = Net(16, 8)
     module = same(net, net.layer(net.rounded("x", 4), 16, 16))
     assert bits(module) == [0]
-    assert not [one for one in module.functions.values() if STAYS in (one.attrs or {})]
+    assert not [one for one in module.functions.values() if RESIDENT in (one.attrs or {})]

@@ -1,6 +1,6 @@
-"""Tensors that one grid suits best: what is a part of another, or was put together of others, without arithmetic.
+"""Tensors that share a grid: maxima and concatenations of others, which are computed without arithmetic.
 
-A maximum and a concatenation of bytes are bytes again where all are on one grid. With two of them, each number would be
+Maxima and concatenations of bytes are bytes again where all are on one grid. With two grids, each number would be
 rounded twice, and would have to be a float in between.
 """
 
@@ -28,8 +28,9 @@ def tied(graph: Graph, tensors: Collection[str]) -> tuple[frozenset[str], ...]:
         sources = _sources(graph, name, tensors)
         if sources:
             group = sources | {name}
-            joined = [one for one in groups if one & group]
-            groups = [one for one in groups if not one & group] + [group.union(*joined)]
+            # A tensor in two groups makes them one.
+            joined = [other for other in groups if other & group]
+            groups = [other for other in groups if not other & group] + [group.union(*joined)]
     return tuple(groups)
 
 
@@ -38,21 +39,23 @@ def _sources(graph: Graph, name: str, tensors: Collection[str]) -> frozenset[str
     maker = graph.makers.get(name)
     if maker is None or maker.op_type not in _MOVING:
         return frozenset()
-    found: set[str] = set()
+    sources: set[str] = set()
     for read in filter(None, maker.input):
         more = {read} if read in tensors else _sources(graph, read, tensors)
         if not more:
             return frozenset()
-        found |= more
-    return frozenset(found)
+        sources |= more
+    return frozenset(sources)
 
 
 def coarsest(grids: Mapping[str, Grid], groups: Sequence[frozenset[str]]) -> dict[str, Grid]:
     """Return grids with one for all of each set that is as coarse as its coarsest, and holds what each of them does."""
-    found = dict(grids)
+    result = dict(grids)
     for group in groups:
         members = [grids[name] for name in group]
-        whole = reduce(Range.union, (one.range for one in members))
-        least = max(one.exponent for one in members)
-        found |= dict.fromkeys(group, whole.on(next(bits for bits in count(least) if whole.is_held(bits, BEYOND))))
-    return found
+        interval = reduce(Range.union, (grid.range for grid in members))
+        lowest = max(grid.exponent for grid in members)
+        result |= dict.fromkeys(
+            group, interval.on(next(bits for bits in count(lowest) if interval.is_held(bits, BEYOND)))
+        )
+    return result
