@@ -28,7 +28,7 @@ _ACCESS = re.compile(r"\bv(load|store)(2|4|8|16)\(")
 _SUM = re.compile(r"\s*(\w+) \+ (.*)", re.DOTALL)
 _TOKEN = re.compile(r"\s*(?:(\d+)[uUlL]*|([A-Za-z_]\w*)|(<<|>>|[-+*/%&(),\[\]]))")
 _CASTS = {"int", "uint", "long", "ulong", "short", "ushort"}
-_CONVERSIONS = {f"convert_{one}" for one in _CASTS}
+_CONVERSIONS = {f"convert_{name}" for name in _CASTS}
 _ALL = 1 << 62
 """Zero is a multiple of everything: this stands for that."""
 
@@ -39,7 +39,7 @@ def aligned(source: str) -> str:
     Args:
         source: OpenCL C as TVM writes it, with any number of kernels.
     """
-    starts = [found.start() for found in _KERNEL.finditer(source)]
+    starts = [match.start() for match in _KERNEL.finditer(source)]
     ends = [*starts[1:], len(source)]
     kernels = [_kernel(source[first:last]) for first, last in zip(starts, ends, strict=True)]
     return source[: starts[0]] + "".join(kernels) if starts else source
@@ -53,17 +53,17 @@ def multiple(expression: str) -> int:
     """
     try:
         tokens = _Tokens(expression)
-        found = tokens.whole()
+        divisor = tokens.whole()
         tokens.end()
     except _StrangeError:
         return 1
-    return found
+    return divisor
 
 
 @tvm_ffi.register_global_func(_HOOK, override=True)  # type: ignore[untyped-decorator]
 def _processed(source: str, target: Any) -> str:  # noqa: ARG001 - TVM passes it
-    written = imaged(read_only(aligned(gathered(with_shared_truths(source)))))
-    return dots.with_helper(limits.with_helpers(written))
+    rewritten = imaged(read_only(aligned(gathered(with_shared_truths(source)))))
+    return dots.with_helper(limits.with_helpers(rewritten))
 
 
 def _kernel(text: str) -> str:
@@ -72,47 +72,47 @@ def _kernel(text: str) -> str:
 
 
 def _rewritten(text: str, pointers: dict[str, str]) -> str:
-    parts, done = [], 0
-    while found := _ACCESS.search(text, done):
-        end = _closing(text, found.end() - 1)
-        arguments = [_rewritten(one, pointers) for one in _split(text[found.end() : end])]
-        kind, lanes = found[1], int(found[2])
-        whole = _whole(arguments, lanes, pointers)
-        written = f"{found[0]}{','.join(arguments)})" if whole is None else whole
-        parts += [
-            text[done : found.start()],
-            written if whole is None or kind == "load" else f"{whole} = {arguments[0]}",
+    pieces, position = [], 0
+    while match := _ACCESS.search(text, position):
+        end = _closing(text, match.end() - 1)
+        arguments = [_rewritten(argument, pointers) for argument in _split(text[match.end() : end])]
+        kind, lanes = match[1], int(match[2])
+        vector = _whole(arguments, lanes, pointers)
+        access = f"{match[0]}{','.join(arguments)})" if vector is None else vector
+        pieces += [
+            text[position : match.start()],
+            access if vector is None or kind == "load" else f"{vector} = {arguments[0]}",
         ]
-        done = end + 1
-    return "".join([*parts, text[done:]])
+        position = end + 1
+    return "".join([*pieces, text[position:]])
 
 
 def _whole(arguments: list[str], lanes: int, pointers: dict[str, str]) -> str | None:
     """Write the access to a whole vector; None if it may not be aligned."""
-    place = _SUM.fullmatch(arguments[-1])
-    if place is None or place[1] not in pointers or arguments[-2].strip() != "0" or multiple(place[2]) % lanes:
+    address = _SUM.fullmatch(arguments[-1])
+    if address is None or address[1] not in pointers or arguments[-2].strip() != "0" or multiple(address[2]) % lanes:
         return None
-    return f"(*(__global {pointers[place[1]]}{lanes}*)({place[1]} + {place[2]}))"
+    return f"(*(__global {pointers[address[1]]}{lanes}*)({address[1]} + {address[2]}))"
 
 
 def _closing(text: str, start: int) -> int:
     """Return where a parenthesis is closed."""
     depth = 0
-    for place in range(start, len(text)):
-        depth += (text[place] == "(") - (text[place] == ")")
+    for index in range(start, len(text)):
+        depth += (text[index] == "(") - (text[index] == ")")
         if not depth:
-            return place
+            return index
     raise ValueError(text[start:])
 
 
 def _split(text: str) -> Iterator[str]:
     """Yield the arguments of a call."""
     depth = first = 0
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         depth += (character == "(") - (character == ")")
         if character == "," and not depth:
-            yield text[first:place]
-            first = place + 1
+            yield text[first:index]
+            first = index + 1
     yield text[first:]
 
 
@@ -130,14 +130,14 @@ class _Tokens:
 
     def __init__(self, text: str) -> None:
         self._tokens: list[str] = []
-        place = 0
+        position = 0
         text = text.rstrip()
-        while place < len(text):
-            found = _TOKEN.match(text, place)
-            if found is None:
+        while position < len(text):
+            match = _TOKEN.match(text, position)
+            if match is None:
                 raise _StrangeError
-            self._tokens.append(found[0].strip())
-            place = found.end()
+            self._tokens.append(match[0].strip())
+            position = match.end()
         self._next = 0
 
     def end(self) -> None:
@@ -191,18 +191,18 @@ class _Tokens:
         return int(text)
 
     def _unary(self) -> int:
-        word = self._take()
-        if word == "-":
+        token = self._take()
+        if token == "-":
             return self._unary()
-        if word == "(":
+        if token == "(":
             return self._bracket()
-        if word[0].isdigit():
-            return int(word.rstrip("uUlL")) or _ALL
-        if not word.isidentifier():
+        if token[0].isdigit():
+            return int(token.rstrip("uUlL")) or _ALL
+        if not token.isidentifier():
             raise _StrangeError
         if self._peek() == "[":
             return self._element()
-        return self._call(word) if self._peek() == "(" else 1
+        return self._call(token) if self._peek() == "(" else 1
 
     def _element(self) -> int:
         """Read an element of an array, of which nothing is known."""
@@ -223,12 +223,12 @@ class _Tokens:
     def _call(self, name: str) -> int:
         """Read a call: one that only changes the type keeps a divisor, `min` and `max` return one of two."""
         self._take()
-        found = [self.whole()]
+        divisors = [self.whole()]
         while self._peek() == ",":
             self._take()
-            found.append(self.whole())
+            divisors.append(self.whole())
         self._expect(")")
-        return math.gcd(*found) if name in {"min", "max", *_CONVERSIONS} else 1
+        return math.gcd(*divisors) if name in {"min", "max", *_CONVERSIONS} else 1
 
     def _peek(self) -> str:
         return self._tokens[self._next] if self._next < len(self._tokens) else ""

@@ -28,7 +28,7 @@ from toolchain.backends.mali import (
     winograd,
 )
 from toolchain.backends.mali.cost import model
-from toolchain.backends.mali.half import halved, in_blocks, on_cpu, raised, summary
+from toolchain.backends.mali.half import halved, in_blocks, on_cpu, rescaled_layers, summary
 from toolchain.backends.mali.int8 import on_bytes
 from toolchain.backends.mali.launched import require_launched
 from toolchain.backends.mali.layout import channels_last, with_plain_names
@@ -60,11 +60,11 @@ class Mali(Cpu):
         Raises:
             InputError: LLVM does not know the CPU.
         """
-        own = self.board.target
-        limits = {name: value for name in _LIMITS if (value := getattr(own, name))}
-        described = {"kind": own.kind, "device": own.device, **limits}
-        if own.max_threads_per_block:  # two words for the same thing: passes ask for either
-            described["max_num_threads"] = own.max_threads_per_block
+        settings = self.board.target
+        limits = {name: value for name in _LIMITS if (value := getattr(settings, name))}
+        described = {"kind": settings.kind, "device": settings.device, **limits}
+        if settings.max_threads_per_block:  # two words for the same thing: passes ask for either
+            described["max_num_threads"] = settings.max_threads_per_block
         if self.board.gpu:
             described["model"] = gpu.model(self.board.gpu)
         return tvm.target.Target(described, host=self.host)
@@ -75,10 +75,10 @@ class Mali(Cpu):
         """Give layers that sum up in half precision greater numbers, where all inputs at hand make those small."""
         if not self._sums_in_half:
             return module
-        made, layers = raised(module, samples())
-        for one in layers:
-            tell(str(one))
-        return made
+        rescaled, layers = rescaled_layers(module, samples())
+        for layer in layers:
+            tell(str(layer))
+        return rescaled
 
     def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of fused kernels, which can be tuned one by one.

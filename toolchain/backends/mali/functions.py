@@ -36,10 +36,10 @@ _CASTS = {"float16": "(half)", "float64": "(double)"}
 def with_typed_arguments(module: tvm.IRModule) -> tvm.IRModule:
     """Return kernels in which infinities and NaN have their types where functions read them."""
     functions = {
-        name: one.with_body(tvm_ffi.structural_map(one.body, (ir.Call, _typed)))
-        if isinstance(one, tirx.PrimFunc)
-        else one
-        for name, one in module.functions_items()
+        name: function.with_body(tvm_ffi.structural_map(function.body, (ir.Call, _typed)))
+        if isinstance(function, tirx.PrimFunc)
+        else function
+        for name, function in module.functions_items()
     }
     return tvm.IRModule(functions, module.attrs, module.global_infos)
 
@@ -52,8 +52,8 @@ def _typed(call: ir.Call) -> ir.Call:
         number = tirx.const(argument.value, "float32")
         return tirx.call_pure_extern(dtype, _CASTS[dtype], number) if dtype in _CASTS else argument
 
-    arguments = [typed(one) for one in call.args]
-    if all(one.same_as(other) for one, other in zip(arguments, call.args, strict=True)):
+    arguments = [typed(argument) for argument in call.args]
+    if all(argument.same_as(other) for argument, other in zip(arguments, call.args, strict=True)):
         return call
     return ir.Call(call.op, arguments, call.attrs, None, None, call.ty)
 

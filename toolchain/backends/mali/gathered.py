@@ -23,15 +23,15 @@ def gathered(source: str) -> str:
     Raises:
         BuildError: The bytes come from somewhere else than an array whose type the source says.
     """
-    parts, done = [], 0
-    while (start := source.find(_FIRST, done)) >= 0:
+    pieces, position = [], 0
+    while (start := source.find(_FIRST, position)) >= 0:
         values, end = _values(source, start)
-        kinds = {_kind(source[:start], one) for one in values}
+        kinds = {_kind(source[:start], value) for value in values}
         if len(kinds) != 1:
             raise BuildError("bytes of several types are gathered into one vector", details=", ".join(values))
-        parts += [source[done:start], f"(({kinds.pop()}{len(values)})({', '.join(values)}))"]
-        done = end
-    return "".join(parts) + source[done:]
+        pieces += [source[position:start], f"(({kinds.pop()}{len(values)})({', '.join(values)}))"]
+        position = end
+    return "".join(pieces) + source[position:]
 
 
 def _values(source: str, start: int) -> tuple[list[str], int]:
@@ -61,7 +61,7 @@ def _closing(source: str, start: int) -> int:
 def _kind(before: str, value: str) -> str:
     """Return the type of an array's bytes, as it was last declared."""
     name = _NAME.match(value)
-    found = re.findall(rf"\b(u?char)\*?(?: restrict)? {name[1]}\b", before) if name else []
-    if not found:
+    types = re.findall(rf"\b(u?char)\*?(?: restrict)? {name[1]}\b", before) if name else []
+    if not types:
         raise BuildError("bytes are gathered into a vector from something that is not an array", details=value)
-    return str(found[-1])
+    return str(types[-1])

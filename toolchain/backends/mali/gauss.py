@@ -42,8 +42,8 @@ def as_quotients(module: tvm.IRModule) -> tvm.IRModule:
     for name, function in module.functions_items():
         if isinstance(function, relax.Function):
             writer.builder_.update_func(name, writer.visit_expr(function))
-    done: tvm.IRModule = writer.builder_.get()
-    return done
+    result: tvm.IRModule = writer.builder_.get()
+    return result
 
 
 @relax.expr_functor.mutator
@@ -61,12 +61,12 @@ class _Written(relax.PyExprMutator):  # type: ignore[misc]
 
 
 def _erf(data: te.Tensor) -> te.Tensor:
-    one, four = (tirx.const(number, "float32") for number in (1.0, _ENDS))
+    unity, four = (tirx.const(number, "float32") for number in (1.0, _ENDS))
 
-    def element(*at: Any) -> Any:
-        x = data(*at).astype("float32")
+    def element(*indices: Any) -> Any:
+        x = data(*indices).astype("float32")
         quotient = x * _polynomial(_ABOVE, x * x) / _polynomial(_BELOW, x * x)
-        value = tirx.Select(x > four, one, tirx.Select(x < -four, -one, quotient))
+        value = tirx.Select(x > four, unity, tirx.Select(x < -four, -unity, quotient))
         return value.astype(data.dtype)
 
     return te.compute(data.shape, element, name="erf")
@@ -75,6 +75,6 @@ def _erf(data: te.Tensor) -> te.Tensor:
 def _polynomial(factors: Sequence[float], variable: Any) -> Any:
     """Return a polynomial, whose factors begin with that of the power of zero."""
     value = tirx.const(factors[-1], "float32")
-    for one in reversed(factors[:-1]):
-        value = value * variable + tirx.const(one, "float32")
+    for factor in reversed(factors[:-1]):
+        value = value * variable + tirx.const(factor, "float32")
     return value

@@ -59,7 +59,7 @@ def model(of_board: board.Gpu) -> str:
 def means(target: tvm.target.Target) -> Means:
     """Return what kernels for a target may count on; the defaults for a target that says nothing of its GPU."""
     name, _, cores = str(target.attrs.get("model", "")).rpartition(_SEPARATOR)
-    known = board.gpus().get(name)
-    if known is None or not cores.isdigit():
+    row = board.gpus().get(name)
+    if row is None or not cores.isdigit():
         return Means()
-    return Means(int(cores), int(known["registers"]), bool(known.get("images", False)))
+    return Means(int(cores), int(row["registers"]), bool(row.get("images", False)))

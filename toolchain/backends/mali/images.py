@@ -73,32 +73,32 @@ def marked(module: tvm.IRModule) -> tvm.IRModule:
 
 def _constant_arguments(module: tvm.IRModule) -> dict[str, set[int]]:
     """Return by kernel the numbers of the arguments that are constants in each of its calls."""
-    found: dict[str, set[int]] = {}
+    by_kernel: dict[str, set[int]] = {}
 
     def visit(call: Any) -> None:
         if not isinstance(call, relax.Call) or getattr(call.op, "name", "") not in _CALLS:
             return
-        given = list(call.args[1].fields) if isinstance(call.args[1], relax.Tuple) else []
-        constants = {number for number, one in enumerate(given) if isinstance(one, tvm.ir.GenericConst)}
+        arguments = list(call.args[1].fields) if isinstance(call.args[1], relax.Tuple) else []
+        constants = {number for number, argument in enumerate(arguments) if isinstance(argument, tvm.ir.GenericConst)}
         name = str(call.args[0].name_hint)
-        found[name] = found.get(name, constants) & constants
+        by_kernel[name] = by_kernel.get(name, constants) & constants
 
     for _, function in module.functions_items():
         if isinstance(function, relax.Function):
             relax.analysis.post_order_visit(function, visit)
-    return found
+    return by_kernel
 
 
 def _named(function: tirx.PrimFunc, numbers: set[int]) -> tirx.PrimFunc:
     renamed = {}
     for number in numbers:
-        one = function.params[number]
-        texels = texels_of([_extent(size) for size in one.ty.shape], str(one.dtype))
+        parameter = function.params[number]
+        texels = texels_of([_extent(size) for size in parameter.ty.shape], str(parameter.dtype))
         if texels is not None:
-            renamed[one] = tirx.Var(f"{one.name}_{MARK}_{texels[0]}x{texels[1]}", one.ty)
+            renamed[parameter] = tirx.Var(f"{parameter.name}_{MARK}_{texels[0]}x{texels[1]}", parameter.ty)
     if not renamed:
         return function
-    return tvm_ffi.structural_map(function, (tirx.Var, lambda one: renamed.get(one, one)))
+    return tvm_ffi.structural_map(function, (tirx.Var, lambda variable: renamed.get(variable, variable)))
 
 
 def _extent(size: Any) -> int:
@@ -133,25 +133,25 @@ def imaged(source: str) -> str:
         source: OpenCL C with any number of kernels, whose vectors are accessed as such and whose pointers are const
             where they are only read.
     """
-    parts, done, changed = [], 0, set()
+    pieces, position, changed = [], 0, set()
     for head in _HEAD.finditer(source):
-        names = {one[2]: one for one in _POINTER.finditer(head[2])}
+        names = {match[2]: match for match in _POINTER.finditer(head[2])}
         if not names:
             continue
         if head[3].endswith(";"):
             continue  # the runtime drops declarations
         end = source.find(_BODY_END, head.end())
         body, read = source[head.end() : end], {}
-        for name, one in names.items():
-            written = _read(body, name, one[1], int(one[3]))
-            if written is not None:
-                body, read[name] = written, one
+        for name, pointer in names.items():
+            rewritten = _read(body, name, pointer[1], int(pointer[3]))
+            if rewritten is not None:
+                body, read[name] = rewritten, pointer
         if read and end >= 0:
-            parts += [source[done : head.start()], _marks(head, read), _head(head, read), body]
-            done = end
+            pieces += [source[position : head.start()], _marks(head, read), _head(head, read), body]
+            position = end
             changed.add(head[1])
-    whole = "".join([*parts, source[done:]])
-    return _PREAMBLE + _without_declarations(whole, changed) if changed else source
+    result = "".join([*pieces, source[position:]])
+    return _PREAMBLE + _without_declarations(result, changed) if changed else source
 
 
 def _without_declarations(source: str, names: set[str]) -> str:
@@ -160,12 +160,12 @@ def _without_declarations(source: str, names: set[str]) -> str:
 
 
 def _marks(head: re.Match[str], read: dict[str, re.Match[str]]) -> str:
-    places = {argument.split()[-1]: number for number, argument in enumerate(head[2].split(","))}
-    return "".join(f"// edge-image: {places[name]} {one[1]} {one[3]} {one[4]}\n" for name, one in read.items())
+    numbers = {argument.split()[-1]: number for number, argument in enumerate(head[2].split(","))}
+    return "".join(f"// edge-image: {numbers[name]} {pointer[1]} {pointer[3]} {pointer[4]}\n" for name, pointer in read.items())
 
 
 def _head(head: re.Match[str], read: dict[str, re.Match[str]]) -> str:
-    arguments = _POINTER.sub(lambda one: f"EDGE_TEXELS({one[1]}, {one[2]})" if one[2] in read else one[0], head[2])
+    arguments = _POINTER.sub(lambda pointer: f"EDGE_TEXELS({pointer[1]}, {pointer[2]})" if pointer[2] in read else pointer[0], head[2])
     return f"__kernel void {head[1]}({arguments}){head[3]}"
 
 
@@ -174,22 +174,22 @@ def _read(body: str, name: str, kind: str, width: int) -> str | None:
     opening = f"(*(__global {kind}{_LANES}*)({name} + "
     if not body.count(name) or body.count(opening) != len(re.findall(rf"\b{name}\b", body)):
         return None
-    parts, done = [], 0
-    while (start := body.find(opening, done)) >= 0:
+    pieces, position = [], 0
+    while (start := body.find(opening, position)) >= 0:
         first = start + len(opening)
         last = _closing(body, first)
-        parts += [body[done:start], f"EDGE_TEXEL_{kind}({name}, {_texel(body[first:last], width)})"]
-        done = last + 2  # behind the brackets of the pointer and of the access
-    return "".join([*parts, body[done:]])
+        pieces += [body[position:start], f"EDGE_TEXEL_{kind}({name}, {_texel(body[first:last], width)})"]
+        position = last + 2  # behind the brackets of the pointer and of the access
+    return "".join([*pieces, body[position:]])
 
 
 def _closing(text: str, start: int) -> int:
     """Return where the bracket is closed that was opened before a place."""
     depth = 1
-    for place in range(start, len(text)):
-        depth += (text[place] == "(") - (text[place] == ")")
+    for index in range(start, len(text)):
+        depth += (text[index] == "(") - (text[index] == ")")
         if not depth:
-            return place
+            return index
     raise ValueError(text[start:])
 
 
@@ -202,8 +202,8 @@ def _texel(index: str, width: int) -> str:
     rest: list[str] = []
     size = _LANES * width
     for term in _terms(index):
-        whole = _divided(term, size)
-        (rest if whole is None else rows).append(term if whole is None else whole)
+        quotient = _divided(term, size)
+        (rest if quotient is None else rows).append(term if quotient is None else quotient)
     columns, shift = f"({' + '.join(rest)})" if rest else "0", size.bit_length() - 1
     row = " + ".join([*rows, *([f"({columns} >> {shift})"] if rest else [])])
     return f"({index}), (({columns} >> 2) & {width - 1}), ({row})"
@@ -215,11 +215,11 @@ def _terms(expression: str) -> Iterator[str]:
     while text.startswith("(") and _closing(text, 1) == len(text) - 1:
         text = text[1:-1].strip()
     depth = 0
-    for place in range(len(text) - 1, -1, -1):
-        depth += (text[place] == ")") - (text[place] == "(")
-        if not depth and text[place - 1 : place + 2] == " + ":
-            yield from _terms(text[: place - 1])
-            yield from _terms(text[place + 2 :])
+    for index in range(len(text) - 1, -1, -1):
+        depth += (text[index] == ")") - (text[index] == "(")
+        if not depth and text[index - 1 : index + 2] == " + ":
+            yield from _terms(text[: index - 1])
+            yield from _terms(text[index + 2 :])
             return
     yield f"({text})"
 

@@ -30,15 +30,15 @@ def require_launched(module: tvm.IRModule) -> None:
 
 
 def _is_launched(function: tirx.PrimFunc) -> bool:
-    found: list[Any] = []
+    bindings: list[Any] = []
 
     def visit_loop(loop: Any) -> None:
         if loop.thread_binding is not None:
-            found.append(loop)
+            bindings.append(loop)
 
     def visit_attribute(attribute: Any) -> None:
         if attribute.attr_key == "thread_extent":
-            found.append(attribute)
+            bindings.append(attribute)
 
     tvm_ffi.structural_walk(function.body, [(tirx.For, visit_loop), (tirx.AttrStmt, visit_attribute)])
-    return bool(found)
+    return bool(bindings)

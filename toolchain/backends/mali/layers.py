@@ -22,7 +22,7 @@ class UnsuitedError(Exception):
 
 
 @dataclass(frozen=True)
-class Part:
+class KernelBlocks:
     """The blocks of a kernel.
 
     Attributes:
@@ -47,13 +47,13 @@ class Reads:
             is none.
         windows: The other ones, the innermost last.
         staged: Numbers of the arguments that several accumulators use, or that are contiguous along `channel`.
-        apart: Whether the last dimension but two of what it returns numbers products that share nothing.
+        is_batched: Whether the last dimension but two of what it returns numbers products that share nothing.
     """
 
     channel: int | None
     windows: tuple[int, ...]
     staged: tuple[int, ...]
-    apart: bool = False
+    is_batched: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Layer:
 
     Attributes:
         schedule: Its schedule so far.
-        parts: The blocks.
+        blocks: Its blocks.
         reads: How the reduction reads.
         result: The block whose loops are spread over work-items.
     """
 
     schedule: s_tir.Schedule
-    parts: Part
+    blocks: KernelBlocks
     reads: Reads
     result: Any
 
@@ -76,64 +76,64 @@ class Layer:
 def layer_of(func: tirx.PrimFunc) -> Layer | None:
     """Look at a kernel; None for one of another kind."""
     schedule = s_tir.Schedule(func)
-    parts = _parts(schedule)
-    reads = _reads(schedule, parts.reduction) if parts else None
-    if parts is None or reads is None:
+    blocks = _blocks_of(schedule)
+    reads = _reads(schedule, blocks.reduction) if blocks else None
+    if blocks is None or reads is None:
         return None
-    main = parts.reduction.block_rv
-    result = parts.result.block_rv if parts.result else schedule.cache_write(main, 0, "local")
-    return Layer(schedule, parts, reads, result)
+    main = blocks.reduction.block_rv
+    result = blocks.result.block_rv if blocks.result else schedule.cache_write(main, 0, "local")
+    return Layer(schedule, blocks, reads, result)
 
 
-def _parts(schedule: s_tir.Schedule) -> Part | None:
+def _blocks_of(schedule: s_tir.Schedule) -> KernelBlocks | None:
     """Find the only reduction of a kernel, and inline what goes before and after; None if it is not so made."""
     blocks = normalize_prim_func(schedule)
-    if not blocks or not all(is_plain(one) for one in blocks):
+    if not blocks or not all(is_plain(block) for block in blocks):
         return None
-    reductions = [number for number, one in enumerate(blocks) if not one.is_injective()]
+    reductions = [number for number, block in enumerate(blocks) if not block.is_injective()]
     if len(reductions) != 1 or len(schedule.get(blocks[reductions[0]].block_rv).writes) != 1:
         return None
-    place = reductions[0]
-    if _is_guarded(schedule.get(blocks[place].block_rv)):
+    index = reductions[0]
+    if _is_guarded(schedule.get(blocks[index].block_rv)):
         return None
-    before, after = blocks[:place], blocks[place + 1 :]
+    before, after = blocks[:index], blocks[index + 1 :]
     levels = after[-2] if len(after) > 1 and _joins(schedule.get(after[-1].block_rv)) else None
     for block in before[:-1] + after[:-1]:
         if block is not levels:
             schedule.compute_inline(block.block_rv)
-    return Part(blocks[place], tuple(before[-1:]), after[-1] if after else None, levels)
+    return KernelBlocks(blocks[index], tuple(before[-1:]), after[-1] if after else None, levels)
 
 
 def _joins(block: Any) -> bool:
     """Whether each element of a result takes four neighbours, which kernels on bytes put into an int32."""
-    last = [list(one.region)[-1].extent for one in block.reads if len(one.region)]
+    last = [list(read.region)[-1].extent for read in block.reads if len(read.region)]
     return len(last) == 1 and isinstance(last[0], tirx.IntImm) and int(last[0]) == LANES[0]
 
 
 def _is_guarded(block: Any) -> bool:
     """Whether a block asks before it reads: staged, that would be read unasked, from beyond a tensor's ends too."""
-    found: list[Any] = []
+    guards: list[Any] = []
 
     def visit(call: Any) -> None:
         if isinstance(call.op, tvm.ir.Op) and call.op.same_as(_GUARD):
-            found.append(call)
+            guards.append(call)
 
     tvm_ffi.structural_walk(block.body, (tvm.ir.Call, visit))
-    return bool(found)
+    return bool(guards)
 
 
 def _reads(schedule: s_tir.Schedule, block: SBlockInfo) -> Reads | None:
     """Say how a reduction reads; None if nothing it reads is contiguous along what it returns."""
     body = schedule.get(block.block_rv)
-    variables = [one.var for one in body.iter_vars]
-    spatial = [number for number, one in enumerate(block.iters) if one.kind == "S"]
-    reduced = [number for number, one in enumerate(block.iters) if one.kind == "R"]
+    variables = [iterator.var for iterator in body.iter_vars]
+    spatial = [number for number, iterator in enumerate(block.iters) if iterator.kind == "S"]
+    reduced = [number for number, iterator in enumerate(block.iters) if iterator.kind == "R"]
     if not spatial:
         return None
     vector, channel, staged, contiguous = spatial[-1], None, [], False
-    regions = [[used_by(one.min, variables) for one in read.region] for read in body.reads]
+    regions = [[used_by(side.min, variables) for side in read.region] for read in body.reads]
     # Matrices that are multiplied in pairs: each index but the last two chooses a pair.
-    pairs = {one for one in spatial[:-2] if len(regions) > 1 and all(one in set.union(*of) for of in regions if of)}
+    pairs = {axis for axis in spatial[:-2] if len(regions) > 1 and all(axis in set.union(*region) for region in regions if region)}
     for number, used in enumerate(regions):
         along = used[-1] if used else set()
         contiguous = contiguous or vector in along
@@ -143,24 +143,24 @@ def _reads(schedule: s_tir.Schedule, block: SBlockInfo) -> Reads | None:
             staged.append(number)
     if not contiguous:
         return None
-    windows = tuple(one for one in reduced if one != channel)
+    windows = tuple(axis for axis in reduced if axis != channel)
     return Reads(channel, windows, tuple(staged), bool(pairs & set(spatial[-3:])))
 
 
 def used_by(expression: Any, variables: Sequence[Any]) -> set[int]:
     """Number the variables that an index depends on."""
-    found: set[int] = set()
+    numbers: set[int] = set()
 
     def visit(node: Any) -> None:
-        found.update(number for number, one in enumerate(variables) if one.same_as(node))
+        numbers.update(number for number, variable in enumerate(variables) if variable.same_as(node))
 
     tvm_ffi.structural_walk(expression, (tirx.Var, visit))
-    return found
+    return numbers
 
 
 def is_plain(block: SBlockInfo) -> bool:
     """Whether a block is a nest of loops of known extents."""
-    return bool(block.iters) and all(one.kind in "SR" and isinstance(one.dom, int) for one in block.iters)
+    return bool(block.iters) and all(iterator.kind in "SR" and isinstance(iterator.dom, int) for iterator in block.iters)
 
 
 def extent_of(schedule: s_tir.Schedule, loop: Any) -> int:
@@ -177,4 +177,4 @@ def extent_of(schedule: s_tir.Schedule, loop: Any) -> int:
 
 def divisor(extent: int, candidates: Sequence[int]) -> int:
     """Return the first of the candidates that divides a number; one of them has to."""
-    return next(one for one in candidates if extent % one == 0)
+    return next(candidate for candidate in candidates if extent % candidate == 0)

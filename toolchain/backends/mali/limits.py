@@ -30,17 +30,17 @@ def keeping_nan(module: tvm.IRModule) -> tvm.IRModule:
 
     Where a number becomes an integer, the least there is takes the place of NaN, as in ONNX Runtime's QuantizeLinear.
     """
-    functions = {name: _kept(one) if isinstance(one, tirx.PrimFunc) else one for name, one in module.functions_items()}
+    functions = {name: _kept(function) if isinstance(function, tirx.PrimFunc) else function for name, function in module.functions_items()}
     return tvm.IRModule(functions, module.attrs, module.global_infos)
 
 
 def with_helpers(source: str) -> str:
     """Return OpenCL C with the helpers that its kernels call, before the first kernel."""
-    called = sorted({found.groups() for found in _HELPER.finditer(source)})
+    called = sorted({match.groups() for match in _HELPER.finditer(source)})
     first = _KERNEL.search(source)
     if not called or first is None:
         return source
-    return source[: first.start()] + "".join(_helper(*one) for one in called) + source[first.start() :]
+    return source[: first.start()] + "".join(_helper(*signature) for signature in called) + source[first.start() :]
 
 
 def _helper(name: str, element: str, lanes: str) -> str:
@@ -50,16 +50,16 @@ def _helper(name: str, element: str, lanes: str) -> str:
 
 
 def _kept(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    written: set[Any] = set()  # the sum of a reduction may have one element, too: its form is what schedules look for
-    tvm_ffi.structural_walk(function.body, (tirx.BufferStore, lambda store: written.add(store.buffer)))
+    stored: set[Any] = set()  # the sum of a reduction may have one element, too: its form is what schedules look for
+    tvm_ffi.structural_walk(function.body, (tirx.BufferStore, lambda store: stored.add(store.buffer)))
 
-    def kept(found: Any) -> Any:
-        if str(found.ty.dtype).partition("x")[0] not in _TYPES:
-            return found
-        for value, limit in ((found.a, found.b), (found.b, found.a)):
-            if is_limit(limit) and getattr(limit, "source", None) not in written:
-                return _call(_OPERATORS[type(found)], value, limit)
-        return found
+    def kept(node: Any) -> Any:
+        if str(node.ty.dtype).partition("x")[0] not in _TYPES:
+            return node
+        for value, limit in ((node.a, node.b), (node.b, node.a)):
+            if is_limit(limit) and getattr(limit, "source", None) not in stored:
+                return _call(_OPERATORS[type(node)], value, limit)
+        return node
 
     mapped = tvm_ffi.structural_map(function.body, [((prim.Max, prim.Min), kept), (prim.Cast, _whole)])
     return function.with_body(mapped)
@@ -73,7 +73,7 @@ def _whole(cast: Any) -> Any:
 
 def _without_nan(value: Any) -> Any:
     """Exchange the operands of the last lower limit, so that the limit takes the place of a NaN."""
-    if not isinstance(value, ir.Call) or not any(one.same_as(value.op) for one in _OPERATORS.values()):
+    if not isinstance(value, ir.Call) or not any(operator.same_as(value.op) for operator in _OPERATORS.values()):
         return value
     first, second = value.args
     if not is_limit(second):
@@ -96,8 +96,8 @@ def _register(name: str, says: str, plain: Any) -> ir.Op:
 
     def helper(call: Any) -> Any:
         element, _, lanes = str(call.ty.dtype).partition("x")
-        words = [f"edge_{name}_{_TYPES[element]}{lanes}", *call.args]
-        return ir.Call(ir.Op.get("tirx.call_pure_extern"), words, None, None, None, call.ty)
+        arguments = [f"edge_{name}_{_TYPES[element]}{lanes}", *call.args]
+        return ir.Call(ir.Op.get("tirx.call_pure_extern"), arguments, None, None, None, call.ty)
 
     def chosen(call: Any) -> Any:
         value, limit = call.args

@@ -47,8 +47,8 @@ def in_blocks_of_rows(module: tvm.IRModule) -> tvm.IRModule:
     for name, function in module.functions_items():
         if isinstance(function, relax.Function):
             writer.builder_.update_func(name, writer.visit_expr(function))
-    done: tvm.IRModule = writer.builder_.get()
-    return done
+    result: tvm.IRModule = writer.builder_.get()
+    return result
 
 
 @relax.expr_functor.mutator
@@ -63,7 +63,7 @@ class _Running(relax.PyExprMutator):  # type: ignore[misc]
             return call
         data, attrs = call.args[0], call.attrs
         row = _Row(kind, int(attrs.axis), bool(attrs.exclusive), str(call.ty.dtype.dtype))
-        shape = [int(one) for one in data.ty.shape]
+        shape = [int(extent) for extent in data.ty.shape]
         if shape[row.axis] <= _SHORT:
             return self.builder_.call_te(row.short, data, primfunc_name_hint="running")
         size = math.isqrt(shape[row.axis])
@@ -97,9 +97,9 @@ class _Row:
         length = int(data.shape[self.axis])
         step = te.reduce_axis((0, size), "step")
 
-        def one(*at: Any) -> Any:
-            place = at[self.axis] * size + step
-            return self.kind.reduced(self._read(data, at, place, place < length), axis=step)
+        def one(*indices: Any) -> Any:
+            position = indices[self.axis] * size + step
+            return self.kind.reduced(self._read(data, indices, position, position < length), axis=step)
 
         return te.compute(self._along(data.shape, -(-length // size)), one, "blocks")
 
@@ -107,38 +107,38 @@ class _Row:
         """Reduce all blocks before each."""
         other = te.reduce_axis((0, int(each.shape[self.axis])), "block")
 
-        def one(*at: Any) -> Any:
-            return self.kind.reduced(self._read(each, at, other, other < at[self.axis]), axis=other)
+        def one(*indices: Any) -> Any:
+            return self.kind.reduced(self._read(each, indices, other, other < indices[self.axis]), axis=other)
 
         return te.compute(each.shape, one, "before")
 
     def long(self, data: te.Tensor, before: te.Tensor, size: int) -> te.Tensor:
         """Join what comes before a block and what comes before each of its elements."""
-        within = self._up_to(data, data.shape, lambda at: at - at % size, size)
+        within = self._up_to(data, data.shape, lambda position: position - position % size, size)
 
-        def one(*at: Any) -> Any:
-            return self.kind.joined(before(*self._at(at, at[self.axis] // size)), within(*at))
+        def one(*indices: Any) -> Any:
+            return self.kind.joined(before(*self._at(indices, indices[self.axis] // size)), within(*indices))
 
         return te.compute(data.shape, one, "running")
 
-    def _up_to(self, data: te.Tensor, shape: Sequence[Any], start: Callable[[Any], Any], most: int) -> te.Tensor:
+    def _up_to(self, data: te.Tensor, shape: Sequence[Any], start: Callable[[Any], Any], limit: int) -> te.Tensor:
         """Reduce for each element those from a start up to it, of which there are so many at most."""
-        step = te.reduce_axis((0, most), "step")
+        step = te.reduce_axis((0, limit), "step")
 
-        def one(*at: Any) -> Any:
-            place = start(at[self.axis]) + step
-            counts = place < at[self.axis] if self.exclusive else place <= at[self.axis]
-            return self.kind.reduced(self._read(data, at, place, counts), axis=step)
+        def one(*indices: Any) -> Any:
+            position = start(indices[self.axis]) + step
+            counts = position < indices[self.axis] if self.exclusive else position <= indices[self.axis]
+            return self.kind.reduced(self._read(data, indices, position, counts), axis=step)
 
         return te.compute(shape, one, "within")
 
-    def _read(self, data: te.Tensor, at: Sequence[Any], place: Any, condition: Any) -> Any:
+    def _read(self, data: te.Tensor, indices: Sequence[Any], position: Any, condition: Any) -> Any:
         """Return an element of the row where a condition holds, and else what changes nothing."""
-        value = data(*self._at(at, place)).astype(self.dtype)
+        value = data(*self._at(indices, position)).astype(self.dtype)
         return tirx.if_then_else(condition, value, tirx.const(self.kind.neutral, self.dtype))
 
-    def _at(self, at: Sequence[Any], place: Any) -> list[Any]:
-        return [*at[: self.axis], place, *at[self.axis + 1 :]]
+    def _at(self, indices: Sequence[Any], position: Any) -> list[Any]:
+        return [*indices[: self.axis], position, *indices[self.axis + 1 :]]
 
     def _along(self, shape: Sequence[Any], size: int) -> list[Any]:
         return [*shape[: self.axis], size, *shape[self.axis + 1 :]]

@@ -38,7 +38,7 @@ _TAIL = {True: 1.25, False: 1.15}  # cost of a tile that reaches over the edge, 
 _ASKED = 1.25  # cost of a load that asks first whether it is within the image
 
 
-class Way(Enum):
+class Loading(Enum):
     """How the pixels of a tile get what they see."""
 
     STREAMED = "one after the other, while the weights of a few channels stay"
@@ -51,13 +51,13 @@ class Plan:
     """What one work-item computes, besides its lanes.
 
     Attributes:
-        way: How it loads.
+        loading: How it loads.
         rows: Extent of the tile along the last dimension but two of the result.
         columns: Its extent along the last dimension but one.
         unrolls_window: Whether the innermost dimension of the window is unrolled.
     """
 
-    way: Way
+    loading: Loading
     rows: int
     columns: int
     unrolls_window: bool = False
@@ -70,28 +70,28 @@ def plans(layer: Layer, means: Means) -> list[Plan]:
         layer: The layer.
         means: What the GPU has: tiles are smaller where its cores would have nothing to do.
     """
-    spans = [extent_of(layer.schedule, one) for one in layer.schedule.get_loops(layer.result)]
+    spans = [extent_of(layer.schedule, loop) for loop in layer.schedule.get_loops(layer.result)]
     height, width = ([1, 1, *spans[:-1]])[-2:]
     loads = _Loads.of(layer)
-    found = [
-        loads.plan(way, down, across)
-        for way in Way
-        for down in ((1,) if layer.reads.apart else (1, 2, 4))
+    candidates = [
+        loads.plan(loading, down, across)
+        for loading in Loading
+        for down in ((1,) if layer.reads.is_batched else (1, 2, 4))
         for across in range(1, _MOST_TILE + 1)
         if down <= height and across <= width
-        if loads.suits(way, down * across, reaches_over=bool(height % down or width % across))
+        if loads.suits(loading, down * across, reaches_over=bool(height % down or width % across))
     ]
-    found = [one for one in found if one.rows * one.columns <= loads.near]
-    lanes = math.prod(spans[:-3]) * spans[-1] / (4 if layer.parts.levels is None else 1)
+    candidates = [plan for plan in candidates if plan.rows * plan.columns <= loads.near]
+    lanes = math.prod(spans[:-3]) * spans[-1] / (4 if layer.blocks.levels is None else 1)
 
     def cost(plan: Plan) -> tuple[bool, float]:
         tiles = math.ceil(height / plan.rows) * math.ceil(width / plan.columns)
         over = height % plan.rows or width % plan.columns
         tail = _TAIL[loads.streams] if over else 1.0
         busy = min(1.0, tiles * lanes / means.items)
-        return plan.way is Way.DIRECT, tiles * tail * loads.of_tile(plan) / busy
+        return plan.loading is Loading.DIRECT, tiles * tail * loads.of_tile(plan) / busy
 
-    return sorted(found, key=cost)
+    return sorted(candidates, key=cost)
 
 
 @dataclass(frozen=True)
@@ -123,21 +123,21 @@ class _Loads:
     @staticmethod
     def of(layer: Layer) -> _Loads:
         """Look at the reduction of a layer."""
-        iters, reads = layer.parts.reduction.iters, layer.reads
-        extents = [int(one.dom) for one in iters]
+        iters, reads = layer.blocks.reduction.iters, layer.reads
+        extents = [int(iterator.dom) for iterator in iters]
         few = divisor(extents[reads.channel], CHANNELS) if reads.channel is not None else 1
         window = extents[reads.windows[-1]] if reads.windows else 1
-        total = math.prod(extent for extent, one in zip(extents, iters, strict=True) if one.kind == "R")
-        pixels = sum(one.kind == "S" for one in iters) > 1
+        total = math.prod(extent for extent, iterator in zip(extents, iters, strict=True) if iterator.kind == "R")
+        pixels = sum(iterator.kind == "S" for iterator in iters) > 1
         shared = len(reads.staged) if len(iters) > 1 else 0
-        padded = any(_asks(layer.schedule.get(one.block_rv)) for one in layer.parts.sources)
+        padded = any(_asks(layer.schedule.get(source.block_rv)) for source in layer.blocks.sources)
         streams = pixels and shared == 1 and few > 1 and total > few and not padded
-        windowed = any(extents[one] > 1 for one in reads.windows)
+        windowed = any(extents[axis] > 1 for axis in reads.windows)
         return _Loads(few, window, total, _strides(layer), shared, streams, padded, windowed, _near(layer))
 
-    def suits(self, way: Way, pixels: int, *, reaches_over: bool) -> bool:
+    def suits(self, loading: Loading, pixels: int, *, reaches_over: bool) -> bool:
         """Whether a tile of so many pixels, which may reach over an edge, may load that way."""
-        if way is Way.STREAMED:
+        if loading is Loading.STREAMED:
             return self.streams and pixels <= self._most_streamed(reaches_over=reaches_over)
         if not self.staged:
             return pixels == 1
@@ -148,62 +148,62 @@ class _Loads:
             return _MOST_WIDE if self.window >= _UNROLLED else _MOST_WINDOWED
         return _MOST_TAILED if reaches_over else _MOST_TILE
 
-    def plan(self, way: Way, rows: int, columns: int) -> Plan:
+    def plan(self, loading: Loading, rows: int, columns: int) -> Plan:
         """Return a plan for a tile."""
         statements = self.window * self.few * rows * columns
-        unrolls = self.window <= WINDOW and statements <= _MOST_STATEMENTS and way is not Way.STREAMED
-        return Plan(way, rows, columns, unrolls)
+        unrolls = self.window <= WINDOW and statements <= _MOST_STATEMENTS and loading is not Loading.STREAMED
+        return Plan(loading, rows, columns, unrolls)
 
     def of_tile(self, plan: Plan) -> float:
         """Count the vectors that a tile loads and stores in all."""
         window = self.window if plan.unrolls_window else 1
         weights = self.few * window
-        seen = plan.rows * plan.columns
-        if plan.way is Way.SHARED:
+        pixels = plan.rows * plan.columns
+        if plan.loading is Loading.SHARED:
             down, across = self.strides
-            seen = ((plan.rows - 1) * down + 1) * ((plan.columns - 1) * across + window)
+            pixels = ((plan.rows - 1) * down + 1) * ((plan.columns - 1) * across + window)
         loads = (self.few // divisor(self.few, LANES)) * (_ASKED if self.padded else 1.0)  # three are no vector
-        return self.total / weights * (weights + loads * seen) + 2 * plan.rows * plan.columns
+        return self.total / weights * (weights + loads * pixels) + 2 * plan.rows * plan.columns
 
 
 def _near(layer: Layer) -> int:
     """Return how many pixels beside each other are near enough to be loaded as vectors."""
-    reads = layer.schedule.get(layer.parts.reduction.block_rv).reads
+    reads = layer.schedule.get(layer.blocks.reduction.block_rv).reads
     sources = [reads[number].source for number in layer.reads.staged]
-    bytes_each = [int(one.shape[-1]) * tvm.DataType(str(one.dtype)).bits // 8 for one in sources]
+    bytes_each = [int(source.shape[-1]) * tvm.DataType(str(source.dtype)).bits // 8 for source in sources]
     return 1 + (_REACH - 1) // max(1, max(bytes_each, default=1) * _strides(layer)[1])
 
 
 def _asks(block: Any) -> bool:
     """Whether a block computes something that depends on a condition."""
-    found: list[Any] = []
+    conditions: list[Any] = []
 
     def visit(node: Any) -> None:
         if isinstance(node, tirx.Select) or str(getattr(node.op, "name", "")).endswith(".if_then_else"):
-            found.append(node)
+            conditions.append(node)
 
     tvm_ffi.structural_walk(block.body, ((tvm.ir.Call, tirx.Select), visit))
-    return bool(found)
+    return bool(conditions)
 
 
 def _strides(layer: Layer) -> tuple[int, int]:
     """Return how far apart neighbours of a result are in what is staged: down and across."""
-    block = layer.schedule.get(layer.parts.reduction.block_rv)
+    block = layer.schedule.get(layer.blocks.reduction.block_rv)
     spatial = [
-        one.var for one, known in zip(block.iter_vars, layer.parts.reduction.iters, strict=True) if known.kind == "S"
+        iterator.var for iterator, info in zip(block.iter_vars, layer.blocks.reduction.iters, strict=True) if info.kind == "S"
     ]
     staged = [side.min for number in layer.reads.staged for side in block.reads[number].region]
     return (_stride(staged, spatial[-3:-2]), _stride(staged, spatial[-2:-1]))
 
 
-def _stride(places: Sequence[Any], variable: Sequence[Any]) -> int:
+def _stride(indices: Sequence[Any], variable: Sequence[Any]) -> int:
     """Return how much the places grow where a variable grows by one; 1 if that is not a constant."""
-    analyzer, found = sym.Analyzer(), 1
+    analyzer, stride = sym.Analyzer(), 1
     for one in variable:
-        for place in places:
+        for place in indices:
             grown = tvm_ffi.structural_map(
                 place, (tirx.Var, lambda known, one=one: one + 1 if known.same_as(one) else known)
             )
             difference = analyzer.simplify(grown - place)
-            found = max(found, int(difference)) if isinstance(difference, tirx.IntImm) else found
-    return found
+            stride = max(stride, int(difference)) if isinstance(difference, tirx.IntImm) else stride
+    return stride

@@ -19,26 +19,26 @@ def with_shared_truths(source: str) -> str:
     Args:
         source: OpenCL C as TVM writes it.
     """
-    parts, done = [], 0
-    while found := _SELECT.search(source, done):
-        commas, end = _commas(source, found.end())
-        parts.append(source[done : found.end()])
+    pieces, position = [], 0
+    while match := _SELECT.search(source, position):
+        commas, end = _commas(source, match.end())
+        pieces.append(source[position : match.end()])
         *values, condition = (
             with_shared_truths(source[first:last])
-            for first, last in zip([found.end(), *(one + 1 for one in commas)], [*commas, end], strict=True)
+            for first, last in zip([match.end(), *(comma + 1 for comma in commas)], [*commas, end], strict=True)
         )
         condition = condition.strip()
-        parts.append(",".join([*values, f" -{condition}" if _is_repeated(condition) else f" {condition}"]))
-        done = end
-    return "".join([*parts, source[done:]])
+        pieces.append(",".join([*values, f" -{condition}" if _is_repeated(condition) else f" {condition}"]))
+        position = end
+    return "".join([*pieces, source[position:]])
 
 
 def _is_repeated(condition: str) -> bool:
     """Whether all of a condition is one truth for all lanes."""
-    found = _REPEATED.match(condition)
-    if found is None:
+    match = _REPEATED.match(condition)
+    if match is None:
         return False
-    _commas_within, end = _commas(condition, found.end())
+    _commas_within, end = _commas(condition, match.end())
     return not condition[end:].strip(") ")
 
 
@@ -46,10 +46,10 @@ def _commas(text: str, start: int) -> tuple[list[int], int]:
     """Return where the arguments of a call are separated, and where its parenthesis is closed."""
     depth = 1
     commas: list[int] = []
-    for place in range(start, len(text)):
-        depth += (text[place] == "(") - (text[place] == ")")
+    for index in range(start, len(text)):
+        depth += (text[index] == "(") - (text[index] == ")")
         if not depth:
-            return commas, place
-        if text[place] == "," and depth == 1:
-            commas.append(place)
+            return commas, index
+        if text[index] == "," and depth == 1:
+            commas.append(index)
     raise ValueError(text[start:])

@@ -24,12 +24,12 @@ def kernel(name: str, shapes: Mapping[str, Sequence[int]], body: Callable[..., N
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": _OPAQUE})
-        body(*[T.arg(one, T.buffer(tuple(shape), "float32")) for one, shape in shapes.items()])
+        body(*[T.arg(argument, T.buffer(tuple(shape), "float32")) for argument, shape in shapes.items()])
     function: tirx.PrimFunc = builder.get()
-    whole = function.body
+    statement = function.body
     for block in (name, "root"):  # passes over a whole module expect blocks
-        whole = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], block, whole))  # noqa: FBT003 - no name for it
-    return function.with_body(whole).without_attr("global_symbol")
+        statement = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], block, statement))  # noqa: FBT003 - no name for it
+    return function.with_body(statement).without_attr("global_symbol")
 
 
 @contextlib.contextmanager
@@ -37,13 +37,13 @@ def launched(**extents: int) -> Iterator[list[Any]]:
     """Open loops over work-groups (`group_x`, ...) and work-items (`item_x`, ...), in the order that is given."""
     kinds = {"group": "blockIdx", "item": "threadIdx"}
     with contextlib.ExitStack() as loops:
-        found = []
+        variables = []
         for name, extent in extents.items():
             kind, axis = name.split("_")
-            found.append(loops.enter_context(T.launch_thread(f"{kinds[kind]}.{axis}", extent)))
-        yield found
+            variables.append(loops.enter_context(T.launch_thread(f"{kinds[kind]}.{axis}", extent)))
+        yield variables
 
 
-def largest_divisor(extent: int, most: int) -> int:
+def largest_divisor(extent: int, limit: int) -> int:
     """Return the largest divisor of a number that is not above another."""
-    return max(size for size in range(1, most + 1) if extent % size == 0)
+    return max(size for size in range(1, limit + 1) if extent % size == 0)

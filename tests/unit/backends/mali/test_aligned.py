@@ -103,12 +103,12 @@ def _computed(text: str, values: dict[str, int]) -> int:
         if isinstance(node, ast.Constant):
             return int(node.value)
         assert isinstance(node, ast.BinOp)
-        left, right = value(node.left), value(node.right)
+        first, second = value(node.left), value(node.right)
         if isinstance(node.op, ast.Div):
-            return int(Fraction(left, right))
+            return int(Fraction(first, second))
         if isinstance(node.op, ast.Mod):
-            return left - int(Fraction(left, right)) * right
-        return PLAIN[type(node.op)](left, right)
+            return first - int(Fraction(first, second)) * second
+        return PLAIN[type(node.op)](first, second)
 
     return value(ast.parse(text, mode="eval").body)
 
@@ -157,8 +157,8 @@ def test_a_pointer_of_another_kernel_is_none_of_this_one():
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory):
-    with opencl.device(tmp_path_factory.mktemp("cache")) as found:
-        yield found
+    with opencl.device(tmp_path_factory.mktemp("cache")) as opened:
+        yield opened
 
 
 def shifted(by: int) -> tvm.IRModule:
@@ -168,8 +168,8 @@ def shifted(by: int) -> tvm.IRModule:
     def main(x: T.Buffer((128,), "float32"), y: T.Buffer((64,), "float32")):
         for i in range(64):
             with T.sblock("copy"):
-                place = T.axis.spatial(64, i)
-                y[place] = x[place + by]
+                index = T.axis.spatial(64, i)
+                y[index] = x[index + by]
 
     schedule = s_tir.Schedule(tvm.IRModule({"main": main}))
     (loop,) = schedule.get_loops(schedule.get_sblock("copy"))
@@ -179,28 +179,28 @@ def shifted(by: int) -> tvm.IRModule:
     return schedule.mod
 
 
-@pytest.mark.parametrize(("by", "whole"), [(0, True), (1, False), (2, False), (8, True)])
-def test_kernels_on_a_device(device, tmp_path, by, whole):
+@pytest.mark.parametrize(("by", "is_whole"), [(0, True), (1, False), (2, False), (8, True)])
+def test_kernels_on_a_device(device, tmp_path, by, is_whole):
     """What is read from an odd place is read by its elements; the numbers are right either way."""
     compiled = tvm.compile(shifted(by), target=TARGET)
     source = compiled.mod.imports[0].inspect_source()
-    assert ("(__global float4*)(x_ptr" in source) == whole
+    assert ("(__global float4*)(x_ptr" in source) == is_whole
     assert "(__global float4*)(y_ptr" in source
     assert "vload4(" not in source
     assert "vstore4(" not in source
     compiled.export_library(str(tmp_path / "kernel.so"))
     array = np.arange(128, dtype=np.float32)
-    found = tvm.runtime.tensor(np.zeros(64, np.float32), device)
-    tvm.runtime.load_module(str(tmp_path / "kernel.so"))["main"](tvm.runtime.tensor(array, device), found)
-    np.testing.assert_array_equal(found.numpy(), array[by : by + 64])
+    result = tvm.runtime.tensor(np.zeros(64, np.float32), device)
+    tvm.runtime.load_module(str(tmp_path / "kernel.so"))["main"](tvm.runtime.tensor(array, device), result)
+    np.testing.assert_array_equal(result.numpy(), array[by : by + 64])
 
 
 def test_a_tensor_that_begins_within_its_memory_is_refused(device, tmp_path):
     """Its address may not be aligned, and a kernel is handed the memory object alone."""
     tvm.compile(shifted(0), target=TARGET).export_library(str(tmp_path / "kernel.so"))
     run = tvm.runtime.load_module(str(tmp_path / "kernel.so"))["main"]
-    whole = tvm.runtime.tensor(np.zeros(256, np.float32), device)
-    found = tvm.runtime.tensor(np.zeros(64, np.float32), device)
-    view = whole._create_view((128,), relative_byte_offset=4)
+    source = tvm.runtime.tensor(np.zeros(256, np.float32), device)
+    result = tvm.runtime.tensor(np.zeros(64, np.float32), device)
+    view = source._create_view((128,), relative_byte_offset=4)
     with pytest.raises(ValueError, match="byte_offset"):
-        run(view, found)
+        run(view, result)

@@ -32,9 +32,9 @@ def test_only_kernels_that_call_it_have_it():
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_it_compiles_whatever_a_driver_offers(driver, tmp_path):
     require("a compiler of OpenCL C", "clang", shutil.which("clang") is not None)
-    source, made = tmp_path / "kernel.cl", tmp_path / "kernel.ll"
+    source, compiled = tmp_path / "kernel.cl", tmp_path / "kernel.ll"
     source.write_text(dots.with_helper(KERNEL), encoding="utf-8")
-    words = [
+    command = [
         "-x",
         "cl",
         "-cl-std=CL2.0",
@@ -44,6 +44,6 @@ def test_it_compiles_whatever_a_driver_offers(driver, tmp_path):
         "-finclude-default-header",
         "-Werror=implicit",
     ]
-    defined = [f"-D{one}" for one in DRIVERS[driver]]
-    subprocess.run(["clang", *words, *defined, "-S", "-emit-llvm", "-O1", "-o", made, source], check=True)
-    assert "edge_dot4_int1" in made.read_text(encoding="utf-8")
+    defined = [f"-D{macro}" for macro in DRIVERS[driver]]
+    subprocess.run(["clang", *command, *defined, "-S", "-emit-llvm", "-O1", "-o", compiled, source], check=True)
+    assert "edge_dot4_int1" in compiled.read_text(encoding="utf-8")

@@ -39,8 +39,8 @@ def test_each_is_called_by_its_name_and_compiles(name, dtype, lanes, tmp_path):
     assert re.search(rf"\b{name}\(", text), text
     source = tmp_path / "kernel.cl"
     source.write_text(text, encoding="utf-8")
-    words = ["-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header", "-target", "spir64", "-fsyntax-only"]
-    subprocess.run(["clang", *words, source], check=True)
+    options = ["-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header", "-target", "spir64", "-fsyntax-only"]
+    subprocess.run(["clang", *options, source], check=True)
 
 
 @pytest.mark.parametrize(

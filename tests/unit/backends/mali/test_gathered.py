@@ -9,7 +9,7 @@ from toolchain.errors import BuildError
 
 
 def lanes(*values: str) -> str:
-    return "|".join(f"((0x000000ff << {8 * lane}) & ({one} << {8 * lane}))" for lane, one in enumerate(values))
+    return "|".join(f"((0x000000ff << {8 * lane}) & ({value} << {8 * lane}))" for lane, value in enumerate(values))
 
 
 @pytest.mark.parametrize("kind", ["char", "uchar"])
@@ -17,8 +17,8 @@ def lanes(*values: str) -> str:
 def test_they_are_a_vector_of_the_arrays_type(kind, array):
     head = f"__kernel void k(__global float* y, {array.format(kind)}) {{ y[0] = convert_int4("
     values = ["x[v.s0]", "x[(v.s1 + (2))]", "x[v.s2]", "x[v.s3]"]
-    wanted = f"{head}(({kind}4)({', '.join(values)}))) + (({kind}2)(x[0], x[1])); }}"
-    assert gathered(f"{head}{lanes(*values)}) + {lanes('x[0]', 'x[1]')}; }}") == wanted
+    expected = f"{head}(({kind}4)({', '.join(values)}))) + (({kind}2)(x[0], x[1])); }}"
+    assert gathered(f"{head}{lanes(*values)}) + {lanes('x[0]', 'x[1]')}; }}") == expected
 
 
 def test_sixteen_are_one_vector():

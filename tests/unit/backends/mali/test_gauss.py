@@ -29,17 +29,17 @@ def run(device, tmp_path):  # noqa: F811 - the fixture
 
 def test_it_is_within_five_in_ten_millions(run):
     x = np.concatenate([np.linspace(-5, 5, 20001), ENDS]).astype(np.float32)
-    wanted = np.array([math.erf(one) for one in x.astype(float)])
-    found = run(x)
-    assert np.abs(found - wanted).max() <= 5e-7
-    large = np.abs(wanted) > 0
-    assert np.abs(found[large] / wanted[large] - 1).max() <= 5e-7
+    expected = np.array([math.erf(number) for number in x.astype(float)])
+    result = run(x)
+    assert np.abs(result - expected).max() <= 5e-7
+    large = np.abs(expected) > 0
+    assert np.abs(result[large] / expected[large] - 1).max() <= 5e-7
 
 
 def test_nan_stays_nan_and_its_neighbours_what_they_are(run):
-    found = run(np.array([np.nan, 1, np.nan, -9], np.float32))
-    assert np.isnan(found).tolist() == [True, False, True, False]
-    assert found[3] == -1
+    result = run(np.array([np.nan, 1, np.nan, -9], np.float32))
+    assert np.isnan(result).tolist() == [True, False, True, False]
+    assert result[3] == -1
 
 
 def test_it_is_plain_arithmetic_on_vectors(tmp_path):

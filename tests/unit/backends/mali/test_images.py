@@ -42,9 +42,9 @@ def test_constants_of_whole_rows_are_images(shape, dtype, texels):
 def places(index: str, names: dict[str, int]) -> tuple[int, int, int]:
     """Return what the three arguments of the macro are for values of the names, by C's rules."""
     source = images.imaged(KERNEL.replace("INDEX", index))
-    line = next(one for one in source.splitlines() if "float4 found" in one)
+    line = next(each for each in source.splitlines() if "float4 found" in each)
     arguments = re.fullmatch(rf".*EDGE_TEXEL_float\({NAME}, (.*)\);", line)[1]
-    return tuple(eval(part, {}, names) for part in arguments.split(", "))  # noqa: S307 - of our own text
+    return tuple(eval(argument, {}, names) for argument in arguments.split(", "))  # noqa: S307 - of our own text
 
 
 @pytest.mark.parametrize(

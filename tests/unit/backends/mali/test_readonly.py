@@ -29,9 +29,9 @@ def constant(*lines: str) -> set[str]:
     ],
 )
 def test_what_is_only_read(line):
-    found = constant("int i = get_global_id(0);", line)
-    assert found <= {"x"}
-    assert found == {"x"} or "y[x[0]" in line
+    declared = constant("int i = get_global_id(0);", line)
+    assert declared <= {"x"}
+    assert declared == {"x"} or "y[x[0]" in line
 
 
 @pytest.mark.parametrize(

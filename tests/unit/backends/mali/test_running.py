@@ -14,5 +14,5 @@ from tests.unit.backends.mali.test_schedules import check, device, net  # noqa: 
 def test_running_sums(shape, axis, exclusive, reverse, device, tmp_path):  # noqa: F811 - the fixture
     nodes = [node("CumSum", ["x", "axis"], ["y"], exclusive=exclusive, reverse=reverse)]
     finished = check(net(nodes, shape, {"axis": np.array(axis, np.int64)}), device, tmp_path)
-    names = [one.name_hint for one in finished.get_global_vars()]
+    names = [variable.name_hint for variable in finished.get_global_vars()]
     assert ("running_before" in names) == (shape[axis] > 64)

@@ -19,12 +19,12 @@ def negated(size=8):
 
 
 def test_a_written_kernel_is_launched_and_left_alone():
-    found = negated()
-    require_launched(tvm.IRModule({"main": found}))
-    assert found.attrs["tirx.is_scheduled"]
-    assert 'T.sblock("negated")' in found.script()
+    function = negated()
+    require_launched(tvm.IRModule({"main": function}))
+    assert function.attrs["tirx.is_scheduled"]
+    assert 'T.sblock("negated")' in function.script()
 
 
-@pytest.mark.parametrize(("extent", "most", "divisor"), [(14, 64, 14), (14, 8, 7), (13, 8, 1), (64, 16, 16)])
-def test_the_largest_divisor_is_not_above_the_limit(extent, most, divisor):
-    assert written.largest_divisor(extent, most) == divisor
+@pytest.mark.parametrize(("extent", "limit", "divisor"), [(14, 64, 14), (14, 8, 7), (13, 8, 1), (64, 16, 16)])
+def test_the_largest_divisor_is_not_above_the_limit(extent, limit, divisor):
+    assert written.largest_divisor(extent, limit) == divisor

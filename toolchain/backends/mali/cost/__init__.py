@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-def statistics(source: str, name: str, found: Root, options: Sequence[str] = ()) -> tuple[KernelCost, ...]:
+def statistics(source: str, name: str, compiler: Root, options: Sequence[str] = ()) -> tuple[KernelCost, ...]:
     """Return what each kernel of some OpenCL C costs.
 
     Args:
@@ -42,4 +42,4 @@ def statistics(source: str, name: str, found: Root, options: Sequence[str] = ())
         InputError: There is no such GPU, an option is none, or the source is too long.
         BuildError: The compiler does not work here.
     """
-    return costs(Compiler(found, gpu(name), language.checked(options)), kernels(source))
+    return costs(Compiler(compiler, gpu(name), language.checked(options)), kernels(source))

@@ -33,17 +33,17 @@ def outcomes(key: str, gpu: Gpu, options: Sequence[str], sources: Sequence[str],
             was told is not asked again.
     """
     folder = files.check_cache() / "mali-cost" / f"{key[:16]}-{gpu.name}"
-    named = {_name(source, options): source for source in sources}
-    known = {name: one for name in named if (one := _read(folder / name[:2] / name)) is not None}
-    missing = [name for name in named if name not in known]
+    by_name = {_name(source, options): source for source in sources}
+    cached = {name: outcome for name in by_name if (outcome := _read(folder / name[:2] / name)) is not None}
+    missing = [name for name in by_name if name not in cached]
 
     def keep(source: str, outcome: Outcome) -> None:
         name = _name(source, options)
         _write(folder / name[:2] / name, outcome)
 
-    made = compile_([named[name] for name in missing], keep) if missing else []
-    known |= dict(zip(missing, made, strict=True))
-    return [known[_name(source, options)] for source in sources]
+    compiled = compile_([by_name[name] for name in missing], keep) if missing else []
+    cached |= dict(zip(missing, compiled, strict=True))
+    return [cached[_name(source, options)] for source in sources]
 
 
 def _name(source: str, options: Sequence[str]) -> str:

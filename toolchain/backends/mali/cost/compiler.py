@@ -21,7 +21,7 @@ from toolchain.backends.mali.cost.shaderdb import Outcome
 from toolchain.errors import BuildError
 
 _CRASHES = {
-    one.value: one.name for one in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
+    crash.value: crash.name for crash in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 }
 """Signals by which a program ends for what it was given, and not for want of memory or because somebody ended it."""
 _Kept = Callable[[Mapping[str, Outcome]], Mapping[str, Outcome]]
@@ -37,7 +37,7 @@ _ONE = "3 to 10 s"
 class _Ended:
     """What a process of the compiler said, and the signal that it crashed by; empty if it did not."""
 
-    found: Mapping[str, Outcome]
+    outcomes: Mapping[str, Outcome]
     crash: str = ""
 
 
@@ -56,9 +56,9 @@ class _Start:
         Raises:
             BuildError: It was not started, or took longer than `patience` seconds.
         """
-        words = [str(self.root.program), *self.options, "--", *map(str, sources)]
+        command = [str(self.root.program), *self.options, "--", *map(str, sources)]
         folders = Folders(tuple({path.parent for path in sources}), (cache,))
-        result = self.emulator.run(words, self.root.tree, self._environment(cache), folders, patience)
+        result = self.emulator.run(command, self.root.tree, self._environment(cache), folders, patience)
         code = result.returncode
         return _Ended(shaderdb.read(result.stderr.splitlines()), _CRASHES.get(-code if code < 0 else code - 128, ""))
 
@@ -109,17 +109,17 @@ def compiled(
         for path, source in paths.items():
             Path(path).write_text(source, encoding="utf-8")
 
-        def kept(found: Mapping[str, Outcome]) -> Mapping[str, Outcome]:
-            for path, outcome in found.items():
+        def kept(finished: Mapping[str, Outcome]) -> Mapping[str, Outcome]:
+            for path, outcome in finished.items():
                 keep(paths[path], outcome)
-            return found
+            return finished
 
         outcomes = _all(start, [Path(path) for path in paths], warm, tell, kept)
     return [outcomes[path] for path in paths]
 
 
 def _all(
-    start: _Start, paths: Sequence[Path], warm: Path, tell: Callable[[str], None], kept: _Kept
+    start: _Start, paths: Sequence[Path], warm: Path, tell: Callable[[str], None], store: _Kept
 ) -> dict[str, Outcome]:
     """Compile files in parts, several parts at a time; what has no answer then is asked about once more, alone.
 
@@ -127,18 +127,18 @@ def _all(
     """
     processes = len(os.sched_getaffinity(0))
     count = max(1, min(_MOST_AT_ONCE, -(-len(paths) // processes)))
-    parts = [paths[at : at + count] for at in range(0, len(paths), count)]
+    batches = [paths[first : first + count] for first in range(0, len(paths), count)]
     outcomes: dict[str, Outcome] = {}
     if len(paths) >= _MANY:
         tell(f"{len(paths)} kernels for {start.gpu.name}: once, {_ONE} of a core each, {processes} at a time")
     with ThreadPoolExecutor(processes) as pool:
-        for found in pool.map(lambda part: kept(_part(start, part, warm)), parts):
-            outcomes |= found
+        for finished in pool.map(lambda batch: store(_part(start, batch, warm)), batches):
+            outcomes |= finished
             if len(paths) >= _MANY:
                 tell(f"Mesa's compiler: {len(outcomes)} of {len(paths)} kernels for {start.gpu.name}")
     for path in paths:
         if str(path) not in outcomes:
-            outcomes |= kept({str(path): _alone(start, path, warm)})
+            outcomes |= store({str(path): _alone(start, path, warm)})
     return outcomes
 
 
@@ -148,15 +148,15 @@ def _part(start: _Start, paths: Sequence[Path], warm: Path) -> dict[str, Outcome
     Returns:
         Those that the compiler said something of.
     """
-    found: dict[str, Outcome] = {}
-    left = list(paths)
-    while left:
+    outcomes: dict[str, Outcome] = {}
+    remaining = list(paths)
+    while remaining:
         try:
-            found |= _run(start, left, warm, _KERNEL_S * len(left)).found
+            outcomes |= _run(start, remaining, warm, _KERNEL_S * len(remaining)).outcomes
         except BuildError:  # each of them may be the cause
-            return found
-        left = [path for path in left if str(path) not in found][1:]
-    return found
+            return outcomes
+        remaining = [path for path in remaining if str(path) not in outcomes][1:]
+    return outcomes
 
 
 def _alone(start: _Start, path: Path, warm: Path) -> Outcome:
@@ -164,9 +164,9 @@ def _alone(start: _Start, path: Path, warm: Path) -> Outcome:
         ended = _run(start, [path], warm, _ALONE_S)
     except BuildError as fault:
         return Outcome(fault=fault.message, answered=False)
-    if ended.crash and str(path) not in ended.found:  # which is an answer: it did so twice
+    if ended.crash and str(path) not in ended.outcomes:  # which is an answer: it did so twice
         return Outcome(fault=f"Mesa's compiler crashes on it ({ended.crash})")
-    return ended.found.get(str(path), Outcome(fault="the compiler ended unexpectedly", answered=False))
+    return ended.outcomes.get(str(path), Outcome(fault="the compiler ended unexpectedly", answered=False))
 
 
 def _run(start: _Start, paths: Sequence[Path], warm: Path, patience: float) -> _Ended:
@@ -196,7 +196,7 @@ def _warm(start: _Start) -> Path:
         outcome = (
             replace(start, options=())
             .run([source], cache, _START_S)
-            .found.get(str(source), Outcome(fault="it ended unexpectedly"))
+            .outcomes.get(str(source), Outcome(fault="it ended unexpectedly"))
         )
         if outcome.statistics is None:
             raise BuildError(f"Mesa's compiler does not work here for {start.gpu.name}", details=outcome.fault)

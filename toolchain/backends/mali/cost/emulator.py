@@ -26,7 +26,7 @@ class Emulator(Protocol):
     """Runs programs of the compiler's tree."""
 
     def run(
-        self, words: Sequence[str], tree: Path, environment: Mapping[str, str], folders: Folders, timeout: float
+        self, command: Sequence[str], tree: Path, environment: Mapping[str, str], folders: Folders, timeout: float
     ) -> process.Result:
         """Run a program of the tree to its end, whatever its exit code.
 
@@ -57,13 +57,13 @@ class Here:
     qemu: str | None
 
     def run(
-        self, words: Sequence[str], tree: Path, environment: Mapping[str, str], folders: Folders, timeout: float
+        self, command: Sequence[str], tree: Path, environment: Mapping[str, str], folders: Folders, timeout: float
     ) -> process.Result:
         """Run a program of the tree to its end, whatever its exit code."""
         del folders  # this machine sees all of them
         if self.qemu is None:
-            return process.run(list(words), env=dict(environment), timeout=timeout, check=False)
-        return process.run([self.qemu, *_told(tree, environment), *words], timeout=timeout, check=False)
+            return process.run(list(command), env=dict(environment), timeout=timeout, check=False)
+        return process.run([self.qemu, *_told(tree, environment), *command], timeout=timeout, check=False)
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class Contained:
     qemu: str
 
     def run(
-        self, words: Sequence[str], tree: Path, environment: Mapping[str, str], folders: Folders, timeout: float
+        self, command: Sequence[str], tree: Path, environment: Mapping[str, str], folders: Folders, timeout: float
     ) -> process.Result:
         """Run a program of the tree to its end, whatever its exit code."""
         return images.run(
             self.image,
-            [self.qemu, *_told(tree, environment), *words],
+            [self.qemu, *_told(tree, environment), *command],
             writable=folders.writable,
             readable=(tree.parent, *folders.readable),
             timeout=timeout,
@@ -88,7 +88,7 @@ class Contained:
 
 
 def _told(tree: Path, environment: Mapping[str, str]) -> list[str]:
-    return ["-L", os.fspath(tree), *(word for name, value in environment.items() for word in ("-E", f"{name}={value}"))]
+    return ["-L", os.fspath(tree), *(argument for name, value in environment.items() for argument in ("-E", f"{name}={value}"))]
 
 
 def emulator() -> Emulator:
@@ -100,8 +100,8 @@ def emulator() -> Emulator:
     if platform.machine() == _MACHINE:
         return Here(None)
     for name in _QEMU:
-        if found := shutil.which(name):
-            return Here(found)
+        if path := shutil.which(name):
+            return Here(path)
     try:
         contained = images.labels(IMAGE).get(LABEL, "")
     except BuildError as fault:

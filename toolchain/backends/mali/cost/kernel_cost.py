@@ -57,14 +57,14 @@ class KernelCost:
 
     def document(self) -> dict[str, Any]:
         """Return it for --json."""
-        found = self.statistics
-        if found is None:
+        statistics = self.statistics
+        if statistics is None:
             return {"name": self.name, "gpu": self.gpu, "fault": self.fault}
         return {
             "name": self.name,
             "gpu": self.gpu,
-            **{name: getattr(found, name) for name in _SHOWN},
-            "units": dict(found.units),
+            **{name: getattr(statistics, name) for name in _SHOWN},
+            "units": dict(statistics.units),
             "item": {name: round(value, 4) for name, value in self.item.items()},
             "open_loops": self.open_loops,
         }
@@ -118,7 +118,7 @@ class Compiler:
         )
 
 
-def costs(asked: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -> tuple[KernelCost, ...]:
+def costs(mesa: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -> tuple[KernelCost, ...]:
     """Return what kernels cost.
 
     Args:
@@ -130,24 +130,24 @@ def costs(asked: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) 
     Raises:
         BuildError: The compiler does not work here. A kernel that it refuses is told in its cost.
     """
-    plain = asked.outcomes([kernel.source for kernel in kernels])
-    wanted = [
+    plain = mesa.outcomes([kernel.source for kernel in kernels])
+    turning = [
         _turning(kernel, outcome) if spilling or not _spills(outcome) else ()
         for kernel, outcome in zip(kernels, plain, strict=True)
     ]
     pairs = [
-        (number, loop, sources.doubled(kernels[number].source, loop)) for number, of in enumerate(wanted) for loop in of
+        (number, loop, sources.doubled(kernels[number].source, loop)) for number, loops in enumerate(turning) for loop in loops
     ]
-    twice = asked.outcomes([source for _, _, source in pairs])
+    twice = mesa.outcomes([source for _, _, source in pairs])
     steps: list[dict[Loop, Mapping[str, float] | None]] = [{} for _ in kernels]
     silent = {number: outcome.fault for number, outcome in enumerate(plain) if not outcome.answered}
     for (number, loop, _), outcome in zip(pairs, twice, strict=True):
         steps[number][loop] = _step(plain[number].statistics, outcome.statistics)
         silent |= {} if outcome.answered else {number: outcome.fault}
-    found = [_cost(kernels[number], asked.gpu, plain[number], steps[number]) for number in range(len(kernels))]
+    results = [_cost(kernels[number], mesa.gpu, plain[number], steps[number]) for number in range(len(kernels))]
     return tuple(
-        replace(one, fault=silent[number], answered=False) if number in silent else one
-        for number, one in enumerate(found)
+        replace(cost, fault=silent[number], answered=False) if number in silent else cost
+        for number, cost in enumerate(results)
     )
 
 
@@ -157,19 +157,19 @@ def _spills(outcome: Outcome) -> bool:
 
 def _turning(kernel: Kernel, outcome: Outcome) -> tuple[Loop, ...]:
     """Name the loops of a kernel's machine code."""
-    found = sources.loops(kernel.source)
-    left = outcome.statistics.loops if outcome.statistics else 0
-    return sources.remaining(found.known, max(0, left - found.open))
+    loops = sources.loops(kernel.source)
+    remaining = outcome.statistics.loops if outcome.statistics else 0
+    return sources.remaining(loops.bounded, max(0, remaining - loops.unbounded))
 
 
-def _units(found: Statistics) -> dict[str, float]:
-    return {**found.units, CYCLES: found.cycles}
+def _units(statistics: Statistics) -> dict[str, float]:
+    return {**statistics.units, CYCLES: statistics.cycles}
 
 
-def _unspilled(found: Statistics) -> dict[str, float]:
+def _unspilled(statistics: Statistics) -> dict[str, float]:
     """Return the units without what is spilled and read again, each of which is an access."""
-    accesses = max(0.0, found.unit(LOAD_STORE) - found.spills - found.fills)
-    units = {**found.units, LOAD_STORE: accesses}
+    accesses = max(0.0, statistics.unit(LOAD_STORE) - statistics.spills - statistics.fills)
+    units = {**statistics.units, LOAD_STORE: accesses}
     return {**units, CYCLES: max(units.values())}
 
 
@@ -185,20 +185,20 @@ def _step(once: Statistics | None, twice: Statistics | None) -> Mapping[str, flo
     return {name: min(max(after.get(name, value) - value, 0.0), value) for name, value in before.items()}
 
 
-def _cost(kernel: Kernel, gpu: Gpu, outcome: Outcome, found: Mapping[Loop, Mapping[str, float] | None]) -> KernelCost:
+def _cost(kernel: Kernel, gpu: Gpu, outcome: Outcome, per_turn: Mapping[Loop, Mapping[str, float] | None]) -> KernelCost:
     if outcome.statistics is None:
         return KernelCost(kernel.name, gpu.name, None, fault=outcome.fault)
-    steps = {loop: step for loop, step in found.items() if step is not None}
+    steps = {loop: step for loop, step in per_turn.items() if step is not None}
     total = _units(outcome.statistics)
     for loop, step in steps.items():
         turns = sources.weight(loop, list(steps)) - 1
         inner = [other for other in steps if loop.holds(other) and not _between(loop, other, steps)]
         for name, value in step.items():
-            own = max(0.0, value - sum(steps[other].get(name, 0.0) for other in inner))
-            total[name] += turns * own
-    unknown = sources.loops(kernel.source).open + len(found) - len(steps)
+            cycles = max(0.0, value - sum(steps[other].get(name, 0.0) for other in inner))
+            total[name] += turns * cycles
+    unknown = sources.loops(kernel.source).unbounded + len(per_turn) - len(steps)
     return KernelCost(kernel.name, gpu.name, outcome.statistics, total, unknown)
 
 
-def _between(outer: Loop, inner: Loop, found: Mapping[Loop, object]) -> bool:
-    return any(outer.holds(one) and one.holds(inner) for one in found if one not in {outer, inner})
+def _between(outer: Loop, inner: Loop, loops: Mapping[Loop, object]) -> bool:
+    return any(outer.holds(loop) and loop.holds(inner) for loop in loops if loop not in {outer, inner})

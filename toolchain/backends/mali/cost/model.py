@@ -86,11 +86,11 @@ class Model:
     @property
     def obstacle(self) -> str:
         """Why candidates cannot be judged by it; empty if they can."""
-        found = self.compiler.gpu
+        kind = self.compiler.gpu
         return (
             ""
-            if found.judged
-            else f"Mesa's compiler for {found.title} is weak: its spills do not apply to Arm's compiler"
+            if kind.judged
+            else f"Mesa's compiler for {kind.title} is weak: its spills do not apply to Arm's compiler"
         )
 
     def estimates(self, modules: Sequence[tvm.IRModule], *, spilling: bool = True) -> list[Estimate]:
@@ -101,27 +101,27 @@ class Model:
             spilling: Whether the time of a kernel that spills is wanted, too.
         """
         lowered = [_lowered(module, self.target) for module in modules]
-        each = [one for one in lowered if not isinstance(one, str)]
+        each = [candidate for candidate in lowered if not isinstance(candidate, str)]
         kernels = [launch.kernel for launches in each for launch in launches]
         costs = iter(kernel_cost.costs(self.compiler, kernels, spilling=spilling))
         return [
-            Estimate(fault=one)
-            if isinstance(one, str)
-            else self._estimate([(launch, next(costs)) for launch in one], spilling=spilling)
-            for one in lowered
+            Estimate(fault=candidate)
+            if isinstance(candidate, str)
+            else self._estimate([(launch, next(costs)) for launch in candidate], spilling=spilling)
+            for candidate in lowered
         ]
 
-    def _estimate(self, found: Sequence[tuple[Launch, KernelCost]], *, spilling: bool) -> Estimate:
-        spills = sum(cost.spills for _, cost in found)
-        silent = next((cost for _, cost in found if not cost.answered), None)
+    def _estimate(self, launches: Sequence[tuple[Launch, KernelCost]], *, spilling: bool) -> Estimate:
+        spills = sum(cost.spills for _, cost in launches)
+        silent = next((cost for _, cost in launches if not cost.answered), None)
         if silent is not None:
             return Estimate(fault=silent.fault[:_FAULT_LETTERS], answered=False)
-        fault = next((said for launch, cost in found if (said := _fault(launch, cost))), "")
+        fault = next((reason for launch, cost in launches if (reason := _fault(launch, cost))), "")
         if fault or (spills and not spilling):
             return Estimate(None, spills, fault)
-        parts = [network.estimated_ms(launch, cost, self.compiler.gpu, self.board) for launch, cost in found]
-        known = [part for part in parts if part is not None]
-        return Estimate(sum(known) if len(known) == len(parts) else None, spills)
+        times = [network.estimated_ms(launch, cost, self.compiler.gpu, self.board) for launch, cost in launches]
+        known_times = [time for time in times if time is not None]
+        return Estimate(sum(known_times) if len(known_times) == len(times) else None, spills)
 
     def network(self, name: str, module: tvm.IRModule) -> Found:
         """Say what the kernels of a scheduled Relax module cost; of one without any for a GPU, just that."""
@@ -147,9 +147,9 @@ def _fault(launch: Launch, cost: KernelCost) -> str:
     return ""
 
 
-def name_of(found: BoardGpu) -> str:
+def name_of(board_gpu: BoardGpu) -> str:
     """Return what estimates for a board's GPU are told apart by."""
-    return f"{found.name}, {found.cores} cores, {found.clock_mhz} MHz"
+    return f"{board_gpu.name}, {board_gpu.cores} cores, {board_gpu.clock_mhz} MHz"
 
 
 def of_board(board: Board, target: tvm.target.Target, tell: Tell) -> Model:

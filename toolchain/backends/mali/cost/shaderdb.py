@@ -99,8 +99,8 @@ class _Reading:
         if self.kernel is None:
             return Outcome(fault="it has no kernel")
         name, largest, local = self.kernel
-        found = parsed(self.line, largest, local)
-        return Outcome(name, found, "" if found else f"the compiler printed an unexpected line: {self.line[:200]!r}")
+        statistics = parsed(self.line, largest, local)
+        return Outcome(name, statistics, "" if statistics else f"the compiler printed an unexpected line: {self.line[:200]!r}")
 
 
 @dataclass
@@ -135,10 +135,10 @@ def read(lines: Iterable[str]) -> dict[str, Outcome]:
     Returns:
         By path, of each file that was finished; one at which the compiler ended is missing.
     """
-    found = _Found()
+    reader = _Found()
     for _number, line in zip(range(_MOST_LINES), lines, strict=False):
-        found.take(line.rstrip("\n")[:_LONGEST])
-    return found.outcomes
+        reader.take(line.rstrip("\n")[:_LONGEST])
+    return reader.outcomes
 
 
 def parsed(text: str, work_group: int = 0, local_bytes: int = 0) -> Statistics | None:

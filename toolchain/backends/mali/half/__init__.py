@@ -16,11 +16,11 @@ from tvm import relax
 from toolchain.backends.mali.half.blocks import in_blocks, marked, summary
 from toolchain.backends.mali.half.emulated import on_cpu
 from toolchain.backends.mali.half.mixed import mixed
-from toolchain.backends.mali.half.ranges import raised
+from toolchain.backends.mali.half.ranges import rescaled_layers
 from toolchain.backends.mali.half.scaled import scaled
 from toolchain.backends.mali.half.tail import with_single_tail
 
-__all__ = ["halved", "in_blocks", "on_cpu", "raised", "summary"]
+__all__ = ["halved", "in_blocks", "on_cpu", "rescaled_layers", "summary"]
 
 
 def halved(module: tvm.IRModule, *, sums: bool = False) -> tvm.IRModule:

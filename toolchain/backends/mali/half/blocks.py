@@ -50,29 +50,29 @@ def marked(module: tvm.IRModule) -> tvm.IRModule:
 
 def _constants(module: tvm.IRModule) -> dict[str, list[list[Any]]]:
     """Return by kernel what each of its calls passes: constants, and None for others."""
-    found: dict[str, list[list[Any]]] = {}
+    by_kernel: dict[str, list[list[Any]]] = {}
     for block in module[_ENTRY].body.blocks:
         for binding in block.bindings:
             call = binding.value
             if isinstance(call, relax.Call) and getattr(call.op, "name", "") == _KERNEL_CALL:
-                given = list(call.args[1].fields) if isinstance(call.args[1], relax.Tuple) else []
-                values = [one.value.numpy() if isinstance(one, tvm.ir.GenericConst) else None for one in given]
-                found.setdefault(str(call.args[0].name_hint), []).append(values)
-    return found
+                arguments = list(call.args[1].fields) if isinstance(call.args[1], relax.Tuple) else []
+                values = [argument.value.numpy() if isinstance(argument, tvm.ir.GenericConst) else None for argument in arguments]
+                by_kernel.setdefault(str(call.args[0].name_hint), []).append(values)
+    return by_kernel
 
 
 def _marked(function: tirx.PrimFunc, calls: list[list[Any]]) -> tirx.PrimFunc:
-    places = {parameter: place for place, parameter in enumerate(function.params)}
+    numbers = {parameter: number for number, parameter in enumerate(function.params)}
 
     def changed(block: Any) -> Any:
         product = _product(block.body)
         if product is None:
             return block
         for load in product:
-            place = places.get(load.source)
-            if place is None or any(place >= len(one) or one[place] is None for one in calls):
+            number = numbers.get(load.source)
+            if number is None or any(number >= len(values) or values[number] is None for values in calls):
                 continue
-            if all(_is_bounded(one[place], load, block) for one in calls):
+            if all(_is_bounded(values[number], load, block) for values in calls):
                 return _with_annotation(block, bound.PRODUCTS)
         return block
 
@@ -81,7 +81,7 @@ def _marked(function: tirx.PrimFunc, calls: list[list[Any]]) -> tirx.PrimFunc:
 
 def _is_bounded(weights: Any, load: Any, block: Any) -> bool:
     """Whether no sum of some products with weights overflows, for any value of the other factors."""
-    reduced = {one.var for one in block.iter_vars if one.iter_type == tirx.IterVar.CommReduce}
+    reduced = {iterator.var for iterator in block.iter_vars if iterator.iter_type == tirx.IterVar.CommReduce}
     summed = [axis for axis, index in enumerate(load.indices) if _variables(index) & reduced]
     rows = np.moveaxis(weights, summed, range(-len(summed), 0)) if summed else weights
     count = math.prod(weights.shape[axis] for axis in summed)
@@ -113,9 +113,9 @@ def _product(store: Any) -> tuple[Any, Any] | None:
     if not isinstance(total.a, tvm.ir.expr.TensorLoad) or not total.a.source.same_as(store.buffer):
         return None
     factors = [total.b.a, total.b.b]
-    if not all(isinstance(one, tirx.Cast) and isinstance(one.value, tvm.ir.expr.TensorLoad) for one in factors):
+    if not all(isinstance(factor, tirx.Cast) and isinstance(factor.value, tvm.ir.expr.TensorLoad) for factor in factors):
         return None
-    if any(str(one.value.source.dtype) != _HALF for one in factors):
+    if any(str(factor.value.source.dtype) != _HALF for factor in factors):
         return None
     first, second = factors
     return first.value, second.value
@@ -131,8 +131,8 @@ def in_blocks(module: tvm.IRModule) -> tvm.IRModule:
         module: Kernels with a schedule. One whose sum is not the innermost nest of loops keeps its single precision.
     """
     functions = {
-        variable: _rewritten(one) if isinstance(one, tirx.PrimFunc) else one
-        for variable, one in module.functions_items()
+        variable: _rewritten(function) if isinstance(function, tirx.PrimFunc) else function
+        for variable, function in module.functions_items()
     }
     return tvm.IRModule(functions, module.attrs, module.global_infos)
 
@@ -140,13 +140,13 @@ def in_blocks(module: tvm.IRModule) -> tvm.IRModule:
 def summary(module: tvm.IRModule) -> str:
     """Say how many of a scheduled module's layers in half precision sum up in it, and name those that do not."""
     kernels = {
-        str(variable.name_hint): one
-        for variable, one in module.functions_items()
-        if isinstance(one, tirx.PrimFunc) and (sums_in_half(one) or sums_halves_in_single(one))
+        str(variable.name_hint): function
+        for variable, function in module.functions_items()
+        if isinstance(function, tirx.PrimFunc) and (sums_in_half(function) or sums_halves_in_single(function))
     }
-    single = [name for name, one in kernels.items() if not sums_in_half(one)]
-    told = f"{len(kernels) - len(single)} of {len(kernels)} kernels that multiply in half precision also sum in it"
-    return f"{told}; in single precision: {', '.join(sorted(single))}" if single else told
+    single = [name for name, function in kernels.items() if not sums_in_half(function)]
+    text = f"{len(kernels) - len(single)} of {len(kernels)} kernels that multiply in half precision also sum in it"
+    return f"{text}; in single precision: {', '.join(sorted(single))}" if single else text
 
 
 def sums_in_half(function: tirx.PrimFunc) -> bool:
@@ -156,10 +156,10 @@ def sums_in_half(function: tirx.PrimFunc) -> bool:
 
 def sums_halves_in_single(function: tirx.PrimFunc) -> bool:
     """Whether a kernel multiplies half precision and adds the products up in single."""
-    found: list[Any] = []
-    visit = (s_tir.SBlock, lambda one: found.append(one) if _product(one.body) else None)
+    blocks: list[Any] = []
+    visit = (s_tir.SBlock, lambda block: blocks.append(block) if _product(block.body) else None)
     tvm_ffi.structural_walk(function.body, visit)
-    return bool(found)
+    return bool(blocks)
 
 
 def _rewritten(function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -173,7 +173,7 @@ def _rewritten(function: tirx.PrimFunc) -> tirx.PrimFunc:
     partial = tirx.decl_buffer([*plan.tile] or [1], _HALF, name=_NAME, scope="local")
     block = root.block
     body = tvm_ffi.structural_map(block.body, (tirx.For, lambda loop: _in_place(loop, plan, partial)))
-    done = s_tir.SBlock(
+    new_root = s_tir.SBlock(
         block.iter_vars,
         block.reads,
         block.writes,
@@ -184,7 +184,7 @@ def _rewritten(function: tirx.PrimFunc) -> tirx.PrimFunc:
         block.match_buffers,
         block.annotations,
     )
-    return function.with_body(s_tir.SBlockRealize(root.iter_values, root.predicate, done)).with_attr(_DONE, 1)
+    return function.with_body(s_tir.SBlockRealize(root.iter_values, root.predicate, new_root)).with_attr(_DONE, 1)
 
 
 def _path(statement: Any) -> list[Any]:
@@ -193,7 +193,7 @@ def _path(statement: Any) -> list[Any]:
         inner = _path(statement.body)
         return [statement, *inner] if inner else []
     if isinstance(statement, tirx.SeqStmt):
-        return next((found for one in statement.seq if (found := _path(one))), [])
+        return next((path for child in statement.seq if (path := _path(child))), [])
     if isinstance(statement, s_tir.SBlockRealize) and MARK in statement.block.annotations:
         return [statement] if statement.block.init is None and _product(statement.block.body) else []
     return []
@@ -216,12 +216,12 @@ class _Plan:
     @property
     def spatial(self) -> list[Any]:
         """The loops over accumulators."""
-        return [one for one in self.loops if one.loop_var not in _reduced(self.realize)]
+        return [loop for loop in self.loops if loop.loop_var not in _reduced(self.realize)]
 
     @property
     def tile(self) -> list[int]:
         """Extents of those."""
-        return [int(one.extent) for one in self.spatial]
+        return [int(loop.extent) for loop in self.spatial]
 
 
 def _plan(path: Sequence[Any]) -> _Plan | None:
@@ -230,17 +230,17 @@ def _plan(path: Sequence[Any]) -> _Plan | None:
     guarded = not isinstance(realize.predicate, tirx.IntImm) or int(realize.predicate) != 1
     if guarded or realize.block.alloc_buffers or realize.block.match_buffers or reduced & across:
         return None
-    left, first, steps = int(realize.block.annotations[MARK]), len(loops), 1
+    remaining, first, steps = int(realize.block.annotations[MARK]), len(loops), 1
     best: tuple[int, int] | None = None
-    while first and _is_plain(loops[first - 1]) and left > 1:
+    while first and _is_plain(loops[first - 1]) and remaining > 1:
         first -= 1
         loop, extent = loops[first], int(loops[first].extent)
         if loop.loop_var not in reduced:
             continue
         if loop.kind not in _SERIAL:
             break
-        steps = max(size for size in range(1, min(left, extent) + 1) if extent % size == 0)
-        left //= steps
+        steps = max(size for size in range(1, min(remaining, extent) + 1) if extent % size == 0)
+        remaining //= steps
         if steps > 1:
             best = (first, steps)
         if steps < extent:
@@ -264,14 +264,14 @@ def _spatial(realize: Any) -> set[Any]:
 def _used(realize: Any, *, reduced: bool) -> set[Any]:
     """Return the variables that indices of a sum depend on: those it is summed over, or those of its result."""
     pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
-    found = [_variables(value) for one, value in pairs if (one.iter_type == tirx.IterVar.CommReduce) == reduced]
-    return set().union(*found)
+    variables = [_variables(value) for iterator, value in pairs if (iterator.iter_type == tirx.IterVar.CommReduce) == reduced]
+    return set().union(*variables)
 
 
 def _variables(expression: Any) -> set[Any]:
-    found: set[Any] = set()
-    tvm_ffi.structural_walk(expression, (tirx.Var, lambda one: found.add(one)))  # noqa: PLW0108 - None, not a result
-    return found
+    variables: set[Any] = set()
+    tvm_ffi.structural_walk(expression, (tirx.Var, lambda variable: variables.add(variable)))  # noqa: PLW0108 - None, not a result
+    return variables
 
 
 def _is_alone(plan: _Plan) -> bool:
@@ -281,10 +281,10 @@ def _is_alone(plan: _Plan) -> bool:
 
     def visit(block: Any) -> None:
         if not block.same_as(step):
-            others.extend(one.source for one in [*block.reads, *block.writes])
+            others.extend(region.source for region in [*block.reads, *block.writes])
 
     tvm_ffi.structural_walk(plan.loops[0], (s_tir.SBlock, visit))
-    return not any(one.same_as(buffer) for one in others)
+    return not any(other.same_as(buffer) for other in others)
 
 
 def _in_place(loop: Any, plan: _Plan, partial: Any) -> Any:
@@ -293,35 +293,35 @@ def _in_place(loop: Any, plan: _Plan, partial: Any) -> Any:
         return loop
     product = _product(plan.realize.block.body)
     assert product is not None  # noqa: S101 - what `_path` looks for
-    variables = [one.loop_var for one in plan.spatial] or [tirx.IntImm("int32", 0)]
+    variables = [loop.loop_var for loop in plan.spatial] or [tirx.IntImm("int32", 0)]
     summed = tvm_ffi.structural_map(
-        loop, (s_tir.SBlockRealize, lambda one: _added(one, plan, partial, variables, product))
+        loop, (s_tir.SBlockRealize, lambda realize: _added(realize, plan, partial, variables, product))
     )
-    clear = _nest(plan, lambda places: tirx.BufferStore(partial, tirx.const(0, _HALF), places))
-    flush = _nest(plan, lambda places: _flushed(plan, partial, places))
+    clear = _nest(plan, lambda indices: tirx.BufferStore(partial, tirx.const(0, _HALF), indices))
+    flush = _nest(plan, lambda indices: _flushed(plan, partial, indices))
     return _divided(summed, plan, clear, flush)
 
 
 def _added(realize: Any, plan: _Plan, partial: Any, variables: list[Any], product: tuple[Any, Any]) -> Any:
     if not realize.block.same_as(plan.realize.block):
         return realize
-    first, second = (_bound(one, plan.realize) for one in product)
+    first, second = (_bound(load, plan.realize) for load in product)
     return tirx.BufferStore(partial, tirx.BufferLoad(partial, variables) + first * second, variables)
 
 
-def _flushed(plan: _Plan, partial: Any, places: list[Any]) -> Any:
+def _flushed(plan: _Plan, partial: Any, indices: list[Any]) -> Any:
     store = _bound(plan.realize.block.body, plan.realize)
-    own = [one.loop_var for one in plan.spatial]
+    variables = [loop.loop_var for loop in plan.spatial]
     target = [
-        tvm_ffi.structural_map(index, (tirx.Var, _by(dict(zip(own, places, strict=False))))) for index in store.indices
+        tvm_ffi.structural_map(index, (tirx.Var, _by(dict(zip(variables, indices, strict=False))))) for index in store.indices
     ]
-    added = tirx.BufferLoad(store.buffer, target) + tirx.Cast(_SINGLE, tirx.BufferLoad(partial, places))
+    added = tirx.BufferLoad(store.buffer, target) + tirx.Cast(_SINGLE, tirx.BufferLoad(partial, indices))
     return tirx.BufferStore(store.buffer, added, target)
 
 
 def _bound(node: Any, realize: Any) -> Any:
     """Return what a block has with its variables' values in place of them."""
-    values = {one.var: value for one, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
+    values = {iterator.var: value for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
     return tvm_ffi.structural_map(node, (tirx.Var, _by(values)))
 
 
@@ -331,7 +331,7 @@ def _by(values: Mapping[Any, Any]) -> Any:
 
 def _nest(plan: _Plan, body: Any) -> Any:
     """Return loops of their own over the accumulators of a plan."""
-    fresh = [tirx.Var(f"{one.loop_var.name}_p", one.loop_var.ty) for one in plan.spatial]
+    fresh = [tirx.Var(f"{loop.loop_var.name}_p", loop.loop_var.ty) for loop in plan.spatial]
     statement = body(fresh or [tirx.IntImm("int32", 0)])
     for variable, loop in reversed(list(zip(fresh, plan.spatial, strict=True))):
         statement = tirx.For(variable, loop.min, loop.extent, loop.kind, statement)
@@ -343,9 +343,9 @@ def _divided(loop: Any, plan: _Plan, clear: Any, flush: Any) -> Any:
     extent, kind = int(loop.extent), loop.loop_var.ty
     if plan.steps == extent:
         return tirx.SeqStmt([clear, loop, flush])
-    turn, step = (tirx.Var(f"{loop.loop_var.name}_{word}", kind) for word in ("turn", "step"))
-    place = turn * tirx.IntImm(str(loop.loop_var.ty.dtype), plan.steps) + step
-    body = tvm_ffi.structural_map(loop.body, (tirx.Var, _by({loop.loop_var: place})))
-    count, size = (tirx.IntImm(str(loop.loop_var.ty.dtype), one) for one in (extent // plan.steps, plan.steps))
+    turn, step = (tirx.Var(f"{loop.loop_var.name}_{suffix}", kind) for suffix in ("turn", "step"))
+    position = turn * tirx.IntImm(str(loop.loop_var.ty.dtype), plan.steps) + step
+    body = tvm_ffi.structural_map(loop.body, (tirx.Var, _by({loop.loop_var: position})))
+    count, size = (tirx.IntImm(str(loop.loop_var.ty.dtype), number) for number in (extent // plan.steps, plan.steps))
     inner = tirx.For(step, loop.min, size, loop.kind, body, annotations=loop.annotations)
     return tirx.For(turn, loop.min, count, tirx.ForKind.SERIAL, tirx.SeqStmt([clear, inner, flush]))

@@ -29,8 +29,8 @@ def greatest(rows: NDArray[np.floating]) -> NDArray[np.float64]:
     size = np.abs(rows.astype(np.float64))
     if size.shape[1] > PRODUCTS:
         size = np.partition(size, -PRODUCTS, axis=1)[:, -PRODUCTS:]
-    found: NDArray[np.float64] = size.sum(axis=1)
-    return found
+    sums: NDArray[np.float64] = size.sum(axis=1)
+    return sums
 
 
 def exponents(rows: NDArray[np.floating]) -> NDArray[np.int64]:
@@ -38,7 +38,7 @@ def exponents(rows: NDArray[np.floating]) -> NDArray[np.int64]:
 
     Larger weights would overflow, and products of smaller ones lose digits at the lower end of half precision.
     """
-    most = greatest(rows)
-    usable = np.isfinite(most) & (most > 0)
-    found = np.floor(np.log2(LIMIT / np.where(usable, most, LIMIT))).astype(np.int64)
-    return np.clip(found, -_EXPONENT, _EXPONENT)
+    sums = greatest(rows)
+    usable = np.isfinite(sums) & (sums > 0)
+    powers = np.floor(np.log2(LIMIT / np.where(usable, sums, LIMIT))).astype(np.int64)
+    return np.clip(powers, -_EXPONENT, _EXPONENT)

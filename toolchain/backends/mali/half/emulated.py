@@ -25,8 +25,8 @@ def on_cpu(module: tvm.IRModule) -> tvm.IRModule:
         InputError: A kernel has no schedule, but was written as work-items run it; it is named.
     """
     functions = {
-        variable: _serial(str(variable.name_hint), one) if isinstance(one, tirx.PrimFunc) else one
-        for variable, one in module.functions_items()
+        variable: _serial(str(variable.name_hint), function) if isinstance(function, tirx.PrimFunc) else function
+        for variable, function in module.functions_items()
     }
     return tvm.IRModule(functions, module.attrs, module.global_infos)
 
@@ -39,18 +39,18 @@ def _serial(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _is_written(function: tirx.PrimFunc) -> bool:
     """Whether a kernel numbers its work-items itself, or lets them wait for each other: loops do neither."""
-    found: list[Any] = []
+    uses: list[Any] = []
 
     def visit_attribute(attribute: Any) -> None:
         if attribute.attr_key == "thread_extent":
-            found.append(attribute)
+            uses.append(attribute)
 
     def visit_call(call: Any) -> None:
         if getattr(call.op, "name", "") == "tirx.tvm_storage_sync":
-            found.append(call)
+            uses.append(call)
 
     tvm_ffi.structural_walk(function.body, [(tirx.AttrStmt, visit_attribute), (tvm.ir.Call, visit_call)])
-    return bool(found)
+    return bool(uses)
 
 
 def _turned(loop: Any) -> Any:

@@ -21,29 +21,29 @@ def mixed(module: tvm.IRModule) -> tvm.IRModule:
     """
     transform = relax.transform
     main = module[_ENTRY]
-    blocks = [part for block in main.body.blocks for part in _parts(block)]
+    blocks = [piece for block in main.body.blocks for piece in _parts(block)]
     body = relax.SeqExpr(blocks, main.body.body)
     body = tvm_ffi.structural_map(body, (relax.DataflowVar, _shared(blocks)))
     body = relax.SeqExpr([_closed(block) for block in body.blocks], body.body)
     functions = dict(module.functions_items())
     functions[module.get_global_var(_ENTRY)] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
     steps = [transform.Normalize(), transform.ToMixedPrecision("float32")]
-    done: tvm.IRModule = tvm.transform.Sequential(steps)(tvm.IRModule(functions, module.attrs, module.global_infos))
-    return done
+    result: tvm.IRModule = tvm.transform.Sequential(steps)(tvm.IRModule(functions, module.attrs, module.global_infos))
+    return result
 
 
 def _parts(block: Any) -> list[Any]:
     """Set apart what TVM's pass for mixed precision fails for: it leaves blocks alone that are no dataflow."""
     if not isinstance(block, relax.DataflowBlock) or not any(map(_is_apart, block.bindings)):
         return [block]
-    found: list[Any] = []
+    pieces: list[Any] = []
     for binding in block.bindings:
         kind = relax.BindingBlock if _is_apart(binding) else relax.DataflowBlock
-        if found and type(found[-1]) is kind:
-            found[-1] = kind([*found[-1].bindings, binding])
+        if pieces and type(pieces[-1]) is kind:
+            pieces[-1] = kind([*pieces[-1].bindings, binding])
         else:
-            found.append(kind([binding]))
-    return found
+            pieces.append(kind([binding]))
+    return pieces
 
 
 def _is_apart(binding: Any) -> bool:
@@ -51,8 +51,8 @@ def _is_apart(binding: Any) -> bool:
     call = binding.value
     if not isinstance(call, relax.Call):
         return False
-    known = isinstance(call.op, tvm.ir.Op) and call.op.get_attr("TMixedPrecisionPolicy") is not None
-    return not known and any(not isinstance(one.ty, (relax.TensorType, relax.TupleType)) for one in call.args)
+    has_policy = isinstance(call.op, tvm.ir.Op) and call.op.get_attr("TMixedPrecisionPolicy") is not None
+    return not has_policy and any(not isinstance(argument.ty, (relax.TensorType, relax.TupleType)) for argument in call.args)
 
 
 def _shared(blocks: list[Any]) -> Any:
@@ -62,7 +62,7 @@ def _shared(blocks: list[Any]) -> Any:
     for number, block in enumerate(blocks):
         plain = not isinstance(block, relax.DataflowBlock)
         for binding in block.bindings:
-            away = [one for one in relax.analysis.free_vars(binding.value) if home.get(one, number) != number]
+            away = [variable for variable in relax.analysis.free_vars(binding.value) if home.get(variable, number) != number]
             for variable in [*away, *([binding.var] if plain else [])]:
                 if isinstance(variable, relax.DataflowVar) and variable not in replaced:
                     replaced[variable] = relax.Var(str(variable.name), variable.ty, variable.span)
@@ -77,21 +77,21 @@ def _closed(block: Any) -> Any:
     """
     if not isinstance(block, relax.DataflowBlock):
         return block
-    made = [binding.var for binding in block.bindings]
-    read = {one: None for binding in block.bindings for one in relax.analysis.free_vars(binding.value)}
-    outer = [one for one in read if one not in made]
+    defined = [binding.var for binding in block.bindings]
+    read = {variable: None for binding in block.bindings for variable in relax.analysis.free_vars(binding.value)}
+    outer = [variable for variable in read if variable not in defined]
     fields = [binding.var for binding in block.bindings if isinstance(binding.value, relax.TupleGetItem)]
-    returned = [one for one in made if not isinstance(one, relax.DataflowVar) and (one in read or one in fields)]
-    inner = {one: relax.DataflowVar(str(one.name), one.ty, one.span) for one in (*outer, *returned)}
+    returned = [variable for variable in defined if not isinstance(variable, relax.DataflowVar) and (variable in read or variable in fields)]
+    inner = {variable: relax.DataflowVar(str(variable.name), variable.ty, variable.span) for variable in (*outer, *returned)}
 
     def renamed(variable: Any) -> Any:
         return inner.get(variable, variable)
 
-    bindings: list[Any] = [relax.VarBinding(inner[one], one) for one in outer]
+    bindings: list[Any] = [relax.VarBinding(inner[variable], variable) for variable in outer]
     for binding in block.bindings:
         value = tvm_ffi.structural_map(binding.value, (relax.Var, renamed), (relax.DataflowVar, renamed))
         if isinstance(binding, relax.MatchCast):
             bindings.append(relax.MatchCast(renamed(binding.var), value, binding.ty))
         else:
             bindings.append(relax.VarBinding(renamed(binding.var), value))
-    return relax.DataflowBlock([*bindings, *(relax.VarBinding(one, inner[one]) for one in returned)])
+    return relax.DataflowBlock([*bindings, *(relax.VarBinding(variable, inner[variable]) for variable in returned)])

@@ -52,25 +52,25 @@ class _Layer:
 
 
 @dataclass(frozen=True)
-class Raised:
+class RescaledLayer:
     """A layer that is given greater numbers.
 
     Attributes:
         name: Which it is, for people: its place among the layers, its operator, and its weights.
-        seen: The greatest magnitude that it reads with any of the inputs at hand.
-        most: The greatest that it may read: what is beyond is taken for that.
+        measured: The greatest magnitude that it reads with any of the inputs at hand.
+        limit: The greatest that it may read: what is beyond is taken for that.
     """
 
     name: str
-    seen: float
-    most: float
+    measured: float
+    limit: float
 
     def __str__(self) -> str:
-        found = f"it reads at most {self.seen:.2g}, of the possible {self.most:.4g}"
-        return f"{self.name}: input scaled up for half precision: {found}"
+        span = f"it reads at most {self.measured:.2g}, of the possible {self.limit:.4g}"
+        return f"{self.name}: input scaled up for half precision: {span}"
 
 
-def raised(module: tvm.IRModule, samples: Sequence[Tensors]) -> tuple[tvm.IRModule, tuple[Raised, ...]]:
+def rescaled_layers(module: tvm.IRModule, samples: Sequence[Tensors]) -> tuple[tvm.IRModule, tuple[RescaledLayer, ...]]:
     """Return a module whose layers read no small numbers where they did, and which layers that are.
 
     What it computes is the same, but for what is below single precision, as long as they read no more than they may.
@@ -81,60 +81,60 @@ def raised(module: tvm.IRModule, samples: Sequence[Tensors]) -> tuple[tvm.IRModu
             numbers with each.
     """
     layers = _layers(module)
-    greatest = _greatest(module, list(dict.fromkeys(one.data for one in layers.values())), samples)
-    powers = {variable: _power(most) for variable, most in greatest.items()}
-    small = {variable: one for variable, one in layers.items() if powers[one.data]}
+    greatest = _greatest(module, list(dict.fromkeys(layer.data for layer in layers.values())), samples)
+    powers = {variable: _power(magnitude) for variable, magnitude in greatest.items()}
+    small = {variable: layer for variable, layer in layers.items() if powers[layer.data]}
     if not small:
         return module, ()
     writer = _Writer(small, powers)
-    names = {one: f"layer {number}" for number, one in enumerate(layers, 1)}
-    told = tuple(
-        Raised(f"{names[one]} ({layer})", greatest[layer.data], math.ldexp(_GREATEST, -powers[layer.data]))
-        for one, layer in small.items()
+    names = {variable: f"layer {number}" for number, variable in enumerate(layers, 1)}
+    reports = tuple(
+        RescaledLayer(f"{names[variable]} ({layer})", greatest[layer.data], math.ldexp(_GREATEST, -powers[layer.data]))
+        for variable, layer in small.items()
     )
-    return _with_blocks(module, [writer.block(one) for one in module[_ENTRY].body.blocks]), told
+    return _with_blocks(module, [writer.block(block) for block in module[_ENTRY].body.blocks]), reports
 
 
-def _power(most: float) -> int:
+def _power(magnitude: float) -> int:
     """Return the power of two for a layer that reads numbers up to that; 0 where they are great enough, or none."""
-    if not math.isfinite(most) or not 0 < most <= _SMALL:
+    if not math.isfinite(magnitude) or not 0 < magnitude <= _SMALL:
         return 0
-    return min(_MOST, math.floor(math.log2(_WANTED / most)))
+    return min(_MOST, math.floor(math.log2(_WANTED / magnitude)))
 
 
 def _with_blocks(module: tvm.IRModule, blocks: Sequence[Any], result: Any = None) -> tvm.IRModule:
     main, functions = module[_ENTRY], dict(module.functions_items())
     body = relax.SeqExpr(list(blocks), main.body.body if result is None else result)
-    kind = main.ret_ty if result is None else relax.TupleType([one.ty for one in result.fields])
+    kind = main.ret_ty if result is None else relax.TupleType([field.ty for field in result.fields])
     functions[module.get_global_var(_ENTRY)] = relax.Function(main.params, body, kind, main.is_pure, main.attrs)
-    done: tvm.IRModule = relax.transform.Normalize()(tvm.IRModule(functions, module.attrs, module.global_infos))
-    return done
+    normalized: tvm.IRModule = relax.transform.Normalize()(tvm.IRModule(functions, module.attrs, module.global_infos))
+    return normalized
 
 
 def _layers(module: tvm.IRModule) -> dict[Any, _Layer]:
     """Return by variable the layers on floats of dataflow blocks that multiply with constants."""
-    found: dict[Any, _Layer] = {}
+    layers: dict[Any, _Layer] = {}
     for block in module[_ENTRY].body.blocks:
-        values = {one.var: one.value for one in block.bindings}
+        values = {binding.var: binding.value for binding in block.bindings}
         for binding in block.bindings if isinstance(block, relax.DataflowBlock) else ():
             layer = _layer(binding.value, values)
             if layer is not None:
-                found[binding.var] = layer
-    return found
+                layers[binding.var] = layer
+    return layers
 
 
 def _layer(call: Any, values: Mapping[Any, Any]) -> _Layer | None:
     if not isinstance(call, relax.Call) or getattr(call.op, "name", "") not in _LAYERS:
         return None
-    data, held = call.args
-    made = values.get(held) if isinstance(held, relax.Var) else None
-    transposed = made if isinstance(made, relax.Call) and getattr(made.op, "name", "") == _TRANSPOSE else None
-    constant = transposed.args[0] if transposed is not None else held
+    data, weights = call.args
+    maker = values.get(weights) if isinstance(weights, relax.Var) else None
+    transposed = maker if isinstance(maker, relax.Call) and getattr(maker.op, "name", "") == _TRANSPOSE else None
+    constant = transposed.args[0] if transposed is not None else weights
     if not isinstance(constant, tvm.ir.GenericConst) or not isinstance(data, relax.Var):
         return None
     array, shape = constant.value.numpy(), shape_of(data.ty)
-    known = shape is not None and math.prod(shape) > 0 and str(data.ty.dtype) == str(array.dtype) == _SINGLE
-    if not known or (call.op.name == _DENSE and array.ndim != _MATRIX):
+    is_float32 = shape is not None and math.prod(shape) > 0 and str(data.ty.dtype) == str(array.dtype) == _SINGLE
+    if not is_float32 or (call.op.name == _DENSE and array.ndim != _MATRIX):
         return None
     return _Layer(data, array, transposed, call.op.name.rpartition(".")[2])
 
@@ -146,21 +146,21 @@ def _greatest(module: tvm.IRModule, variables: Sequence[Any], samples: Sequence[
     results = [relax.Var(f"greatest{number}", relax.TensorType([], _SINGLE)) for number, _ in enumerate(variables)]
     measures = dict(zip(variables, results, strict=True))
     main = module[_ENTRY]
-    blocks = [_measured(one, measures) for one in main.body.blocks]
-    whole = _with_blocks(module, [_of_inputs(main.params, measures), *blocks], relax.Tuple(results))
-    alive = relax.transform.DeadCodeElimination()(whole)
+    blocks = [_measured(block, measures) for block in main.body.blocks]
+    measuring = _with_blocks(module, [_of_inputs(main.params, measures), *blocks], relax.Tuple(results))
+    alive = relax.transform.DeadCodeElimination()(measuring)
     machine = relax.VirtualMachine(tvm.compile(alive, target=tvm.target.Target("llvm")), tvm.cpu())
-    seen = np.array(
+    magnitudes = np.array(
         [
-            [one.numpy() for one in machine[_ENTRY](*(tvm.runtime.tensor(one) for one in given.values()))]
-            for given in samples
+            [tensor.numpy() for tensor in machine[_ENTRY](*(tvm.runtime.tensor(tensor) for tensor in inputs.values()))]
+            for inputs in samples
         ]
     )
-    return dict(zip(variables, map(float, np.max(seen, axis=0)), strict=True))
+    return dict(zip(variables, map(float, np.max(magnitudes, axis=0)), strict=True))
 
 
 def _of_inputs(parameters: Sequence[Any], measures: Mapping[Any, Any]) -> Any:
-    return relax.BindingBlock([_measure(one, measures[one]) for one in parameters if one in measures])
+    return relax.BindingBlock([_measure(parameter, measures[parameter]) for parameter in parameters if parameter in measures])
 
 
 def _measure(variable: Any, result: Any) -> Any:
@@ -183,25 +183,25 @@ class _Writer:
 
     def block(self, block: Any) -> Any:
         """Return a block of `main`."""
-        made: dict[Any, Any] = {}
+        scaled: dict[Any, Any] = {}
         bindings: list[Any] = []
         for binding in block.bindings:
             layer = self._layers.get(binding.var)
-            bindings += [binding] if layer is None else self._bindings(binding, layer, made)
+            bindings += [binding] if layer is None else self._bindings(binding, layer, scaled)
         return type(block)(bindings)
 
-    def _bindings(self, binding: Any, layer: _Layer, made: dict[Any, Any]) -> list[Any]:
+    def _bindings(self, binding: Any, layer: _Layer, scaled: dict[Any, Any]) -> list[Any]:
         call, power = binding.value, self._powers[layer.data]
         bindings: list[Any] = []
-        if layer.data not in made:
-            made[layer.data] = relax.DataflowVar(f"{layer.data.name}_more", layer.data.ty, layer.data.span)
-            bindings.append(relax.VarBinding(made[layer.data], _more(layer.data, power)))
+        if layer.data not in scaled:
+            scaled[layer.data] = relax.DataflowVar(f"{layer.data.name}_more", layer.data.ty, layer.data.span)
+            bindings.append(relax.VarBinding(scaled[layer.data], _more(layer.data, power)))
         weights: Any = relax.const(np.ldexp(layer.weights, -power))
         if layer.transposed is not None:
             fewer = relax.DataflowVar(f"{binding.var.name}_weights", call.args[1].ty)
             bindings.append(relax.VarBinding(fewer, relax.op.permute_dims(weights, layer.transposed.attrs.axes)))
             weights = fewer
-        value = relax.Call(call.op, [made[layer.data], weights], call.attrs, call.ty_args)
+        value = relax.Call(call.op, [scaled[layer.data], weights], call.attrs, call.ty_args)
         return [*bindings, relax.VarBinding(binding.var, value)]
 
 
@@ -216,6 +216,6 @@ def _more(data: Any, power: int) -> Any:
         # No scalar: the kernel gets it as an argument, and is the same whatever the power is.
         return relax.const(np.full([1] * len(data.ty.shape.values), number, np.float32))
 
-    op, most = relax.op, math.ldexp(_GREATEST, -power)
-    within = op.maximum(op.minimum(data, held(most)), held(-most))
+    op, limit = relax.op, math.ldexp(_GREATEST, -power)
+    within = op.maximum(op.minimum(data, held(limit)), held(-limit))
     return op.add(op.multiply(within, held(2.0**power)), op.subtract(data, data))

@@ -27,9 +27,9 @@ def scaled(module: tvm.IRModule) -> tvm.IRModule:
         module: What `mixed` returns: layers that multiply half precision, and sum up in single.
     """
     writer = _Scaler(module)
-    functions = {variable: writer.written(one) for variable, one in module.functions_items()}
-    done = tvm.IRModule(functions, module.attrs, module.global_infos)
-    return tvm.transform.Sequential([relax.transform.Normalize()])(done)
+    functions = {variable: writer.written(function) for variable, function in module.functions_items()}
+    rewritten = tvm.IRModule(functions, module.attrs, module.global_infos)
+    return tvm.transform.Sequential([relax.transform.Normalize()])(rewritten)
 
 
 class _Scaler:
@@ -43,7 +43,7 @@ class _Scaler:
         """Return a function with scaled weights; what is not of Relax stays as it is."""
         if not isinstance(function, relax.Function) or not isinstance(function.body, relax.SeqExpr):
             return function
-        blocks = [self._block(one) for one in function.body.blocks]
+        blocks = [self._block(block) for block in function.body.blocks]
         body = relax.SeqExpr(blocks, function.body.body)
         return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
 
@@ -64,7 +64,7 @@ class _Scaler:
         powers = bound.exponents(rows)
         if not powers.any():
             return [binding]
-        steps = powers.reshape([-1 if one == axis else 1 for one in range(weight.ndim)])
+        steps = powers.reshape([-1 if dimension == axis else 1 for dimension in range(weight.ndim)])
         half = np.ldexp(weight.astype(np.float64), steps).astype(np.float16)
         kind = binding.var.ty
         layer = variable(str(binding.var.name), kind, origins.step(binding.var.span))
@@ -79,13 +79,13 @@ class _Scaler:
         """Return the weights of a layer that multiplies half precision and sums up in single."""
         if not isinstance(call, relax.Call) or getattr(call.op, "name", "") not in {*_CONVOLUTIONS, _DENSE}:
             return None
-        held = self._values.get(call.args[1], call.args[1]) if isinstance(call.args[1], relax.Var) else call.args[1]
-        if isinstance(held, relax.Call) and getattr(held.op, "name", "") == _CAST:
-            held = held.args[0]
-        is_half = all(str(one.ty.dtype) == "float16" for one in call.args)
-        if not isinstance(held, tvm.ir.GenericConst) or not is_half or str(call.attrs.out_dtype) != "float32":
+        weight = self._values.get(call.args[1], call.args[1]) if isinstance(call.args[1], relax.Var) else call.args[1]
+        if isinstance(weight, relax.Call) and getattr(weight.op, "name", "") == _CAST:
+            weight = weight.args[0]
+        is_half = all(str(argument.ty.dtype) == "float16" for argument in call.args)
+        if not isinstance(weight, tvm.ir.GenericConst) or not is_half or str(call.attrs.out_dtype) != "float32":
             return None
-        array: NDArray[np.float32] = held.value.numpy()
+        array: NDArray[np.float32] = weight.value.numpy()
         return array if call.op.name != _DENSE or array.ndim == _MATRIX else None
 
 

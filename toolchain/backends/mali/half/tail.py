@@ -25,29 +25,29 @@ def with_single_tail(module: tvm.IRModule) -> tvm.IRModule:
     """
     main = module[_ENTRY]
     writer = _Writer(_tail(main))
-    body = relax.SeqExpr([writer.block(one) for one in main.body.blocks], main.body.body)
+    body = relax.SeqExpr([writer.block(block) for block in main.body.blocks], main.body.body)
     functions = dict(module.functions_items())
     functions[module.get_global_var(_ENTRY)] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    made = tvm.IRModule(functions, module.attrs, module.global_infos)
+    assembled = tvm.IRModule(functions, module.attrs, module.global_infos)
     steps = [relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
-    done: tvm.IRModule = tvm.transform.Sequential(steps)(made)
-    return done
+    result: tvm.IRModule = tvm.transform.Sequential(steps)(assembled)
+    return result
 
 
 def _tail(main: Any) -> set[Any]:
     """Return the variables in half precision that no layer depends on and that can be computed in single."""
     needed: set[Any] = set()
-    found: set[Any] = set()
+    tail: set[Any] = set()
     for block in reversed(main.body.blocks):
         for binding in reversed(block.bindings):
             value, read = binding.value, relax.analysis.free_vars(binding.value)
             if binding.var in needed or _is_layer(value):
                 needed.update(read)
             elif isinstance(binding, relax.VarBinding) and _is_half(binding.var) and _is_rewritable(value):
-                found.add(binding.var)
+                tail.add(binding.var)
             elif not _is_cast(value):  # whatever else reads half precision goes on to
-                needed.update(one for one in read if _is_half(one))
-    return found
+                needed.update(variable for variable in read if _is_half(variable))
+    return tail
 
 
 def _is_layer(value: Any) -> bool:
@@ -68,8 +68,8 @@ def _is_rewritable(value: Any) -> bool:
         return False
     if hasattr(value.attrs, "dtype") or hasattr(value.attrs, "out_dtype"):
         return _is_cast(value)
-    given = [part for one in value.args for part in (one.fields if isinstance(one, relax.Tuple) else [one])]
-    return all((isinstance(one, relax.Var) and _is_half(one)) or _HALF not in str(one.ty) for one in given)
+    operands = [operand for argument in value.args for operand in (argument.fields if isinstance(argument, relax.Tuple) else [argument])]
+    return all((isinstance(operand, relax.Var) and _is_half(operand)) or _HALF not in str(operand.ty) for operand in operands)
 
 
 class _Writer:
@@ -83,15 +83,15 @@ class _Writer:
         """Return a block whose bindings of the tail are in single precision."""
         self._single = {}  # other blocks cannot read what is of this one's dataflow alone
         kind = relax.DataflowVar if isinstance(block, relax.DataflowBlock) else relax.Var
-        return type(block)([made for one in block.bindings for made in self._bindings(one, kind)])
+        return type(block)([rewritten for binding in block.bindings for rewritten in self._bindings(binding, kind)])
 
     def _bindings(self, binding: Any, kind: Any) -> list[Any]:
         value, variable = binding.value, binding.var
         if variable in self._tail:
             return self._rewritten(binding, kind)
-        known = self._single.get(value.args[0]) if _is_cast(value) else None
-        if known is not None and str(variable.ty.dtype) == _SINGLE:
-            return [relax.VarBinding(variable, known)]
+        single = self._single.get(value.args[0]) if _is_cast(value) else None
+        if single is not None and str(variable.ty.dtype) == _SINGLE:
+            return [relax.VarBinding(variable, single)]
         return [binding]
 
     def _rewritten(self, binding: Any, kind: Any) -> list[Any]:
@@ -101,20 +101,20 @@ class _Writer:
             if str(value.args[0].ty.dtype) == _SINGLE:
                 self._single[variable] = value.args[0]
             return [binding]
-        made: list[Any] = []
-        arguments = [self._argument(one, made, kind) for one in value.args]
+        bindings: list[Any] = []
+        arguments = [self._argument(argument, bindings, kind) for argument in value.args]
         single = kind(f"{variable.name}_s", relax.TensorType(variable.ty.shape, _SINGLE), variable.span)
         self._single[variable] = single
-        made.append(relax.VarBinding(single, relax.Call(value.op, arguments, value.attrs)))
-        return [*made, relax.VarBinding(variable, relax.op.astype(single, _HALF))]
+        bindings.append(relax.VarBinding(single, relax.Call(value.op, arguments, value.attrs)))
+        return [*bindings, relax.VarBinding(variable, relax.op.astype(single, _HALF))]
 
-    def _argument(self, one: Any, made: list[Any], kind: Any) -> Any:
+    def _argument(self, argument: Any, bindings: list[Any], kind: Any) -> Any:
         """Return what is passed, in single; what has to be computed for it is added to `made`."""
-        if isinstance(one, relax.Tuple):
-            return relax.Tuple([self._argument(part, made, kind) for part in one.fields])
-        if not isinstance(one, relax.Var) or not _is_half(one):
-            return one
-        if one not in self._single:
-            self._single[one] = kind(f"{one.name}_s", relax.TensorType(one.ty.shape, _SINGLE), one.span)
-            made.append(relax.VarBinding(self._single[one], relax.op.astype(one, _SINGLE)))
-        return self._single[one]
+        if isinstance(argument, relax.Tuple):
+            return relax.Tuple([self._argument(field, bindings, kind) for field in argument.fields])
+        if not isinstance(argument, relax.Var) or not _is_half(argument):
+            return argument
+        if argument not in self._single:
+            self._single[argument] = kind(f"{argument.name}_s", relax.TensorType(argument.ty.shape, _SINGLE), argument.span)
+            bindings.append(relax.VarBinding(self._single[argument], relax.op.astype(argument, _SINGLE)))
+        return self._single[argument]

@@ -28,9 +28,9 @@ def weights_of(layer: Layer) -> NDArray[Any]:
     if layer.by_channel:
         kind = np.int32 if layer.is_whole else np.float32
         return widened(np.ascontiguousarray(numbers[:, 0].transpose(1, 2, 0)), outputs).astype(kind)
-    whole = np.zeros((height, width, fours(outputs) * FOUR, fours(inputs) * FOUR), np.int8)
-    whole[:, :, :outputs, :inputs] = numbers.transpose(2, 3, 0, 1)
-    packed: NDArray[np.int32] = np.ascontiguousarray(whole.view("<i4").transpose(0, 1, 3, 2))
+    padded = np.zeros((height, width, fours(outputs) * FOUR, fours(inputs) * FOUR), np.int8)
+    padded[:, :, :outputs, :inputs] = numbers.transpose(2, 3, 0, 1)
+    packed: NDArray[np.int32] = np.ascontiguousarray(padded.view("<i4").transpose(0, 1, 3, 2))
     return packed
 
 
@@ -56,7 +56,7 @@ def packed(data: te.Tensor, shape: Sequence[int]) -> te.Tensor:
         return value if channels % FOUR == 0 else tirx.if_then_else(channel < channels, value, tirx.const(0, "int32"))
 
     def four(image: Any, row: Any, column: Any, group: Any) -> Any:
-        return _joined([byte(image, row, column, group * FOUR + place) for place in range(FOUR)])
+        return _joined([byte(image, row, column, group * FOUR + index) for index in range(FOUR)])
 
     return te.compute((batch, height, width, fours(channels)), four, name="packed")
 
@@ -115,11 +115,11 @@ def elementwise(elements: Elements, *words: te.Tensor) -> te.Tensor:
         elements: How.
         words: The bytes of its leaves, as `packed` computes them.
     """
-    tensors = {one.value.variable: tensor for one, tensor in zip(elements.leaves, words, strict=True)}
+    tensors = {leaf.value.variable: tensor for leaf, tensor in zip(elements.leaves, words, strict=True)}
     number = elements.number(tensors)
     batch, channels, height, width = elements.out.shape or ()
     shape = (batch, height, width, fours(channels) * FOUR)
-    levels = te.compute(shape, lambda *place: rounded(number(*place), elements.grid), name="levels")
+    levels = te.compute(shape, lambda *position: rounded(number(*position), elements.grid), name="levels")
     return _in_fours(levels, channels, "elements")
 
 
@@ -127,26 +127,26 @@ def _in_fours(levels: te.Tensor, channels: int, name: str) -> te.Tensor:
     """Compute four bytes to an int32, of an int32 each."""
 
     def four(image: Any, row: Any, column: Any, group: Any) -> Any:
-        return _joined([levels(image, row, column, group * FOUR + place) & 255 for place in range(FOUR)])
+        return _joined([levels(image, row, column, group * FOUR + index) & 255 for index in range(FOUR)])
 
     return te.compute((*levels.shape[:3], fours(channels)), four, name=name)
 
 
 def _sums(layer: Layer, words: te.Tensor, weights: te.Tensor, others: Sequence[te.Tensor]) -> tuple[te.Tensor, Any]:
     """Compute the sums of a layer in NHWC, channels in whole fours; return them, and what makes numbers of them."""
-    seen = _padded(layer, words)
-    batch, height, width, groups = (int(one) for one in seen.shape)
-    rows, columns = (int(one) for one in weights.shape[:2])
+    padded = _padded(layer, words)
+    batch, height, width, groups = (int(size) for size in padded.shape)
+    rows, columns = (int(size) for size in weights.shape[:2])
     (down, across), (far, wide) = layer.strides, layer.dilation
     shape = (batch, (height - far * (rows - 1) - 1) // down + 1, (width - wide * (columns - 1) - 1) // across + 1)
     inner = [] if layer.by_channel else [te.reduce_axis((0, groups), "rc")]
     over = [te.reduce_axis((0, rows), "ry"), te.reduce_axis((0, columns), "rx"), *inner]
 
     def step(image: Any, row: Any, column: Any, channel: Any) -> Any:
-        place = (image, row * down + over[0] * far, column * across + over[1] * wide)
+        pixel = (image, row * down + over[0] * far, column * across + over[1] * wide)
         if not layer.by_channel:
-            return te.sum(dot4(seen(*place, over[2]), weights(*over, channel)), axis=over)
-        byte = lane(seen(*place, channel // FOUR), channel)
+            return te.sum(dot4(padded(*pixel, over[2]), weights(*over, channel)), axis=over)
+        byte = lane(padded(*pixel, channel // FOUR), channel)
         factor = byte if layer.is_whole else (byte - layer.grid.zero).astype("float32")
         return te.sum(factor * weights(*over, channel), axis=over)
 
@@ -154,10 +154,10 @@ def _sums(layer: Layer, words: te.Tensor, weights: te.Tensor, others: Sequence[t
 
     def number(image: Any, row: Any, column: Any, channel: Any) -> Any:
         *zeros, scales = others
-        whole = total(image, row, column, channel)
+        value = total(image, row, column, channel)
         for zero in zeros:
-            whole = whole - zero(channel)
-        return whole.astype("float32") * scales(channel)
+            value = value - zero(channel)
+        return value.astype("float32") * scales(channel)
 
     return total, number
 
@@ -167,7 +167,7 @@ def _padded(layer: Layer, words: te.Tensor) -> te.Tensor:
     top, left, bottom, right = layer.padding
     if not any(layer.padding):
         return words
-    batch, height, width, groups = (int(one) for one in words.shape)
+    batch, height, width, groups = (int(size) for size in words.shape)
     edge = int(np.full(FOUR, layer.grid.zero, np.int8).view("<i4")[0])
 
     def word(image: Any, row: Any, column: Any, group: Any) -> Any:
@@ -178,7 +178,7 @@ def _padded(layer: Layer, words: te.Tensor) -> te.Tensor:
 
 
 def _joined(bytes_: Sequence[Any]) -> Any:
-    first, *others = (one << 8 * place for place, one in enumerate(bytes_))
+    first, *others = (byte << 8 * index for index, byte in enumerate(bytes_))
     for other in others:
         first = first | other
     return first

@@ -13,18 +13,18 @@ from toolchain.backends.graph.values import shape_of
 from toolchain.backends.mali import winograd
 from toolchain.backends.mali.layout import first
 from toolchain.backends.mali.layout.axes import OP, RANKS, constant, numbers, transposed_shape
-from toolchain.backends.mali.layout.writer import Made, Writer
+from toolchain.backends.mali.layout.writer import Replacement, Writer
 
 _LANES = 4
 
 
-def conv(writer: Writer, variable: Any, call: Any) -> Made | None:
+def conv(writer: Writer, variable: Any, call: Any) -> Replacement | None:
     """Convolve an image with weights that are known."""
     data, weight = call.args
     rank, attributes = len(shape_of(variable.ty) or ()), call.attrs
-    places = RANKS[rank]
+    spatial = RANKS[rank]
     layouts = (str(attributes.data_layout), str(attributes.kernel_layout), str(attributes.out_layout))
-    if layouts != (f"NC{places}", f"OI{places}", f"NC{places}") or not isinstance(weight, tvm.ir.GenericConst):
+    if layouts != (f"NC{spatial}", f"OI{spatial}", f"NC{spatial}") or not isinstance(weight, tvm.ir.GenericConst):
         return None
     array = weight.value.numpy()
     if array.shape[0] % _LANES and writer.twin(data) is None:
@@ -41,16 +41,16 @@ def conv(writer: Writer, variable: Any, call: Any) -> Made | None:
         call = writer.builder.call_te(
             _first_conv, writer.plain(data), transposed, settings, primfunc_name_hint=f"conv{rank - 2}d"
         )
-        return Made(call)
+        return Replacement(call)
     if (tiles := _tiling(writer, variable, call, settings)) is not None:
         bind = functools.partial(writer.like, variable)
-        return Made(winograd.convolved(writer.builder, bind, writer.last(data), array, tiles))
+        return Replacement(winograd.convolved(writer.builder, bind, writer.last(data), array, tiles))
     function = getattr(OP.nn, f"conv{rank - 2}d")
-    arrangement = {"data_layout": f"N{places}C", "kernel_layout": f"{places}IO", "out_layout": f"N{places}C"}
-    return Made(function(writer.last(data), transposed, **settings, **arrangement))
+    arrangement = {"data_layout": f"N{spatial}C", "kernel_layout": f"{spatial}IO", "out_layout": f"N{spatial}C"}
+    return Replacement(function(writer.last(data), transposed, **settings, **arrangement))
 
 
-def _padded_conv(writer: Writer, variable: Any, call: Any, settings: Mapping[str, Any]) -> Made:
+def _padded_conv(writer: Writer, variable: Any, call: Any, settings: Mapping[str, Any]) -> Replacement:
     """Convolve an image of three or four channels, which a kernel of its own pads to vectors."""
     data, weight = call.args
     image, padding = shape_of(data.ty) or (), settings["padding"]
@@ -60,7 +60,7 @@ def _padded_conv(writer: Writer, variable: Any, call: Any, settings: Mapping[str
     padded = writer.like(variable, shape, value, is_step=True)
     array = constant(first.weights(weight.value.numpy().transpose(2, 3, 1, 0)), weight)
     layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
-    return Made(OP.nn.conv2d(padded, array, **{**settings, "padding": [0, 0, 0, 0]}, **layouts))
+    return Replacement(OP.nn.conv2d(padded, array, **{**settings, "padding": [0, 0, 0, 0]}, **layouts))
 
 
 def _tiling(writer: Writer, variable: Any, call: Any, settings: Mapping[str, Any]) -> winograd.Tiling | None:
@@ -68,7 +68,7 @@ def _tiling(writer: Writer, variable: Any, call: Any, settings: Mapping[str, Any
     data, weight = call.args
     image, (outputs, _, *window) = shape_of(data.ty), weight.value.numpy().shape
     plain = settings["strides"] == settings["dilation"] == [1, 1] and settings["groups"] == 1 and window == [3, 3]
-    kinds = {str(one.ty.dtype) for one in (data, weight, variable)} | {settings["out_dtype"]}
+    kinds = {str(expression.ty.dtype) for expression in (data, weight, variable)} | {settings["out_dtype"]}
     if not writer.tiled or not plain or image is None or kinds != {"float32"}:
         return None
     batch, height, width, channels = transposed_shape(image)

@@ -40,27 +40,27 @@ def kernel(image: Sequence[int], padding: Sequence[int]) -> tirx.PrimFunc:
         image: Shape of the image [n, c, h, w]; c is three or four.
         padding: Zeros above, to the left, below, to the right.
     """
-    made = shape(image, padding)
+    padded = shape(image, padding)
 
-    def body(given: Any, found: Any) -> None:
-        batch, height, width, _ = made
+    def body(source: Any, result: Any) -> None:
+        batch, height, width, _ = padded
         wide = written.largest_divisor(width, _GROUP)
         with written.launched(group_z=batch, group_y=height, group_x=width // wide, item_x=wide) as (n, row, x, item):
             column = x * wide + item
             pixel, lanes = T.alloc_buffer((LANES,), "float32", scope="local"), tirx.Ramp(0, 1, LANES)
-            for channel, value in enumerate(_pixel(given, n, row - padding[0], column - padding[1])):
+            for channel, value in enumerate(_pixel(source, n, row - padding[0], column - padding[1])):
                 T.buffer_store(pixel, value, [channel])
-            T.buffer_store(found, pixel[lanes], [n, row, column, lanes])
+            T.buffer_store(result, pixel[lanes], [n, row, column, lanes])
 
-    return written.kernel("first_image", {"image": image, "padded": made}, body)
+    return written.kernel("first_image", {"image": image, "padded": padded}, body)
 
 
 def _pixel(image: Any, number: Any, row: Any, column: Any) -> list[Any]:
     """Return the channels of a pixel; outside of the image, and beyond its channels, there are zeros."""
-    _, channels, height, width = (int(one) for one in image.shape)
+    _, channels, height, width = (int(size) for size in image.shape)
     zero = tirx.const(0.0, "float32")
     inside = tirx.all(row >= 0, row < height, column >= 0, column < width)
-    read = [tirx.if_then_else(inside, image[number, one, row, column], zero) for one in range(channels)]
+    read = [tirx.if_then_else(inside, image[number, channel, row, column], zero) for channel in range(channels)]
     return read + [zero] * (LANES - channels)
 
 

@@ -25,7 +25,7 @@ def channels_last(module: tvm.IRModule, *, half: bool = False, tiled: bool = Fal
     """
     main = module[_ENTRY]
     writer = Writer(module, _rules(), half=half, tiled=tiled and not half)
-    blocks = [writer.block(one) if isinstance(one, relax.DataflowBlock) else one for one in main.body.blocks]
+    blocks = [writer.block(block) if isinstance(block, relax.DataflowBlock) else block for block in main.body.blocks]
     body = relax.SeqExpr(blocks, main.body.body)
     functions = dict(writer.module.functions_items())
     functions[writer.module.get_global_var(_ENTRY)] = relax.Function(
@@ -33,13 +33,13 @@ def channels_last(module: tvm.IRModule, *, half: bool = False, tiled: bool = Fal
     )
     transform = relax.transform
     steps = [transform.Normalize(), transform.CanonicalizeBindings(), transform.DeadCodeElimination()]
-    done: tvm.IRModule = tvm.transform.Sequential(steps)(tvm.IRModule(functions, module.attrs, module.global_infos))
-    return done
+    result: tvm.IRModule = tvm.transform.Sequential(steps)(tvm.IRModule(functions, module.attrs, module.global_infos))
+    return result
 
 
 def _rules() -> dict[str, Rule]:
     """Return by operator what writes it with its channels last, if that is of use."""
-    found: dict[str, Rule] = {
+    rules: dict[str, Rule] = {
         "concat": shapes.concat,
         "stack": shapes.stack,
         "reshape": shapes.reshape,
@@ -51,14 +51,14 @@ def _rules() -> dict[str, Rule]:
         "nn.softmax": elements.softmax,
         "nn.pad": shapes.pad,
     }
-    found.update(
+    rules.update(
         dict.fromkeys(_UNARY, elements.elementwise), **dict.fromkeys(_UNARY_WITH_NUMBERS, elements.elementwise)
     )
-    found.update(dict.fromkeys(BINARY, elements.elementwise))
-    found.update(dict.fromkeys(_REDUCTIONS, elements.reduction))
-    for rank, places in RANKS.items():
-        found[f"nn.conv{rank - 2}d"] = convolutions.conv
+    rules.update(dict.fromkeys(BINARY, elements.elementwise))
+    rules.update(dict.fromkeys(_REDUCTIONS, elements.reduction))
+    for rank, spatial in RANKS.items():
+        rules[f"nn.conv{rank - 2}d"] = convolutions.conv
         for kind in ("max", "avg"):
-            found[f"nn.{kind}_pool{len(places)}d"] = pooling.pool
-            found[f"nn.adaptive_{kind}_pool{len(places)}d"] = pooling.adaptive_pool
-    return found
+            rules[f"nn.{kind}_pool{len(spatial)}d"] = pooling.pool
+            rules[f"nn.adaptive_{kind}_pool{len(spatial)}d"] = pooling.adaptive_pool
+    return rules

@@ -18,14 +18,14 @@ def with_plain_names(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module whose inputs are called by what C takes for a name: kernels call their arguments so."""
     main = module[_ENTRY]
     renamed = {
-        one: relax.Var(f"input{number}", one.ty)
-        for number, one in enumerate(main.params)
-        if not _C_NAME.fullmatch(str(one.name)) or MARK in str(one.name)
+        parameter: relax.Var(f"input{number}", parameter.ty)
+        for number, parameter in enumerate(main.params)
+        if not _C_NAME.fullmatch(str(parameter.name)) or MARK in str(parameter.name)
     }
     if not renamed:
         return module
-    body = tvm_ffi.structural_map(main.body, (relax.Var, lambda one: renamed.get(one, one)))
-    params = [renamed.get(one, one) for one in main.params]
+    body = tvm_ffi.structural_map(main.body, (relax.Var, lambda variable: renamed.get(variable, variable)))
+    params = [renamed.get(parameter, parameter) for parameter in main.params]
     functions = dict(module.functions_items())
     functions[module.get_global_var(_ENTRY)] = relax.Function(params, body, main.ret_ty, main.is_pure, main.attrs)
     return tvm.IRModule(functions, module.attrs, module.global_infos)

@@ -27,7 +27,7 @@ NAME = "winograd"
 _FUSED, _ALONE = 4, 8  # TVM's kinds of operation: one that what follows is fused with, one that is a kernel
 
 
-def convolved(builder: relax.BlockBuilder, bind: Any, data: Any, weights: NDArray[Any], of: Tiling) -> Any:
+def convolved(builder: relax.BlockBuilder, bind: Any, data: Any, weights: NDArray[Any], convolution: Tiling) -> Any:
     """Write a convolution.
 
     Args:
@@ -40,21 +40,21 @@ def convolved(builder: relax.BlockBuilder, bind: Any, data: Any, weights: NDArra
     Returns:
         The expression of the results [n, h, w, out].
     """
-    kernel = builder.add_func(inputs.kernel(of), "winograd_inputs")
-    shape = (of.components, of.tiles, of.inputs)
+    kernel = builder.add_func(inputs.kernel(convolution), "winograd_inputs")
+    shape = (convolution.components, convolution.tiles, convolution.inputs)
     components = bind(shape, relax.call_tir(kernel, [data], relax.TensorType(shape, "float32")))
-    constant = relax.const(transformed(weights, of.size), "float32")
-    made = builder.call_te(
+    constant = relax.const(transformed(weights, convolution.size), "float32")
+    product = builder.call_te(
         products.multiplied,
         components,
         constant,
         primfunc_name_hint="winograd_products",
         primfunc_attrs={"op_pattern": _ALONE},
     )
-    shape = (of.components, of.tiles, of.outputs)
+    shape = (convolution.components, convolution.tiles, convolution.outputs)
     return builder.call_te(
-        lambda multiplied: products.results(multiplied, of),
-        bind(shape, made),
+        lambda multiplied: products.results(multiplied, convolution),
+        bind(shape, product),
         primfunc_name_hint="winograd_conv2d",
         primfunc_attrs={"op_pattern": _FUSED},
     )
@@ -63,6 +63,6 @@ def convolved(builder: relax.BlockBuilder, bind: Any, data: Any, weights: NDArra
 def transformed(weights: NDArray[Any], size: int) -> NDArray[np.float32]:
     """Transform weights [out, in, 3, 3] to [component, in, out], in double precision until they are rounded."""
     side = size + algebra.TAPS - 1
-    found = algebra.filters(weights, size).reshape(side, side, *weights.shape[:2])
+    components = algebra.filters(weights, size).reshape(side, side, *weights.shape[:2])
     # Components of CPUs are numbered by columns.
-    return np.ascontiguousarray(found.transpose(1, 0, 3, 2).reshape(side**2, *weights.shape[1::-1]), np.float32)
+    return np.ascontiguousarray(components.transpose(1, 0, 3, 2).reshape(side**2, *weights.shape[1::-1]), np.float32)

@@ -32,27 +32,27 @@ def tiling(image: Image, outputs: int, padding: tuple[int, int, int, int]) -> Ti
     """
     if image[3] % LANES or outputs % LANES or max(padding) >= TAPS or min(padding) < 0:
         return None
-    found = [Tiling(image, outputs, padding, size) for size in (2, 4)]
-    if min(found[0].height, found[0].width) < 1:
+    tilings = [Tiling(image, outputs, padding, size) for size in (2, 4)]
+    if min(tilings[0].height, tilings[0].width) < 1:
         return None
-    best = min(found, key=cycles)
+    best = min(tilings, key=cycles)
     return best if cycles(best) < _GAIN * direct(best) else None
 
 
-def direct(of: Tiling) -> float:
+def direct(convolution: Tiling) -> float:
     """Estimate the cycles of all cores together that a convolution takes as it is."""
-    rows = of.image[0] * of.height
-    pixels, covered = rows * of.width, rows * -(-of.width // _ACROSS) * _ACROSS
-    weights = TAPS**2 * of.inputs * of.outputs
-    moved = of.image[0] * of.image[1] * of.image[2] * of.inputs + pixels * of.outputs + weights
+    rows = convolution.image[0] * convolution.height
+    pixels, covered = rows * convolution.width, rows * -(-convolution.width // _ACROSS) * _ACROSS
+    weights = TAPS**2 * convolution.inputs * convolution.outputs
+    moved = convolution.image[0] * convolution.image[1] * convolution.image[2] * convolution.inputs + pixels * convolution.outputs + weights
     return max(covered * weights / LANES * _DIRECT, moved * _FLOAT / _BYTES)
 
 
-def cycles(of: Tiling) -> float:
+def cycles(convolution: Tiling) -> float:
     """Estimate the cycles of all cores together that the three kernels take."""
-    pixels = of.tiles * of.size**2
-    components = of.tiles * of.components
-    moved_in, moved_out = ((pixels + components) * channels * _FLOAT / _BYTES for channels in (of.inputs, of.outputs))
-    moved = components * (of.inputs + of.outputs) + of.components * of.inputs * of.outputs
-    products = components * of.inputs * of.outputs / LANES * _PRODUCT
+    pixels = convolution.tiles * convolution.size**2
+    components = convolution.tiles * convolution.components
+    moved_in, moved_out = ((pixels + components) * channels * _FLOAT / _BYTES for channels in (convolution.inputs, convolution.outputs))
+    moved = components * (convolution.inputs + convolution.outputs) + convolution.components * convolution.inputs * convolution.outputs
+    products = components * convolution.inputs * convolution.outputs / LANES * _PRODUCT
     return moved_in + max(products, moved * _FLOAT / _BYTES) + moved_out + _LAUNCHES

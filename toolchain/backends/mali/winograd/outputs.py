@@ -31,15 +31,15 @@ def scheduled(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def _transforms(function: tirx.PrimFunc) -> bool:
-    found: list[str] = []
-    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, lambda one: found.append(str(one.name_hint))))
-    return RESULTS in found
+    names: list[str] = []
+    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, lambda block: names.append(str(block.name_hint))))
+    return RESULTS in names
 
 
 def _scheduled(function: tirx.PrimFunc) -> tirx.PrimFunc:
     schedule = s_tir.Schedule(function)
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
-    names = {str(schedule.get(one).name_hint): one for one in blocks}
+    names = {str(schedule.get(block).name_hint): block for block in blocks}
     columns, results = names.pop(COLUMNS), names.pop(RESULTS)
     *before, last = names.values()
     for block in before:
@@ -64,15 +64,15 @@ def _scheduled(function: tirx.PrimFunc) -> tirx.PrimFunc:
 def _spread(schedule: s_tir.Schedule, block: Any, size: int) -> Any:
     """Give each work-item its part of a tile; returns the loop over the work-items of a group."""
     images, height, width, channels = schedule.get_loops(block)
-    down, part, row = schedule.split(height, [None, size // _ROWS[size], _ROWS[size]])
+    down, row_group, row = schedule.split(height, [None, size // _ROWS[size], _ROWS[size]])
     across, column = schedule.split(width, [None, size])
     blocks, lanes = schedule.split(channels, [None, LANES])
     deep = written.largest_divisor(extent_of(schedule, blocks), _GROUP // 4)
     wide = written.largest_divisor(extent_of(schedule, across), _GROUP // deep)
     across, tiles = schedule.split(across, [None, wide])
     blocks, items = schedule.split(blocks, [None, deep])
-    schedule.reorder(images, down, part, across, blocks, tiles, items, row, column, lanes)
-    schedule.bind(schedule.fuse(images, down, part), "blockIdx.z")
+    schedule.reorder(images, down, row_group, across, blocks, tiles, items, row, column, lanes)
+    schedule.bind(schedule.fuse(images, down, row_group), "blockIdx.z")
     for loop, axis in ((across, "blockIdx.y"), (blocks, "blockIdx.x"), (tiles, "threadIdx.y"), (items, "threadIdx.x")):
         schedule.bind(loop, axis)
     schedule.unroll(row)

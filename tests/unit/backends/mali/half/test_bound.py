@@ -18,9 +18,9 @@ def test_only_as_many_as_are_summed_count():
 def test_rows_are_brought_near_to_the_limit():
     rows = RANDOM.standard_normal((64, 200)) * 10.0 ** RANDOM.integers(-20, 20, (64, 1))
     rows[0] = 0
-    found = bound.greatest(np.ldexp(rows, bound.exponents(rows)[:, None]))
-    assert found[0] == 0
-    assert ((found[1:] > bound.LIMIT / 2) & (found[1:] <= bound.LIMIT)).all()
+    sums = bound.greatest(np.ldexp(rows, bound.exponents(rows)[:, None]))
+    assert sums[0] == 0
+    assert ((sums[1:] > bound.LIMIT / 2) & (sums[1:] <= bound.LIMIT)).all()
     assert bound.exponents(np.array([[np.inf, 1.0], [np.nan, 1.0]])).tolist() == [0, 0]
 
 
@@ -29,7 +29,7 @@ def test_no_order_of_any_inputs_overflows():
         row = RANDOM.standard_normal((1, bound.PRODUCTS)) * 10.0 ** RANDOM.uniform(-3, 6)
         weights = np.ldexp(row, bound.exponents(row)[:, None]).astype(np.float16)[0]
         total = np.float16(0)
-        for one in weights:  # each product is as great as it can be
-            total += one * np.copysign(GREATEST, one)
+        for weight_row in weights:  # each product is as great as it can be
+            total += weight_row * np.copysign(GREATEST, weight_row)
         assert np.isfinite(total)
         assert total > GREATEST / 4

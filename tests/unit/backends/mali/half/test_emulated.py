@@ -28,16 +28,16 @@ CASES = {
 
 def computed(nodes, shape, weight, folder, kind=LOCAL):
     """Return what this machine makes of a network's scheduled kernels, and what ONNX Runtime does."""
-    held = {"w": RANDOM.standard_normal(weight).astype(np.float32)} if weight else {}
-    held |= {"axis": np.array(1, np.int64)} if nodes[0].op_type == "CumSum" else {}
-    given = RANDOM.standard_normal(shape).astype(np.float32)
-    (wanted,) = nets.run(nets.model(nodes, [value("x", shape)], [value("y", None)], held), {"x": given})
-    proto = nets.model(nodes, [value("x", shape)], [value("y", wanted.shape)], held)
+    initializers = {"w": RANDOM.standard_normal(weight).astype(np.float32)} if weight else {}
+    initializers |= {"axis": np.array(1, np.int64)} if nodes[0].op_type == "CumSum" else {}
+    array = RANDOM.standard_normal(shape).astype(np.float32)
+    (expected,) = nets.run(nets.model(nodes, [value("x", shape)], [value("y", None)], initializers), {"x": array})
+    proto = nets.model(nodes, [value("x", shape)], [value("y", expected.shape)], initializers)
     backend = Mali(kind)
     imported = importer.import_model(source.load(nets.save(proto, folder)))
     module = backend.on_cpu(backend.finished(backend.lowered(imported.module), {}))
     machine = relax.VirtualMachine(tvm.compile(module, target=tvm.target.Target("llvm")), tvm.cpu())
-    return machine["main"](tvm.runtime.tensor(given)).numpy(), wanted
+    return machine["main"](tvm.runtime.tensor(array)).numpy(), expected
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -32,26 +32,26 @@ def net(nodes, initializers, shape=(1, 8, 6, 6), out=(1, 8, 6, 6)):
 
 def check(proto, folder) -> tvm.IRModule:
     """Compare a network in half precision with ONNX Runtime in single; return its kernels."""
-    found = lowered(proto, folder)
-    shape = [one.dim_value for one in proto.graph.input[0].type.tensor_type.shape.dim]
+    module = lowered(proto, folder)
+    shape = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim]
     array = weights(*shape)
-    (wanted,) = nets.run(proto, {"x": array})
-    result = relax.VirtualMachine(tvm.compile(found, target=CPU), tvm.cpu())["main"](tvm.runtime.tensor(array))
+    (expected,) = nets.run(proto, {"x": array})
+    result = relax.VirtualMachine(tvm.compile(module, target=CPU), tvm.cpu())["main"](tvm.runtime.tensor(array))
     result = (result if hasattr(result, "numpy") else result[0]).numpy()
     assert result.dtype == np.float32
-    assert np.abs(result - wanted).max() <= 1e-2 * np.abs(wanted).max()
-    assert np.abs(result - wanted).max() > 0  # it is half precision
-    return found
+    assert np.abs(result - expected).max() <= 1e-2 * np.abs(expected).max()
+    assert np.abs(result - expected).max() > 0  # it is half precision
+    return module
 
 
 def test_what_lies_between_layers_is_half(tmp_path):
     nodes = [node("Conv", ["x", "k", "b"], ["a"]), node("Relu", ["a"], ["c"]), node("Conv", ["c", "k"], ["d"])]
     proto = net([*nodes, node("Add", ["c", "d"], ["y"])], {"k": weights(8, 8, 1, 1), "b": weights(8)})
-    found = check(proto, tmp_path)
-    kernels = [one for _, one in found.functions_items() if isinstance(one, tirx.PrimFunc)]
-    kinds = [{str(one.dtype) for one in kernel.params} for kernel in kernels if "conv2d" in kernel.script()]
+    module = check(proto, tmp_path)
+    kernels = [kernel for _, kernel in module.functions_items() if isinstance(kernel, tirx.PrimFunc)]
+    kinds = [{str(parameter.dtype) for parameter in kernel.params} for kernel in kernels if "conv2d" in kernel.script()]
     assert kinds
-    assert all("float16" in one for one in kinds)
+    assert all("float16" in kind for kind in kinds)
 
 
 def test_dense_layers(tmp_path):
@@ -76,7 +76,7 @@ def test_squares_of_more_than_255_do_not_overflow(tmp_path):
 
 # operators that the importer writes kernels for
 @pytest.mark.parametrize(
-    ("nodes", "given"),
+    ("nodes", "constants"),
     [
         ([node("Pad", ["a", "p"], ["b"]), node("Conv", ["b", "w"], ["y"])], {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}),
         ([node("Clip", ["a", "n"], ["b"]), node("Conv", ["b", "k"], ["y"])], {"n": np.float32(-0.5)}),
@@ -90,9 +90,9 @@ def test_squares_of_more_than_255_do_not_overflow(tmp_path):
     ],
     ids=["pad", "clip", "gather", "cumsum", "trilu", "thresholded"],
 )
-def test_kernels_in_between(nodes, given, tmp_path):
-    all_given = {"k": weights(8, 8, 1, 1), "w": weights(8, 8, 3, 3), **given}
-    used = {one: array for one, array in all_given.items() if one == "k" or any(one in each.input for each in nodes)}
+def test_kernels_in_between(nodes, constants, tmp_path):
+    all_constants = {"k": weights(8, 8, 1, 1), "w": weights(8, 8, 3, 3), **constants}
+    used = {name: array for name, array in all_constants.items() if name == "k" or any(name in each.input for each in nodes)}
     check(net([node("Conv", ["x", "k"], ["a"]), *nodes], used), tmp_path)
 
 
@@ -116,10 +116,10 @@ RETURNED = {
 @pytest.mark.parametrize("name", RETURNED)
 def test_what_several_blocks_use(name, tmp_path):
     outputs = [value("y", None), value("z", None)]
-    given = {"k": weights(6, 6, 1, 1), "h": weights(3, 3, 1, 1), "p": np.array([0, 0, 0, 1, 0, 0, 0, 1])}
-    proto = nets.model(RETURNED[name], [value("x", (1, 6, 6, 6))], outputs, given)
+    constants = {"k": weights(6, 6, 1, 1), "h": weights(3, 3, 1, 1), "p": np.array([0, 0, 0, 1, 0, 0, 0, 1])}
+    proto = nets.model(RETURNED[name], [value("x", (1, 6, 6, 6))], outputs, constants)
     array = weights(1, 6, 6, 6)
     executable = tvm.compile(lowered(proto, tmp_path), target=CPU)
-    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(array))
-    for mine, wanted in zip(found, nets.run(proto, {"x": array}), strict=True):
-        assert np.abs(mine.numpy() - wanted).max() <= 1e-2 * np.abs(wanted).max()
+    results = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(array))
+    for mine, expected in zip(results, nets.run(proto, {"x": array}), strict=True):
+        assert np.abs(mine.numpy() - expected).max() <= 1e-2 * np.abs(expected).max()

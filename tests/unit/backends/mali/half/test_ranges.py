@@ -27,7 +27,7 @@ def imported(folder, scale, *, dense=False):
         node("Conv", ["b", "other"], ["d"]),
         node("Add", ["c", "d"], ["e" if dense else "y"]),
     ]
-    held = {
+    initializers = {
         "first": RANDOM.standard_normal((8, 4, 3, 3)).astype(np.float32),
         "scale": np.array(scale, np.float32),
         "one": RANDOM.standard_normal((8, 8, 1, 1)).astype(np.float32),
@@ -40,24 +40,24 @@ def imported(folder, scale, *, dense=False):
             node("Flatten", ["f"], ["g"]),
             node("Gemm", ["g", "matrix"], ["y"], transB=1),
         ]
-        held["matrix"] = RANDOM.standard_normal((8, 8)).astype(np.float32)
+        initializers["matrix"] = RANDOM.standard_normal((8, 8)).astype(np.float32)
         shape = (1, 8)
-    proto = nets.model(nodes, [value("x", (1, 4, 6, 6))], [value("y", shape)], held)
+    proto = nets.model(nodes, [value("x", (1, 4, 6, 6))], [value("y", shape)], initializers)
     return importer.import_model(source.load(nets.save(proto, folder))).module
 
 
 def factors(module):
     """Return what products with a single constant multiply by."""
-    found: list[float] = []
+    constants: list[float] = []
 
     def visit(call):
         if isinstance(call, relax.Call) and getattr(call.op, "name", "") == "relax.multiply":
-            held = call.args[1]
-            if isinstance(held, tvm.ir.GenericConst) and held.value.numpy().size == 1 and held.value.numpy().ndim:
-                found.append(float(held.value.numpy().reshape(())))
+            weight = call.args[1]
+            if isinstance(weight, tvm.ir.GenericConst) and weight.value.numpy().size == 1 and weight.value.numpy().ndim:
+                constants.append(float(weight.value.numpy().reshape(())))
 
     relax.analysis.post_order_visit(module["main"].body, visit)
-    return found
+    return constants
 
 
 def computed(module, x):
@@ -67,58 +67,58 @@ def computed(module, x):
 @pytest.mark.parametrize("dense", [False, True])
 def test_small_numbers_are_raised_by_a_power_of_two_and_results_stay_to_the_bit(dense, tmp_path):
     module, x = imported(tmp_path, 1e-5, dense=dense), RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)
-    made, layers = ranges.raised(module, [{"x": x}])
+    rescaled, layers = ranges.rescaled_layers(module, [{"x": x}])
     assert len(layers) == 2 + dense
-    assert len(factors(made)) == 1 + dense  # both layers that read the same share it
-    assert all(np.log2(one) == 15 for one in factors(made))
-    assert {one.most for one in layers} == {65504 / 2**15}
-    np.testing.assert_array_equal(computed(made, x), computed(module, x))
+    assert len(factors(rescaled)) == 1 + dense  # both layers that read the same share it
+    assert all(np.log2(factor) == 15 for factor in factors(rescaled))
+    assert {layer.limit for layer in layers} == {65504 / 2**15}
+    np.testing.assert_array_equal(computed(rescaled, x), computed(module, x))
 
 
 def test_what_is_not_small_stays(tmp_path):
     module = imported(tmp_path, 1.0)
-    assert ranges.raised(module, [{"x": RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)}]) == (module, ())
+    assert ranges.rescaled_layers(module, [{"x": RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)}]) == (module, ())
 
 
 @pytest.mark.parametrize("other", [1e5, np.inf, np.nan])
 def test_neither_does_what_one_of_several_inputs_makes_great_or_no_number(other, tmp_path):
     module, x = imported(tmp_path, 1e-5), RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)
-    assert ranges.raised(module, [{"x": x}, {"x": x * np.float32(other)}]) == (module, ())
+    assert ranges.rescaled_layers(module, [{"x": x}, {"x": x * np.float32(other)}]) == (module, ())
 
 
 def test_what_is_too_great_is_limited_and_what_is_no_number_stays_none(tmp_path):
     module, x = imported(tmp_path, 1e-5), RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)
-    made, layers = ranges.raised(module, [{"x": x}])
-    great = computed(made, x * np.float32(1e30))
+    rescaled, layers = ranges.rescaled_layers(module, [{"x": x}])
+    great = computed(rescaled, x * np.float32(1e30))
     assert np.isfinite(great).all()
-    assert np.abs(great).max() <= 2 * 8 * layers[0].most * 5  # two sums of eight products, weights below five
+    assert np.abs(great).max() <= 2 * 8 * layers[0].limit * 5  # two sums of eight products, weights below five
     for other in (np.nan, np.inf):
         x[0, :, 0, 0] = other
-        assert np.isnan(computed(made, x)[0, :, 0, 0]).all()
+        assert np.isnan(computed(rescaled, x)[0, :, 0, 0]).all()
 
 
 def test_so_does_what_is_all_zero(tmp_path):
     module, x = imported(tmp_path, 1e-5), np.zeros((1, 4, 6, 6), np.float32)
-    assert ranges.raised(module, [{"x": x}]) == (module, ())
+    assert ranges.rescaled_layers(module, [{"x": x}]) == (module, ())
 
 
 @pytest.mark.parametrize(
-    ("most", "power"),
+    ("magnitude", "power"),
     [(0.0, 0), (np.inf, 0), (np.nan, 0), (1.0, 0), (0.04, 0), (2.0**-5, 9), (0.01, 10), (1e-5, 15), (1e-40, 15)],
 )
-def test_powers_bring_the_greatest_near_sixteen(most, power):
-    assert ranges._power(most) == power
-    assert not 9 <= power < 15 or 8 < most * 2.0**power <= 16
+def test_powers_bring_the_greatest_near_sixteen(magnitude, power):
+    assert ranges._power(magnitude) == power
+    assert not 9 <= power < 15 or 8 < magnitude * 2.0**power <= 16
 
 
 def test_only_sums_in_half_precision_want_it(tmp_path):
-    module, kind, told = imported(tmp_path, 1e-3), board.load("rk3588").resolved(), []
-    given = {"x": RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)}
-    assert Mali(kind.in_float16()).fitted(module, lambda: [given], told.append) is module
-    assert told == []
-    assert Mali(kind.in_float16(half_sums=True)).fitted(module, lambda: [given], told.append) is not module
-    assert [one.partition(": input scaled up")[0] for one in told] == [
+    module, kind, lines = imported(tmp_path, 1e-3), board.load("rk3588").resolved(), []
+    sample = {"x": RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)}
+    assert Mali(kind.in_float16()).fitted(module, lambda: [sample], lines.append) is module
+    assert lines == []
+    assert Mali(kind.in_float16(half_sums=True)).fitted(module, lambda: [sample], lines.append) is not module
+    assert [line.partition(": input scaled up")[0] for line in lines] == [
         "layer 2 (conv2d, weights 8x8x1x1)",
         "layer 3 (conv2d, weights 8x8x1x1)",
     ]
-    assert all("reads at most" in one for one in told)
+    assert all("reads at most" in line for line in lines)

@@ -28,11 +28,11 @@ def network(shape, layer):
 
 
 def constants(module):
-    found = []
+    arrays = []
     tvm.relax.analysis.post_order_visit(
-        module["main"].body, lambda one: found.append(one.value.numpy()) if isinstance(one, tvm.ir.GenericConst) else 0
+        module["main"].body, lambda node: arrays.append(node.value.numpy()) if isinstance(node, tvm.ir.GenericConst) else 0
     )
-    return found
+    return arrays
 
 
 def computed(module, x):
@@ -49,23 +49,23 @@ def unequal(*shape):
 def test_each_channel_has_its_own_scale(layer):
     weight = unequal(3, 3, 8, 12) if layer == "conv" else unequal(64, 12)
     shape = (1, 6, 6, 8) if layer == "conv" else (2, 64)
-    held = relax.const(weight)
-    call = (lambda x: relax.op.nn.conv2d(x, held, **CONV)) if layer == "conv" else lambda x: relax.op.matmul(x, held)
+    constant = relax.const(weight)
+    call = (lambda x: relax.op.nn.conv2d(x, constant, **CONV)) if layer == "conv" else lambda x: relax.op.matmul(x, constant)
     module = network(shape, call)
-    made = scaled(mixed(module))
-    (half,) = [one for one in constants(made) if one.dtype == np.float16]
+    rewritten = scaled(mixed(module))
+    (half,) = [array for array in constants(rewritten) if array.dtype == np.float16]
     rows = np.moveaxis(half, -1, 0).reshape(12, -1)
     assert (bound.greatest(rows) <= bound.LIMIT * 1.001).all()
     assert (bound.greatest(rows) > bound.LIMIT / 2.01).all()
     x = RANDOM.standard_normal(shape).astype(np.float32)
-    got, wanted = computed(made, x), computed(module, x)
-    scale = np.abs(wanted).max(axis=tuple(range(wanted.ndim - 1)))
+    got, expected = computed(rewritten, x), computed(module, x)
+    scale = np.abs(expected).max(axis=tuple(range(expected.ndim - 1)))
     # The last channels leave half precision, whatever sums them up; those of 1e-5 keep their digits.
     fits = scale < 6e4
     assert fits.sum() >= 10
-    assert (np.abs(got - wanted).max(axis=tuple(range(wanted.ndim - 1)))[fits] <= 2e-3 * scale[fits] + 6e-8).all()
+    assert (np.abs(got - expected).max(axis=tuple(range(expected.ndim - 1)))[fits] <= 2e-3 * scale[fits] + 6e-8).all()
 
 
 def test_weights_that_are_no_constants_stay():
     module = network((4, 4), lambda x: relax.op.matmul(x, relax.op.nn.relu(x)))
-    assert not [one for one in constants(scaled(mixed(module))) if one.dtype == np.float32]
+    assert not [array for array in constants(scaled(mixed(module))) if array.dtype == np.float32]

@@ -38,22 +38,22 @@ NETWORKS = {
 @pytest.mark.parametrize("sums", [False, True])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_may_be_greater_than_half_precision_holds(name, sums, tmp_path):
-    given = {
+    constants = {
         "k": 2e4 * RANDOM.standard_normal((8, 8, 1, 1)),
         "b": 1e5 * RANDOM.standard_normal(8),
         "s": np.float32([0.5]),
     }
     used = {
-        key: array.astype(np.float32) for key, array in given.items() if any(key in one.input for one in NETWORKS[name])
+        key: array.astype(np.float32) for key, array in constants.items() if any(key in each.input for each in NETWORKS[name])
     }
     array = RANDOM.standard_normal((1, 8, 6, 6)).astype(np.float32)
     draft = nets.model(NETWORKS[name], [value("x", array.shape)], [value("y", None)], used)
-    (wanted,) = nets.run(draft, {"x": array})
-    proto = nets.model(NETWORKS[name], [value("x", array.shape)], [value("y", wanted.shape)], used)
+    (expected,) = nets.run(draft, {"x": array})
+    proto = nets.model(NETWORKS[name], [value("x", array.shape)], [value("y", expected.shape)], used)
     imported = importer.import_model(source.load(nets.save(proto, tmp_path)))
     lowered = Mali(KIND.in_float16(half_sums=sums)).lowered(imported.module)
     result = relax.VirtualMachine(tvm.compile(lowered, target=CPU), tvm.cpu())["main"](tvm.runtime.tensor(array))
-    found = (result if hasattr(result, "numpy") else result[0]).numpy()
-    assert np.abs(wanted).max() > 1e5
-    assert np.abs(found - wanted).max() <= 5e-3 * np.abs(wanted).max()
-    assert np.abs(found - wanted).max() > 0
+    array_ = (result if hasattr(result, "numpy") else result[0]).numpy()
+    assert np.abs(expected).max() > 1e5
+    assert np.abs(array_ - expected).max() <= 5e-3 * np.abs(expected).max()
+    assert np.abs(array_ - expected).max() > 0

@@ -25,7 +25,7 @@ def test_a_pixel_is_stored_as_a_vector():
 
 def test_added_channels_have_no_weight():
     array = np.ones((7, 7, 3, 8), np.float32)
-    found = first.weights(array)
-    assert found.shape == (7, 7, 4, 8)
-    assert found[:, :, :3].all()
-    assert not found[:, :, 3].any()
+    padded = first.weights(array)
+    assert padded.shape == (7, 7, 4, 8)
+    assert padded[:, :, :3].all()
+    assert not padded[:, :, 3].any()
