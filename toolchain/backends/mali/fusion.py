@@ -20,7 +20,7 @@ _PATTERN = "op_pattern"
 _INJECTIVE = 2  # TVM's number for what is no epilogue of a layer, and still becomes one kernel with what is like it
 
 
-def fused(module: tvm.IRModule) -> tvm.IRModule:
+def fuse_operators(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module of operators as calls of fused kernels."""
     transform = relax.transform
     legal = tvm.transform.Sequential([transform.LegalizeOps(), transform.AnnotateTIROpPattern()])(module)
@@ -45,7 +45,11 @@ def _set_apart(module: tvm.IRModule) -> tvm.IRModule:
 
     functions = {
         name: relax.Function(
-            function.params, tvm_ffi.structural_map(function.body, (relax.Call, changed)), function.ret_ty, function.is_pure, function.attrs
+            function.params,
+            tvm_ffi.structural_map(function.body, (relax.Call, changed)),
+            function.ret_ty,
+            function.is_pure,
+            function.attrs,
         )
         for name, function in module.functions_items()
         if isinstance(function, relax.Function)
@@ -65,5 +69,7 @@ def _spreads(call: Any) -> bool:
     result = shape_of(call.ty_args[0])
     if result is None:
         return False
-    sizes = [math.prod(shape) for field in fields if isinstance(field, relax.DataflowVar) and (shape := shape_of(field.ty))]
+    sizes = [
+        math.prod(shape) for field in fields if isinstance(field, relax.DataflowVar) and (shape := shape_of(field.ty))
+    ]
     return any(1 < size < math.prod(result) for size in sizes)

@@ -11,7 +11,7 @@ from tvm import tirx
 from toolchain.errors import InputError
 
 
-def require_launched(module: tvm.IRModule) -> None:
+def require_thread_bindings(module: tvm.IRModule) -> None:
     """Refuse a module with a kernel that the GPU would not run.
 
     Args:

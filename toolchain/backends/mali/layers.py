@@ -133,7 +133,11 @@ def _reads(schedule: s_tir.Schedule, block: SBlockInfo) -> Reads | None:
     vector, channel, staged, contiguous = spatial[-1], None, [], False
     regions = [[used_by(side.min, variables) for side in read.region] for read in body.reads]
     # Matrices that are multiplied in pairs: each index but the last two chooses a pair.
-    pairs = {axis for axis in spatial[:-2] if len(regions) > 1 and all(axis in set.union(*region) for region in regions if region)}
+    pairs = {
+        axis
+        for axis in spatial[:-2]
+        if len(regions) > 1 and all(axis in set.union(*region) for region in regions if region)
+    }
     for number, used in enumerate(regions):
         along = used[-1] if used else set()
         contiguous = contiguous or vector in along
@@ -160,7 +164,9 @@ def used_by(expression: Any, variables: Sequence[Any]) -> set[int]:
 
 def is_plain(block: SBlockInfo) -> bool:
     """Whether a block is a nest of loops of known extents."""
-    return bool(block.iters) and all(iterator.kind in "SR" and isinstance(iterator.dom, int) for iterator in block.iters)
+    return bool(block.iters) and all(
+        iterator.kind in "SR" and isinstance(iterator.dom, int) for iterator in block.iters
+    )
 
 
 def extent_of(schedule: s_tir.Schedule, loop: Any) -> int:

@@ -40,12 +40,12 @@ class Rows(dlight.ScheduleRule):  # type: ignore[misc]
             kernel = _row_kernel(schedule, blocks)
             if kernel is None or not self.suits(schedule, kernel, _busy(target)):
                 return None
-            limit = min(_GROUP, schedules.most_threads(target))
+            limit = min(_GROUP, schedules.max_threads(target))
             sharing = kernel.sharing(limit, _busy(target))
             if sharing > 1:
                 _shared(schedule, kernel, sharing, limit // sharing)
             else:
-                _alone(schedule, kernel, target, vectors=not schedules.has_truths(func))
+                _alone(schedule, kernel, target, vectors=not schedules.has_booleans(func))
         except s_tir.ScheduleError:
             return None
         return schedule
@@ -127,7 +127,9 @@ def _row_kernel(schedule: s_tir.Schedule, blocks: Sequence[SBlockInfo]) -> _RowK
     row = schedule.fuse(*along) if len(along) > 1 else row
     block_rvs = tuple(reduction.block_rv for reduction in reductions)
     length = max(_size(reduction, "R") for reduction in reductions)
-    return _RowKernel(block_rvs, result, row, tuple(across), rows, length, not across and _is_beside(schedule, block_rvs[0]))
+    return _RowKernel(
+        block_rvs, result, row, tuple(across), rows, length, not across and _is_beside(schedule, block_rvs[0])
+    )
 
 
 def _is_beside(schedule: s_tir.Schedule, reduction: Any) -> bool:

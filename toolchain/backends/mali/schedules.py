@@ -18,9 +18,9 @@ from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import normalize_prim_func
 
 from toolchain.backends.mali import gpu
-from toolchain.backends.mali.half.blocks import in_blocks, sums_halves_in_single, sums_in_half
+from toolchain.backends.mali.half.blocks import sum_in_blocks, sums_halves_in_single, sums_in_half
 from toolchain.backends.mali.layers import CHANNELS, LANES, Layer, UnsuitedError, divisor, extent_of, is_plain, layer_of
-from toolchain.backends.mali.tiles import Plan, Loading, plans
+from toolchain.backends.mali.tiles import Loading, Plan, plans
 
 _GROUP = (16, 64)  # least and most work-items of a work-group
 _SUMMED = 1  # how many vectors of registers fewer there are where kernels sum up in half precision
@@ -32,7 +32,7 @@ class Tiles(dlight.ScheduleRule):  # type: ignore[misc]
 
     def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> s_tir.Schedule | None:  # noqa: ARG002, FBT001
         """Return the schedule; None for a kernel of another kind."""
-        if has_truths(func):
+        if has_booleans(func):
             return None
         try:
             return _cheapest(func, target)
@@ -51,13 +51,13 @@ class Vectors(dlight.ScheduleRule):  # type: ignore[misc]
             return None
         try:
             for block in dlight.try_inline(schedule, blocks):
-                _vectors(schedule, block.block_rv, target, LANES if not has_truths(func) else (1,))
+                _vectors(schedule, block.block_rv, target, LANES if not has_booleans(func) else (1,))
         except (s_tir.ScheduleError, UnsuitedError):
             return None
         return schedule
 
 
-def without_single_steps(module: tvm.IRModule) -> tvm.IRModule:
+def remove_single_steps(module: tvm.IRModule) -> tvm.IRModule:
     """Return a module in which what sums one element only is no sum any more.
 
     TVM's schedules take it for one step of an elementwise kernel, and inline what follows into its first value too.
@@ -89,7 +89,7 @@ def _single_step(block: Any) -> Any:
     return s_tir.SBlock(plain, reads, block.writes, block.name_hint, body)
 
 
-def has_truths(function: tirx.PrimFunc) -> bool:
+def has_booleans(function: tirx.PrimFunc) -> bool:
     """Whether a kernel reads, writes or computes truth values: in vectors of OpenCL, true is -1."""
     is_boolean = [str(parameter.dtype) == "bool" for parameter in function.params]
 
@@ -112,13 +112,13 @@ def _vectors(schedule: s_tir.Schedule, block: Any, target: tvm.target.Target, ch
 def bind(schedule: s_tir.Schedule, loop: Any, target: tvm.target.Target) -> Any:
     """Spread a loop over work-items; returns the loop over those of a work-group."""
     total = extent_of(schedule, loop)
-    groups, items = schedule.split(loop, [None, _group_size(total, most_threads(target), gpu.means(target).groups)])
+    groups, items = schedule.split(loop, [None, _group_size(total, max_threads(target), gpu.means(target).groups)])
     schedule.bind(groups, "blockIdx.x")
     schedule.bind(items, "threadIdx.x")
     return items
 
 
-def most_threads(target: tvm.target.Target) -> int:
+def max_threads(target: tvm.target.Target) -> int:
     """Return how many work-items a work-group may have."""
     return int(target.attrs.get("max_threads_per_block", _GROUP[1]))
 
@@ -152,7 +152,7 @@ def _cheapest(func: tirx.PrimFunc, target: tvm.target.Target) -> s_tir.Schedule 
             # Whatever the size: where something is read may depend on what is read.
             impossible.add(plan.loading)
             continue
-        rewritten = in_blocks(candidate.mod)  # has accumulators of its own
+        rewritten = sum_in_blocks(candidate.mod)  # has accumulators of its own
         if registers(s_tir.Schedule(rewritten)) <= means.vectors - _held_twice(rewritten["main"]):
             return candidate
     return None
@@ -214,7 +214,7 @@ def _grid(schedule: s_tir.Schedule, outer: list[Any], inner: list[Any], target: 
     """
     total = math.prod(extent_of(schedule, loop) for loop in outer)
     enough = total >= gpu.means(target).groups * _GROUP[1]
-    limit = min(_GROUP[1] if enough else _GROUP[0], most_threads(target))
+    limit = min(_GROUP[1] if enough else _GROUP[0], max_threads(target))
     groups: list[Any] = []
     items: list[Any] = []
     for loop in reversed(outer[-3:]):

@@ -28,7 +28,7 @@ class Split(dlight.ScheduleRule):  # type: ignore[misc]
 
     def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> s_tir.Schedule | None:  # noqa: ARG002, FBT001
         """Return the schedule; None for a kernel of another kind, or of enough results."""
-        if schedules.has_truths(func):
+        if schedules.has_booleans(func):
             return None
         try:
             layer = layer_of(func)
@@ -66,7 +66,7 @@ def _division(layer: Layer, target: tvm.target.Target) -> _Division | None:
     lanes = divisor(spans[-1], LANES)
     if math.prod(spans) // lanes >= means.items:
         return None
-    limit, step = min(_GROUP, schedules.most_threads(target)), int(target.attrs.get("thread_warp_size", 1))
+    limit, step = min(_GROUP, schedules.max_threads(target)), int(target.attrs.get("thread_warp_size", 1))
     best = min(
         _choices(_products(layer), spans[-1] // lanes, lanes, limit),
         key=lambda choice: _cycles(choice, _products(layer), math.prod(spans) // lanes, means.cores, step),
@@ -76,7 +76,10 @@ def _division(layer: Layer, target: tvm.target.Target) -> _Division | None:
 
 def _along(layer: Layer) -> list[int]:
     """Number the arguments that are contiguous along the products, and not along the results."""
-    body, kinds = layer.schedule.get(layer.blocks.reduction.block_rv), [iterator.kind for iterator in layer.blocks.reduction.iters]
+    body, kinds = (
+        layer.schedule.get(layer.blocks.reduction.block_rv),
+        [iterator.kind for iterator in layer.blocks.reduction.iters],
+    )
     used = [used_by(list(read.region)[-1].min, [iterator.var for iterator in body.iter_vars]) for read in body.reads]
     return [number for number, each in enumerate(used) if each and {kinds[index] for index in each} == {"R"}]
 

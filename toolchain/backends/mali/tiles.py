@@ -190,7 +190,9 @@ def _strides(layer: Layer) -> tuple[int, int]:
     """Return how far apart neighbours of a result are in what is staged: down and across."""
     block = layer.schedule.get(layer.blocks.reduction.block_rv)
     spatial = [
-        iterator.var for iterator, info in zip(block.iter_vars, layer.blocks.reduction.iters, strict=True) if info.kind == "S"
+        iterator.var
+        for iterator, info in zip(block.iter_vars, layer.blocks.reduction.iters, strict=True)
+        if info.kind == "S"
     ]
     staged = [side.min for number in layer.reads.staged for side in block.reads[number].region]
     return (_stride(staged, spatial[-3:-2]), _stride(staged, spatial[-2:-1]))

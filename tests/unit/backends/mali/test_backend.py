@@ -122,7 +122,9 @@ def test_what_is_tuned_and_costed_reads_weights_as_what_is_built(tmp_path):
     backend = Mali(board.load("rk3588").resolved())
     lowered = backend.lowered(importer.import_model(source.load(str(nets.save(net, tmp_path)))).module)
     (task,) = tasks.extract(lowered, backend)
-    (built,) = [function for function in backend.finished(lowered, {}).functions.values() if isinstance(function, tirx.PrimFunc)]
+    (built,) = [
+        function for function in backend.finished(lowered, {}).functions.values() if isinstance(function, tirx.PrimFunc)
+    ]
     names = [parameter.name for parameter in backend.scheduled(task.module)["main"].params]
     assert names == [parameter.name for parameter in built.params]
     assert sum(images.MARK in name for name in names) == 1

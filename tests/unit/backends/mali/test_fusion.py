@@ -31,7 +31,9 @@ def test_a_gate_is_computed_once_and_not_for_each_pixel(nodes, fused, device, tm
     used = {name: array for name, array in constants.items() if any(name in each.input for each in nodes)}
     proto = net(nodes, SHAPE, used)
     kernels = [
-        variable.name_hint for variable, _ in check(proto, device, tmp_path).functions_items() if "conv2d" in variable.name_hint
+        variable.name_hint
+        for variable, _ in check(proto, device, tmp_path).functions_items()
+        if "conv2d" in variable.name_hint
     ]
     assert sum("multiply" in kernel or "add" in kernel for kernel in kernels) == fused
 

@@ -74,7 +74,11 @@ NETS = {
 def test_rows_are_right(name, device, tmp_path):  # noqa: F811 - the fixture
     nodes, shape, constants, sharing = NETS[name]
     kernels = check(net(nodes, shape, constants), device, tmp_path)
-    extents = [dict(opencl.thread_extents(function)) for _, function in kernels.functions_items() if isinstance(function, tirx.PrimFunc)]
+    extents = [
+        dict(opencl.thread_extents(function))
+        for _, function in kernels.functions_items()
+        if isinstance(function, tirx.PrimFunc)
+    ]
     if sharing > 1:
         assert sharing in {size for axes in extents if "threadIdx.y" in axes for size in axes.values()}
     else:
@@ -98,7 +102,9 @@ def test_rows_that_others_read_have_a_group_of_their_own(tmp_path):
     """Between what one work-item writes and others read, TVM puts no barrier where a group has several rows."""
     finished, executable = compiled(net([node("Softmax", ["x"], ["y"])], (6, 64)), tmp_path)
     (extents,) = [
-        dict(opencl.thread_extents(function)) for _, function in finished.functions_items() if isinstance(function, tirx.PrimFunc)
+        dict(opencl.thread_extents(function))
+        for _, function in finished.functions_items()
+        if isinstance(function, tirx.PrimFunc)
     ]
     assert extents["blockIdx.x"] == 6
     after_maximum = sources(executable).partition(" T_softmax_maxelem_shared_ptr[0] = ")[2]

@@ -21,7 +21,9 @@ Keep = Callable[[str, Outcome], None]
 Compile = Callable[[Sequence[str], Keep], Sequence[Outcome]]
 
 
-def outcomes(key: str, gpu: Gpu, options: Sequence[str], sources: Sequence[str], compile_: Compile) -> list[Outcome]:
+def cached_outcomes(
+    key: str, gpu: Gpu, options: Sequence[str], sources: Sequence[str], compile_: Compile
+) -> list[Outcome]:
     """Return what became of each kernel, compiling those that the cache does not know.
 
     Args:

@@ -34,7 +34,7 @@ _ONE = "3 to 10 s"
 
 
 @dataclass(frozen=True)
-class _Ended:
+class _Run:
     """What a process of the compiler said, and the signal that it crashed by; empty if it did not."""
 
     outcomes: Mapping[str, Outcome]
@@ -42,7 +42,7 @@ class _Ended:
 
 
 @dataclass(frozen=True)
-class _Start:
+class _Process:
     """One process of the compiler."""
 
     root: Root
@@ -50,7 +50,7 @@ class _Start:
     options: tuple[str, ...]
     emulator: Emulator
 
-    def run(self, sources: Sequence[Path], cache: Path, patience: float) -> _Ended:
+    def run(self, sources: Sequence[Path], cache: Path, patience: float) -> _Run:
         """Compile files; one at which the compiler ends is missing, and so are those after it.
 
         Raises:
@@ -60,7 +60,9 @@ class _Start:
         folders = Folders(tuple({path.parent for path in sources}), (cache,))
         result = self.emulator.run(command, self.root.tree, self._environment(cache), folders, patience)
         code = result.returncode
-        return _Ended(shaderdb.read(result.stderr.splitlines()), _CRASHES.get(-code if code < 0 else code - 128, ""))
+        return _Run(
+            shaderdb.read_outcomes(result.stderr.splitlines()), _CRASHES.get(-code if code < 0 else code - 128, "")
+        )
 
     def _environment(self, cache: Path) -> Mapping[str, str]:
         libraries = self.root.tree / _LIBRARIES
@@ -78,7 +80,7 @@ class _Start:
         }
 
 
-def compiled(
+def compile_kernels(
     root: Root,
     gpu: Gpu,
     sources: Sequence[str],
@@ -102,7 +104,7 @@ def compiled(
     """
     if not sources:
         return []
-    start = _Start(root, gpu, tuple(options), emulator())
+    start = _Process(root, gpu, tuple(options), emulator())
     with temporary.folder() as name:
         work, warm = Path(name), _warm(start)
         paths = {str(work / f"{number}.cl"): source for number, source in enumerate(sources)}
@@ -119,7 +121,7 @@ def compiled(
 
 
 def _all(
-    start: _Start, paths: Sequence[Path], warm: Path, tell: Callable[[str], None], store: _Kept
+    start: _Process, paths: Sequence[Path], warm: Path, tell: Callable[[str], None], store: _Kept
 ) -> dict[str, Outcome]:
     """Compile files in parts, several parts at a time; what has no answer then is asked about once more, alone.
 
@@ -142,7 +144,7 @@ def _all(
     return outcomes
 
 
-def _part(start: _Start, paths: Sequence[Path], warm: Path) -> dict[str, Outcome]:
+def _part(start: _Process, paths: Sequence[Path], warm: Path) -> dict[str, Outcome]:
     """Compile files in one process, and in another those behind one that it does not survive.
 
     Returns:
@@ -159,7 +161,7 @@ def _part(start: _Start, paths: Sequence[Path], warm: Path) -> dict[str, Outcome
     return outcomes
 
 
-def _alone(start: _Start, path: Path, warm: Path) -> Outcome:
+def _alone(start: _Process, path: Path, warm: Path) -> Outcome:
     try:
         ended = _run(start, [path], warm, _ALONE_S)
     except BuildError as fault:
@@ -169,7 +171,7 @@ def _alone(start: _Start, path: Path, warm: Path) -> Outcome:
     return ended.outcomes.get(str(path), Outcome(fault="the compiler ended unexpectedly", answered=False))
 
 
-def _run(start: _Start, paths: Sequence[Path], warm: Path, patience: float) -> _Ended:
+def _run(start: _Process, paths: Sequence[Path], warm: Path, patience: float) -> _Run:
     cache = paths[0].with_suffix(".cache")
     shutil.copytree(warm, cache)  # with what it compiled before, the compiler would print nothing
     try:
@@ -178,7 +180,7 @@ def _run(start: _Start, paths: Sequence[Path], warm: Path, patience: float) -> _
         shutil.rmtree(cache)
 
 
-def _warm(start: _Start) -> Path:
+def _warm(start: _Process) -> Path:
     """Return a cache with what every start for a GPU needs, made once: it saves 20 s of each.
 
     Raises:

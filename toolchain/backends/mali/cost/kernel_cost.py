@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolchain.backends.mali import images
-from toolchain.backends.mali.cost import cache, compiler, language, sources
+from toolchain.backends.mali.cost import cache, compiler, compiler_options, sources
 from toolchain.backends.mali.cost.gpus import Gpu
 from toolchain.backends.mali.cost.root import Root
 from toolchain.backends.mali.cost.shaderdb import LOAD_STORE, Outcome, Statistics
@@ -89,7 +89,7 @@ class Compiler:
     @property
     def words(self) -> tuple[str, ...]:
         """All of its options."""
-        return (*language.DEFAULT, *self.options)
+        return (*compiler_options.DEFAULT, *self.options)
 
     @property
     def identity(self) -> str:
@@ -107,12 +107,12 @@ class Compiler:
         What may be read as an image is, where the runtime would do so on this GPU.
         """
         imaged = f"#define {images.SWITCH}\n"
-        return cache.outcomes(
+        return cache.cached_outcomes(
             self.root.key,
             self.gpu,
             self.words,
             [imaged + text if self.gpu.images and images.SWITCH in text else text for text in texts],
-            lambda missing, keep: compiler.compiled(
+            lambda missing, keep: compiler.compile_kernels(
                 self.root, self.gpu, missing, self.words, tell=self.tell, keep=keep
             ),
         )
@@ -122,7 +122,7 @@ def costs(mesa: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -
     """Return what kernels cost.
 
     Args:
-        asked: The compiler.
+        mesa: The compiler.
         kernels: They.
         spilling: Whether the turns of loops are wanted of kernels that spill, too: they are most of the work, and
             without them such a kernel's loops count once.
@@ -136,7 +136,9 @@ def costs(mesa: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -
         for kernel, outcome in zip(kernels, plain, strict=True)
     ]
     pairs = [
-        (number, loop, sources.doubled(kernels[number].source, loop)) for number, loops in enumerate(turning) for loop in loops
+        (number, loop, sources.double_body(kernels[number].source, loop))
+        for number, loops in enumerate(turning)
+        for loop in loops
     ]
     twice = mesa.outcomes([source for _, _, source in pairs])
     steps: list[dict[Loop, Mapping[str, float] | None]] = [{} for _ in kernels]
@@ -159,7 +161,7 @@ def _turning(kernel: Kernel, outcome: Outcome) -> tuple[Loop, ...]:
     """Name the loops of a kernel's machine code."""
     loops = sources.loops(kernel.source)
     remaining = outcome.statistics.loops if outcome.statistics else 0
-    return sources.remaining(loops.bounded, max(0, remaining - loops.unbounded))
+    return sources.remaining_loops(loops.bounded, max(0, remaining - loops.unbounded))
 
 
 def _units(statistics: Statistics) -> dict[str, float]:
@@ -185,13 +187,15 @@ def _step(once: Statistics | None, twice: Statistics | None) -> Mapping[str, flo
     return {name: min(max(after.get(name, value) - value, 0.0), value) for name, value in before.items()}
 
 
-def _cost(kernel: Kernel, gpu: Gpu, outcome: Outcome, per_turn: Mapping[Loop, Mapping[str, float] | None]) -> KernelCost:
+def _cost(
+    kernel: Kernel, gpu: Gpu, outcome: Outcome, per_turn: Mapping[Loop, Mapping[str, float] | None]
+) -> KernelCost:
     if outcome.statistics is None:
         return KernelCost(kernel.name, gpu.name, None, fault=outcome.fault)
     steps = {loop: step for loop, step in per_turn.items() if step is not None}
     total = _units(outcome.statistics)
     for loop, step in steps.items():
-        turns = sources.weight(loop, list(steps)) - 1
+        turns = sources.total_trips(loop, list(steps)) - 1
         inner = [other for other in steps if loop.holds(other) and not _between(loop, other, steps)]
         for name, value in step.items():
             cycles = max(0.0, value - sum(steps[other].get(name, 0.0) for other in inner))

@@ -208,8 +208,8 @@ def network(name: str, launched: Sequence[Launch], mesa: Compiler, board: BoardG
 
     Args:
         name: Its name.
-        found: Its launches.
-        asked: The compiler.
+        launched: Its launches.
+        mesa: The compiler.
         board: The GPU's cores and clock; without them there is no estimate of milliseconds.
     """
     costs = kernel_cost.costs(mesa, [launch.kernel for launch in launched])

@@ -80,10 +80,10 @@ class Packages:
 
 def pinned() -> Packages:
     """Return the packages that the toolchain was developed with."""
-    return listed(LIST)
+    return read_list(LIST)
 
 
-def listed(path: Path) -> Packages:
+def read_list(path: Path) -> Packages:
     """Return the packages of a list.
 
     Args:
@@ -163,7 +163,7 @@ def fetch(packages: Packages, folder: Path) -> list[Path]:
     """Download packages; each is what its digest says, wherever it came from.
 
     Args:
-        wanted: They.
+        packages: What to download.
         folder: Where they go.
 
     Raises:

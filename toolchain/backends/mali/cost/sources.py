@@ -158,7 +158,7 @@ def _found(code: str, first: int, last: int) -> Iterator[Loop]:
         yield Loop(match.start(), match.end(), end, trips, match["name"], match["type"], int(match["end"]))
 
 
-def doubled(source: str, loop: Loop) -> str:
+def double_body(source: str, loop: Loop) -> str:
     """Return the source with a loop's body twice: the second time for other values of its variable."""
     body = source[loop.body : loop.end]
     later = f"{loop.name}_later"
@@ -167,11 +167,11 @@ def doubled(source: str, loop: Loop) -> str:
     return f"{source[: loop.body]} {{ {body} }} {second} {source[loop.end :]}"
 
 
-def remaining(all_loops: Sequence[Loop], count: int) -> tuple[Loop, ...]:
+def remaining_loops(all_loops: Sequence[Loop], count: int) -> tuple[Loop, ...]:
     """Name the loops that the compiler has left: it unrolls the innermost and shortest first.
 
     Args:
-        found: The loops of the source.
+        all_loops: The loops of the source.
         count: How many loops its code has.
     """
     depth = {loop: sum(other.holds(loop) for other in all_loops) for loop in all_loops}
@@ -179,6 +179,6 @@ def remaining(all_loops: Sequence[Loop], count: int) -> tuple[Loop, ...]:
     return tuple(sorted(order[:count], key=lambda loop: loop.start))
 
 
-def weight(loop: Loop, all_loops: Sequence[Loop]) -> int:
+def total_trips(loop: Loop, all_loops: Sequence[Loop]) -> int:
     """Return how often a loop's body runs in all: its own turns and those of the loops around it."""
     return loop.trips * math.prod(other.trips for other in all_loops if other is not loop and other.holds(loop))

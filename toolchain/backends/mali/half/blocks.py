@@ -17,7 +17,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, s_tir, tirx
 
-from toolchain.backends.mali.half import bound
+from toolchain.backends.mali.half import bounds
 
 MARK = "toolchain.half_products"
 """Annotation of a block that sums up products: how many of them half precision can hold."""
@@ -34,7 +34,7 @@ _INNER = (*_SERIAL, tirx.ForKind.VECTORIZED)
 # --- before fusion: which sums are bounded ----------------------------------------------------------------------------
 
 
-def marked(module: tvm.IRModule) -> tvm.IRModule:
+def mark_bounded(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module in which the blocks of kernels that may sum in half precision say so.
 
     Args:
@@ -56,7 +56,10 @@ def _constants(module: tvm.IRModule) -> dict[str, list[list[Any]]]:
             call = binding.value
             if isinstance(call, relax.Call) and getattr(call.op, "name", "") == _KERNEL_CALL:
                 arguments = list(call.args[1].fields) if isinstance(call.args[1], relax.Tuple) else []
-                values = [argument.value.numpy() if isinstance(argument, tvm.ir.GenericConst) else None for argument in arguments]
+                values = [
+                    argument.value.numpy() if isinstance(argument, tvm.ir.GenericConst) else None
+                    for argument in arguments
+                ]
                 by_kernel.setdefault(str(call.args[0].name_hint), []).append(values)
     return by_kernel
 
@@ -73,7 +76,7 @@ def _marked(function: tirx.PrimFunc, calls: list[list[Any]]) -> tirx.PrimFunc:
             if number is None or any(number >= len(values) or values[number] is None for values in calls):
                 continue
             if all(_is_bounded(values[number], load, block) for values in calls):
-                return _with_annotation(block, bound.PRODUCTS)
+                return _with_annotation(block, bounds.PRODUCTS)
         return block
 
     return function.with_body(tvm_ffi.structural_map(function.body, (s_tir.SBlock, changed)))
@@ -85,7 +88,7 @@ def _is_bounded(weights: Any, load: Any, block: Any) -> bool:
     summed = [axis for axis, index in enumerate(load.indices) if _variables(index) & reduced]
     rows = np.moveaxis(weights, summed, range(-len(summed), 0)) if summed else weights
     count = math.prod(weights.shape[axis] for axis in summed)
-    return bool(np.all(bound.greatest(rows.reshape(-1, count)) <= bound.ROUNDED))
+    return bool(np.all(bounds.greatest(rows.reshape(-1, count)) <= bounds.ROUNDED))
 
 
 def _with_annotation(block: Any, products: int) -> Any:
@@ -113,7 +116,9 @@ def _product(store: Any) -> tuple[Any, Any] | None:
     if not isinstance(total.a, tvm.ir.expr.TensorLoad) or not total.a.source.same_as(store.buffer):
         return None
     factors = [total.b.a, total.b.b]
-    if not all(isinstance(factor, tirx.Cast) and isinstance(factor.value, tvm.ir.expr.TensorLoad) for factor in factors):
+    if not all(
+        isinstance(factor, tirx.Cast) and isinstance(factor.value, tvm.ir.expr.TensorLoad) for factor in factors
+    ):
         return None
     if any(str(factor.value.source.dtype) != _HALF for factor in factors):
         return None
@@ -124,7 +129,7 @@ def _product(store: Any) -> tuple[Any, Any] | None:
 # --- after scheduling: accumulators of their own ----------------------------------------------------------------------
 
 
-def in_blocks(module: tvm.IRModule) -> tvm.IRModule:
+def sum_in_blocks(module: tvm.IRModule) -> tvm.IRModule:
     """Return a module whose marked kernels sum in half precision within blocks, where their schedule lets them.
 
     Args:
@@ -150,7 +155,7 @@ def summary(module: tvm.IRModule) -> str:
 
 
 def sums_in_half(function: tirx.PrimFunc) -> bool:
-    """Whether a kernel was written anew by `in_blocks`."""
+    """Whether a kernel was written anew by `sum_in_blocks`."""
     return _DONE in (function.attrs or {})
 
 
@@ -264,7 +269,9 @@ def _spatial(realize: Any) -> set[Any]:
 def _used(realize: Any, *, reduced: bool) -> set[Any]:
     """Return the variables that indices of a sum depend on: those it is summed over, or those of its result."""
     pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
-    variables = [_variables(value) for iterator, value in pairs if (iterator.iter_type == tirx.IterVar.CommReduce) == reduced]
+    variables = [
+        _variables(value) for iterator, value in pairs if (iterator.iter_type == tirx.IterVar.CommReduce) == reduced
+    ]
     return set().union(*variables)
 
 
@@ -313,7 +320,8 @@ def _flushed(plan: _Plan, partial: Any, indices: list[Any]) -> Any:
     store = _bound(plan.realize.block.body, plan.realize)
     variables = [loop.loop_var for loop in plan.spatial]
     target = [
-        tvm_ffi.structural_map(index, (tirx.Var, _by(dict(zip(variables, indices, strict=False))))) for index in store.indices
+        tvm_ffi.structural_map(index, (tirx.Var, _by(dict(zip(variables, indices, strict=False)))))
+        for index in store.indices
     ]
     added = tirx.BufferLoad(store.buffer, target) + tirx.Cast(_SINGLE, tirx.BufferLoad(partial, indices))
     return tirx.BufferStore(store.buffer, added, target)

@@ -23,13 +23,13 @@ from toolchain.backends.mali.int8.elements import Elements, elements_of
 from toolchain.backends.mali.int8.epilogues import Epilogue, OtherImage, epilogue_of, readers
 from toolchain.backends.mali.int8.layers import Layer, layer_of
 
-__all__ = ["on_bytes"]
+__all__ = ["compute_on_bytes"]
 
 _ENTRY = "main"
 _IMAGE = 4
 
 
-def on_bytes(module: tvm.IRModule) -> tvm.IRModule:
+def compute_on_bytes(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module whose layers on dequantised bytes compute with those.
 
     Args:
@@ -37,20 +37,22 @@ def on_bytes(module: tvm.IRModule) -> tvm.IRModule:
     """
     main, builder = module[_ENTRY], relax.BlockBuilder(module)
     blocks = [
-        _Writer(builder, block, module).written() if isinstance(block, relax.DataflowBlock) else block
+        _ByteLayers(builder, block, module).written() if isinstance(block, relax.DataflowBlock) else block
         for block in main.body.blocks
     ]
     body = relax.SeqExpr(blocks, main.body.body)
     rewritten = builder.get()
     functions = dict(rewritten.functions_items())
-    functions[rewritten.get_global_var(_ENTRY)] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    functions[rewritten.get_global_var(_ENTRY)] = relax.Function(
+        main.params, body, main.ret_ty, main.is_pure, main.attrs
+    )
     assembled = tvm.IRModule(functions, module.attrs, module.global_infos)
     steps = [relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
     result: tvm.IRModule = tvm.transform.Sequential(steps)(assembled)
     return result
 
 
-class _Writer:
+class _ByteLayers:
     """Writes a block anew."""
 
     def __init__(self, builder: relax.BlockBuilder, block: relax.DataflowBlock, module: tvm.IRModule) -> None:
@@ -99,11 +101,13 @@ class _Writer:
         """Write a layer with what follows it, and bytes for others than layers."""
         channels = len(layer.numbers)
         added = [
-            self._image(addend) if isinstance(addend, OtherImage) else relax.const(kernels.widened(addend, channels))
+            self._image(addend)
+            if isinstance(addend, OtherImage)
+            else relax.const(kernels.pad_channels(addend, channels))
             for addend in epilogue.added
         ]
         calling = self._builder.call_te(
-            lambda *tensors: kernels.requantized(layer, epilogue, *tensors),
+            lambda *tensors: kernels.convolve_to_bytes(layer, epilogue, *tensors),
             self._packed(layer.bytes, layer.shape),
             *map(relax.const, self._constants(layer)),
             *added,
@@ -125,7 +129,7 @@ class _Writer:
         words = self._words[variable] = self._bound(variable, "_words", calling)
         shape, kind = shape_of(variable.ty) or (), str(variable.ty.dtype)
         value = self._builder.call_te(
-            lambda tensor: kernels.unpacked(tensor, shape, kind), words, primfunc_name_hint="unpacked"
+            lambda tensor: kernels.unpack(tensor, shape, kind), words, primfunc_name_hint="unpacked"
         )
         self._bindings.append(relax.VarBinding(variable, value))
 
@@ -147,7 +151,7 @@ class _Writer:
         """Write a layer whose numbers are wanted."""
         constants = [*self._constants(layer)]
         calling = self._builder.call_te(
-            lambda *tensors: kernels.convolved(layer, *tensors),
+            lambda *tensors: kernels.convolve(layer, *tensors),
             self._packed(layer.bytes, layer.shape),
             *map(relax.const, constants),
             primfunc_name_hint=_name(layer),
@@ -160,8 +164,8 @@ class _Writer:
         self._bindings.append(relax.VarBinding(variable, value))
 
     def _constants(self, layer: Layer) -> list[Any]:
-        zeros = [kernels.zeros_of(layer)] if layer.is_whole else []
-        return [kernels.weights_of(layer), *zeros, kernels.widened(layer.scales, len(layer.scales))]
+        zeros = [kernels.zero_sums(layer)] if layer.is_whole else []
+        return [kernels.pack_weights(layer), *zeros, kernels.pad_channels(layer.scales, len(layer.scales))]
 
     def _packed(self, source: Any, shape: Sequence[int]) -> Any:
         """Return the variable that holds bytes four to an int32.
@@ -174,9 +178,7 @@ class _Writer:
             image = source
             if shape_of(source.ty) != tuple(shape):
                 image = self._bound(source, "_pixels", relax.op.reshape(source, list(shape)), source.ty)
-            calling = self._builder.call_te(
-                lambda data: kernels.packed(data, shape), image, primfunc_name_hint="packed"
-            )
+            calling = self._builder.call_te(lambda data: kernels.pack(data, shape), image, primfunc_name_hint="packed")
             self._words[source] = self._bound(source, "_words", calling)
         return self._words[source]
 

@@ -15,7 +15,7 @@ from tvm import te, tirx
 
 from toolchain.backends.graph import quantization
 from toolchain.backends.graph.values import Operation, Value, four, pair
-from toolchain.backends.mali.int8.epilogues import Limits, OtherImage, byte_of, dequantized, step_of
+from toolchain.backends.mali.int8.epilogues import Limits, OtherImage, byte_of, dequantized_image, step_of
 from toolchain.backends.mali.int8.layers import BYTE
 
 Position = tuple[Any, Any, Any, Any]
@@ -27,7 +27,7 @@ _LOWEST = -3.4028234663852886e38  # of float32
 
 
 @dataclass(frozen=True, eq=False)
-class Limited:
+class Clipped:
     """Numbers are limited."""
 
     inner: Tree
@@ -51,7 +51,7 @@ class Concatenated:
 
 
 @dataclass(frozen=True, eq=False)
-class Greatest:
+class MaxPool:
     """The greatest of each window of pixels; height and width of what they are taken from."""
 
     inner: Tree
@@ -61,7 +61,7 @@ class Greatest:
     before: tuple[int, int]
 
 
-Tree = OtherImage | Limited | Sum | Concatenated | Greatest
+Tree = OtherImage | Clipped | Sum | Concatenated | MaxPool
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ def _tree(value: Value) -> Tree | None:
     maker = value.maker
     if len(value.shape or ()) != _IMAGE or maker is None:
         return None
-    leaf = dequantized(value)
+    leaf = dequantized_image(value)
     if leaf is not None or not value.is_alone:
         return leaf
     if maker.name == "concat":
@@ -123,7 +123,7 @@ def _stepped(maker: Operation, channels: int) -> Tree | None:
             return Sum(first, second) if first is not None and second is not None else None
         if isinstance(step, Limits):
             inner = _tree(operand)
-            return None if inner is None else Limited(inner, step)
+            return None if inner is None else Clipped(inner, step)
     return None
 
 
@@ -131,7 +131,10 @@ def _joined(maker: Operation) -> Tree | None:
     branches = [_tree(value) for value in maker.inputs]
     if maker.attributes.axis is None or int(maker.attributes.axis) != 1 or any(branch is None for branch in branches):
         return None
-    return Concatenated(tuple(branch for branch in branches if branch is not None), tuple((value.shape or ())[1] for value in maker.inputs))
+    return Concatenated(
+        tuple(branch for branch in branches if branch is not None),
+        tuple((value.shape or ())[1] for value in maker.inputs),
+    )
 
 
 def _greatest(maker: Operation) -> Tree | None:
@@ -150,9 +153,9 @@ def _greatest(maker: Operation) -> Tree | None:
         return None
     before = (top, left)
     if isinstance(inner, Concatenated):  # of side by side the same is taken, one after the other
-        each = tuple(Greatest(branch, (size[0], size[1]), window, strides, before) for branch in inner.branches)
+        each = tuple(MaxPool(branch, (size[0], size[1]), window, strides, before) for branch in inner.branches)
         return Concatenated(each, inner.channels)
-    return Greatest(inner, (size[0], size[1]), window, strides, before)
+    return MaxPool(inner, (size[0], size[1]), window, strides, before)
 
 
 def _leaves(tree: Tree) -> list[OtherImage]:
@@ -172,18 +175,18 @@ def _branches(tree: Tree) -> Sequence[Tree]:
 def _count(tree: Tree) -> int:
     """Return how many bytes an element is made of at most."""
     inner = sum(_count(branch) for branch in _branches(tree)) or 1
-    return inner * tree.window[0] * tree.window[1] if isinstance(tree, Greatest) else inner
+    return inner * tree.window[0] * tree.window[1] if isinstance(tree, MaxPool) else inner
 
 
 def _number(tree: Tree, position: Position, tensors: Mapping[Any, te.Tensor]) -> Any:
     image, row, column, channel = position
     if isinstance(tree, OtherImage):
         return tree.at(tensors[tree.value.variable])(*position)
-    if isinstance(tree, Limited):
+    if isinstance(tree, Clipped):
         return tree.step.of(_number(tree.inner, position, tensors))
     if isinstance(tree, Sum):
         return _number(tree.first, position, tensors) + _number(tree.second, position, tensors)
-    if isinstance(tree, Greatest):
+    if isinstance(tree, MaxPool):
         return _of_window(tree, position, tensors)
     (head, *others), (count, *_) = tree.branches, tree.channels
     first = _number(head, position, tensors)
@@ -193,19 +196,21 @@ def _number(tree: Tree, position: Position, tensors: Mapping[Any, te.Tensor]) ->
     return tirx.if_then_else(channel < count, first, _number(rest, (image, row, column, channel - count), tensors))
 
 
-def _of_window(tree: Greatest, position: Position, tensors: Mapping[Any, te.Tensor]) -> Any:
+def _of_window(tree: MaxPool, position: Position, tensors: Mapping[Any, te.Tensor]) -> Any:
     """Return the greatest number of a window; of plain bytes, the greatest byte says it."""
     inner = tree.inner
     if isinstance(inner, OtherImage) and inner.grid is not None and inner.grid.scale > 0:
         words = tensors[inner.value.variable]
         return inner.value_of(
-            reduce(te.max, _window(tree, position, lambda *indices: byte_of(words, *indices), tirx.const(-128, "int32")))
+            reduce(
+                te.max, _window(tree, position, lambda *indices: byte_of(words, *indices), tirx.const(-128, "int32"))
+            )
         )
     number = lambda *indices: _number(inner, indices, tensors)  # noqa: E731 - of four
     return reduce(te.max, _window(tree, position, number, tirx.const(_LOWEST, "float32")))
 
 
-def _window(tree: Greatest, position: Position, number: Callable[..., Any], beyond: Any) -> list[Any]:
+def _window(tree: MaxPool, position: Position, number: Callable[..., Any], beyond: Any) -> list[Any]:
     image, row, column, channel = position
     (height, width), (down, across), (top, left) = tree.size, tree.strides, tree.before
     values = []

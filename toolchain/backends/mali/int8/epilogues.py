@@ -57,7 +57,7 @@ class OtherImage:
         """Return what computes the number at a place: of image, row, column and channel.
 
         Args:
-            held: The bytes four to an int32, or the numbers, NHWC.
+            tensor: The bytes four to an int32, or the numbers, NHWC.
         """
 
         def number(image: Any, row: Any, column: Any, channel: Any) -> Any:
@@ -109,7 +109,7 @@ class Epilogue:
 
         Args:
             number: What the layer computes, float32.
-            place: Of which image, row, column and output channel.
+            position: Of which image, row, column and output channel.
             added: Tensors of what `added` lists.
         """
         remaining = list(added)
@@ -120,10 +120,10 @@ class Epilogue:
                 number = number + step.at(remaining.pop(0))(*position)
             else:
                 number = number + remaining.pop(0)(position[-1])
-        return rounded(number, self.grid)
+        return round_to_byte(number, self.grid)
 
 
-def rounded(number: Any, grid: quantization.Grid) -> Any:
+def round_to_byte(number: Any, grid: quantization.Grid) -> Any:
     """Return the byte of a number as an int32, rounded as `quantize` does it."""
     level = te.round(_divided(number, grid)) + _single(grid.zero)
     return te.max(te.min(level, _single(_GREATEST)), _single(_LEAST)).astype("int32")
@@ -164,7 +164,7 @@ def epilogue_of(layer: Operation, by_value: Mapping[int, list[Operation]]) -> Ep
 
     Args:
         layer: The layer.
-        known: What `readers` returned.
+        by_value: What `readers` returned.
     """
     value, steps, inner = layer.out, list[Step](), list[Value]()
     channels = (value.shape or ())[1]
@@ -211,10 +211,10 @@ def _other(other: Value, value: Value) -> OtherImage | None:
     shape = other.shape or ()
     if other is value or shape != value.shape or len(shape) != _IMAGE or other.dtype != "float32":
         return None
-    return dequantized(other) or (None if other.variable is None else OtherImage(other, None, shape[1]))
+    return dequantized_image(other) or (None if other.variable is None else OtherImage(other, None, shape[1]))
 
 
-def dequantized(value: Value) -> OtherImage | None:
+def dequantized_image(value: Value) -> OtherImage | None:
     """Return the bytes that an image says, if it does."""
     if not quantization.is_dequantize(value.maker) or len(value.shape or ()) != _IMAGE:
         return None

@@ -20,7 +20,7 @@ def order(rank: int, spatial: int | None = None) -> list[int]:
 
     Args:
         rank: How many dimensions there are.
-        places: How many of them are places in an image: the last ones. All but two by default.
+        spatial: How many of them are spatial: the last ones. All but two by default.
     """
     first = 2 if spatial is None else rank - spatial
     return [0, *range(first, rank), *range(1, first)]

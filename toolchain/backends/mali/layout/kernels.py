@@ -88,7 +88,10 @@ def _is_by_element(schedule: s_tir.Schedule, block: Any, rank: int) -> bool:
         all(kind == tirx.IterVar.DataPar for kind in kinds[:rank])
         and all(kind == tirx.IterVar.CommReduce for kind in kinds[rank:])
         and len(region) == rank == len(iterators)
-        and all(side.min.same_as(iterator.var) or _is_one(iterator) for side, iterator in zip(region, iterators, strict=True))
+        and all(
+            side.min.same_as(iterator.var) or _is_one(iterator)
+            for side, iterator in zip(region, iterators, strict=True)
+        )
     )
 
 

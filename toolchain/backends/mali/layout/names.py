@@ -14,7 +14,7 @@ _ENTRY = "main"
 _C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def with_plain_names(module: tvm.IRModule) -> tvm.IRModule:
+def use_c_names(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module whose inputs are called by what C takes for a name: kernels call their arguments so."""
     main = module[_ENTRY]
     renamed = {

@@ -89,7 +89,9 @@ def _join_split(writer: Writer, variable: Any, fields: list[Any], axis: int) -> 
     if len(values) == len(fields) and len(spatial) == 1 and 1 <= axis < len(shape) - min(spatial):
         before = order(len(shape), min(spatial))
         value = OP.concat(values, axis=before.index(axis))
-        writer.state.split[variable] = SplitChannels(writer.like(variable, [shape[axis] for axis in before], value), min(spatial))
+        writer.state.split[variable] = SplitChannels(
+            writer.like(variable, [shape[axis] for axis in before], value), min(spatial)
+        )
 
 
 def expand(writer: Writer, variable: Any, call: Any) -> None:

@@ -22,7 +22,7 @@ _GAIN = 0.8  # of the cycles of a direct convolution: what it has to be below
 _FLOAT = 4  # bytes
 
 
-def tiling(image: Image, outputs: int, padding: tuple[int, int, int, int]) -> Tiling | None:
+def choose_tiling(image: Image, outputs: int, padding: tuple[int, int, int, int]) -> Tiling | None:
     """Return how a 3x3 convolution with steps of one is best cut into tiles; None if it is computed as it is.
 
     Args:
@@ -35,24 +35,26 @@ def tiling(image: Image, outputs: int, padding: tuple[int, int, int, int]) -> Ti
     tilings = [Tiling(image, outputs, padding, size) for size in (2, 4)]
     if min(tilings[0].height, tilings[0].width) < 1:
         return None
-    best = min(tilings, key=cycles)
-    return best if cycles(best) < _GAIN * direct(best) else None
+    best = min(tilings, key=winograd_cycles)
+    return best if winograd_cycles(best) < _GAIN * direct_cycles(best) else None
 
 
-def direct(convolution: Tiling) -> float:
+def direct_cycles(tiling: Tiling) -> float:
     """Estimate the cycles of all cores together that a convolution takes as it is."""
-    rows = convolution.image[0] * convolution.height
-    pixels, covered = rows * convolution.width, rows * -(-convolution.width // _ACROSS) * _ACROSS
-    weights = TAPS**2 * convolution.inputs * convolution.outputs
-    moved = convolution.image[0] * convolution.image[1] * convolution.image[2] * convolution.inputs + pixels * convolution.outputs + weights
+    rows = tiling.image[0] * tiling.height
+    pixels, covered = rows * tiling.width, rows * -(-tiling.width // _ACROSS) * _ACROSS
+    weights = TAPS**2 * tiling.inputs * tiling.outputs
+    moved = tiling.image[0] * tiling.image[1] * tiling.image[2] * tiling.inputs + pixels * tiling.outputs + weights
     return max(covered * weights / LANES * _DIRECT, moved * _FLOAT / _BYTES)
 
 
-def cycles(convolution: Tiling) -> float:
+def winograd_cycles(tiling: Tiling) -> float:
     """Estimate the cycles of all cores together that the three kernels take."""
-    pixels = convolution.tiles * convolution.size**2
-    components = convolution.tiles * convolution.components
-    moved_in, moved_out = ((pixels + components) * channels * _FLOAT / _BYTES for channels in (convolution.inputs, convolution.outputs))
-    moved = components * (convolution.inputs + convolution.outputs) + convolution.components * convolution.inputs * convolution.outputs
-    products = components * convolution.inputs * convolution.outputs / LANES * _PRODUCT
+    pixels = tiling.tiles * tiling.size**2
+    components = tiling.tiles * tiling.components
+    moved_in, moved_out = (
+        (pixels + components) * channels * _FLOAT / _BYTES for channels in (tiling.inputs, tiling.outputs)
+    )
+    moved = components * (tiling.inputs + tiling.outputs) + tiling.components * tiling.inputs * tiling.outputs
+    products = components * tiling.inputs * tiling.outputs / LANES * _PRODUCT
     return moved_in + max(products, moved * _FLOAT / _BYTES) + moved_out + _LAUNCHES

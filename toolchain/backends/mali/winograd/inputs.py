@@ -12,7 +12,7 @@ from typing import Any
 from tvm import sym, tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
-from toolchain.backends.mali import written
+from toolchain.backends.mali import scripted
 from toolchain.backends.mali.winograd.tiling import INPUTS, LANES, Tiling
 
 _GROUP = 64  # most work-items of a work-group
@@ -29,9 +29,9 @@ def kernel(tiling: Tiling) -> tirx.PrimFunc:
     components = (tiling.components, tiling.tiles, tiling.inputs)
 
     def body(image: Any, output: Any) -> None:
-        _Writer(tiling, image, output).write()
+        _InputsWriter(tiling, image, output).write()
 
-    return written.kernel("winograd_inputs", {"image": tiling.image, "components": components}, body)
+    return scripted.write_kernel("winograd_inputs", {"image": tiling.image, "components": components}, body)
 
 
 class _Registers:
@@ -46,7 +46,7 @@ class _Registers:
         return self._buffer[number]
 
 
-class _Writer:
+class _InputsWriter:
     """Writes the kernel."""
 
     def __init__(self, tiling: Tiling, image: Any, output: Any) -> None:
@@ -58,14 +58,14 @@ class _Writer:
         """Write all that is done: a work-group has neighbouring channels of neighbouring tiles of one row."""
         tiling = self._tiling
         blocks = tiling.inputs // LANES
-        deep = written.largest_divisor(blocks, _GROUP // 4)
-        wide = written.largest_divisor(tiling.across, _GROUP // deep)
+        deep = scripted.largest_divisor(blocks, _GROUP // 4)
+        wide = scripted.largest_divisor(tiling.across, _GROUP // deep)
         groups = {
             "group_z": tiling.side * tiling.image[0] * tiling.down,
             "group_y": tiling.across // wide,
             "group_x": blocks // deep,
         }
-        with written.launched(**groups, item_y=wide, item_x=deep) as (row, y, x, tile, block):
+        with scripted.launch(**groups, item_y=wide, item_x=deep) as (row, y, x, tile, block):
             self._item(row, y * wide + tile, (x * deep + block) * LANES)
 
     def _item(self, row: Expr, across: Expr, channel: Expr) -> None:
@@ -86,7 +86,9 @@ class _Writer:
     def _rows(self, component_row: Expr, top: Expr) -> tuple[_Registers, _Registers]:
         """Keep which rows of the image a row of components is made of, and how many times each: none outside."""
         height, rows = self._tiling.image[1], self._slotted()
-        positions = [top + _of_part(component_row, [row[slot][0] for row in rows], "int32") for slot in range(self._slots)]
+        positions = [
+            top + _of_part(component_row, [row[slot][0] for row in rows], "int32") for slot in range(self._slots)
+        ]
         unclamped = _Registers(positions, "int32")
         factors = []
         for slot in range(self._slots):

@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from toolchain.backends.mali import written
+from toolchain.backends.mali import scripted
 from toolchain.backends.mali.layers import extent_of
 from toolchain.backends.mali.winograd.products import COLUMNS, RESULTS
 from toolchain.backends.mali.winograd.tiling import LANES
@@ -21,7 +21,7 @@ _ROWS = {2: 2, 4: 1}
 """Rows of a tile that a work-item computes, by the size of tiles: two of four pixels each would be spilled."""
 
 
-def scheduled(module: tvm.IRModule) -> tvm.IRModule:
+def schedule_outputs(module: tvm.IRModule) -> tvm.IRModule:
     """Return a lowered Relax module whose transforms of products are scheduled; there is nothing to search for."""
     changed = module.clone()
     for variable, function in module.functions_items():
@@ -67,8 +67,8 @@ def _spread(schedule: s_tir.Schedule, block: Any, size: int) -> Any:
     down, row_group, row = schedule.split(height, [None, size // _ROWS[size], _ROWS[size]])
     across, column = schedule.split(width, [None, size])
     blocks, lanes = schedule.split(channels, [None, LANES])
-    deep = written.largest_divisor(extent_of(schedule, blocks), _GROUP // 4)
-    wide = written.largest_divisor(extent_of(schedule, across), _GROUP // deep)
+    deep = scripted.largest_divisor(extent_of(schedule, blocks), _GROUP // 4)
+    wide = scripted.largest_divisor(extent_of(schedule, across), _GROUP // deep)
     across, tiles = schedule.split(across, [None, wide])
     blocks, items = schedule.split(blocks, [None, deep])
     schedule.reorder(images, down, row_group, across, blocks, tiles, items, row, column, lanes)

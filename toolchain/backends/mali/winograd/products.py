@@ -16,7 +16,7 @@ COLUMNS, RESULTS = "winograd_columns", "winograd_results"
 """Blocks of the transform: columns of products, and results of those."""
 
 
-def multiplied(components: te.Tensor, weights: te.Tensor) -> te.Tensor:
+def multiply(components: te.Tensor, weights: te.Tensor) -> te.Tensor:
     """Multiply components [component, tile, in] by weights [component, in, out]: [component, tile, out]."""
     count, tiles, inputs = components.shape
     channel = te.reduce_axis((0, inputs), "channel")
@@ -41,7 +41,9 @@ def results(products: te.Tensor, tiling: Tiling) -> te.Tensor:
         component_rows = [ends, *range(1, side - 1)]
         counts = [[line[0] + line[-1], *line[1:-1]] for line in matrix]
         read = [products[component_row * side + component, tile, out] for component_row in component_rows]
-        return _sum([_number([line[number] for line in counts], within) * product for number, product in enumerate(read)])
+        return _sum(
+            [_number([line[number] for line in counts], within) * product for number, product in enumerate(read)]
+        )
 
     columns = te.compute((images, down, across, size, side, outputs), column, COLUMNS)
     component = te.reduce_axis((0, side), "component")

@@ -55,7 +55,7 @@ def asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
     def ask(machine: Machine, texts: Sequence[str], **more: Any) -> list[Outcome]:
         monkeypatch.setattr(compiler, "emulator", lambda: machine)
         monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0})
-        return compiler.compiled(Root(tmp_path, "k", "1", is_pinned=True), gpu("g610"), texts, **more)
+        return compiler.compile_kernels(Root(tmp_path, "k", "1", is_pinned=True), gpu("g610"), texts, **more)
 
     return ask
 
@@ -115,7 +115,7 @@ def test_what_was_compiled_before_an_interrupt_is_not_asked_again(
     def outcomes(machine: Machine, tell: Callable[[str], None]) -> list[Outcome]:
         texts = [f"kernel {number}" for number in range(8)]
         compile_ = lambda missing, keep: ask(machine, missing, tell=tell, keep=keep)  # noqa: E731 - it is passed on
-        return cache.outcomes("k", gpu("g610"), (), texts, compile_)
+        return cache.cached_outcomes("k", gpu("g610"), (), texts, compile_)
 
     with pytest.raises(KeyboardInterrupt):
         outcomes(Machine({}), stopped)

@@ -46,7 +46,9 @@ def test_libraries_are_unpacked_and_nothing_else(tmp_path: Path) -> None:
         "etc/a.conf": b"settings",
     }
     unpack(package(tmp_path / "a.deb", members), tmp_path / "root")
-    unpacked = {str(path.relative_to(tmp_path / "root")) for path in (tmp_path / "root").rglob("*") if not path.is_dir()}
+    unpacked = {
+        str(path.relative_to(tmp_path / "root")) for path in (tmp_path / "root").rglob("*") if not path.is_dir()
+    }
     assert unpacked == {"usr/lib/a/liba.so.1", "usr/lib/a/liba.so"}
     assert (tmp_path / "root" / "usr/lib/a/liba.so").read_bytes() == b"a"
 

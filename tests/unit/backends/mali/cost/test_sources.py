@@ -59,7 +59,7 @@ def test_loops_have_turns_and_those_without_bounds_are_open() -> None:
     outer, inner = loops.bounded
     assert outer.holds(inner)
     assert not inner.holds(outer)
-    assert sources.weight(inner, loops.bounded) == 20
+    assert sources.total_trips(inner, loops.bounded) == 20
 
 
 def test_loops_of_functions_are_open() -> None:
@@ -70,7 +70,7 @@ def test_loops_of_functions_are_open() -> None:
 def test_a_doubled_body_runs_for_other_values() -> None:
     (kernel, _) = sources.kernels(TVM)
     (loop,) = sources.loops(kernel.source).bounded
-    twice = sources.doubled(kernel.source, loop)
+    twice = sources.double_body(kernel.source, loop)
     assert twice.count("y[i] = 1;") == 2
     assert "i_later = i + 64" in twice
     assert twice.count("{") == twice.count("}")
@@ -79,9 +79,9 @@ def test_a_doubled_body_runs_for_other_values() -> None:
 def test_the_longest_loops_remain() -> None:
     _, kernel = sources.kernels(TVM)
     bounded = sources.loops(kernel.source).bounded
-    assert sources.remaining(bounded, 1) == (bounded[1],)
-    assert sources.remaining(bounded, 0) == ()
-    assert sources.remaining(bounded, 5) == bounded
+    assert sources.remaining_loops(bounded, 1) == (bounded[1],)
+    assert sources.remaining_loops(bounded, 0) == ()
+    assert sources.remaining_loops(bounded, 5) == bounded
 
 
 HELPER = "float helper(float v) { for (int c = 0; c < 1000; ++c) { v *= 2; } return v; }\n"
@@ -113,7 +113,7 @@ def test_braces_that_are_no_code_do_not_count(line: str) -> None:
         loops = sources.loops(kernel.source)
         assert ([loop.trips for loop in loops.bounded], loops.unbounded) == ([64], 1)
         (loop,) = loops.bounded
-        assert sources.doubled(kernel.source, loop).count("y[c] += 1;") == 2
+        assert sources.double_body(kernel.source, loop).count("y[c] += 1;") == 2
 
 
 def test_loops_of_macros_are_open() -> None:

@@ -13,7 +13,7 @@ from tests.support import nets
 from tests.support.nets import node, value
 from toolchain import board
 from toolchain.backends.mali.backend import Mali
-from toolchain.backends.mali.half import blocks, bound
+from toolchain.backends.mali.half import blocks, bounds
 from toolchain.models import importer, source
 
 KIND = board.load("opencl-local").resolved().in_float16(half_sums=True)
@@ -31,7 +31,11 @@ def kernels(nodes, shape, initializers, folder):
     proto = nets.model(nodes, [value("x", shape)], [value("y", result.shape)], initializers)
     backend = Mali(KIND)
     lowered = backend.lowered(importer.import_model(source.load(nets.save(proto, folder))).module)
-    marks = [kernel for _, kernel in lowered.functions_items() if isinstance(kernel, tirx.PrimFunc) and blocks.MARK in str(kernel)]
+    marks = [
+        kernel
+        for _, kernel in lowered.functions_items()
+        if isinstance(kernel, tirx.PrimFunc) and blocks.MARK in str(kernel)
+    ]
     (host,) = tvm.compile(backend.finished(lowered, {}), target=backend.target).mod.imports
     return len(marks), "".join(source.inspect_source() for source in host.imports)
 
@@ -72,7 +76,7 @@ def test_weights_beyond_the_bound_keep_single_precision():
 
     x, w = te.placeholder((4, 64), "float16", "x"), te.placeholder((64, 32), "float16", "w")
     function = te.create_prim_func([x, w, topi.nn.matmul(x, w, out_dtype="float32")])
-    for size, fits in ((bound.LIMIT / bound.PRODUCTS, True), (1.1 * bound.LIMIT / bound.PRODUCTS, False)):
+    for size, fits in ((bounds.LIMIT / bounds.PRODUCTS, True), (1.1 * bounds.LIMIT / bounds.PRODUCTS, False)):
         weights = np.full((64, 32), size, np.float16)
         assert (blocks.MARK in str(blocks._marked(function, [[None, weights]]))) == fits
         # One call that passes something else is enough.
@@ -81,10 +85,10 @@ def test_weights_beyond_the_bound_keep_single_precision():
 
 def test_rounding_up_to_halves_is_no_reason_for_single_precision():
     rows = RANDOM.standard_normal((300, 9))
-    rows *= 0.99999 * bound.LIMIT / bound.greatest(rows)[:, None]
-    halves = np.ldexp(rows, bound.exponents(rows)[:, None]).astype(np.float16)
-    assert (bound.greatest(halves) > bound.LIMIT).any()
-    assert (bound.greatest(halves) <= bound.ROUNDED).all()
+    rows *= 0.99999 * bounds.LIMIT / bounds.greatest(rows)[:, None]
+    halves = np.ldexp(rows, bounds.exponents(rows)[:, None]).astype(np.float16)
+    assert (bounds.greatest(halves) > bounds.LIMIT).any()
+    assert (bounds.greatest(halves) <= bounds.ROUNDED).all()
 
 
 def compiled(kind, folder):

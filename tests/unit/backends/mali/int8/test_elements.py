@@ -9,7 +9,7 @@ from tvm import relax
 from tests.support import nets
 from tests.support.nets import node, value
 from toolchain.backends.graph.values import read
-from toolchain.backends.mali.int8.elements import Greatest, Concatenated, Limited, Sum, elements_of
+from toolchain.backends.mali.int8.elements import Clipped, Concatenated, MaxPool, Sum, elements_of
 from toolchain.backends.mali.int8.epilogues import Limits, OtherImage
 from toolchain.models import importer, source
 
@@ -40,7 +40,7 @@ def pool(**attributes):
 
 def test_a_residual_and_its_limit(tmp_path):
     elements = found(tmp_path, [node("Add", ["a", "b"], ["c"]), node("Relu", ["c"], ["d"])])
-    assert isinstance(elements.tree, Limited)
+    assert isinstance(elements.tree, Clipped)
     assert elements.tree.step == Limits(0.0, np.inf)
     assert isinstance(elements.tree.inner, Sum)
     assert all(isinstance(leaf, OtherImage) for leaf in (elements.tree.inner.first, elements.tree.inner.second))
@@ -57,7 +57,7 @@ def test_channels_one_after_the_other(tmp_path):
 
 def test_the_greatest_of_windows(tmp_path):
     tree = found(tmp_path, [pool()]).tree
-    assert isinstance(tree, Greatest)
+    assert isinstance(tree, MaxPool)
     assert (tree.size, tree.window, tree.strides, tree.before) == ((8, 8), (3, 3), (2, 2), (1, 1))
 
 
@@ -65,7 +65,7 @@ def test_the_greatest_of_what_is_side_by_side_is_taken_of_each(tmp_path):
     between = [node("Concat", ["a", "b"], ["c"], axis=1), node("MaxPool", ["c"], ["d"], kernel_shape=[2, 2])]
     tree = found(tmp_path, between).tree
     assert isinstance(tree, Concatenated)
-    assert all(isinstance(branch, Greatest) for branch in tree.branches)
+    assert all(isinstance(branch, MaxPool) for branch in tree.branches)
 
 
 @pytest.mark.parametrize(

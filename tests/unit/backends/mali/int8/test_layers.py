@@ -58,7 +58,9 @@ def dense(folder, size, scale=1.0) -> list[str]:
         node("DequantizeLinear", ["w", "scale", "none"], ["b"]),
         node("MatMul", ["a", "b"], ["y"]),
     ]
-    return lowered(nets.model(nodes, [nets.value("x", (1, size), "uint8")], [nets.value("y", (1, 4))], initializers), folder)
+    return lowered(
+        nets.model(nodes, [nets.value("x", (1, size), "uint8")], [nets.value("y", (1, 4))], initializers), folder
+    )
 
 
 @pytest.mark.parametrize(

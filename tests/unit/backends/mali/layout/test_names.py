@@ -17,7 +17,7 @@ from toolchain.models import source as model
 def test_names_of_inputs_are_fit_for_kernels(name, expected, tmp_path):
     nodes = [conv(name, "a"), node("Relu", ["a"], ["y"])]
     imported = importer.import_model(model.load(nets.save(net(nodes, name=name), tmp_path)))
-    renamed = layout.with_plain_names(imported.module)
+    renamed = layout.use_c_names(imported.module)
     (parameter,) = renamed["main"].params
     assert (str(parameter.name) == str(imported.module["main"].params[0].name)) is expected
     assert str(parameter.name).isascii()

@@ -25,19 +25,19 @@ ROUND = (1, 1, 1, 1)
     ],
 )
 def test_a_layer_is_cut_into_tiles_where_that_takes_less(side, inputs, outputs, size):
-    tiling = choice.tiling((1, side, side, inputs), outputs, ROUND)
+    tiling = choice.choose_tiling((1, side, side, inputs), outputs, ROUND)
     assert (tiling.size if tiling else None) == size
     if tiling is not None:
-        assert choice.cycles(tiling) < choice.direct(tiling)
+        assert choice.winograd_cycles(tiling) < choice.direct_cycles(tiling)
 
 
 def test_memory_of_what_is_transformed_is_bounded():
-    tiling = choice.tiling((1, 28, 28, 128), 128, ROUND)
+    tiling = choice.choose_tiling((1, 28, 28, 128), 128, ROUND)
     assert tiling.components * tiling.tiles <= 4 * 28 * 28
 
 
 def test_a_batch_shares_its_weights():
-    single, many = (choice.tiling((batch, 14, 14, 256), 256, ROUND) for batch in (1, 16))
+    single, many = (choice.choose_tiling((batch, 14, 14, 256), 256, ROUND) for batch in (1, 16))
     assert (single.size, many.size) == (2, 4)
 
 
@@ -51,4 +51,4 @@ def test_a_batch_shares_its_weights():
     ],
 )
 def test_what_the_kernels_cannot_compute_is_left_alone(image, outputs, padding):
-    assert choice.tiling(image, outputs, padding) is None
+    assert choice.choose_tiling(image, outputs, padding) is None

@@ -23,7 +23,7 @@ def results(size, side=9, channels=8):
 @pytest.mark.parametrize(("size", "items"), [(2, 1), (4, 4)])
 def test_work_items_share_a_tile_as_their_registers_allow(size, items):
     tiling, function = results(size)
-    scheduled = outputs.scheduled(tvm.IRModule({"main": function}))["main"]
+    scheduled = outputs.schedule_outputs(tvm.IRModule({"main": function}))["main"]
     assert math.prod(extent for _, extent in thread_extents(scheduled)) == tiling.tiles * 8 // 4 * items
     assert scheduled.attrs["tirx.is_scheduled"]
 
@@ -31,4 +31,4 @@ def test_work_items_share_a_tile_as_their_registers_allow(size, items):
 def test_other_kernels_stay_as_they_are():
     x = te.placeholder((4, 8), name="x")
     module = tvm.IRModule({"main": te.create_prim_func([x, topi.nn.relu(x)])})
-    tvm.ir.assert_structural_equal(outputs.scheduled(module), module)
+    tvm.ir.assert_structural_equal(outputs.schedule_outputs(module), module)

@@ -24,7 +24,7 @@ def run(function, *arrays, shape):
 def multiplication(components=4, tiles=14, inputs=8, outputs=16):
     a = te.placeholder((components, tiles, inputs), name="a")
     b = te.placeholder((components, inputs, outputs), name="b")
-    return te.create_prim_func([a, b, products.multiplied(a, b)])
+    return te.create_prim_func([a, b, products.multiply(a, b)])
 
 
 def test_each_component_has_its_own_weights():

@@ -16,7 +16,7 @@ RANDOM = np.random.default_rng(0)
 def test_the_transforms_are_a_convolution(size):
     image, weights = RANDOM.standard_normal((size + 2, size + 2)), RANDOM.standard_normal((1, 1, 3, 3))
     into, out = np.array(INPUTS[size]), np.array(OUTPUTS[size])
-    factors = winograd.transformed(weights, size).reshape(size + 2, size + 2)
+    factors = winograd.transform_weights(weights, size).reshape(size + 2, size + 2)
     result = out @ (factors * (into @ image @ into.T)) @ out.T
     expected = [
         [(image[row : row + 3, column : column + 3] * weights[0, 0]).sum() for column in range(size)]
