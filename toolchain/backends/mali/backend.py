@@ -20,11 +20,10 @@ from toolchain.backends.mali.erf import replace_erf
 from toolchain.backends.mali.fusion import fuse_operators
 from toolchain.backends.mali.half import rescale_layers, sum_in_blocks, summary, to_half, use_plain_loops
 from toolchain.backends.mali.int8 import compute_on_bytes
-from toolchain.backends.mali.launched import require_thread_bindings
 from toolchain.backends.mali.layout import channels_last, use_c_names
 from toolchain.backends.mali.rows import LongRows, Rows
 from toolchain.backends.mali.running_sums import replace_running_sums
-from toolchain.backends.mali.schedules import Tiles, Vectors, remove_single_steps
+from toolchain.backends.mali.schedules import Tiles, Vectors, remove_single_steps, require_thread_bindings
 from toolchain.backends.mali.split import Split
 from toolchain.board import Board
 from toolchain.tensors import Tensors

@@ -1,4 +1,4 @@
-"""What the kernels have in common that a tile of the result can be computed of: one reduction, and how it reads."""
+"""Kernels with one reduction, and how that reads: what a schedule by tiles of the result needs to know."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 
+from toolchain.backends.mali.rewrite import contains
+
 LANES = (4, 2, 1)
 _GUARD = tvm.ir.Op.get("prim.if_then_else")
 CHANNELS = (4, 3, 2, 1)
-"""How many input channels are taken at once."""
+"""How many input channels a step reads at once."""
 
 
 class UnsuitedError(Exception):
@@ -28,8 +30,8 @@ class KernelBlocks:
     Attributes:
         reduction: What accumulates.
         sources: Blocks before it, such as padding, in order.
-        result: The block after it, which writes what the kernel returns; None if the reduction does.
-        levels: The block before that, of which each element of the result takes four neighbours; None for others.
+        result: The block after it, which writes the kernel's result; None if the reduction does.
+        levels: The block before that, if each element of the result reads four neighbours of it.
     """
 
     reduction: SBlockInfo
@@ -86,7 +88,7 @@ def layer_of(func: tirx.PrimFunc) -> Layer | None:
 
 
 def _blocks_of(schedule: s_tir.Schedule) -> KernelBlocks | None:
-    """Find the only reduction of a kernel, and inline what goes before and after; None if it is not so made."""
+    """Find the only reduction of a kernel, and inline what goes before and after; None for another kind of kernel."""
     blocks = normalize_prim_func(schedule)
     if not blocks or not all(is_plain(block) for block in blocks):
         return None
@@ -105,25 +107,18 @@ def _blocks_of(schedule: s_tir.Schedule) -> KernelBlocks | None:
 
 
 def _joins(block: Any) -> bool:
-    """Whether each element of a result takes four neighbours, which kernels on bytes put into an int32."""
+    """Whether each element of a result reads four neighbours: kernels on bytes put them into an int32."""
     last = [list(read.region)[-1].extent for read in block.reads if len(read.region)]
     return len(last) == 1 and isinstance(last[0], tirx.IntImm) and int(last[0]) == LANES[0]
 
 
 def _is_guarded(block: Any) -> bool:
-    """Whether a block asks before it reads: staged, that would be read unasked, from beyond a tensor's ends too."""
-    guards: list[Any] = []
-
-    def visit(call: Any) -> None:
-        if isinstance(call.op, tvm.ir.Op) and call.op.same_as(_GUARD):
-            guards.append(call)
-
-    tvm_ffi.structural_walk(block.body, (tvm.ir.Call, visit))
-    return bool(guards)
+    """Whether a block reads under a condition: staged, it would read without, even beyond a tensor's ends."""
+    return contains(block.body, tvm.ir.Call, lambda call: isinstance(call.op, tvm.ir.Op) and call.op.same_as(_GUARD))
 
 
 def _reads(schedule: s_tir.Schedule, block: SBlockInfo) -> Reads | None:
-    """Say how a reduction reads; None if nothing it reads is contiguous along what it returns."""
+    """Say how a reduction reads; None if none of its arguments is contiguous along its result."""
     body = schedule.get(block.block_rv)
     variables = [iterator.var for iterator in body.iter_vars]
     spatial = [number for number, iterator in enumerate(block.iters) if iterator.kind == "S"]
@@ -182,5 +177,5 @@ def extent_of(schedule: s_tir.Schedule, loop: Any) -> int:
 
 
 def divisor(extent: int, candidates: Sequence[int]) -> int:
-    """Return the first of the candidates that divides a number; one of them has to."""
+    """Return the first of some candidates that divides a number; the last has to."""
     return next(candidate for candidate in candidates if extent % candidate == 0)

@@ -55,15 +55,12 @@ def map_kernels(module: tvm.IRModule, change: Callable[[str, tirx.PrimFunc], tir
     return tvm.IRModule(functions, module.attrs, module.global_infos)
 
 
-def with_blocks(
-    module: tvm.IRModule, blocks: Sequence[Any], result: Any = None, parameters: Sequence[Any] | None = None
-) -> tvm.IRModule:
-    """Return a Relax module whose main function has other blocks, and another result or other parameters if given."""
+def with_blocks(module: tvm.IRModule, blocks: Sequence[Any], result: Any = None) -> tvm.IRModule:
+    """Return a Relax module whose main function has other blocks, and another tuple as its result if one is given."""
     main, functions = module[MAIN], dict(module.functions_items())
     body = relax.SeqExpr(list(blocks), main.body.body if result is None else result)
     kind = main.ret_ty if result is None else relax.TupleType([field.ty for field in result.fields])
-    parameters = main.params if parameters is None else parameters
-    functions[module.get_global_var(MAIN)] = relax.Function(parameters, body, kind, main.is_pure, main.attrs)
+    functions[module.get_global_var(MAIN)] = relax.Function(main.params, body, kind, main.is_pure, main.attrs)
     return tvm.IRModule(functions, module.attrs, module.global_infos)
 
 

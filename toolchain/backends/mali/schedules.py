@@ -1,14 +1,14 @@
-"""Default schedules for Mali GPUs, in the form of DLight's rules: what a kernel gets that was not tuned.
+"""Default schedules for Mali GPUs, in the form of DLight's rules, for kernels that were not tuned.
 
 A work-item computes a tile of its own: four neighbouring channels of some pixels, accumulated in registers, so that
-each vector that is loaded is used several times. There is no local memory in it: on Mali it is ordinary memory.
+each vector that is loaded is used several times. Local memory is not used: on Mali it is ordinary memory.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -20,7 +20,9 @@ from tvm.s_tir.dlight.analysis import normalize_prim_func
 from toolchain.backends.mali import gpu
 from toolchain.backends.mali.half.blocks import sum_in_blocks, sums_halves_in_single, sums_in_half
 from toolchain.backends.mali.layers import CHANNELS, LANES, Layer, UnsuitedError, divisor, extent_of, is_plain, layer_of
+from toolchain.backends.mali.rewrite import contains, map_kernels, substitute, variables_of
 from toolchain.backends.mali.tiles import Loading, Plan, plans
+from toolchain.errors import InputError
 
 _GROUP = (16, 64)  # least and most work-items of a work-group
 _SUMMED = 1  # how many vectors of registers fewer there are where kernels sum up in half precision
@@ -51,25 +53,26 @@ class Vectors(dlight.ScheduleRule):  # type: ignore[misc]
             return None
         try:
             for block in dlight.try_inline(schedule, blocks):
-                _vectors(schedule, block.block_rv, target, LANES if not has_booleans(func) else (1,))
+                loops = schedule.get_loops(block.block_rv)
+                lanes = divisor(extent_of(schedule, loops[-1]), LANES if not has_booleans(func) else (1,))
+                outer, inner = schedule.split(schedule.fuse(*loops), [None, lanes])
+                bind(schedule, outer, target)
+                if lanes > 1:
+                    schedule.vectorize(inner)
         except (s_tir.ScheduleError, UnsuitedError):
             return None
         return schedule
 
 
 def remove_single_steps(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in which what sums one element only is no sum any more.
+    """Return a module in which reductions of a single element are plain assignments.
 
-    TVM's schedules take it for one step of an elementwise kernel, and inline what follows into its first value too.
+    TVM's schedules take them for elementwise kernels, and inline what follows into their initial value too.
     """
-
-    def changed(function: Any) -> Any:
-        if not isinstance(function, tirx.PrimFunc):
-            return function
-        return function.with_body(tvm_ffi.structural_map(function.body, (s_tir.SBlock, _single_step)))
-
-    functions = {name: changed(function) for name, function in module.functions_items()}
-    return tvm.IRModule(functions, module.attrs, module.global_infos)
+    return map_kernels(
+        module,
+        lambda _name, function: function.with_body(tvm_ffi.structural_map(function.body, (s_tir.SBlock, _single_step))),
+    )
 
 
 def _single_step(block: Any) -> Any:
@@ -79,10 +82,10 @@ def _single_step(block: Any) -> Any:
     if not isinstance(first, tirx.BufferStore) or not isinstance(store, tirx.BufferStore) or not ones:
         return block
 
-    def started(load: Any) -> Any:
+    def initial(load: Any) -> Any:
         return first.value if load.source.same_as(store.buffer) else load
 
-    value = tvm_ffi.structural_map(store.value, (tvm.ir.expr.TensorLoad, started))
+    value = tvm_ffi.structural_map(store.value, (tvm.ir.expr.TensorLoad, initial))
     plain = [tirx.IterVar(iterator.dom, iterator.var, tirx.IterVar.DataPar) for iterator in block.iter_vars]
     reads = [read for read in block.reads if not read.source.same_as(store.buffer)]
     body = tirx.BufferStore(store.buffer, value, store.indices)
@@ -90,23 +93,10 @@ def _single_step(block: Any) -> Any:
 
 
 def has_booleans(function: tirx.PrimFunc) -> bool:
-    """Whether a kernel reads, writes or computes truth values: in vectors of OpenCL, true is -1."""
-    is_boolean = [str(parameter.dtype) == "bool" for parameter in function.params]
-
-    def visit(block: Any) -> None:
-        is_boolean.extend(str(buffer.dtype) == "bool" for buffer in block.alloc_buffers)
-
-    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, visit))
-    return any(is_boolean)
-
-
-def _vectors(schedule: s_tir.Schedule, block: Any, target: tvm.target.Target, choice: Sequence[int]) -> None:
-    loops = schedule.get_loops(block)
-    lanes = divisor(extent_of(schedule, loops[-1]), choice)
-    outer, inner = schedule.split(schedule.fuse(*loops), [None, lanes])
-    bind(schedule, outer, target)
-    if lanes > 1:
-        schedule.vectorize(inner)
+    """Whether a kernel reads, writes or computes booleans: in vectors of OpenCL, true is -1."""
+    buffers = [*function.params]
+    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, lambda block: buffers.extend(block.alloc_buffers)))
+    return any(str(buffer.dtype) == "bool" for buffer in buffers)
 
 
 def bind(schedule: s_tir.Schedule, loop: Any, target: tvm.target.Target) -> Any:
@@ -133,6 +123,30 @@ def _group_size(total: int, limit: int, groups: int) -> int:
     return min(total, greatest)
 
 
+def require_thread_bindings(module: tvm.IRModule) -> None:
+    """Refuse a module with a kernel that no rule has spread over work-items.
+
+    The CPU would run it, on memory of the GPU.
+
+    Args:
+        module: Scheduled kernels.
+
+    Raises:
+        InputError: There is such a kernel, which the message names.
+    """
+    for name, function in module.functions_items():
+        if not isinstance(function, tirx.PrimFunc):
+            continue
+        # Schedules bind loops; kernels that are written by hand have attributes instead.
+        binds = contains(function.body, tirx.For, lambda loop: loop.thread_binding is not None)
+        if not binds and not contains(function.body, tirx.AttrStmt, lambda node: node.attr_key == "thread_extent"):
+            raise InputError(
+                f"{name.name_hint} cannot be compiled for a GPU",
+                details="its steps depend on each other, and the GPU compiler cannot keep their order",
+                hint="deploy it on the CPU: a board of the same machine with the `cpu` backend",
+            )
+
+
 # --- tiles -----------------------------------------------------------------------------------------------------------
 
 
@@ -149,20 +163,16 @@ def _cheapest(func: tirx.PrimFunc, target: tvm.target.Target) -> s_tir.Schedule 
         try:
             candidate = _tiled(func, plan, target)
         except (s_tir.ScheduleError, UnsuitedError, tvm.error.InternalError):
-            # Whatever the size: where something is read may depend on what is read.
+            # Indices may depend on values that are read: no size of tile helps.
             impossible.add(plan.loading)
             continue
-        rewritten = sum_in_blocks(candidate.mod)  # has accumulators of its own
-        if registers(s_tir.Schedule(rewritten)) <= means.vectors - _held_twice(rewritten["main"]):
+        rewritten = sum_in_blocks(candidate.mod)  # which adds accumulators in half precision
+        # In two precisions, some vectors of registers hold a value twice.
+        twice = _SUMMED if sums_in_half(rewritten["main"]) else 0
+        twice = _CONVERTED if sums_halves_in_single(rewritten["main"]) else twice
+        if registers(s_tir.Schedule(rewritten)) <= means.vectors - twice:
             return candidate
     return None
-
-
-def _held_twice(function: tirx.PrimFunc) -> int:
-    """Return how many vectors of registers a kernel cannot have because it computes in two precisions."""
-    if sums_halves_in_single(function):
-        return _CONVERTED
-    return _SUMMED if sums_in_half(function) else 0
 
 
 def _tiled(func: tirx.PrimFunc, plan: Plan, target: tvm.target.Target) -> s_tir.Schedule:
@@ -199,7 +209,7 @@ def _spread(layer: Layer, plan: Plan, target: tvm.target.Target) -> Any:
 
 
 def _join(layer: Layer) -> None:
-    """Compute the four that an element of a result takes where it is written, as a vector."""
+    """Compute the four values that an element of a result reads where it is written, as a vector."""
     assert layer.blocks.levels is not None  # noqa: S101 - the caller looked
     schedule, block = layer.schedule, layer.blocks.levels.block_rv
     schedule.compute_at(block, schedule.get_loops(layer.result)[-1], preserve_unit_loops=True)
@@ -233,13 +243,13 @@ def _grid(schedule: s_tir.Schedule, outer: list[Any], inner: list[Any], target: 
 
 
 def _share(extent: int, limit: int, *, exact: bool) -> int:
-    """Return how many work-items take turns along a dimension: without a tail, unless that leaves too few."""
+    """Return how many work-items divide a dimension: without a tail, unless that leaves too few."""
     even = max(size for size in range(1, limit + 1) if extent % size == 0)
     return even if exact or 2 * even >= min(extent, _GROUP[0] // 2, limit) else limit
 
 
 def _accumulate(layer: Layer, plan: Plan, items: Any) -> None:
-    """Order the loops of a reduction within a work-item, and load what its accumulators share into registers."""
+    """Order the loops of a reduction within a work-item, and load into registers what its accumulators share."""
     schedule, main, reads = layer.schedule, layer.blocks.reduction.block_rv, layer.reads
     kinds = [iterator.kind for iterator in layer.blocks.reduction.iters]
     loops = schedule.get_loops(main)[-len(kinds) :]
@@ -268,9 +278,9 @@ def _accumulate(layer: Layer, plan: Plan, items: Any) -> None:
 
 
 def _load(layer: Layer, loop: Any, *, staged: bool = True) -> None:
-    """Load what is staged at a loop, and have the rest computed where it is used."""
+    """Load the staged arguments at a loop, and compute the others where they are used."""
     schedule, main, reads = layer.schedule, layer.blocks.reduction.block_rv, layer.reads
-    padded = {_written(schedule, source.block_rv): source.block_rv for source in layer.blocks.sources}
+    padded = {schedule.get(source.block_rv).writes[0].source: source.block_rv for source in layer.blocks.sources}
     body = schedule.get(main)
     for number in reads.staged if staged else ():
         source = padded.pop(body.reads[number].source, None)
@@ -292,10 +302,6 @@ def _as_vectors(schedule: s_tir.Schedule, block: Any, depth: int) -> None:
     lanes = divisor(extent_of(schedule, loops[-1]), LANES)
     if lanes > 1:
         schedule.vectorize(schedule.split(loops[-1], [None, lanes])[-1])
-
-
-def _written(schedule: s_tir.Schedule, block: Any) -> Any:
-    return schedule.get(block).writes[0].source
 
 
 def _depth_below(schedule: s_tir.Schedule, block: Any, loop: Any) -> int:
@@ -323,15 +329,15 @@ def _without_guard(realize: Any, last: Mapping[Any, Any]) -> Any:
     is_local = {write.source.scope() for write in block.writes} == {"local"}
     if isinstance(guard, tirx.IntImm) or not is_local or not isinstance(block.body, tirx.BufferStore):
         return realize
-    guarded = _variables(guard)
+    guarded = variables_of(guard)
     over = [
         iterator
         for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True)
-        if _variables(value) & guarded
+        if variables_of(value) & guarded
     ]
     reaching = {iterator.var for iterator in over}
     outside = [read for read in block.reads if read.source.scope() != "local"]
-    risky = any(_variables(side.min) & reaching for read in outside for side in read.region)
+    risky = any(variables_of(side.min) & reaching for read in outside for side in read.region)
     store = block.body
     if risky and any(read.source.same_as(block.writes[0].source) for read in block.reads):
         return realize  # an accumulator that what is beyond the edge must not change
@@ -348,27 +354,15 @@ def _without_guard(realize: Any, last: Mapping[Any, Any]) -> Any:
 
 
 def _widened(iterator: Any, value: Any, last: Mapping[Any, Any]) -> Any:
-    """Return an iterator whose domain has all values that it is given: lest it be taken for granted that it has not."""
-    greatest = tvm_ffi.structural_map(value, (tirx.Var, lambda variable: last.get(variable, variable)))
+    """Return an iterator whose domain has all values that loops give it: TVM relies on the domain."""
+    greatest = substitute(value, last)
     extent = sym.Analyzer().simplify(greatest + 1)
     return tirx.IterVar(tvm.ir.Range(0, extent), iterator.var, iterator.iter_type)
 
 
-def _variables(expression: Any) -> set[Any]:
-    variables: set[Any] = set()
-    tvm_ffi.structural_walk(expression, (tirx.Var, lambda variable: variables.add(variable)))  # noqa: PLW0108 - None, not a result
-    return variables
-
-
 def registers(schedule: s_tir.Schedule) -> float:
     """Return how many vectors of four the local buffers of a kernel hold."""
-    sizes: list[float] = []
-
-    def visit(node: Any) -> None:
-        local = [buffer for buffer in node.alloc_buffers if buffer.scope() == "local"]
-        sizes.extend(math.prod(int(size) for size in buffer.shape) / LANES[0] for buffer in local)
-
-    # Buffers are as large as those that they were made for, until it is known what is used of them.
+    # A buffer is as large as the one that it was made from, until TVM compacts it to the part that is used.
     transform = s_tir.transform
     steps = [
         transform.LowerInitBlock(),
@@ -377,5 +371,7 @@ def registers(schedule: s_tir.Schedule) -> float:
         transform.CompactBufferAllocation(),
     ]
     compacted = tvm.transform.Sequential(steps)(schedule.mod)
-    tvm_ffi.structural_walk(compacted["main"].body, (s_tir.SBlock, visit))
-    return sum(sizes)
+    buffers: list[Any] = []
+    tvm_ffi.structural_walk(compacted["main"].body, (s_tir.SBlock, lambda block: buffers.extend(block.alloc_buffers)))
+    local = [buffer for buffer in buffers if buffer.scope() == "local"]
+    return sum(math.prod(int(size) for size in buffer.shape) / LANES[0] for buffer in local)

@@ -1,7 +1,7 @@
-"""Default schedules for few results of many products each, such as dense layers of one row: several share a result.
+"""Default schedules for few results of many products each, such as dense layers of one row: work-items share a result.
 
-A work-item for each four results would leave most of a GPU without work, and walk through all products alone. So those
-of a group cut the products of the same results into parts, leave their sums in local memory, and add those up.
+A work-item for each four results would leave most of a GPU idle, and walk through all products alone. So the work-items
+of a group divide the products of the same results into slices, leave their sums in local memory, and add those up.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from toolchain.backends.mali import gpu, schedules
 from toolchain.backends.mali.layers import CHANNELS, LANES, Layer, UnsuitedError, divisor, extent_of, layer_of, used_by
 
 _GROUP = 64
-_LEAST = 16  # products of a part
-_OVERHEAD = 12.0  # cycles of a work-item that has no more than one product: the barrier, indices, storing
+_LEAST = 16  # products of a slice
+_OVERHEAD = 12.0  # cycles of a work-item besides its products: the barrier, indices, storing
 
 
 class Split(dlight.ScheduleRule):  # type: ignore[misc]
-    """Layers with so few results that parts of their sums pay."""
+    """Layers with so few results that it pays to divide their sums."""
 
     def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> s_tir.Schedule | None:  # noqa: ARG002, FBT001
         """Return the schedule; None for a kernel of another kind, or of enough results."""
@@ -35,7 +35,7 @@ class Split(dlight.ScheduleRule):  # type: ignore[misc]
             division = _division(layer, target) if layer else None
             if layer is None or division is None:
                 return None
-            _scheduled(layer, division)
+            _schedule(layer, division)
         except (s_tir.ScheduleError, UnsuitedError):
             return None
         return layer.schedule
@@ -43,12 +43,12 @@ class Split(dlight.ScheduleRule):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class _Division:
-    """How the work of a kernel is cut.
+    """How the work of a kernel is divided.
 
     Attributes:
-        lanes: Neighbouring results that a work-item sums up a part of.
+        lanes: Neighbouring results whose slices a work-item sums up.
         across: Work-items of a group beside each other.
-        count: Work-items that share results.
+        count: Slices: work-items that share results.
     """
 
     lanes: int
@@ -57,11 +57,11 @@ class _Division:
 
 
 def _division(layer: Layer, target: tvm.target.Target) -> _Division | None:
-    """Return what takes the least time; None if that is a work-item for each result."""
+    """Return the division that takes the least time; None if that is a work-item for each result."""
     means = gpu.means(target)
     spans = [extent_of(layer.schedule, loop) for loop in layer.schedule.get_loops(layer.result)]
-    other = layer.blocks.levels is not None or layer.blocks.sources  # bytes, or what is padded first
-    if other or len(_along(layer)) != 1 or _products(layer) < 2 * _LEAST:
+    other = layer.blocks.levels is not None or layer.blocks.sources  # bytes, or padding
+    if other or len(_vector_arguments(layer)) != 1 or _products(layer) < 2 * _LEAST:
         return None
     lanes = divisor(spans[-1], LANES)
     if math.prod(spans) // lanes >= means.items:
@@ -74,8 +74,8 @@ def _division(layer: Layer, target: tvm.target.Target) -> _Division | None:
     return best if best.count > 1 else None
 
 
-def _along(layer: Layer) -> list[int]:
-    """Number the arguments that are contiguous along the products, and not along the results."""
+def _vector_arguments(layer: Layer) -> list[int]:
+    """Return the numbers of the arguments that are contiguous along the products, and not along the results."""
     body, kinds = (
         layer.schedule.get(layer.blocks.reduction.block_rv),
         [iterator.kind for iterator in layer.blocks.reduction.iters],
@@ -89,7 +89,7 @@ def _products(layer: Layer) -> int:
 
 
 def _choices(products: int, results: int, lanes: int, limit: int) -> Iterator[_Division]:
-    """List what cuts products and results without a tail; results are counted in vectors."""
+    """List the divisions of products and results without a tail; results are counted in vectors."""
     counts = [count for count in range(1, limit + 1) if products % count == 0 and products // count >= _LEAST]
     for count in counts:
         fitting = (across for across in range(1, limit // count + 1) if results % across == 0)
@@ -97,7 +97,7 @@ def _choices(products: int, results: int, lanes: int, limit: int) -> Iterator[_D
 
 
 def _cycles(division: _Division, products: int, results: int, cores: int, step: int) -> float:
-    """Estimate what the busiest core takes, in accesses of memory; so many work-items of a group go in step."""
+    """Estimate what the busiest core takes, in accesses of memory; `step` work-items of a group run in step."""
     share = products // division.count
     few = divisor(share, CHANNELS)
     loads = 1 if few in {1, LANES[0]} else few  # two or three are no vector
@@ -107,9 +107,9 @@ def _cycles(division: _Division, products: int, results: int, cores: int, step: 
     return max(groups * items, gpu.ITEMS_A_CORE) * item
 
 
-def _scheduled(layer: Layer, division: _Division) -> None:
+def _schedule(layer: Layer, division: _Division) -> None:
     schedule, main = layer.schedule, layer.blocks.reduction.block_rv
-    (number,) = _along(layer)
+    (number,) = _vector_arguments(layer)
     kinds = [iterator.kind for iterator in layer.blocks.reduction.iters]
     loops = schedule.get_loops(main)
     reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "R"]
@@ -118,18 +118,18 @@ def _scheduled(layer: Layer, division: _Division) -> None:
     partial = schedule.rfactor(slice_loop, 0)
     stored = schedule.cache_write(partial, 0, "local")
     schedule.set_scope(stored, 0, "shared")
-    group, item = _results(layer, division)
-    _summed(schedule, main, item)
-    _partial(schedule, partial, _kept(schedule, stored, group, division))
+    group, item = _spread_results(layer, division)
+    _add_slices(schedule, main, item)
+    _sum_slice(schedule, partial, _spread_slices(schedule, stored, group, division))
     _in_vectors(schedule, partial, number)
     schedule.decompose_reduction(partial, schedule.get_loops(partial)[_STEPS])
 
 
-def _results(layer: Layer, division: _Division) -> tuple[Any, Any]:
-    """Give the results of a group to those who have the first parts; returns the loop over groups, and over these.
+def _spread_results(layer: Layer, division: _Division) -> tuple[Any, Any]:
+    """Give the results of a group to the work-items with the first slices; returns the loops over both.
 
-    A loop of one turn stands for the others, which it asks to do nothing: no block reads it, so that what is computed
-    for the results is no more than they need.
+    A loop of one turn is bound to the other slices, so that they do nothing: no block reads its variable, and so no
+    more is computed for the results than they need.
     """
     schedule = layer.schedule
     *rest, last = schedule.get_loops(layer.result)
@@ -143,8 +143,8 @@ def _results(layer: Layer, division: _Division) -> tuple[Any, Any]:
     return group, across
 
 
-def _summed(schedule: s_tir.Schedule, block: Any, item: Any) -> None:
-    """Add up the parts of neighbouring results."""
+def _add_slices(schedule: s_tir.Schedule, block: Any, item: Any) -> None:
+    """Add up the slices of neighbouring results."""
     schedule.compute_at(block, item, preserve_unit_loops=True)
     schedule.set_scope(block, 0, "local")
     slice_loop, *results = schedule.get_loops(block)[-len(schedule.get(block).iter_vars) :]
@@ -153,8 +153,8 @@ def _summed(schedule: s_tir.Schedule, block: Any, item: Any) -> None:
     schedule.decompose_reduction(block, slice_loop)
 
 
-def _kept(schedule: s_tir.Schedule, block: Any, group: Any, division: _Division) -> Any:
-    """Spread the parts of sums over a group, which leaves them in local memory; returns the loop over work-items."""
+def _spread_slices(schedule: s_tir.Schedule, block: Any, group: Any, division: _Division) -> Any:
+    """Spread the slices over a group, which leaves their sums in local memory; returns the loop over work-items."""
     schedule.compute_at(block, group, preserve_unit_loops=True)
     slice_loop, *rest = schedule.get_loops(block)[1:]
     across, lanes = schedule.split(schedule.fuse(*rest), [None, division.lanes])
@@ -164,11 +164,11 @@ def _kept(schedule: s_tir.Schedule, block: Any, group: Any, division: _Division)
     return across
 
 
-_STEPS = 4  # the loop over the steps of a part, after those over groups, parts, work-items and the only part of each
+_STEPS = 4  # the number of the loop over the steps of a slice: after groups, slices, work-items and the single slice
 
 
-def _partial(schedule: s_tir.Schedule, block: Any, item: Any) -> None:
-    """Sum up a part in registers, for neighbouring results at once."""
+def _sum_slice(schedule: s_tir.Schedule, block: Any, item: Any) -> None:
+    """Sum up a slice in registers, for neighbouring results at once."""
     schedule.compute_at(block, item, preserve_unit_loops=True)
     schedule.set_scope(block, 0, "local")
     unit, *results, products = schedule.get_loops(block)[_STEPS - 1 :]
@@ -180,7 +180,7 @@ def _partial(schedule: s_tir.Schedule, block: Any, item: Any) -> None:
 
 
 def _in_vectors(schedule: s_tir.Schedule, block: Any, number: int) -> None:
-    """Load what all of the neighbouring results are multiplied with at once."""
+    """Load at once the factors that all of the neighbouring results share."""
     loaded = schedule.cache_read(block, number, "local")
     schedule.compute_at(loaded, schedule.get_loops(block)[_STEPS], preserve_unit_loops=True)
     fused = schedule.fuse(*schedule.get_loops(loaded)[_STEPS + 1 :])

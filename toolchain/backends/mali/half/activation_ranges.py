@@ -1,9 +1,9 @@
-"""Layers whose inputs are small are given greater ones: by a power of two, which their weights take away again.
+"""Layers whose inputs are small read them times a power of two, by which their weights are divided.
 
-Half precision has 11 bits down to 2^-14 and loses them one by one below that, and products of small activations with
-weights end there. What a layer reads is measured with several inputs: what only some of them make small stays. The
-products stay the same numbers, as both factors change by the same power of two; a sum that half precision holds is then
-far from either end. What other inputs make too great for that is limited, and stays finite.
+Half precision has 11 bits down to 2^-14 and loses them one by one below that, where products of small activations with
+weights lie. The inputs of a layer are measured with several samples, and rescaled only if all of them make these small.
+The products stay the same numbers, as both factors change by the same power of two; sums in half precision are then far
+from either end of its range. Numbers that other inputs make too great are limited, and stay finite.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from toolchain.backends.graph.values import shape_of
+from toolchain.backends.mali.rewrite import MAIN, with_blocks
 from toolchain.tensors import Tensors
 
-_ENTRY = "main"
 _LAYERS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", "relax.matmul")
 _DENSE, _TRANSPOSE, _MATRIX = "relax.matmul", "relax.permute_dims", 2
 _SINGLE = "float32"
-_SMALL = 2.0**-5  # what reads no more than that is given more
-_WANTED = 2.0**4  # what it reads then, at most: half precision ends at 4094 times that
+_SMALL = 2.0**-5  # layers whose inputs are not above that are rescaled
+_GOAL = 2.0**4  # the greatest input then: half precision ends at 4094 times that
 _GREATEST = 65504.0  # of half precision
-_MOST = 15  # a power of two that half precision has
+_MAX_POWER = 15  # the greatest power of two that half precision has
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +71,9 @@ class RescaledLayer:
 
 
 def rescale_layers(module: tvm.IRModule, samples: Sequence[Tensors]) -> tuple[tvm.IRModule, tuple[RescaledLayer, ...]]:
-    """Return a module whose layers read no small numbers where they did, and which layers that are.
+    """Return a module in which layers with small inputs read greater ones, and these layers.
 
-    What it computes is the same, but for what is below single precision, as long as they read no more than they may.
+    It computes the same, but for what is below single precision, as long as inputs stay below the limits.
 
     Args:
         module: Operators as the importer writes them.
@@ -92,29 +92,21 @@ def rescale_layers(module: tvm.IRModule, samples: Sequence[Tensors]) -> tuple[tv
         RescaledLayer(f"{names[variable]} ({layer})", greatest[layer.data], math.ldexp(_GREATEST, -powers[layer.data]))
         for variable, layer in small.items()
     )
-    return _with_blocks(module, [writer.block(block) for block in module[_ENTRY].body.blocks]), reports
+    blocks = [writer.block(block) for block in module[MAIN].body.blocks]
+    return relax.transform.Normalize()(with_blocks(module, blocks)), reports
 
 
 def _power(magnitude: float) -> int:
-    """Return the power of two for a layer that reads numbers up to that; 0 where they are great enough, or none."""
+    """Return the power of two for a layer that reads numbers up to a magnitude; 0 if that is great enough, or NaN."""
     if not math.isfinite(magnitude) or not 0 < magnitude <= _SMALL:
         return 0
-    return min(_MOST, math.floor(math.log2(_WANTED / magnitude)))
-
-
-def _with_blocks(module: tvm.IRModule, blocks: Sequence[Any], result: Any = None) -> tvm.IRModule:
-    main, functions = module[_ENTRY], dict(module.functions_items())
-    body = relax.SeqExpr(list(blocks), main.body.body if result is None else result)
-    kind = main.ret_ty if result is None else relax.TupleType([field.ty for field in result.fields])
-    functions[module.get_global_var(_ENTRY)] = relax.Function(main.params, body, kind, main.is_pure, main.attrs)
-    normalized: tvm.IRModule = relax.transform.Normalize()(tvm.IRModule(functions, module.attrs, module.global_infos))
-    return normalized
+    return min(_MAX_POWER, math.floor(math.log2(_GOAL / magnitude)))
 
 
 def _layers(module: tvm.IRModule) -> dict[Any, _Layer]:
     """Return by variable the layers on floats of dataflow blocks that multiply with constants."""
     layers: dict[Any, _Layer] = {}
-    for block in module[_ENTRY].body.blocks:
+    for block in module[MAIN].body.blocks:
         values = {binding.var: binding.value for binding in block.bindings}
         for binding in block.bindings if isinstance(block, relax.DataflowBlock) else ():
             layer = _layer(binding.value, values)
@@ -145,35 +137,27 @@ def _greatest(module: tvm.IRModule, variables: Sequence[Any], samples: Sequence[
         return {}
     results = [relax.Var(f"greatest{number}", relax.TensorType([], _SINGLE)) for number, _ in enumerate(variables)]
     measures = dict(zip(variables, results, strict=True))
-    main = module[_ENTRY]
-    blocks = [_measured(block, measures) for block in main.body.blocks]
-    measuring = _with_blocks(module, [_of_inputs(main.params, measures), *blocks], relax.Tuple(results))
-    alive = relax.transform.DeadCodeElimination()(measuring)
-    machine = relax.VirtualMachine(tvm.compile(alive, target=tvm.target.Target("llvm")), tvm.cpu())
+
+    def measure(variable: Any) -> list[Any]:
+        result = measures.get(variable)
+        return [] if result is None else [relax.VarBinding(result, relax.op.max(relax.op.abs(variable)))]
+
+    main = module[MAIN]
+    blocks = [relax.BindingBlock([binding for parameter in main.params for binding in measure(parameter)])]
+    blocks += [
+        type(block)([each for binding in block.bindings for each in (binding, *measure(binding.var))])
+        for block in main.body.blocks
+    ]
+    measuring = relax.transform.Normalize()(with_blocks(module, blocks, relax.Tuple(results)))
+    needed = relax.transform.DeadCodeElimination()(measuring)  # up to the last layer that is measured
+    machine = relax.VirtualMachine(tvm.compile(needed, target=tvm.target.Target("llvm")), tvm.cpu())
     magnitudes = np.array(
         [
-            [tensor.numpy() for tensor in machine[_ENTRY](*(tvm.runtime.tensor(tensor) for tensor in inputs.values()))]
+            [tensor.numpy() for tensor in machine[MAIN](*(tvm.runtime.tensor(tensor) for tensor in inputs.values()))]
             for inputs in samples
         ]
     )
     return dict(zip(variables, map(float, np.max(magnitudes, axis=0)), strict=True))
-
-
-def _of_inputs(parameters: Sequence[Any], measures: Mapping[Any, Any]) -> Any:
-    return relax.BindingBlock(
-        [_measure(parameter, measures[parameter]) for parameter in parameters if parameter in measures]
-    )
-
-
-def _measure(variable: Any, result: Any) -> Any:
-    return relax.VarBinding(result, relax.op.max(relax.op.abs(variable)))
-
-
-def _measured(block: Any, measures: Mapping[Any, Any]) -> Any:
-    bindings: list[Any] = []
-    for binding in block.bindings:
-        bindings += [binding, *([_measure(binding.var, measures[binding.var])] if binding.var in measures else [])]
-    return type(block)(bindings)
 
 
 class _Rescaler:
@@ -210,14 +194,14 @@ class _Rescaler:
 def _more(data: Any, power: int) -> Any:
     """Return a tensor times a power of two, within what half precision holds.
 
-    Minimum and maximum make a number of NaN on some devices, so that what is none is added again: the difference is 0
-    for numbers, and NaN for infinity, which no limit hides either.
+    Minimum and maximum make a number of NaN on some devices, so `data - data` is added: it is 0 for finite numbers, and
+    NaN for NaN and for infinity, which the limit would hide too.
     """
 
-    def held(number: float) -> Any:
-        # No scalar: the kernel gets it as an argument, and is the same whatever the power is.
+    def constant(number: float) -> Any:
+        # A tensor and not a scalar: as an argument, it leaves the kernel the same whatever the power is.
         return relax.const(np.full([1] * len(data.ty.shape.values), number, np.float32))
 
     op, limit = relax.op, math.ldexp(_GREATEST, -power)
-    within = op.maximum(op.minimum(data, held(limit)), held(-limit))
-    return op.add(op.multiply(within, held(2.0**power)), op.subtract(data, data))
+    within = op.maximum(op.minimum(data, constant(limit)), constant(-limit))
+    return op.add(op.multiply(within, constant(2.0**power)), op.subtract(data, data))

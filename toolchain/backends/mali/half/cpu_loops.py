@@ -13,9 +13,11 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from toolchain.backends.mali.rewrite import contains, map_kernels
 from toolchain.errors import InputError
 
 _GROUPS = "blockIdx.x"
+_BARRIER = "tirx.tvm_storage_sync"
 
 
 def use_plain_loops(module: tvm.IRModule) -> tvm.IRModule:
@@ -24,37 +26,19 @@ def use_plain_loops(module: tvm.IRModule) -> tvm.IRModule:
     Raises:
         InputError: A kernel has no schedule, but was written as work-items run it; it is named.
     """
-    functions = {
-        variable: _serial(str(variable.name_hint), function) if isinstance(function, tirx.PrimFunc) else function
-        for variable, function in module.functions_items()
-    }
-    return tvm.IRModule(functions, module.attrs, module.global_infos)
+    return map_kernels(module, _use_plain_loops)
 
 
-def _serial(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
-    if _is_written(function):
+def _use_plain_loops(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
+    # A kernel written by hand numbers its work-items itself, or lets them wait for each other: loops do neither.
+    numbers_items = contains(function.body, tirx.AttrStmt, lambda node: node.attr_key == "thread_extent")
+    if numbers_items or contains(function.body, tvm.ir.Call, lambda call: getattr(call.op, "name", "") == _BARRIER):
         raise InputError(f"{name} is written for work-items of a GPU, which this machine does not have")
-    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.For, _turned))).without_attr("target")
+    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.For, _unbind))).without_attr("target")
 
 
-def _is_written(function: tirx.PrimFunc) -> bool:
-    """Whether a kernel numbers its work-items itself, or lets them wait for each other: loops do neither."""
-    uses: list[Any] = []
-
-    def visit_attribute(attribute: Any) -> None:
-        if attribute.attr_key == "thread_extent":
-            uses.append(attribute)
-
-    def visit_call(call: Any) -> None:
-        if getattr(call.op, "name", "") == "tirx.tvm_storage_sync":
-            uses.append(call)
-
-    tvm_ffi.structural_walk(function.body, [(tirx.AttrStmt, visit_attribute), (tvm.ir.Call, visit_call)])
-    return bool(uses)
-
-
-def _turned(loop: Any) -> Any:
-    """Return a loop of work-groups as one whose turns are independent, and one of work-items as a plain one."""
+def _unbind(loop: Any) -> Any:
+    """Return a loop over work-groups as a parallel one, and one over work-items as a plain one."""
     if loop.kind != tirx.ForKind.THREAD_BINDING:
         return loop
     apart = loop.thread_binding.thread_tag == _GROUPS

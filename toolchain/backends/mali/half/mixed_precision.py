@@ -21,10 +21,10 @@ def to_mixed_precision(module: tvm.IRModule) -> tvm.IRModule:
     """
     transform = relax.transform
     main = module[_ENTRY]
-    blocks = [piece for block in main.body.blocks for piece in _parts(block)]
+    blocks = [piece for block in main.body.blocks for piece in _split_block(block)]
     body = relax.SeqExpr(blocks, main.body.body)
-    body = tvm_ffi.structural_map(body, (relax.DataflowVar, _shared(blocks)))
-    body = relax.SeqExpr([_closed(block) for block in body.blocks], body.body)
+    body = tvm_ffi.structural_map(body, (relax.DataflowVar, _shared_variables(blocks)))
+    body = relax.SeqExpr([_close(block) for block in body.blocks], body.body)
     functions = dict(module.functions_items())
     functions[module.get_global_var(_ENTRY)] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
     steps = [transform.Normalize(), transform.ToMixedPrecision("float32")]
@@ -32,8 +32,8 @@ def to_mixed_precision(module: tvm.IRModule) -> tvm.IRModule:
     return result
 
 
-def _parts(block: Any) -> list[Any]:
-    """Set apart what TVM's pass for mixed precision fails for: it leaves blocks alone that are no dataflow."""
+def _split_block(block: Any) -> list[Any]:
+    """Set apart what TVM's pass for mixed precision fails for: it skips blocks that are not dataflow."""
     if not isinstance(block, relax.DataflowBlock) or not any(map(_is_apart, block.bindings)):
         return [block]
     pieces: list[Any] = []
@@ -57,8 +57,8 @@ def _is_apart(binding: Any) -> bool:
     )
 
 
-def _shared(blocks: list[Any]) -> Any:
-    """Return what replaces the variables that several blocks use by such as may be used in several."""
+def _shared_variables(blocks: list[Any]) -> Any:
+    """Return what replaces the variables that several blocks use, as variables of dataflow must not be."""
     home = {binding.var: number for number, block in enumerate(blocks) for binding in block.bindings}
     replaced: dict[Any, Any] = {}
     for number, block in enumerate(blocks):
@@ -73,7 +73,7 @@ def _shared(blocks: list[Any]) -> Any:
     return lambda variable: replaced.get(variable, variable)
 
 
-def _closed(block: Any) -> Any:
+def _close(block: Any) -> Any:
     """Give what a dataflow block reads and returns other names within it.
 
     TVM's pass knows variables in half precision by their names in single, and goes on to in what follows the block; and

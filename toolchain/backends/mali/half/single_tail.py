@@ -11,7 +11,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-_ENTRY = "main"
+from toolchain.backends.mali.rewrite import MAIN, with_blocks
+
 _CAST = "relax.astype"
 _HALF, _SINGLE = "float16", "float32"
 _LAYERS = ("relax.nn.conv", "relax.matmul")
@@ -21,16 +22,13 @@ def keep_tail_single(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module in which no value that no layer reads is in half precision, where that can be.
 
     Args:
-        module: What `mixed` returns.
+        module: What `to_mixed_precision` returns.
     """
-    main = module[_ENTRY]
+    main = module[MAIN]
     writer = _TailWriter(_tail(main))
-    body = relax.SeqExpr([writer.block(block) for block in main.body.blocks], main.body.body)
-    functions = dict(module.functions_items())
-    functions[module.get_global_var(_ENTRY)] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    assembled = tvm.IRModule(functions, module.attrs, module.global_infos)
+    rewritten = with_blocks(module, [writer.block(block) for block in main.body.blocks])
     steps = [relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
-    result: tvm.IRModule = tvm.transform.Sequential(steps)(assembled)
+    result: tvm.IRModule = tvm.transform.Sequential(steps)(rewritten)
     return result
 
 
@@ -45,7 +43,7 @@ def _tail(main: Any) -> set[Any]:
                 needed.update(read)
             elif isinstance(binding, relax.VarBinding) and _is_half(binding.var) and _is_rewritable(value):
                 tail.add(binding.var)
-            elif not _is_cast(value):  # whatever else reads half precision goes on to
+            elif not _is_cast(value):  # what computes in half precision all the same, as a kernel of the importer does
                 needed.update(variable for variable in read if _is_half(variable))
     return tail
 

@@ -19,15 +19,15 @@ _MATRIX = 2
 
 
 def scale_weights(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a Relax module whose layers in half precision have weights that `bound` has no fear of.
+    """Return a Relax module whose layers in half precision have weights whose sums cannot overflow, as `bounds` has it.
 
-    A layer whose weights are no constants stays as it is.
+    A layer whose weights are not constant stays as it is.
 
     Args:
-        module: What `mixed` returns: layers that multiply half precision, and sum up in single.
+        module: What `to_mixed_precision` returns: layers that multiply half precision, and sum up in single.
     """
-    writer = _Scaler(module)
-    functions = {variable: writer.written(function) for variable, function in module.functions_items()}
+    writer = _Scaler()
+    functions = {variable: writer.rewrite(function) for variable, function in module.functions_items()}
     rewritten = tvm.IRModule(functions, module.attrs, module.global_infos)
     return tvm.transform.Sequential([relax.transform.Normalize()])(rewritten)
 
@@ -35,11 +35,10 @@ def scale_weights(module: tvm.IRModule) -> tvm.IRModule:
 class _Scaler:
     """Writes the blocks of a function anew."""
 
-    def __init__(self, module: tvm.IRModule) -> None:
-        self._module = module
+    def __init__(self) -> None:
         self._values: dict[Any, Any] = {}
 
-    def written(self, function: Any) -> Any:
+    def rewrite(self, function: Any) -> Any:
         """Return a function with scaled weights; what is not of Relax stays as it is."""
         if not isinstance(function, relax.Function) or not isinstance(function.body, relax.SeqExpr):
             return function
@@ -59,7 +58,8 @@ class _Scaler:
         weight = self._weight(call)
         if weight is None:
             return [binding]
-        axis = _channel_axis(call)
+        # A power of two for each output channel: scaling and its undoing change no digit.
+        axis = 1 if call.op.name == _DENSE else str(call.attrs.kernel_layout).index("O")
         rows = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
         powers = bounds.exponents(rows)
         if not powers.any():
@@ -69,10 +69,10 @@ class _Scaler:
         kind = binding.var.ty
         layer = variable(str(binding.var.name), kind, origins.step(binding.var.span))
         value = relax.Call(call.op, [call.args[0], relax.const(half)], call.attrs, call.ty_args)
-        undone = np.ldexp(1.0, -powers).astype(np.float32).reshape(_along(call, len(kind.shape.values)))
+        undo = np.ldexp(1.0, -powers).astype(np.float32).reshape(_along(call, len(kind.shape.values)))
         return [
             relax.VarBinding(layer, value),
-            relax.VarBinding(binding.var, relax.op.multiply(layer, relax.const(undone))),
+            relax.VarBinding(binding.var, relax.op.multiply(layer, relax.const(undo))),
         ]
 
     def _weight(self, call: Any) -> NDArray[np.float32] | None:
@@ -87,11 +87,6 @@ class _Scaler:
             return None
         array: NDArray[np.float32] = weight.value.numpy()
         return array if call.op.name != _DENSE or array.ndim == _MATRIX else None
-
-
-def _channel_axis(call: Any) -> int:
-    """Return the axis of the weights that counts output channels."""
-    return 1 if call.op.name == _DENSE else str(call.attrs.kernel_layout).index("O")
 
 
 def _along(call: Any, rank: int) -> list[int]:

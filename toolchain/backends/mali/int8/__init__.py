@@ -22,10 +22,10 @@ from toolchain.backends.mali.int8 import kernels
 from toolchain.backends.mali.int8.elements import Elements, elements_of
 from toolchain.backends.mali.int8.epilogues import Epilogue, OtherImage, epilogue_of, readers
 from toolchain.backends.mali.int8.layers import Layer, layer_of
+from toolchain.backends.mali.rewrite import MAIN, with_blocks
 
 __all__ = ["compute_on_bytes"]
 
-_ENTRY = "main"
 _IMAGE = 4
 
 
@@ -35,20 +35,14 @@ def compute_on_bytes(module: tvm.IRModule) -> tvm.IRModule:
     Args:
         module: Operators as the importer writes them, before constants are folded.
     """
-    main, builder = module[_ENTRY], relax.BlockBuilder(module)
+    main, builder = module[MAIN], relax.BlockBuilder(module)
     blocks = [
-        _ByteLayers(builder, block, module).written() if isinstance(block, relax.DataflowBlock) else block
+        _ByteLayers(builder, block, module).rewrite() if isinstance(block, relax.DataflowBlock) else block
         for block in main.body.blocks
     ]
-    body = relax.SeqExpr(blocks, main.body.body)
-    rewritten = builder.get()
-    functions = dict(rewritten.functions_items())
-    functions[rewritten.get_global_var(_ENTRY)] = relax.Function(
-        main.params, body, main.ret_ty, main.is_pure, main.attrs
-    )
-    assembled = tvm.IRModule(functions, module.attrs, module.global_infos)
+    rewritten = with_blocks(builder.get(), blocks)
     steps = [relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
-    result: tvm.IRModule = tvm.transform.Sequential(steps)(assembled)
+    result: tvm.IRModule = tvm.transform.Sequential(steps)(rewritten)
     return result
 
 
@@ -84,8 +78,8 @@ class _ByteLayers:
             if any(leaf.value.variable in rewritten for leaf in elements.leaves):
                 self._elements[elements.out.variable] = elements
 
-    def written(self) -> relax.DataflowBlock:
-        """Return the block; what nobody needs any more is still in it."""
+    def rewrite(self) -> relax.DataflowBlock:
+        """Return the block, with what is no longer used still in it."""
         for binding in self._block.bindings:
             if binding.var in self._ends:
                 self._write_bytes(binding.var, *self._ends[binding.var])

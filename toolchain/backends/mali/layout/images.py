@@ -8,8 +8,8 @@ from tvm import relax
 from toolchain.backends.mali.layout import convolutions, elements, kernels, pooling, resizing, shapes
 from toolchain.backends.mali.layout.axes import RANKS
 from toolchain.backends.mali.layout.writer import BINARY, Rule, Writer
+from toolchain.backends.mali.rewrite import MAIN, with_blocks
 
-_ENTRY = "main"
 _UNARY = ("nn.relu", "nn.silu", "nn.gelu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "erf", "abs", "negative")
 _UNARY_WITH_NUMBERS = ("clip", "nn.leakyrelu", "astype")
 _REDUCTIONS = ("mean", "sum", "max", "min")
@@ -23,17 +23,12 @@ def channels_last(module: tvm.IRModule, *, half: bool = False, tiled: bool = Fal
         half: Whether layers are to compute in half precision later, which only operators of Relax can be made to.
         tiled: Whether 3x3 convolutions may be computed by Winograd's algorithm, for which half precision is too coarse.
     """
-    main = module[_ENTRY]
+    main = module[MAIN]
     writer = Writer(module, _rules(), half=half, tiled=tiled and not half)
     blocks = [writer.block(block) if isinstance(block, relax.DataflowBlock) else block for block in main.body.blocks]
-    body = relax.SeqExpr(blocks, main.body.body)
-    functions = dict(writer.module.functions_items())
-    functions[writer.module.get_global_var(_ENTRY)] = relax.Function(
-        main.params, body, main.ret_ty, main.is_pure, main.attrs
-    )
     transform = relax.transform
     steps = [transform.Normalize(), transform.CanonicalizeBindings(), transform.DeadCodeElimination()]
-    result: tvm.IRModule = tvm.transform.Sequential(steps)(tvm.IRModule(functions, module.attrs, module.global_infos))
+    result: tvm.IRModule = tvm.transform.Sequential(steps)(with_blocks(writer.module, blocks))
     return result
 
 

@@ -35,7 +35,7 @@ def kernel(tiling: Tiling) -> tirx.PrimFunc:
 
 
 class _Registers:
-    """What a work-item keeps, by constant numbers: TVM writes what is only bound again wherever it is used."""
+    """Values of a work-item by constant indices: an expression without a buffer would be written again at each use."""
 
     def __init__(self, values: Sequence[Expr], dtype: str = f"float32x{LANES}") -> None:
         self._buffer = T.alloc_buffer((len(values),), dtype, scope="local")
@@ -55,7 +55,7 @@ class _InputsWriter:
         self._slots = max(sum(factor != 0 for factor in row) for row in self._matrix)
 
     def write(self) -> None:
-        """Write all that is done: a work-group has neighbouring channels of neighbouring tiles of one row."""
+        """Write the kernel: a work-group has neighbouring channels of neighbouring tiles of one row."""
         tiling = self._tiling
         blocks = tiling.inputs // LANES
         deep = scripted.largest_divisor(blocks, _GROUP // 4)
@@ -84,15 +84,15 @@ class _InputsWriter:
             T.buffer_store(self._output, value, indices)
 
     def _rows(self, component_row: Expr, top: Expr) -> tuple[_Registers, _Registers]:
-        """Keep which rows of the image a row of components is made of, and how many times each: none outside."""
+        """Return which rows of the image a row of components reads, and their factors: 0 outside of the image."""
         height, rows = self._tiling.image[1], self._slotted()
         positions = [
-            top + _of_part(component_row, [row[slot][0] for row in rows], "int32") for slot in range(self._slots)
+            top + _of_row(component_row, [row[slot][0] for row in rows], "int32") for slot in range(self._slots)
         ]
         unclamped = _Registers(positions, "int32")
         factors = []
         for slot in range(self._slots):
-            factor = _of_part(component_row, [row[slot][1] for row in rows], "float32")
+            factor = _of_row(component_row, [row[slot][1] for row in rows], "float32")
             inside = tirx.all(unclamped[slot] >= 0, unclamped[slot] < height)
             factors.append(tirx.Select(inside, factor, tirx.const(0.0, "float32")))
         multiplied = _Registers(factors, "float32")
@@ -100,7 +100,7 @@ class _InputsWriter:
         return _Registers(within, "int32"), multiplied
 
     def _slotted(self) -> list[list[tuple[int, float]]]:
-        """List for each row of components its rows of inputs with their factors; the same number of them for each."""
+        """List for each row of components its rows of inputs with their factors, padded to the same number."""
         slotted = []
         for row in self._matrix:
             used = [(number, factor) for number, factor in enumerate(row) if factor]
@@ -108,7 +108,7 @@ class _InputsWriter:
         return slotted
 
     def _column(self, image: Expr, rows: _Registers, factors: _Registers, column: Expr, channel: Expr) -> Expr:
-        """Return the weighted sum of a column of inputs; what is outside of the image counts nothing."""
+        """Return the weighted sum of a column of inputs; columns outside of the image count as 0."""
         width, lanes = self._tiling.image[2], tirx.Ramp(channel, 1, LANES)
         within = tirx.max(tirx.min(column, width - 1), 0)
         read = [self._image[image, rows[slot], within, lanes] for slot in range(self._slots)]
@@ -133,8 +133,8 @@ def _wide(value: Expr) -> Expr:
     return tirx.Broadcast(value, LANES)
 
 
-def _of_part(component_row: Expr, values: Sequence[float], dtype: str) -> Expr:
-    """Return the number of one part, of which all work-items of a group have the same."""
+def _of_row(component_row: Expr, values: Sequence[float], dtype: str) -> Expr:
+    """Return the number for a row of components, which is the same for all work-items of a group."""
     selected = tirx.const(values[-1], dtype)
     for number, value in reversed(list(enumerate(values[:-1]))):
         selected = tirx.Select(component_row == number, tirx.const(value, dtype), selected)

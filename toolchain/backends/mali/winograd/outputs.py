@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from toolchain.backends.mali import scripted
 from toolchain.backends.mali.layers import extent_of
+from toolchain.backends.mali.rewrite import contains
 from toolchain.backends.mali.winograd.products import COLUMNS, RESULTS
 from toolchain.backends.mali.winograd.tiling import LANES
 
@@ -25,18 +25,14 @@ def schedule_outputs(module: tvm.IRModule) -> tvm.IRModule:
     """Return a lowered Relax module whose transforms of products are scheduled; there is nothing to search for."""
     changed = module.clone()
     for variable, function in module.functions_items():
-        if isinstance(function, tirx.PrimFunc) and _transforms(function):
-            changed.update_func(variable, _scheduled(function).with_attrs({"tirx.is_scheduled": True}))
+        if isinstance(function, tirx.PrimFunc) and contains(
+            function.body, s_tir.SBlock, lambda block: str(block.name_hint) == RESULTS
+        ):
+            changed.update_func(variable, _schedule(function).with_attrs({"tirx.is_scheduled": True}))
     return changed
 
 
-def _transforms(function: tirx.PrimFunc) -> bool:
-    names: list[str] = []
-    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, lambda block: names.append(str(block.name_hint))))
-    return RESULTS in names
-
-
-def _scheduled(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def _schedule(function: tirx.PrimFunc) -> tirx.PrimFunc:
     schedule = s_tir.Schedule(function)
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     names = {str(schedule.get(block).name_hint): block for block in blocks}

@@ -1,11 +1,13 @@
-"""What stands between the transforms of a Winograd convolution, and the transform of its results, as TE.
+"""The products of a Winograd convolution, and the transform of its results, as TE.
 
-For each component, a matrix of tiles and channels is multiplied by one of weights: what the rules for layers know. The
-results are computed of the products in the kernel of what follows them, which is why that is no kernel of its own.
+For each component, a matrix of tiles and channels is multiplied by one of weights, which the rules for layers schedule.
+The results are computed from the products in the kernel of what follows them, so that they need no kernel of their own.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 from tvm import te, tirx
@@ -41,8 +43,9 @@ def results(products: te.Tensor, tiling: Tiling) -> te.Tensor:
         component_rows = [ends, *range(1, side - 1)]
         counts = [[line[0] + line[-1], *line[1:-1]] for line in matrix]
         read = [products[component_row * side + component, tile, out] for component_row in component_rows]
-        return _sum(
-            [_number([line[number] for line in counts], within) * product for number, product in enumerate(read)]
+        return functools.reduce(
+            operator.add,
+            [_number([line[number] for line in counts], within) * product for number, product in enumerate(read)],
         )
 
     columns = te.compute((images, down, across, size, side, outputs), column, COLUMNS)
@@ -60,16 +63,8 @@ def results(products: te.Tensor, tiling: Tiling) -> te.Tensor:
     )
 
 
-def _sum(terms: list[Any]) -> Any:
-    """Add terms up."""
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
-
-
 def _number(values: list[float], which: Any) -> Any:
-    """Return the number that an index chooses."""
+    """Return the number that an index chooses, as nested selections."""
     selected = tirx.const(values[-1], "float32")
     for number, value in reversed(list(enumerate(values[:-1]))):
         selected = tirx.Select(which == number, tirx.const(value, "float32"), selected)

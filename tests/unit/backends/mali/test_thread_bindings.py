@@ -7,7 +7,7 @@ import tvm
 from tvm import te
 
 from tests.support import opencl
-from toolchain.backends.mali.launched import require_thread_bindings
+from toolchain.backends.mali.schedules import require_thread_bindings
 from toolchain.errors import InputError
 
 
