@@ -7,7 +7,7 @@ import tvm
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.mali import scripted
-from toolchain.backends.mali.launched import require_thread_bindings
+from toolchain.backends.mali.schedules import require_thread_bindings
 
 
 def negated(size=8):
