@@ -78,9 +78,9 @@ def test_weights_beyond_the_bound_keep_single_precision():
     function = te.create_prim_func([x, w, topi.nn.matmul(x, w, out_dtype="float32")])
     for size, fits in ((bounds.LIMIT / bounds.PRODUCTS, True), (1.1 * bounds.LIMIT / bounds.PRODUCTS, False)):
         weights = np.full((64, 32), size, np.float16)
-        assert (blocks.MARK in str(blocks._marked(function, [[None, weights]]))) == fits
+        assert (blocks.MARK in str(blocks._mark(function, [[None, weights]]))) == fits
         # One call that passes something else is enough.
-        assert blocks.MARK not in str(blocks._marked(function, [[None, weights], [None, None]]))
+        assert blocks.MARK not in str(blocks._mark(function, [[None, weights], [None, None]]))
 
 
 def test_rounding_up_to_halves_is_no_reason_for_single_precision():
