@@ -1,4 +1,4 @@
-"""What kernels may count on of a board's GPU: its cores, the registers of a work-item, whether images pay.
+"""What kernels need to know about a board's GPU: its cores, the registers of a work-item, whether images pay.
 
 A target carries it as its `model`, such as `g610-mp4`, for rules and for what writes OpenCL C, which get no more than a
 target. Records are no other ones for it: what was tuned depends on the limits of the target alone.
@@ -23,7 +23,7 @@ _OWN = 11 / 16  # of a work-item's registers: the others are for weights and add
 
 @dataclass(frozen=True)
 class Means:
-    """What kernels may count on; the defaults are for a GPU that nobody has described.
+    """What a GPU offers to kernels; the defaults are for one that the board file does not name.
 
     Attributes:
         cores: Shader cores.

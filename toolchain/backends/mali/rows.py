@@ -98,6 +98,7 @@ class _RowKernel:
         """Return how many work-items share a row, if `busy` of them keep all cores at work."""
         limit = min(limit, self.length // _SHARE)
         count = 1
+        # Powers of two, which divide the sizes of most work-groups.
         while self.rows * count < busy and 2 * count <= limit:
             count *= 2
         return count if count >= _FEWEST else 1

@@ -117,6 +117,7 @@ def _group_size(total: int, limit: int, groups: int) -> int:
     """Return how many work-items form a work-group: without a tail if possible, and with groups for all cores."""
     smallest, greatest = min(_GROUP[0], limit), min(_GROUP[1], limit)
     fitting = [size for size in range(smallest, greatest + 1) if total % size == 0]
+    # Sizes that leave a group for each core come first.
     even = [size for size in fitting if total // size >= groups] or fitting[:1]
     if even:
         return max(even, key=lambda size: (size % 4 == 0, size))
@@ -227,6 +228,7 @@ def _grid(schedule: s_tir.Schedule, outer: list[Any], inner: list[Any], target: 
     limit = min(_GROUP[1] if enough else _GROUP[0], max_threads(target))
     groups: list[Any] = []
     items: list[Any] = []
+    # From the innermost dimension outwards, until the work-group is full.
     for loop in reversed(outer[-3:]):
         count = _share(extent_of(schedule, loop), limit, exact=bool(items))
         limit //= count
@@ -264,6 +266,7 @@ def _accumulate(layer: Layer, plan: Plan, items: Any) -> None:
         window = loops[reads.windows[-1]]
         outer.remove(window)
         inner.insert(0, window)
+    # Streamed, the pixels are the innermost loops but for the lanes, so that weights stay in registers.
     if plan.loading is Loading.STREAMED:
         schedule.reorder(*outer, *tile[:-1], *inner, tile[-1])
         _load(layer, tile[-2])

@@ -23,19 +23,19 @@ from toolchain.errors import BuildError
 _CRASHES = {
     crash.value: crash.name for crash in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 }
-"""Signals by which a program ends for what it was given, and not for want of memory or because somebody ended it."""
+"""Signals by which a program ends because of its input, and not because of memory or because a person ended it."""
 _Kept = Callable[[Mapping[str, Outcome]], Mapping[str, Outcome]]
 _LIBRARIES = "usr/lib/aarch64-linux-gnu"
 _EMPTY = "__kernel void empty(__global float *x) { x[get_global_id(0)] = 0; }\n"
 _START_S, _KERNEL_S, _ALONE_S = 600.0, 120.0, 360.0
 _MOST_AT_ONCE = 12
-_MANY = 8  # more than that is told as it goes
+_MANY = 8  # for more than that, progress is reported
 _ONE = "3 to 10 s"
 
 
 @dataclass(frozen=True)
 class _Run:
-    """What a process of the compiler said, and the signal that it crashed by; empty if it did not."""
+    """The output of a process of the compiler, and the signal that it crashed by; empty if it did not."""
 
     outcomes: Mapping[str, Outcome]
     crash: str = ""
@@ -96,11 +96,11 @@ def compile_kernels(
         gpu: For which GPU.
         sources: OpenCL C, of one kernel each.
         options: Of the compiler, such as `-cl-fast-relaxed-math`.
-        tell: Told how many are compiled, after each part of many.
-        keep: Given each as soon as it is there, from several threads: an interrupted run need not ask again.
+        tell: Gets a line about how many are compiled, after each batch of many.
+        keep: Gets each outcome as soon as it is there, from several threads, so that an interrupted run can go on.
 
     Returns:
-        What became of each, in order; one that makes the compiler end is told as such.
+        The outcome of each, in order; one that makes the compiler crash says so.
     """
     if not sources:
         return []
@@ -123,9 +123,9 @@ def compile_kernels(
 def _all(
     start: _Process, paths: Sequence[Path], warm: Path, tell: Callable[[str], None], store: _Kept
 ) -> dict[str, Outcome]:
-    """Compile files in parts, several parts at a time; what has no answer then is asked about once more, alone.
+    """Compile files in batches, several at a time, and those without an outcome then once more, alone.
 
-    So nobody is blamed for what was compiled beside it, nor for want of memory while others were.
+    So no kernel fails because of what was compiled beside it, or for lack of memory while others were.
     """
     processes = len(os.sched_getaffinity(0))
     count = max(1, min(_MOST_AT_ONCE, -(-len(paths) // processes)))
@@ -145,11 +145,7 @@ def _all(
 
 
 def _part(start: _Process, paths: Sequence[Path], warm: Path) -> dict[str, Outcome]:
-    """Compile files in one process, and in another those behind one that it does not survive.
-
-    Returns:
-        Those that the compiler said something of.
-    """
+    """Compile files in one process, and in another those behind one that crashes it; returns those with an outcome."""
     outcomes: dict[str, Outcome] = {}
     remaining = list(paths)
     while remaining:
@@ -166,7 +162,7 @@ def _alone(start: _Process, path: Path, warm: Path) -> Outcome:
         ended = _run(start, [path], warm, _ALONE_S)
     except BuildError as fault:
         return Outcome(fault=fault.message, answered=False)
-    if ended.crash and str(path) not in ended.outcomes:  # which is an answer: it did so twice
+    if ended.crash and str(path) not in ended.outcomes:  # it crashed twice on this kernel
         return Outcome(fault=f"Mesa's compiler crashes on it ({ended.crash})")
     return ended.outcomes.get(str(path), Outcome(fault="the compiler ended unexpectedly", answered=False))
 

@@ -26,10 +26,10 @@ class KernelCost:
         gpu: The GPU's short name.
         statistics: Of its machine code, where a loop's body counts once; None if it was not compiled.
         item: Cycles of one work-item by unit, all turns of loops counted, spills among them.
-        open_loops: Loops whose turns nobody knows: they count once in `item` too.
+        open_loops: Loops whose number of turns is unknown: they count once in `item` too.
         fault: Why there are no statistics.
-        answered: Whether the compiler said something of the kernel and of what its loops' turns are counted by; if not,
-            another time may give another answer, and `fault` says why there is none now.
+        answered: Whether the compiler finished for the kernel and for the sources that its loops are counted by; if
+            not, another run may give a result, and `fault` says why there is none now.
     """
 
     name: str
@@ -42,7 +42,7 @@ class KernelCost:
 
     @property
     def by_unit(self) -> bool:
-        """Whether the compiler tells cycles by unit, which that for Midgard does not."""
+        """Whether the compiler reports cycles by unit, which that for Midgard does not."""
         return LOAD_STORE in self.item
 
     @property
@@ -52,7 +52,7 @@ class KernelCost:
 
     @property
     def spills(self) -> int:
-        """Values that the machine code writes to memory for want of registers."""
+        """Values that the machine code writes to memory for lack of registers."""
         return self.statistics.spills if self.statistics else 0
 
     def document(self) -> dict[str, Any]:
@@ -72,13 +72,13 @@ class KernelCost:
 
 @dataclass(frozen=True)
 class Compiler:
-    """Mesa's compiler for one GPU, behind a cache of what it said.
+    """Mesa's compiler for one GPU, behind a cache.
 
     Attributes:
-        root: It.
+        root: The unpacked compiler.
         gpu: The GPU.
         options: Its options beside those of the runtime on boards, such as `-cl-fast-relaxed-math`.
-        tell: Told how far it is, where there is much to compile.
+        tell: Gets lines about the progress, if there is much to compile.
     """
 
     root: Root
@@ -123,12 +123,12 @@ def costs(mesa: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -
 
     Args:
         mesa: The compiler.
-        kernels: They.
-        spilling: Whether the turns of loops are wanted of kernels that spill, too: they are most of the work, and
-            without them such a kernel's loops count once.
+        kernels: The kernels.
+        spilling: Whether to count the turns of loops in kernels that spill, too. That is most of the work; without it,
+            each loop of such a kernel counts once.
 
     Raises:
-        BuildError: The compiler does not work here. A kernel that it refuses is told in its cost.
+        BuildError: The compiler does not work here. A kernel that it refuses has a cost with a fault instead.
     """
     plain = mesa.outcomes([kernel.source for kernel in kernels])
     turning = [
@@ -140,6 +140,7 @@ def costs(mesa: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -
         for number, loops in enumerate(turning)
         for loop in loops
     ]
+    # All loops of all kernels in one request, so that they compile in parallel.
     twice = mesa.outcomes([source for _, _, source in pairs])
     steps: list[dict[Loop, Mapping[str, float] | None]] = [{} for _ in kernels]
     silent = {number: outcome.fault for number, outcome in enumerate(plain) if not outcome.answered}
@@ -169,7 +170,7 @@ def _units(statistics: Statistics) -> dict[str, float]:
 
 
 def _unspilled(statistics: Statistics) -> dict[str, float]:
-    """Return the units without what is spilled and read again, each of which is an access."""
+    """Return the cycles by unit without spills and fills, each of which is one access."""
     accesses = max(0.0, statistics.unit(LOAD_STORE) - statistics.spills - statistics.fills)
     units = {**statistics.units, LOAD_STORE: accesses}
     return {**units, CYCLES: max(units.values())}
@@ -178,8 +179,8 @@ def _unspilled(statistics: Statistics) -> dict[str, float]:
 def _step(once: Statistics | None, twice: Statistics | None) -> Mapping[str, float] | None:
     """Return what one more turn of a loop costs: never more than the whole kernel, whose code has one.
 
-    Two bodies in a row may lack registers where one does not: what only they spill is no part of a turn. Nobody knows
-    it if the kernel with the body twice does not compile, as with a label in it.
+    Two bodies in a row may lack registers where one does not: what only they spill is not part of a turn. The cost is
+    unknown if the kernel with the body twice does not compile, as with a label in it.
     """
     if once is None or twice is None:
         return None
@@ -196,6 +197,7 @@ def _cost(
     total = _units(outcome.statistics)
     for loop, step in steps.items():
         turns = sources.total_trips(loop, list(steps)) - 1
+        # A turn of a loop contains one turn of each loop directly within it, which is counted there.
         inner = [other for other in steps if loop.holds(other) and not _between(loop, other, steps)]
         for name, value in step.items():
             cycles = max(0.0, value - sum(steps[other].get(name, 0.0) for other in inner))

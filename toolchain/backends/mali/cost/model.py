@@ -1,4 +1,4 @@
-"""Mesa's compiler as the model that `build`, `tasks` and `tune` ask, without knowing of Mali."""
+"""Mesa's compiler as the cost model of `build`, `tasks` and `tune`, which know nothing of Mali."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FAULT_LETTERS = 300
 
 @dataclass(frozen=True)
 class Found:
-    """What the kernels of a network cost, as the commands want it."""
+    """What the kernels of a network cost, as commands show it."""
 
     costs: Costs
 
@@ -97,8 +97,8 @@ class Model:
         """Estimate scheduled kernels, each the function `main` of a module.
 
         Args:
-            modules: They; one may become several kernels on the GPU.
-            spilling: Whether the time of a kernel that spills is wanted, too.
+            modules: The modules; one may become several kernels on the GPU.
+            spilling: Whether to estimate the time of kernels that spill, too.
         """
         lowered = [_lowered(module, self.target) for module in modules]
         each = [candidate for candidate in lowered if not isinstance(candidate, str)]
@@ -124,7 +124,7 @@ class Model:
         return Estimate(sum(known_times) if len(known_times) == len(times) else None, spills)
 
     def network(self, name: str, module: tvm.IRModule) -> Found:
-        """Say what the kernels of a scheduled Relax module cost; of one without any for a GPU, just that."""
+        """Return what the kernels of a scheduled Relax module cost."""
         return Found(network.network(name, network.launches(module, self.target), self.compiler, self.board))
 
 
@@ -133,7 +133,7 @@ def _lowered(module: tvm.IRModule, target: tvm.target.Target) -> tuple[Launch, .
     try:
         plain = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
         return network.kernels_of(plain[_ENTRY], target) or "it has no GPU kernels"
-    except Exception as fault:  # noqa: BLE001 - the compiler's passes raise whatever they trip over, of any class
+    except Exception as fault:  # noqa: BLE001 - the compiler's passes raise errors of any class
         return f"{type(fault).__name__}: {fault}".strip()[-_FAULT_LETTERS:]
 
 
@@ -148,7 +148,7 @@ def _fault(launch: Launch, cost: KernelCost) -> str:
 
 
 def name_of(board_gpu: BoardGpu) -> str:
-    """Return what estimates for a board's GPU are told apart by."""
+    """Return the name by which estimates for a board's GPU differ from others."""
     return f"{board_gpu.name}, {board_gpu.cores} cores, {board_gpu.clock_mhz} MHz"
 
 
@@ -158,7 +158,7 @@ def of_board(board: Board, target: tvm.target.Target, tell: Tell) -> Model:
     Args:
         board: The board type, resolved.
         target: Its target.
-        tell: Told before what takes a while, and how far it is.
+        tell: Gets a line before each long step, and about its progress.
 
     Raises:
         InputError: The board file names no GPU.

@@ -127,7 +127,7 @@ class Row:
     """A kernel of a network: how it is launched, what it costs.
 
     Attributes:
-        launch: How a network calls it; None of a file's kernel, which nobody calls.
+        launch: How a network calls it; None for a kernel of a file, which no network calls.
         cost: What a work-item costs.
         ms: Estimated milliseconds of a run, all launches; None where too little is known.
     """
@@ -138,7 +138,7 @@ class Row:
 
     @property
     def load_store(self) -> float | None:
-        """Load and store cycles of a run, by the compiler's count; None if nobody calls it, or it counts none."""
+        """Load and store cycles of a run, by the compiler's count; None if it is not known."""
         return None if self.launch is None or not self.cost.by_unit else self.cost.load_store * self.launch.items
 
     def document(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class Costs:
         gpu: The GPU.
         stamp: What all figures are marked with.
         rows: The kernels.
-        board: The GPU as a board has it; None if no board is meant.
+        board: The GPU as a board has it; None without a board.
     """
 
     name: str
@@ -221,7 +221,7 @@ def network(name: str, launched: Sequence[Launch], mesa: Compiler, board: BoardG
 
 
 def files(name: str, texts: Sequence[str], mesa: Compiler) -> Costs:
-    """Return what the kernels of OpenCL C cost, each work-item of them: nobody says how many there are."""
+    """Return what one work-item of each kernel of OpenCL C costs: their number is unknown."""
     file_kernels = [kernel for text in texts for kernel in kernels(text)]
     rows = [Row(None, cost) for cost in kernel_cost.costs(mesa, file_kernels)]
     return Costs(name, mesa.gpu, mesa.stamp, tuple(rows))

@@ -1,4 +1,4 @@
-"""Debian's packages that have Mesa's compiler: which they are, byte for byte, and where they come from."""
+"""Debian's packages of Mesa's compiler: which they are, byte for byte, and where they come from."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Packages:
     """All files that make up a compiler.
 
     Attributes:
-        files: They.
-        snapshot: When Debian's archive had them, as its snapshots are named; empty if nobody knows.
+        files: The files.
+        snapshot: When Debian's archive had them, as its snapshots are named; empty if unknown.
     """
 
     files: tuple[Package, ...]
@@ -104,7 +104,7 @@ def read_list(path: Path) -> Packages:
 
 
 def takes_current() -> bool:
-    """Whether packages of Debian's present archive will do where the pinned ones are gone: no snapshot is wanted."""
+    """Whether current packages of Debian may replace the pinned ones: the user has turned snapshots off."""
     return os.environ.get("TOOLCHAIN_DEBIAN_SNAPSHOT") == ""
 
 
@@ -128,7 +128,7 @@ def current() -> Packages:
 
 
 def _settings(folder: Path) -> Path:
-    """Write the settings of an apt that knows nothing of this machine's packages and leaves them alone."""
+    """Write the settings of an apt that neither reads nor changes this machine's packages."""
     for subfolder in ("lists/partial", "cache/archives/partial", "log"):
         (folder / subfolder).mkdir(parents=True)
     (folder / "status").touch()
@@ -167,7 +167,7 @@ def fetch(packages: Packages, folder: Path) -> list[Path]:
         folder: Where they go.
 
     Raises:
-        BuildError: One is nowhere to be had.
+        BuildError: One cannot be downloaded from any address.
     """
     return [_fetched(package, packages.snapshot, folder) for package in packages.files]
 

@@ -51,7 +51,7 @@ def _ordered(rows: Sequence[Row]) -> list[Row]:
 
 
 def summary(costs: Costs) -> str:
-    """Say in a line what all kernels cost, and by what that is known."""
+    """Say in a line what all kernels cost, and the source of the figures."""
     phrases = [f"{costs.name} on {costs.gpu.name}: {len(costs.rows)} kernels", f"{costs.spilling} of them spill"]
     phrases += [f"{costs.failed} are refused"] if costs.failed else []
     if costs.load_store is not None:

@@ -21,7 +21,7 @@ from toolchain.backends.mali.cost.packages import Packages
 from toolchain.errors import BuildError, reason
 
 Tell = Callable[[str], None]
-"""Takes one line before something that takes a while."""
+"""Takes a line before a long step."""
 
 SOURCE = resources.ROOT / "docker" / "mali" / "kernel_statistics.c"
 """The program that asks the compiler."""
@@ -42,8 +42,8 @@ class Root:
     """The compiler, as it lies in the cache.
 
     Attributes:
-        folder: What has the unpacked packages, the program and warm caches.
-        key: Digest of all that it is made of.
+        folder: The unpacked packages, the program and warm caches.
+        key: Digest of its contents.
         version: Debian's version of Mesa.
         is_pinned: Whether these are the packages that the toolchain was developed with.
     """
@@ -65,7 +65,7 @@ class Root:
 
     @property
     def stamp(self) -> str:
-        """What every figure of it is marked with."""
+        """The mark of every figure that comes from it."""
         return f"modelled (Mesa {self.version}{'' if self.is_pinned else ', not the pinned one'})"
 
 
@@ -81,7 +81,7 @@ def root(tell: Tell) -> Root:
     """Return the compiler, which is fetched if the cache lacks it: 80 MB, once.
 
     Args:
-        tell: Told before it is fetched.
+        tell: Gets a line before it is fetched.
 
     Raises:
         BuildError: It cannot be fetched, unpacked or run here.
@@ -94,13 +94,13 @@ def root(tell: Tell) -> Root:
             return compiler
         tell(f"fetching Mesa's compiler for Mali GPUs ({pinned.size / 1e6:.0f} MB, once)")
         try:
-            return _made(pinned, is_pinned=True)
+            return _install(pinned, is_pinned=True)
         except BuildError:
             if not packages.takes_current():
                 raise
         tell("Debian's packages have changed: using the current ones, which its archive signs")
         present = packages.current()
-        current = _made(present, is_pinned=False)
+        current = _install(present, is_pinned=False)
         rows = [[package.sha256, package.size, package.path] for package in present.files]
         files.write_atomic(_place() / _CURRENT, files.canonical_json(rows))
         return current
@@ -114,7 +114,7 @@ def _place() -> Path:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Wait until nobody else fetches a compiler."""
+    """Wait until no other process fetches a compiler."""
     with locks.hold(_place() / ".lock", "the folder of Mali compilers", _FETCH_S):
         yield
 
@@ -160,8 +160,8 @@ def check(compiler: Root) -> None:
             )
 
 
-def _made(chosen: Packages, *, is_pinned: bool) -> Root:
-    """Make it aside, and put it in its place by one rename."""
+def _install(chosen: Packages, *, is_pinned: bool) -> Root:
+    """Unpack and compile it in a temporary folder, and put that in place by one rename."""
     key = _key(chosen)
     with tempfile.TemporaryDirectory(prefix=".mesa-", dir=_place()) as name:
         work = Path(name)
@@ -191,7 +191,7 @@ def unpack(package: Path, folder: Path) -> None:
     """Unpack the libraries of a package of Debian's; what else it has is not needed.
 
     Raises:
-        BuildError: It is no such package.
+        BuildError: It is not such a package.
     """
     try:
         with tarfile.open(fileobj=io.BytesIO(lzma.decompress(_content(package)))) as archive:

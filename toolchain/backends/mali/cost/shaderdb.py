@@ -1,4 +1,4 @@
-"""What Mesa's compiler says of the machine code of kernels, read from its own lines."""
+"""What Mesa's compiler prints about the machine code of kernels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Statistics:
         return _ALL_REGISTERS // max(1, self.threads)
 
     def unit(self, name: str) -> float:
-        """Return the cycles of a unit, 0 of one that the compiler does not tell of."""
+        """Return the cycles of a unit, 0 for one that the compiler does not report."""
         return self.units.get(name, 0.0)
 
 

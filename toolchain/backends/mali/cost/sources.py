@@ -80,13 +80,13 @@ class Loops:
 
 
 def kernels(text: str) -> tuple[Kernel, ...]:
-    """Take a source apart into one for each kernel; comments are dropped.
+    """Split a source into one for each kernel; comments are dropped.
 
     Args:
         text: OpenCL C: as TVM writes a module, or as people do.
 
     Raises:
-        InputError: It is too long to be looked through.
+        InputError: It is too long to be searched.
     """
     if len(text) > _MOST_LETTERS:
         raise InputError(
@@ -141,7 +141,7 @@ def _alone(text: str, code: str, start: int) -> str:
 def loops(source: str) -> Loops:
     """Find the loops of a kernel's source.
 
-    Of those in functions or macros, before the kernel or behind it, nobody knows how often they run.
+    How often loops in functions or macros run, before the kernel or behind it, is unknown.
     """
     code = _code(source)
     kernel = _KERNEL.search(code)
@@ -174,6 +174,7 @@ def remaining_loops(all_loops: Sequence[Loop], count: int) -> tuple[Loop, ...]:
         all_loops: The loops of the source.
         count: How many loops its code has.
     """
+    # The shortest loops are unrolled first, and of equal ones the innermost.
     depth = {loop: sum(other.holds(loop) for other in all_loops) for loop in all_loops}
     order = sorted(all_loops, key=lambda loop: (-loop.trips, depth[loop]))
     return tuple(sorted(order[:count], key=lambda loop: loop.start))

@@ -27,6 +27,7 @@ def greatest(rows: NDArray[np.floating]) -> NDArray[np.float64]:
         rows: Weights, [output channel, all that it is summed over].
     """
     size = np.abs(rows.astype(np.float64))
+    # Any products may meet in a block, so that the greatest weights of a row bound its sum.
     if size.shape[1] > PRODUCTS:
         size = np.partition(size, -PRODUCTS, axis=1)[:, -PRODUCTS:]
     sums: NDArray[np.float64] = size.sum(axis=1)

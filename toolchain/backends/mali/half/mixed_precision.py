@@ -36,6 +36,7 @@ def _split_block(block: Any) -> list[Any]:
     """Set apart what TVM's pass for mixed precision fails for: it skips blocks that are not dataflow."""
     if not isinstance(block, relax.DataflowBlock) or not any(map(_is_apart, block.bindings)):
         return [block]
+    # Neighbours of one kind stay in one block.
     pieces: list[Any] = []
     for binding in block.bindings:
         kind = relax.BindingBlock if _is_apart(binding) else relax.DataflowBlock

@@ -99,7 +99,7 @@ class _TailWriter:
         return [binding]
 
     def _rewritten(self, binding: Any, kind: Any) -> list[Any]:
-        """Compute a value in single, and round it for whoever still reads it in half."""
+        """Compute a value in single, and round it for operations that still read it in half."""
         value, variable = binding.value, binding.var
         if _is_cast(value):
             if str(value.args[0].ty.dtype) == _SINGLE:

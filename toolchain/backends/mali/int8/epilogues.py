@@ -70,7 +70,7 @@ class OtherImage:
 
     def value_of(self, byte: Any) -> Any:
         """Return the number that one of its bytes says, as int32."""
-        assert self.grid is not None  # noqa: S101 - whoever has a byte
+        assert self.grid is not None  # noqa: S101 - only bytes have a value
         return (byte - self.grid.zero).astype("float32") * _single(self.grid.scale)
 
 
@@ -151,7 +151,7 @@ def _single(number: float) -> Any:
 
 
 def readers(operations: Sequence[Operation]) -> dict[int, list[Operation]]:
-    """Return by identity of a value who reads it."""
+    """Return by identity of a value the operations that read it."""
     by_value: dict[int, list[Operation]] = {}
     for operation in operations:
         for value in operation.inputs:
@@ -160,7 +160,7 @@ def readers(operations: Sequence[Operation]) -> dict[int, list[Operation]]:
 
 
 def epilogue_of(layer: Operation, by_value: Mapping[int, list[Operation]]) -> Epilogue | None:
-    """Return what is done to a layer's numbers until they are bytes; None if somebody else needs them before.
+    """Return what is done to a layer's numbers until they are bytes; None if something else reads them before.
 
     Args:
         layer: The layer.

@@ -28,6 +28,7 @@ def pack_weights(layer: Layer) -> NDArray[Any]:
     if layer.by_channel:
         kind = np.int32 if layer.is_whole else np.float32
         return pad_channels(np.ascontiguousarray(numbers[:, 0].transpose(1, 2, 0)), outputs).astype(kind)
+    # Channels are filled up to fours with zeros, which add nothing to a dot product.
     padded = np.zeros((height, width, fours(outputs) * FOUR, fours(inputs) * FOUR), np.int8)
     padded[:, :, :outputs, :inputs] = numbers.transpose(2, 3, 0, 1)
     packed: NDArray[np.int32] = np.ascontiguousarray(padded.view("<i4").transpose(0, 1, 3, 2))
@@ -168,6 +169,7 @@ def _padded(layer: Layer, words: te.Tensor) -> te.Tensor:
     if not any(layer.padding):
         return words
     batch, height, width, groups = (int(size) for size in words.shape)
+    # Four bytes of the zero point: outside of the image, the sum has to be that of zeros.
     edge = int(np.full(FOUR, layer.grid.zero, np.int8).view("<i4")[0])
 
     def word(image: Any, row: Any, column: Any, group: Any) -> Any:

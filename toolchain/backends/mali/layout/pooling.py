@@ -51,7 +51,7 @@ def _across_channels(writer: Writer, variable: Any, call: Any) -> None:
         wide = writer.like(source, shape, OP.nn.pad(wide, [0] * 6 + [before, after], "constant", 0.0))
         value, padding = writer.like(source, shape, OP.multiply(wide, wide)), (0, 0, 0, 0)
     value = OP.nn.avg_pool2d(value, (1, size), padding=padding, count_include_pad=padded, layout="NCHW")
-    # Whoever squeezes it gets this; who reads it as it is, the original binding.
+    # A squeeze reads this; other operations read the original binding.
     writer.state.pooled[variable] = writer.twin_of(source, value)
 
 

@@ -76,7 +76,7 @@ class Writer:
     """Writes the dataflow blocks of a function anew.
 
     Variables keep their values and their layout; beside them, some have a twin whose channels are last. A variable that
-    has one is only computed if somebody reads it as it is.
+    has one is only computed if something reads it as it is.
     """
 
     def __init__(self, module: tvm.IRModule, rules: Mapping[str, Rule], *, half: bool, tiled: bool = False) -> None:
@@ -125,6 +125,7 @@ class Writer:
         if operation is not None and operation.name in {*BINARY, "pad"}:
             call = _operator(operation)
             name = operation.name if operation.name in BINARY else "nn.pad"
+        # Without a rule, or if that declines, the operation stays in the model's layout.
         rule = self._rules.get(name)
         replacement = rule(self, variable, call) if rule is not None and shape_of(variable.ty) is not None else None
         if replacement is None and operation is not None:
@@ -149,7 +150,8 @@ class Writer:
     def _kept(self, binding: Any) -> None:
         """Write a binding as it is."""
         if isinstance(binding.value, relax.Call) and name_of(binding.value) == "nn.dropout":
-            self._state.same[binding.var] = binding.value.args[0]  # its first field is; nobody wants the second
+            # The first field of the result is the input, and networks do not read the second.
+            self._state.same[binding.var] = binding.value.args[0]
         for variable in relax.analysis.free_vars(binding.value):
             self.plain(variable)
         self._state.bindings.append(binding)

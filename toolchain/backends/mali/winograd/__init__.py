@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 NAME = "winograd"
-"""Of the template, for whoever leaves it out."""
+"""The name of the template, by which users leave it out."""
 
 _FUSED, _ALONE = 4, 8  # TVM's kinds of operation: one that what follows is fused with, one that is a kernel
 

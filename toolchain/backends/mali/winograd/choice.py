@@ -57,4 +57,5 @@ def winograd_cycles(tiling: Tiling) -> float:
     )
     moved = components * (tiling.inputs + tiling.outputs) + tiling.components * tiling.inputs * tiling.outputs
     products = components * tiling.inputs * tiling.outputs / LANES * _PRODUCT
+    # The transforms are bound by memory; the products by arithmetic or by memory.
     return moved_in + max(products, moved * _FLOAT / _BYTES) + moved_out + _LAUNCHES
