@@ -29,7 +29,6 @@ def use_gpu_kernels(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRMo
     for variable, function in module.functions_items():
         if not isinstance(function, tirx.PrimFunc) or RECURRENCE not in (function.attrs or {}):
             continue
-        # The state of all gates and two vectors of a step lie in the memory that threads share.
         about = from_json(str(function.attrs[RECURRENCE]))
         if (len(about.kept) + 2) * about.held * _BYTES[about.dtype] > shared:
             raise InputError(

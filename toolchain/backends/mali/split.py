@@ -102,7 +102,7 @@ def _cycles(division: _Division, products: int, results: int, cores: int, step: 
     few = divisor(share, CHANNELS)
     loads = 1 if few in {1, LANES[0]} else few  # two or three are no vector
     item = share / few * (few + loads) + (division.count if division.count > 1 else 0) + _OVERHEAD
-    # Work-items that run in step take as long as a full step; few of them wait for memory.
+    # Work-items run in step: a group takes as long as one that is filled up to whole steps.
     groups = math.ceil(results / division.across / cores)
     items = math.ceil(division.across * division.count / step) * step
     return max(groups * items, gpu.ITEMS_A_CORE) * item
