@@ -279,8 +279,11 @@ def _with_partial_sums(plan: _Plan, partial: Any) -> Any:
     flushing = _nest(plan, flush)
     if plan.steps == int(loop.extent):
         return tirx.SeqStmt([clear, loop, flushing])
+
     # The loop is divided: each turn of the outer one clears, takes some steps, and flushes.
-    integer = lambda number: tirx.IntImm(str(loop.loop_var.ty.dtype), number)  # noqa: E731 - of three
+    def integer(number: int) -> Any:
+        return tirx.IntImm(str(loop.loop_var.ty.dtype), number)
+
     turn, step = (tirx.Var(f"{loop.loop_var.name}_{suffix}", loop.loop_var.ty) for suffix in ("turn", "step"))
     body = substitute(loop.body, {loop.loop_var: turn * integer(plan.steps) + step})
     inner = tirx.For(step, loop.min, integer(plan.steps), loop.kind, body, annotations=loop.annotations)
