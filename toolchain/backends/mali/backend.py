@@ -65,7 +65,7 @@ class Mali(Cpu):
             attributes["model"] = gpu.model(self.board.gpu)
         return tvm.target.Target(attributes, host=self.host)
 
-    def fitted(
+    def rescale_for_half(
         self, module: tvm.IRModule, samples: Callable[[], Sequence[Tensors]], tell: Callable[[str], None]
     ) -> tvm.IRModule:
         """Scale up the inputs of layers that sum up in half precision, where all samples make those small."""
@@ -76,7 +76,7 @@ class Mali(Cpu):
             tell(str(layer))
         return rescaled
 
-    def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
+    def lower(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of fused kernels, which can be tuned one by one.
 
         On a board that computes in half precision, convolutions and dense layers read it, and sum up in it if the board
@@ -98,7 +98,7 @@ class Mali(Cpu):
             transform.CanonicalizeBindings(),
             # Before constants are folded, which would dequantize the weights.
             *([] if half else [compute_on_bytes]),
-            fold.folded,
+            fold.fold_constants,
             partial(channels_last, half=half, tiled=self._tiled),
             *([partial(to_half, sums=self._sums_in_half)] if half else []),
             transform.FoldConstant(),
@@ -111,7 +111,7 @@ class Mali(Cpu):
             *([images.mark_arguments] if reads_images else []),
         ]
 
-    def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
+    def schedule(self, module: tvm.IRModule) -> tvm.IRModule:
         """Schedule kernels by rules for Mali, and those without a rule with a work-item for each element.
 
         Raises:
@@ -124,9 +124,9 @@ class Mali(Cpu):
             # DLight changes its argument.
             scheduled: tvm.IRModule = schedule(recurrent.use_gpu_kernels(module, self.target).clone())
         require_thread_bindings(scheduled)
-        return self.completed(scheduled)
+        return self.add_half_blocks(scheduled)
 
-    def completed(self, module: tvm.IRModule) -> tvm.IRModule:
+    def add_half_blocks(self, module: tvm.IRModule) -> tvm.IRModule:
         """Let NaNs through limits, and sum up in half precision if the board file says so."""
         summed = sum_in_blocks(module) if self._sums_in_half else module
         return opencl_functions.cast_infinities(nan_clip.keep_nan(summed))
@@ -140,7 +140,7 @@ class Mali(Cpu):
         return use_plain_loops(module)
 
     @property
-    def costed_as(self) -> str:
+    def cost_model_name(self) -> str:
         """The GPU that `cost_model` is for; empty where the board file names none."""
         return model.name_of(self.board.gpu) if self.board.gpu else ""
 
@@ -152,6 +152,6 @@ class Mali(Cpu):
     def _sums_in_half(self) -> bool:
         return self.board.target.float16 and self.board.target.half_sums
 
-    def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:  # noqa: ARG002 - none
+    def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:  # noqa: ARG002 - none
         """Schedule the kernels that were not tuned."""
-        return self.scheduled(module)
+        return self.schedule(module)

@@ -24,7 +24,7 @@ def fuse_operators(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module of operators as calls of fused kernels."""
     transform = relax.transform
     legal = tvm.transform.Sequential([transform.LegalizeOps(), transform.AnnotateTIROpPattern()])(module)
-    return fusion.fused(transform.FoldConstant()(_set_apart(legal)))
+    return fusion.fuse(transform.FoldConstant()(_set_apart(legal)))
 
 
 def _set_apart(module: tvm.IRModule) -> tvm.IRModule:

@@ -54,7 +54,7 @@ def test_an_unknown_cpu_is_refused():
 
 def test_every_kernel_is_scheduled_for_the_gpu(tmp_path):
     backend = Mali(board.load("rk3588").resolved())
-    finished = backend.finished(backend.lowered(imported(tmp_path).module), {})
+    finished = backend.apply_choices(backend.lower(imported(tmp_path).module), {})
     kernels = [function for _, function in finished.functions_items() if isinstance(function, tirx.PrimFunc)]
     assert kernels
     assert all("threadIdx.x" in kernel.script() for kernel in kernels)
@@ -62,7 +62,7 @@ def test_every_kernel_is_scheduled_for_the_gpu(tmp_path):
 
 def test_kernels_become_opencl_c(tmp_path):
     backend = Mali(board.load("rk3588").resolved())
-    finished = backend.finished(backend.lowered(imported(tmp_path).module), {})
+    finished = backend.apply_choices(backend.lower(imported(tmp_path).module), {})
     executable = tvm.compile(finished, target=backend.target)
     (host,) = executable.mod.imports
     (kernels,) = host.imports
@@ -101,7 +101,7 @@ def large(tmp_path):
 def test_large_convolutions_are_winograd_s_in_single_precision_unless_it_is_left_out(tmp_path, without, options, tiled):
     kind = board.load("rk3588").resolved()
     backend = Mali(dataclasses.replace(kind, target=dataclasses.replace(kind.target, **options)), without)
-    lowered = backend.lowered(large(tmp_path).module)
+    lowered = backend.lower(large(tmp_path).module)
     names = {variable.name_hint for variable in lowered.functions}
     assert ({"winograd_inputs", "winograd_products", "fused_winograd_conv2d_relu"} <= names) == tiled
     assert any("winograd" in name for name in names) == tiled
@@ -110,7 +110,7 @@ def test_large_convolutions_are_winograd_s_in_single_precision_unless_it_is_left
 def test_products_are_what_is_tuned_of_winograd_s_convolution(tmp_path):
     """Transforms are written as they are to run."""
     backend = Mali(board.load("rk3588").resolved())
-    names = [task.name for task in tasks.extract(backend.lowered(large(tmp_path).module), backend)]
+    names = [task.name for task in tasks.extract(backend.lower(large(tmp_path).module), backend)]
     assert "winograd_products" in names
     assert not any("inputs" in name or "conv2d" in name for name in names)
 
@@ -120,11 +120,11 @@ def test_what_is_tuned_and_costed_reads_weights_as_what_is_built(tmp_path):
     weights = {"w": np.ones((256, 64), np.float32)}
     net = nets.model([node("MatMul", ["x", "w"], ["y"])], [value("x", (5, 256))], [value("y", (5, 64))], weights)
     backend = Mali(board.load("rk3588").resolved())
-    lowered = backend.lowered(importer.import_model(source.load(str(nets.save(net, tmp_path)))).module)
+    lowered = backend.lower(importer.import_model(source.load(str(nets.save(net, tmp_path)))).module)
     (task,) = tasks.extract(lowered, backend)
     (built,) = [
-        function for function in backend.finished(lowered, {}).functions.values() if isinstance(function, tirx.PrimFunc)
+        function for function in backend.apply_choices(lowered, {}).functions.values() if isinstance(function, tirx.PrimFunc)
     ]
-    names = [parameter.name for parameter in backend.scheduled(task.module)["main"].params]
+    names = [parameter.name for parameter in backend.schedule(task.module)["main"].params]
     assert names == [parameter.name for parameter in built.params]
     assert sum(images.MARK in name for name in names) == 1

@@ -24,7 +24,7 @@ from toolchain.backends.cpu.kernels import Choice
 from toolchain.backends.cpu.layers import Conv, Dense, Layer, from_json, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph import patterns
-from toolchain.backends.graph.kernels import called
+from toolchain.backends.graph.kernels import as_opaque
 from toolchain.backends.graph.values import read
 from toolchain.models.converters.sequence.recurrence import Recurrence
 
@@ -49,7 +49,7 @@ def blocked(module: tvm.IRModule, machine: Machine, without: frozenset[str] = fr
         if not isinstance(block, relax.DataflowBlock):
             return block
         values = read(block, module)
-        patterns.found(values)
+        patterns.replace(values)
         attention.found(values, lambda layer: templates.covered(layer, without))
         items = matched(values, machine, without)
         return Writer(values, items, machine.lanes, kernels).run()
@@ -142,7 +142,7 @@ class _Finisher:
             layer = from_json(exact)
             choice = self._choose(layer)
             function = templates.kernel(layer, self._machine, choice)
-            variable = self._builder.add_func(called(function, {}), name(layer))
+            variable = self._builder.add_func(as_opaque(function, {}), name(layer))
             self._made[exact] = variable, layer, choice
         return self._made[exact]
 

@@ -81,7 +81,7 @@ def found(block: Block, covered: Callable[[Layer], bool]) -> None:
         place, made = (reader, better) if better else (number, made)
         if covered(made.layer):
             block.operations[place] = made.out.maker = made
-    block.cleaned()
+    block.remove_dead()
 
 
 def _attention(operation: Operation) -> Attended | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toolchain.backends.cpu.layers import PostOp, PostOpKind
 from toolchain.backends.graph import patterns
-from toolchain.backends.graph.quantization import Grid, known
+from toolchain.backends.graph.quantization import Grid, constant_of
 from toolchain.backends.graph.values import Operation, Value
 
 _GREATEST = 3.4028234663852886e38
@@ -112,7 +112,7 @@ def _arithmetic(operation: Operation, main: Value, axis: int) -> list[Effect] | 
     made: list[Effect] = []
     for other in others:
         effect: Effect | None
-        constant = known(other) if other.dtype == "float32" else None
+        constant = constant_of(other) if other.dtype == "float32" else None
         if constant is not None:
             numbers = _per_channel(constant, main, axis)
             effect = None if numbers is None else _affine(operation, main, numbers)

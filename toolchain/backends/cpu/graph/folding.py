@@ -18,7 +18,7 @@ _LAYERS = frozenset({"nn.conv2d", "matmul", "add", "subtract", "multiply", "divi
 
 
 def folded_but_bytes(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a Relax module as `fold.folded` does, but for bytes that layers read: they are parameters meanwhile.
+    """Return a Relax module as `fold.fold_constants` does, but for bytes that layers read: they are parameters meanwhile.
 
     Args:
         module: A module whose weights are constants; only its function `main` is rewritten.
@@ -37,8 +37,8 @@ def folded_but_bytes(module: tvm.IRModule) -> tvm.IRModule:
 
     body = with_blocks(main, lambda block: type(block)([opened(binding) for binding in block.bindings]))
     if not hidden:
-        return fold.folded(module)
-    folded = fold.folded(with_main(module, with_blocks(body, lambda block: block, [*hidden])))
+        return fold.fold_constants(module)
+    folded = fold.fold_constants(with_main(module, with_blocks(body, lambda block: block, [*hidden])))
     closed: tvm.IRModule = relax.transform.BindParams(ENTRY, hidden)(folded)
     return closed
 

@@ -38,7 +38,7 @@ def element_wise(plans: Planning, operation: Operation, at: int) -> bool:
     if len(operation.outputs) != 1:
         return False
     for value in operation.inputs:
-        quantization.folded(value)  # it is a constant from here on, whose bytes are still known
+        quantization.fold_to_constant(value)  # it is a constant from here on, whose bytes are still known
     return _joined(plans, operation, at) or _mapped(plans, operation, at) or _carried(plans, operation, at)
 
 

@@ -79,7 +79,7 @@ def apart(block: Block, lanes: int) -> None:
     for operation in block.operations:
         operations += _parts(block, operation, lanes) or [operation]
     block.operations = operations
-    block.cleaned()
+    block.remove_dead()
 
 
 def _parts(block: Block, operation: Operation, lanes: int) -> list[Operation]:

@@ -18,7 +18,7 @@ def effects_of(nodes, weights=None, axis=1, shape=SHAPE):
     module = prepared(net(nodes, shape, weights))
     [block] = module["main"].body.blocks
     found = values.read(block, module)
-    patterns.found(found)
+    patterns.replace(found)
     last = found.operations[-1]
     main = next(value for value in last.inputs if value.constant is None)
     return effects.effects(last, main, axis)

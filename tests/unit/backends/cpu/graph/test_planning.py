@@ -21,7 +21,7 @@ def block_of(proto):
     module = imported(proto)
     (block,) = (one for one in module["main"].body.blocks if isinstance(one, relax.DataflowBlock))
     values = read(block, module)
-    patterns.found(values)
+    patterns.replace(values)
     return values
 
 

@@ -30,13 +30,13 @@ def kernels(nodes, shape, initializers, folder):
     (result,) = nets.run(draft, {"x": np.zeros(shape, np.float32)})
     proto = nets.model(nodes, [value("x", shape)], [value("y", result.shape)], initializers)
     backend = Mali(KIND)
-    lowered = backend.lowered(importer.import_model(source.load(nets.save(proto, folder))).module)
+    lowered = backend.lower(importer.import_model(source.load(nets.save(proto, folder))).module)
     marks = [
         kernel
         for _, kernel in lowered.functions_items()
         if isinstance(kernel, tirx.PrimFunc) and blocks.MARK in str(kernel)
     ]
-    (host,) = tvm.compile(backend.finished(lowered, {}), target=backend.target).mod.imports
+    (host,) = tvm.compile(backend.apply_choices(lowered, {}), target=backend.target).mod.imports
     return len(marks), "".join(source.inspect_source() for source in host.imports)
 
 
@@ -96,12 +96,12 @@ def compiled(kind, folder):
         [node("MatMul", ["x", "w"], ["y"])], [value("x", (4, 64))], [value("y", (4, 32))], {"w": weights(64, 32)}
     )
     backend = Mali(kind)
-    return backend, backend.lowered(importer.import_model(source.load(nets.save(proto, folder))).module)
+    return backend, backend.lower(importer.import_model(source.load(nets.save(proto, folder))).module)
 
 
 def test_who_asked_for_it_is_told_what_sums_in_half(tmp_path):
     backend, lowered = compiled(KIND, tmp_path)
-    (remark,) = backend.remarks(backend.finished(lowered, {}))
+    (remark,) = backend.remarks(backend.apply_choices(lowered, {}))
     assert remark == "1 of 1 kernels that multiply in half precision also sum in it"
     (remark,) = backend.remarks(lowered)  # without a schedule, nothing does
     assert re.fullmatch(
@@ -111,7 +111,7 @@ def test_who_asked_for_it_is_told_what_sums_in_half(tmp_path):
 
 def test_nothing_sums_in_half_unless_it_is_asked_for(tmp_path):
     backend, lowered = compiled(board.load("opencl-local").resolved().in_float16(), tmp_path)
-    finished = backend.finished(lowered, {})
+    finished = backend.apply_choices(lowered, {})
     assert backend.remarks(finished) == ()
     assert blocks.MARK not in str(lowered)
     assert blocks._NAME not in str(finished)
