@@ -238,6 +238,6 @@ def test_the_image_runs_the_compiler_where_this_machine_has_no_qemu(
     images.require("mali")
     here = cost.statistics(LOADS, "g610", compiler)
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path))  # or nothing would be compiled again
-    contained = emulator.Contained("mali", "qemu-aarch64-static")
+    contained = emulator.ImageEmulator("mali", "qemu-aarch64-static")
     monkeypatch.setattr("toolchain.backends.mali.cost.compiler.emulator", lambda: contained)
     assert cost.statistics(LOADS, "g610", compiler) == here

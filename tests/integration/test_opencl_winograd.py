@@ -64,7 +64,7 @@ def made(request, tmp_path_factory):
         return winograd.Tiling(image, outputs, padding, request.param) if suits else None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(winograd, "tiling", tiling)
+        patch.setattr(winograd, "choose_tiling", tiling)
         for name, shape in (SHAPES | FIRST).items():
             folder = place / name.replace(" ", "-")
             kernels = opencl_campaign.compiled(network(shape, random), folder, half=False)
@@ -99,7 +99,7 @@ def test_errors_are_as_small_as_is_promised(size, channels):
     weights = random.standard_normal((16, channels, 3, 3)).astype(np.float32)
     into, out = (np.array(of[size], np.float32) for of in (INPUTS, OUTPUTS))
     parts = np.einsum("ik,jl,klc->ijc", into, into, image).reshape(-1, 1, channels).astype(np.float32)
-    products = (parts @ winograd.transformed(weights, size)).reshape(size + 2, size + 2, 16)
+    products = (parts @ winograd.transform_weights(weights, size)).reshape(size + 2, size + 2, 16)
     found = np.einsum("ik,jl,klo->ijo", out, out, products)
     windows = np.lib.stride_tricks.sliding_window_view(image.astype(np.float64), (3, 3), (0, 1))
     wanted = np.einsum("yxcij,ocij->yxo", windows, weights.astype(np.float64))

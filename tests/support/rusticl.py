@@ -62,7 +62,7 @@ def environment() -> dict[str, str]:
 @functools.cache
 def _place() -> Path:
     """Return the folder with the unpacked packages; they are fetched unless the toolchain's cache has them."""
-    wanted = packages.listed(_LIST)
+    wanted = packages.read_list(_LIST)
     made_of = wanted.digest + files.sha256_file(_REDIRECT)
     place = files.cache_root() / "opencl-runtimes" / f"rusticl-{files.sha256_bytes(made_of.encode())[:16]}"
     if not place.is_dir():

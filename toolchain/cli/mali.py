@@ -89,14 +89,14 @@ def mali_cost(console: Console, /, sources: tuple[str, ...], asked: CostOptions,
     device is needed.
     """
     from toolchain.backends.mali import cost
-    from toolchain.backends.mali.cost import language, shown
+    from toolchain.backends.mali.cost import compiler_options, render
 
     named = tuple(dict.fromkeys(cost.gpu(name).name for name in asked.gpus))
     kind = asked.board(named)
     names = named or ((kind.gpu.name,) if kind and kind.gpu else ())
     if not names:
         raise InputError("no GPU is named", hint="add --gpu NAME, such as --gpu g610, or --board BOARD")
-    words = language.checked(asked.compiler_options)
+    words = compiler_options.check_options(asked.compiler_options)
     each = list(dict.fromkeys(sources))
     texts = [_text(source) for source in each if source.endswith(_SOURCE)]
     models = [source for source in each if not source.endswith(_SOURCE)]
@@ -106,8 +106,8 @@ def mali_cost(console: Console, /, sources: tuple[str, ...], asked: CostOptions,
     root = cost.root(console.say)
     compilers = [cost.Compiler(root, cost.gpu(name), words) for name in names]
     every = [one for compiler in compilers for one in _every(compiler, texts, launches, kind)]
-    result = Result(shown.lines(every), [one.document() for one in every], as_json, shown.refusal(every))
-    return written(result, None, {asked.html_path: lambda: shown.html(every).encode()})
+    result = Result(render.lines(every), [one.document() for one in every], as_json, render.refusal(every))
+    return written(result, None, {asked.html_path: lambda: render.html(every).encode()})
 
 
 def _every(

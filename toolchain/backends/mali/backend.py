@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import tvm
@@ -14,29 +14,25 @@ from toolchain.backends.base import Choice
 from toolchain.backends.base.costs import Tell
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.graph import fold
-from toolchain.backends.mali import (
-    aligned,  # noqa: F401 - TVM calls it for each kernel that it writes
-    functions,
-    fusion,
-    gauss,
-    gpu,
-    images,
-    limits,
-    recurrent,
-    running,
-    space,
-    winograd,
-)
+from toolchain.backends.mali import gpu, images, nan_clip, opencl_functions, opencl_text, recurrent, space, winograd
 from toolchain.backends.mali.cost import model
-from toolchain.backends.mali.half import halved, in_blocks, on_cpu, raised, summary
-from toolchain.backends.mali.int8 import on_bytes
-from toolchain.backends.mali.launched import require_launched
-from toolchain.backends.mali.layout import channels_last, with_plain_names
+from toolchain.backends.mali.erf import replace_erf
+from toolchain.backends.mali.fusion import fuse_operators
+from toolchain.backends.mali.half import rescale_layers, sum_in_blocks, summary, to_half, use_plain_loops
+from toolchain.backends.mali.int8 import compute_on_bytes
+from toolchain.backends.mali.layout import channels_last, use_c_names
 from toolchain.backends.mali.rows import LongRows, Rows
-from toolchain.backends.mali.schedules import Tiles, Vectors, without_single_steps
+from toolchain.backends.mali.running_sums import replace_running_sums
+from toolchain.backends.mali.schedules import Tiles, Vectors, remove_single_steps, require_thread_bindings
 from toolchain.backends.mali.split import Split
 from toolchain.board import Board
 from toolchain.tensors import Tensors
+
+Pass = Callable[[tvm.IRModule], tvm.IRModule]
+
+# TVM calls these for each OpenCL kernel that this process compiles.
+opencl_functions.register()
+opencl_text.register()
 
 _LIMITS = ("max_threads_per_block", "max_shared_memory_per_block", "thread_warp_size")
 
@@ -60,73 +56,88 @@ class Mali(Cpu):
         Raises:
             InputError: LLVM does not know the CPU.
         """
-        own = self.board.target
-        limits = {name: value for name in _LIMITS if (value := getattr(own, name))}
-        described = {"kind": own.kind, "device": own.device, **limits}
-        if own.max_threads_per_block:  # two words for the same thing: passes ask for either
-            described["max_num_threads"] = own.max_threads_per_block
+        settings = self.board.target
+        limits = {name: value for name in _LIMITS if (value := getattr(settings, name))}
+        attributes = {"kind": settings.kind, "device": settings.device, **limits}
+        if settings.max_threads_per_block:  # passes of TVM read either of two names for the same limit
+            attributes["max_num_threads"] = settings.max_threads_per_block
         if self.board.gpu:
-            described["model"] = gpu.model(self.board.gpu)
-        return tvm.target.Target(described, host=self.host)
+            attributes["model"] = gpu.model(self.board.gpu)
+        return tvm.target.Target(attributes, host=self.host)
 
     def rescale_for_half(
         self, module: tvm.IRModule, samples: Callable[[], Sequence[Tensors]], tell: Callable[[str], None]
     ) -> tvm.IRModule:
-        """Give layers that sum up in half precision greater numbers, where all inputs at hand make those small."""
+        """Scale up the inputs of layers that sum up in half precision, where all samples make those small."""
         if not self._sums_in_half:
             return module
-        made, layers = raised(module, samples())
-        for one in layers:
-            tell(str(one))
-        return made
+        rescaled, layers = rescale_layers(module, samples())
+        for layer in layers:
+            tell(str(layer))
+        return rescaled
 
     def lower(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of fused kernels, which can be tuned one by one.
 
-        On a board that computes in half precision, convolutions and dense layers read it, and sum up in it where that
-        is asked for and they are marked; the inputs and outputs of the network stay as they are. Which weights may be
-        images is known here alone, as what is tuned is a kernel without its network.
+        On a board that computes in half precision, convolutions and dense layers read it, and sum up in it if the board
+        file says so and they are marked; the inputs and outputs of the network stay as they are.
         """
-        transform, half, sums = relax.transform, self.board.target.float16, self.board.target.half_sums
         with self.target:
-            first = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
-            prepared = tvm.transform.Sequential(first)(with_plain_names(module))
-            folded = fold.fold_constants(prepared if half else on_bytes(prepared))
-            transposed = channels_last(folded, half=half, tiled=self._tiled)
-            typed = transform.FoldConstant()(halved(transposed, sums=sums) if half else transposed)
-            fused = fusion.fused(gauss.as_quotients(running.in_blocks_of_rows(typed)))
-        return self._with_images(winograd.scheduled(without_single_steps(fused)))
+            for lowering in self._lowerings:
+                module = lowering(module)
+        return module
+
+    @property
+    def _lowerings(self) -> Sequence[Pass]:
+        """The passes that turn an imported network into calls of kernels, in order."""
+        transform, half = relax.transform, self.board.target.float16
+        reads_images = gpu.means(self.target).images
+        return [
+            use_c_names,
+            transform.DecomposeOpsForInference(),
+            transform.CanonicalizeBindings(),
+            # Before constants are folded, which would dequantize the weights.
+            *([] if half else [compute_on_bytes]),
+            fold.fold_constants,
+            partial(channels_last, half=half, tiled=self._tiled),
+            *([partial(to_half, sums=self._sums_in_half)] if half else []),
+            transform.FoldConstant(),
+            replace_running_sums,
+            replace_erf,
+            fuse_operators,
+            remove_single_steps,
+            winograd.schedule_outputs,
+            # Here and not when a kernel is scheduled: tuning has the kernel alone, without the network's constants.
+            *([images.mark_arguments] if reads_images else []),
+        ]
 
     def schedule(self, module: tvm.IRModule) -> tvm.IRModule:
-        """Schedule kernels by rules for Mali, and what those do not know with a work-item for each element.
+        """Schedule kernels by rules for Mali, and those without a rule with a work-item for each element.
 
         Raises:
-            InputError: A kernel can be spread over work-items by none of them.
+            InputError: No rule can spread a kernel over work-items.
         """
         with self.target:
             schedule = dlight.ApplyDefaultSchedule(
                 LongRows(), Split(), Tiles(), Vectors(), Rows(), dlight.gpu.Fallback()
             )
-            # DLight writes into what it is given.
-            scheduled: tvm.IRModule = schedule(recurrent.threaded(module, self.target).clone())
-        require_launched(scheduled)
+            # DLight changes its argument.
+            scheduled: tvm.IRModule = schedule(recurrent.use_gpu_kernels(module, self.target).clone())
+        require_thread_bindings(scheduled)
         return self.add_half_blocks(scheduled)
 
     def add_half_blocks(self, module: tvm.IRModule) -> tvm.IRModule:
-        """Let NaNs through limits, and sum up in half precision where that is asked for."""
-        summed = in_blocks(module) if self._sums_in_half else module
-        return functions.with_typed_arguments(limits.keeping_nan(summed))
+        """Let NaNs through limits, and sum up in half precision if the board file says so."""
+        summed = sum_in_blocks(module) if self._sums_in_half else module
+        return opencl_functions.cast_infinities(nan_clip.keep_nan(summed))
 
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:
-        """Say which layers sum up in half precision, where that is asked for."""
+        """Say which layers sum up in half precision, if the board file says so."""
         return [summary(module)] if self._sums_in_half else ()
 
     def on_cpu(self, module: tvm.IRModule) -> tvm.IRModule:
         """Return scheduled kernels with plain loops, which round as those with work-items do."""
-        return on_cpu(module)
-
-    def _with_images(self, module: tvm.IRModule) -> tvm.IRModule:
-        return images.marked(module) if gpu.means(self.target).images else module
+        return use_plain_loops(module)
 
     @property
     def cost_model_name(self) -> str:

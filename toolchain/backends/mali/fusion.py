@@ -20,17 +20,17 @@ _PATTERN = "op_pattern"
 _INJECTIVE = 2  # TVM's number for what is no epilogue of a layer, and still becomes one kernel with what is like it
 
 
-def fused(module: tvm.IRModule) -> tvm.IRModule:
+def fuse_operators(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module of operators as calls of fused kernels."""
     transform = relax.transform
-    written = tvm.transform.Sequential([transform.LegalizeOps(), transform.AnnotateTIROpPattern()])(module)
-    return fusion.fuse(transform.FoldConstant()(_set_apart(written)))
+    legal = tvm.transform.Sequential([transform.LegalizeOps(), transform.AnnotateTIROpPattern()])(module)
+    return fusion.fuse(transform.FoldConstant()(_set_apart(legal)))
 
 
 def _set_apart(module: tvm.IRModule) -> tvm.IRModule:
     """Give calls that spread what another kernel made a kernel of their own, which is not fused with that."""
     builder = relax.BlockBuilder(module)
-    made: dict[Any, Any] = {}
+    separate: dict[Any, Any] = {}
 
     def changed(call: Any) -> Any:
         if not isinstance(call.op, tvm.ir.Op) or call.op.name != "relax.call_tir" or not _spreads(call):
@@ -39,31 +39,37 @@ def _set_apart(module: tvm.IRModule) -> tvm.IRModule:
         kernel = module[name]
         if int((kernel.attrs or {}).get(_PATTERN, _INJECTIVE)) >= _INJECTIVE:
             return call
-        if name not in made:
-            made[name] = builder.add_func(kernel.with_attr(_PATTERN, _INJECTIVE), name.name_hint)
-        return relax.Call(call.op, [made[name], *others], call.attrs, call.ty_args)
+        if name not in separate:
+            separate[name] = builder.add_func(kernel.with_attr(_PATTERN, _INJECTIVE), name.name_hint)
+        return relax.Call(call.op, [separate[name], *others], call.attrs, call.ty_args)
 
     functions = {
         name: relax.Function(
-            one.params, tvm_ffi.structural_map(one.body, (relax.Call, changed)), one.ret_ty, one.is_pure, one.attrs
+            function.params,
+            tvm_ffi.structural_map(function.body, (relax.Call, changed)),
+            function.ret_ty,
+            function.is_pure,
+            function.attrs,
         )
-        for name, one in module.functions_items()
-        if isinstance(one, relax.Function)
+        for name, function in module.functions_items()
+        if isinstance(function, relax.Function)
     }
-    if not made:
+    if not separate:
         return module
-    written = builder.get()
+    rebuilt = builder.get()
     for name, function in functions.items():
-        written.update_func(written.get_global_var(name.name_hint), function)
-    done: tvm.IRModule = relax.transform.DeadCodeElimination()(written)
-    return done
+        rebuilt.update_func(rebuilt.get_global_var(name.name_hint), function)
+    cleaned: tvm.IRModule = relax.transform.DeadCodeElimination()(rebuilt)
+    return cleaned
 
 
 def _spreads(call: Any) -> bool:
     """Whether a kernel reads a variable that has fewer elements than its result, and more than one."""
     fields = list(call.args[1].fields) if isinstance(call.args[1], relax.Tuple) else []
-    made = shape_of(call.ty_args[0])
-    if made is None:
+    result = shape_of(call.ty_args[0])
+    if result is None:
         return False
-    sizes = [math.prod(shape) for one in fields if isinstance(one, relax.DataflowVar) and (shape := shape_of(one.ty))]
-    return any(1 < size < math.prod(made) for size in sizes)
+    sizes = [
+        math.prod(shape) for field in fields if isinstance(field, relax.DataflowVar) and (shape := shape_of(field.ty))
+    ]
+    return any(1 < size < math.prod(result) for size in sizes)

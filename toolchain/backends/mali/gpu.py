@@ -1,4 +1,4 @@
-"""What kernels may count on of a board's GPU: its cores, the registers of a work-item, whether images pay.
+"""What kernels need to know about a board's GPU: its cores, the registers of a work-item, whether images pay.
 
 A target carries it as its `model`, such as `g610-mp4`, for rules and for what writes OpenCL C, which get no more than a
 target. Records are no other ones for it: what was tuned depends on the limits of the target alone.
@@ -23,7 +23,7 @@ _OWN = 11 / 16  # of a work-item's registers: the others are for weights and add
 
 @dataclass(frozen=True)
 class Means:
-    """What kernels may count on; the defaults are for a GPU that nobody has described.
+    """What a GPU offers to kernels; the defaults are for one that the board file does not name.
 
     Attributes:
         cores: Shader cores.
@@ -59,7 +59,7 @@ def model(of_board: board.Gpu) -> str:
 def means(target: tvm.target.Target) -> Means:
     """Return what kernels for a target may count on; the defaults for a target that says nothing of its GPU."""
     name, _, cores = str(target.attrs.get("model", "")).rpartition(_SEPARATOR)
-    known = board.gpus().get(name)
-    if known is None or not cores.isdigit():
+    row = board.gpus().get(name)
+    if row is None or not cores.isdigit():
         return Means()
-    return Means(int(cores), int(known["registers"]), bool(known.get("images", False)))
+    return Means(int(cores), int(row["registers"]), bool(row.get("images", False)))

@@ -1,10 +1,10 @@
 """Weights that kernels read as images: through the texture unit, which has a path and a cache of its own.
 
-What loads and stores is the busiest unit of most kernels, and nearly half of what a convolution loads are weights. A
-constant of a network is laid out as rows of texels, four numbers each, and its argument gets a name that says so, as
-the source is all that what writes OpenCL C gets. A kernel whose loads of it are all vectors of four reads it by macros.
-What they stand for is decided where the kernel is compiled: the runtime defines EDGE_IMAGES on a device that has such
-views of buffers (`// edge-image:` tells it their shape), and everywhere else they are the loads that they replace.
+The load-store unit is the busiest of most kernels, and nearly half of what a convolution loads are weights. A constant
+of a network is laid out as rows of texels, four numbers each, and its argument gets a name that says so: the rewrite of
+OpenCL C sees nothing but the text. A kernel whose loads of it are all vectors of four reads it by macros. What these
+are is decided where the kernel is compiled: the runtime defines EDGE_IMAGES on a device that has such views of buffers
+(`// edge-image:` gives their shape), and everywhere else the macros are the loads that they replace.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 
+from toolchain.backends.mali import brackets
+from toolchain.backends.mali.rewrite import map_kernels, substitute
+
 MARK = "edge_texels"
-"""What names of arguments that may be read as images have, and no others."""
+"""Part of the names of arguments that may be read as images, and of no other name."""
 
 SWITCH = "EDGE_IMAGES"
-"""What is defined where they are."""
+"""The macro that is defined where they are."""
 
 _LANES = 4
 _NARROWEST, _WIDEST = 64, 8192  # texels of a row: rows of 64 are what every known driver takes
@@ -54,71 +56,58 @@ __constant sampler_t edge_plain = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_NONE
 # --- which arguments -------------------------------------------------------------------------------------------------
 
 
-def marked(module: tvm.IRModule) -> tvm.IRModule:
+def mark_arguments(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module whose kernels have names for the arguments that may be read as images.
 
-    Those are constants in each call. Kernels that are written as they are to run stay so. Names are nothing that
-    records of a kernel depend on.
+    Those are constants in each call. Kernels that are written by hand stay as they are. Tuning records do not depend on
+    names.
 
     Args:
         module: Calls of kernels, with their weights as constants.
     """
-    constant = _constant_arguments(module)
-    functions = dict(module.functions_items())
-    for variable, function in module.functions_items():
-        if isinstance(function, tirx.PrimFunc) and _SCHEDULED not in (function.attrs or {}):
-            functions[variable] = _named(function, constant.get(str(variable.name_hint), set()))
-    return tvm.IRModule(functions, module.attrs, module.global_infos)
-
-
-def _constant_arguments(module: tvm.IRModule) -> dict[str, set[int]]:
-    """Return by kernel the numbers of the arguments that are constants in each of its calls."""
-    found: dict[str, set[int]] = {}
+    constants: dict[str, set[int]] = {}  # by kernel, the arguments that are constant in each of its calls
 
     def visit(call: Any) -> None:
         if not isinstance(call, relax.Call) or getattr(call.op, "name", "") not in _CALLS:
             return
-        given = list(call.args[1].fields) if isinstance(call.args[1], relax.Tuple) else []
-        constants = {number for number, one in enumerate(given) if isinstance(one, tvm.ir.GenericConst)}
+        arguments = list(call.args[1].fields) if isinstance(call.args[1], relax.Tuple) else []
+        numbers = {number for number, argument in enumerate(arguments) if isinstance(argument, tvm.ir.GenericConst)}
         name = str(call.args[0].name_hint)
-        found[name] = found.get(name, constants) & constants
+        constants[name] = constants.get(name, numbers) & numbers
 
     for _, function in module.functions_items():
         if isinstance(function, relax.Function):
             relax.analysis.post_order_visit(function, visit)
-    return found
+
+    def mark(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
+        if _SCHEDULED in (function.attrs or {}):
+            return function
+        renamed = {}
+        for number in constants.get(name, set()):
+            parameter = function.params[number]
+            shape = [int(size) if isinstance(size, (int, tirx.IntImm)) else 0 for size in parameter.ty.shape]
+            if (size := image_size(shape, str(parameter.dtype))) is not None:
+                renamed[parameter] = tirx.Var(f"{parameter.name}_{MARK}_{size[0]}x{size[1]}", parameter.ty)
+        return substitute(function, renamed) if renamed else function
+
+    return map_kernels(module, mark)
 
 
-def _named(function: tirx.PrimFunc, numbers: set[int]) -> tirx.PrimFunc:
-    renamed = {}
-    for number in numbers:
-        one = function.params[number]
-        texels = texels_of([_extent(size) for size in one.ty.shape], str(one.dtype))
-        if texels is not None:
-            renamed[one] = tirx.Var(f"{one.name}_{MARK}_{texels[0]}x{texels[1]}", one.ty)
-    if not renamed:
-        return function
-    return tvm_ffi.structural_map(function, (tirx.Var, lambda one: renamed.get(one, one)))
+def image_size(shape: list[int], dtype: str) -> tuple[int, int] | None:
+    """Return the width and height of a constant as an image, in texels; None if it is not read as one.
 
+    Only matrices are: of weights with windows, it is not known whether registers suffice. One number for each channel
+    is too little.
 
-def _extent(size: Any) -> int:
-    return int(size) if isinstance(size, (int, tirx.IntImm)) else 0
-
-
-def texels_of(shape: list[int], dtype: str) -> tuple[int, int] | None:
-    """Return the width and height of a constant as an image; None for what is none, such as one number a channel.
-
-    Those are matrices: of layers with windows, nobody has asked the model yet whether registers suffice.
-
-    Rows are as long as those of the constant, if that is a power of two: a step to the next row of the one is then a
-    step to the next of the other.
+    Rows are as long as those of the constant if that is a power of two: a step to the next row of the matrix is then a
+    step to the next row of the image.
     """
     if len(shape) < 2 or dtype not in _TYPES or shape[-1] % _LANES:  # noqa: PLR2004
         return None
     if math.prod(shape) == shape[-1] or math.prod(shape[:-2]) != 1:
         return None
     total, row = math.prod(shape) // _LANES, shape[-1] // _LANES
-    width = min(max(row & -row, _NARROWEST), _WIDEST)
+    width = min(max(row & -row, _NARROWEST), _WIDEST)  # the greatest power of two that divides a row
     fits = total and total % width == 0 and total // width <= _HIGHEST
     return (width, total // width) if fits else None
 
@@ -126,115 +115,103 @@ def texels_of(shape: list[int], dtype: str) -> tuple[int, int] | None:
 # --- how they are read -----------------------------------------------------------------------------------------------
 
 
-def imaged(source: str) -> str:
-    """Return OpenCL C whose kernels read the arguments that are marked by macros, where all loads are vectors of four.
+def read_images(source: str) -> str:
+    """Return OpenCL C whose kernels read the marked arguments by macros, where all loads are vectors of four.
 
     Args:
         source: OpenCL C with any number of kernels, whose vectors are accessed as such and whose pointers are const
             where they are only read.
     """
-    parts, done, changed = [], 0, set()
+    pieces, position, changed = [], 0, set()
     for head in _HEAD.finditer(source):
-        names = {one[2]: one for one in _POINTER.finditer(head[2])}
-        if not names:
+        pointers = {match[2]: match for match in _POINTER.finditer(head[2])}
+        if not pointers or head[3].endswith(";"):  # the runtime drops declarations
             continue
-        if head[3].endswith(";"):
-            continue  # the runtime drops declarations
         end = source.find(_BODY_END, head.end())
-        body, read = source[head.end() : end], {}
-        for name, one in names.items():
-            written = _read(body, name, one[1], int(one[3]))
-            if written is not None:
-                body, read[name] = written, one
-        if read and end >= 0:
-            parts += [source[done : head.start()], _marks(head, read), _head(head, read), body]
-            done = end
+        body, images = source[head.end() : end], {}
+        for name, pointer in pointers.items():
+            rewritten = _read_texels(body, name, pointer[1], int(pointer[3]))
+            if rewritten is not None:
+                body, images[name] = rewritten, pointer
+        if images and end >= 0:
+            pieces += [source[position : head.start()], _image_head(head, images), body]
+            position = end
             changed.add(head[1])
-    whole = "".join([*parts, source[done:]])
-    return _PREAMBLE + _without_declarations(whole, changed) if changed else source
+    if not changed:
+        return source
+    result = "".join([*pieces, source[position:]])
+    # Declarations of these kernels have the former arguments now, and a definition needs none.
+    return _PREAMBLE + _HEAD.sub(lambda head: "" if head[3].endswith(";") and head[1] in changed else head[0], result)
 
 
-def _without_declarations(source: str, names: set[str]) -> str:
-    """Drop the declarations of kernels, whose arguments are now other ones; a definition needs none."""
-    return _HEAD.sub(lambda head: "" if head[3].endswith(";") and head[1] in names else head[0], source)
+def _image_head(head: re.Match[str], images: dict[str, re.Match[str]]) -> str:
+    """Write the head of a kernel with images, after the lines that give the runtime their shapes."""
+    numbers = {argument.split()[-1]: number for number, argument in enumerate(head[2].split(","))}
+    shapes = [f"// edge-image: {numbers[name]} {image[1]} {image[3]} {image[4]}\n" for name, image in images.items()]
+    arguments = _POINTER.sub(
+        lambda pointer: f"EDGE_TEXELS({pointer[1]}, {pointer[2]})" if pointer[2] in images else pointer[0], head[2]
+    )
+    return f"{''.join(shapes)}__kernel void {head[1]}({arguments}){head[3]}"
 
 
-def _marks(head: re.Match[str], read: dict[str, re.Match[str]]) -> str:
-    places = {argument.split()[-1]: number for number, argument in enumerate(head[2].split(","))}
-    return "".join(f"// edge-image: {places[name]} {one[1]} {one[3]} {one[4]}\n" for name, one in read.items())
-
-
-def _head(head: re.Match[str], read: dict[str, re.Match[str]]) -> str:
-    arguments = _POINTER.sub(lambda one: f"EDGE_TEXELS({one[1]}, {one[2]})" if one[2] in read else one[0], head[2])
-    return f"__kernel void {head[1]}({arguments}){head[3]}"
-
-
-def _read(body: str, name: str, kind: str, width: int) -> str | None:
-    """Write the loads of an argument as texels; None if one is no vector of four."""
+def _read_texels(body: str, name: str, kind: str, width: int) -> str | None:
+    """Write the loads of an argument as texels; None unless all of its uses are loads of a vector of four."""
     opening = f"(*(__global {kind}{_LANES}*)({name} + "
     if not body.count(name) or body.count(opening) != len(re.findall(rf"\b{name}\b", body)):
         return None
-    parts, done = [], 0
-    while (start := body.find(opening, done)) >= 0:
+    pieces, position = [], 0
+    while (start := body.find(opening, position)) >= 0:
         first = start + len(opening)
-        last = _closing(body, first)
-        parts += [body[done:start], f"EDGE_TEXEL_{kind}({name}, {_texel(body[first:last], width)})"]
-        done = last + 2  # behind the brackets of the pointer and of the access
-    return "".join([*parts, body[done:]])
-
-
-def _closing(text: str, start: int) -> int:
-    """Return where the bracket is closed that was opened before a place."""
-    depth = 1
-    for place in range(start, len(text)):
-        depth += (text[place] == "(") - (text[place] == ")")
-        if not depth:
-            return place
-    raise ValueError(text[start:])
+        last = brackets.closing(body, first)
+        pieces += [body[position:start], f"EDGE_TEXEL_{kind}({name}, {_texel(body[first:last], width)})"]
+        position = last + 2  # behind the brackets of the pointer and of the access
+    return "".join([*pieces, body[position:]])
 
 
 def _texel(index: str, width: int) -> str:
-    """Write the arguments of a macro: an index of numbers, and where that is in the image.
+    """Write the arguments of a macro: an index of numbers, and the column and row of that in the image.
 
-    What is a multiple of a row goes into the row alone, so that the column stays the same in a loop over rows.
+    A term that is a multiple of a row counts in the row alone, so that the column stays the same in a loop over rows.
     """
     rows: list[str] = []
     rest: list[str] = []
     size = _LANES * width
     for term in _terms(index):
-        whole = _divided(term, size)
-        (rest if whole is None else rows).append(term if whole is None else whole)
+        quotient = _divide(term, size)
+        (rest if quotient is None else rows).append(term if quotient is None else quotient)
     columns, shift = f"({' + '.join(rest)})" if rest else "0", size.bit_length() - 1
     row = " + ".join([*rows, *([f"({columns} >> {shift})"] if rest else [])])
     return f"({index}), (({columns} >> 2) & {width - 1}), ({row})"
 
 
 def _terms(expression: str) -> Iterator[str]:
-    """Yield what a sum is made of."""
+    """Yield the terms of a sum, each in brackets."""
     text = expression.strip()
-    while text.startswith("(") and _closing(text, 1) == len(text) - 1:
+    while _is_bracketed(text):
         text = text[1:-1].strip()
     depth = 0
-    for place in range(len(text) - 1, -1, -1):
-        depth += (text[place] == ")") - (text[place] == "(")
-        if not depth and text[place - 1 : place + 2] == " + ":
-            yield from _terms(text[: place - 1])
-            yield from _terms(text[place + 2 :])
+    # Sums are written from the left: the last `+` outside of brackets is the outermost.
+    for index in range(len(text) - 1, -1, -1):
+        depth += (text[index] == ")") - (text[index] == "(")
+        if not depth and text[index - 1 : index + 2] == " + ":
+            yield from _terms(text[: index - 1])
+            yield from _terms(text[index + 2 :])
             return
     yield f"({text})"
 
 
-def _divided(term: str, by: int) -> str | None:
-    """Write a term divided by a number; None if it is not plainly a multiple."""
+def _divide(term: str, divisor: int) -> str | None:
+    """Write a term divided by a number; None if it is not clearly a multiple."""
     text = term[1:-1]
     if _LITERAL.fullmatch(text):
-        return str(int(text) // by) if int(text) % by == 0 else None
+        return str(int(text) // divisor) if int(text) % divisor == 0 else None
     product = _PRODUCT.fullmatch(text)
-    if product is None or int(product[2]) % by or not _is_one(product[1]):
+    if product is None or int(product[2]) % divisor:
         return None
-    return f"({product[1]} * {int(product[2]) // by})"
+    factor = product[1]
+    is_single = factor.isidentifier() or _is_bracketed(factor)  # and not a sum, of which only a part is multiplied
+    return f"({factor} * {int(product[2]) // divisor})" if is_single else None
 
 
-def _is_one(text: str) -> bool:
-    """Whether a factor is a name, or something in brackets."""
-    return text.isidentifier() or (text.startswith("(") and _closing(text, 1) == len(text) - 1)
+def _is_bracketed(text: str) -> bool:
+    return text.startswith("(") and brackets.closing(text, 1) == len(text) - 1

@@ -13,7 +13,7 @@ _BYTES = {"float32": 4, "float64": 8}
 _USUAL_THREADS, _USUAL_BYTES = 256, 32768
 
 
-def threaded(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def use_gpu_kernels(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Return a module in which the kernels of recurrences are those for GPUs.
 
     Args:

@@ -1,7 +1,7 @@
-"""Default schedules for what reduces row by row: softmax, normalisations, means, sums, and products of few elements.
+"""Default schedules for reductions of rows: softmax, normalisations, means, sums, and products of few elements.
 
-Where there are rows enough for all cores, a work-item computes a whole row: what was reduced stays in its registers,
-and what comes before is computed anew in each step instead of being kept. Where there are not, several share a row.
+If there are enough rows for all cores, a work-item computes a whole row: reduced values stay in its registers, and what
+comes before a reduction is computed anew in each step instead of being stored. Otherwise several work-items share one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from toolchain.backends.mali import gpu, schedules
 from toolchain.backends.mali.layers import used_by
 
-_ROUNDS = 4  # in which busy cores compute their work-items, at least: some rows wait longer than others
-_SHARE = 4  # the least elements that a work-item of several takes
+_ROUNDS = 4  # of work-items that busy cores compute, at least: some rows wait longer than others
+_SHARE = 4  # the least elements of a row for each work-item that shares it
 _FEWEST = 8  # work-items that share a row: for fewer, waiting for each other costs what they gain
 _GROUP = 64
 _LONG = 256  # elements
@@ -28,57 +28,57 @@ _LANES = 4
 
 
 class Rows(dlight.ScheduleRule):  # type: ignore[misc]
-    """Reductions over the same rows, each of which may read what the ones before made, and one result of all."""
+    """Reductions over the same rows, each of which may read the results of those before, and one result of all."""
 
     def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, tunable: bool) -> s_tir.Schedule | None:  # noqa: ARG002, FBT001
         """Return the schedule; None for a kernel of another kind."""
         schedule = s_tir.Schedule(func)
         blocks = normalize_prim_func(schedule)
-        if not blocks or not all(_is_known(one) for one in blocks):
+        if not blocks or not all(_has_constant_loops(block) for block in blocks):
             return None
         try:
-            parts = _parts(schedule, blocks)
-            if parts is None or not self.suits(schedule, parts, _busy(target)):
+            kernel = _row_kernel(schedule, blocks)
+            if kernel is None or not self.suits(schedule, kernel, _busy(target)):
                 return None
-            most = min(_GROUP, schedules.most_threads(target))
-            sharing = parts.sharing(most, _busy(target))
+            limit = min(_GROUP, schedules.max_threads(target))
+            sharing = kernel.sharing(limit, _busy(target))
             if sharing > 1:
-                _shared(schedule, parts, sharing, most // sharing)
+                _share_rows(schedule, kernel, sharing, limit // sharing)
             else:
-                _alone(schedule, parts, target, vectors=not schedules.has_truths(func))
+                _one_item_a_row(schedule, kernel, target, vectors=not schedules.has_booleans(func))
         except s_tir.ScheduleError:
             return None
         return schedule
 
-    def suits(self, schedule: s_tir.Schedule, parts: _Parts, busy: int) -> bool:  # noqa: ARG002 - for rules that are more particular
-        """Whether the rule is for a kernel of such parts, on a GPU that so many work-items keep at work."""
+    def suits(self, schedule: s_tir.Schedule, kernel: _RowKernel, busy: int) -> bool:  # noqa: ARG002 - for rules that are more particular
+        """Whether the rule is for a kernel, on a GPU that `busy` work-items keep at work."""
         return True
 
 
 class LongRows(Rows):
     """The mean or the largest number of a whole image for each channel: few results of many numbers each."""
 
-    def suits(self, schedule: s_tir.Schedule, parts: _Parts, busy: int) -> bool:
+    def suits(self, schedule: s_tir.Schedule, kernel: _RowKernel, busy: int) -> bool:
         """Whether there are too few results for all cores, and nothing is read twice."""
-        alone = all(len(schedule.get(one).reads) == 1 for one in parts.reductions)
-        return alone and parts.rows < busy and parts.length >= _LONG
+        reads_once = all(len(schedule.get(reduction).reads) == 1 for reduction in kernel.reductions)
+        return reads_once and kernel.rows < busy and kernel.length >= _LONG
 
 
 def _busy(target: tvm.target.Target) -> int:
     return _ROUNDS * gpu.means(target).items
 
 
-def _is_known(block: SBlockInfo) -> bool:
-    return all(one.kind in "SR" and isinstance(one.dom, int) for one in block.iters)
+def _has_constant_loops(block: SBlockInfo) -> bool:
+    return all(iterator.kind in "SR" and isinstance(iterator.dom, int) for iterator in block.iters)
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _RowKernel:
     """A kernel whose other blocks have been inlined.
 
     Attributes:
         reductions: Its reductions, in order.
-        result: What is computed of them.
+        result: The block that is computed from them.
         row: The loop over all rows.
         across: The other loops of the result.
         rows: How many rows there are.
@@ -94,18 +94,19 @@ class _Parts:
     length: int
     beside: bool
 
-    def sharing(self, most: int, busy: int) -> int:
-        """Return how many work-items share a row, where so many of them keep all cores at work."""
-        most = min(most, self.length // _SHARE)
+    def sharing(self, limit: int, busy: int) -> int:
+        """Return how many work-items share a row, if `busy` of them keep all cores at work."""
+        limit = min(limit, self.length // _SHARE)
         count = 1
-        while self.rows * count < busy and 2 * count <= most:
+        # Powers of two, which divide the sizes of most work-groups.
+        while self.rows * count < busy and 2 * count <= limit:
             count *= 2
         return count if count >= _FEWEST else 1
 
 
-def _parts(schedule: s_tir.Schedule, blocks: Sequence[SBlockInfo]) -> _Parts | None:
-    """Inline what is no reduction, and order the loops of the result; None if the reductions have other rows."""
-    reductions = [one for one in blocks if not one.is_injective()]
+def _row_kernel(schedule: s_tir.Schedule, blocks: Sequence[SBlockInfo]) -> _RowKernel | None:
+    """Inline what is not a reduction, and order the loops of the result; None if the reductions have other rows."""
+    reductions = [block for block in blocks if not block.is_injective()]
     if not reductions:
         return None
     for block in blocks[:-1]:
@@ -113,82 +114,73 @@ def _parts(schedule: s_tir.Schedule, blocks: Sequence[SBlockInfo]) -> _Parts | N
             schedule.compute_inline(block.block_rv)
     last = blocks[-1]
     result = last.block_rv if last.is_injective() else schedule.cache_write(last.block_rv, 0, "local")
-    read = {one for each in reductions for one in _indices(schedule, each.block_rv, result)}
+    read = {index for each in reductions for index in _indices(schedule, each.block_rv, result)}
     loops = schedule.get_loops(result) or [schedule.add_unit_loop(result)]
     along = [loop for number, loop in enumerate(loops) if number in read]
     across = [loop for number, loop in enumerate(loops) if number not in read]
-    rows = math.prod(_extent(schedule, one) for one in along)
-    if any(_size(one, "S") != rows for one in reductions):
+    rows = math.prod(_extent(schedule, loop) for loop in along)
+    if any(_size(reduction, "S") != rows for reduction in reductions):
         return None
     row = schedule.add_unit_loop(loops[0]) if not along else along[0]
     schedule.reorder(*(along or [row]), *across)
     for each in reductions:
-        _reduced_last(schedule, each)
+        ordered = list(zip(schedule.get_loops(each.block_rv), each.iters, strict=True))
+        schedule.reorder(*(loop for kind in "SR" for loop, iterator in ordered if iterator.kind == kind))
     row = schedule.fuse(*along) if len(along) > 1 else row
-    made = tuple(one.block_rv for one in reductions)
-    length = max(_size(one, "R") for one in reductions)
-    return _Parts(made, result, row, tuple(across), rows, length, not across and _is_beside(schedule, made[0]))
-
-
-def _is_beside(schedule: s_tir.Schedule, reduction: Any) -> bool:
-    """Whether what a reduction reads is contiguous along its results."""
-    body = schedule.get(reduction)
-    kept = [one.var for one in body.iter_vars if one.iter_type == tirx.IterVar.DataPar]
-    return any(used_by(read.region[-1].min, kept) for read in body.reads)
+    block_rvs = tuple(reduction.block_rv for reduction in reductions)
+    length = max(_size(reduction, "R") for reduction in reductions)
+    # Rows lie beside each other where the first reduction reads contiguously along its results.
+    body = schedule.get(block_rvs[0])
+    spatial = [iterator.var for iterator in body.iter_vars if iterator.iter_type == tirx.IterVar.DataPar]
+    beside = not across and any(used_by(read.region[-1].min, spatial) for read in body.reads)
+    return _RowKernel(block_rvs, result, row, tuple(across), rows, length, beside)
 
 
 def _indices(schedule: s_tir.Schedule, reduction: Any, result: Any) -> set[int]:
-    """Number the loops of a result that say which reduced element it reads."""
-    written = [one.source for one in schedule.get(reduction).writes]
+    """Return the numbers of the loops of a result that choose the reduced element it reads."""
+    buffers = [write.source for write in schedule.get(reduction).writes]
     body = schedule.get(result)
-    found: set[int] = set()
+    numbers: set[int] = set()
     for read in body.reads:
-        if any(read.source.same_as(one) for one in written):
-            found.update(
-                number for one in read.region for number in used_by(one.min, [each.var for each in body.iter_vars])
+        if any(read.source.same_as(buffer) for buffer in buffers):
+            numbers.update(
+                number for side in read.region for number in used_by(side.min, [each.var for each in body.iter_vars])
             )
-    return found
+    return numbers
 
 
 def _size(block: SBlockInfo, kind: str) -> int:
-    return math.prod(int(one.dom) for one in block.iters if one.kind == kind)
+    return math.prod(int(iterator.dom) for iterator in block.iters if iterator.kind == kind)
 
 
-def _reduced_last(schedule: s_tir.Schedule, block: SBlockInfo) -> None:
-    loops = schedule.get_loops(block.block_rv)
-    kinds = [one.kind for one in block.iters]
-    ordered = [loop for kind in "SR" for loop, own in zip(loops, kinds, strict=True) if own == kind]
-    schedule.reorder(*ordered)
-
-
-def _alone(schedule: s_tir.Schedule, parts: _Parts, target: tvm.target.Target, *, vectors: bool) -> None:
+def _one_item_a_row(schedule: s_tir.Schedule, kernel: _RowKernel, target: tvm.target.Target, *, vectors: bool) -> None:
     """Give each row to a work-item."""
-    items = schedules.bind(schedule, parts.row, target)
-    for block in reversed(parts.reductions):
-        _place(schedule, block, items, "local")
-        reduced = _reduced(schedule, block)
+    items = schedules.bind(schedule, kernel.row, target)
+    for block in reversed(kernel.reductions):
+        _compute_at(schedule, block, items, "local")
+        reduced = _reduction_loops(schedule, block)
         schedule.decompose_reduction(block, reduced[0])
-    if vectors and parts.across and _extent(schedule, parts.across[-1]) % _LANES == 0:
-        schedule.vectorize(schedule.split(parts.across[-1], [None, _LANES])[-1])
+    if vectors and kernel.across and _extent(schedule, kernel.across[-1]) % _LANES == 0:
+        schedule.vectorize(schedule.split(kernel.across[-1], [None, _LANES])[-1])
 
 
-def _shared(schedule: s_tir.Schedule, parts: _Parts, count: int, most: int) -> None:
-    """Give each row to some work-items of a group, which take turns; a group has at most so many rows.
+def _share_rows(schedule: s_tir.Schedule, kernel: _RowKernel, count: int, most_rows: int) -> None:
+    """Give each row to some work-items of a group, which take turns; a group has at most `most_rows` rows.
 
-    No group reaches over the last row: all its work-items have to come to where they wait for each other. Where several
-    read what one of them has written, a group has one row: with more, TVM does not have the others wait for it.
+    No group reaches beyond the last row, as all of its work-items have to arrive at a barrier. Where work-items read
+    what another one has written, a group has one row: with more, TVM does not have them wait for it.
     """
-    alone = bool(parts.across) or len(parts.reductions) > 1
-    together = 1 if alone else max(one for one in range(1, most + 1) if parts.rows % one == 0)
-    groups, row = schedule.split(parts.row, [None, together])
-    of_rows, of_steps = ("threadIdx.x", "threadIdx.y") if parts.beside else ("threadIdx.y", "threadIdx.x")
+    single = bool(kernel.across) or len(kernel.reductions) > 1
+    together = 1 if single else max(size for size in range(1, most_rows + 1) if kernel.rows % size == 0)
+    groups, row = schedule.split(kernel.row, [None, together])
+    of_rows, of_steps = ("threadIdx.x", "threadIdx.y") if kernel.beside else ("threadIdx.y", "threadIdx.x")
     schedule.bind(groups, "blockIdx.x")
     schedule.bind(row, of_rows)
-    across = schedule.fuse(*parts.across) if parts.across else schedule.add_unit_loop(parts.result)
+    across = schedule.fuse(*kernel.across) if kernel.across else schedule.add_unit_loop(kernel.result)
     _take_turns(schedule, across, count, of_steps)
-    for block in reversed(parts.reductions):
-        _place(schedule, block, row, "shared")
-        _take_turns(schedule, schedule.fuse(*_reduced(schedule, block)), count, of_steps)
+    for block in reversed(kernel.reductions):
+        _compute_at(schedule, block, row, "shared")
+        _take_turns(schedule, schedule.fuse(*_reduction_loops(schedule, block)), count, of_steps)
 
 
 def _take_turns(schedule: s_tir.Schedule, loop: Any, count: int, axis: str) -> None:
@@ -197,15 +189,15 @@ def _take_turns(schedule: s_tir.Schedule, loop: Any, count: int, axis: str) -> N
     schedule.bind(item, axis)
 
 
-def _place(schedule: s_tir.Schedule, block: Any, loop: Any, scope: str) -> None:
+def _compute_at(schedule: s_tir.Schedule, block: Any, loop: Any, scope: str) -> None:
     schedule.compute_at(block, loop, preserve_unit_loops=True)
     for number in range(len(schedule.get(block).writes)):
         schedule.set_scope(block, number, scope)
 
 
-def _reduced(schedule: s_tir.Schedule, block: Any) -> list[Any]:
+def _reduction_loops(schedule: s_tir.Schedule, block: Any) -> list[Any]:
     """Return the loops that reduce."""
-    count = sum(one.iter_type == tirx.IterVar.CommReduce for one in schedule.get(block).iter_vars)
+    count = sum(iterator.iter_type == tirx.IterVar.CommReduce for iterator in schedule.get(block).iter_vars)
     return list(schedule.get_loops(block)[-count:])
 
 

@@ -1,9 +1,9 @@
-"""Which tile of a result a work-item computes: the one that loads the least, as loads are what these GPUs lack.
+"""Which tile of a result a work-item computes: the one that loads the least, as loads are the limit of these GPUs.
 
 Mesa's compiler counts the cycles of each unit of a Mali for a kernel: a vector of four is one cycle of the unit that
 loads and stores, and 64 multiply-adds are 1.25 of those that compute. By its figures for Bifrost and Valhall,
 
-- what is staged for all pixels and the accumulators may fill 11 of the 16 vectors that a thread has registers for;
+- accumulators and the values staged for all pixels may fill 11 of the 16 vectors that a thread has registers for;
 - where pixels are loaded one after the other, and meet weights that stay in registers, seven of them fit;
 - where a window reaches over several pixels, its row is loaded once for all of them.
 """
@@ -17,11 +17,11 @@ from enum import Enum
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import sym, tirx
 
 from toolchain.backends.mali.gpu import Means
 from toolchain.backends.mali.layers import CHANNELS, LANES, Layer, divisor, extent_of
+from toolchain.backends.mali.rewrite import contains, substitute
 
 WINDOW = 7
 """The widest window that is unrolled."""
@@ -38,8 +38,8 @@ _TAIL = {True: 1.25, False: 1.15}  # cost of a tile that reaches over the edge, 
 _ASKED = 1.25  # cost of a load that asks first whether it is within the image
 
 
-class Way(Enum):
-    """How the pixels of a tile get what they see."""
+class Loading(Enum):
+    """How the pixels of a tile get their inputs."""
 
     STREAMED = "one after the other, while the weights of a few channels stay"
     SHARED = "all at once, a row of the window for all of them"
@@ -51,47 +51,47 @@ class Plan:
     """What one work-item computes, besides its lanes.
 
     Attributes:
-        way: How it loads.
+        loading: How it loads.
         rows: Extent of the tile along the last dimension but two of the result.
         columns: Its extent along the last dimension but one.
         unrolls_window: Whether the innermost dimension of the window is unrolled.
     """
 
-    way: Way
+    loading: Loading
     rows: int
     columns: int
     unrolls_window: bool = False
 
 
 def plans(layer: Layer, means: Means) -> list[Plan]:
-    """List what a work-item may compute of a layer, the cheapest first; what loads nothing at once comes last.
+    """List the tiles that a work-item may compute of a layer, the cheapest first and those loaded directly last.
 
     Args:
         layer: The layer.
-        means: What the GPU has: tiles are smaller where its cores would have nothing to do.
+        means: The GPU: tiles are smaller where some of its cores would be idle.
     """
-    spans = [extent_of(layer.schedule, one) for one in layer.schedule.get_loops(layer.result)]
+    spans = [extent_of(layer.schedule, loop) for loop in layer.schedule.get_loops(layer.result)]
     height, width = ([1, 1, *spans[:-1]])[-2:]
     loads = _Loads.of(layer)
-    found = [
-        loads.plan(way, down, across)
-        for way in Way
-        for down in ((1,) if layer.reads.apart else (1, 2, 4))
+    candidates = [
+        loads.plan(loading, down, across)
+        for loading in Loading
+        for down in ((1,) if layer.reads.is_batched else (1, 2, 4))
         for across in range(1, _MOST_TILE + 1)
         if down <= height and across <= width
-        if loads.suits(way, down * across, reaches_over=bool(height % down or width % across))
+        if loads.suits(loading, down * across, reaches_over=bool(height % down or width % across))
     ]
-    found = [one for one in found if one.rows * one.columns <= loads.near]
-    lanes = math.prod(spans[:-3]) * spans[-1] / (4 if layer.parts.levels is None else 1)
+    candidates = [plan for plan in candidates if plan.rows * plan.columns <= loads.near]
+    lanes = math.prod(spans[:-3]) * spans[-1] / (4 if layer.blocks.levels is None else 1)
 
     def cost(plan: Plan) -> tuple[bool, float]:
         tiles = math.ceil(height / plan.rows) * math.ceil(width / plan.columns)
         over = height % plan.rows or width % plan.columns
         tail = _TAIL[loads.streams] if over else 1.0
-        busy = min(1.0, tiles * lanes / means.items)
-        return plan.way is Way.DIRECT, tiles * tail * loads.of_tile(plan) / busy
+        busy = min(1.0, tiles * lanes / means.items)  # the share of the GPU that has work
+        return plan.loading is Loading.DIRECT, tiles * tail * loads.of_tile(plan) / busy
 
-    return sorted(found, key=cost)
+    return sorted(candidates, key=cost)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class _Loads:
     """What a reduction loads, in vectors of four.
 
     Attributes:
-        few: How many input channels are taken at once.
+        few: How many input channels a step reads at once.
         window: Extent of the innermost dimension of the window.
         total: Products that one element of the result is the sum of.
         strides: Down and across, how far its neighbour sees further on.
@@ -123,87 +123,74 @@ class _Loads:
     @staticmethod
     def of(layer: Layer) -> _Loads:
         """Look at the reduction of a layer."""
-        iters, reads = layer.parts.reduction.iters, layer.reads
-        extents = [int(one.dom) for one in iters]
+        iters, reads = layer.blocks.reduction.iters, layer.reads
+        extents = [int(iterator.dom) for iterator in iters]
         few = divisor(extents[reads.channel], CHANNELS) if reads.channel is not None else 1
         window = extents[reads.windows[-1]] if reads.windows else 1
-        total = math.prod(extent for extent, one in zip(extents, iters, strict=True) if one.kind == "R")
-        pixels = sum(one.kind == "S" for one in iters) > 1
+        total = math.prod(extent for extent, iterator in zip(extents, iters, strict=True) if iterator.kind == "R")
+        pixels = sum(iterator.kind == "S" for iterator in iters) > 1
         shared = len(reads.staged) if len(iters) > 1 else 0
-        padded = any(_asks(layer.schedule.get(one.block_rv)) for one in layer.parts.sources)
+        blocks = [layer.schedule.get(source.block_rv).body for source in layer.blocks.sources]
+        padded = any(contains(block, (tvm.ir.Call, tirx.Select), _is_condition) for block in blocks)
         streams = pixels and shared == 1 and few > 1 and total > few and not padded
-        windowed = any(extents[one] > 1 for one in reads.windows)
-        return _Loads(few, window, total, _strides(layer), shared, streams, padded, windowed, _near(layer))
+        windowed = any(extents[axis] > 1 for axis in reads.windows)
+        # Neighbours across that lie too far apart in memory are loaded number by number.
+        strides, body = _strides(layer), layer.schedule.get(layer.blocks.reduction.block_rv)
+        sources = [body.reads[number].source for number in reads.staged]
+        sizes = [int(source.shape[-1]) * tvm.DataType(str(source.dtype)).bits // 8 for source in sources]
+        near = 1 + (_REACH - 1) // max(1, max(sizes, default=1) * strides[1])
+        return _Loads(few, window, total, strides, shared, streams, padded, windowed, near)
 
-    def suits(self, way: Way, pixels: int, *, reaches_over: bool) -> bool:
+    def suits(self, loading: Loading, pixels: int, *, reaches_over: bool) -> bool:
         """Whether a tile of so many pixels, which may reach over an edge, may load that way."""
-        if way is Way.STREAMED:
-            return self.streams and pixels <= self._most_streamed(reaches_over=reaches_over)
-        if not self.staged:
-            return pixels == 1
-        return pixels <= _MOST_SHARED
-
-    def _most_streamed(self, *, reaches_over: bool) -> int:
+        if loading is not Loading.STREAMED:
+            return pixels <= _MOST_SHARED if self.staged else pixels == 1
+        limit = _MOST_TAILED if reaches_over else _MOST_TILE
         if self.windowed:
-            return _MOST_WIDE if self.window >= _UNROLLED else _MOST_WINDOWED
-        return _MOST_TAILED if reaches_over else _MOST_TILE
+            limit = _MOST_WIDE if self.window >= _UNROLLED else _MOST_WINDOWED
+        return self.streams and pixels <= limit
 
-    def plan(self, way: Way, rows: int, columns: int) -> Plan:
+    def plan(self, loading: Loading, rows: int, columns: int) -> Plan:
         """Return a plan for a tile."""
         statements = self.window * self.few * rows * columns
-        unrolls = self.window <= WINDOW and statements <= _MOST_STATEMENTS and way is not Way.STREAMED
-        return Plan(way, rows, columns, unrolls)
+        unrolls = self.window <= WINDOW and statements <= _MOST_STATEMENTS and loading is not Loading.STREAMED
+        return Plan(loading, rows, columns, unrolls)
 
     def of_tile(self, plan: Plan) -> float:
         """Count the vectors that a tile loads and stores in all."""
         window = self.window if plan.unrolls_window else 1
         weights = self.few * window
-        seen = plan.rows * plan.columns
-        if plan.way is Way.SHARED:
+        pixels = plan.rows * plan.columns
+        if plan.loading is Loading.SHARED:
             down, across = self.strides
-            seen = ((plan.rows - 1) * down + 1) * ((plan.columns - 1) * across + window)
+            pixels = ((plan.rows - 1) * down + 1) * ((plan.columns - 1) * across + window)
         loads = (self.few // divisor(self.few, LANES)) * (_ASKED if self.padded else 1.0)  # three are no vector
-        return self.total / weights * (weights + loads * seen) + 2 * plan.rows * plan.columns
+        # Each step loads weights once for all pixels; in the end, a tile is stored, and what follows it loaded.
+        return self.total / weights * (weights + loads * pixels) + 2 * plan.rows * plan.columns
 
 
-def _near(layer: Layer) -> int:
-    """Return how many pixels beside each other are near enough to be loaded as vectors."""
-    reads = layer.schedule.get(layer.parts.reduction.block_rv).reads
-    sources = [reads[number].source for number in layer.reads.staged]
-    bytes_each = [int(one.shape[-1]) * tvm.DataType(str(one.dtype)).bits // 8 for one in sources]
-    return 1 + (_REACH - 1) // max(1, max(bytes_each, default=1) * _strides(layer)[1])
-
-
-def _asks(block: Any) -> bool:
-    """Whether a block computes something that depends on a condition."""
-    found: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, tirx.Select) or str(getattr(node.op, "name", "")).endswith(".if_then_else"):
-            found.append(node)
-
-    tvm_ffi.structural_walk(block.body, ((tvm.ir.Call, tirx.Select), visit))
-    return bool(found)
+def _is_condition(node: Any) -> bool:
+    return isinstance(node, tirx.Select) or str(getattr(node.op, "name", "")).endswith(".if_then_else")
 
 
 def _strides(layer: Layer) -> tuple[int, int]:
-    """Return how far apart neighbours of a result are in what is staged: down and across."""
-    block = layer.schedule.get(layer.parts.reduction.block_rv)
+    """Return how far apart neighbours of a result are in the staged arguments: down and across."""
+    block = layer.schedule.get(layer.blocks.reduction.block_rv)
     spatial = [
-        one.var for one, known in zip(block.iter_vars, layer.parts.reduction.iters, strict=True) if known.kind == "S"
+        iterator.var
+        for iterator, info in zip(block.iter_vars, layer.blocks.reduction.iters, strict=True)
+        if info.kind == "S"
     ]
     staged = [side.min for number in layer.reads.staged for side in block.reads[number].region]
     return (_stride(staged, spatial[-3:-2]), _stride(staged, spatial[-2:-1]))
 
 
-def _stride(places: Sequence[Any], variable: Sequence[Any]) -> int:
-    """Return how much the places grow where a variable grows by one; 1 if that is not a constant."""
-    analyzer, found = sym.Analyzer(), 1
-    for one in variable:
-        for place in places:
-            grown = tvm_ffi.structural_map(
-                place, (tirx.Var, lambda known, one=one: one + 1 if known.same_as(one) else known)
-            )
-            difference = analyzer.simplify(grown - place)
-            found = max(found, int(difference)) if isinstance(difference, tirx.IntImm) else found
-    return found
+def _stride(indices: Sequence[Any], variables: Sequence[Any]) -> int:
+    """Return how much indices grow where a variable grows by one; 1 if that is not a constant, or there is none."""
+    analyzer, stride = sym.Analyzer(), 1
+    for variable in variables:
+        for index in indices:
+            grown = substitute(index, {variable: variable + 1})
+            difference = analyzer.simplify(grown - index)
+            stride = max(stride, int(difference)) if isinstance(difference, tirx.IntImm) else stride
+    return stride

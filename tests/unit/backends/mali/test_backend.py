@@ -37,12 +37,12 @@ def imported(tmp_path):
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_board_has_a_target_for_its_gpu_and_one_for_its_cpu(name):
     kind = board.load(name).resolved()
-    found = backend_of(kind).target
-    assert (found.kind.name, found.host.kind.name) == ("opencl", "llvm")
-    assert "mali" in list(found.keys)
-    assert found.attrs["max_threads_per_block"] == found.attrs["max_num_threads"] == kind.target.max_threads_per_block
-    assert found.attrs["max_shared_memory_per_block"] == kind.target.max_shared_memory_per_block
-    assert found.host.attrs["mtriple"] == kind.triple
+    target = backend_of(kind).target
+    assert (target.kind.name, target.host.kind.name) == ("opencl", "llvm")
+    assert "mali" in list(target.keys)
+    assert target.attrs["max_threads_per_block"] == target.attrs["max_num_threads"] == kind.target.max_threads_per_block
+    assert target.attrs["max_shared_memory_per_block"] == kind.target.max_shared_memory_per_block
+    assert target.host.attrs["mtriple"] == kind.triple
 
 
 def test_an_unknown_cpu_is_refused():
@@ -55,9 +55,9 @@ def test_an_unknown_cpu_is_refused():
 def test_every_kernel_is_scheduled_for_the_gpu(tmp_path):
     backend = Mali(board.load("rk3588").resolved())
     finished = backend.apply_choices(backend.lower(imported(tmp_path).module), {})
-    kernels = [one for _, one in finished.functions_items() if isinstance(one, tirx.PrimFunc)]
+    kernels = [function for _, function in finished.functions_items() if isinstance(function, tirx.PrimFunc)]
     assert kernels
-    assert all("threadIdx.x" in one.script() for one in kernels)
+    assert all("threadIdx.x" in kernel.script() for kernel in kernels)
 
 
 def test_kernels_become_opencl_c(tmp_path):
@@ -102,17 +102,17 @@ def test_large_convolutions_are_winograd_s_in_single_precision_unless_it_is_left
     kind = board.load("rk3588").resolved()
     backend = Mali(dataclasses.replace(kind, target=dataclasses.replace(kind.target, **options)), without)
     lowered = backend.lower(large(tmp_path).module)
-    names = {one.name_hint for one in lowered.functions}
+    names = {variable.name_hint for variable in lowered.functions}
     assert ({"winograd_inputs", "winograd_products", "fused_winograd_conv2d_relu"} <= names) == tiled
-    assert any("winograd" in one for one in names) == tiled
+    assert any("winograd" in name for name in names) == tiled
 
 
 def test_products_are_what_is_tuned_of_winograd_s_convolution(tmp_path):
     """Transforms are written as they are to run."""
     backend = Mali(board.load("rk3588").resolved())
-    found = [one.name for one in tasks.extract(backend.lower(large(tmp_path).module), backend)]
-    assert "winograd_products" in found
-    assert not any("inputs" in one or "conv2d" in one for one in found)
+    names = [task.name for task in tasks.extract(backend.lower(large(tmp_path).module), backend)]
+    assert "winograd_products" in names
+    assert not any("inputs" in name or "conv2d" in name for name in names)
 
 
 def test_what_is_tuned_and_costed_reads_weights_as_what_is_built(tmp_path):
@@ -122,7 +122,9 @@ def test_what_is_tuned_and_costed_reads_weights_as_what_is_built(tmp_path):
     backend = Mali(board.load("rk3588").resolved())
     lowered = backend.lower(importer.import_model(source.load(str(nets.save(net, tmp_path)))).module)
     (task,) = tasks.extract(lowered, backend)
-    (built,) = [one for one in backend.apply_choices(lowered, {}).functions.values() if isinstance(one, tirx.PrimFunc)]
-    names = [one.name for one in backend.schedule(task.module)["main"].params]
-    assert names == [one.name for one in built.params]
-    assert sum(images.MARK in one for one in names) == 1
+    (built,) = [
+        function for function in backend.apply_choices(lowered, {}).functions.values() if isinstance(function, tirx.PrimFunc)
+    ]
+    names = [parameter.name for parameter in backend.schedule(task.module)["main"].params]
+    assert names == [parameter.name for parameter in built.params]
+    assert sum(images.MARK in name for name in names) == 1

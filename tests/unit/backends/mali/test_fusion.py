@@ -27,13 +27,15 @@ BOTH = [*GATE[:-1], node("Mul", ["a", "g"], ["z"]), node("Conv", ["z", "k"], ["d
     ids=["a gate", "a residual", "a scale", "a gate and a scale of the same shape"],
 )
 def test_a_gate_is_computed_once_and_not_for_each_pixel(nodes, fused, device, tmp_path):  # noqa: F811 - the fixture
-    given = {"k": weights(8, 8, 1, 1), "s": weights(8, 1, 1)}
-    used = {name: one for name, one in given.items() if any(name in each.input for each in nodes)}
+    constants = {"k": weights(8, 8, 1, 1), "s": weights(8, 1, 1)}
+    used = {name: array for name, array in constants.items() if any(name in each.input for each in nodes)}
     proto = net(nodes, SHAPE, used)
     kernels = [
-        one.name_hint for one, _ in check(proto, device, tmp_path).functions_items() if "conv2d" in one.name_hint
+        variable.name_hint
+        for variable, _ in check(proto, device, tmp_path).functions_items()
+        if "conv2d" in variable.name_hint
     ]
-    assert sum("multiply" in one or "add" in one for one in kernels) == fused
+    assert sum("multiply" in kernel or "add" in kernel for kernel in kernels) == fused
 
 
 def test_what_is_set_apart_is_still_fused_with_its_like(tmp_path):
@@ -43,5 +45,5 @@ def test_what_is_set_apart_is_still_fused_with_its_like(tmp_path):
         ),
         tmp_path,
     )
-    names = [name.name_hint for name, one in finished.functions_items() if isinstance(one, tirx.PrimFunc)]
-    assert any("multiply" in one and "relu" in one for one in names)
+    names = [name.name_hint for name, function in finished.functions_items() if isinstance(function, tirx.PrimFunc)]
+    assert any("multiply" in name_ and "relu" in name_ for name_ in names)

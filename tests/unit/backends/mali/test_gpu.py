@@ -24,9 +24,9 @@ def target(name: str) -> tvm.target.Target:
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_board_file_s_gpu_is_what_rules_count_on(name):
-    found = gpu.means(target(name))
-    assert (found.cores, found.registers, found.vectors) == (BOARDS[name], 64, 11)
-    assert (found.items, found.groups) == (128 * BOARDS[name], 4 * BOARDS[name])
+    means = gpu.means(target(name))
+    assert (means.cores, means.registers, means.vectors) == (BOARDS[name], 64, 11)
+    assert (means.items, means.groups) == (128 * BOARDS[name], 4 * BOARDS[name])
 
 
 @pytest.mark.parametrize("name", ["opencl-local", "android-mali"])
@@ -60,15 +60,15 @@ def test_plans_of_all_boards_keep_their_cores_busy_within_their_registers(
     name, size, reduced, channels, window, stride
 ):
     """As far as the layer is large enough for that: a work-item's least is four channels of one pixel."""
-    wanted, means = target(name), gpu.means(target(name))
+    gpu_target, means = target(name), gpu.means(target(name))
     function = convolution(size, reduced, channels, window, stride)
     plan = tiles.plans(layers.layer_of(function), means)[0]
     pixels = (size // stride) ** 2
     items = -(-pixels // (plan.rows * plan.columns)) * channels // 4
     assert items >= min(means.items, pixels * channels // 4) // 2
-    assert plan.way is not tiles.Way.DIRECT
-    found = schedules.Tiles().apply(function, wanted, tunable=False)
-    assert schedules.registers(found) <= means.vectors
+    assert plan.loading is not tiles.Loading.DIRECT
+    schedule = schedules.Tiles().apply(function, gpu_target, tunable=False)
+    assert schedules.registers(schedule) <= means.vectors
 
 
 def test_fewer_registers_give_smaller_tiles():

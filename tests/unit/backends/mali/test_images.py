@@ -36,15 +36,15 @@ __kernel void one(__global float* restrict y_ptr, __global const float* restrict
     ],
 )
 def test_constants_of_whole_rows_are_images(shape, dtype, texels):
-    assert images.texels_of(list(shape), dtype) == texels
+    assert images.image_size(list(shape), dtype) == texels
 
 
 def places(index: str, names: dict[str, int]) -> tuple[int, int, int]:
     """Return what the three arguments of the macro are for values of the names, by C's rules."""
-    source = images.imaged(KERNEL.replace("INDEX", index))
-    line = next(one for one in source.splitlines() if "float4 found" in one)
+    source = images.read_images(KERNEL.replace("INDEX", index))
+    line = next(each for each in source.splitlines() if "float4 found" in each)
     arguments = re.fullmatch(rf".*EDGE_TEXEL_float\({NAME}, (.*)\);", line)[1]
-    return tuple(eval(part, {}, names) for part in arguments.split(", "))  # noqa: S307 - of our own text
+    return tuple(eval(argument, {}, names) for argument in arguments.split(", "))  # noqa: S307 - of our own text
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_a_texel_is_where_the_index_is(index):
 
 
 def test_what_a_loop_steps_over_in_whole_rows_leaves_the_column_alone():
-    source = images.imaged(KERNEL.replace("INDEX", "((k * 2048) + (l * 4))"))
+    source = images.read_images(KERNEL.replace("INDEX", "((k * 2048) + (l * 4))"))
     assert "(((l * 4)) >> 2) & 63), ((k * 8) + (((l * 4)) >> 8))" in source.replace("  ", " ")
 
 
 def test_the_runtime_is_told_which_argument_has_which_shape():
-    source = images.imaged(KERNEL.replace("INDEX", "0"))
+    source = images.read_images(KERNEL.replace("INDEX", "0"))
     assert (
         "// edge-image: 1 float 64 8\n__kernel void one(__global float* restrict y_ptr, EDGE_TEXELS(float, " in source
     )
@@ -91,13 +91,13 @@ def test_the_runtime_is_told_which_argument_has_which_shape():
 )
 def test_a_kernel_that_reads_anything_but_vectors_of_four_keeps_its_buffer(other):
     source = KERNEL.replace("INDEX", "0").replace("  *y_ptr = 1;", f"  {other}")
-    assert images.imaged(source) == source
+    assert images.read_images(source) == source
 
 
 def test_an_argument_that_is_written_or_not_marked_stays():
     for name, new in ((NAME, "w_ptr"), ("const float* restrict", "float* restrict")):
         source = KERNEL.replace("INDEX", "0").replace(name, new)
-        assert images.imaged(source) == source
+        assert images.read_images(source) == source
 
 
 def test_halves_are_read_by_what_mesas_compiler_survives():

@@ -20,13 +20,13 @@ def elementwise(size) -> tirx.PrimFunc:
 
 
 def test_a_convolution_stages_what_it_pads_and_returns_its_activation():
-    found = layers.layer_of(convolution())
-    assert found.reads.channel is not None
-    assert found.parts.reduction.iters[found.reads.channel].dom == 16
-    assert [found.parts.reduction.iters[one].dom for one in found.reads.windows] == [3, 3]
-    assert found.reads.staged == (0,)
-    assert len(found.parts.sources) == 1
-    assert found.schedule.get(found.result).name_hint == "compute"
+    layer = layers.layer_of(convolution())
+    assert layer.reads.channel is not None
+    assert layer.blocks.reduction.iters[layer.reads.channel].dom == 16
+    assert [layer.blocks.reduction.iters[axis].dom for axis in layer.reads.windows] == [3, 3]
+    assert layer.reads.staged == (0,)
+    assert len(layer.blocks.sources) == 1
+    assert layer.schedule.get(layer.result).name_hint == "compute"
 
 
 def test_without_a_reduction_or_with_two_there_is_no_tile():
@@ -37,15 +37,15 @@ def test_without_a_reduction_or_with_two_there_is_no_tile():
 
 
 def test_loops_of_an_open_extent_are_none_for_tiles():
-    for size, found in ((4, 4), (tirx.Var("n", "int64"), None)):
+    for size, expected in ((4, 4), (tirx.Var("n", "int64"), None)):
         schedule = s_tir.Schedule(elementwise(size))
         (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
         loop = schedule.get_loops(block)[0]
-        if found is None:
+        if expected is None:
             with pytest.raises(layers.UnsuitedError):
                 layers.extent_of(schedule, loop)
         else:
-            assert layers.extent_of(schedule, loop) == found
+            assert layers.extent_of(schedule, loop) == expected
 
 
 @pytest.mark.parametrize(("extent", "divisor"), [(8, 4), (6, 3), (2, 2), (7, 1)])

@@ -16,7 +16,7 @@ RNN = Recurrence("rnn", 3, 2, 100, (False, True), (Activation("tanh"),))
 
 def test_a_block_for_each_direction_and_sequence():
     module = tvm.IRModule({"kernel": generic_kernel(RNN)})
-    text = recurrent.threaded(module, TARGET)["kernel"].script()
+    text = recurrent.use_gpu_kernels(module, TARGET)["kernel"].script()
     assert 'T.launch_thread("blockIdx.x", 4)' in text
     assert 'T.launch_thread("threadIdx.x", 56)' in text
 
@@ -24,4 +24,4 @@ def test_a_block_for_each_direction_and_sequence():
 def test_a_state_that_no_block_holds_is_refused():
     wide = Recurrence("rnn", 3, 2, 300, (False,), (Activation("tanh"),))
     with pytest.raises(InputError, match="300 units is too large"):
-        recurrent.threaded(tvm.IRModule({"kernel": generic_kernel(wide)}), TARGET)
+        recurrent.use_gpu_kernels(tvm.IRModule({"kernel": generic_kernel(wide)}), TARGET)

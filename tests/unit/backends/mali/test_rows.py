@@ -72,13 +72,17 @@ NETS = {
 
 @pytest.mark.parametrize("name", NETS)
 def test_rows_are_right(name, device, tmp_path):  # noqa: F811 - the fixture
-    nodes, shape, given, sharing = NETS[name]
-    kernels = check(net(nodes, shape, given), device, tmp_path)
-    found = [dict(opencl.thread_extents(one)) for _, one in kernels.functions_items() if isinstance(one, tirx.PrimFunc)]
+    nodes, shape, constants, sharing = NETS[name]
+    kernels = check(net(nodes, shape, constants), device, tmp_path)
+    extents = [
+        dict(opencl.thread_extents(function))
+        for _, function in kernels.functions_items()
+        if isinstance(function, tirx.PrimFunc)
+    ]
     if sharing > 1:
-        assert sharing in {size for one in found if "threadIdx.y" in one for size in one.values()}
+        assert sharing in {size for axes in extents if "threadIdx.y" in axes for size in axes.values()}
     else:
-        assert not any("threadIdx.y" in one and "threadIdx.z" not in one for one in found)
+        assert not any("threadIdx.y" in axes and "threadIdx.z" not in axes for axes in extents)
 
 
 def test_a_small_gate_of_channels_not_in_fours(device, tmp_path):  # noqa: F811 - the fixture
@@ -98,21 +102,23 @@ def test_rows_that_others_read_have_a_group_of_their_own(tmp_path):
     """Between what one work-item writes and others read, TVM puts no barrier where a group has several rows."""
     finished, executable = compiled(net([node("Softmax", ["x"], ["y"])], (6, 64)), tmp_path)
     (extents,) = [
-        dict(opencl.thread_extents(one)) for _, one in finished.functions_items() if isinstance(one, tirx.PrimFunc)
+        dict(opencl.thread_extents(function))
+        for _, function in finished.functions_items()
+        if isinstance(function, tirx.PrimFunc)
     ]
     assert extents["blockIdx.x"] == 6
-    written = sources(executable).partition(" T_softmax_maxelem_shared_ptr[0] = ")[2]
-    assert written.index("barrier(") < written.index("- T_softmax_maxelem_shared_ptr[0]")
+    after_maximum = sources(executable).partition(" T_softmax_maxelem_shared_ptr[0] = ")[2]
+    assert after_maximum.index("barrier(") < after_maximum.index("- T_softmax_maxelem_shared_ptr[0]")
 
 
-@pytest.mark.parametrize("most", [4, 8, 64])
-def test_groups_stay_within_the_limit_of_the_device(most, tmp_path):
-    kind = dataclasses.replace(KIND, target=dataclasses.replace(KIND.target, max_threads_per_block=most))
+@pytest.mark.parametrize("limit", [4, 8, 64])
+def test_groups_stay_within_the_limit_of_the_device(limit, tmp_path):
+    kind = dataclasses.replace(KIND, target=dataclasses.replace(KIND.target, max_threads_per_block=limit))
     finished, _ = compiled(net([node("Softmax", ["x"], ["y"])], (32, 64)), tmp_path, kind)
     for _, function in finished.functions_items():
         if isinstance(function, tirx.PrimFunc):
             extents = dict(opencl.thread_extents(function))
-            assert extents["threadIdx.x"] * extents.get("threadIdx.y", 1) <= most
+            assert extents["threadIdx.x"] * extents.get("threadIdx.y", 1) <= limit
 
 
 def test_what_is_no_reduction_and_of_unknown_size_is_left_to_others():

@@ -26,8 +26,8 @@ RANDOM = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory):
-    with opencl.device(tmp_path_factory.mktemp("cache")) as found:
-        yield found
+    with opencl.device(tmp_path_factory.mktemp("cache")) as opened:
+        yield opened
 
 
 def weights(*shape: int) -> np.ndarray:
@@ -53,19 +53,19 @@ def check(proto, device, folder) -> tvm.IRModule:
     finished, executable = compiled(proto, folder)
     executable.export_library(str(folder / "net.so"))
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(folder / "net.so")), device)
-    shape = [one.dim_value for one in proto.graph.input[0].type.tensor_type.shape.dim]
+    shape = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim]
     array = weights(*shape)
-    (wanted,) = nets.run(proto, {"x": array})
-    found = machine["main"](tvm.runtime.tensor(array, device))
-    found = (found if hasattr(found, "numpy") else found[0]).numpy()
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    (expected,) = nets.run(proto, {"x": array})
+    result = machine["main"](tvm.runtime.tensor(array, device))
+    result = (result if hasattr(result, "numpy") else result[0]).numpy()
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
     return finished
 
 
 def sources(executable: Any) -> str:
     """Return the OpenCL C of a network."""
     (host,) = executable.mod.imports
-    return "".join(one.inspect_source() for one in host.imports)
+    return "".join(imported.inspect_source() for imported in host.imports)
 
 
 # --- what kernels compute --------------------------------------------------------------------------------------------
@@ -164,12 +164,12 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_layers(name, device, tmp_path):
-    nodes, shape, given = OTHERS[name]
-    read = {one for each in nodes for one in each.input}
+    nodes, shape, constants = OTHERS[name]
+    read = {name_ for each in nodes for name_ in each.input}
     before = [node("Conv", ["x", "k"], ["c"])] if "c" in read else []
     between = [node("Abs", ["s"], ["a"])] if "a" in read else []
     kernel = {"k": weights(shape[1], shape[1], 1, 1)} if before else {}
-    proto = net([*before, *nodes[:1], *between, *nodes[1:]], shape, {**given, **kernel})
+    proto = net([*before, *nodes[:1], *between, *nodes[1:]], shape, {**constants, **kernel})
     check(proto, device, tmp_path)
 
 
@@ -217,9 +217,9 @@ def test_a_work_item_has_the_registers_for_its_tile(name, tmp_path):
     proto = net([node("Conv", ["x", "w"], ["y"], **attributes)], shape, {"w": weights(*weight)})
     backend = Mali(KIND)
     lowered = backend.lower(importer.import_model(source.load(nets.save(proto, tmp_path))).module)
-    (kernel,) = [one for name, one in lowered.functions_items() if "conv2d" in name.name_hint]
-    found = schedules.Tiles().apply(kernel, TARGET, False)  # noqa: FBT003 - as TVM calls it
-    assert 2 < schedules.registers(found) <= 11
+    (kernel,) = [function for name, function in lowered.functions_items() if "conv2d" in name.name_hint]
+    schedule = schedules.Tiles().apply(kernel, TARGET, False)  # noqa: FBT003 - as TVM calls it
+    assert 2 < schedules.registers(schedule) <= 11
 
 
 @pytest.mark.parametrize(("width", "columns"), [(7, 7), (16, 4), (20, 5), (5, 5)])
@@ -237,24 +237,24 @@ def test_a_small_layer_has_small_tiles(tmp_path):
 
 def groups_of(module: tvm.IRModule) -> list[int]:
     """Return the number of work-items of each kernel's groups."""
-    found = []
+    sizes = []
     for _, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc):
             extents = re.findall(r"T.thread_binding\((?:T.int64\()?(\d+)\)?, thread=\"threadIdx", function.script())
-            found.append(int(np.prod([int(one) for one in extents])))
-    return found
+            sizes.append(int(np.prod([int(extent) for extent in extents])))
+    return sizes
 
 
-@pytest.mark.parametrize("most", [8, 64, 256])
-def test_groups_stay_within_the_limit_of_the_device(most, tmp_path):
-    kind = dataclasses.replace(KIND, target=dataclasses.replace(KIND.target, max_threads_per_block=most))
+@pytest.mark.parametrize("limit", [8, 64, 256])
+def test_groups_stay_within_the_limit_of_the_device(limit, tmp_path):
+    kind = dataclasses.replace(KIND, target=dataclasses.replace(KIND.target, max_threads_per_block=limit))
     proto = net(
         [node("Conv", ["x", "w"], ["c"]), node("Sigmoid", ["c"], ["y"])], (1, 16, 31, 31), {"w": weights(64, 16, 1, 1)}
     )
     finished, _ = compiled(proto, tmp_path, kind)
-    found = groups_of(finished)
-    assert found
-    assert max(found) <= min(most, 64)
+    sizes = groups_of(finished)
+    assert sizes
+    assert max(sizes) <= min(limit, 64)
 
 
 def elementwise(shape) -> tirx.PrimFunc:
@@ -264,8 +264,8 @@ def elementwise(shape) -> tirx.PrimFunc:
 
 def test_four_neighbours_are_computed_at_once_where_there_are_four():
     for shape, lanes in (((3, 8), "4"), ((3, 6), "2"), ((3, 5), None)):
-        found = schedules.Vectors().apply(elementwise(shape), TARGET, False)  # noqa: FBT003 - as TVM calls it
-        vector = re.search(r"T.vectorized\((\d+)\)", found.mod.script())
+        schedule = schedules.Vectors().apply(elementwise(shape), TARGET, False)  # noqa: FBT003 - as TVM calls it
+        vector = re.search(r"T.vectorized\((\d+)\)", schedule.mod.script())
         assert (vector and vector[1]) == lanes
 
 
@@ -288,7 +288,7 @@ def test_rules_leave_to_others_what_they_do_not_know():
 def test_a_tuned_kernel_keeps_its_schedule(tmp_path):
     proto = net([node("Conv", ["x", "w"], ["y"])], (1, 8, 8, 8), {"w": weights(8, 8, 1, 1)})
     lowered = Mali(KIND).lower(importer.import_model(source.load(nets.save(proto, tmp_path))).module)
-    (name,) = [one for one, function in lowered.functions_items() if "conv2d" in one.name_hint]
+    (name,) = [variable for variable, function in lowered.functions_items() if "conv2d" in variable.name_hint]
     schedule = s_tir.Schedule(lowered[name].with_attr("global_symbol", "main"))
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
         loop = schedule.fuse(*schedule.get_loops(block)[:4])

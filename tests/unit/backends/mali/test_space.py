@@ -41,16 +41,16 @@ def sampled(module, target, count=6):
     )
     spaces = context.generate_design_space()
     context.pre_tuning(count, count, spaces, stock.database.MemoryDatabase(), stock.cost_model.RandomModel())
-    return [one.sch.mod for one in context.generate_measure_candidates()]
+    return [candidate.sch.mod for candidate in context.generate_measure_candidates()]
 
 
 @pytest.mark.parametrize("kernel", [convolution, dense])
 def test_kernels_read_vectors_into_registers(kernel):
-    found = sampled(kernel(), TARGET)
-    assert len(found) == 6
-    sources = [tvm.compile(one, target=TARGET).mod.imports[0].inspect_source() for one in found]
-    assert all("__local" not in one and "barrier" not in one for one in sources)
-    assert any("vload4" in one or "float4" in one for one in sources)
+    modules = sampled(kernel(), TARGET)
+    assert len(modules) == 6
+    sources = [tvm.compile(module, target=TARGET).mod.imports[0].inspect_source() for module in modules]
+    assert all("__local" not in source and "barrier" not in source for source in sources)
+    assert any("vload4" in source or "float4" in source for source in sources)
 
 
 @pytest.mark.parametrize("kernel", [convolution, dense])
@@ -65,8 +65,8 @@ def test_work_groups_are_within_the_devices_limit(kernel):
 
 def test_the_cpus_space_is_tvms_own():
     target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64", "num-cores": 4})
-    rules = [str(one) for one in traces.space_generator(target).sch_rules]
-    assert rules == [str(one) for one in meta_schedule().schedule_rule.ScheduleRule.create("llvm")]
+    rules = [str(rule) for rule in traces.space_generator(target).sch_rules]
+    assert rules == [str(rule) for rule in meta_schedule().schedule_rule.ScheduleRule.create("llvm")]
 
 
 def test_the_default_schedule_leaves_a_kernel_as_it_is():
@@ -74,10 +74,10 @@ def test_the_default_schedule_leaves_a_kernel_as_it_is():
     backend = Mali(board.load("opencl-local").resolved())
     module = backend.lower(importer.import_model(source.load("mlp")).module)
     search = Search(backend, "evolutionary-random", 0)
-    task = next(one for one in tasks.extract(module, backend) if one.operator == "matmul")
+    task = next(candidate for candidate in tasks.extract(module, backend) if candidate.operator == "matmul")
     before = tasks.workload_hash(task.module)
     for number in range(2):
-        found = search.propose(task, number, 8)
-        assert len(found) == 8
-        search.learn(task, found, [[1e-4 + int(one.key[:6], 16) * 1e-12] for one in found])
+        proposed = search.propose(task, number, 8)
+        assert len(proposed) == 8
+        search.learn(task, proposed, [[1e-4 + int(candidate.key[:6], 16) * 1e-12] for candidate in proposed])
     assert tasks.workload_hash(task.module) == before

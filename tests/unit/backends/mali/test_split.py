@@ -27,7 +27,7 @@ def dense(rows, depth, columns):
 
 def extents(module):
     """Return the extents of thread axes of the only kernel."""
-    (kernel,) = [one for _, one in module.functions_items() if isinstance(one, tirx.PrimFunc)]
+    (kernel,) = [function for _, function in module.functions_items() if isinstance(function, tirx.PrimFunc)]
     return dict(opencl.thread_extents(kernel))
 
 
@@ -43,10 +43,10 @@ SHARED = {
 @pytest.mark.parametrize("name", SHARED)
 def test_few_results_of_many_products_are_shared(name, device, tmp_path):  # noqa: F811 - the fixture
     sizes = SHARED[name]
-    found = extents(check(dense(*sizes), device, tmp_path))
-    assert found["threadIdx.y"] >= 8
-    assert sizes[1] % found["threadIdx.y"] == 0
-    assert found["threadIdx.x"] * found["threadIdx.y"] <= 64
+    axes = extents(check(dense(*sizes), device, tmp_path))
+    assert axes["threadIdx.y"] >= 8
+    assert sizes[1] % axes["threadIdx.y"] == 0
+    assert axes["threadIdx.x"] * axes["threadIdx.y"] <= 64
 
 
 def test_parts_are_left_in_local_memory_and_one_work_item_stores(tmp_path):
@@ -65,8 +65,8 @@ def test_what_is_multiplied_is_loaded_in_vectors(tmp_path):
 def test_matrices_of_heads_are_shared(device, tmp_path):  # noqa: F811 - the fixture
     """Both arguments are computed, and choose by the head."""
     nodes = [node("Relu", ["w"], ["v"]), node("MatMul", ["x", "v"], ["y"])]
-    found = extents(check(net(nodes, (3, 1, 256), {"w": weights(3, 256, 16)}), device, tmp_path))
-    assert found["threadIdx.y"] >= 8
+    axes = extents(check(net(nodes, (3, 1, 256), {"w": weights(3, 256, 16)}), device, tmp_path))
+    assert axes["threadIdx.y"] >= 8
 
 
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(64, 256, 64), (1, 24, 8), (1, 211, 8)])
@@ -77,5 +77,5 @@ def test_enough_results_or_few_products_or_a_prime_of_them_are_not(rows, depth, 
 
 def test_groups_stay_within_the_limit_of_the_device(tmp_path):
     kind = dataclasses.replace(KIND, target=dataclasses.replace(KIND.target, max_threads_per_block=16))
-    found = extents(compiled(dense(1, 768, 64), tmp_path, kind)[0])
-    assert 1 < found["threadIdx.x"] * found["threadIdx.y"] <= 16
+    axes = extents(compiled(dense(1, 768, 64), tmp_path, kind)[0])
+    assert 1 < axes["threadIdx.x"] * axes["threadIdx.y"] <= 16

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolchain.backends.mali.cost import language
+from toolchain.backends.mali.cost import compiler_options
 from toolchain.backends.mali.cost.gpus import GPUS, Gpu, gpu
 from toolchain.backends.mali.cost.kernel_cost import Compiler, KernelCost, costs
 from toolchain.backends.mali.cost.root import Root, at_hand, root
@@ -29,17 +29,17 @@ __all__ = [
 ]
 
 
-def statistics(source: str, name: str, found: Root, options: Sequence[str] = ()) -> tuple[KernelCost, ...]:
+def statistics(source: str, name: str, compiler: Root, options: Sequence[str] = ()) -> tuple[KernelCost, ...]:
     """Return what each kernel of some OpenCL C costs.
 
     Args:
         source: OpenCL C, as TVM writes a module or as people do.
         name: The GPU, such as `g610`.
-        found: The compiler.
+        compiler: The unpacked compiler.
         options: Of the compiler, beside those of the runtime on boards.
 
     Raises:
         InputError: There is no such GPU, an option is none, or the source is too long.
         BuildError: The compiler does not work here.
     """
-    return costs(Compiler(found, gpu(name), language.checked(options)), kernels(source))
+    return costs(Compiler(compiler, gpu(name), compiler_options.check_options(options)), kernels(source))

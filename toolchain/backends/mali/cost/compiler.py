@@ -21,28 +21,28 @@ from toolchain.backends.mali.cost.shaderdb import Outcome
 from toolchain.errors import BuildError
 
 _CRASHES = {
-    one.value: one.name for one in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
+    crash.value: crash.name for crash in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 }
-"""Signals by which a program ends for what it was given, and not for want of memory or because somebody ended it."""
+"""Signals by which a program ends because of its input, and not because of memory or because a person ended it."""
 _Kept = Callable[[Mapping[str, Outcome]], Mapping[str, Outcome]]
 _LIBRARIES = "usr/lib/aarch64-linux-gnu"
 _EMPTY = "__kernel void empty(__global float *x) { x[get_global_id(0)] = 0; }\n"
 _START_S, _KERNEL_S, _ALONE_S = 600.0, 120.0, 360.0
 _MOST_AT_ONCE = 12
-_MANY = 8  # more than that is told as it goes
+_MANY = 8  # for more than that, progress is reported
 _ONE = "3 to 10 s"
 
 
 @dataclass(frozen=True)
-class _Ended:
-    """What a process of the compiler said, and the signal that it crashed by; empty if it did not."""
+class _Run:
+    """The output of a process of the compiler, and the signal that it crashed by; empty if it did not."""
 
-    found: Mapping[str, Outcome]
+    outcomes: Mapping[str, Outcome]
     crash: str = ""
 
 
 @dataclass(frozen=True)
-class _Start:
+class _Process:
     """One process of the compiler."""
 
     root: Root
@@ -50,17 +50,19 @@ class _Start:
     options: tuple[str, ...]
     emulator: Emulator
 
-    def run(self, sources: Sequence[Path], cache: Path, patience: float) -> _Ended:
+    def run(self, sources: Sequence[Path], cache: Path, patience: float) -> _Run:
         """Compile files; one at which the compiler ends is missing, and so are those after it.
 
         Raises:
             BuildError: It was not started, or took longer than `patience` seconds.
         """
-        words = [str(self.root.program), *self.options, "--", *map(str, sources)]
+        command = [str(self.root.program), *self.options, "--", *map(str, sources)]
         folders = Folders(tuple({path.parent for path in sources}), (cache,))
-        result = self.emulator.run(words, self.root.tree, self._environment(cache), folders, patience)
+        result = self.emulator.run(command, self.root.tree, self._environment(cache), folders, patience)
         code = result.returncode
-        return _Ended(shaderdb.read(result.stderr.splitlines()), _CRASHES.get(-code if code < 0 else code - 128, ""))
+        return _Run(
+            shaderdb.read_outcomes(result.stderr.splitlines()), _CRASHES.get(-code if code < 0 else code - 128, "")
+        )
 
     def _environment(self, cache: Path) -> Mapping[str, str]:
         libraries = self.root.tree / _LIBRARIES
@@ -78,7 +80,7 @@ class _Start:
         }
 
 
-def compiled(
+def compile_kernels(
     root: Root,
     gpu: Gpu,
     sources: Sequence[str],
@@ -94,82 +96,78 @@ def compiled(
         gpu: For which GPU.
         sources: OpenCL C, of one kernel each.
         options: Of the compiler, such as `-cl-fast-relaxed-math`.
-        tell: Told how many are compiled, after each part of many.
-        keep: Given each as soon as it is there, from several threads: an interrupted run need not ask again.
+        tell: Gets a line about how many are compiled, after each batch of many.
+        keep: Gets each outcome as soon as it is there, from several threads, so that an interrupted run can go on.
 
     Returns:
-        What became of each, in order; one that makes the compiler end is told as such.
+        The outcome of each, in order; one that makes the compiler crash says so.
     """
     if not sources:
         return []
-    start = _Start(root, gpu, tuple(options), emulator())
+    start = _Process(root, gpu, tuple(options), emulator())
     with temporary.folder() as name:
         work, warm = Path(name), _warm(start)
         paths = {str(work / f"{number}.cl"): source for number, source in enumerate(sources)}
         for path, source in paths.items():
             Path(path).write_text(source, encoding="utf-8")
 
-        def kept(found: Mapping[str, Outcome]) -> Mapping[str, Outcome]:
-            for path, outcome in found.items():
+        def kept(finished: Mapping[str, Outcome]) -> Mapping[str, Outcome]:
+            for path, outcome in finished.items():
                 keep(paths[path], outcome)
-            return found
+            return finished
 
         outcomes = _all(start, [Path(path) for path in paths], warm, tell, kept)
     return [outcomes[path] for path in paths]
 
 
 def _all(
-    start: _Start, paths: Sequence[Path], warm: Path, tell: Callable[[str], None], kept: _Kept
+    start: _Process, paths: Sequence[Path], warm: Path, tell: Callable[[str], None], store: _Kept
 ) -> dict[str, Outcome]:
-    """Compile files in parts, several parts at a time; what has no answer then is asked about once more, alone.
+    """Compile files in batches, several at a time, and those without an outcome then once more, alone.
 
-    So nobody is blamed for what was compiled beside it, nor for want of memory while others were.
+    So no kernel fails because of what was compiled beside it, or for lack of memory while others were.
     """
     processes = len(os.sched_getaffinity(0))
     count = max(1, min(_MOST_AT_ONCE, -(-len(paths) // processes)))
-    parts = [paths[at : at + count] for at in range(0, len(paths), count)]
+    batches = [paths[first : first + count] for first in range(0, len(paths), count)]
     outcomes: dict[str, Outcome] = {}
     if len(paths) >= _MANY:
         tell(f"{len(paths)} kernels for {start.gpu.name}: once, {_ONE} of a core each, {processes} at a time")
     with ThreadPoolExecutor(processes) as pool:
-        for found in pool.map(lambda part: kept(_part(start, part, warm)), parts):
-            outcomes |= found
+        for finished in pool.map(lambda batch: store(_part(start, batch, warm)), batches):
+            outcomes |= finished
             if len(paths) >= _MANY:
                 tell(f"Mesa's compiler: {len(outcomes)} of {len(paths)} kernels for {start.gpu.name}")
     for path in paths:
         if str(path) not in outcomes:
-            outcomes |= kept({str(path): _alone(start, path, warm)})
+            outcomes |= store({str(path): _alone(start, path, warm)})
     return outcomes
 
 
-def _part(start: _Start, paths: Sequence[Path], warm: Path) -> dict[str, Outcome]:
-    """Compile files in one process, and in another those behind one that it does not survive.
-
-    Returns:
-        Those that the compiler said something of.
-    """
-    found: dict[str, Outcome] = {}
-    left = list(paths)
-    while left:
+def _part(start: _Process, paths: Sequence[Path], warm: Path) -> dict[str, Outcome]:
+    """Compile files in one process, and in another those behind one that crashes it; returns those with an outcome."""
+    outcomes: dict[str, Outcome] = {}
+    remaining = list(paths)
+    while remaining:
         try:
-            found |= _run(start, left, warm, _KERNEL_S * len(left)).found
+            outcomes |= _run(start, remaining, warm, _KERNEL_S * len(remaining)).outcomes
         except BuildError:  # each of them may be the cause
-            return found
-        left = [path for path in left if str(path) not in found][1:]
-    return found
+            return outcomes
+        remaining = [path for path in remaining if str(path) not in outcomes][1:]
+    return outcomes
 
 
-def _alone(start: _Start, path: Path, warm: Path) -> Outcome:
+def _alone(start: _Process, path: Path, warm: Path) -> Outcome:
     try:
         ended = _run(start, [path], warm, _ALONE_S)
     except BuildError as fault:
         return Outcome(fault=fault.message, answered=False)
-    if ended.crash and str(path) not in ended.found:  # which is an answer: it did so twice
+    if ended.crash and str(path) not in ended.outcomes:  # it crashed twice on this kernel
         return Outcome(fault=f"Mesa's compiler crashes on it ({ended.crash})")
-    return ended.found.get(str(path), Outcome(fault="the compiler ended unexpectedly", answered=False))
+    return ended.outcomes.get(str(path), Outcome(fault="the compiler ended unexpectedly", answered=False))
 
 
-def _run(start: _Start, paths: Sequence[Path], warm: Path, patience: float) -> _Ended:
+def _run(start: _Process, paths: Sequence[Path], warm: Path, patience: float) -> _Run:
     cache = paths[0].with_suffix(".cache")
     shutil.copytree(warm, cache)  # with what it compiled before, the compiler would print nothing
     try:
@@ -178,7 +176,7 @@ def _run(start: _Start, paths: Sequence[Path], warm: Path, patience: float) -> _
         shutil.rmtree(cache)
 
 
-def _warm(start: _Start) -> Path:
+def _warm(start: _Process) -> Path:
     """Return a cache with what every start for a GPU needs, made once: it saves 20 s of each.
 
     Raises:
@@ -196,7 +194,7 @@ def _warm(start: _Start) -> Path:
         outcome = (
             replace(start, options=())
             .run([source], cache, _START_S)
-            .found.get(str(source), Outcome(fault="it ended unexpectedly"))
+            .outcomes.get(str(source), Outcome(fault="it ended unexpectedly"))
         )
         if outcome.statistics is None:
             raise BuildError(f"Mesa's compiler does not work here for {start.gpu.name}", details=outcome.fault)

@@ -26,12 +26,12 @@ class Emulator(Protocol):
     """Runs programs of the compiler's tree."""
 
     def run(
-        self, words: Sequence[str], tree: Path, environment: Mapping[str, str], folders: Folders, timeout: float
+        self, command: Sequence[str], tree: Path, environment: Mapping[str, str], folders: Folders, timeout: float
     ) -> process.Result:
         """Run a program of the tree to its end, whatever its exit code.
 
         Args:
-            words: The program and what it is told.
+            command: The program and its arguments.
             tree: The unpacked packages, with its libraries.
             environment: Variables of the program, and of nothing else.
             folders: What it reads and writes.
@@ -51,35 +51,35 @@ class Folders:
 
 
 @dataclass(frozen=True)
-class Here:
+class LocalEmulator:
     """This machine: by its qemu, or by itself where that is None."""
 
     qemu: str | None
 
     def run(
-        self, words: Sequence[str], tree: Path, environment: Mapping[str, str], folders: Folders, timeout: float
+        self, command: Sequence[str], tree: Path, environment: Mapping[str, str], folders: Folders, timeout: float
     ) -> process.Result:
         """Run a program of the tree to its end, whatever its exit code."""
         del folders  # this machine sees all of them
         if self.qemu is None:
-            return process.run(list(words), env=dict(environment), timeout=timeout, check=False)
-        return process.run([self.qemu, *_told(tree, environment), *words], timeout=timeout, check=False)
+            return process.run(list(command), env=dict(environment), timeout=timeout, check=False)
+        return process.run([self.qemu, *_told(tree, environment), *command], timeout=timeout, check=False)
 
 
 @dataclass(frozen=True)
-class Contained:
+class ImageEmulator:
     """The qemu of an image of docker/, without network, on a file system that is read-only but for what it writes."""
 
     image: str
     qemu: str
 
     def run(
-        self, words: Sequence[str], tree: Path, environment: Mapping[str, str], folders: Folders, timeout: float
+        self, command: Sequence[str], tree: Path, environment: Mapping[str, str], folders: Folders, timeout: float
     ) -> process.Result:
         """Run a program of the tree to its end, whatever its exit code."""
         return images.run(
             self.image,
-            [self.qemu, *_told(tree, environment), *words],
+            [self.qemu, *_told(tree, environment), *command],
             writable=folders.writable,
             readable=(tree.parent, *folders.readable),
             timeout=timeout,
@@ -88,7 +88,11 @@ class Contained:
 
 
 def _told(tree: Path, environment: Mapping[str, str]) -> list[str]:
-    return ["-L", os.fspath(tree), *(word for name, value in environment.items() for word in ("-E", f"{name}={value}"))]
+    return [
+        "-L",
+        os.fspath(tree),
+        *(argument for name, value in environment.items() for argument in ("-E", f"{name}={value}")),
+    ]
 
 
 def emulator() -> Emulator:
@@ -98,17 +102,17 @@ def emulator() -> Emulator:
         BuildError: There is neither qemu nor an image that has it.
     """
     if platform.machine() == _MACHINE:
-        return Here(None)
+        return LocalEmulator(None)
     for name in _QEMU:
-        if found := shutil.which(name):
-            return Here(found)
+        if path := shutil.which(name):
+            return LocalEmulator(path)
     try:
         contained = images.labels(IMAGE).get(LABEL, "")
     except BuildError as fault:
         raise _none(fault.message) from fault
     if not contained:
         raise _none(f"the image {IMAGE} is too old to include it")
-    return Contained(IMAGE, contained)
+    return ImageEmulator(IMAGE, contained)
 
 
 def _none(cause: str) -> BuildError:

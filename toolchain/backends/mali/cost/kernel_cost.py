@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolchain.backends.mali import images
-from toolchain.backends.mali.cost import cache, compiler, language, sources
+from toolchain.backends.mali.cost import cache, compiler, compiler_options, sources
 from toolchain.backends.mali.cost.gpus import Gpu
 from toolchain.backends.mali.cost.root import Root
 from toolchain.backends.mali.cost.shaderdb import LOAD_STORE, Outcome, Statistics
@@ -26,10 +26,10 @@ class KernelCost:
         gpu: The GPU's short name.
         statistics: Of its machine code, where a loop's body counts once; None if it was not compiled.
         item: Cycles of one work-item by unit, all turns of loops counted, spills among them.
-        open_loops: Loops whose turns nobody knows: they count once in `item` too.
+        open_loops: Loops whose number of turns is unknown: they count once in `item` too.
         fault: Why there are no statistics.
-        answered: Whether the compiler said something of the kernel and of what its loops' turns are counted by; if not,
-            another time may give another answer, and `fault` says why there is none now.
+        answered: Whether the compiler finished for the kernel and for the sources that its loops are counted by; if
+            not, another run may give a result, and `fault` says why there is none now.
     """
 
     name: str
@@ -42,7 +42,7 @@ class KernelCost:
 
     @property
     def by_unit(self) -> bool:
-        """Whether the compiler tells cycles by unit, which that for Midgard does not."""
+        """Whether the compiler reports cycles by unit, which that for Midgard does not."""
         return LOAD_STORE in self.item
 
     @property
@@ -52,19 +52,19 @@ class KernelCost:
 
     @property
     def spills(self) -> int:
-        """Values that the machine code writes to memory for want of registers."""
+        """Values that the machine code writes to memory for lack of registers."""
         return self.statistics.spills if self.statistics else 0
 
     def document(self) -> dict[str, Any]:
         """Return it for --json."""
-        found = self.statistics
-        if found is None:
+        statistics = self.statistics
+        if statistics is None:
             return {"name": self.name, "gpu": self.gpu, "fault": self.fault}
         return {
             "name": self.name,
             "gpu": self.gpu,
-            **{name: getattr(found, name) for name in _SHOWN},
-            "units": dict(found.units),
+            **{name: getattr(statistics, name) for name in _SHOWN},
+            "units": dict(statistics.units),
             "item": {name: round(value, 4) for name, value in self.item.items()},
             "open_loops": self.open_loops,
         }
@@ -72,13 +72,13 @@ class KernelCost:
 
 @dataclass(frozen=True)
 class Compiler:
-    """Mesa's compiler for one GPU, behind a cache of what it said.
+    """Mesa's compiler for one GPU, behind a cache.
 
     Attributes:
-        root: It.
+        root: The unpacked compiler.
         gpu: The GPU.
         options: Its options beside those of the runtime on boards, such as `-cl-fast-relaxed-math`.
-        tell: Told how far it is, where there is much to compile.
+        tell: Gets lines about the progress, if there is much to compile.
     """
 
     root: Root
@@ -89,7 +89,7 @@ class Compiler:
     @property
     def words(self) -> tuple[str, ...]:
         """All of its options."""
-        return (*language.DEFAULT, *self.options)
+        return (*compiler_options.DEFAULT, *self.options)
 
     @property
     def identity(self) -> str:
@@ -107,47 +107,50 @@ class Compiler:
         What may be read as an image is, where the runtime would do so on this GPU.
         """
         imaged = f"#define {images.SWITCH}\n"
-        return cache.outcomes(
+        return cache.cached_outcomes(
             self.root.key,
             self.gpu,
             self.words,
             [imaged + text if self.gpu.images and images.SWITCH in text else text for text in texts],
-            lambda missing, keep: compiler.compiled(
+            lambda missing, keep: compiler.compile_kernels(
                 self.root, self.gpu, missing, self.words, tell=self.tell, keep=keep
             ),
         )
 
 
-def costs(asked: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -> tuple[KernelCost, ...]:
+def costs(mesa: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -> tuple[KernelCost, ...]:
     """Return what kernels cost.
 
     Args:
-        asked: The compiler.
-        kernels: They.
-        spilling: Whether the turns of loops are wanted of kernels that spill, too: they are most of the work, and
-            without them such a kernel's loops count once.
+        mesa: The compiler.
+        kernels: The kernels.
+        spilling: Whether to count the turns of loops in kernels that spill, too. That is most of the work; without it,
+            each loop of such a kernel counts once.
 
     Raises:
-        BuildError: The compiler does not work here. A kernel that it refuses is told in its cost.
+        BuildError: The compiler does not work here. A kernel that it refuses has a cost with a fault instead.
     """
-    plain = asked.outcomes([kernel.source for kernel in kernels])
-    wanted = [
+    plain = mesa.outcomes([kernel.source for kernel in kernels])
+    turning = [
         _turning(kernel, outcome) if spilling or not _spills(outcome) else ()
         for kernel, outcome in zip(kernels, plain, strict=True)
     ]
     pairs = [
-        (number, loop, sources.doubled(kernels[number].source, loop)) for number, of in enumerate(wanted) for loop in of
+        (number, loop, sources.double_body(kernels[number].source, loop))
+        for number, loops in enumerate(turning)
+        for loop in loops
     ]
-    twice = asked.outcomes([source for _, _, source in pairs])
+    # All loops of all kernels in one request, so that they compile in parallel.
+    twice = mesa.outcomes([source for _, _, source in pairs])
     steps: list[dict[Loop, Mapping[str, float] | None]] = [{} for _ in kernels]
     silent = {number: outcome.fault for number, outcome in enumerate(plain) if not outcome.answered}
     for (number, loop, _), outcome in zip(pairs, twice, strict=True):
         steps[number][loop] = _step(plain[number].statistics, outcome.statistics)
         silent |= {} if outcome.answered else {number: outcome.fault}
-    found = [_cost(kernels[number], asked.gpu, plain[number], steps[number]) for number in range(len(kernels))]
+    results = [_cost(kernels[number], mesa.gpu, plain[number], steps[number]) for number in range(len(kernels))]
     return tuple(
-        replace(one, fault=silent[number], answered=False) if number in silent else one
-        for number, one in enumerate(found)
+        replace(cost, fault=silent[number], answered=False) if number in silent else cost
+        for number, cost in enumerate(results)
     )
 
 
@@ -157,27 +160,27 @@ def _spills(outcome: Outcome) -> bool:
 
 def _turning(kernel: Kernel, outcome: Outcome) -> tuple[Loop, ...]:
     """Name the loops of a kernel's machine code."""
-    found = sources.loops(kernel.source)
-    left = outcome.statistics.loops if outcome.statistics else 0
-    return sources.remaining(found.known, max(0, left - found.open))
+    loops = sources.loops(kernel.source)
+    remaining = outcome.statistics.loops if outcome.statistics else 0
+    return sources.remaining_loops(loops.bounded, max(0, remaining - loops.unbounded))
 
 
-def _units(found: Statistics) -> dict[str, float]:
-    return {**found.units, CYCLES: found.cycles}
+def _units(statistics: Statistics) -> dict[str, float]:
+    return {**statistics.units, CYCLES: statistics.cycles}
 
 
-def _unspilled(found: Statistics) -> dict[str, float]:
-    """Return the units without what is spilled and read again, each of which is an access."""
-    accesses = max(0.0, found.unit(LOAD_STORE) - found.spills - found.fills)
-    units = {**found.units, LOAD_STORE: accesses}
+def _unspilled(statistics: Statistics) -> dict[str, float]:
+    """Return the cycles by unit without spills and fills, each of which is one access."""
+    accesses = max(0.0, statistics.unit(LOAD_STORE) - statistics.spills - statistics.fills)
+    units = {**statistics.units, LOAD_STORE: accesses}
     return {**units, CYCLES: max(units.values())}
 
 
 def _step(once: Statistics | None, twice: Statistics | None) -> Mapping[str, float] | None:
     """Return what one more turn of a loop costs: never more than the whole kernel, whose code has one.
 
-    Two bodies in a row may lack registers where one does not: what only they spill is no part of a turn. Nobody knows
-    it if the kernel with the body twice does not compile, as with a label in it.
+    Two bodies in a row may lack registers where one does not: what only they spill is not part of a turn. The cost is
+    unknown if the kernel with the body twice does not compile, as with a label in it.
     """
     if once is None or twice is None:
         return None
@@ -185,20 +188,23 @@ def _step(once: Statistics | None, twice: Statistics | None) -> Mapping[str, flo
     return {name: min(max(after.get(name, value) - value, 0.0), value) for name, value in before.items()}
 
 
-def _cost(kernel: Kernel, gpu: Gpu, outcome: Outcome, found: Mapping[Loop, Mapping[str, float] | None]) -> KernelCost:
+def _cost(
+    kernel: Kernel, gpu: Gpu, outcome: Outcome, per_turn: Mapping[Loop, Mapping[str, float] | None]
+) -> KernelCost:
     if outcome.statistics is None:
         return KernelCost(kernel.name, gpu.name, None, fault=outcome.fault)
-    steps = {loop: step for loop, step in found.items() if step is not None}
+    steps = {loop: step for loop, step in per_turn.items() if step is not None}
     total = _units(outcome.statistics)
     for loop, step in steps.items():
-        turns = sources.weight(loop, list(steps)) - 1
+        turns = sources.total_trips(loop, list(steps)) - 1
+        # A turn of a loop contains one turn of each loop directly within it, which is counted there.
         inner = [other for other in steps if loop.holds(other) and not _between(loop, other, steps)]
         for name, value in step.items():
-            own = max(0.0, value - sum(steps[other].get(name, 0.0) for other in inner))
-            total[name] += turns * own
-    unknown = sources.loops(kernel.source).open + len(found) - len(steps)
+            cycles = max(0.0, value - sum(steps[other].get(name, 0.0) for other in inner))
+            total[name] += turns * cycles
+    unknown = sources.loops(kernel.source).unbounded + len(per_turn) - len(steps)
     return KernelCost(kernel.name, gpu.name, outcome.statistics, total, unknown)
 
 
-def _between(outer: Loop, inner: Loop, found: Mapping[Loop, object]) -> bool:
-    return any(outer.holds(one) and one.holds(inner) for one in found if one not in {outer, inner})
+def _between(outer: Loop, inner: Loop, loops: Mapping[Loop, object]) -> bool:
+    return any(outer.holds(loop) and loop.holds(inner) for loop in loops if loop not in {outer, inner})

@@ -1,4 +1,4 @@
-"""Mesa's compiler as the model that `build`, `tasks` and `tune` ask, without knowing of Mali."""
+"""Mesa's compiler as the cost model of `build`, `tasks` and `tune`, which know nothing of Mali."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
 from toolchain import page
 from toolchain.backends.base.costs import Estimate, Tell
-from toolchain.backends.mali.cost import kernel_cost, network, shown
+from toolchain.backends.mali.cost import kernel_cost, network, render
 from toolchain.backends.mali.cost.gpus import Gpu, gpu
 from toolchain.backends.mali.cost.kernel_cost import Compiler, KernelCost
 from toolchain.backends.mali.cost.network import Costs, Launch
@@ -27,7 +27,7 @@ _FAULT_LETTERS = 300
 
 @dataclass(frozen=True)
 class Found:
-    """What the kernels of a network cost, as the commands want it."""
+    """What the kernels of a network cost, as commands show it."""
 
     costs: Costs
 
@@ -37,17 +37,17 @@ class Found:
 
     def shown(self) -> list[str | Table]:
         """Return what a person is shown."""
-        return shown.lines([self.costs]) if self.costs.rows else [self._nothing]
+        return render.lines([self.costs]) if self.costs.rows else [self._nothing]
 
     def sections(self) -> list[page.Section]:
         """Return what a page has of them."""
         if not self.costs.rows:
             return [page.Section(f"{self.costs.name} on {self.costs.gpu.name}", [page.Text(self._nothing)])]
-        return [shown.section(self.costs, summed=True)]
+        return [render.section(self.costs, summed=True)]
 
     def refusal(self) -> BuildError | None:
         """Return what a command ends with as the compiler refuses kernels; None if it takes all."""
-        return shown.refusal([self.costs])
+        return render.refusal([self.costs])
 
     @property
     def _nothing(self) -> str:
@@ -86,45 +86,45 @@ class Model:
     @property
     def obstacle(self) -> str:
         """Why candidates cannot be judged by it; empty if they can."""
-        found = self.compiler.gpu
+        kind = self.compiler.gpu
         return (
             ""
-            if found.judged
-            else f"Mesa's compiler for {found.title} is weak: its spills do not apply to Arm's compiler"
+            if kind.judged
+            else f"Mesa's compiler for {kind.title} is weak: its spills do not apply to Arm's compiler"
         )
 
     def estimates(self, modules: Sequence[tvm.IRModule], *, spilling: bool = True) -> list[Estimate]:
         """Estimate scheduled kernels, each the function `main` of a module.
 
         Args:
-            modules: They; one may become several kernels on the GPU.
-            spilling: Whether the time of a kernel that spills is wanted, too.
+            modules: The modules; one may become several kernels on the GPU.
+            spilling: Whether to estimate the time of kernels that spill, too.
         """
         lowered = [_lowered(module, self.target) for module in modules]
-        each = [one for one in lowered if not isinstance(one, str)]
+        each = [candidate for candidate in lowered if not isinstance(candidate, str)]
         kernels = [launch.kernel for launches in each for launch in launches]
         costs = iter(kernel_cost.costs(self.compiler, kernels, spilling=spilling))
         return [
-            Estimate(fault=one)
-            if isinstance(one, str)
-            else self._estimate([(launch, next(costs)) for launch in one], spilling=spilling)
-            for one in lowered
+            Estimate(fault=candidate)
+            if isinstance(candidate, str)
+            else self._estimate([(launch, next(costs)) for launch in candidate], spilling=spilling)
+            for candidate in lowered
         ]
 
-    def _estimate(self, found: Sequence[tuple[Launch, KernelCost]], *, spilling: bool) -> Estimate:
-        spills = sum(cost.spills for _, cost in found)
-        silent = next((cost for _, cost in found if not cost.answered), None)
+    def _estimate(self, launches: Sequence[tuple[Launch, KernelCost]], *, spilling: bool) -> Estimate:
+        spills = sum(cost.spills for _, cost in launches)
+        silent = next((cost for _, cost in launches if not cost.answered), None)
         if silent is not None:
             return Estimate(fault=silent.fault[:_FAULT_LETTERS], answered=False)
-        fault = next((said for launch, cost in found if (said := _fault(launch, cost))), "")
+        fault = next((reason for launch, cost in launches if (reason := _fault(launch, cost))), "")
         if fault or (spills and not spilling):
             return Estimate(None, spills, fault)
-        parts = [network.estimated_ms(launch, cost, self.compiler.gpu, self.board) for launch, cost in found]
-        known = [part for part in parts if part is not None]
-        return Estimate(sum(known) if len(known) == len(parts) else None, spills)
+        times = [network.estimated_ms(launch, cost, self.compiler.gpu, self.board) for launch, cost in launches]
+        known_times = [time for time in times if time is not None]
+        return Estimate(sum(known_times) if len(known_times) == len(times) else None, spills)
 
     def network(self, name: str, module: tvm.IRModule) -> Found:
-        """Say what the kernels of a scheduled Relax module cost; of one without any for a GPU, just that."""
+        """Return what the kernels of a scheduled Relax module cost."""
         return Found(network.network(name, network.launches(module, self.target), self.compiler, self.board))
 
 
@@ -133,7 +133,7 @@ def _lowered(module: tvm.IRModule, target: tvm.target.Target) -> tuple[Launch, .
     try:
         plain = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
         return network.kernels_of(plain[_ENTRY], target) or "it has no GPU kernels"
-    except Exception as fault:  # noqa: BLE001 - the compiler's passes raise whatever they trip over, of any class
+    except Exception as fault:  # noqa: BLE001 - the compiler's passes raise errors of any class
         return f"{type(fault).__name__}: {fault}".strip()[-_FAULT_LETTERS:]
 
 
@@ -147,9 +147,9 @@ def _fault(launch: Launch, cost: KernelCost) -> str:
     return ""
 
 
-def name_of(found: BoardGpu) -> str:
-    """Return what estimates for a board's GPU are told apart by."""
-    return f"{found.name}, {found.cores} cores, {found.clock_mhz} MHz"
+def name_of(board_gpu: BoardGpu) -> str:
+    """Return the name by which estimates for a board's GPU differ from others."""
+    return f"{board_gpu.name}, {board_gpu.cores} cores, {board_gpu.clock_mhz} MHz"
 
 
 def of_board(board: Board, target: tvm.target.Target, tell: Tell) -> Model:
@@ -158,7 +158,7 @@ def of_board(board: Board, target: tvm.target.Target, tell: Tell) -> Model:
     Args:
         board: The board type, resolved.
         target: Its target.
-        tell: Told before what takes a while, and how far it is.
+        tell: Gets a line before each long step, and about its progress.
 
     Raises:
         InputError: The board file names no GPU.

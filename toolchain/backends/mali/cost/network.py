@@ -61,14 +61,14 @@ def launches(module: tvm.IRModule, target: tvm.target.Target) -> tuple[Launch, .
         target: The board's.
     """
     functions = {g: f for g, f in module.functions_items() if isinstance(f, tirx.PrimFunc)}
-    named = {g: f.with_attr("global_symbol", g.name_hint) for g, f in functions.items()}
+    by_symbol = {g: f.with_attr("global_symbol", g.name_hint) for g, f in functions.items()}
     calls = _calls(module)
-    found: list[Launch] = []
+    result: list[Launch] = []
     # Each by itself: a function may become several kernels, which are called as often as it is.
-    for variable, function in named.items():
+    for variable, function in by_symbol.items():
         count = calls[str(variable.name_hint)]
-        found += _of_function(tvm.IRModule({variable: function}), target, count) if count else []
-    return tuple(found)
+        result += _of_function(tvm.IRModule({variable: function}), target, count) if count else []
+    return tuple(result)
 
 
 def kernels_of(function: tirx.PrimFunc, target: tvm.target.Target) -> tuple[Launch, ...]:
@@ -93,32 +93,32 @@ def _of_function(module: tvm.IRModule, target: tvm.target.Target, calls: int) ->
     builder = importlib.import_module("tvm.tirx.build")  # the package has a function of the same name
     pipeline, _, finalized = tirx.get_default_tir_pipeline(target)
     split = builder.split_host_device_mods(pipeline(tirx.transform.BindTarget(target)(module)))
-    found = []
-    for kind, part in split[1].items():
-        made = finalized()(part)
-        sources = {one.name: one for one in kernels(builder.codegen_build(made, kind).inspect_source())}
-        for variable, function in made.functions_items():
+    launched = []
+    for kind, device_module in split[1].items():
+        lowered = finalized()(device_module)
+        sources = {kernel.name: kernel for kernel in kernels(builder.codegen_build(lowered, kind).inspect_source())}
+        for variable, function in lowered.functions_items():
             extents = _extents(function)
-            groups, group = (_product(extents, word) for word in (_BLOCK, _THREAD))
-            found.append(Launch(sources[str(variable.name_hint)], groups, group, calls))
-    return found
+            groups, group = (_product(extents, prefix) for prefix in (_BLOCK, _THREAD))
+            launched.append(Launch(sources[str(variable.name_hint)], groups, group, calls))
+    return launched
 
 
 def _extents(function: tirx.PrimFunc) -> Mapping[str, int]:
-    found: dict[str, int] = {}
+    extents: dict[str, int] = {}
 
     def visit(node: Any) -> None:
         if isinstance(node, tirx.AttrStmt) and node.attr_key == "thread_extent":
-            found[str(node.node.thread_tag)] = int(node.value) if isinstance(node.value, tirx.IntImm) else 0
+            extents[str(node.node.thread_tag)] = int(node.value) if isinstance(node.value, tirx.IntImm) else 0
 
     tvm_ffi.structural_walk(function.body, visit)
-    return found
+    return extents
 
 
-def _product(extents: Mapping[str, int], word: str) -> int:
+def _product(extents: Mapping[str, int], prefix: str) -> int:
     product = 1
     for name, extent in extents.items():
-        product *= extent if name.startswith(word) else 1
+        product *= extent if name.startswith(prefix) else 1
     return product
 
 
@@ -127,7 +127,7 @@ class Row:
     """A kernel of a network: how it is launched, what it costs.
 
     Attributes:
-        launch: How a network calls it; None of a file's kernel, which nobody calls.
+        launch: How a network calls it; None for a kernel of a file, which no network calls.
         cost: What a work-item costs.
         ms: Estimated milliseconds of a run, all launches; None where too little is known.
     """
@@ -138,7 +138,7 @@ class Row:
 
     @property
     def load_store(self) -> float | None:
-        """Load and store cycles of a run, by the compiler's count; None if nobody calls it, or it counts none."""
+        """Load and store cycles of a run, by the compiler's count; None if it is not known."""
         return None if self.launch is None or not self.cost.by_unit else self.cost.load_store * self.launch.items
 
     def document(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class Costs:
         gpu: The GPU.
         stamp: What all figures are marked with.
         rows: The kernels.
-        board: The GPU as a board has it; None if no board is meant.
+        board: The GPU as a board has it; None without a board.
     """
 
     name: str
@@ -179,14 +179,14 @@ class Costs:
     @property
     def load_store(self) -> float | None:
         """Load and store cycles of a run; None if they are known of no kernel, as the compiler for T860 counts none."""
-        known = [row.load_store for row in self.rows if row.load_store is not None]
-        return sum(known) if known else None
+        values = [row.load_store for row in self.rows if row.load_store is not None]
+        return sum(values) if values else None
 
     @property
     def ms(self) -> float | None:
         """Estimated milliseconds of a run; None if those of a kernel are not known, or there is none."""
-        known = [row.ms for row in self.rows if row.ms is not None]
-        return sum(known) if known and len(known) == len(self.rows) else None
+        times = [row.ms for row in self.rows if row.ms is not None]
+        return sum(times) if times and len(times) == len(self.rows) else None
 
     def document(self) -> dict[str, Any]:
         """Return them for --json."""
@@ -203,28 +203,28 @@ class Costs:
         }
 
 
-def network(name: str, found: Sequence[Launch], asked: Compiler, board: BoardGpu | None = None) -> Costs:
+def network(name: str, launched: Sequence[Launch], mesa: Compiler, board: BoardGpu | None = None) -> Costs:
     """Return what a network costs.
 
     Args:
         name: Its name.
-        found: Its launches.
-        asked: The compiler.
+        launched: Its launches.
+        mesa: The compiler.
         board: The GPU's cores and clock; without them there is no estimate of milliseconds.
     """
-    costs = kernel_cost.costs(asked, [launch.kernel for launch in found])
+    costs = kernel_cost.costs(mesa, [launch.kernel for launch in launched])
     rows = [
-        Row(launch, cost, estimated_ms(launch, cost, asked.gpu, board))
-        for launch, cost in zip(found, costs, strict=True)
+        Row(launch, cost, estimated_ms(launch, cost, mesa.gpu, board))
+        for launch, cost in zip(launched, costs, strict=True)
     ]
-    return Costs(name, asked.gpu, asked.stamp, tuple(rows), board)
+    return Costs(name, mesa.gpu, mesa.stamp, tuple(rows), board)
 
 
-def files(name: str, texts: Sequence[str], asked: Compiler) -> Costs:
-    """Return what the kernels of OpenCL C cost, each work-item of them: nobody says how many there are."""
-    wanted = [kernel for text in texts for kernel in kernels(text)]
-    rows = [Row(None, cost) for cost in kernel_cost.costs(asked, wanted)]
-    return Costs(name, asked.gpu, asked.stamp, tuple(rows))
+def files(name: str, texts: Sequence[str], mesa: Compiler) -> Costs:
+    """Return what one work-item of each kernel of OpenCL C costs: their number is unknown."""
+    file_kernels = [kernel for text in texts for kernel in kernels(text)]
+    rows = [Row(None, cost) for cost in kernel_cost.costs(mesa, file_kernels)]
+    return Costs(name, mesa.gpu, mesa.stamp, tuple(rows))
 
 
 def estimated_ms(launch: Launch, cost: KernelCost, gpu: Gpu, board: BoardGpu | None) -> float | None:

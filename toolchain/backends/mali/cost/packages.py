@@ -1,4 +1,4 @@
-"""Debian's packages that have Mesa's compiler: which they are, byte for byte, and where they come from."""
+"""Debian's packages of Mesa's compiler: which they are, byte for byte, and where they come from."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Packages:
     """All files that make up a compiler.
 
     Attributes:
-        files: They.
-        snapshot: When Debian's archive had them, as its snapshots are named; empty if nobody knows.
+        files: The files.
+        snapshot: When Debian's archive had them, as its snapshots are named; empty if unknown.
     """
 
     files: tuple[Package, ...]
@@ -65,25 +65,25 @@ class Packages:
     @property
     def digest(self) -> str:
         """Digest of all that is unpacked from them."""
-        return files.sha256_bytes("".join(sorted(one.sha256 for one in self.files)).encode())
+        return files.sha256_bytes("".join(sorted(package.sha256 for package in self.files)).encode())
 
     @property
     def version(self) -> str:
         """Debian's version of Mesa among them."""
-        return next((match[1] for one in self.files if (match := _MESA.fullmatch(one.name))), "unknown")
+        return next((match[1] for package in self.files if (match := _MESA.fullmatch(package.name))), "unknown")
 
     @property
     def size(self) -> int:
         """Bytes to download."""
-        return sum(one.size for one in self.files)
+        return sum(package.size for package in self.files)
 
 
 def pinned() -> Packages:
     """Return the packages that the toolchain was developed with."""
-    return listed(LIST)
+    return read_list(LIST)
 
 
-def listed(path: Path) -> Packages:
+def read_list(path: Path) -> Packages:
     """Return the packages of a list.
 
     Args:
@@ -92,19 +92,19 @@ def listed(path: Path) -> Packages:
     Raises:
         BuildError: A line names no package.
     """
-    found, snapshot = [], ""
+    entries, snapshot = [], ""
     for line in path.read_text(encoding="utf-8").splitlines():
         if match := _LINE.fullmatch(line):
-            found.append(Package(match[1], int(match[2]), match[3]))
+            entries.append(Package(match[1], int(match[2]), match[3]))
         elif match := _SNAPSHOT.fullmatch(line):
             snapshot = match[1]
         elif line.strip() and not line.startswith("#"):
             raise BuildError(f"{path.name} has a line that is not a package", details=line[:200])
-    return Packages(tuple(found), snapshot)
+    return Packages(tuple(entries), snapshot)
 
 
 def takes_current() -> bool:
-    """Whether packages of Debian's present archive will do where the pinned ones are gone: no snapshot is wanted."""
+    """Whether current packages of Debian may replace the pinned ones: the user has turned snapshots off."""
     return os.environ.get("TOOLCHAIN_DEBIAN_SNAPSHOT") == ""
 
 
@@ -119,18 +119,18 @@ def current() -> Packages:
         settings = _settings(folder)
         apt = ["apt-get", "-qq", "-c", os.fspath(settings)]
         process.run([*apt, "update"], timeout=_APT_S)
-        asked = [*apt, "--print-uris", "-o", "Acquire::ForceHash=SHA256", "install", *_WANTED]
-        answer = process.run(asked, timeout=_APT_S).stdout
-    found = [_URI.match(line) for line in answer.splitlines()]
-    if not found or not all(found):
+        command = [*apt, "--print-uris", "-o", "Acquire::ForceHash=SHA256", "install", *_WANTED]
+        answer = process.run(command, timeout=_APT_S).stdout
+    matches = [_URI.match(line) for line in answer.splitlines()]
+    if not matches or not all(matches):
         raise BuildError("apt does not list the packages that Mesa's compiler needs", details=process.tail(answer))
-    return Packages(tuple(Package(one[3], int(one[2]), unquote(one[1])) for one in found if one))
+    return Packages(tuple(Package(match[3], int(match[2]), unquote(match[1])) for match in matches if match))
 
 
 def _settings(folder: Path) -> Path:
-    """Write the settings of an apt that knows nothing of this machine's packages and leaves them alone."""
-    for part in ("lists/partial", "cache/archives/partial", "log"):
-        (folder / part).mkdir(parents=True)
+    """Write the settings of an apt that neither reads nor changes this machine's packages."""
+    for subfolder in ("lists/partial", "cache/archives/partial", "log"):
+        (folder / subfolder).mkdir(parents=True)
     (folder / "status").touch()
     sources = folder / "sources.list"
     rows = [f"deb [signed-by={_KEYS}] {_mirror()}/debian {suite} main" for suite in (_SUITE, f"{_SUITE}-updates")]
@@ -155,46 +155,46 @@ def _settings(folder: Path) -> Path:
 
 
 def _mirror() -> str:
-    named = os.environ.get("TOOLCHAIN_DEBIAN_MIRROR", "").rstrip("/").removesuffix("/debian")
-    return named or _MIRROR
+    mirror = os.environ.get("TOOLCHAIN_DEBIAN_MIRROR", "").rstrip("/").removesuffix("/debian")
+    return mirror or _MIRROR
 
 
-def fetch(wanted: Packages, folder: Path) -> list[Path]:
+def fetch(packages: Packages, folder: Path) -> list[Path]:
     """Download packages; each is what its digest says, wherever it came from.
 
     Args:
-        wanted: They.
+        packages: What to download.
         folder: Where they go.
 
     Raises:
-        BuildError: One is nowhere to be had.
+        BuildError: One cannot be downloaded from any address.
     """
-    return [_fetched(one, wanted.snapshot, folder) for one in wanted.files]
+    return [_fetched(package, packages.snapshot, folder) for package in packages.files]
 
 
-def _fetched(wanted: Package, snapshot: str, folder: Path) -> Path:
-    target, causes = folder / wanted.name, []
-    for address in _addresses(wanted, snapshot):
+def _fetched(package: Package, snapshot: str, folder: Path) -> Path:
+    target, causes = folder / package.name, []
+    for address in _addresses(package, snapshot):
         try:
-            _download(address, target, wanted)
+            _download(address, target, package)
         except BuildError as fault:
             causes.append(f"{fault.message}: {fault.details}" if fault.details else fault.message)
         else:
             return target
     raise BuildError(
-        f"{wanted.name} cannot be downloaded",
+        f"{package.name} cannot be downloaded",
         details="\n".join(causes),
         hint="set TOOLCHAIN_DEBIAN_MIRROR to a mirror, or set TOOLCHAIN_DEBIAN_SNAPSHOT= for current packages",
     )
 
 
-def _addresses(wanted: Package, snapshot: str) -> Sequence[str]:
-    place = quote(wanted.path)
-    found = [f"{_mirror()}/debian/{place}"]
-    return [*found, f"{_SNAPSHOTS}/debian/{snapshot}/{place}"] if snapshot else found
+def _addresses(package: Package, snapshot: str) -> Sequence[str]:
+    path = quote(package.path)
+    addresses = [f"{_mirror()}/debian/{path}"]
+    return [*addresses, f"{_SNAPSHOTS}/debian/{snapshot}/{path}"] if snapshot else addresses
 
 
-def _download(address: str, target: Path, wanted: Package) -> None:
+def _download(address: str, target: Path, package: Package) -> None:
     import requests  # noqa: PLC0415 - slow to import, and seldom needed
 
     certificates = os.environ.get("TOOLCHAIN_EXTRA_CA", "").split(os.pathsep)[0] or None
@@ -205,11 +205,11 @@ def _download(address: str, target: Path, wanted: Package) -> None:
             with target.open("wb") as stream:
                 for chunk in answer.iter_content(_CHUNK):
                     size += len(chunk)
-                    if size > min(wanted.size, _LARGEST):
+                    if size > min(package.size, _LARGEST):
                         break
                     stream.write(chunk)
     except requests.RequestException as fault:
         raise BuildError(f"{address} cannot be downloaded", details=reason(fault)) from fault
-    if size != wanted.size or files.sha256_file(target) != wanted.sha256:
+    if size != package.size or files.sha256_file(target) != package.sha256:
         target.unlink()
         raise BuildError(f"{address}: the file has a different SHA-256 than expected")

@@ -21,7 +21,7 @@ from toolchain.backends.mali.cost.packages import Packages
 from toolchain.errors import BuildError, reason
 
 Tell = Callable[[str], None]
-"""Takes one line before something that takes a while."""
+"""Takes a line before a long step."""
 
 SOURCE = resources.ROOT / "docker" / "mali" / "kernel_statistics.c"
 """The program that asks the compiler."""
@@ -42,8 +42,8 @@ class Root:
     """The compiler, as it lies in the cache.
 
     Attributes:
-        folder: What has the unpacked packages, the program and warm caches.
-        key: Digest of all that it is made of.
+        folder: The unpacked packages, the program and warm caches.
+        key: Digest of its contents.
         version: Debian's version of Mesa.
         is_pinned: Whether these are the packages that the toolchain was developed with.
     """
@@ -65,7 +65,7 @@ class Root:
 
     @property
     def stamp(self) -> str:
-        """What every figure of it is marked with."""
+        """The mark of every figure that comes from it."""
         return f"modelled (Mesa {self.version}{'' if self.is_pinned else ', not the pinned one'})"
 
 
@@ -81,29 +81,29 @@ def root(tell: Tell) -> Root:
     """Return the compiler, which is fetched if the cache lacks it: 80 MB, once.
 
     Args:
-        tell: Told before it is fetched.
+        tell: Gets a line before it is fetched.
 
     Raises:
         BuildError: It cannot be fetched, unpacked or run here.
     """
     emulator()
-    wanted = packages.pinned()
+    pinned = packages.pinned()
     with _alone():
-        found = _found(wanted, is_pinned=True) or _found_current()
-        if found is not None:
-            return found
-        tell(f"fetching Mesa's compiler for Mali GPUs ({wanted.size / 1e6:.0f} MB, once)")
+        compiler = _found(pinned, is_pinned=True) or _found_current()
+        if compiler is not None:
+            return compiler
+        tell(f"fetching Mesa's compiler for Mali GPUs ({pinned.size / 1e6:.0f} MB, once)")
         try:
-            return _made(wanted, is_pinned=True)
+            return _install(pinned, is_pinned=True)
         except BuildError:
             if not packages.takes_current():
                 raise
         tell("Debian's packages have changed: using the current ones, which its archive signs")
         present = packages.current()
-        made = _made(present, is_pinned=False)
-        rows = [[one.sha256, one.size, one.path] for one in present.files]
+        current = _install(present, is_pinned=False)
+        rows = [[package.sha256, package.size, package.path] for package in present.files]
         files.write_atomic(_place() / _CURRENT, files.canonical_json(rows))
-        return made
+        return current
 
 
 def _place() -> Path:
@@ -114,71 +114,71 @@ def _place() -> Path:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Wait until nobody else fetches a compiler."""
+    """Wait until no other process fetches a compiler."""
     with locks.hold(_place() / ".lock", "the folder of Mali compilers", _FETCH_S):
         yield
 
 
-def _key(wanted: Packages) -> str:
-    parts = (_LAYOUT, wanted.digest, files.sha256_file(SOURCE))
-    return files.sha256_bytes("\n".join(parts).encode())
+def _key(chosen: Packages) -> str:
+    contents = (_LAYOUT, chosen.digest, files.sha256_file(SOURCE))
+    return files.sha256_bytes("\n".join(contents).encode())
 
 
-def _found(wanted: Packages, *, is_pinned: bool) -> Root | None:
-    key = _key(wanted)
-    found = Root(_place() / key[:16], key, wanted.version, is_pinned)
+def _found(chosen: Packages, *, is_pinned: bool) -> Root | None:
+    key = _key(chosen)
+    compiler = Root(_place() / key[:16], key, chosen.version, is_pinned)
     try:
-        record = json.loads((found.folder / _RECORD).read_bytes())
-        whole = record["key"] == key and all(
-            (found.folder / name).stat().st_size == size for name, (size, _digest) in record["files"].items()
+        record = json.loads((compiler.folder / _RECORD).read_bytes())
+        complete = record["key"] == key and all(
+            (compiler.folder / name).stat().st_size == size for name, (size, _digest) in record["files"].items()
         )
     except (OSError, ValueError, KeyError, TypeError):  # a power cut or a full disk leaves any of these
         return None
-    return found if whole else None
+    return compiler if complete else None
 
 
 def _found_current() -> Root | None:
-    place = _place() / _CURRENT
-    if not packages.takes_current() or not place.is_file():
+    path = _place() / _CURRENT
+    if not packages.takes_current() or not path.is_file():
         return None
-    rows = files.read_json(place, BuildError)
+    rows = files.read_json(path, BuildError)
     return _found(Packages(tuple(packages.Package(*row) for row in rows)), is_pinned=False)
 
 
-def check(found: Root) -> None:
+def check(compiler: Root) -> None:
     """Compare every file of the compiler with its digest, which reads half a gigabyte.
 
     Raises:
         BuildError: One is not what was unpacked.
     """
-    record = files.read_json(found.folder / _RECORD, BuildError)
+    record = files.read_json(compiler.folder / _RECORD, BuildError)
     for name, (_size, digest) in record["files"].items():
-        if files.sha256_file(found.folder / name) != digest:
+        if files.sha256_file(compiler.folder / name) != digest:
             raise BuildError(
-                f"{found.folder / name} differs from the file in Debian's package",
-                hint=f"remove {found.folder}; the next command downloads it again",
+                f"{compiler.folder / name} differs from the file in Debian's package",
+                hint=f"remove {compiler.folder}; the next command downloads it again",
             )
 
 
-def _made(wanted: Packages, *, is_pinned: bool) -> Root:
-    """Make it aside, and put it in its place by one rename."""
-    key = _key(wanted)
+def _install(chosen: Packages, *, is_pinned: bool) -> Root:
+    """Unpack and compile it in a temporary folder, and put that in place by one rename."""
+    key = _key(chosen)
     with tempfile.TemporaryDirectory(prefix=".mesa-", dir=_place()) as name:
         work = Path(name)
         downloads, staged = work / "packages", work / "staged"
         downloads.mkdir()
         staged.mkdir()
-        for path in packages.fetch(wanted, downloads):
+        for path in packages.fetch(chosen, downloads):
             unpack(path, staged / "root")
         (staged / "root" / "lib").symlink_to("usr/lib")
         _compile(staged / _PROGRAM)
-        record = {"key": key, "version": wanted.version, "files": dict(_digests(staged))}
+        record = {"key": key, "version": chosen.version, "files": dict(_digests(staged))}
         (staged / _RECORD).write_bytes(files.canonical_json(record))
         os.sync()  # or a power cut after the rename would leave truncated files in the cache
         target = _place() / key[:16]
         shutil.rmtree(target, ignore_errors=True)  # one that is damaged
         staged.rename(target)
-    return Root(target, key, wanted.version, is_pinned)
+    return Root(target, key, chosen.version, is_pinned)
 
 
 def _digests(folder: Path) -> Iterator[tuple[str, tuple[int, str]]]:
@@ -191,7 +191,7 @@ def unpack(package: Path, folder: Path) -> None:
     """Unpack the libraries of a package of Debian's; what else it has is not needed.
 
     Raises:
-        BuildError: It is no such package.
+        BuildError: It is not such a package.
     """
     try:
         with tarfile.open(fileobj=io.BytesIO(lzma.decompress(_content(package)))) as archive:
@@ -212,14 +212,14 @@ def _content(package: Path) -> bytes:
     data = package.read_bytes()
     if not data.startswith(_AR):
         raise BuildError(f"{package.name} is not a Debian package")
-    at = len(_AR)
-    while at + _AR_HEADER <= len(data):
-        name, size = data[at : at + 16].decode(errors="replace").strip(" /"), data[at + 48 : at + 58]
+    offset = len(_AR)
+    while offset + _AR_HEADER <= len(data):
+        name, size = data[offset : offset + 16].decode(errors="replace").strip(" /"), data[offset + 48 : offset + 58]
         length = int(size) if size.strip().isdigit() else _LARGEST
-        at += _AR_HEADER
+        offset += _AR_HEADER
         if name == "data.tar.xz":
-            return data[at : at + length]
-        at += length + length % 2
+            return data[offset : offset + length]
+        offset += length + length % 2
     raise BuildError(f"{package.name} has no data.tar.xz")
 
 
@@ -227,7 +227,7 @@ def _compile(target: Path) -> None:
     """Compile the program, by the compiler that device programs are compiled with."""
     zig = resources.package_folder("ziglang") / "zig"
     caches = files.cache_root() / "zig"
-    words: list[str | Path] = [
+    command: list[str | Path] = [
         zig,
         "cc",
         "-target",
@@ -242,4 +242,4 @@ def _compile(target: Path) -> None:
         "-ldl",
     ]
     env = {"ZIG_GLOBAL_CACHE_DIR": str(caches), "ZIG_LOCAL_CACHE_DIR": str(target.parent.parent / "zig")}
-    process.run(words, env=env, timeout=_COMPILE_S)
+    process.run(command, env=env, timeout=_COMPILE_S)

@@ -1,4 +1,4 @@
-"""What Mesa's compiler says of the machine code of kernels, read from its own lines."""
+"""What Mesa's compiler prints about the machine code of kernels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Statistics:
         return _ALL_REGISTERS // max(1, self.threads)
 
     def unit(self, name: str) -> float:
-        """Return the cycles of a unit, 0 of one that the compiler does not tell of."""
+        """Return the cycles of a unit, 0 for one that the compiler does not report."""
         return self.units.get(name, 0.0)
 
 
@@ -99,12 +99,14 @@ class _Reading:
         if self.kernel is None:
             return Outcome(fault="it has no kernel")
         name, largest, local = self.kernel
-        found = parsed(self.line, largest, local)
-        return Outcome(name, found, "" if found else f"the compiler printed an unexpected line: {self.line[:200]!r}")
+        statistics = parse_statistics(self.line, largest, local)
+        return Outcome(
+            name, statistics, "" if statistics else f"the compiler printed an unexpected line: {self.line[:200]!r}"
+        )
 
 
 @dataclass
-class _Found:
+class _Reader:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     now: _Reading | None = None
 
@@ -126,7 +128,7 @@ class _Found:
             self.now.kernel = (match[1], int(match[2]), int(match[3]))
 
 
-def read(lines: Iterable[str]) -> dict[str, Outcome]:
+def read_outcomes(lines: Iterable[str]) -> dict[str, Outcome]:
     """Read what `kernel_statistics` and Mesa wrote.
 
     Args:
@@ -135,13 +137,13 @@ def read(lines: Iterable[str]) -> dict[str, Outcome]:
     Returns:
         By path, of each file that was finished; one at which the compiler ended is missing.
     """
-    found = _Found()
+    reader = _Reader()
     for _number, line in zip(range(_MOST_LINES), lines, strict=False):
-        found.take(line.rstrip("\n")[:_LONGEST])
-    return found.outcomes
+        reader.take(line.rstrip("\n")[:_LONGEST])
+    return reader.outcomes
 
 
-def parsed(text: str, work_group: int = 0, local_bytes: int = 0) -> Statistics | None:
+def parse_statistics(text: str, work_group: int = 0, local_bytes: int = 0) -> Statistics | None:
     """Read one line of statistics; None if something that every line has is missing."""
     spills = _SPILLS.search(text)
     numbers = {name: float(value) for value, name in _NUMBER.findall(text)}

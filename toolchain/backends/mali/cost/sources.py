@@ -71,36 +71,36 @@ class Loops:
     """The loops of a kernel.
 
     Attributes:
-        known: Those whose bounds stand in the source, in the order of their beginnings.
-        open: How many others there are.
+        bounded: Those whose bounds stand in the source, in the order of their beginnings.
+        unbounded: How many others there are.
     """
 
-    known: tuple[Loop, ...]
-    open: int
+    bounded: tuple[Loop, ...]
+    unbounded: int
 
 
 def kernels(text: str) -> tuple[Kernel, ...]:
-    """Take a source apart into one for each kernel; comments are dropped.
+    """Split a source into one for each kernel; comments are dropped.
 
     Args:
         text: OpenCL C: as TVM writes a module, or as people do.
 
     Raises:
-        InputError: It is too long to be looked through.
+        InputError: It is too long to be searched.
     """
     if len(text) > _MOST_LETTERS:
         raise InputError(
             f"{len(text)} characters of OpenCL C are too many; at most {_MOST_LETTERS} are allowed",
             hint="split it into several files",
         )
-    head, *parts = _PART.split(text)
-    found = []
-    for part in [head + part for part in parts] or [head]:
-        plain = _QUIET.sub(lambda match: " " if match[0].startswith("/") else match[0], part)
+    head, *sections = _PART.split(text)
+    result = []
+    for section in [head + section for section in sections] or [head]:
+        plain = _QUIET.sub(lambda match: " " if match[0].startswith("/") else match[0], section)
         code = _code(plain)
-        places = [match for match in _KERNEL.finditer(code) if _opening(code, match) is not None]
-        found += [Kernel(match[1], _alone(plain, code, match.start())) for match in places]
-    return tuple(found)
+        definitions = [match for match in _KERNEL.finditer(code) if _opening(code, match) is not None]
+        result += [Kernel(match[1], _alone(plain, code, match.start())) for match in definitions]
+    return tuple(result)
 
 
 def _code(text: str, *, directives: bool = False) -> str:
@@ -128,26 +128,26 @@ def _closing(text: str, opening: int, pair: str) -> int:
 
 def _alone(text: str, code: str, start: int) -> str:
     """Drop all other kernels, and the declarations of kernels, which need no other place."""
-    pieces, at = [], 0
+    pieces, position = [], 0
     for match in _KERNEL.finditer(code):
-        if match.start() == start or match.start() < at:
+        if match.start() == start or match.start() < position:
             continue
-        pieces.append(text[at : match.start()])
+        pieces.append(text[position : match.start()])
         brace = _opening(code, match)
-        at = _closing(code, match.end() - 1, "()") + 2 if brace is None else _closing(code, brace, "{}") + 1
-    return "".join([*pieces, text[at:]])
+        position = _closing(code, match.end() - 1, "()") + 2 if brace is None else _closing(code, brace, "{}") + 1
+    return "".join([*pieces, text[position:]])
 
 
 def loops(source: str) -> Loops:
     """Find the loops of a kernel's source.
 
-    Of those in functions or macros, before the kernel or behind it, nobody knows how often they run.
+    How often loops in functions or macros run, before the kernel or behind it, is unknown.
     """
     code = _code(source)
-    own = _KERNEL.search(code)
-    brace = _opening(code, own) if own else None
-    known = () if brace is None else tuple(_found(code, brace, _closing(code, brace, "{}")))
-    return Loops(known, len(_ANY_LOOP.findall(_code(source, directives=True))) - len(known))
+    kernel = _KERNEL.search(code)
+    brace = _opening(code, kernel) if kernel else None
+    bounded = () if brace is None else tuple(_found(code, brace, _closing(code, brace, "{}")))
+    return Loops(bounded, len(_ANY_LOOP.findall(_code(source, directives=True))) - len(bounded))
 
 
 def _found(code: str, first: int, last: int) -> Iterator[Loop]:
@@ -158,7 +158,7 @@ def _found(code: str, first: int, last: int) -> Iterator[Loop]:
         yield Loop(match.start(), match.end(), end, trips, match["name"], match["type"], int(match["end"]))
 
 
-def doubled(source: str, loop: Loop) -> str:
+def double_body(source: str, loop: Loop) -> str:
     """Return the source with a loop's body twice: the second time for other values of its variable."""
     body = source[loop.body : loop.end]
     later = f"{loop.name}_later"
@@ -167,18 +167,19 @@ def doubled(source: str, loop: Loop) -> str:
     return f"{source[: loop.body]} {{ {body} }} {second} {source[loop.end :]}"
 
 
-def remaining(found: Sequence[Loop], count: int) -> tuple[Loop, ...]:
+def remaining_loops(all_loops: Sequence[Loop], count: int) -> tuple[Loop, ...]:
     """Name the loops that the compiler has left: it unrolls the innermost and shortest first.
 
     Args:
-        found: The loops of the source.
+        all_loops: The loops of the source.
         count: How many loops its code has.
     """
-    depth = {loop: sum(other.holds(loop) for other in found) for loop in found}
-    order = sorted(found, key=lambda loop: (-loop.trips, depth[loop]))
+    # The shortest loops are unrolled first, and of equal ones the innermost.
+    depth = {loop: sum(other.holds(loop) for other in all_loops) for loop in all_loops}
+    order = sorted(all_loops, key=lambda loop: (-loop.trips, depth[loop]))
     return tuple(sorted(order[:count], key=lambda loop: loop.start))
 
 
-def weight(loop: Loop, found: Sequence[Loop]) -> int:
+def total_trips(loop: Loop, all_loops: Sequence[Loop]) -> int:
     """Return how often a loop's body runs in all: its own turns and those of the loops around it."""
-    return loop.trips * math.prod(other.trips for other in found if other is not loop and other.holds(loop))
+    return loop.trips * math.prod(other.trips for other in all_loops if other is not loop and other.holds(loop))

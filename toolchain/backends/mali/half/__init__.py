@@ -13,17 +13,17 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from toolchain.backends.mali.half.blocks import in_blocks, marked, summary
-from toolchain.backends.mali.half.emulated import on_cpu
-from toolchain.backends.mali.half.mixed import mixed
-from toolchain.backends.mali.half.ranges import raised
-from toolchain.backends.mali.half.scaled import scaled
-from toolchain.backends.mali.half.tail import with_single_tail
+from toolchain.backends.mali.half.activation_ranges import rescale_layers
+from toolchain.backends.mali.half.blocks import mark_bounded, sum_in_blocks, summary
+from toolchain.backends.mali.half.cpu_loops import use_plain_loops
+from toolchain.backends.mali.half.mixed_precision import to_mixed_precision
+from toolchain.backends.mali.half.single_tail import keep_tail_single
+from toolchain.backends.mali.half.weight_scales import scale_weights
 
-__all__ = ["halved", "in_blocks", "on_cpu", "raised", "summary"]
+__all__ = ["rescale_layers", "sum_in_blocks", "summary", "to_half", "use_plain_loops"]
 
 
-def halved(module: tvm.IRModule, *, sums: bool = False) -> tvm.IRModule:
+def to_half(module: tvm.IRModule, *, sums: bool = False) -> tvm.IRModule:
     """Return a Relax module as calls of kernels that compute in half precision.
 
     Args:
@@ -32,5 +32,5 @@ def halved(module: tvm.IRModule, *, sums: bool = False) -> tvm.IRModule:
             The kernels that may are marked.
     """
     legal = tvm.transform.Sequential([relax.transform.FoldConstant(), relax.transform.LegalizeOps()])
-    in_half = with_single_tail(mixed(module))
-    return marked(legal(scaled(in_half))) if sums else legal(in_half)
+    in_half = keep_tail_single(to_mixed_precision(module))
+    return mark_bounded(legal(scale_weights(in_half))) if sums else legal(in_half)

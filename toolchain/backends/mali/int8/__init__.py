@@ -20,37 +20,33 @@ from tvm import relax
 from toolchain.backends.graph.values import read, shape_of
 from toolchain.backends.mali.int8 import kernels
 from toolchain.backends.mali.int8.elements import Elements, elements_of
-from toolchain.backends.mali.int8.epilogues import Epilogue, Other, epilogue_of, readers
+from toolchain.backends.mali.int8.epilogues import Epilogue, OtherImage, epilogue_of, readers
 from toolchain.backends.mali.int8.layers import Layer, layer_of
+from toolchain.backends.mali.rewrite import MAIN, with_blocks
 
-__all__ = ["on_bytes"]
+__all__ = ["compute_on_bytes"]
 
-_ENTRY = "main"
 _IMAGE = 4
 
 
-def on_bytes(module: tvm.IRModule) -> tvm.IRModule:
+def compute_on_bytes(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module whose layers on dequantised bytes compute with those.
 
     Args:
         module: Operators as the importer writes them, before constants are folded.
     """
-    main, builder = module[_ENTRY], relax.BlockBuilder(module)
+    main, builder = module[MAIN], relax.BlockBuilder(module)
     blocks = [
-        _Writer(builder, one, module).written() if isinstance(one, relax.DataflowBlock) else one
-        for one in main.body.blocks
+        _ByteLayers(builder, block, module).rewrite() if isinstance(block, relax.DataflowBlock) else block
+        for block in main.body.blocks
     ]
-    body = relax.SeqExpr(blocks, main.body.body)
-    written = builder.get()
-    functions = dict(written.functions_items())
-    functions[written.get_global_var(_ENTRY)] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    made = tvm.IRModule(functions, module.attrs, module.global_infos)
+    rewritten = with_blocks(builder.get(), blocks)
     steps = [relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
-    done: tvm.IRModule = tvm.transform.Sequential(steps)(made)
-    return done
+    result: tvm.IRModule = tvm.transform.Sequential(steps)(rewritten)
+    return result
 
 
-class _Writer:
+class _ByteLayers:
     """Writes a block anew."""
 
     def __init__(self, builder: relax.BlockBuilder, block: relax.DataflowBlock, module: tvm.IRModule) -> None:
@@ -64,26 +60,26 @@ class _Writer:
         self._find(read(block, module).operations)
 
     def _find(self, operations: Sequence[Any]) -> None:
-        known = readers(operations)
+        by_value = readers(operations)
         for operation in operations:
             layer = layer_of(operation)
             if layer is None:
                 continue
-            epilogue = epilogue_of(operation, known)
+            epilogue = epilogue_of(operation, by_value)
             if epilogue is not None and epilogue.out.variable not in self._ends:
                 self._ends[epilogue.out.variable] = (layer, epilogue)
             elif layer.is_whole:  # of two layers that are added up, one has the other in its kernel
                 self._layers[operation.out.variable] = layer
         for operation in operations:
             elements = elements_of(operation)
-            made = {*self._ends, *self._elements}
-            if elements is None or elements.out.variable in made:
+            rewritten = {*self._ends, *self._elements}
+            if elements is None or elements.out.variable in rewritten:
                 continue
-            if any(one.value.variable in made for one in elements.leaves):
+            if any(leaf.value.variable in rewritten for leaf in elements.leaves):
                 self._elements[elements.out.variable] = elements
 
-    def written(self) -> relax.DataflowBlock:
-        """Return the block; what nobody needs any more is still in it."""
+    def rewrite(self) -> relax.DataflowBlock:
+        """Return the block, with what is no longer used still in it."""
         for binding in self._block.bindings:
             if binding.var in self._ends:
                 self._write_bytes(binding.var, *self._ends[binding.var])
@@ -99,11 +95,13 @@ class _Writer:
         """Write a layer with what follows it, and bytes for others than layers."""
         channels = len(layer.numbers)
         added = [
-            self._image(one) if isinstance(one, Other) else relax.const(kernels.widened(one, channels))
-            for one in epilogue.added
+            self._image(addend)
+            if isinstance(addend, OtherImage)
+            else relax.const(kernels.pad_channels(addend, channels))
+            for addend in epilogue.added
         ]
         calling = self._builder.call_te(
-            lambda *given: kernels.requantized(layer, epilogue, *given),
+            lambda *tensors: kernels.convolve_to_bytes(layer, epilogue, *tensors),
             self._packed(layer.bytes, layer.shape),
             *map(relax.const, self._constants(layer)),
             *added,
@@ -114,7 +112,7 @@ class _Writer:
     def _write_elements(self, variable: Any, elements: Elements) -> None:
         """Write bytes that are made of others, element by element."""
         calling = self._builder.call_te(
-            lambda *given: kernels.elementwise(elements, *given),
+            lambda *tensors: kernels.elementwise(elements, *tensors),
             *map(self._image, elements.leaves),
             primfunc_name_hint="elements_int8",
         )
@@ -125,11 +123,11 @@ class _Writer:
         words = self._words[variable] = self._bound(variable, "_words", calling)
         shape, kind = shape_of(variable.ty) or (), str(variable.ty.dtype)
         value = self._builder.call_te(
-            lambda given: kernels.unpacked(given, shape, kind), words, primfunc_name_hint="unpacked"
+            lambda tensor: kernels.unpack(tensor, shape, kind), words, primfunc_name_hint="unpacked"
         )
         self._bindings.append(relax.VarBinding(variable, value))
 
-    def _image(self, other: Other) -> Any:
+    def _image(self, other: OtherImage) -> Any:
         """Return the variable that holds another image for a kernel, NHWC: its bytes, or its numbers."""
         variable = other.value.variable
         if other.grid is not None:
@@ -138,30 +136,30 @@ class _Writer:
             moved = relax.op.permute_dims(variable, [0, 2, 3, 1])
             batch, channels, height, width = other.value.shape or ()
             kind = relax.TensorType([batch, height, width, channels], "float32")
-            made = relax.DataflowVar(f"{variable.name}_last", kind, variable.span)
-            self._bindings.append(relax.VarBinding(made, moved))
-            self._numbers[variable] = made
+            transposed = relax.DataflowVar(f"{variable.name}_last", kind, variable.span)
+            self._bindings.append(relax.VarBinding(transposed, moved))
+            self._numbers[variable] = transposed
         return self._numbers[variable]
 
     def _write_numbers(self, variable: Any, layer: Layer) -> None:
         """Write a layer whose numbers are wanted."""
         constants = [*self._constants(layer)]
         calling = self._builder.call_te(
-            lambda *given: kernels.convolved(layer, *given),
+            lambda *tensors: kernels.convolve(layer, *tensors),
             self._packed(layer.bytes, layer.shape),
             *map(relax.const, constants),
             primfunc_name_hint=_name(layer),
         )
-        made, whole = self._bound(variable, "_last", calling), shape_of(variable.ty) or ()
-        is_image = len(whole) == _IMAGE
+        output, shape = self._bound(variable, "_last", calling), shape_of(variable.ty) or ()
+        is_image = len(shape) == _IMAGE
         if is_image:
-            self._numbers[variable] = made
-        value = relax.op.permute_dims(made, [0, 3, 1, 2]) if is_image else relax.op.reshape(made, list(whole))
+            self._numbers[variable] = output
+        value = relax.op.permute_dims(output, [0, 3, 1, 2]) if is_image else relax.op.reshape(output, list(shape))
         self._bindings.append(relax.VarBinding(variable, value))
 
     def _constants(self, layer: Layer) -> list[Any]:
-        zeros = [kernels.zeros_of(layer)] if layer.is_whole else []
-        return [kernels.weights_of(layer), *zeros, kernels.widened(layer.scales, len(layer.scales))]
+        zeros = [kernels.zero_sums(layer)] if layer.is_whole else []
+        return [kernels.pack_weights(layer), *zeros, kernels.pad_channels(layer.scales, len(layer.scales))]
 
     def _packed(self, source: Any, shape: Sequence[int]) -> Any:
         """Return the variable that holds bytes four to an int32.
@@ -174,16 +172,14 @@ class _Writer:
             image = source
             if shape_of(source.ty) != tuple(shape):
                 image = self._bound(source, "_pixels", relax.op.reshape(source, list(shape)), source.ty)
-            calling = self._builder.call_te(
-                lambda data: kernels.packed(data, shape), image, primfunc_name_hint="packed"
-            )
+            calling = self._builder.call_te(lambda data: kernels.pack(data, shape), image, primfunc_name_hint="packed")
             self._words[source] = self._bound(source, "_words", calling)
         return self._words[source]
 
     def _bound(self, like: Any, suffix: str, value: Any, kind: Any = None) -> Any:
         """Bind a new variable that comes from the same node as another one."""
-        made = value.ty_args[0] if kind is None else relax.TensorType([*value.args[1].values], str(kind.dtype))
-        variable = relax.DataflowVar(f"{like.name}{suffix}", made, like.span)
+        result_type = value.ty_args[0] if kind is None else relax.TensorType([*value.args[1].values], str(kind.dtype))
+        variable = relax.DataflowVar(f"{like.name}{suffix}", result_type, like.span)
         self._bindings.append(relax.VarBinding(variable, value))
         return variable
 

@@ -15,10 +15,10 @@ from tvm import te, tirx
 
 from toolchain.backends.graph import quantization
 from toolchain.backends.graph.values import Operation, Value, four, pair
-from toolchain.backends.mali.int8.epilogues import Limits, Other, byte_of, dequantized, step_of
+from toolchain.backends.mali.int8.epilogues import Limits, OtherImage, byte_of, dequantized_image, step_of
 from toolchain.backends.mali.int8.layers import BYTE
 
-Place = tuple[Any, Any, Any, Any]
+Position = tuple[Any, Any, Any, Any]
 """Image, row, column and channel."""
 
 _IMAGE = 4
@@ -27,10 +27,10 @@ _LOWEST = -3.4028234663852886e38  # of float32
 
 
 @dataclass(frozen=True, eq=False)
-class Limited:
+class Clipped:
     """Numbers are limited."""
 
-    part: Tree
+    inner: Tree
     step: Limits
 
 
@@ -43,25 +43,25 @@ class Sum:
 
 
 @dataclass(frozen=True, eq=False)
-class Joined:
+class Concatenated:
     """Channels of several tensors, one after the other; the numbers of channels of each."""
 
-    parts: tuple[Tree, ...]
+    branches: tuple[Tree, ...]
     channels: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Greatest:
+class MaxPool:
     """The greatest of each window of pixels; height and width of what they are taken from."""
 
-    part: Tree
+    inner: Tree
     size: tuple[int, int]
     window: tuple[int, int]
     strides: tuple[int, int]
     before: tuple[int, int]
 
 
-Tree = Other | Limited | Sum | Joined | Greatest
+Tree = OtherImage | Clipped | Sum | Concatenated | MaxPool
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +79,9 @@ class Elements:
     out: Value
 
     @property
-    def leaves(self) -> list[Other]:
+    def leaves(self) -> list[OtherImage]:
         """The bytes that are read, each once."""
-        return list({one.value.variable: one for one in _leaves(self.tree)}.values())
+        return list({leaf.value.variable: leaf for leaf in _leaves(self.tree)}.values())
 
     def number(self, tensors: Mapping[Any, te.Tensor]) -> Callable[..., Any]:
         """Return what computes the number at a place, float32, before it is rounded.
@@ -89,7 +89,7 @@ class Elements:
         Args:
             tensors: By variable of bytes, the int32 that hold four each, NHWC.
         """
-        return lambda *place: _number(self.tree, place, tensors)
+        return lambda *position: _number(self.tree, position, tensors)
 
 
 def elements_of(operation: Operation) -> Elements | None:
@@ -107,7 +107,7 @@ def _tree(value: Value) -> Tree | None:
     maker = value.maker
     if len(value.shape or ()) != _IMAGE or maker is None:
         return None
-    leaf = dequantized(value)
+    leaf = dequantized_image(value)
     if leaf is not None or not value.is_alone:
         return leaf
     if maker.name == "concat":
@@ -116,102 +116,107 @@ def _tree(value: Value) -> Tree | None:
 
 
 def _stepped(maker: Operation, channels: int) -> Tree | None:
-    for one in maker.inputs:
-        step = step_of(maker, one, channels) if one.constant is None else None
-        if isinstance(step, Other):
-            first, second = (_tree(part) for part in maker.inputs)
+    for operand in maker.inputs:
+        step = step_of(maker, operand, channels) if operand.constant is None else None
+        if isinstance(step, OtherImage):
+            first, second = (_tree(value) for value in maker.inputs)
             return Sum(first, second) if first is not None and second is not None else None
         if isinstance(step, Limits):
-            part = _tree(one)
-            return None if part is None else Limited(part, step)
+            inner = _tree(operand)
+            return None if inner is None else Clipped(inner, step)
     return None
 
 
 def _joined(maker: Operation) -> Tree | None:
-    parts = [_tree(one) for one in maker.inputs]
-    if maker.attributes.axis is None or int(maker.attributes.axis) != 1 or any(one is None for one in parts):
+    branches = [_tree(value) for value in maker.inputs]
+    if maker.attributes.axis is None or int(maker.attributes.axis) != 1 or any(branch is None for branch in branches):
         return None
-    return Joined(tuple(one for one in parts if one is not None), tuple((one.shape or ())[1] for one in maker.inputs))
+    return Concatenated(
+        tuple(branch for branch in branches if branch is not None),
+        tuple((value.shape or ())[1] for value in maker.inputs),
+    )
 
 
 def _greatest(maker: Operation) -> Tree | None:
     attributes, (source,) = maker.attributes, maker.inputs
-    part = _tree(source)
-    if part is None or str(attributes.layout) != "NCHW" or str(attributes.out_layout) != "NCHW":
+    inner = _tree(source)
+    if inner is None or str(attributes.layout) != "NCHW" or str(attributes.out_layout) != "NCHW":
         return None
     window, strides, dilation = (pair(getattr(attributes, name)) for name in ("pool_size", "strides", "dilation"))
     top, left, _, _ = four(attributes.padding)
-    size, made = (source.shape or ())[2:], (maker.out.shape or ())[2:]
-    starts = [count * step - before for count, step, before in zip(made, strides, (top, left), strict=True)]
+    size, result = (source.shape or ())[2:], (maker.out.shape or ())[2:]
+    starts = [count * step - before for count, step, before in zip(result, strides, (top, left), strict=True)]
     last = [start - step for start, step in zip(starts, strides, strict=True)]
     reach = [(count - 1) * far for count, far in zip(window, dilation, strict=True)]
-    inside = all(at < end for at, end in zip(last, size, strict=True)) and reach[0] >= top and reach[1] >= left
+    inside = all(start < end for start, end in zip(last, size, strict=True)) and reach[0] >= top and reach[1] >= left
     if not inside or dilation != (1, 1):  # a window beyond the edge has no greatest
         return None
     before = (top, left)
-    if isinstance(part, Joined):  # of side by side the same is taken, one after the other
-        each = tuple(Greatest(one, (size[0], size[1]), window, strides, before) for one in part.parts)
-        return Joined(each, part.channels)
-    return Greatest(part, (size[0], size[1]), window, strides, before)
+    if isinstance(inner, Concatenated):  # of side by side the same is taken, one after the other
+        each = tuple(MaxPool(branch, (size[0], size[1]), window, strides, before) for branch in inner.branches)
+        return Concatenated(each, inner.channels)
+    return MaxPool(inner, (size[0], size[1]), window, strides, before)
 
 
-def _leaves(tree: Tree) -> list[Other]:
-    if isinstance(tree, Other):
+def _leaves(tree: Tree) -> list[OtherImage]:
+    if isinstance(tree, OtherImage):
         return [tree]
-    return [leaf for part in _parts(tree) for leaf in _leaves(part)]
+    return [leaf for branch in _branches(tree) for leaf in _leaves(branch)]
 
 
-def _parts(tree: Tree) -> Sequence[Tree]:
+def _branches(tree: Tree) -> Sequence[Tree]:
     if isinstance(tree, Sum):
         return (tree.first, tree.second)
-    if isinstance(tree, Joined):
-        return tree.parts
-    return () if isinstance(tree, Other) else (tree.part,)
+    if isinstance(tree, Concatenated):
+        return tree.branches
+    return () if isinstance(tree, OtherImage) else (tree.inner,)
 
 
 def _count(tree: Tree) -> int:
     """Return how many bytes an element is made of at most."""
-    inner = sum(_count(one) for one in _parts(tree)) or 1
-    return inner * tree.window[0] * tree.window[1] if isinstance(tree, Greatest) else inner
+    inner = sum(_count(branch) for branch in _branches(tree)) or 1
+    return inner * tree.window[0] * tree.window[1] if isinstance(tree, MaxPool) else inner
 
 
-def _number(tree: Tree, place: Place, tensors: Mapping[Any, te.Tensor]) -> Any:
-    image, row, column, channel = place
-    if isinstance(tree, Other):
-        return tree.at(tensors[tree.value.variable])(*place)
-    if isinstance(tree, Limited):
-        return tree.step.of(_number(tree.part, place, tensors))
+def _number(tree: Tree, position: Position, tensors: Mapping[Any, te.Tensor]) -> Any:
+    image, row, column, channel = position
+    if isinstance(tree, OtherImage):
+        return tree.at(tensors[tree.value.variable])(*position)
+    if isinstance(tree, Clipped):
+        return tree.step.of(_number(tree.inner, position, tensors))
     if isinstance(tree, Sum):
-        return _number(tree.first, place, tensors) + _number(tree.second, place, tensors)
-    if isinstance(tree, Greatest):
-        return _of_window(tree, place, tensors)
-    (part, *others), (count, *_) = tree.parts, tree.channels
-    first = _number(part, place, tensors)
+        return _number(tree.first, position, tensors) + _number(tree.second, position, tensors)
+    if isinstance(tree, MaxPool):
+        return _of_window(tree, position, tensors)
+    (head, *others), (count, *_) = tree.branches, tree.channels
+    first = _number(head, position, tensors)
     if not others:
         return first
-    rest = Joined(tuple(others), tree.channels[1:])
+    rest = Concatenated(tuple(others), tree.channels[1:])
     return tirx.if_then_else(channel < count, first, _number(rest, (image, row, column, channel - count), tensors))
 
 
-def _of_window(tree: Greatest, place: Place, tensors: Mapping[Any, te.Tensor]) -> Any:
+def _of_window(tree: MaxPool, position: Position, tensors: Mapping[Any, te.Tensor]) -> Any:
     """Return the greatest number of a window; of plain bytes, the greatest byte says it."""
-    part = tree.part
-    if isinstance(part, Other) and part.grid is not None and part.grid.scale > 0:
-        held = tensors[part.value.variable]
-        return part.said(
-            reduce(te.max, _window(tree, place, lambda *at: byte_of(held, *at), tirx.const(-128, "int32")))
+    inner = tree.inner
+    if isinstance(inner, OtherImage) and inner.grid is not None and inner.grid.scale > 0:
+        words = tensors[inner.value.variable]
+        return inner.value_of(
+            reduce(
+                te.max, _window(tree, position, lambda *indices: byte_of(words, *indices), tirx.const(-128, "int32"))
+            )
         )
-    number = lambda *at: _number(part, at, tensors)  # noqa: E731 - of four
-    return reduce(te.max, _window(tree, place, number, tirx.const(_LOWEST, "float32")))
+    number = lambda *indices: _number(inner, indices, tensors)  # noqa: E731 - of four
+    return reduce(te.max, _window(tree, position, number, tirx.const(_LOWEST, "float32")))
 
 
-def _window(tree: Greatest, place: Place, number: Callable[..., Any], beyond: Any) -> list[Any]:
-    image, row, column, channel = place
+def _window(tree: MaxPool, position: Position, number: Callable[..., Any], beyond: Any) -> list[Any]:
+    image, row, column, channel = position
     (height, width), (down, across), (top, left) = tree.size, tree.strides, tree.before
-    found = []
+    values = []
     for far in range(tree.window[0]):
         for wide in range(tree.window[1]):
-            at, along = row * down + far - top, column * across + wide - left
-            inside = tirx.all(at >= 0, at < height, along >= 0, along < width)
-            found.append(tirx.if_then_else(inside, number(image, at, along, channel), beyond))
-    return found
+            y, x = row * down + far - top, column * across + wide - left
+            inside = tirx.all(y >= 0, y < height, x >= 0, x < width)
+            values.append(tirx.if_then_else(inside, number(image, y, x, channel), beyond))
+    return values

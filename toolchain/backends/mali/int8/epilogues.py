@@ -29,18 +29,18 @@ _EXPONENT = 100  # of powers of two whose inverse single precision has, too
 class Limits:
     """Numbers below the least become it, and above the greatest that."""
 
-    least: float
-    greatest: float
+    lower: float
+    upper: float
 
     def of(self, number: Any) -> Any:
         """Return what a number becomes."""
-        if np.isfinite(self.greatest):
-            number = te.min(number, _single(self.greatest))
-        return te.max(number, _single(self.least)) if np.isfinite(self.least) else number
+        if np.isfinite(self.upper):
+            number = te.min(number, _single(self.upper))
+        return te.max(number, _single(self.lower)) if np.isfinite(self.lower) else number
 
 
 @dataclass(frozen=True, eq=False)
-class Other:
+class OtherImage:
     """Another image that is added, each of its elements to one.
 
     Attributes:
@@ -53,24 +53,24 @@ class Other:
     grid: quantization.Grid | None
     channels: int
 
-    def at(self, held: te.Tensor) -> Callable[..., Any]:
+    def at(self, tensor: te.Tensor) -> Callable[..., Any]:
         """Return what computes the number at a place: of image, row, column and channel.
 
         Args:
-            held: The bytes four to an int32, or the numbers, NHWC.
+            tensor: The bytes four to an int32, or the numbers, NHWC.
         """
 
         def number(image: Any, row: Any, column: Any, channel: Any) -> Any:
             if self.grid is not None:
-                return self.said(byte_of(held, image, row, column, channel))
-            found = held(image, row, column, channel)
-            return found if self.channels % FOUR == 0 else tirx.if_then_else(channel < self.channels, found, _single(0))
+                return self.value_of(byte_of(tensor, image, row, column, channel))
+            value = tensor(image, row, column, channel)
+            return value if self.channels % FOUR == 0 else tirx.if_then_else(channel < self.channels, value, _single(0))
 
         return number
 
-    def said(self, byte: Any) -> Any:
+    def value_of(self, byte: Any) -> Any:
         """Return the number that one of its bytes says, as int32."""
-        assert self.grid is not None  # noqa: S101 - whoever has a byte
+        assert self.grid is not None  # noqa: S101 - only bytes have a value
         return (byte - self.grid.zero).astype("float32") * _single(self.grid.scale)
 
 
@@ -79,7 +79,7 @@ def byte_of(words: te.Tensor, image: Any, row: Any, column: Any, channel: Any) -
     return lane(words(image, row, column, channel // FOUR), channel)
 
 
-Step = NDArray[np.float32] | Limits | Other
+Step = NDArray[np.float32] | Limits | OtherImage
 """What is done to numbers: something is added to each channel, or they are limited, or another image is added."""
 
 
@@ -100,30 +100,30 @@ class Epilogue:
     inner: tuple[Value, ...] = field(default=())
 
     @property
-    def added(self) -> list[NDArray[np.float32] | Other]:
+    def added(self) -> list[NDArray[np.float32] | OtherImage]:
         """What is added, in order."""
-        return [one for one in self.steps if not isinstance(one, Limits)]
+        return [step for step in self.steps if not isinstance(step, Limits)]
 
-    def byte(self, number: Any, place: Sequence[Any], added: Sequence[te.Tensor]) -> Any:
+    def byte(self, number: Any, position: Sequence[Any], added: Sequence[te.Tensor]) -> Any:
         """Return the byte of a number as an int32.
 
         Args:
             number: What the layer computes, float32.
-            place: Of which image, row, column and output channel.
+            position: Of which image, row, column and output channel.
             added: Tensors of what `added` lists.
         """
-        left = list(added)
+        remaining = list(added)
         for step in self.steps:
             if isinstance(step, Limits):
                 number = step.of(number)
-            elif isinstance(step, Other):
-                number = number + step.at(left.pop(0))(*place)
+            elif isinstance(step, OtherImage):
+                number = number + step.at(remaining.pop(0))(*position)
             else:
-                number = number + left.pop(0)(place[-1])
-        return rounded(number, self.grid)
+                number = number + remaining.pop(0)(position[-1])
+        return round_to_byte(number, self.grid)
 
 
-def rounded(number: Any, grid: quantization.Grid) -> Any:
+def round_to_byte(number: Any, grid: quantization.Grid) -> Any:
     """Return the byte of a number as an int32, rounded as `quantize` does it."""
     level = te.round(_divided(number, grid)) + _single(grid.zero)
     return te.max(te.min(level, _single(_GREATEST)), _single(_LEAST)).astype("int32")
@@ -142,8 +142,8 @@ def lane(word: Any, channel: Any) -> Any:
 
     Indices get 64 bits later, and so does what is computed with them: without a sign, the byte's place does not.
     """
-    place = (channel % FOUR * 8).astype("uint32")
-    return ((word.astype("uint32") >> place).astype("int32") << _LAST) >> _LAST
+    shift = (channel % FOUR * 8).astype("uint32")
+    return ((word.astype("uint32") >> shift).astype("int32") << _LAST) >> _LAST
 
 
 def _single(number: float) -> Any:
@@ -151,25 +151,25 @@ def _single(number: float) -> Any:
 
 
 def readers(operations: Sequence[Operation]) -> dict[int, list[Operation]]:
-    """Return by identity of a value who reads it."""
-    found: dict[int, list[Operation]] = {}
+    """Return by identity of a value the operations that read it."""
+    by_value: dict[int, list[Operation]] = {}
     for operation in operations:
         for value in operation.inputs:
-            found.setdefault(id(value), []).append(operation)
-    return found
+            by_value.setdefault(id(value), []).append(operation)
+    return by_value
 
 
-def epilogue_of(layer: Operation, known: Mapping[int, list[Operation]]) -> Epilogue | None:
-    """Return what is done to a layer's numbers until they are bytes; None if somebody else needs them before.
+def epilogue_of(layer: Operation, by_value: Mapping[int, list[Operation]]) -> Epilogue | None:
+    """Return what is done to a layer's numbers until they are bytes; None if something else reads them before.
 
     Args:
         layer: The layer.
-        known: What `readers` returned.
+        by_value: What `readers` returned.
     """
     value, steps, inner = layer.out, list[Step](), list[Value]()
     channels = (value.shape or ())[1]
     while value.is_alone:
-        (reader,) = known[id(value)]
+        (reader,) = by_value[id(value)]
         inner.append(value)
         if quantization.is_quantize(reader) and reader.inputs[0] is value:
             grid = quantization.grid_of(reader, BYTE)
@@ -193,11 +193,11 @@ def step_of(reader: Operation, value: Value, channels: int) -> Step | None:
     if reader.name == "nn.relu":
         return Limits(0.0, np.inf)
     if reader.name == "clip":
-        least, greatest = (float(one.value) for one in reader.call.args[1:])
-        return Limits(least, greatest)
+        lower, upper = (float(argument.value) for argument in reader.call.args[1:])
+        return Limits(lower, upper)
     if reader.name not in {"add", "maximum", "minimum"} or reader.out.shape != value.shape:
         return None
-    (other,) = [one for one in reader.inputs if one is not value] or [value]
+    (other,) = [operand for operand in reader.inputs if operand is not value] or [value]
     numbers = _constant(other)
     if numbers is None or other.shape is None:
         return _other(other, value) if reader.name == "add" else None
@@ -206,15 +206,15 @@ def step_of(reader: Operation, value: Value, channels: int) -> Step | None:
     return _limit(reader.name, numbers)
 
 
-def _other(other: Value, value: Value) -> Other | None:
+def _other(other: Value, value: Value) -> OtherImage | None:
     """Return an image that is added to a value."""
     shape = other.shape or ()
     if other is value or shape != value.shape or len(shape) != _IMAGE or other.dtype != "float32":
         return None
-    return dequantized(other) or (None if other.variable is None else Other(other, None, shape[1]))
+    return dequantized_image(other) or (None if other.variable is None else OtherImage(other, None, shape[1]))
 
 
-def dequantized(value: Value) -> Other | None:
+def dequantized_image(value: Value) -> OtherImage | None:
     """Return the bytes that an image says, if it does."""
     if not quantization.is_dequantize(value.maker) or len(value.shape or ()) != _IMAGE:
         return None
@@ -222,7 +222,7 @@ def dequantized(value: Value) -> Other | None:
     grid, bytes_ = quantization.grid_of(value.maker, BYTE), value.maker.inputs[0]
     if grid is None or bytes_.variable is None or bytes_.constant is not None:
         return None
-    return Other(bytes_, grid, (value.shape or ())[1])
+    return OtherImage(bytes_, grid, (value.shape or ())[1])
 
 
 def _added(numbers: NDArray[Any], shape: tuple[int, ...], channels: int) -> NDArray[np.float32] | None:
@@ -247,5 +247,5 @@ def _constant(value: Value) -> NDArray[Any] | None:
         return value.array
     if maker is None or maker.name not in _FOLDED:
         return quantization.constant_of(value)
-    inner = [_constant(one) for one in maker.inputs]
-    return None if any(one is None for one in inner) else _FOLDED[maker.name](*inner)
+    inner = [_constant(operand) for operand in maker.inputs]
+    return None if any(array is None for array in inner) else _FOLDED[maker.name](*inner)

@@ -56,22 +56,22 @@ def layer_of(operation: Operation) -> Layer | None:
     """Return what a convolution or a product of matrices computes, if its data are bytes that kernels here take."""
     if operation.name not in {"nn.conv2d", "matmul"} or operation.out.dtype != "float32":
         return None
-    data, held = operation.inputs
+    data, factor = operation.inputs
     if not quantization.is_dequantize(data.maker):
         return None
     assert data.maker is not None  # noqa: S101 - `is_dequantize` says so
     grid, bytes_ = quantization.grid_of(data.maker, BYTE), data.maker.inputs[0]
     if grid is None or bytes_.variable is None or bytes_.shape is None:
         return None
-    weights = quantization.weights(held)
-    whole = weights if weights is not None and not weights.has_offset and _is_exact(grid, weights) else None
+    weights = quantization.weights(factor)
+    integral = weights if weights is not None and not weights.has_offset and _is_exact(grid, weights) else None
     if operation.name == "matmul":
-        return _dense(bytes_, grid, whole)
-    return _convolution(operation, bytes_, grid, whole)
+        return _dense(bytes_, grid, integral)
+    return _convolution(operation, bytes_, grid, integral)
 
 
 def _convolution(
-    operation: Operation, value: Any, grid: quantization.Grid, whole: quantization.Weights | None
+    operation: Operation, value: Any, grid: quantization.Grid, weights: quantization.Weights | None
 ) -> Layer | None:
     attributes = operation.attributes
     layouts = (str(attributes.data_layout), str(attributes.kernel_layout), str(attributes.out_layout))
@@ -79,9 +79,9 @@ def _convolution(
     by_channel = groups > 1 and groups == channels == (operation.out.shape or (0, 0))[1]
     if layouts != ("NCHW", "OIHW", "NCHW") or (groups != 1 and not by_channel):
         return None
-    settings = [[int(one) for one in getattr(attributes, name)] for name in ("strides", "padding", "dilation")]
-    if whole is not None:
-        return Layer(value.variable, value.shape, grid, whole.numbers, _scales(grid, whole), by_channel, *settings)
+    settings = [[int(number) for number in getattr(attributes, name)] for name in ("strides", "padding", "dilation")]
+    if weights is not None:
+        return Layer(value.variable, value.shape, grid, weights.numbers, _scales(grid, weights), by_channel, *settings)
     floats = quantization.constant_of(operation.inputs[1]) if by_channel else None
     if floats is None or not _is_normal(np.array([grid.scale])):
         return None
@@ -89,17 +89,17 @@ def _convolution(
     return Layer(value.variable, value.shape, grid, floats.astype(np.float32), scales, by_channel, *settings)
 
 
-def _dense(value: Any, grid: quantization.Grid, whole: quantization.Weights | None) -> Layer | None:
+def _dense(value: Any, grid: quantization.Grid, weights: quantization.Weights | None) -> Layer | None:
     """Return a product of matrices as a convolution of pixels."""
-    if whole is None or len(value.shape) != _MATRIX or whole.numbers.ndim != _MATRIX:
+    if weights is None or len(value.shape) != _MATRIX or weights.numbers.ndim != _MATRIX:
         return None
-    numbers = whole.numbers[:, :, None, None]
-    return Layer(value.variable, (*value.shape, 1, 1), grid, numbers, _scales(grid, whole))
+    numbers = weights.numbers[:, :, None, None]
+    return Layer(value.variable, (*value.shape, 1, 1), grid, numbers, _scales(grid, weights))
 
 
-def _scales(grid: quantization.Grid, whole: quantization.Weights) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = (whole.scales * grid.scale).astype(np.float32)
-    return found
+def _scales(grid: quantization.Grid, weights: quantization.Weights) -> NDArray[np.float32]:
+    scales: NDArray[np.float32] = (weights.scales * grid.scale).astype(np.float32)
+    return scales
 
 
 def _is_exact(grid: quantization.Grid, weights: quantization.Weights) -> bool:

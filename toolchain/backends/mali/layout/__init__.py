@@ -8,6 +8,6 @@ TVM's own pass, ConvertLayout, fails for half of the networks: it knows no tuple
 """
 
 from toolchain.backends.mali.layout.images import channels_last
-from toolchain.backends.mali.layout.names import with_plain_names
+from toolchain.backends.mali.layout.names import use_c_names
 
-__all__ = ["channels_last", "with_plain_names"]
+__all__ = ["channels_last", "use_c_names"]

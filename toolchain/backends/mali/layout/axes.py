@@ -15,14 +15,14 @@ RANKS = {3: "W", 4: "HW", 5: "DHW"}
 OP = relax.op
 
 
-def order(rank: int, places: int | None = None) -> list[int]:
+def order(rank: int, spatial: int | None = None) -> list[int]:
     """Return which dimension of NCHW each one of NHWC is.
 
     Args:
         rank: How many dimensions there are.
-        places: How many of them are places in an image: the last ones. All but two by default.
+        spatial: How many of them are spatial: the last ones. All but two by default.
     """
-    first = 2 if places is None else rank - places
+    first = 2 if spatial is None else rank - spatial
     return [0, *range(first, rank), *range(1, first)]
 
 
@@ -68,4 +68,4 @@ def constant(array: Any, like: Any) -> Any:
 
 def numbers(values: Any) -> list[int]:
     """Return an attribute that is a list of whole numbers."""
-    return [int(one) for one in values]
+    return [int(value) for value in values]

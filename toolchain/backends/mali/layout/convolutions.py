@@ -11,20 +11,20 @@ from tvm import relax, te, topi
 
 from toolchain.backends.graph.values import shape_of
 from toolchain.backends.mali import winograd
-from toolchain.backends.mali.layout import first
+from toolchain.backends.mali.layout import first_image
 from toolchain.backends.mali.layout.axes import OP, RANKS, constant, numbers, transposed_shape
-from toolchain.backends.mali.layout.writer import Made, Writer
+from toolchain.backends.mali.layout.writer import Replacement, Writer
 
 _LANES = 4
 
 
-def conv(writer: Writer, variable: Any, call: Any) -> Made | None:
+def conv(writer: Writer, variable: Any, call: Any) -> Replacement | None:
     """Convolve an image with weights that are known."""
     data, weight = call.args
     rank, attributes = len(shape_of(variable.ty) or ()), call.attrs
-    places = RANKS[rank]
+    spatial = RANKS[rank]
     layouts = (str(attributes.data_layout), str(attributes.kernel_layout), str(attributes.out_layout))
-    if layouts != (f"NC{places}", f"OI{places}", f"NC{places}") or not isinstance(weight, tvm.ir.GenericConst):
+    if layouts != (f"NC{spatial}", f"OI{spatial}", f"NC{spatial}") or not isinstance(weight, tvm.ir.GenericConst):
         return None
     array = weight.value.numpy()
     if array.shape[0] % _LANES and writer.twin(data) is None:
@@ -36,31 +36,31 @@ def conv(writer: Writer, variable: Any, call: Any) -> Made | None:
     }
     is_image = rank == 4 and array.shape[1] <= _LANES and settings["groups"] == 1  # noqa: PLR2004 - height and width
     if is_image and writer.twin(data) is None and not writer.half:
-        if first.suits(array.shape[1]) and str(variable.ty.dtype) == "float32":
+        if first_image.suits(array.shape[1]) and str(variable.ty.dtype) == "float32":
             return _padded_conv(writer, variable, call, settings)
         call = writer.builder.call_te(
             _first_conv, writer.plain(data), transposed, settings, primfunc_name_hint=f"conv{rank - 2}d"
         )
-        return Made(call)
+        return Replacement(call)
     if (tiles := _tiling(writer, variable, call, settings)) is not None:
         bind = functools.partial(writer.like, variable)
-        return Made(winograd.convolved(writer.builder, bind, writer.last(data), array, tiles))
+        return Replacement(winograd.convolve(writer.builder, bind, writer.last(data), array, tiles))
     function = getattr(OP.nn, f"conv{rank - 2}d")
-    arrangement = {"data_layout": f"N{places}C", "kernel_layout": f"{places}IO", "out_layout": f"N{places}C"}
-    return Made(function(writer.last(data), transposed, **settings, **arrangement))
+    arrangement = {"data_layout": f"N{spatial}C", "kernel_layout": f"{spatial}IO", "out_layout": f"N{spatial}C"}
+    return Replacement(function(writer.last(data), transposed, **settings, **arrangement))
 
 
-def _padded_conv(writer: Writer, variable: Any, call: Any, settings: Mapping[str, Any]) -> Made:
+def _padded_conv(writer: Writer, variable: Any, call: Any, settings: Mapping[str, Any]) -> Replacement:
     """Convolve an image of three or four channels, which a kernel of its own pads to vectors."""
     data, weight = call.args
     image, padding = shape_of(data.ty) or (), settings["padding"]
-    shape = first.shape(image, padding)
-    kernel = writer.builder.add_func(first.kernel(image, padding), "first_image")
+    shape = first_image.shape(image, padding)
+    kernel = writer.builder.add_func(first_image.kernel(image, padding), "first_image")
     value = relax.call_tir(kernel, [writer.plain(data)], relax.TensorType(shape, "float32"))
     padded = writer.like(variable, shape, value, is_step=True)
-    array = constant(first.weights(weight.value.numpy().transpose(2, 3, 1, 0)), weight)
+    array = constant(first_image.weights(weight.value.numpy().transpose(2, 3, 1, 0)), weight)
     layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
-    return Made(OP.nn.conv2d(padded, array, **{**settings, "padding": [0, 0, 0, 0]}, **layouts))
+    return Replacement(OP.nn.conv2d(padded, array, **{**settings, "padding": [0, 0, 0, 0]}, **layouts))
 
 
 def _tiling(writer: Writer, variable: Any, call: Any, settings: Mapping[str, Any]) -> winograd.Tiling | None:
@@ -68,12 +68,12 @@ def _tiling(writer: Writer, variable: Any, call: Any, settings: Mapping[str, Any
     data, weight = call.args
     image, (outputs, _, *window) = shape_of(data.ty), weight.value.numpy().shape
     plain = settings["strides"] == settings["dilation"] == [1, 1] and settings["groups"] == 1 and window == [3, 3]
-    kinds = {str(one.ty.dtype) for one in (data, weight, variable)} | {settings["out_dtype"]}
+    kinds = {str(expression.ty.dtype) for expression in (data, weight, variable)} | {settings["out_dtype"]}
     if not writer.tiled or not plain or image is None or kinds != {"float32"}:
         return None
     batch, height, width, channels = transposed_shape(image)
     top, left, below, right = settings["padding"]
-    return winograd.tiling((batch, height, width, channels), outputs, (top, left, below, right))
+    return winograd.choose_tiling((batch, height, width, channels), outputs, (top, left, below, right))
 
 
 def _first_conv(data: te.Tensor, weight: te.Tensor, settings: Mapping[str, Any]) -> te.Tensor:

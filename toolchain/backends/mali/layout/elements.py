@@ -10,20 +10,20 @@ from tvm import relax
 
 from toolchain.backends.graph.values import name_of, shape_of
 from toolchain.backends.mali.layout.axes import OP, RANKS, constant, numbers, order, transposed_shape
-from toolchain.backends.mali.layout.writer import Made, Writer
+from toolchain.backends.mali.layout.writer import Replacement, Writer
 
 
-def elementwise(writer: Writer, variable: Any, call: Any) -> Made | None:
+def elementwise(writer: Writer, variable: Any, call: Any) -> Replacement | None:
     """Compute element by element what reads an image whose channels are last."""
     rank = len(shape_of(variable.ty) or ())
-    if rank not in RANKS or all(writer.twin(one) is None for one in call.args):
+    if rank not in RANKS or all(writer.twin(argument) is None for argument in call.args):
         return None
-    operands = [_operand(writer, one, rank) for one in call.args]
-    if any(one is None for one in operands):
+    operands = [_operand(writer, argument, rank) for argument in call.args]
+    if any(operand is None for operand in operands):
         return None
     if name_of(call) == "multiply" and call.args[0].same_as(call.args[1]):
-        writer.now.squared[variable] = call.args[0]
-    return Made(relax.Call(call.op, operands, call.attrs, call.ty_args))
+        writer.state.squared[variable] = call.args[0]
+    return Replacement(relax.Call(call.op, operands, call.attrs, call.ty_args))
 
 
 def _operand(writer: Writer, expression: Any, rank: int) -> Any:
@@ -44,38 +44,38 @@ def _operand(writer: Writer, expression: Any, rank: int) -> Any:
     return constant(array.transpose(order(rank)), expression)
 
 
-def reduction(writer: Writer, variable: Any, call: Any) -> Made | None:
+def reduction(writer: Writer, variable: Any, call: Any) -> Replacement | None:
     """Reduce an image whose channels are last."""
     data, attributes = call.args[0], call.attrs
     axes = None if attributes.axis is None else numbers(attributes.axis)
-    if data in writer.now.stacked and name_of(call) == "sum" and axes == [0] and not attributes.keepdims:
-        return _sum_of(writer, variable, writer.now.stacked[data])
+    if data in writer.state.stacked and name_of(call) == "sum" and axes == [0] and not attributes.keepdims:
+        return _sum_of(writer, variable, writer.state.stacked[data])
     twin, rank = writer.twin(data), len(shape_of(data.ty) or ())
     if twin is None or axes is None:
         return None
     gone = sorted(axis % rank for axis in axes)
-    function, places = getattr(OP, name_of(call)), [order(rank).index(axis) for axis in gone]
-    value = function(twin, places, bool(attributes.keepdims))
+    function, moved_axes = getattr(OP, name_of(call)), [order(rank).index(axis) for axis in gone]
+    value = function(twin, moved_axes, bool(attributes.keepdims))
     if attributes.keepdims:
         if gone == list(range(2, rank)):
-            writer.now.reduced[variable] = function(twin, places)
-        return Made(value)
-    left = [axis for axis in order(rank) if axis not in gone]
-    return Made(value, last=False) if left == sorted(left) else None
+            writer.state.reduced[variable] = function(twin, moved_axes)
+        return Replacement(value)
+    remaining = [axis for axis in order(rank) if axis not in gone]
+    return Replacement(value, last=False) if remaining == sorted(remaining) else None
 
 
-def _sum_of(writer: Writer, variable: Any, fields: list[Any]) -> Made:
+def _sum_of(writer: Writer, variable: Any, fields: list[Any]) -> Replacement:
     """ONNX's Sum is imported as a stack that is reduced: additions need no such copy."""
     rank = len(shape_of(variable.ty) or ())
-    last = rank in RANKS and any(writer.twin(one) is not None for one in fields)
-    first, *others = [writer.last(one) if last else writer.plain(one) for one in fields]
+    last = rank in RANKS and any(writer.twin(field) is not None for field in fields)
+    first, *others = [writer.last(field) if last else writer.plain(field) for field in fields]
     shape = shape_of(variable.ty) or ()
     for other in others[:-1]:
         first = writer.like(variable, transposed_shape(shape) if last else shape, OP.add(first, other), is_step=True)
-    return Made(OP.add(first, others[-1]) if others else first, last)
+    return Replacement(OP.add(first, others[-1]) if others else first, last)
 
 
-def softmax(writer: Writer, variable: Any, call: Any) -> Made | None:
+def softmax(writer: Writer, variable: Any, call: Any) -> Replacement | None:
     """Compute a softmax of an image whose channels are last."""
     rank, twin = len(shape_of(variable.ty) or ()), writer.twin(call.args[0])
-    return None if twin is None else Made(OP.nn.softmax(twin, order(rank).index(int(call.attrs.axis) % rank)))
+    return None if twin is None else Replacement(OP.nn.softmax(twin, order(rank).index(int(call.attrs.axis) % rank)))

@@ -8,8 +8,8 @@ from tvm import relax
 from toolchain.backends.mali.layout import convolutions, elements, kernels, pooling, resizing, shapes
 from toolchain.backends.mali.layout.axes import RANKS
 from toolchain.backends.mali.layout.writer import BINARY, Rule, Writer
+from toolchain.backends.mali.rewrite import MAIN, with_blocks
 
-_ENTRY = "main"
 _UNARY = ("nn.relu", "nn.silu", "nn.gelu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "erf", "abs", "negative")
 _UNARY_WITH_NUMBERS = ("clip", "nn.leakyrelu", "astype")
 _REDUCTIONS = ("mean", "sum", "max", "min")
@@ -23,23 +23,18 @@ def channels_last(module: tvm.IRModule, *, half: bool = False, tiled: bool = Fal
         half: Whether layers are to compute in half precision later, which only operators of Relax can be made to.
         tiled: Whether 3x3 convolutions may be computed by Winograd's algorithm, for which half precision is too coarse.
     """
-    main = module[_ENTRY]
+    main = module[MAIN]
     writer = Writer(module, _rules(), half=half, tiled=tiled and not half)
-    blocks = [writer.block(one) if isinstance(one, relax.DataflowBlock) else one for one in main.body.blocks]
-    body = relax.SeqExpr(blocks, main.body.body)
-    functions = dict(writer.module.functions_items())
-    functions[writer.module.get_global_var(_ENTRY)] = relax.Function(
-        main.params, body, main.ret_ty, main.is_pure, main.attrs
-    )
+    blocks = [writer.block(block) if isinstance(block, relax.DataflowBlock) else block for block in main.body.blocks]
     transform = relax.transform
     steps = [transform.Normalize(), transform.CanonicalizeBindings(), transform.DeadCodeElimination()]
-    done: tvm.IRModule = tvm.transform.Sequential(steps)(tvm.IRModule(functions, module.attrs, module.global_infos))
-    return done
+    result: tvm.IRModule = tvm.transform.Sequential(steps)(with_blocks(writer.module, blocks))
+    return result
 
 
 def _rules() -> dict[str, Rule]:
     """Return by operator what writes it with its channels last, if that is of use."""
-    found: dict[str, Rule] = {
+    rules: dict[str, Rule] = {
         "concat": shapes.concat,
         "stack": shapes.stack,
         "reshape": shapes.reshape,
@@ -51,14 +46,14 @@ def _rules() -> dict[str, Rule]:
         "nn.softmax": elements.softmax,
         "nn.pad": shapes.pad,
     }
-    found.update(
+    rules.update(
         dict.fromkeys(_UNARY, elements.elementwise), **dict.fromkeys(_UNARY_WITH_NUMBERS, elements.elementwise)
     )
-    found.update(dict.fromkeys(BINARY, elements.elementwise))
-    found.update(dict.fromkeys(_REDUCTIONS, elements.reduction))
-    for rank, places in RANKS.items():
-        found[f"nn.conv{rank - 2}d"] = convolutions.conv
+    rules.update(dict.fromkeys(BINARY, elements.elementwise))
+    rules.update(dict.fromkeys(_REDUCTIONS, elements.reduction))
+    for rank, spatial in RANKS.items():
+        rules[f"nn.conv{rank - 2}d"] = convolutions.conv
         for kind in ("max", "avg"):
-            found[f"nn.{kind}_pool{len(places)}d"] = pooling.pool
-            found[f"nn.adaptive_{kind}_pool{len(places)}d"] = pooling.adaptive_pool
-    return found
+            rules[f"nn.{kind}_pool{len(spatial)}d"] = pooling.pool
+            rules[f"nn.adaptive_{kind}_pool{len(spatial)}d"] = pooling.adaptive_pool
+    return rules

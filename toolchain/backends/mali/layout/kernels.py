@@ -13,7 +13,7 @@ from tvm import relax, s_tir, tirx
 
 from toolchain.backends.graph.values import shape_of
 from toolchain.backends.mali.layout.axes import RANKS, order, transposed_shape
-from toolchain.backends.mali.layout.writer import Made, Writer
+from toolchain.backends.mali.layout.writer import Replacement, Writer
 
 
 @dataclass(frozen=True)
@@ -27,26 +27,26 @@ class _Move:
         return [indices[axis] for axis in self.order]
 
 
-def kernel(writer: Writer, variable: Any, call: Any) -> Made | None:
+def kernel(writer: Writer, variable: Any, call: Any) -> Replacement | None:
     """Give a kernel of one block those images that have their channels last already; None if it reads none."""
     rank = len(shape_of(variable.ty) or ())
     function = writer.function(call.args[0])
     if rank not in RANKS or not isinstance(function, tirx.PrimFunc) or not isinstance(call.args[-1], relax.Tuple):
         return None
     arguments, moves = list(call.args[1].fields), {}
-    for number, one in enumerate(arguments):
-        dimensions, parted = len(shape_of(one.ty) or ()), writer.now.parted.get(one)
-        twin = writer.twin(one) if parted is None else parted.value
+    for number, argument in enumerate(arguments):
+        dimensions, split = len(shape_of(argument.ty) or ()), writer.state.split.get(argument)
+        twin = writer.twin(argument) if split is None else split.value
         if twin is not None:
             arguments[number] = twin
-            moves[number] = _Move(tuple(order(dimensions, dimensions - 2 if parted is None else parted.places)))
+            moves[number] = _Move(tuple(order(dimensions, dimensions - 2 if split is None else split.spatial)))
     moved = _moved(function, moves, rank) if moves else None
     if moved is None:
         return None
-    arguments = [writer.plain(one) if isinstance(one, relax.Var) else one for one in arguments]
+    arguments = [writer.plain(argument) if isinstance(argument, relax.Var) else argument for argument in arguments]
     name = writer.builder.add_func(moved, call.args[0].name_hint)
-    made = relax.TensorType(list(transposed_shape(shape_of(variable.ty) or ())), str(variable.ty.dtype))
-    return Made(relax.Call(call.op, [name, relax.Tuple(arguments)], call.attrs, [made]))
+    result_type = relax.TensorType(list(transposed_shape(shape_of(variable.ty) or ())), str(variable.ty.dtype))
+    return Replacement(relax.Call(call.op, [name, relax.Tuple(arguments)], call.attrs, [result_type]))
 
 
 def _moved(function: tirx.PrimFunc, moves: Mapping[int, _Move], rank: int) -> tirx.PrimFunc | None:
@@ -64,31 +64,34 @@ def _moved(function: tirx.PrimFunc, moves: Mapping[int, _Move], rank: int) -> ti
     (block,) = blocks
     reads = schedule.get(block).reads
     for number, move in moves.items():
-        for place, read in enumerate(reads):
+        for index, read in enumerate(reads):
             if read.source.same_as(function.params[number]):
-                schedule.transform_layout(block, ("read", place), move)
+                schedule.transform_layout(block, ("read", index), move)
     schedule.transform_layout(block, ("write", 0), _Move(tuple(order(rank))))
     count = len(schedule.get_loops(block))
     visited = [*order(rank), *range(rank, count)]
     loops = schedule.get_loops(block)
     schedule.reorder(*(loops[number] for number in visited))
     schedule.reorder_block_iter_var(block, visited)
-    done: tirx.PrimFunc = schedule.mod["main"]
-    return done
+    transformed: tirx.PrimFunc = schedule.mod["main"]
+    return transformed
 
 
 def _is_by_element(schedule: s_tir.Schedule, block: Any, rank: int) -> bool:
     """Whether the first iterators of a block say which element it writes, each one a dimension, and others reduce."""
     body = schedule.get(block)
-    kinds = [one.iter_type for one in body.iter_vars]
+    kinds = [iterator.iter_type for iterator in body.iter_vars]
     if len(body.writes) != 1 or len(schedule.get_loops(block)) != len(kinds):
         return False
-    region, own = body.writes[0].region, body.iter_vars[:rank]
+    region, iterators = body.writes[0].region, body.iter_vars[:rank]
     return (
         all(kind == tirx.IterVar.DataPar for kind in kinds[:rank])
         and all(kind == tirx.IterVar.CommReduce for kind in kinds[rank:])
-        and len(region) == rank == len(own)
-        and all(side.min.same_as(one.var) or _is_one(one) for side, one in zip(region, own, strict=True))
+        and len(region) == rank == len(iterators)
+        and all(
+            side.min.same_as(iterator.var) or _is_one(iterator)
+            for side, iterator in zip(region, iterators, strict=True)
+        )
     )
 
 

@@ -1,31 +1,30 @@
-"""Names of a network's inputs that OpenCL C takes for names."""
+"""Names of a network's inputs that are identifiers of OpenCL C."""
 
 from __future__ import annotations
 
 import re
 
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from toolchain.backends.mali.images import MARK
+from toolchain.backends.mali.rewrite import MAIN, substitute
 
-_ENTRY = "main"
 _C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def with_plain_names(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a Relax module whose inputs are called by what C takes for a name: kernels call their arguments so."""
-    main = module[_ENTRY]
+def use_c_names(module: tvm.IRModule) -> tvm.IRModule:
+    """Return a Relax module whose inputs have names that C allows: arguments of kernels get them."""
     renamed = {
-        one: relax.Var(f"input{number}", one.ty)
-        for number, one in enumerate(main.params)
-        if not _C_NAME.fullmatch(str(one.name)) or MARK in str(one.name)
+        parameter: relax.Var(f"input{number}", parameter.ty)
+        for number, parameter in enumerate(module[MAIN].params)
+        if not _C_NAME.fullmatch(str(parameter.name)) or MARK in str(parameter.name)
     }
     if not renamed:
         return module
-    body = tvm_ffi.structural_map(main.body, (relax.Var, lambda one: renamed.get(one, one)))
-    params = [renamed.get(one, one) for one in main.params]
+    main = module[MAIN]
+    parameters = [renamed.get(parameter, parameter) for parameter in main.params]
+    body = substitute(main.body, renamed, relax.Var)
     functions = dict(module.functions_items())
-    functions[module.get_global_var(_ENTRY)] = relax.Function(params, body, main.ret_ty, main.is_pure, main.attrs)
+    functions[module.get_global_var(MAIN)] = relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs)
     return tvm.IRModule(functions, module.attrs, module.global_infos)

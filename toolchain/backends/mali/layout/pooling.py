@@ -6,17 +6,17 @@ from typing import Any
 
 from toolchain.backends.graph.values import name_of, shape_of
 from toolchain.backends.mali.layout.axes import OP, RANKS, numbers, transposed_shape
-from toolchain.backends.mali.layout.writer import Made, Writer
+from toolchain.backends.mali.layout.writer import Replacement, Writer
 
 
-def pool(writer: Writer, variable: Any, call: Any) -> Made | None:
+def pool(writer: Writer, variable: Any, call: Any) -> Replacement | None:
     """Pool an image whose channels are last already."""
     (data,), attributes = call.args, call.attrs
-    if data in writer.now.stretched:
+    if data in writer.state.stretched:
         _across_channels(writer, variable, call)
         return None
-    places = RANKS[len(shape_of(variable.ty) or ())]
-    if writer.twin(data) is None or {str(attributes.layout), str(attributes.out_layout)} != {f"NC{places}"}:
+    spatial = RANKS[len(shape_of(variable.ty) or ())]
+    if writer.twin(data) is None or {str(attributes.layout), str(attributes.out_layout)} != {f"NC{spatial}"}:
         return None
     function = getattr(OP.nn, name_of(call).removeprefix("nn."))
     value = function(
@@ -27,15 +27,15 @@ def pool(writer: Writer, variable: Any, call: Any) -> Made | None:
         dilation=numbers(attributes.dilation),
         ceil_mode=bool(attributes.ceil_mode),
         count_include_pad=bool(attributes.count_include_pad),
-        layout=f"N{places}C",
-        out_layout=f"N{places}C",
+        layout=f"N{spatial}C",
+        out_layout=f"N{spatial}C",
     )
-    return Made(value)
+    return Replacement(value)
 
 
 def _across_channels(writer: Writer, variable: Any, call: Any) -> None:
     """Know an average over neighbouring channels, as local response normalisation has it: NHWC pooled as if NCHW."""
-    attributes, source = call.attrs, writer.now.stretched[call.args[0]]
+    attributes, source = call.attrs, writer.state.stretched[call.args[0]]
     size, *others = numbers(attributes.pool_size)
     before, *rest = numbers(attributes.padding)
     after = rest.pop(len(others))
@@ -44,23 +44,23 @@ def _across_channels(writer: Writer, variable: Any, call: Any) -> None:
         return
     padded = bool(attributes.count_include_pad)
     value, padding = writer.twin(source), (0, before, 0, after)
-    if writer.half and padded and source in writer.now.squared:
+    if writer.half and padded and source in writer.state.squared:
         # Half precision ends at the square of 255: TVM's pass keeps what comes after padding in single.
-        wide = writer.twin(writer.now.squared[source])
+        wide = writer.twin(writer.state.squared[source])
         shape = [*transposed_shape(shape_of(source.ty) or ())[:-1], int(wide.ty.shape.values[-1]) + before + after]
         wide = writer.like(source, shape, OP.nn.pad(wide, [0] * 6 + [before, after], "constant", 0.0))
         value, padding = writer.like(source, shape, OP.multiply(wide, wide)), (0, 0, 0, 0)
     value = OP.nn.avg_pool2d(value, (1, size), padding=padding, count_include_pad=padded, layout="NCHW")
-    # Whoever squeezes it gets this; who reads it as it is, the original binding.
-    writer.now.pooled[variable] = writer.twin_of(source, value)
+    # A squeeze reads this; other operations read the original binding.
+    writer.state.pooled[variable] = writer.twin_of(source, value)
 
 
-def adaptive_pool(writer: Writer, variable: Any, call: Any) -> Made | None:
+def adaptive_pool(writer: Writer, variable: Any, call: Any) -> Replacement | None:
     """Pool an image whose channels are last already into so many pixels."""
     (data,), attributes = call.args, call.attrs
-    places = RANKS[len(shape_of(variable.ty) or ())]
-    if writer.twin(data) is None or {str(attributes.layout), str(attributes.out_layout)} != {f"NC{places}"}:
+    spatial = RANKS[len(shape_of(variable.ty) or ())]
+    if writer.twin(data) is None or {str(attributes.layout), str(attributes.out_layout)} != {f"NC{spatial}"}:
         return None
     function = getattr(OP.nn, name_of(call).removeprefix("nn."))
     size = (shape_of(variable.ty) or ())[2:]
-    return Made(function(writer.twin(data), output_size=size, layout=f"N{places}C", out_layout=f"N{places}C"))
+    return Replacement(function(writer.twin(data), output_size=size, layout=f"N{spatial}C", out_layout=f"N{spatial}C"))

@@ -19,7 +19,7 @@ BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power"
 
 
 @dataclass(frozen=True)
-class Made:
+class Replacement:
     """An expression in place of another, and whether its channels are last."""
 
     value: Any
@@ -27,26 +27,26 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Parted:
+class SplitChannels:
     """An image whose channels are parted into several dimensions, which are last.
 
     Attributes:
         value: The variable: batch, places, parts of the channels.
-        places: How many of its dimensions are places.
-        whole: The variable before its channels were parted, if all that it has since become are views of it.
+        spatial: How many of its dimensions are places.
+        original: The variable before its channels were parted, if all that it has since become are views of it.
     """
 
     value: Any
-    places: int
-    whole: Any = None
+    spatial: int
+    original: Any = None
 
 
 @dataclass
-class Block:
+class BlockState:
     """What is known while a block is written.
 
     Attributes:
-        own: The variables that the block has to write; any other one is there already, in the layout of the model.
+        pending: The variables that the block has to write; any other one is there already, in the layout of the model.
         bindings: What has been written.
         bound: The variables of those bindings.
         last: By variable, the one that holds the same with its channels last.
@@ -54,12 +54,12 @@ class Block:
         stretched: By variable, the one that it is a view of, with one more dimension before its channels.
         squared: By variable, what it is the square of.
         pooled: By variable, the same without that dimension and with its channels last.
-        parted: By variable, the same with its places before what its channels are parted into.
+        split: By variable, the same with its places before what its channels are parted into.
         stacked: By variable, those that it is a stack of.
         reduced: By variable, a call that makes the same, but without the dimensions that were reduced to 1.
     """
 
-    own: frozenset[Any] = frozenset()
+    pending: frozenset[Any] = frozenset()
     bindings: list[Any] = field(default_factory=list)
     bound: set[Any] = field(default_factory=set)
     last: dict[Any, Any] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Block:
     squared: dict[Any, Any] = field(default_factory=dict)
     pooled: dict[Any, Any] = field(default_factory=dict)
     reduced: dict[Any, Any] = field(default_factory=dict)
-    parted: dict[Any, Parted] = field(default_factory=dict)
+    split: dict[Any, SplitChannels] = field(default_factory=dict)
     stacked: dict[Any, list[Any]] = field(default_factory=dict)
 
 
@@ -76,14 +76,14 @@ class Writer:
     """Writes the dataflow blocks of a function anew.
 
     Variables keep their values and their layout; beside them, some have a twin whose channels are last. A variable that
-    has one is only computed if somebody reads it as it is.
+    has one is only computed if something reads it as it is.
     """
 
     def __init__(self, module: tvm.IRModule, rules: Mapping[str, Rule], *, half: bool, tiled: bool = False) -> None:
         self.half, self.tiled = half, tiled
         self._builder = relax.BlockBuilder(module)
         self._functions = dict(module.functions_items())
-        self._now = Block()
+        self._state = BlockState()
         self._rules = rules
 
     @property
@@ -93,52 +93,53 @@ class Writer:
 
     def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
         """Write one block."""
-        self._now = Block(frozenset(binding.var for binding in block.bindings))
+        self._state = BlockState(frozenset(binding.var for binding in block.bindings))
         for binding in block.bindings:
             self._binding(binding)
         for binding in block.bindings:
             if not isinstance(binding.var, relax.DataflowVar):
                 self.plain(binding.var)
-        return relax.DataflowBlock(self._now.bindings)
+        return relax.DataflowBlock(self._state.bindings)
 
     def _binding(self, binding: Any) -> None:
-        variable, made = binding.var, None
+        variable, replacement = binding.var, None
         call = binding.value
         same = None if isinstance(binding, relax.MatchCast) else self._same(variable, call)
         if same is not None:
-            self._now.same[variable] = same
+            self._state.same[variable] = same
             if self.twin(same) is not None:
-                self._now.last[variable] = self.twin(same)
+                self._state.last[variable] = self.twin(same)
             return
         if isinstance(call, relax.Call) and not isinstance(binding, relax.MatchCast):
-            made = self._ruled(variable, call)
-        if made is None:
+            replacement = self._ruled(variable, call)
+        if replacement is None:
             self._kept(binding)
-        elif made.last:
-            self._now.last[variable] = self.twin_of(variable, made.value)
+        elif replacement.last:
+            self._state.last[variable] = self.twin_of(variable, replacement.value)
         else:
-            self._bind(variable, made.value)
+            self._bind(variable, replacement.value)
 
-    def _ruled(self, variable: Any, call: Any) -> Made | None:
+    def _ruled(self, variable: Any, call: Any) -> Replacement | None:
         name = name_of(call)
-        known = meaning(call, self._functions.get(call.args[0])) if name == "call_tir" else None
-        if known is not None and known.name in {*BINARY, "pad"}:
-            call = _operator(known)
-            name = known.name if known.name in BINARY else "nn.pad"
+        operation = meaning(call, self._functions.get(call.args[0])) if name == "call_tir" else None
+        if operation is not None and operation.name in {*BINARY, "pad"}:
+            call = _operator(operation)
+            name = operation.name if operation.name in BINARY else "nn.pad"
+        # Without a rule, or if that declines, the operation stays in the model's layout.
         rule = self._rules.get(name)
-        made = rule(self, variable, call) if rule is not None and shape_of(variable.ty) is not None else None
-        if made is None and known is not None:
-            for one in relax.analysis.free_vars(call):
-                self.plain(one)
-            return Made(call, last=False)
-        return made
+        replacement = rule(self, variable, call) if rule is not None and shape_of(variable.ty) is not None else None
+        if replacement is None and operation is not None:
+            for free in relax.analysis.free_vars(call):
+                self.plain(free)
+            return Replacement(call, last=False)
+        return replacement
 
     def _same(self, variable: Any, value: Any) -> Any:
         """Return the variable that an expression only hands on."""
         if isinstance(value, relax.Var):
             return value
         if isinstance(value, relax.TupleGetItem) and value.index == 0:
-            return self._now.same.get(value.tuple_value)
+            return self._state.same.get(value.tuple_value)
         if not isinstance(value, relax.Call) or not value.args or not isinstance(value.args[0], relax.Var):
             return None
         source = value.args[0]
@@ -149,11 +150,12 @@ class Writer:
     def _kept(self, binding: Any) -> None:
         """Write a binding as it is."""
         if isinstance(binding.value, relax.Call) and name_of(binding.value) == "nn.dropout":
-            self._now.same[binding.var] = binding.value.args[0]  # its first field is; nobody wants the second
+            # The first field of the result is the input, and networks do not read the second.
+            self._state.same[binding.var] = binding.value.args[0]
         for variable in relax.analysis.free_vars(binding.value):
             self.plain(variable)
-        self._now.bindings.append(binding)
-        self._now.bound.add(binding.var)
+        self._state.bindings.append(binding)
+        self._state.bound.add(binding.var)
 
     # What rules ask for
 
@@ -167,44 +169,44 @@ class Writer:
         return self._bind(relax.DataflowVar(str(variable.name), kind, origins.step(span) if is_step else span), value)
 
     def _bind(self, variable: Any, value: Any) -> Any:
-        self._now.bindings.append(relax.VarBinding(variable, value))
-        self._now.bound.add(variable)
+        self._state.bindings.append(relax.VarBinding(variable, value))
+        self._state.bound.add(variable)
         return variable
 
     def plain(self, variable: Any) -> Any:
         """Return a variable in the layout of the model, after writing what makes it."""
-        if variable in self._now.bound or variable not in self._now.own:
+        if variable in self._state.bound or variable not in self._state.pending:
             return variable
-        if variable in self._now.same and not isinstance(variable.ty, relax.TupleType):
-            return self._bind(variable, self.plain(self._now.same[variable]))
-        if variable in self._now.last:
-            return self._bind(variable, transposed_back(self._now.last[variable], shape_of(variable.ty) or ()))
+        if variable in self._state.same and not isinstance(variable.ty, relax.TupleType):
+            return self._bind(variable, self.plain(self._state.same[variable]))
+        if variable in self._state.last:
+            return self._bind(variable, transposed_back(self._state.last[variable], shape_of(variable.ty) or ()))
         return variable
 
     def twin(self, expression: Any) -> Any:
         """Return the variable that holds the same with its channels last; None if there is none yet."""
-        return self._now.last.get(expression) if isinstance(expression, relax.Var) else None
+        return self._state.last.get(expression) if isinstance(expression, relax.Var) else None
 
     def last(self, expression: Any) -> Any:
         """Return a tensor of three to five dimensions with its channels last."""
         if isinstance(expression, tvm.ir.GenericConst):
             array = expression.value.numpy()
             return constant(array.transpose(order(array.ndim)), expression)
-        found = self.twin(expression)
-        if found is None:
+        twin = self.twin(expression)
+        if twin is None:
             shape = shape_of(expression.ty) or ()
-            found = self.twin_of(expression, transposed(self.plain(expression), shape))
-            self._now.last[expression] = found
-        return found
+            twin = self.twin_of(expression, transposed(self.plain(expression), shape))
+            self._state.last[expression] = twin
+        return twin
 
     def function(self, name: Any) -> Any:
         """Return the function of the module that has a name; None if it has none."""
         return self._functions.get(name)
 
     @property
-    def now(self) -> Block:
+    def state(self) -> BlockState:
         """What is known of the block that is being written."""
-        return self._now
+        return self._state
 
     @property
     def builder(self) -> relax.BlockBuilder:
@@ -212,14 +214,14 @@ class Writer:
         return self._builder
 
 
-def _operator(known: Meaning) -> Any:
+def _operator(operation: Meaning) -> Any:
     """Return the operator of Relax in place of a kernel of the importer: other passes know what it does."""
-    if known.name != "pad":
-        return relax.Call(tvm.ir.Op.get(_PREFIX + known.name), list(known.arguments))
-    (data,), rank = known.arguments, len(known.values) // 2
-    widths = [known.values[axis + side] for axis in range(rank) for side in (0, rank)]
+    if operation.name != "pad":
+        return relax.Call(tvm.ir.Op.get(_PREFIX + operation.name), list(operation.arguments))
+    (data,), rank = operation.arguments, len(operation.values) // 2
+    widths = [operation.values[axis + side] for axis in range(rank) for side in (0, rank)]
     return OP.nn.pad(data, widths, "constant", 0.0)
 
 
-Rule = Callable[[Writer, Any, Any], Made | None]
+Rule = Callable[[Writer, Any, Any], Replacement | None]
 """Writes the binding of a variable to a call: what takes its place, or None for what stays as it is."""

@@ -15,19 +15,30 @@ from tvm import relax
 
 from toolchain.backends.cpu.kernels.winograd import algebra
 from toolchain.backends.mali.winograd import choice, inputs, outputs, products
-from toolchain.backends.mali.winograd.choice import tiling as tiling
-from toolchain.backends.mali.winograd.outputs import scheduled as scheduled
+from toolchain.backends.mali.winograd.choice import choose_tiling as choose_tiling
+from toolchain.backends.mali.winograd.outputs import schedule_outputs as schedule_outputs
 from toolchain.backends.mali.winograd.tiling import Tiling as Tiling
 
-__all__ = ["NAME", "Tiling", "choice", "convolved", "inputs", "outputs", "products", "scheduled", "tiling"]
+__all__ = [
+    "NAME",
+    "Tiling",
+    "choice",
+    "choose_tiling",
+    "convolve",
+    "inputs",
+    "outputs",
+    "products",
+    "schedule_outputs",
+    "transform_weights",
+]
 
 NAME = "winograd"
-"""Of the template, for whoever leaves it out."""
+"""The name of the template, by which users leave it out."""
 
 _FUSED, _ALONE = 4, 8  # TVM's kinds of operation: one that what follows is fused with, one that is a kernel
 
 
-def convolved(builder: relax.BlockBuilder, bind: Any, data: Any, weights: NDArray[Any], of: Tiling) -> Any:
+def convolve(builder: relax.BlockBuilder, bind: Any, data: Any, weights: NDArray[Any], tiling: Tiling) -> Any:
     """Write a convolution.
 
     Args:
@@ -35,34 +46,34 @@ def convolved(builder: relax.BlockBuilder, bind: Any, data: Any, weights: NDArra
         bind: Writes a variable of a shape and a value, and returns it.
         data: Images [n, h, w, in].
         weights: [out, in, 3, 3].
-        of: The convolution.
+        tiling: The convolution and its tiles.
 
     Returns:
         The expression of the results [n, h, w, out].
     """
-    kernel = builder.add_func(inputs.kernel(of), "winograd_inputs")
-    shape = (of.components, of.tiles, of.inputs)
+    kernel = builder.add_func(inputs.kernel(tiling), "winograd_inputs")
+    shape = (tiling.components, tiling.tiles, tiling.inputs)
     components = bind(shape, relax.call_tir(kernel, [data], relax.TensorType(shape, "float32")))
-    constant = relax.const(transformed(weights, of.size), "float32")
-    made = builder.call_te(
-        products.multiplied,
+    constant = relax.const(transform_weights(weights, tiling.size), "float32")
+    product = builder.call_te(
+        products.multiply,
         components,
         constant,
         primfunc_name_hint="winograd_products",
         primfunc_attrs={"op_pattern": _ALONE},
     )
-    shape = (of.components, of.tiles, of.outputs)
+    shape = (tiling.components, tiling.tiles, tiling.outputs)
     return builder.call_te(
-        lambda multiplied: products.results(multiplied, of),
-        bind(shape, made),
+        lambda multiplied: products.results(multiplied, tiling),
+        bind(shape, product),
         primfunc_name_hint="winograd_conv2d",
         primfunc_attrs={"op_pattern": _FUSED},
     )
 
 
-def transformed(weights: NDArray[Any], size: int) -> NDArray[np.float32]:
+def transform_weights(weights: NDArray[Any], size: int) -> NDArray[np.float32]:
     """Transform weights [out, in, 3, 3] to [component, in, out], in double precision until they are rounded."""
     side = size + algebra.TAPS - 1
-    found = algebra.filters(weights, size).reshape(side, side, *weights.shape[:2])
+    components = algebra.filters(weights, size).reshape(side, side, *weights.shape[:2])
     # Components of CPUs are numbered by columns.
-    return np.ascontiguousarray(found.transpose(1, 0, 3, 2).reshape(side**2, *weights.shape[1::-1]), np.float32)
+    return np.ascontiguousarray(components.transpose(1, 0, 3, 2).reshape(side**2, *weights.shape[1::-1]), np.float32)

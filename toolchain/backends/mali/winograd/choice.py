@@ -22,7 +22,7 @@ _GAIN = 0.8  # of the cycles of a direct convolution: what it has to be below
 _FLOAT = 4  # bytes
 
 
-def tiling(image: Image, outputs: int, padding: tuple[int, int, int, int]) -> Tiling | None:
+def choose_tiling(image: Image, outputs: int, padding: tuple[int, int, int, int]) -> Tiling | None:
     """Return how a 3x3 convolution with steps of one is best cut into tiles; None if it is computed as it is.
 
     Args:
@@ -32,27 +32,30 @@ def tiling(image: Image, outputs: int, padding: tuple[int, int, int, int]) -> Ti
     """
     if image[3] % LANES or outputs % LANES or max(padding) >= TAPS or min(padding) < 0:
         return None
-    found = [Tiling(image, outputs, padding, size) for size in (2, 4)]
-    if min(found[0].height, found[0].width) < 1:
+    tilings = [Tiling(image, outputs, padding, size) for size in (2, 4)]
+    if min(tilings[0].height, tilings[0].width) < 1:
         return None
-    best = min(found, key=cycles)
-    return best if cycles(best) < _GAIN * direct(best) else None
+    best = min(tilings, key=winograd_cycles)
+    return best if winograd_cycles(best) < _GAIN * direct_cycles(best) else None
 
 
-def direct(of: Tiling) -> float:
+def direct_cycles(tiling: Tiling) -> float:
     """Estimate the cycles of all cores together that a convolution takes as it is."""
-    rows = of.image[0] * of.height
-    pixels, covered = rows * of.width, rows * -(-of.width // _ACROSS) * _ACROSS
-    weights = TAPS**2 * of.inputs * of.outputs
-    moved = of.image[0] * of.image[1] * of.image[2] * of.inputs + pixels * of.outputs + weights
+    rows = tiling.image[0] * tiling.height
+    pixels, covered = rows * tiling.width, rows * -(-tiling.width // _ACROSS) * _ACROSS
+    weights = TAPS**2 * tiling.inputs * tiling.outputs
+    moved = tiling.image[0] * tiling.image[1] * tiling.image[2] * tiling.inputs + pixels * tiling.outputs + weights
     return max(covered * weights / LANES * _DIRECT, moved * _FLOAT / _BYTES)
 
 
-def cycles(of: Tiling) -> float:
+def winograd_cycles(tiling: Tiling) -> float:
     """Estimate the cycles of all cores together that the three kernels take."""
-    pixels = of.tiles * of.size**2
-    components = of.tiles * of.components
-    moved_in, moved_out = ((pixels + components) * channels * _FLOAT / _BYTES for channels in (of.inputs, of.outputs))
-    moved = components * (of.inputs + of.outputs) + of.components * of.inputs * of.outputs
-    products = components * of.inputs * of.outputs / LANES * _PRODUCT
+    pixels = tiling.tiles * tiling.size**2
+    components = tiling.tiles * tiling.components
+    moved_in, moved_out = (
+        (pixels + components) * channels * _FLOAT / _BYTES for channels in (tiling.inputs, tiling.outputs)
+    )
+    moved = components * (tiling.inputs + tiling.outputs) + tiling.components * tiling.inputs * tiling.outputs
+    products = components * tiling.inputs * tiling.outputs / LANES * _PRODUCT
+    # The transforms are bound by memory; the products by arithmetic or by memory.
     return moved_in + max(products, moved * _FLOAT / _BYTES) + moved_out + _LAUNCHES

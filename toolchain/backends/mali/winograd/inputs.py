@@ -12,7 +12,7 @@ from typing import Any
 from tvm import sym, tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
-from toolchain.backends.mali import written
+from toolchain.backends.mali import scripted
 from toolchain.backends.mali.winograd.tiling import INPUTS, LANES, Tiling
 
 _GROUP = 64  # most work-items of a work-group
@@ -28,14 +28,14 @@ def kernel(tiling: Tiling) -> tirx.PrimFunc:
     """
     components = (tiling.components, tiling.tiles, tiling.inputs)
 
-    def body(image: Any, made: Any) -> None:
-        _Writer(tiling, image, made).write()
+    def body(image: Any, output: Any) -> None:
+        _InputsWriter(tiling, image, output).write()
 
-    return written.kernel("winograd_inputs", {"image": tiling.image, "components": components}, body)
+    return scripted.write_kernel("winograd_inputs", {"image": tiling.image, "components": components}, body)
 
 
 class _Registers:
-    """What a work-item keeps, by constant numbers: TVM writes what is only bound again wherever it is used."""
+    """Values of a work-item by constant indices: an expression without a buffer would be written again at each use."""
 
     def __init__(self, values: Sequence[Expr], dtype: str = f"float32x{LANES}") -> None:
         self._buffer = T.alloc_buffer((len(values),), dtype, scope="local")
@@ -46,67 +46,69 @@ class _Registers:
         return self._buffer[number]
 
 
-class _Writer:
+class _InputsWriter:
     """Writes the kernel."""
 
-    def __init__(self, tiling: Tiling, image: Any, made: Any) -> None:
-        self._tiling, self._image, self._made = tiling, image, made
+    def __init__(self, tiling: Tiling, image: Any, output: Any) -> None:
+        self._tiling, self._image, self._output = tiling, image, output
         self._matrix = INPUTS[tiling.size]
-        self._slots = max(sum(one != 0 for one in row) for row in self._matrix)
+        self._slots = max(sum(factor != 0 for factor in row) for row in self._matrix)
 
     def write(self) -> None:
-        """Write all that is done: a work-group has neighbouring channels of neighbouring tiles of one row."""
+        """Write the kernel: a work-group has neighbouring channels of neighbouring tiles of one row."""
         tiling = self._tiling
         blocks = tiling.inputs // LANES
-        deep = written.largest_divisor(blocks, _GROUP // 4)
-        wide = written.largest_divisor(tiling.across, _GROUP // deep)
+        deep = scripted.largest_divisor(blocks, _GROUP // 4)
+        wide = scripted.largest_divisor(tiling.across, _GROUP // deep)
         groups = {
             "group_z": tiling.side * tiling.image[0] * tiling.down,
             "group_y": tiling.across // wide,
             "group_x": blocks // deep,
         }
-        with written.launched(**groups, item_y=wide, item_x=deep) as (row, y, x, tile, block):
+        with scripted.launch(**groups, item_y=wide, item_x=deep) as (row, y, x, tile, block):
             self._item(row, y * wide + tile, (x * deep + block) * LANES)
 
     def _item(self, row: Expr, across: Expr, channel: Expr) -> None:
         tiling = self._tiling
-        part, line = row % tiling.side, row // tiling.side  # line: which row of tiles, of all images
+        component_row, line = row % tiling.side, row // tiling.side  # line: which row of tiles, of all images
         top, left = line % tiling.down * tiling.size - tiling.padding[0], across * tiling.size - tiling.padding[1]
-        shared, factors = self._rows(part, top)
+        shared, factors = self._rows(component_row, top)
 
         def vector(column: int) -> Expr:
             return self._column(line // tiling.down, shared, factors, left + column, channel)
 
         columns = _Registers([vector(column) for column in range(tiling.side)])
         lanes = tirx.Ramp(channel, 1, LANES)
-        for column, value in enumerate(_weighted(columns, of) for of in self._matrix):
-            place = [part * tiling.side + column, line * tiling.across + across, lanes]
-            T.buffer_store(self._made, value, place)
+        for column, value in enumerate(_weighted(columns, weights) for weights in self._matrix):
+            indices = [component_row * tiling.side + column, line * tiling.across + across, lanes]
+            T.buffer_store(self._output, value, indices)
 
-    def _rows(self, part: Expr, top: Expr) -> tuple[_Registers, _Registers]:
-        """Keep which rows of the image a row of components is made of, and how many times each: none outside."""
+    def _rows(self, component_row: Expr, top: Expr) -> tuple[_Registers, _Registers]:
+        """Return which rows of the image a row of components reads, and their factors: 0 outside of the image."""
         height, rows = self._tiling.image[1], self._slotted()
-        places = [top + _of_part(part, [of[slot][0] for of in rows], "int32") for slot in range(self._slots)]
-        kept = _Registers(places, "int32")
+        positions = [
+            top + _of_row(component_row, [row[slot][0] for row in rows], "int32") for slot in range(self._slots)
+        ]
+        unclamped = _Registers(positions, "int32")
         factors = []
         for slot in range(self._slots):
-            factor = _of_part(part, [of[slot][1] for of in rows], "float32")
-            inside = tirx.all(kept[slot] >= 0, kept[slot] < height)
+            factor = _of_row(component_row, [row[slot][1] for row in rows], "float32")
+            inside = tirx.all(unclamped[slot] >= 0, unclamped[slot] < height)
             factors.append(tirx.Select(inside, factor, tirx.const(0.0, "float32")))
         multiplied = _Registers(factors, "float32")
-        within = [tirx.max(tirx.min(kept[slot], height - 1), 0) for slot in range(self._slots)]
+        within = [tirx.max(tirx.min(unclamped[slot], height - 1), 0) for slot in range(self._slots)]
         return _Registers(within, "int32"), multiplied
 
     def _slotted(self) -> list[list[tuple[int, float]]]:
-        """List for each row of components its rows of inputs with their factors; the same number of them for each."""
-        found = []
+        """List for each row of components its rows of inputs with their factors, padded to the same number."""
+        slotted = []
         for row in self._matrix:
             used = [(number, factor) for number, factor in enumerate(row) if factor]
-            found.append(used + [(used[-1][0], 0.0)] * (self._slots - len(used)))
-        return found
+            slotted.append(used + [(used[-1][0], 0.0)] * (self._slots - len(used)))
+        return slotted
 
     def _column(self, image: Expr, rows: _Registers, factors: _Registers, column: Expr, channel: Expr) -> Expr:
-        """Return the weighted sum of a column of inputs; what is outside of the image counts nothing."""
+        """Return the weighted sum of a column of inputs; columns outside of the image count as 0."""
         width, lanes = self._tiling.image[2], tirx.Ramp(channel, 1, LANES)
         within = tirx.max(tirx.min(column, width - 1), 0)
         read = [self._image[image, rows[slot], within, lanes] for slot in range(self._slots)]
@@ -131,9 +133,9 @@ def _wide(value: Expr) -> Expr:
     return tirx.Broadcast(value, LANES)
 
 
-def _of_part(part: Expr, values: Sequence[float], dtype: str) -> Expr:
-    """Return the number of one part, of which all work-items of a group have the same."""
-    found = tirx.const(values[-1], dtype)
+def _of_row(component_row: Expr, values: Sequence[float], dtype: str) -> Expr:
+    """Return the number for a row of components, which is the same for all work-items of a group."""
+    selected = tirx.const(values[-1], dtype)
     for number, value in reversed(list(enumerate(values[:-1]))):
-        found = tirx.Select(part == number, tirx.const(value, dtype), found)
-    return found
+        selected = tirx.Select(component_row == number, tirx.const(value, dtype), selected)
+    return selected

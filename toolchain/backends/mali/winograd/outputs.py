@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
-from toolchain.backends.mali import written
+from toolchain.backends.mali import scripted
 from toolchain.backends.mali.layers import extent_of
+from toolchain.backends.mali.rewrite import contains
 from toolchain.backends.mali.winograd.products import COLUMNS, RESULTS
 from toolchain.backends.mali.winograd.tiling import LANES
 
@@ -21,25 +21,21 @@ _ROWS = {2: 2, 4: 1}
 """Rows of a tile that a work-item computes, by the size of tiles: two of four pixels each would be spilled."""
 
 
-def scheduled(module: tvm.IRModule) -> tvm.IRModule:
+def schedule_outputs(module: tvm.IRModule) -> tvm.IRModule:
     """Return a lowered Relax module whose transforms of products are scheduled; there is nothing to search for."""
     changed = module.clone()
     for variable, function in module.functions_items():
-        if isinstance(function, tirx.PrimFunc) and _transforms(function):
-            changed.update_func(variable, _scheduled(function).with_attrs({"tirx.is_scheduled": True}))
+        if isinstance(function, tirx.PrimFunc) and contains(
+            function.body, s_tir.SBlock, lambda block: str(block.name_hint) == RESULTS
+        ):
+            changed.update_func(variable, _schedule(function).with_attrs({"tirx.is_scheduled": True}))
     return changed
 
 
-def _transforms(function: tirx.PrimFunc) -> bool:
-    found: list[str] = []
-    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, lambda one: found.append(str(one.name_hint))))
-    return RESULTS in found
-
-
-def _scheduled(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def _schedule(function: tirx.PrimFunc) -> tirx.PrimFunc:
     schedule = s_tir.Schedule(function)
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
-    names = {str(schedule.get(one).name_hint): one for one in blocks}
+    names = {str(schedule.get(block).name_hint): block for block in blocks}
     columns, results = names.pop(COLUMNS), names.pop(RESULTS)
     *before, last = names.values()
     for block in before:
@@ -64,15 +60,15 @@ def _scheduled(function: tirx.PrimFunc) -> tirx.PrimFunc:
 def _spread(schedule: s_tir.Schedule, block: Any, size: int) -> Any:
     """Give each work-item its part of a tile; returns the loop over the work-items of a group."""
     images, height, width, channels = schedule.get_loops(block)
-    down, part, row = schedule.split(height, [None, size // _ROWS[size], _ROWS[size]])
+    down, row_group, row = schedule.split(height, [None, size // _ROWS[size], _ROWS[size]])
     across, column = schedule.split(width, [None, size])
     blocks, lanes = schedule.split(channels, [None, LANES])
-    deep = written.largest_divisor(extent_of(schedule, blocks), _GROUP // 4)
-    wide = written.largest_divisor(extent_of(schedule, across), _GROUP // deep)
+    deep = scripted.largest_divisor(extent_of(schedule, blocks), _GROUP // 4)
+    wide = scripted.largest_divisor(extent_of(schedule, across), _GROUP // deep)
     across, tiles = schedule.split(across, [None, wide])
     blocks, items = schedule.split(blocks, [None, deep])
-    schedule.reorder(images, down, part, across, blocks, tiles, items, row, column, lanes)
-    schedule.bind(schedule.fuse(images, down, part), "blockIdx.z")
+    schedule.reorder(images, down, row_group, across, blocks, tiles, items, row, column, lanes)
+    schedule.bind(schedule.fuse(images, down, row_group), "blockIdx.z")
     for loop, axis in ((across, "blockIdx.y"), (blocks, "blockIdx.x"), (tiles, "threadIdx.y"), (items, "threadIdx.x")):
         schedule.bind(loop, axis)
     schedule.unroll(row)

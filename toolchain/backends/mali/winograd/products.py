@@ -1,11 +1,13 @@
-"""What stands between the transforms of a Winograd convolution, and the transform of its results, as TE.
+"""The products of a Winograd convolution, and the transform of its results, as TE.
 
-For each component, a matrix of tiles and channels is multiplied by one of weights: what the rules for layers know. The
-results are computed of the products in the kernel of what follows them, which is why that is no kernel of its own.
+For each component, a matrix of tiles and channels is multiplied by one of weights, which the rules for layers schedule.
+The results are computed from the products in the kernel of what follows them, so that they need no kernel of their own.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 from tvm import te, tirx
@@ -16,7 +18,7 @@ COLUMNS, RESULTS = "winograd_columns", "winograd_results"
 """Blocks of the transform: columns of products, and results of those."""
 
 
-def multiplied(components: te.Tensor, weights: te.Tensor) -> te.Tensor:
+def multiply(components: te.Tensor, weights: te.Tensor) -> te.Tensor:
     """Multiply components [component, tile, in] by weights [component, in, out]: [component, tile, out]."""
     count, tiles, inputs = components.shape
     channel = te.reduce_axis((0, inputs), "channel")
@@ -33,49 +35,44 @@ def results(products: te.Tensor, tiling: Tiling) -> te.Tensor:
     images, down, across = tiling.image[0], tiling.down, tiling.across
     matrix = OUTPUTS[size]
 
-    def column(*at: Any) -> Any:
-        image, row, place, within, component, out = at
-        tile = (image * down + row) * across + place
+    def column(*indices: Any) -> Any:
+        image, row, tile_column, within, component, out = indices
+        tile = (image * down + row) * across + tile_column
         # The first product counts for the first result alone, and the last for the last: they are read in turns.
         ends = within // (size // 2) * (side - 1)
-        places = [ends, *range(1, side - 1)]
+        component_rows = [ends, *range(1, side - 1)]
         counts = [[line[0] + line[-1], *line[1:-1]] for line in matrix]
-        read = [products[place * side + component, tile, out] for place in places]
-        return _sum([_number([of[number] for of in counts], within) * one for number, one in enumerate(read)])
+        read = [products[component_row * side + component, tile, out] for component_row in component_rows]
+        return functools.reduce(
+            operator.add,
+            [_number([line[number] for line in counts], within) * product for number, product in enumerate(read)],
+        )
 
     columns = te.compute((images, down, across, size, side, outputs), column, COLUMNS)
     component = te.reduce_axis((0, side), "component")
 
-    def result(*at: Any) -> Any:
-        *tile, within, out = at
+    def result(*indices: Any) -> Any:
+        *tile, within, out = indices
         return te.sum(_of_matrix(matrix, within, component) * columns(*tile, component, out), axis=component)
 
-    made = te.compute((images, down, across, size, size, outputs), result, RESULTS)
+    tiles = te.compute((images, down, across, size, size, outputs), result, RESULTS)
     return te.compute(
         (images, tiling.height, tiling.width, outputs),
-        lambda n, h, w, c: made[n, h // size, w // size, h % size, w % size, c],
+        lambda n, h, w, c: tiles[n, h // size, w // size, h % size, w % size, c],
         "winograd",
     )
 
 
-def _sum(terms: list[Any]) -> Any:
-    """Add terms up."""
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
-
-
 def _number(values: list[float], which: Any) -> Any:
-    """Return the number that an index chooses."""
-    found = tirx.const(values[-1], "float32")
+    """Return the number that an index chooses, as nested selections."""
+    selected = tirx.const(values[-1], "float32")
     for number, value in reversed(list(enumerate(values[:-1]))):
-        found = tirx.Select(which == number, tirx.const(value, "float32"), found)
-    return found
+        selected = tirx.Select(which == number, tirx.const(value, "float32"), selected)
+    return selected
 
 
 def _of_matrix(matrix: Any, row: Any, column: Any) -> Any:
-    found = _number(list(matrix[-1]), column)
+    selected = _number(list(matrix[-1]), column)
     for number, line in reversed(list(enumerate(matrix[:-1]))):
-        found = tirx.Select(row == number, _number(list(line), column), found)
-    return found
+        selected = tirx.Select(row == number, _number(list(line), column), selected)
+    return selected

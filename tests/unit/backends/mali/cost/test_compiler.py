@@ -30,10 +30,10 @@ class Machine:
         self.patience: list[tuple[int, float]] = []
 
     def run(
-        self, words: Sequence[str], _tree: Path, _environment: Mapping[str, str], _folders: object, timeout: float
+        self, command: Sequence[str], _tree: Path, _environment: Mapping[str, str], _folders: object, timeout: float
     ) -> process.Result:
         """Answer for each file until one at which it ends, or hangs."""
-        paths = [Path(word) for word in words[words.index("--") + 1 :]]
+        paths = [Path(path) for path in command[command.index("--") + 1 :]]
         self.patience.append((len(paths), timeout))
         lines: list[str] = []
         for path in paths:
@@ -55,7 +55,7 @@ def asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
     def ask(machine: Machine, texts: Sequence[str], **more: Any) -> list[Outcome]:
         monkeypatch.setattr(compiler, "emulator", lambda: machine)
         monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0})
-        return compiler.compiled(Root(tmp_path, "k", "1", is_pinned=True), gpu("g610"), texts, **more)
+        return compiler.compile_kernels(Root(tmp_path, "k", "1", is_pinned=True), gpu("g610"), texts, **more)
 
     return ask
 
@@ -63,30 +63,30 @@ def asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
 TEXTS = tuple("abcdef")
 
 
-def faults(found: Sequence[Outcome]) -> str:
+def faults(outcomes_: Sequence[Outcome]) -> str:
     """Name the kernels without statistics."""
-    return "".join(text for text, one in zip(TEXTS, found, strict=True) if one.statistics is None)
+    return "".join(text for text, outcome in zip(TEXTS, outcomes_, strict=True) if outcome.statistics is None)
 
 
 def test_only_the_kernel_that_hangs_is_blamed(ask: Callable[..., list[Outcome]]) -> None:
-    found = ask(Machine({"d": SLOW}), TEXTS)
-    assert faults(found) == "d"
-    assert found[3] == Outcome(fault=SLOW.message, answered=False)
+    answers = ask(Machine({"d": SLOW}), TEXTS)
+    assert faults(answers) == "d"
+    assert answers[3] == Outcome(fault=SLOW.message, answered=False)
 
 
 def test_only_the_kernel_at_which_the_compiler_ends_is_blamed(ask: Callable[..., list[Outcome]]) -> None:
-    found = ask(Machine({"b": KILLED, "e": KILLED}), TEXTS)
-    assert faults(found) == "be"
-    assert "ended unexpectedly" in found[1].fault
-    assert [one.answered for one in found] == [True, False, True, True, False, True]
+    answers = ask(Machine({"b": KILLED, "e": KILLED}), TEXTS)
+    assert faults(answers) == "be"
+    assert "ended unexpectedly" in answers[1].fault
+    assert [outcome.answered for outcome in answers] == [True, False, True, True, False, True]
 
 
 @pytest.mark.parametrize(("code", "name"), [(-11, "SIGSEGV"), (139, "SIGSEGV"), (-6, "SIGABRT")])
 def test_a_crash_is_an_answer(ask: Callable[..., list[Outcome]], code: int, name: str) -> None:
     """Nobody is asked about such a kernel again; it is no reason to end what asks about many."""
-    found = ask(Machine({"c": code}), TEXTS)
-    assert faults(found) == "c"
-    assert found[2] == Outcome(fault=f"Mesa's compiler crashes on it ({name})")
+    answers = ask(Machine({"c": code}), TEXTS)
+    assert faults(answers) == "c"
+    assert answers[2] == Outcome(fault=f"Mesa's compiler crashes on it ({name})")
 
 
 @pytest.mark.parametrize("fault", [SLOW, KILLED, CRASHED])
@@ -114,11 +114,11 @@ def test_what_was_compiled_before_an_interrupt_is_not_asked_again(
 
     def outcomes(machine: Machine, tell: Callable[[str], None]) -> list[Outcome]:
         texts = [f"kernel {number}" for number in range(8)]
-        asked = lambda missing, keep: ask(machine, missing, tell=tell, keep=keep)  # noqa: E731 - it is passed on
-        return cache.outcomes("k", gpu("g610"), (), texts, asked)
+        compile_ = lambda missing, keep: ask(machine, missing, tell=tell, keep=keep)  # noqa: E731 - it is passed on
+        return cache.cached_outcomes("k", gpu("g610"), (), texts, compile_)
 
     with pytest.raises(KeyboardInterrupt):
         outcomes(Machine({}), stopped)
     again = Machine({})
-    assert all(one.statistics for one in outcomes(again, lambda _line: None))
+    assert all(outcome.statistics for outcome in outcomes(again, lambda _line: None))
     assert sum(count for count, _ in again.patience) <= 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolchain.backends.mali.cost import emulator
-from toolchain.backends.mali.cost.emulator import Contained, Folders, Here
+from toolchain.backends.mali.cost.emulator import Folders, ImageEmulator, LocalEmulator
 from toolchain.containers import images
 from toolchain.errors import BuildError
 
@@ -29,34 +29,34 @@ def program(path: Path, text: str = '#!/bin/sh\necho "$@"\n') -> Path:
 
 def test_this_machines_qemu_comes_first(x86: Path) -> None:
     qemu = program(x86 / "qemu-aarch64-static")
-    found = emulator.emulator()
-    assert found == Here(str(qemu))
-    ran = found.run(["/p", "-x"], Path("/tree"), {"A": "1", "B": "2"}, Folders((), ()), 10.0)
+    chosen = emulator.emulator()
+    assert chosen == LocalEmulator(str(qemu))
+    ran = chosen.run(["/p", "-x"], Path("/tree"), {"A": "1", "B": "2"}, Folders((), ()), 10.0)
     assert ran.stdout == "-L /tree -E A=1 -E B=2 /p -x\n"
 
 
 def test_a_machine_of_that_kind_needs_none(monkeypatch: pytest.MonkeyPatch, x86: Path) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert emulator.emulator() == Here(None)
-    shown = Here(None).run(
+    assert emulator.emulator() == LocalEmulator(None)
+    printed = LocalEmulator(None).run(
         [str(program(x86 / "p", "#!/bin/sh\necho $A $1\n")), "x"], x86, {"A": "1"}, Folders((), ()), 9.0
     )
-    assert shown.stdout == "1 x\n"
+    assert printed.stdout == "1 x\n"
 
 
 def test_an_image_that_has_one_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "labels", lambda name: {emulator.LABEL: "qemu-of-" + name})
-    assert emulator.emulator() == Contained("mali", "qemu-of-mali")
+    assert emulator.emulator() == ImageEmulator("mali", "qemu-of-mali")
 
 
 def test_an_image_sees_the_tree_and_writes_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, object] = {}
-    monkeypatch.setattr(images, "run", lambda image, words, **how: seen.update(how, image=image, words=words))
+    call: dict[str, object] = {}
+    monkeypatch.setattr(images, "run", lambda image, command, **how: call.update(how, image=image, words=command))
     folders = Folders((Path("/sources"),), (Path("/sources/cache"),))
-    Contained("mali", "qemu").run(["/c/program"], Path("/c/root"), {"A": "1"}, folders, 5.0)
-    assert seen["words"] == ["qemu", "-L", "/c/root", "-E", "A=1", "/c/program"]
-    assert (seen["readable"], seen["writable"]) == ((Path("/c"), Path("/sources")), (Path("/sources/cache"),))
-    assert (seen["image"], seen["check"], seen["timeout"]) == ("mali", False, 5.0)
+    ImageEmulator("mali", "qemu").run(["/c/program"], Path("/c/root"), {"A": "1"}, folders, 5.0)
+    assert call["words"] == ["qemu", "-L", "/c/root", "-E", "A=1", "/c/program"]
+    assert (call["readable"], call["writable"]) == ((Path("/c"), Path("/sources")), (Path("/sources/cache"),))
+    assert (call["image"], call["check"], call["timeout"]) == ("mali", False, 5.0)
 
 
 def test_without_either_it_is_said_what_brings_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,13 +26,13 @@ def statistics(spills: int = 0, work_group: int = 1024) -> Statistics:
     return Statistics(9, 8.0, {"load_store": 8.0}, 2, 0, spills, spills, work_group)
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, found: Statistics | None, name: str = "g610") -> Model:
+def asked(monkeypatch: pytest.MonkeyPatch, measured: Statistics | None, name: str = "g610") -> Model:
     """Return a model whose compiler says the same of each kernel."""
 
     def costs(_asked: object, kernels: list[object], *, spilling: bool = True) -> tuple[KernelCost, ...]:
         del spilling
-        fault = "" if found else "refused"
-        return tuple(KernelCost("k", name, found, {"load_store": 4000.0}, fault=fault) for _ in kernels)
+        fault = "" if measured else "refused"
+        return tuple(KernelCost("k", name, measured, {"load_store": 4000.0}, fault=fault) for _ in kernels)
 
     monkeypatch.setattr(kernel_cost, "costs", costs)
     assert RK3588.gpu is not None
@@ -40,22 +40,22 @@ def asked(monkeypatch: pytest.MonkeyPatch, found: Statistics | None, name: str =
 
 
 def test_a_kernel_takes_what_its_machine_code_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    (found,) = asked(monkeypatch, statistics()).estimates([candidates.on_a_gpu()])
+    (estimate,) = asked(monkeypatch, statistics()).estimates([candidates.on_a_gpu()])
     # 8 work-items are one group of one core, which waits as long as with 128, 1000 cycles each.
-    assert (found.ms, found.spills, found.fault) == (pytest.approx(0.128), 0, "")
+    assert (estimate.ms, estimate.spills, estimate.fault) == (pytest.approx(0.128), 0, "")
 
 
 def test_the_time_of_one_that_spills_is_told_if_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     asking = asked(monkeypatch, statistics(spills=5))
-    assert [one.spills for one in asking.estimates([candidates.on_a_gpu()])] == [5]
+    assert [estimate.spills for estimate in asking.estimates([candidates.on_a_gpu()])] == [5]
     assert asking.estimates([candidates.on_a_gpu()])[0].ms is not None
     assert asking.estimates([candidates.on_a_gpu()], spilling=False)[0].ms is None
 
 
 def test_work_groups_that_have_not_registers_enough_would_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    (found,) = asked(monkeypatch, statistics(work_group=4)).estimates([candidates.on_a_gpu()])
-    assert found.ms is None
-    assert "registers for 4" in found.fault
+    (estimate,) = asked(monkeypatch, statistics(work_group=4)).estimates([candidates.on_a_gpu()])
+    assert estimate.ms is None
+    assert "registers for 4" in estimate.fault
 
 
 def test_of_several_each_gets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,13 +86,13 @@ def test_a_weak_compiler_judges_no_candidates(monkeypatch: pytest.MonkeyPatch) -
 
 def test_of_a_network_without_kernels_just_that_is_told() -> None:
     assert RK3588.gpu is not None
-    found = Model(Compiler(ROOT, gpu("g610")), RK3588.gpu, backend_of(RK3588).target).network("same", tvm.IRModule())
+    report = Model(Compiler(ROOT, gpu("g610")), RK3588.gpu, backend_of(RK3588).target).network("same", tvm.IRModule())
     sentence = "same has no GPU kernels: the whole model runs on the CPU; modelled (Mesa 1) with -cl-std=CL1.2"
-    assert found.shown() == [sentence]
-    (section,) = found.sections()
+    assert report.shown() == [sentence]
+    (section,) = report.sections()
     assert section.parts == [page.Text(sentence)]
-    assert found.document()["kernels"] == []
-    assert found.refusal() is None
+    assert report.document()["kernels"] == []
+    assert report.refusal() is None
 
 
 def test_a_model_is_named_by_what_estimates_depend_on() -> None:
@@ -110,6 +110,6 @@ def test_another_compiler_or_formula_is_another_model(monkeypatch: pytest.Monkey
         Compiler(Root(Path("none"), "other", "1", is_pinned=True), gpu("g610")),
         Compiler(ROOT, gpu("g610"), ("-cl-fast-relaxed-math",)),
     ]
-    found = {asking.identity, *(dataclasses.replace(asking, compiler=one).identity for one in others)}
+    identities = {asking.identity, *(dataclasses.replace(asking, compiler=other).identity for other in others)}
     monkeypatch.setattr(network, "FORMULA", network.FORMULA + 1)
-    assert len({*found, asking.identity}) == 5
+    assert len({*identities, asking.identity}) == 5

@@ -38,23 +38,23 @@ def put(mirror: Path, content: bytes) -> None:
 
 
 def test_the_list_is_whole() -> None:
-    found = packages.pinned()
-    assert found.version.startswith("25.")
-    assert found.snapshot
-    assert len({one.name for one in found.files}) == len(found.files) == 28
-    assert 60e6 < found.size < 120e6
+    pinned = packages.pinned()
+    assert pinned.version.startswith("25.")
+    assert pinned.snapshot
+    assert len({package.name for package in pinned.files}) == len(pinned.files) == 28
+    assert 60e6 < pinned.size < 120e6
 
 
 def test_the_digest_is_that_of_the_content_alone() -> None:
-    one, two = packages.pinned().files[:2]
-    assert Packages((one, two)).digest == Packages((two, one), "20260101T000000Z").digest
-    assert Packages((one,)).digest != Packages((two,)).digest
+    first, two = packages.pinned().files[:2]
+    assert Packages((first, two)).digest == Packages((two, first), "20260101T000000Z").digest
+    assert Packages((first,)).digest != Packages((two,)).digest
 
 
 def test_a_package_is_fetched(mirror: Path, tmp_path: Path) -> None:
     put(mirror, CONTENT)
-    (found,) = packages.fetch(Packages((WANTED,)), tmp_path)
-    assert found.read_bytes() == CONTENT
+    (path,) = packages.fetch(Packages((WANTED,)), tmp_path)
+    assert path.read_bytes() == CONTENT
     assert Packages((WANTED,)).version == "1.2-3+deb13u1"
 
 

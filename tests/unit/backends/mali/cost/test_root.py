@@ -28,10 +28,10 @@ def package(path: Path, members: dict[str, bytes | str], name: str = "data.tar.x
                 info.size = len(content)
                 archive.addfile(info, io.BytesIO(content))
     packed = lzma.compress(data.getvalue())
-    parts = [("debian-binary", b"2.0\n"), ("control.tar.xz", b"odd"), (name, packed)]
+    ar_members = [("debian-binary", b"2.0\n"), ("control.tar.xz", b"odd"), (name, packed)]
     with path.open("wb") as stream:
         stream.write(b"!<arch>\n")
-        for title, content in parts:
+        for title, content in ar_members:
             stream.write(f"{title:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n".encode())
             stream.write(content + b"\n" * (len(content) % 2))
     return path
@@ -46,8 +46,10 @@ def test_libraries_are_unpacked_and_nothing_else(tmp_path: Path) -> None:
         "etc/a.conf": b"settings",
     }
     unpack(package(tmp_path / "a.deb", members), tmp_path / "root")
-    found = {str(path.relative_to(tmp_path / "root")) for path in (tmp_path / "root").rglob("*") if not path.is_dir()}
-    assert found == {"usr/lib/a/liba.so.1", "usr/lib/a/liba.so"}
+    unpacked = {
+        str(path.relative_to(tmp_path / "root")) for path in (tmp_path / "root").rglob("*") if not path.is_dir()
+    }
+    assert unpacked == {"usr/lib/a/liba.so.1", "usr/lib/a/liba.so"}
     assert (tmp_path / "root" / "usr/lib/a/liba.so").read_bytes() == b"a"
 
 
@@ -83,11 +85,11 @@ def test_a_file_that_was_changed_is_found(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"same")
     record = {"files": {"a": [4, sha256_bytes(b"same")]}}
     (tmp_path / "root.json").write_bytes(canonical_json(record))
-    found = Root(tmp_path, "key", "1", is_pinned=True)
-    check(found)
+    compiler = Root(tmp_path, "key", "1", is_pinned=True)
+    check(compiler)
     (tmp_path / "a").write_bytes(b"else")
     with pytest.raises(BuildError, match="differs from the file in Debian's package"):
-        check(found)
+        check(compiler)
 
 
 def test_an_empty_cache_has_none_and_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

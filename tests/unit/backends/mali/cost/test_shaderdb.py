@@ -14,10 +14,10 @@ MIDGARD = "446 inst, 363 bundles, 268 quadwords, 8 registers, 2 threads, 1 loops
 
 
 def test_valhall_has_units_of_its_own() -> None:
-    found = shaderdb.read(RECORDED.splitlines())["/work/0.cl"]
-    assert found.name == "k"
-    assert found.statistics is not None
-    assert found.statistics.units == {
+    outcome = shaderdb.read_outcomes(RECORDED.splitlines())["/work/0.cl"]
+    assert outcome.name == "k"
+    assert outcome.statistics is not None
+    assert outcome.statistics.units == {
         "fma": 0.0625,
         "convert": 1.265625,
         "special": 1.9375,
@@ -25,20 +25,24 @@ def test_valhall_has_units_of_its_own() -> None:
         "texture": 0.0,
         "load_store": 8.0,
     }
-    assert (found.statistics.instructions, found.statistics.registers, found.statistics.work_group) == (124, 32, 1024)
+    assert (outcome.statistics.instructions, outcome.statistics.registers, outcome.statistics.work_group) == (
+        124,
+        32,
+        1024,
+    )
 
 
 def test_bifrost_and_its_spills() -> None:
-    found = shaderdb.read(RECORDED.splitlines())["/work/1.cl"].statistics
-    assert found is not None
-    assert (found.unit("arithmetic"), found.unit("load_store"), found.unit("fma")) == (3.5, 8.0, 0.0)
-    assert (found.spills, found.fills, found.loops, found.local_bytes) == (14, 111, 1, 64)
+    statistics = shaderdb.read_outcomes(RECORDED.splitlines())["/work/1.cl"].statistics
+    assert statistics is not None
+    assert (statistics.unit("arithmetic"), statistics.unit("load_store"), statistics.unit("fma")) == (3.5, 8.0, 0.0)
+    assert (statistics.spills, statistics.fills, statistics.loops, statistics.local_bytes) == (14, 111, 1, 64)
 
 
 def test_midgard_counts_bundles() -> None:
-    found = shaderdb.parsed(MIDGARD)
-    assert found is not None
-    assert (found.cycles, found.spills, found.fills, found.units) == (363.0, 29, 92, {})
+    statistics = shaderdb.parse_statistics(MIDGARD)
+    assert statistics is not None
+    assert (statistics.cycles, statistics.spills, statistics.fills, statistics.units) == (363.0, 29, 92, {})
 
 
 @pytest.mark.parametrize(
@@ -46,27 +50,27 @@ def test_midgard_counts_bundles() -> None:
     [("/work/2.cl", "undeclared identifier"), ("/work/3.cl", "no kernel"), ("/work/4.cl", "gave up")],
 )
 def test_what_has_no_statistics_says_why(path: str, fault: str) -> None:
-    found = shaderdb.read(RECORDED.splitlines())[path]
-    assert found.statistics is None
-    assert fault in found.fault
+    outcome = shaderdb.read_outcomes(RECORDED.splitlines())[path]
+    assert outcome.statistics is None
+    assert fault in outcome.fault
 
 
 def test_a_file_at_which_the_compiler_ended_is_missing() -> None:
-    assert "/work/5.cl" not in shaderdb.read(RECORDED.splitlines())
+    assert "/work/5.cl" not in shaderdb.read_outcomes(RECORDED.splitlines())
 
 
 def test_spoiled_lines_are_never_numbers_that_nobody_wrote() -> None:
-    whole = shaderdb.read(RECORDED.splitlines())
+    outcomes = shaderdb.read_outcomes(RECORDED.splitlines())
     dice = random.Random(0)  # noqa: S311 - the same spoiled lines each time
     for _ in range(500):
         letters = list(RECORDED)
         for _ in range(dice.randrange(1, 8)):
             letters[dice.randrange(len(letters))] = dice.choice("0 9,:\nxFD\0é")
-        for found in shaderdb.read("".join(letters).splitlines()).values():
-            assert found.statistics is not None or found.fault
-    assert len(whole) == 5
+        for outcome in shaderdb.read_outcomes("".join(letters).splitlines()).values():
+            assert outcome.statistics is not None or outcome.fault
+    assert len(outcomes) == 5
 
 
 def test_a_flood_is_bounded() -> None:
     flood = ["FILE a", "FAILED 1", *("x" * 10_000 for _ in range(1000)), "DONE"]
-    assert len(shaderdb.read(flood)["a"].fault) < 200_000
+    assert len(shaderdb.read_outcomes(flood)["a"].fault) < 200_000

@@ -32,15 +32,15 @@ __kernel void two(__global float* y) { y[1] = 2; }
 
 
 def test_a_module_of_tvm_comes_apart() -> None:
-    found = sources.kernels(TVM)
-    assert [one.name for one in found] == ["a_kernel", "b_kernel"]
-    assert all(one.source.count("__kernel") == 1 for one in found)
+    kernels = sources.kernels(TVM)
+    assert [kernel.name for kernel in kernels] == ["a_kernel", "b_kernel"]
+    assert all(kernel.source.count("__kernel") == 1 for kernel in kernels)
 
 
 def test_a_file_with_two_kernels_comes_apart() -> None:
-    one, two = sources.kernels(OWN)
-    assert (one.name, two.name) == ("one", "two")
-    assert "void two" not in one.source
+    first, two = sources.kernels(OWN)
+    assert (first.name, two.name) == ("one", "two")
+    assert "void two" not in first.source
     assert "twice(1)" not in two.source
     assert "float twice" in two.source
 
@@ -53,24 +53,24 @@ def test_nothing_comes_of_nothing() -> None:
 
 def test_loops_have_turns_and_those_without_bounds_are_open() -> None:
     _, kernel = sources.kernels(TVM)
-    found = sources.loops(kernel.source)
-    assert [loop.trips for loop in found.known] == [4, 5]
-    assert found.open == 1
-    outer, inner = found.known
+    loops = sources.loops(kernel.source)
+    assert [loop.trips for loop in loops.bounded] == [4, 5]
+    assert loops.unbounded == 1
+    outer, inner = loops.bounded
     assert outer.holds(inner)
     assert not inner.holds(outer)
-    assert sources.weight(inner, found.known) == 20
+    assert sources.total_trips(inner, loops.bounded) == 20
 
 
 def test_loops_of_functions_are_open() -> None:
-    one, _ = sources.kernels(OWN)
-    assert sources.loops(one.source) == sources.Loops((), 1)
+    kernel, _ = sources.kernels(OWN)
+    assert sources.loops(kernel.source) == sources.Loops((), 1)
 
 
 def test_a_doubled_body_runs_for_other_values() -> None:
     (kernel, _) = sources.kernels(TVM)
-    (loop,) = sources.loops(kernel.source).known
-    twice = sources.doubled(kernel.source, loop)
+    (loop,) = sources.loops(kernel.source).bounded
+    twice = sources.double_body(kernel.source, loop)
     assert twice.count("y[i] = 1;") == 2
     assert "i_later = i + 64" in twice
     assert twice.count("{") == twice.count("}")
@@ -78,10 +78,10 @@ def test_a_doubled_body_runs_for_other_values() -> None:
 
 def test_the_longest_loops_remain() -> None:
     _, kernel = sources.kernels(TVM)
-    known = sources.loops(kernel.source).known
-    assert sources.remaining(known, 1) == (known[1],)
-    assert sources.remaining(known, 0) == ()
-    assert sources.remaining(known, 5) == known
+    bounded = sources.loops(kernel.source).bounded
+    assert sources.remaining_loops(bounded, 1) == (bounded[1],)
+    assert sources.remaining_loops(bounded, 0) == ()
+    assert sources.remaining_loops(bounded, 5) == bounded
 
 
 HELPER = "float helper(float v) { for (int c = 0; c < 1000; ++c) { v *= 2; } return v; }\n"
@@ -91,9 +91,9 @@ LOOP = "__kernel void one(__global float* y) { for (int c = 0; c < 64; ++c) { y[
 @pytest.mark.parametrize("text", [HELPER + LOOP, LOOP + HELPER])
 def test_only_loops_within_the_kernel_are_its_own(text: str) -> None:
     (kernel,) = sources.kernels(text)
-    found = sources.loops(kernel.source)
-    assert [loop.trips for loop in found.known] == [64]
-    assert found.open == 1
+    loops = sources.loops(kernel.source)
+    assert [loop.trips for loop in loops.bounded] == [64]
+    assert loops.unbounded == 1
 
 
 @pytest.mark.parametrize(
@@ -110,15 +110,15 @@ def test_braces_that_are_no_code_do_not_count(line: str) -> None:
     inside = LOOP.replace("{ y[c]", "{\n" + line + "y[c]")
     for text in (line + LOOP + HELPER, inside + HELPER, LOOP + line + HELPER):
         (kernel,) = sources.kernels(text)
-        found = sources.loops(kernel.source)
-        assert ([loop.trips for loop in found.known], found.open) == ([64], 1)
-        (loop,) = found.known
-        assert sources.doubled(kernel.source, loop).count("y[c] += 1;") == 2
+        loops = sources.loops(kernel.source)
+        assert ([loop.trips for loop in loops.bounded], loops.unbounded) == ([64], 1)
+        (loop,) = loops.bounded
+        assert sources.double_body(kernel.source, loop).count("y[c] += 1;") == 2
 
 
 def test_loops_of_macros_are_open() -> None:
     (kernel,) = sources.kernels("#define AGAIN for (int k = 0; k < 9; ++k) {\n" + LOOP.replace("y[c]", "AGAIN y[c]"))
-    assert sources.loops(kernel.source).open == 1
+    assert sources.loops(kernel.source).unbounded == 1
 
 
 def test_what_is_too_long_is_refused() -> None:

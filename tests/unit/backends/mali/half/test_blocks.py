@@ -13,7 +13,7 @@ from tests.support import nets
 from tests.support.nets import node, value
 from toolchain import board
 from toolchain.backends.mali.backend import Mali
-from toolchain.backends.mali.half import blocks, bound
+from toolchain.backends.mali.half import blocks, bounds
 from toolchain.models import importer, source
 
 KIND = board.load("opencl-local").resolved().in_float16(half_sums=True)
@@ -31,9 +31,13 @@ def kernels(nodes, shape, initializers, folder):
     proto = nets.model(nodes, [value("x", shape)], [value("y", result.shape)], initializers)
     backend = Mali(KIND)
     lowered = backend.lower(importer.import_model(source.load(nets.save(proto, folder))).module)
-    marks = [one for _, one in lowered.functions_items() if isinstance(one, tirx.PrimFunc) and blocks.MARK in str(one)]
+    marks = [
+        kernel
+        for _, kernel in lowered.functions_items()
+        if isinstance(kernel, tirx.PrimFunc) and blocks.MARK in str(kernel)
+    ]
     (host,) = tvm.compile(backend.apply_choices(lowered, {}), target=backend.target).mod.imports
-    return len(marks), "".join(one.inspect_source() for one in host.imports)
+    return len(marks), "".join(source.inspect_source() for source in host.imports)
 
 
 CASES = {
@@ -72,19 +76,19 @@ def test_weights_beyond_the_bound_keep_single_precision():
 
     x, w = te.placeholder((4, 64), "float16", "x"), te.placeholder((64, 32), "float16", "w")
     function = te.create_prim_func([x, w, topi.nn.matmul(x, w, out_dtype="float32")])
-    for size, fits in ((bound.LIMIT / bound.PRODUCTS, True), (1.1 * bound.LIMIT / bound.PRODUCTS, False)):
-        held = np.full((64, 32), size, np.float16)
-        assert (blocks.MARK in str(blocks._marked(function, [[None, held]]))) == fits
+    for size, fits in ((bounds.LIMIT / bounds.PRODUCTS, True), (1.1 * bounds.LIMIT / bounds.PRODUCTS, False)):
+        weights = np.full((64, 32), size, np.float16)
+        assert (blocks.MARK in str(blocks._mark(function, [[None, weights]]))) == fits
         # One call that passes something else is enough.
-        assert blocks.MARK not in str(blocks._marked(function, [[None, held], [None, None]]))
+        assert blocks.MARK not in str(blocks._mark(function, [[None, weights], [None, None]]))
 
 
 def test_rounding_up_to_halves_is_no_reason_for_single_precision():
     rows = RANDOM.standard_normal((300, 9))
-    rows *= 0.99999 * bound.LIMIT / bound.greatest(rows)[:, None]
-    halves = np.ldexp(rows, bound.exponents(rows)[:, None]).astype(np.float16)
-    assert (bound.greatest(halves) > bound.LIMIT).any()
-    assert (bound.greatest(halves) <= bound.ROUNDED).all()
+    rows *= 0.99999 * bounds.LIMIT / bounds.greatest(rows)[:, None]
+    halves = np.ldexp(rows, bounds.exponents(rows)[:, None]).astype(np.float16)
+    assert (bounds.greatest(halves) > bounds.LIMIT).any()
+    assert (bounds.greatest(halves) <= bounds.ROUNDED).all()
 
 
 def compiled(kind, folder):
@@ -97,11 +101,11 @@ def compiled(kind, folder):
 
 def test_who_asked_for_it_is_told_what_sums_in_half(tmp_path):
     backend, lowered = compiled(KIND, tmp_path)
-    (told,) = backend.remarks(backend.apply_choices(lowered, {}))
-    assert told == "1 of 1 kernels that multiply in half precision also sum in it"
-    (told,) = backend.remarks(lowered)  # without a schedule, nothing does
+    (remark,) = backend.remarks(backend.apply_choices(lowered, {}))
+    assert remark == "1 of 1 kernels that multiply in half precision also sum in it"
+    (remark,) = backend.remarks(lowered)  # without a schedule, nothing does
     assert re.fullmatch(
-        r"0 of 1 kernels that multiply in half precision also sum in it; in single precision: \w*matmul\w*", told
+        r"0 of 1 kernels that multiply in half precision also sum in it; in single precision: \w*matmul\w*", remark
     )
 
 

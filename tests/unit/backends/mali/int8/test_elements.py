@@ -9,8 +9,8 @@ from tvm import relax
 from tests.support import nets
 from tests.support.nets import node, value
 from toolchain.backends.graph.values import read
-from toolchain.backends.mali.int8.elements import Greatest, Joined, Limited, Sum, elements_of
-from toolchain.backends.mali.int8.epilogues import Limits, Other
+from toolchain.backends.mali.int8.elements import Clipped, Concatenated, MaxPool, Sum, elements_of
+from toolchain.backends.mali.int8.epilogues import Limits, OtherImage
 from toolchain.models import importer, source
 
 
@@ -27,9 +27,9 @@ def found(folder, between, outputs=("y",)):
     results = [value(name, None, "uint8" if name == "y" else "float32") for name in outputs]
     proto = nets.model(nodes, inputs, results, constants)
     module = importer.import_model(source.load(nets.save(proto, folder))).module
-    (block,) = [one for one in module["main"].body.blocks if isinstance(one, relax.DataflowBlock)]
-    elements = [elements_of(one) for one in read(block, module).operations]
-    return next((one for one in elements if one is not None), None)
+    (block,) = [block for block in module["main"].body.blocks if isinstance(block, relax.DataflowBlock)]
+    elements = [elements_of(operation) for operation in read(block, module).operations]
+    return next((element for element in elements if element is not None), None)
 
 
 def pool(**attributes):
@@ -40,32 +40,32 @@ def pool(**attributes):
 
 def test_a_residual_and_its_limit(tmp_path):
     elements = found(tmp_path, [node("Add", ["a", "b"], ["c"]), node("Relu", ["c"], ["d"])])
-    assert isinstance(elements.tree, Limited)
+    assert isinstance(elements.tree, Clipped)
     assert elements.tree.step == Limits(0.0, np.inf)
-    assert isinstance(elements.tree.part, Sum)
-    assert all(isinstance(one, Other) for one in (elements.tree.part.first, elements.tree.part.second))
+    assert isinstance(elements.tree.inner, Sum)
+    assert all(isinstance(leaf, OtherImage) for leaf in (elements.tree.inner.first, elements.tree.inner.second))
     assert len(elements.leaves) == 2
     assert elements.grid.zero == -128
 
 
 def test_channels_one_after_the_other(tmp_path):
     elements = found(tmp_path, [node("Concat", ["a", "b", "a"], ["c"], axis=1)])
-    assert isinstance(elements.tree, Joined)
+    assert isinstance(elements.tree, Concatenated)
     assert elements.tree.channels == (4, 4, 4)
     assert len(elements.leaves) == 2
 
 
 def test_the_greatest_of_windows(tmp_path):
     tree = found(tmp_path, [pool()]).tree
-    assert isinstance(tree, Greatest)
+    assert isinstance(tree, MaxPool)
     assert (tree.size, tree.window, tree.strides, tree.before) == ((8, 8), (3, 3), (2, 2), (1, 1))
 
 
 def test_the_greatest_of_what_is_side_by_side_is_taken_of_each(tmp_path):
     between = [node("Concat", ["a", "b"], ["c"], axis=1), node("MaxPool", ["c"], ["d"], kernel_shape=[2, 2])]
     tree = found(tmp_path, between).tree
-    assert isinstance(tree, Joined)
-    assert all(isinstance(one, Greatest) for one in tree.parts)
+    assert isinstance(tree, Concatenated)
+    assert all(isinstance(branch, MaxPool) for branch in tree.branches)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from toolchain.models import importer, source
 ZERO = np.array(0, np.uint8)
 
 
-def found(folder, after, outputs=("y",), **held):
+def found(folder, after, outputs=("y",), **initializers):
     """Return the epilogue of a layer of bytes that some nodes follow; it makes c."""
     nodes = [
         node("DequantizeLinear", ["x", "step", "zero"], ["a"]),
@@ -29,14 +29,14 @@ def found(folder, after, outputs=("y",), **held):
         "zero": ZERO,
         "none": np.array(0, np.int8),
         "w": np.ones((4, 4, 1, 1), np.int8),
-        **held,
+        **initializers,
     }
     results = [value(name, None, "uint8" if name == "y" else "float32") for name in outputs]
     proto = nets.model(nodes, [value("x", (1, 4, 3, 3), "uint8")], results, constants)
     module = importer.import_model(source.load(nets.save(proto, folder))).module
-    (block,) = [one for one in module["main"].body.blocks if isinstance(one, relax.DataflowBlock)]
+    (block,) = [block for block in module["main"].body.blocks if isinstance(block, relax.DataflowBlock)]
     operations = read(block, module).operations
-    (layer,) = [one for one in operations if one.name == "nn.conv2d"]
+    (layer,) = [operation for operation in operations if operation.name == "nn.conv2d"]
     return epilogue_of(layer, readers(operations))
 
 
@@ -55,7 +55,7 @@ def test_bias_and_limits_are_steps_in_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("after", "outputs", "held"),
+    ("after", "outputs", "initializers"),
     [
         ([node("Relu", ["c"], ["d"])], ("y", "d"), {}),
         ([node("Relu", ["c"], ["d"])], ("y", "c"), {}),
@@ -65,5 +65,5 @@ def test_bias_and_limits_are_steps_in_order(tmp_path):
     ],
     ids=["activation-is-wanted", "layer-is-wanted", "other-operator", "other-for-each-pixel", "itself"],
 )
-def test_what_cannot_be_in_the_kernel_is_not(after, outputs, held, tmp_path):
-    assert found(tmp_path, after, outputs, **held) is None
+def test_what_cannot_be_in_the_kernel_is_not(after, outputs, initializers, tmp_path):
+    assert found(tmp_path, after, outputs, **initializers) is None

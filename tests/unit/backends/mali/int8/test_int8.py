@@ -17,6 +17,6 @@ def test_kernels_call_the_helper_on_vectors(tmp_path):
     backend = Mali(KIND)
     module = backend.lower(importer.import_model(source.load(nets.save(proto, tmp_path))).module)
     (host,) = tvm.compile(backend.apply_choices(module, {}), target=backend.target).mod.imports
-    text = "".join(one.inspect_source() for one in host.imports)
+    text = "".join(imported.inspect_source() for imported in host.imports)
     assert "edge_dot4_int4(((int4)" in text
     assert text.count("int4 edge_dot4_int4(int4 a, int4 b)") == 4

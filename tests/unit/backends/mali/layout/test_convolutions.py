@@ -22,8 +22,8 @@ GIVEN = {
 @pytest.mark.parametrize("name", KNOWN)
 def test_what_is_known_stays_transposed(name, tmp_path):
     nodes, times = KNOWN[name]
-    found = check(net([conv("x", "a"), *nodes], initializers=GIVEN), tmp_path)
-    assert found["permute_dims"] == times
+    module = check(net([conv("x", "a"), *nodes], initializers=GIVEN), tmp_path)
+    assert module["permute_dims"] == times
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,15 @@ def test_the_first_convolution_transposes_its_image_itself(tmp_path):
         {"k": weights(8, 2, 3, 3)},
     )
     assert check(proto, tmp_path)["permute_dims"] == 0
-    found = check(proto, tmp_path, half=True)
-    assert (found["permute_dims"], found["call_tir"]) == (1, 0)
+    module = check(proto, tmp_path, half=True)
+    assert (module["permute_dims"], module["call_tir"]) == (1, 0)
 
 
 def test_an_image_of_three_channels_is_padded_by_a_kernel_of_its_own(tmp_path):
     nodes = [node("Conv", ["x", "k"], ["a"], pads=[1, 1, 1, 1]), node("GlobalAveragePool", ["a"], ["y"])]
     proto = net(nodes, (1, 3, 8, 8), {"k": weights(8, 3, 3, 3)})
-    found = operators(transposed(proto, tmp_path))
-    assert (found["permute_dims"], found["call_tir"], found["nn.conv2d"]) == (0, 1, 1)
+    names = operators(transposed(proto, tmp_path))
+    assert (names["permute_dims"], names["call_tir"], names["nn.conv2d"]) == (0, 1, 1)
     assert operators(transposed(proto, tmp_path, half=True))["call_tir"] == 0
 
 
@@ -67,10 +67,10 @@ def test_without_channels_in_fours_nothing_is_transposed(tmp_path):
 def test_weights_are_transposed_when_the_model_is_built(tmp_path):
     module = transposed(net([conv("x", "y", "w")]), tmp_path)
     (call,) = [
-        one.value
+        binding.value
         for block in module["main"].body.blocks
-        for one in block.bindings
-        if getattr(getattr(one.value, "op", None), "name", "") == "relax.nn.conv2d"
+        for binding in block.bindings
+        if getattr(getattr(binding.value, "op", None), "name", "") == "relax.nn.conv2d"
     ]
     assert isinstance(call.args[1], tvm.ir.GenericConst)
     assert [int(size) for size in call.args[1].ty.shape.values] == [3, 3, 8, 8]

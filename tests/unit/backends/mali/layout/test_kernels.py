@@ -23,8 +23,8 @@ RESIZED = {
 def test_images_are_resized_as_they_are(name, tmp_path):
     mode, scales, attributes = RESIZED[name]
     nodes = [conv("x", "a"), node("Resize", ["a", "", "s"], ["b"], mode=mode, **attributes), conv("b", "y", "l")]
-    given = {"s": np.array([1, *scales], np.float32), "l": weights(4, 8 * scales[0], 1, 1)}
-    assert check(net(nodes, initializers=given), tmp_path)["permute_dims"] == 2
+    constants = {"s": np.array([1, *scales], np.float32), "l": weights(4, 8 * scales[0], 1, 1)}
+    assert check(net(nodes, initializers=constants), tmp_path)["permute_dims"] == 2
 
 
 DECODERS = {
@@ -43,8 +43,8 @@ def test_transposed_convolutions_are_as_the_rest(name, tmp_path):
     outputs = kernel[1] * attributes.get("group", 1)
     between = node("ConvTranspose", ["a", "t", "i"], ["b"], **attributes)
     nodes = [conv("x", "a"), between, node("Relu", ["b"], ["r"]), conv("r", "y", "l")]
-    given = {"t": weights(*kernel), "i": weights(outputs), "l": weights(4, outputs, 1, 1)}
-    assert check(net(nodes, (2, 8, 5, 6), given), tmp_path)["permute_dims"] == 2
+    constants = {"t": weights(*kernel), "i": weights(outputs), "l": weights(4, outputs, 1, 1)}
+    assert check(net(nodes, (2, 8, 5, 6), constants), tmp_path)["permute_dims"] == 2
 
 
 # How places and parts of channels go on, and how often something is transposed or permuted, both ends included
@@ -60,7 +60,7 @@ PARTED = {
 
 @pytest.mark.parametrize("name", PARTED)
 def test_channels_are_shuffled_as_they_are(name, tmp_path):
-    parts, order, whole, times = PARTED[name]
+    split_shape, order, joined_shape, times = PARTED[name]
     nodes = [
         conv("x", "a"),
         node("Reshape", ["a", "s"], ["b"]),
@@ -68,5 +68,5 @@ def test_channels_are_shuffled_as_they_are(name, tmp_path):
         node("Reshape", ["t", "u"], ["v"]),
         conv("v", "y"),
     ]
-    found = check(net(nodes, initializers={"s": np.array(parts), "u": np.array(whole)}), tmp_path)
-    assert times is None or found["permute_dims"] == times
+    module = check(net(nodes, initializers={"s": np.array(split_shape), "u": np.array(joined_shape)}), tmp_path)
+    assert times is None or module["permute_dims"] == times

@@ -27,5 +27,5 @@ GIVEN = {
 @pytest.mark.parametrize("name", KNOWN)
 def test_what_is_known_stays_transposed(name, tmp_path):
     nodes, times = KNOWN[name]
-    found = check(net([conv("x", "a"), *nodes], initializers=GIVEN), tmp_path)
-    assert found["permute_dims"] == times
+    module = check(net([conv("x", "a"), *nodes], initializers=GIVEN), tmp_path)
+    assert module["permute_dims"] == times

@@ -67,9 +67,9 @@ def test_an_input_may_be_handed_on_as_an_output(shape, half, tmp_path):
     proto = nets.model(nodes, [value("x", shape)], outputs, {"k": weights(8, 8, 1, 1)})
     executable = tvm.compile(transposed(proto, tmp_path, half=half), target=CPU)
     array = weights(*shape)
-    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(array))
-    for mine, wanted in zip(found, nets.run(proto, {"x": array}), strict=True):
-        np.testing.assert_allclose(mine.numpy(), wanted, rtol=1e-4, atol=1e-5)
+    results = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(array))
+    for mine, expected in zip(results, nets.run(proto, {"x": array}), strict=True):
+        np.testing.assert_allclose(mine.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_an_intermediate_that_is_an_output_too_is_as_the_model_has_it(tmp_path):
@@ -77,6 +77,6 @@ def test_an_intermediate_that_is_an_output_too_is_as_the_model_has_it(tmp_path):
     proto = nets.model(nodes, [value("x", SHAPE)], [value("y", SHAPE), value("a", SHAPE)], {"k": weights(8, 8, 1, 1)})
     executable = tvm.compile(transposed(proto, tmp_path), target=CPU)
     array = weights(*SHAPE)
-    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(array))
-    for mine, wanted in zip(found, nets.run(proto, {"x": array}), strict=True):
-        np.testing.assert_allclose(mine.numpy(), wanted, rtol=1e-4, atol=1e-5)
+    results = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(array))
+    for mine, expected in zip(results, nets.run(proto, {"x": array}), strict=True):
+        np.testing.assert_allclose(mine.numpy(), expected, rtol=1e-4, atol=1e-5)

@@ -25,20 +25,20 @@ ROUND = (1, 1, 1, 1)
     ],
 )
 def test_a_layer_is_cut_into_tiles_where_that_takes_less(side, inputs, outputs, size):
-    found = choice.tiling((1, side, side, inputs), outputs, ROUND)
-    assert (found.size if found else None) == size
-    if found is not None:
-        assert choice.cycles(found) < choice.direct(found)
+    tiling = choice.choose_tiling((1, side, side, inputs), outputs, ROUND)
+    assert (tiling.size if tiling else None) == size
+    if tiling is not None:
+        assert choice.winograd_cycles(tiling) < choice.direct_cycles(tiling)
 
 
 def test_memory_of_what_is_transformed_is_bounded():
-    found = choice.tiling((1, 28, 28, 128), 128, ROUND)
-    assert found.components * found.tiles <= 4 * 28 * 28
+    tiling = choice.choose_tiling((1, 28, 28, 128), 128, ROUND)
+    assert tiling.components * tiling.tiles <= 4 * 28 * 28
 
 
 def test_a_batch_shares_its_weights():
-    one, many = (choice.tiling((batch, 14, 14, 256), 256, ROUND) for batch in (1, 16))
-    assert (one.size, many.size) == (2, 4)
+    single, many = (choice.choose_tiling((batch, 14, 14, 256), 256, ROUND) for batch in (1, 16))
+    assert (single.size, many.size) == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_a_batch_shares_its_weights():
     ],
 )
 def test_what_the_kernels_cannot_compute_is_left_alone(image, outputs, padding):
-    assert choice.tiling(image, outputs, padding) is None
+    assert choice.choose_tiling(image, outputs, padding) is None

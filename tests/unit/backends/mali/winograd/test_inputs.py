@@ -23,11 +23,11 @@ def test_each_work_item_computes_a_row_of_four_channels(size, image):
 
 
 def _launched(kernel):
-    found = []
+    loads = []
 
     def visit(node):
         if node.attr_key == "thread_extent":
-            found.append((str(node.node.thread_tag), int(node.value)))
+            loads.append((str(node.node.thread_tag), int(node.value)))
 
     tvm_ffi.structural_walk(kernel.body, (tirx.AttrStmt, visit))
-    return found
+    return loads

@@ -15,16 +15,16 @@ RANDOM = np.random.default_rng(0)
 CPU = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
 
 
-def run(function, *given, shape):
-    made = tvm.runtime.tensor(np.zeros(shape, np.float32))
-    tvm.compile(function, target=CPU)["main"](*map(tvm.runtime.tensor, given), made)
-    return made.numpy()
+def run(function, *arrays, shape):
+    result = tvm.runtime.tensor(np.zeros(shape, np.float32))
+    tvm.compile(function, target=CPU)["main"](*map(tvm.runtime.tensor, arrays), result)
+    return result.numpy()
 
 
 def multiplication(components=4, tiles=14, inputs=8, outputs=16):
     a = te.placeholder((components, tiles, inputs), name="a")
     b = te.placeholder((components, inputs, outputs), name="b")
-    return te.create_prim_func([a, b, products.multiplied(a, b)])
+    return te.create_prim_func([a, b, products.multiply(a, b)])
 
 
 def test_each_component_has_its_own_weights():
@@ -34,19 +34,19 @@ def test_each_component_has_its_own_weights():
 
 def test_pixels_are_loaded_past_weights_of_one_component():
     """That is what makes the products cheap: only the components are staged."""
-    found = layer_of(multiplication()).reads
-    assert found.apart
-    assert found.staged == (0,)
+    reads = layer_of(multiplication()).reads
+    assert reads.is_batched
+    assert reads.staged == (0,)
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_results_are_those_of_both_transforms(size):
     tiling = Tiling((2, 7, 5, 4), 4, (1, 1, 1, 1), size)
-    given = te.placeholder((tiling.components, tiling.tiles, 4), name="p")
-    array = RANDOM.standard_normal([int(one) for one in given.shape]).astype(np.float32)
-    found = run(te.create_prim_func([given, products.results(given, tiling)]), array, shape=(2, 7, 5, 4))
+    components = te.placeholder((tiling.components, tiling.tiles, 4), name="p")
+    array = RANDOM.standard_normal([int(extent) for extent in components.shape]).astype(np.float32)
+    results = run(te.create_prim_func([components, products.results(components, tiling)]), array, shape=(2, 7, 5, 4))
     matrix = np.array(OUTPUTS[size])
     split = array.reshape(tiling.side, tiling.side, 2, tiling.down, tiling.across, 4)
-    whole = np.einsum("ik,jl,klnyxc->nyixjc", matrix, matrix, split)
-    wanted = whole.reshape(2, tiling.down * size, tiling.across * size, 4)[:, :7, :5]
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    transformed = np.einsum("ik,jl,klnyxc->nyixjc", matrix, matrix, split)
+    expected = transformed.reshape(2, tiling.down * size, tiling.across * size, 4)[:, :7, :5]
+    np.testing.assert_allclose(results, expected, rtol=1e-4, atol=1e-5)

@@ -15,13 +15,13 @@ RANDOM = np.random.default_rng(0)
 @pytest.mark.parametrize("size", [2, 4])
 def test_weights_are_transformed_for_the_same_points_as_images_and_results(size):
     image, weights = RANDOM.standard_normal((size + 2, size + 2)), RANDOM.standard_normal((8, 4, 3, 3)).astype("f4")
-    made = winograd.transformed(weights, size)
-    assert made.dtype == np.float32
+    components = winograd.transform_weights(weights, size)
+    assert components.dtype == np.float32
     before, after = np.array(INPUTS[size]), np.array(OUTPUTS[size])
-    products = (before @ image @ before.T).reshape(-1, 1, 1) * made
-    found = np.einsum("ik,jl,klco->ijco", after, after, products.reshape(size + 2, size + 2, 4, 8))
+    products = (before @ image @ before.T).reshape(-1, 1, 1) * components
+    result = np.einsum("ik,jl,klco->ijco", after, after, products.reshape(size + 2, size + 2, 4, 8))
     windows = np.lib.stride_tricks.sliding_window_view(image, (3, 3))
-    np.testing.assert_allclose(found, np.einsum("ijkl,ockl->ijco", windows, weights), atol=1e-5)
+    np.testing.assert_allclose(result, np.einsum("ijkl,ockl->ijco", windows, weights), atol=1e-5)
 
 
 def test_a_convolution_is_three_kernels():
@@ -30,7 +30,7 @@ def test_a_convolution_is_three_kernels():
     with builder.function("main", [data]):
         weights = RANDOM.standard_normal((8, 4, 3, 3)).astype(np.float32)
         tiling = winograd.Tiling((2, 7, 5, 4), 8, (1, 1, 1, 1), 4)
-        found = winograd.convolved(builder, lambda _shape, value: builder.emit(value), data, weights, tiling)
-        builder.emit_func_output(builder.emit(found))
-    names = {one.name_hint for one in builder.get().get_global_vars()}
+        call = winograd.convolve(builder, lambda _shape, value: builder.emit(value), data, weights, tiling)
+        builder.emit_func_output(builder.emit(call))
+    names = {variable.name_hint for variable in builder.get().get_global_vars()}
     assert names == {"main", "winograd_inputs", "winograd_products", "winograd_conv2d"}
