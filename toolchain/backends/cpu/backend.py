@@ -117,8 +117,8 @@ class Cpu(Backend):
 
     def _chosen(self, layer: Layer, choices: Mapping[str, Choice]) -> kernels.Choice:
         task = to_json(task_of(layer))
-        known = self.cpu_templates.known(layer, choices[task]) if task in choices else None
-        return known or kernels.default(layer, self.machine, without=self.without)
+        choice = self.cpu_templates.known(layer, choices[task]) if task in choices else None
+        return choice or kernels.default(layer, self.machine, without=self.without)
 
     @property
     def shipped(self) -> str:

@@ -53,9 +53,9 @@ class Activation:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the buffer: five dimensions, or four for plain NCHW."""
-        held = self.held or self.blocks
+        blocks = self.held or self.blocks
         lanes = (self.lanes,) if self.lanes > 1 else ()
-        return (self.batch, held, self.height, self.width, *lanes)
+        return (self.batch, blocks, self.height, self.width, *lanes)
 
     @property
     def is_bytes(self) -> bool:
@@ -368,7 +368,7 @@ def _value(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return _view(value) if "strides" in value else Activation(**value)
     if name == "epilogue":
-        return tuple(_post_op(one) for one in value)
+        return tuple(_post_op(item) for item in value)
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -392,10 +392,10 @@ def task_of(layer: Layer) -> Layer:
     if isinstance(layer, Dense):
         return replace(layer, epilogue=_with_arguments(layer.epilogue))
     epilogue = tuple(replace(op, other=op.other.whole() if op.other else None) for op in layer.epilogue)
-    whole = replace(layer, data=layer.data.whole(), out=layer.out.whole(), epilogue=epilogue)
-    if isinstance(whole, Conv) and not whole.is_quantized:
-        return replace(whole, epilogue=_with_arguments(epilogue))
-    return whole
+    task = replace(layer, data=layer.data.whole(), out=layer.out.whole(), epilogue=epilogue)
+    if isinstance(task, Conv) and not task.is_quantized:
+        return replace(task, epilogue=_with_arguments(epilogue))
+    return task
 
 
 def _with_arguments(epilogue: tuple[PostOp, ...]) -> tuple[PostOp, ...]:

@@ -56,8 +56,8 @@ def _apart(statement: tirx.Bind) -> tirx.Bind:
 def _without_scopes(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel without the marks of TVM's own script, of which its code generator warns the user."""
 
-    def body(found: tirx.AttrStmt) -> tirx.Stmt:
-        return found.body if found.attr_key == "pragma_scope" else found
+    def body(statement: tirx.AttrStmt) -> tirx.Stmt:
+        return statement.body if statement.attr_key == "pragma_scope" else statement
 
     return function.with_body(tvm_ffi.structural_map(function.body, (tirx.AttrStmt, body)))
 
@@ -111,11 +111,11 @@ def _lowered(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
     kinds: dict[bool, dict[Any, Any]] = {True: {}, False: {}}
     for name, function in module.functions_items():
         kinds[isinstance(function.body, s_tir.SBlockRealize)][name] = with_values_apart(_without_scopes(function))
-    made: dict[Any, Any] = {}
+    finished: dict[Any, Any] = {}
     for scheduled, functions in kinds.items():
-        made |= dict(_sequence(scheduled=scheduled)(tvm.IRModule(functions)).functions_items())
-    whole = tvm.IRModule({name: made[name] for name, _ in module.functions_items()}, attrs=module.attrs)
-    return _with_signatures()(whole)
+        finished |= dict(_sequence(scheduled=scheduled)(tvm.IRModule(functions)).functions_items())
+    result = tvm.IRModule({name: finished[name] for name, _ in module.functions_items()}, attrs=module.attrs)
+    return _with_signatures()(result)
 
 
 def _with_signatures() -> transform.Pass:
@@ -144,9 +144,9 @@ def _on_stack(statement: tirx.Bind) -> Any:
     value = statement.value
     if type(value) is not ir.Call or not _OPERATOR.same_as(value.op):
         return statement
-    place = tirx.decl_buffer((1,), value.ty.dtype, "bound")
-    read = tirx.Bind(statement.var, tirx.BufferLoad(place, [0]))
-    return tirx.SeqStmt([tirx.AllocBuffer(place), tirx.BufferStore(place, value.args[0], [0]), read])
+    buffer = tirx.decl_buffer((1,), value.ty.dtype, "bound")
+    read = tirx.Bind(statement.var, tirx.BufferLoad(buffer, [0]))
+    return tirx.SeqStmt([tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, value.args[0], [0]), read])
 
 
 def _for_llvm() -> transform.Pass:

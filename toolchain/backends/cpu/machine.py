@@ -47,10 +47,10 @@ def machine(target: tvm.target.Target) -> Machine:
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     cores = int(target.attrs.get("num-cores", 1))
     if _is_arm(target):
-        wide = str(target.attrs.get("mtriple", "")).startswith("aarch64")
+        is_64_bit = str(target.attrs.get("mtriple", "")).startswith("aarch64")
         dot: Dot = "sdot" if "dotprod" in features else ""
-        own = {"vmla": not wide, "rounds": wide}
-        return Machine(4, 32 if wide else 16, dot, cores, loads_apart=True, limits_nan=True, **own)
+        features_of_arm = {"vmla": not is_64_bit, "rounds": is_64_bit}
+        return Machine(4, 32 if is_64_bit else 16, dot, cores, loads_apart=True, limits_nan=True, **features_of_arm)
     dot = "vpdpbusd" if features & {"avx512vnni", "avxvnni"} else ""
     if "avx512f" in features:
         return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB)

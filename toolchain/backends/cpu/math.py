@@ -79,13 +79,13 @@ class Functions:
         """Return a vector of one number."""
         return splat(float(value), self.lanes)
 
-    def clipped(self, x: Expr, least: float, greatest: float) -> Expr:
+    def clipped(self, x: Expr, low: float, high: float) -> Expr:
         """Return numbers between limits; a NaN stays one, see `nan`."""
-        return tirx.min(tirx.max(x, self.number(least)), self.number(greatest))
+        return tirx.min(tirx.max(x, self.number(low)), self.number(high))
 
     def exp(self, x: Expr) -> Expr:
         """Return 2^n e^r, with a small r: the exponent of e^r is n more then."""
-        least, greatest = (self.number(limit) for limit in _EXP_RANGE)
+        low, high = (self.number(limit) for limit in _EXP_RANGE)
         x = self.keep(x)
         # Adding and subtracting it again as floats would round, too, but the simplifier takes the two for nothing.
         n = self._bits(x * self.number(math.log2(math.e)) + self.number(_WHOLE))
@@ -93,8 +93,8 @@ class Functions:
         count = self.keep(self._cast("float32", n))
         r = self.keep(x - count * self.number(_LN2_HIGH) - count * self.number(_LN2_LOW))
         usual = self._floats(self._bits(self._polynomial(r, _EXP)) + self._shifted(n))
-        above = prim.Select(x <= greatest, usual, x * self.number(math.inf))  # a NaN, too
-        return self.keep(prim.Select(x < least, self.number(0.0), above))
+        above = prim.Select(x <= high, usual, x * self.number(math.inf))  # a NaN, too
+        return self.keep(prim.Select(x < low, self.number(0.0), above))
 
     def log(self, x: Expr) -> Expr:
         """Return the natural logarithm: that of the mantissa, and a multiple of log 2."""
@@ -143,7 +143,7 @@ class Functions:
         """Return a power that is a product of the number and its roots; None for others."""
         if not isinstance(exponent, prim.FloatImm):
             return None
-        x, one = self.keep(x), self.number(1.0)
+        x, unit = self.keep(x), self.number(1.0)
         root = tirx.sqrt(x)
         return {
             0.25: tirx.sqrt(root),
@@ -153,8 +153,8 @@ class Functions:
             1.5: x * root,
             2.0: x * x,
             3.0: x * x * x,
-            -0.5: one / root,
-            -1.0: one / x,
+            -0.5: unit / root,
+            -1.0: unit / x,
         }.get(float(exponent.value))
 
     def _polynomial(self, x: Expr, factors: Sequence[float]) -> Expr:
@@ -204,14 +204,14 @@ def spelled_out(value: Expr, keep: Keep) -> Expr:
     """
     write = Functions(keep)
 
-    def spelled(part: Expr) -> Expr | None:
-        if is_guard(part):
-            return part  # what is kept would be computed whether it is guarded or not
-        if type(part) is not ir.Call or not isinstance(part.op, ir.Op) or not part.args:
+    def spelled(node: Expr) -> Expr | None:
+        if is_guard(node):
+            return node  # what is kept would be computed whether it is guarded or not
+        if type(node) is not ir.Call or not isinstance(node.op, ir.Op) or not node.args:
             return None
-        if str(getattr(part.args[0].ty, "dtype", "")) != "float32":
+        if str(getattr(node.args[0].ty, "dtype", "")) != "float32":
             return None
-        function = _FUNCTIONS.get(str(part.op.name))
-        return None if function is None else function(write, *[rewritten(arg, spelled) for arg in part.args])
+        function = _FUNCTIONS.get(str(node.op.name))
+        return None if function is None else function(write, *[rewritten(arg, spelled) for arg in node.args])
 
     return rewritten(value, spelled)

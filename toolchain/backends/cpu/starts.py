@@ -36,8 +36,8 @@ def _started(block: Any) -> Any:
 
 def _with(block: Any, body: Any, init: Any) -> Any:
     """Return a block with another body and start."""
-    given = (block.iter_vars, block.reads, block.writes, block.name_hint, body, init)
-    return s_tir.SBlock(*given, block.alloc_buffers, block.match_buffers, block.annotations, block.span)
+    fields = (block.iter_vars, block.reads, block.writes, block.name_hint, body, init)
+    return s_tir.SBlock(*fields, block.alloc_buffers, block.match_buffers, block.annotations, block.span)
 
 
 def infinite(start: Any) -> Any:

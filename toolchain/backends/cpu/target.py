@@ -20,11 +20,11 @@ def target(board: Board) -> tvm.target.Target:
         InputError: LLVM does not know the board's CPU, or its triple.
     """
     mcpu, triple = _mcpu(board), board.triple
-    known = _cpus(board)
-    if mcpu not in known:
+    cpus = _cpus(board)
+    if mcpu not in cpus:
         raise InputError(
             f"LLVM has no CPU named {mcpu!r} for {triple}",
-            hint=f"set target.mcpu in the board file: {did_you_mean(mcpu, known) or _usual(known)}",
+            hint=f"set target.mcpu in the board file: {did_you_mean(mcpu, cpus) or _usual(cpus)}",
         )
     description: dict[str, Any] = {"kind": "llvm", "mtriple": triple, "mcpu": mcpu}
     if triple.endswith("hf"):  # LLVM passes floats in integer registers unless it is told what the triple says
@@ -50,10 +50,10 @@ def _cpus(board: Board) -> list[str]:
     return sorted(map(str, codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm", "mtriple": board.triple}))))
 
 
-def _usual(known: list[str]) -> str:
+def _usual(cpus: list[str]) -> str:
     """Name a CPU that suits, where no name is close to what was written."""
-    plain = [name for name in known if name.startswith("generic")] or known
-    return f"one of the {len(known)} that it has, such as {plain[0]}"
+    plain = [name for name in cpus if name.startswith("generic")] or cpus
+    return f"one of the {len(cpus)} that it has, such as {plain[0]}"
 
 
 def _mcpu(board: Board) -> str:

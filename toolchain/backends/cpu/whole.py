@@ -34,9 +34,9 @@ def without_calls(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
     if machine.rounds:
         return function
 
-    def rounded(found: Expr) -> Expr:
-        number = _rounded(found.value) if str(found.ty.dtype).startswith(("int", "uint")) else None
-        return found if number is None else type(found)(found.ty.dtype, number)
+    def rounded(cast: Expr) -> Expr:
+        number = _rounded(cast.value) if str(cast.ty.dtype).startswith(("int", "uint")) else None
+        return cast if number is None else type(cast)(cast.ty.dtype, number)
 
     return function.with_body(tvm_ffi.structural_map(function.body, [(prim.Cast, rounded)]))
 
@@ -48,15 +48,15 @@ def _rounded(value: Expr) -> Expr | None:
     number, inner, *others = value.a.args
     if int(number.value) != codegen.llvm_lookup_intrinsic_id(_MINIMUM):
         return None
-    [most] = others
+    [high] = others
     zero: Expr = tirx.const(0.0, "float32")
     if isinstance(inner, prim.Add):
         inner, zero = inner.a, inner.b
-    if not (_is_call(inner, *_ROUND) and all(map(_is_whole, (zero, most, value.b)))):
+    if not (_is_call(inner, *_ROUND) and all(map(_is_whole, (zero, high, value.b)))):
         return None
-    most, least = (tirx.const(float(one.value) - float(zero.value), "float32") for one in (most, value.b))
-    below = tirx.call_llvm_pure_intrin("float32", _MINIMUM, inner.args[0], most)
-    return whole(prim.Max(below, least)) + tirx.const(int(zero.value), "int32")
+    high, low = (tirx.const(float(limit.value) - float(zero.value), "float32") for limit in (high, value.b))
+    below = tirx.call_llvm_pure_intrin("float32", _MINIMUM, inner.args[0], high)
+    return whole(prim.Max(below, low)) + tirx.const(int(zero.value), "int32")
 
 
 def _is_call(value: Expr, *names: str) -> bool:

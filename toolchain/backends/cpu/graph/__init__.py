@@ -62,12 +62,12 @@ def _without_uncalled(module: tvm.IRModule) -> tvm.IRModule:
     """Return a module without the kernels that nobody calls any more."""
     functions = dict(module.functions_items())
     called_ = {variable for function in functions.values() for variable in _kernels_of(function)}
-    kept = {
+    remaining = {
         variable: function
         for variable, function in functions.items()
         if not isinstance(function, tirx.PrimFunc) or variable in called_ or _is_public(function)
     }
-    return normalized(module, kept)
+    return normalized(module, remaining)
 
 
 def _is_public(function: tirx.PrimFunc) -> bool:
@@ -76,12 +76,12 @@ def _is_public(function: tirx.PrimFunc) -> bool:
 
 def _kernels_of(function: Any) -> set[Any]:
     """Return the global variables that a Relax function names."""
-    found: set[Any] = set()
+    variables: set[Any] = set()
     if isinstance(function, relax.Function):
         relax.analysis.post_order_visit(
-            function, lambda node: found.add(node) if isinstance(node, tvm.ir.GlobalVar) else None
+            function, lambda node: variables.add(node) if isinstance(node, tvm.ir.GlobalVar) else None
         )
-    return found
+    return variables
 
 
 def realized(module: tvm.IRModule, machine: Machine, choose: Callable[[Layer], Choice]) -> tvm.IRModule:
@@ -97,8 +97,8 @@ def realized(module: tvm.IRModule, machine: Machine, choose: Callable[[Layer], C
         for variable, function in module.functions_items()
         if isinstance(function, tirx.PrimFunc) and function.attrs is not None and EXACT in function.attrs
     }
-    kept = {variable: function for variable, function in module.functions_items() if variable not in waiting}
-    builder = relax.BlockBuilder(tvm.IRModule(kept, module.attrs, module.global_infos))
+    others = {variable: function for variable, function in module.functions_items() if variable not in waiting}
+    builder = relax.BlockBuilder(tvm.IRModule(others, module.attrs, module.global_infos))
     finisher = _Finisher(builder, machine, choose, waiting)
     main = with_blocks(module[ENTRY], finisher.block)
     return _without_uncalled(with_main(builder.get(), main))

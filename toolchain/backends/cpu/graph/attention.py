@@ -48,16 +48,16 @@ class _Seen:
     @staticmethod
     def of(value: Value) -> _Seen:
         """Return a tensor as it is."""
-        whole = np.empty(value.shape or (), np.float32)  # never touched, so that it takes no memory
-        return _Seen(value, whole, whole)
+        array = np.empty(value.shape or (), np.float32)  # never touched, so that it takes no memory
+        return _Seen(value, array, array)
 
     def view(self) -> View | None:
         """Return it as the kernel reads it; None if the elements of a row do not lie together."""
-        part = self.part if self.part.ndim == _RANKS[1] else self.part[:, None]
-        *steps, step = (stride // _BYTES for stride in part.strides)
-        if step != 1 and part.shape[-1] > 1:
+        array = self.part if self.part.ndim == _RANKS[1] else self.part[:, None]
+        *steps, step = (stride // _BYTES for stride in array.strides)
+        if step != 1 and array.shape[-1] > 1:
             return None
-        offset = (part.__array_interface__["data"][0] - self.whole.__array_interface__["data"][0]) // _BYTES
+        offset = (array.__array_interface__["data"][0] - self.whole.__array_interface__["data"][0]) // _BYTES
         return View(self.whole.shape, (steps[0], steps[1], steps[2]), offset)
 
 
@@ -69,18 +69,18 @@ def found(block: Block, covered: Callable[[Layer], bool]) -> None:
         covered: Whether a template computes a layer.
     """
     readers: dict[Value, list[int]] = {}
-    for number, operation in enumerate(block.operations):
+    for position, operation in enumerate(block.operations):
         for value in operation.inputs:
-            readers.setdefault(value, []).append(number)
-    for number, operation in enumerate(block.operations):
-        made = _attention(operation) if operation.name == "matmul" else None
-        if made is None:
+            readers.setdefault(value, []).append(position)
+    for position, operation in enumerate(block.operations):
+        fused = _attention(operation) if operation.name == "matmul" else None
+        if fused is None:
             continue
-        [*_, reader] = readers.get(operation.out, [number])
-        better = _transposed(made, block.operations[reader]) if operation.out.is_alone else None
-        place, made = (reader, better) if better else (number, made)
-        if covered(made.layer):
-            block.operations[place] = made.out.maker = made
+        [*_, reader] = readers.get(operation.out, [position])
+        transposed = _transposed(fused, block.operations[reader]) if operation.out.is_alone else None
+        index, fused = (reader, transposed) if transposed else (position, fused)
+        if covered(fused.layer):
+            block.operations[index] = fused.out.maker = fused
     block.cleaned()
 
 
@@ -97,7 +97,7 @@ def _attention(operation: Operation) -> Attended | None:
     product = value.maker
     if product is None or product.name != "matmul" or not value.is_alone or not _is_tensor(value):
         return None
-    q, k = (_seen(one) for one in product.inputs)
+    q, k = (_seen(factor) for factor in product.inputs)
     return _layer(operation, (q, replace(k, part=k.part.swapaxes(-1, -2)), _root(_seen(values), values)), mask, scale)
 
 
@@ -139,9 +139,9 @@ def _factor(value: Value) -> tuple[Value, float] | None:
     return first, number if maker.name == "multiply" else 1 / number
 
 
-def _root(seen: _Seen, value: Value) -> _Seen:
+def _root(view: _Seen, value: Value) -> _Seen:
     """Return a tensor as it is if it is a multiple of what it is a view of."""
-    return seen if seen.factor == 1 else _Seen.of(value)
+    return view if view.factor == 1 else _Seen.of(value)
 
 
 def _seen(value: Value) -> _Seen:
@@ -157,42 +157,42 @@ def _seen(value: Value) -> _Seen:
         return _Seen.of(value)
     inner = _seen(source)
     try:
-        part = _VIEWS.get(maker.name, _reshaped)(inner.part, maker, value)
+        array = _VIEWS.get(maker.name, _reshaped)(inner.part, maker, value)
     except ValueError:  # NumPy would have to copy
         return _Seen.of(value)
-    return _Seen.of(value) if part is None or part.shape != value.shape else replace(inner, part=part)
+    return _Seen.of(value) if array is None or array.shape != value.shape else replace(inner, part=array)
 
 
-def _reshaped(part: Array, _: Operation, value: Value) -> Array | None:
-    return np.reshape(part, value.shape or (), copy=False)
+def _reshaped(array: Array, _: Operation, value: Value) -> Array | None:
+    return np.reshape(array, value.shape or (), copy=False)
 
 
-def _permuted(part: Array, maker: Operation, _: Value) -> Array | None:
+def _permuted(array: Array, maker: Operation, _: Value) -> Array | None:
     axes = maker.attributes.axes
-    return part.transpose(None if axes is None else [int(axis) for axis in axes])
+    return array.transpose(None if axes is None else [int(axis) for axis in axes])
 
 
-def _split(part: Array, maker: Operation, value: Value) -> Array | None:
+def _split(array: Array, maker: Operation, value: Value) -> Array | None:
     axis, start = int(maker.attributes.axis), 0
-    for one in maker.outputs[:-1]:
-        size = (one.shape or ())[axis]
-        if one is value:
-            return part.take(range(0), axis) if not size else _cut(part, axis, start, start + size)
+    for output in maker.outputs[:-1]:
+        size = (output.shape or ())[axis]
+        if output is value:
+            return array.take(range(0), axis) if not size else _cut(array, axis, start, start + size)
         start += size
     return None
 
 
-def _cut(part: Array, axis: int, begin: int, end: int) -> Array:
-    return part[(slice(None),) * (axis % part.ndim) + (slice(begin, end),)]
+def _cut(array: Array, axis: int, begin: int, end: int) -> Array:
+    return array[(slice(None),) * (axis % array.ndim) + (slice(begin, end),)]
 
 
-def _taken(part: Array, maker: Operation, _: Value) -> Array | None:
+def _taken(array: Array, maker: Operation, _: Value) -> Array | None:
     index = maker.inputs[1]
     if index.constant is None or index.array.size != 1 or maker.attributes.axis is None:
         return None
-    axis, at = int(maker.attributes.axis), int(index.array.reshape(()))
-    at += part.shape[axis] if at < 0 else 0
-    piece = _cut(part, axis, at, at + 1)
+    axis, position = int(maker.attributes.axis), int(index.array.reshape(()))
+    position += array.shape[axis] if position < 0 else 0
+    piece = _cut(array, axis, position, position + 1)
     return piece if index.shape else piece.squeeze(axis)
 
 
@@ -203,21 +203,23 @@ _VIEWS: dict[str, Callable[[Array, Operation, Value], Array | None]] = {
 }
 
 
-def _layer(operation: Operation, seen: tuple[_Seen, _Seen, _Seen], mask: Value | None, scale: float) -> Attended | None:
+def _layer(
+    operation: Operation, views: tuple[_Seen, _Seen, _Seen], mask: Value | None, scale: float
+) -> Attended | None:
     """Return the operation, if all its tensors can be read as they lie."""
-    q, k, v = (one.view() for one in seen)
+    q, k, v = (view.view() for view in views)
     batch, heads, queries, value_size = _four(operation.out.shape or ())
-    shapes = [_four(one.part.shape) for one in seen]
+    shapes = [_four(view.part.shape) for view in views]
     keys, size = shapes[1][2:]
     if shapes != [(batch, heads, queries, size), (batch, heads, keys, size), (batch, heads, keys, value_size)]:
         return None
-    place = _mask(mask, len(operation.out.shape or ()), (batch, heads, queries, keys)) if mask is not None else None
-    if q is None or k is None or v is None or (mask is not None and place is None):
+    mask_view = _mask(mask, len(operation.out.shape or ()), (batch, heads, queries, keys)) if mask is not None else None
+    if q is None or k is None or v is None or (mask is not None and mask_view is None):
         return None
     out = View(operation.out.shape or (), (heads * queries * value_size, queries * value_size, value_size))
-    factor = scale * seen[0].factor * seen[1].factor
-    layer = Attention(batch, heads, queries, keys, size, value_size, q, k, v, out, place, factor)
-    inputs = tuple(one.base for one in seen) + (() if mask is None else (mask,))
+    factor = scale * views[0].factor * views[1].factor
+    layer = Attention(batch, heads, queries, keys, size, value_size, q, k, v, out, mask_view, factor)
+    inputs = tuple(view.base for view in views) + (() if mask is None else (mask,))
     return Attended("attention", inputs, operation.outputs, layer=layer)
 
 
@@ -234,19 +236,21 @@ def _mask(mask: Value, rank: int, scores: tuple[int, int, int, int]) -> View | N
         return None
     sizes = [1] * (rank - len(shape)) + list(shape)
     sizes = sizes if rank == _RANKS[1] else [sizes[0], 1, *sizes[1:]]
-    if sizes[3] != scores[3] or any(size not in {1, of} for size, of in zip(sizes, scores, strict=True)):
+    if sizes[3] != scores[3] or any(size not in {1, full} for size, full in zip(sizes, scores, strict=True)):
         return None
     steps = [math.prod(sizes[axis + 1 :]) if sizes[axis] > 1 else 0 for axis in range(3)]
     return View(shape, (steps[0], steps[1], steps[2]))
 
 
-def _transposed(made: Attended, follower: Operation) -> Attended | None:
+def _transposed(attention: Attended, follower: Operation) -> Attended | None:
     """Return an attention that writes what a transposition makes of its result."""
     if follower.name != "permute_dims" or follower.attributes.axes is None:
         return None
     axes, shape = [int(axis) for axis in follower.attributes.axes], follower.out.shape
     if axes[-1] != len(axes) - 1 or shape is None:
         return None
-    whole = np.empty(shape, np.float32)
-    view = _Seen(follower.out, whole, whole.transpose(np.argsort(axes))).view()
-    return None if view is None else replace(made, outputs=follower.outputs, layer=replace(made.layer, out=view))
+    array = np.empty(shape, np.float32)
+    view = _Seen(follower.out, array, array.transpose(np.argsort(axes))).view()
+    return (
+        None if view is None else replace(attention, outputs=follower.outputs, layer=replace(attention.layer, out=view))
+    )

@@ -109,7 +109,7 @@ def _times(factor: float) -> Affine:
 def _arithmetic(operation: Operation, main: Value, axis: int) -> list[Effect] | None:
     others = list(operation.inputs)
     others.remove(main)
-    made: list[Effect] = []
+    effects: list[Effect] = []
     for other in others:
         effect: Effect | None
         constant = known(other) if other.dtype == "float32" else None
@@ -120,19 +120,19 @@ def _arithmetic(operation: Operation, main: Value, axis: int) -> list[Effect] | 
             effect = _operand(operation, main, other)
         if effect is None:
             return None
-        made.append(effect)
-    return made
+        effects.append(effect)
+    return effects
 
 
 def _affine(operation: Operation, main: Value, numbers: NDArray[np.float64]) -> Affine | None:
-    one, zero = np.array(1.0), np.array(0.0)
+    unit, zero = np.array(1.0), np.array(0.0)
     first = operation.inputs[0] is main
     if operation.name == "add":
-        return Affine(one, numbers)
+        return Affine(unit, numbers)
     if operation.name == "multiply":
         return Affine(numbers, zero)
     if operation.name == "subtract":
-        return Affine(one, -numbers) if first else Affine(-one, numbers)
+        return Affine(unit, -numbers) if first else Affine(-unit, numbers)
     return Affine(1 / numbers, zero) if first and numbers.all() else None
 
 
@@ -158,10 +158,10 @@ def _operand(operation: Operation, main: Value, other: Value) -> Operand | None:
     return Operand(kind, other) if other.shape in {main.shape, pixel} else None
 
 
-def merged(made: Sequence[Effect]) -> list[Effect]:
+def merged(effects: Sequence[Effect]) -> list[Effect]:
     """Return effects with neighbours made one where that is possible, without those that do nothing."""
     result: list[Effect] = []
-    for effect in made:
+    for effect in effects:
         last = result[-1] if result else None
         if isinstance(last, Affine) and isinstance(effect, Affine):
             result[-1] = last.then(effect)
@@ -177,8 +177,8 @@ def _is_clip(effect: Effect | None) -> bool:
 
 
 def _both(first: Any, second: Any) -> Function:
-    least, greatest = second.values
-    return Function("clip", tuple(min(max(one, least), greatest) for one in first.values))
+    low, high = second.values
+    return Function("clip", tuple(min(max(limit, low), high) for limit in first.values))
 
 
 def _does_nothing(effect: Effect) -> bool:
@@ -204,10 +204,10 @@ class Done:
     grid: Grid | None = None
 
 
-def epilogue(made: Sequence[Effect], channels: int) -> list[Done]:
+def epilogue(effects: Sequence[Effect], channels: int) -> list[Done]:
     """Return effects as post-ops."""
     result = []
-    for effect in made:
+    for effect in effects:
         if isinstance(effect, Operand):
             result.append(Done(PostOp(effect.kind), value=effect.value, grid=effect.grid))
         elif isinstance(effect, Rounded):

@@ -25,11 +25,11 @@ def folded_but_bytes(module: tvm.IRModule) -> tvm.IRModule:
     """
     main, hidden = module[ENTRY], dict[Any, Any]()
     readers = _readers(main)
-    known = _known(main)
+    constants = _known(main)
 
     def opened(binding: Any) -> Any:
         call = binding.value
-        if not _is_rounding_of_constant(call) or not _is_of_layers(binding.var, readers, known):
+        if not _is_rounding_of_constant(call) or not _is_of_layers(binding.var, readers, constants):
             return binding
         parameter = relax.Var(f"held{len(hidden)}", call.args[0].ty)
         hidden[parameter] = call.args[0].value
@@ -55,24 +55,25 @@ def _readers(main: relax.Function) -> dict[Any, list[Any]]:
 
 def _known(main: relax.Function) -> set[Any]:
     """Return the variables that follow from constants alone."""
-    known: set[Any] = set()
+    constants: set[Any] = set()
     for block in main.body.blocks:
         for binding in block.bindings:
-            if known.issuperset(relax.analysis.free_vars(binding.value)):
-                known.add(binding.var)
-    return known
+            if constants.issuperset(relax.analysis.free_vars(binding.value)):
+                constants.add(binding.var)
+    return constants
 
 
 def _is_rounding_of_constant(call: Any) -> bool:
     """Whether an expression makes several bytes of a constant, or numbers of them."""
-    known = name_of(call) in _ROUNDINGS and isinstance(call.args[0], tvm.ir.GenericConst)
-    return known and call.args[0].value.numpy().size > 1
+    rounds_constant = name_of(call) in _ROUNDINGS and isinstance(call.args[0], tvm.ir.GenericConst)
+    return rounds_constant and call.args[0].value.numpy().size > 1
 
 
-def _is_of_layers(variable: Any, readers: dict[Any, list[Any]], known: set[Any]) -> bool:
+def _is_of_layers(variable: Any, readers: dict[Any, list[Any]], constants: set[Any]) -> bool:
     """Whether all that read a variable, or what is made of it, may be layers, of something that is not known."""
     names = [(name_of(binding.value), binding.var) for binding in readers[variable]]
     return isinstance(variable, relax.DataflowVar) and all(
-        (name in _LAYERS and result not in known) or (name in _CHANGES and _is_of_layers(result, readers, known))
+        (name in _LAYERS and result not in constants)
+        or (name in _CHANGES and _is_of_layers(result, readers, constants))
         for name, result in names
     )

@@ -125,28 +125,28 @@ def needed(items: list[Item], block: Block) -> list[Item]:
 
     What such a one would have made stays an operation of Relax, and needs what that reads.
     """
-    kept = [item for item in items if not isinstance(item, ImagePlan) or item.is_kept]
-    provided = {value for item in kept for value in item.makes}
-    wanted: set[Value] = set()
-    _want((block.values[variable] for variable in block.escaping), wanted, provided)
+    candidates = [item for item in items if not isinstance(item, ImagePlan) or item.is_kept]
+    provided = {value for item in candidates for value in item.makes}
+    required: set[Value] = set()
+    _want((block.values[variable] for variable in block.escaping), required, provided)
     needed_items: list[Item] = []
-    for item in reversed(kept):
-        if not wanted.isdisjoint(item.makes):
+    for item in reversed(candidates):
+        if not required.isdisjoint(item.makes):
             needed_items.append(item)
-            _want(item.reads, wanted, provided)
+            _want(item.reads, required, provided)
     return needed_items[::-1]
 
 
-def _want(values: Iterable[Value], wanted: set[Value], provided: set[Value]) -> None:
+def _want(values: Iterable[Value], required: set[Value], provided: set[Value]) -> None:
     """Add values to those that are wanted, with all that those need which no item makes."""
-    left = list(values)
-    while left:
-        value = left.pop()
-        if value in wanted:
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if value in required:
             continue
-        wanted.add(value)
+        required.add(value)
         if value not in provided and value.maker is not None:
-            left += value.maker.inputs
+            waiting += value.maker.inputs
 
 
 def whole(value: Value, lanes: int) -> Activation:
@@ -161,18 +161,18 @@ def homes(items: list[Item], lanes: int) -> dict[Value, tuple[Value, Activation]
         For each tensor, the one that fills the whole buffer, and the place in there.
     """
     parents = _parents(items, lanes)
-    places = {item.out: _place(item, lanes) for item in items if _is_blocked(item)}
-    found = {}
-    for value, own in places.items():
+    activations = {item.out: _place(item, lanes) for item in items if _is_blocked(item)}
+    homes_by_value = {}
+    for value, activation in activations.items():
         root, first = value, 0
         while root in parents:
             root, more = parents[root]
             first += more
-        if root is not value and (first, own.blocks) != (0, places[root].blocks):
-            found[value] = root, replace(own, first=first, held=places[root].blocks)
+        if root is not value and (first, activation.blocks) != (0, activations[root].blocks):
+            homes_by_value[value] = root, replace(activation, first=first, held=activations[root].blocks)
         else:
-            found[value] = root, own
-    return found
+            homes_by_value[value] = root, activation
+    return homes_by_value
 
 
 def _place(item: ImagePlan | Join | Slice | Carried, lanes: int) -> Activation:
@@ -182,8 +182,8 @@ def _place(item: ImagePlan | Join | Slice | Carried, lanes: int) -> Activation:
 
 def _parents(items: list[Item], lanes: int) -> dict[Value, tuple[Value, int]]:
     """Return for each tensor that is part of a larger one that one, and its first block there."""
-    alone = {value for item in items if isinstance(item, Carried) for value in item.operation.inputs}
-    movable = {item.out for item in items if _is_blocked(item) and isinstance(item, (ImagePlan, Join))} - alone
+    relax_inputs = {value for item in items if isinstance(item, Carried) for value in item.operation.inputs}
+    movable = {item.out for item in items if _is_blocked(item) and isinstance(item, (ImagePlan, Join))} - relax_inputs
     parents: dict[Value, tuple[Value, int]] = {}
     for item in items:
         if isinstance(item, Slice):

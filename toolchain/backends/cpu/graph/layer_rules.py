@@ -21,7 +21,7 @@ _MOST_GROUPS = 8  # of a convolution that are worth multiplying zeros for
 _MATRIX = 2  # axes
 
 
-def conv(plans: Planning, operation: Operation, at: int) -> bool:
+def conv(plans: Planning, operation: Operation, index: int) -> bool:
     """A convolution whose weights are known."""
     data, weights = operation.inputs
     if not (weights.is_image and data.is_image and operation.out.is_image):
@@ -32,11 +32,13 @@ def conv(plans: Planning, operation: Operation, at: int) -> bool:
         return False
     shares = (layer.groups, 1) if 1 < layer.groups <= _MOST_GROUPS else (layer.groups,)
     return any(
-        _conv_of_bytes(plans, operation, at, replace(layer, groups=groups), layer.groups) for groups in shares
-    ) or any(_conv_of_numbers(plans, operation, at, replace(layer, groups=groups), layer.groups) for groups in shares)
+        _conv_of_bytes(plans, operation, index, replace(layer, groups=groups), layer.groups) for groups in shares
+    ) or any(
+        _conv_of_numbers(plans, operation, index, replace(layer, groups=groups), layer.groups) for groups in shares
+    )
 
 
-def _conv_of_bytes(plans: Planning, operation: Operation, at: int, layer: Conv, groups: int) -> bool:
+def _conv_of_bytes(plans: Planning, operation: Operation, index: int, layer: Conv, groups: int) -> bool:
     data, weights = operation.inputs
     bytes_ = plans.bytes.get(data)
     scaled = quantization.weights(weights) if bytes_ is not None else None
@@ -44,36 +46,36 @@ def _conv_of_bytes(plans: Planning, operation: Operation, at: int, layer: Conv, 
         return False
     bare = replace(layer, data=bytes_.place)
     bare = replace(bare, offset=scaled.has_offset and not bare.is_depthwise)
-    plan = BytePlan(bytes_.value, operation.out, at, bare=bare, groups=groups, data_grid=bytes_.grid, scaled=scaled)
+    plan = BytePlan(bytes_.value, operation.out, index, bare=bare, groups=groups, data_grid=bytes_.grid, scaled=scaled)
     return plans.take(plan)
 
 
-def _conv_of_numbers(plans: Planning, operation: Operation, at: int, layer: Conv, groups: int) -> bool:
+def _conv_of_numbers(plans: Planning, operation: Operation, index: int, layer: Conv, groups: int) -> bool:
     data, weights = operation.inputs[0], quantization.folded(operation.inputs[1])
     if weights.constant is None:
         return False
     few = data not in plans.blocked and data.image[1] <= _FEW
     bares = [replace(layer, data=whole(data, lanes)) for lanes in ((1, plans.lanes) if few else (plans.lanes,))]
-    return any(plans.take(ImagePlan(data, operation.out, at, weights, bare=bare, groups=groups)) for bare in bares)
+    return any(plans.take(ImagePlan(data, operation.out, index, weights, bare=bare, groups=groups)) for bare in bares)
 
 
-def dense(plans: Planning, operation: Operation, at: int) -> bool:
+def dense(plans: Planning, operation: Operation, index: int) -> bool:
     """The product of rows with a matrix that is known; of bytes, a convolution of images of one pixel."""
     data, weights = operation.inputs
     typed = data.dtype == weights.dtype == "float32" and data.shape and operation.out.shape
     if not typed or weights.shape is None or len(weights.shape) != _MATRIX:
         return False
-    if _dense_of_bytes(plans, operation, at):
+    if _dense_of_bytes(plans, operation, index):
         return True
     if quantization.folded(weights).constant is None:
         return False
     is_transposed = operation.name == "matmul"
     *rows, inputs = data.shape or ()
     bare = Dense(math.prod(rows), inputs, weights.shape[is_transposed])
-    return plans.take(RowPlan(data, operation.out, at, weights, bare=bare, is_transposed=is_transposed))
+    return plans.take(RowPlan(data, operation.out, index, weights, bare=bare, is_transposed=is_transposed))
 
 
-def _dense_of_bytes(plans: Planning, operation: Operation, at: int) -> bool:
+def _dense_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
     data, weights = operation.inputs
     bytes_ = plans.bytes.get(data) if operation.name == "matmul" and not data.is_image else None
     scaled = quantization.weights(weights) if bytes_ is not None else None
@@ -81,28 +83,28 @@ def _dense_of_bytes(plans: Planning, operation: Operation, at: int) -> bool:
         return False
     pixel = Weights(scaled.numbers.reshape(*scaled.numbers.shape, 1, 1), scaled.scales)
     bare = Conv(bytes_.place, plans.whole(operation.out), (1, 1), offset=scaled.has_offset)
-    return plans.take(BytePlan(bytes_.value, operation.out, at, bare=bare, data_grid=bytes_.grid, scaled=pixel))
+    return plans.take(BytePlan(bytes_.value, operation.out, index, bare=bare, data_grid=bytes_.grid, scaled=pixel))
 
 
-def attention(plans: Planning, operation: Operation, at: int) -> bool:
+def attention(plans: Planning, operation: Operation, index: int) -> bool:
     """An attention, which was found before."""
     if isinstance(operation, Attended):
-        plans.items.append(Heads(operation, at))
+        plans.items.append(Heads(operation, index))
     return isinstance(operation, Attended)
 
 
-def pool(plans: Planning, operation: Operation, at: int) -> bool:
+def pool(plans: Planning, operation: Operation, index: int) -> bool:
     """The mean or the maximum of windows."""
     data, out = operation.inputs[0], operation.out
-    if _pool_of_bytes(plans, operation, at):
+    if _pool_of_bytes(plans, operation, index):
         return True
     if not data.is_image or not out.is_image:
         return False
     bare = operators.pool(operation, plans.whole(data), plans.whole(out))
-    return bare is not None and plans.take(ImagePlan(data, out, at, bare=bare))
+    return bare is not None and plans.take(ImagePlan(data, out, index, bare=bare))
 
 
-def _pool_of_bytes(plans: Planning, operation: Operation, at: int) -> bool:
+def _pool_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
     """The largest byte stands for the largest number; a mean is of numbers until it is rounded."""
     bytes_, out = plans.bytes.get(operation.inputs[0]), operation.out
     if bytes_ is None or not out.has_pixels:
@@ -114,50 +116,50 @@ def _pool_of_bytes(plans: Planning, operation: Operation, at: int) -> bool:
         result = plans.new_bytes(out)
         bare = replace(bare, out=whole(result, bytes_.place.lanes))
         return plans.take_bytes(
-            BytePlan(bytes_.value, result, at, bare=bare, data_grid=bytes_.grid, result_grid=bytes_.grid), out
+            BytePlan(bytes_.value, result, index, bare=bare, data_grid=bytes_.grid, result_grid=bytes_.grid), out
         )
-    return out.is_image and plans.take(BytePlan(bytes_.value, out, at, bare=bare, data_grid=bytes_.grid))
+    return out.is_image and plans.take(BytePlan(bytes_.value, out, index, bare=bare, data_grid=bytes_.grid))
 
 
-def adaptive(plans: Planning, operation: Operation, at: int) -> bool:
+def adaptive(plans: Planning, operation: Operation, index: int) -> bool:
     """The mean of each channel, as an operation of its own."""
     if not operation.out.is_image or operation.out.image[2:] != (1, 1):
         return False
-    return str(operation.attributes.layout) == "NCHW" and _global(plans, operation, operation.out, "mean", at)
+    return str(operation.attributes.layout) == "NCHW" and _global(plans, operation, operation.out, "mean", index)
 
 
-def reduced(plans: Planning, operation: Operation, at: int) -> bool:
+def reduced(plans: Planning, operation: Operation, index: int) -> bool:
     """The mean or maximum of each channel."""
     data, out = operation.inputs[0], operation.out
     if not data.is_image or not operators.is_over_pixels(operation):
         return False
-    if _global(plans, operation, out, operation.name, at):
+    if _global(plans, operation, out, operation.name, index):
         return True
     image = plans.block.new_value(out, (*data.image[:2], 1, 1))
-    if out.is_image or not _global(plans, operation, image, operation.name, at):
+    if out.is_image or not _global(plans, operation, image, operation.name, index):
         return False
     image.readers = 1
-    plans.items.append(Flat(image, out, at))
+    plans.items.append(Flat(image, out, index))
     return True
 
 
-def _global(plans: Planning, operation: Operation, out: Value, reduce: Any, at: int) -> bool:
+def _global(plans: Planning, operation: Operation, out: Value, reduce: Any, index: int) -> bool:
     data = operation.inputs[0]
     if not data.is_image:
         return False
     window, bytes_ = (data.image[2], data.image[3]), plans.bytes.get(data)
     if bytes_ is not None and reduce == "mean":
         bare = Pool(bytes_.place, replace(bytes_.numbers, height=1, width=1), reduce, window)
-        if plans.take(BytePlan(bytes_.value, out, at, bare=bare, data_grid=bytes_.grid)):
+        if plans.take(BytePlan(bytes_.value, out, index, bare=bare, data_grid=bytes_.grid)):
             return True
     bare = Pool(plans.whole(data), plans.whole(out), reduce, window)
-    return out.is_image and plans.take(ImagePlan(data, out, at, bare=bare))
+    return out.is_image and plans.take(ImagePlan(data, out, index, bare=bare))
 
 
-def shuffle(plans: Planning, operation: Operation, at: int) -> bool:
+def shuffle(plans: Planning, operation: Operation, index: int) -> bool:
     """Channels of groups dealt out in turn."""
     data = operation.inputs[0]
     if data not in plans.blocked:
         return False
     bare = Map(plans.whole(data), plans.whole(operation.out), shuffle=int(operation.values[0]))
-    return plans.take(ImagePlan(data, operation.out, at, bare=bare))
+    return plans.take(ImagePlan(data, operation.out, index, bare=bare))

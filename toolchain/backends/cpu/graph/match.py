@@ -27,56 +27,56 @@ def matched(block: Block, machine: Machine, without: frozenset[str] = frozenset(
     plans = Planning(block, machine, without)
     if plans.has_bytes:
         rounding.apart(block, plans.lanes)
-    for at, operation in enumerate(block.operations):
-        if not _RULES.get(operation.name, element_wise)(plans, operation, at):
-            plans.items.append(Plain(operation, at))
+    for index, operation in enumerate(block.operations):
+        if not _RULES.get(operation.name, element_wise)(plans, operation, index):
+            plans.items.append(Plain(operation, index))
     return needed(sorted(plans.items, key=lambda item: item.at), block)
 
 
-def element_wise(plans: Planning, operation: Operation, at: int) -> bool:
+def element_wise(plans: Planning, operation: Operation, index: int) -> bool:
     """Do something to each element: before a layer's result is stored, as a layer of its own, or by Relax."""
     if len(operation.outputs) != 1:
         return False
     for value in operation.inputs:
         quantization.folded(value)  # it is a constant from here on, whose bytes are still known
-    return _joined(plans, operation, at) or _mapped(plans, operation, at) or _carried(plans, operation, at)
+    return _joined(plans, operation, index) or _mapped(plans, operation, index) or _carried(plans, operation, index)
 
 
-def _joined(plans: Planning, operation: Operation, at: int) -> bool:
+def _joined(plans: Planning, operation: Operation, index: int) -> bool:
     """Do it before the result of a layer is stored: the last one, if there are several; at best one without bytes."""
     ends = [(value in plans.bytes, -plan.at, value, plan) for value in operation.inputs if (plan := plans.end(value))]
-    for *_, value, plan in sorted(ends, key=lambda one: one[:2]):
+    for *_, value, plan in sorted(ends, key=lambda end: end[:2]):
         more = effects.effects(operation, value, plan.axis_of(value))
-        if more is not None and plans.extend(value, more, operation.out, at):
+        if more is not None and plans.extend(value, more, operation.out, index):
             return True
     return False
 
 
-def _mapped(plans: Planning, operation: Operation, at: int) -> bool:
+def _mapped(plans: Planning, operation: Operation, index: int) -> bool:
     """Make it a layer of its own, if it reads a blocked tensor, or one that would be if its parts fitted."""
-    for value in sorted(operation.inputs, key=lambda one: -plans.bytes[one].at if one in plans.bytes else 1):
+    for value in sorted(operation.inputs, key=lambda tensor: -plans.bytes[tensor].at if tensor in plans.bytes else 1):
         more = effects.effects(operation, value, value.channel_axis)
         bytes_, out = plans.bytes.get(value), operation.out
         plan: ImagePlan | None = None
         if bytes_ is not None:
-            plan = BytePlan(bytes_.value, out, at, bare=Map(bytes_.place, bytes_.numbers), data_grid=bytes_.grid)
+            plan = BytePlan(bytes_.value, out, index, bare=Map(bytes_.place, bytes_.numbers), data_grid=bytes_.grid)
         elif value in plans.blocked or value in plans.joined_plain:
             lanes = plans.lanes if value in plans.blocked else 1
-            plan = ImagePlan(value, out, at, bare=Map(whole(value, lanes), plans.whole(value)))
-        suited = plans.suited(plan, more) if plan is not None and more is not None else None
-        if plan is not None and suited is not None and plans.take(plan.then(suited, out, at)):
+            plan = ImagePlan(value, out, index, bare=Map(whole(value, lanes), plans.whole(value)))
+        fitting = plans.suited(plan, more) if plan is not None and more is not None else None
+        if plan is not None and fitting is not None and plans.take(plan.then(fitting, out, index)):
             return True
     return False
 
 
-def _carried(plans: Planning, operation: Operation, at: int) -> bool:
+def _carried(plans: Planning, operation: Operation, index: int) -> bool:
     """Let Relax do it, but on blocked tensors."""
     tensors = [value for value in operation.inputs if value.constant is None]
     if not any(value in plans.blocked for value in tensors) or any(value in plans.slices for value in tensors):
         return False
     if not plans.has_blocks or not carry.is_carried(operation, plans.lanes):
         return False
-    plans.items.append(Carried(operation, at))
+    plans.items.append(Carried(operation, index))
     plans.blocked.add(operation.out)
     return True
 

@@ -14,9 +14,9 @@ def conv(operation: Operation, data: Activation, out: Activation, kernel: tuple[
     attributes = operation.attributes
     if (str(attributes.data_layout), str(attributes.kernel_layout), str(attributes.out_layout)) != _LAYOUTS:
         return None
-    top, left, bottom, right = four(attributes.padding)
+    top, begin, bottom, right = four(attributes.padding)
     more = four(operation.values or (0, 0, 0, 0))
-    padding = (top + more[0], left + more[1], bottom + more[2], right + more[3])
+    padding = (top + more[0], begin + more[1], bottom + more[2], right + more[3])
     shape = (pair(attributes.strides), padding, pair(attributes.dilation), int(attributes.groups))
     return Conv(data, out, kernel, *shape)
 

@@ -90,8 +90,8 @@ class Planning:
     def _is_covered(self, plan: Plan) -> bool:
         if isinstance(plan, BytePlan) and not plan.bare.is_quantized:  # what is rounded only on the way is not kept
             plan = plan.rounded(NUMBERS, self.byte)
-        own = plan.bare.out if isinstance(plan, ImagePlan) else None
-        return self.covers(plan.layer(lambda value: own if own and value is plan.out else self.whole(value)))
+        out = plan.bare.out if isinstance(plan, ImagePlan) else None
+        return self.covers(plan.layer(lambda value: out if out and value is plan.out else self.whole(value)))
 
     def take(self, plan: Plan) -> bool:
         """Take a layer if a template computes it."""
@@ -118,7 +118,7 @@ class Planning:
         return self._ends.get(value) if value.is_alone else None
 
     def extend(
-        self, value: Value, more: list[Effect], out: Value, at: int, result_grid: Grid | None = None
+        self, value: Value, more: list[Effect], out: Value, index: int, result_grid: Grid | None = None
     ) -> Plan | None:
         """Do more before the result of a layer is stored; return the layer then, or None if no template computes it.
 
@@ -126,15 +126,15 @@ class Planning:
             value: What `end` knows the layer of.
             more: What is done.
             out: The result then.
-            at: Number of the last operation.
+            index: Number of the last operation.
             result_grid: The grid of a result in bytes.
         """
         plan, bytes_ = self.end(value), self.bytes.get(value)
         if plan is None or (result_grid is not None and not isinstance(plan, BytePlan)):
             return None
         before: list[Effect] = [] if bytes_ is None else [Rounded(self._grid_within(plan, bytes_.grid))]
-        suited = self.suited(plan, more)
-        longer = None if suited is None else plan.then([*before, *suited], out, at)
+        fitting = self.suited(plan, more)
+        longer = None if fitting is None else plan.then([*before, *fitting], out, index)
         if longer is not None and isinstance(longer, BytePlan):
             longer = longer.rounded(result_grid, self.byte)
         if longer is None or not self._is_covered(longer):
@@ -154,16 +154,16 @@ class Planning:
         """Return effects as a plan can have them: layers on bytes take other tensors in bytes, and on their blocks."""
         if not isinstance(plan, BytePlan):
             return more
-        suited: list[Effect] = []
+        fitting: list[Effect] = []
         for effect in more:
             if not isinstance(effect, Operand):
-                suited.append(effect)
+                fitting.append(effect)
                 continue
             other = self.bytes.get(effect.value)
             if other is None or other.place.lanes != plan.bare.out.lanes:
                 return None
-            suited.append(replace(effect, value=other.value, grid=other.grid))
-        return suited
+            fitting.append(replace(effect, value=other.value, grid=other.grid))
+        return fitting
 
     # Bytes
 
@@ -182,16 +182,16 @@ class Planning:
 
     def note_result(self, plan: BytePlan, out: Value) -> bool:
         """Note that a tensor of the network is the bytes that a layer of `items` makes."""
-        place, grid, was_plain = plan.bare.out, plan.result_grid or NUMBERS, plan.bare.data.lanes == 1
-        self._places[plan.out] = place
-        bytes_ = Bytes(plan.out, place, grid, plan.at, is_alone=True, was_plain=was_plain)
+        activation, grid, was_plain = plan.bare.out, plan.result_grid or NUMBERS, plan.bare.data.lanes == 1
+        self._places[plan.out] = activation
+        bytes_ = Bytes(plan.out, activation, grid, plan.at, is_alone=True, was_plain=was_plain)
         return self.note(out, bytes_, plan.at)
 
-    def note(self, out: Value, bytes_: Bytes, at: int) -> bool:
+    def note(self, out: Value, bytes_: Bytes, index: int) -> bool:
         """Note that a tensor of the network is some bytes, and plan how whoever needs it on plain layout gets it."""
         self.bytes[out] = replace(bytes_, is_alone=bytes_.is_alone and out.is_alone)
         if not bytes_.was_plain:
-            own = None if out.dtype == "float32" else bytes_.grid.moved(self.byte, out.dtype)
+            grid = None if out.dtype == "float32" else bytes_.grid.moved(self.byte, out.dtype)
             bare = Map(bytes_.place, whole(out, 1))
-            self.take(BytePlan(bytes_.value, out, at, bare=bare, data_grid=bytes_.grid, result_grid=own))
+            self.take(BytePlan(bytes_.value, out, index, bare=bare, data_grid=bytes_.grid, result_grid=grid))
         return True

@@ -55,16 +55,16 @@ class Plan(ABC):
         """The tensor that it makes."""
         return [self.out]
 
-    def then(self, more: list[Effect], out: Value, at: int) -> Self:
+    def then(self, more: list[Effect], out: Value, index: int) -> Self:
         """Return the layer with more done to its result."""
-        return replace(self, effects=[*self.effects, *more], out=out, at=at)
+        return replace(self, effects=[*self.effects, *more], out=out, at=index)
 
     @abstractmethod
-    def layer(self, place: Callable[[Value], Activation]) -> Layer:
+    def layer(self, locate: Callable[[Value], Activation]) -> Layer:
         """Return the layer.
 
         Args:
-            place: Tells where a blocked tensor lies.
+            locate: Tells where a blocked tensor lies.
         """
 
     def parts(self) -> tuple[Affine | None, list[Done]]:
@@ -123,19 +123,21 @@ class ImagePlan(Plan):
         """Whether it is worth a kernel of its own, whatever becomes of its result."""
         return True
 
-    def layer(self, place: Callable[[Value], Activation]) -> ImageLayer:
+    def layer(self, locate: Callable[[Value], Activation]) -> ImageLayer:
         """Return the layer; what is read or made plain stays so."""
         post_ops = self.parts()[1]
-        epilogue = tuple(replace(one.op, other=place(one.value)) if one.value else one.op for one in post_ops)
-        data = self.bare.data if self.bare.data.lanes == 1 else place(self.data)
-        out = self.bare.out if self.bare.out.lanes == 1 else place(self.out)
+        epilogue = tuple(
+            replace(post_op.op, other=locate(post_op.value)) if post_op.value else post_op.op for post_op in post_ops
+        )
+        data = self.bare.data if self.bare.data.lanes == 1 else locate(self.data)
+        out = self.bare.out if self.bare.out.lanes == 1 else locate(self.out)
         layer = replace(self.bare, data=data, out=out, epilogue=epilogue)
         return replace(layer, bias=self.has_bias) if isinstance(layer, Conv) else layer
 
     def numbers(self, layer: ImageLayer) -> list[NDArray[Any]]:
         """Return what those post-ops take that want a number for each channel, as [blocks, lanes]."""
-        numbers = [one.numbers for one in self.parts()[1] if one.numbers is not None]
-        return [grids.blocked(layer, one.astype(np.float32)) for one in numbers]
+        vectors = [post_op.numbers for post_op in self.parts()[1] if post_op.numbers is not None]
+        return [grids.blocked(layer, post_op.astype(np.float32)) for post_op in vectors]
 
     def _transposed_weights(self) -> NDArray[np.float32] | None:
         same = not isinstance(self.bare, Conv) or self.bare.groups == self.groups
@@ -196,7 +198,7 @@ class BytePlan(ImagePlan):
     @property
     def _grids(self) -> list[Grid]:
         """Grids as `grids.parameters` wants them."""
-        return [grid for grid in (*(one.grid for one in self.parts()[1]), self.result_grid) if grid is not None]
+        return [grid for grid in (*(post_op.grid for post_op in self.parts()[1]), self.result_grid) if grid is not None]
 
     def _weighted(self, layer: Conv) -> tuple[list[NDArray[Any]], float]:
         """Return weights, sums, scales and offsets, and what is left of the biases."""
@@ -214,8 +216,8 @@ class BytePlan(ImagePlan):
 
     def numbers(self, layer: ImageLayer) -> list[NDArray[Any]]:
         """Return what those post-ops take that want a number for each channel, as [blocks, lanes]."""
-        numbers = [one.numbers for one in self.parts()[1] if one.numbers is not None]
-        return grids.per_channel(layer, self._grids, numbers)
+        vectors = [post_op.numbers for post_op in self.parts()[1] if post_op.numbers is not None]
+        return grids.per_channel(layer, self._grids, vectors)
 
 
 @dataclass(eq=False)
@@ -234,9 +236,9 @@ class RowPlan(Plan):
         """Return the axis of the channels in the result: the last."""
         return len(value.shape or ()) - 1
 
-    def layer(self, place: Callable[[Value], Activation]) -> Dense:  # noqa: ARG002 - nothing of it is blocked
+    def layer(self, locate: Callable[[Value], Activation]) -> Dense:  # noqa: ARG002 - nothing of it is blocked
         """Return the layer."""
-        return replace(self.bare, bias=self.has_bias, epilogue=tuple(one.op for one in self.parts()[1]))
+        return replace(self.bare, bias=self.has_bias, epilogue=tuple(post_op.op for post_op in self.parts()[1]))
 
     def _transposed_weights(self) -> NDArray[np.float32] | None:
         return self.weights.array.T if self.is_transposed and self.weights is not None else None
@@ -245,7 +247,7 @@ class RowPlan(Plan):
 def _ungrouped(weights: NDArray[np.float32], groups: int) -> NDArray[np.float32]:
     """Return the weights of a grouped convolution as those of an ordinary one."""
     outputs, inputs, *kernel = weights.shape
-    whole = np.zeros((groups, outputs // groups, groups, inputs, *kernel), np.float32)
-    for group, own in enumerate(weights.reshape(groups, -1, inputs, *kernel)):
-        whole[group, :, group] = own
-    return whole.reshape(outputs, groups * inputs, *kernel)
+    full = np.zeros((groups, outputs // groups, groups, inputs, *kernel), np.float32)
+    for group, block in enumerate(weights.reshape(groups, -1, inputs, *kernel)):
+        full[group, :, group] = block
+    return full.reshape(outputs, groups * inputs, *kernel)

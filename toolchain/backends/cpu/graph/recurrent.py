@@ -39,7 +39,7 @@ def taken(module: tvm.IRModule, without: frozenset[str] = frozenset()) -> tvm.IR
 
 def _with_open_weights(module: tvm.IRModule) -> set[Any]:
     """Return the kernels that are called with something for weights that is no constant."""
-    found = set()
+    kernels_with_open_weights = set()
     for block in module[ENTRY].body.blocks:
         for binding in block.bindings:
             call = binding.value
@@ -48,5 +48,5 @@ def _with_open_weights(module: tvm.IRModule) -> set[Any]:
             if call.op.name != "relax.call_tir" or len(call.args[1].fields) <= _WEIGHTS:
                 continue
             if not isinstance(call.args[1].fields[_WEIGHTS], tvm.ir.GenericConst):
-                found.add(call.args[0])
-    return found
+                kernels_with_open_weights.add(call.args[0])
+    return kernels_with_open_weights

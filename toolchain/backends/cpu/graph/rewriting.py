@@ -25,5 +25,5 @@ def with_main(module: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
 
 def normalized(module: tvm.IRModule, functions: dict[Any, Any]) -> tvm.IRModule:
     """Return a module with other functions."""
-    done: tvm.IRModule = relax.transform.Normalize()(tvm.IRModule(functions, module.attrs, module.global_infos))
-    return done
+    result: tvm.IRModule = relax.transform.Normalize()(tvm.IRModule(functions, module.attrs, module.global_infos))
+    return result

@@ -28,36 +28,36 @@ class StandIns:
         self._builder = builder
         self._known: dict[str, Any] = {}
 
-    def of(self, layer: WithResult, given: Sequence[Any]) -> Any:
+    def of(self, layer: WithResult, arguments: Sequence[Any]) -> Any:
         """Return the global variable of a layer's stand-in.
 
         Args:
             layer: The layer.
-            given: What it is called with, without the result. Weights are as they are in the network; they and all else
-                have the same shapes in each call.
+            arguments: What it is called with, without the result. Weights are as they are in the network; all have the
+                same shapes in each call.
         """
         exact = to_json(layer)
         if exact not in self._known:
             attributes = {LAYER: to_json(task_of(layer)), EXACT: exact}
-            arguments = [_argument(number, one.ty) for number, one in enumerate(given)]
-            function = emit.kernel([*arguments, _result(layer)], lambda *_: T.evaluate(0), {})
+            declared = [_argument(number, argument.ty) for number, argument in enumerate(arguments)]
+            function = emit.kernel([*declared, _result(layer)], lambda *_: T.evaluate(0), {})
             function = function.with_body(rooted(function.body))
             self._known[exact] = self._builder.add_func(called(function, attributes), name(layer))
         return self._known[exact]
 
-    def call(self, layer: WithResult, given: Sequence[Any], buffer: Any = None) -> Any:
+    def call(self, layer: WithResult, arguments: Sequence[Any], buffer: Any = None) -> Any:
         """Return a call of a layer's stand-in.
 
         Args:
             layer: The layer.
-            given: As for `of`.
+            arguments: As for `of`.
             buffer: What it writes into; by default it makes a new tensor.
         """
-        stand_in, result = self.of(layer, given), _result(layer)
+        stand_in, result = self.of(layer, arguments), _result(layer)
         kind = relax.TensorType(result.shape, result.dtype)
         if buffer is None:
-            return relax.op.call_tir(stand_in, relax.Tuple(list(given)), kind)
-        return relax.op.call_tir_inplace(stand_in, relax.Tuple([*given, buffer]), len(given), kind)
+            return relax.op.call_tir(stand_in, relax.Tuple(list(arguments)), kind)
+        return relax.op.call_tir_inplace(stand_in, relax.Tuple([*arguments, buffer]), len(arguments), kind)
 
 
 def name(layer: Layer) -> str:

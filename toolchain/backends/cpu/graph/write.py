@@ -57,8 +57,8 @@ class Writer:
         elif isinstance(item, Flat):
             self._flat(item)
         elif isinstance(item, Heads):
-            given = [self._given(value) for value in item.operation.inputs]
-            self._bind(item.operation.out.variable, self._kernels.call(item.operation.layer, given))
+            arguments = [self._given(value) for value in item.operation.inputs]
+            self._bind(item.operation.out.variable, self._kernels.call(item.operation.layer, arguments))
         elif isinstance(item, Plain):
             for value in item.operation.outputs:
                 if value.variable in self._block.origins:
@@ -100,10 +100,10 @@ class Writer:
         if value.variable is not None and not value.variable.same_as(variable):
             return self._bind(variable, self._plain(value.variable))
         if value in self._homes:
-            place, plain = self._homes[value][1], whole(value, 1)
-            if _is_plain(place):
+            activation, plain = self._homes[value][1], whole(value, 1)
+            if _is_plain(activation):
                 return self._bind(variable, relax.op.reshape(self._buffer(value), value.shape))
-            return self._bind_as(value, plain.shape, self._kernels.call(Map(place, plain), [self._buffer(value)]))
+            return self._bind_as(value, plain.shape, self._kernels.call(Map(activation, plain), [self._buffer(value)]))
         if variable in self._block.origins:
             binding = self._block.origins[variable]
             for needed in relax.analysis.free_vars(binding.value):
@@ -125,14 +125,14 @@ class Writer:
         """Return where a tensor lies in blocks, and the variable of its buffer."""
         if value in self._homes:
             return self._homes[value][1], self._buffer(value)
-        place = whole(value, self._lanes)
+        activation = whole(value, self._lanes)
         if value not in self._converted:
             source = self._plain(value.variable)
-            layer = Map(whole(value, 1), place)
+            layer = Map(whole(value, 1), activation)
             self._converted[value] = self._new(
-                value.variable, "_blocked", place.shape, self._kernels.call(layer, [source])
+                value.variable, "_blocked", activation.shape, self._kernels.call(layer, [source])
             )
-        return place, self._converted[value]
+        return activation, self._converted[value]
 
     def _written(self, layer: ImageLayer, arguments: Sequence[Any], value: Value) -> None:
         """Call a kernel that writes a tensor, or a part of it, where that has its home."""
@@ -176,9 +176,9 @@ class Writer:
             first = home.first + start // self._lanes
             if value in self._homes and self._homes[value][0] is root and self._homes[value][1].first == first:
                 continue
-            part = replace(whole(value, self._lanes), first=first, held=home.held or home.blocks)
+            target = replace(whole(value, self._lanes), first=first, held=home.held or home.blocks)
             source, data = self._source(value)
-            self._written(Map(source, part), [data], join.out)
+            self._written(Map(source, target), [data], join.out)
 
     def _plain_join(self, join: Join) -> None:
         larger, latest = whole(join.out, 1), None
@@ -192,8 +192,8 @@ class Writer:
     def _carried(self, item: Carried) -> None:
         operation = item.operation
         blocked = {value: self._blocked(value)[1] for value in operation.inputs if value.constant is None}
-        named = {value.variable: variable for value, variable in blocked.items()}
-        arguments = [named.get(self._first_name(argument), argument) for argument in operation.call.args]
+        renamed = {value.variable: variable for value, variable in blocked.items()}
+        arguments = [renamed.get(self._first_name(argument), argument) for argument in operation.call.args]
         expression = carried(operation, blocked, arguments, self._lanes)
         shape = whole(item.out, self._lanes).shape
         self._buffers[item.out] = self._new(item.out.variable, "", shape, expression)
@@ -205,8 +205,8 @@ class Writer:
         return None
 
     def _flat(self, item: Flat) -> None:
-        place = self._homes[item.source][1]
-        source = self._buffer(item.source) if _is_plain(place) else self._plain(item.source.variable)
+        activation = self._homes[item.source][1]
+        source = self._buffer(item.source) if _is_plain(activation) else self._plain(item.source.variable)
         self._bind(item.out.variable, relax.op.reshape(source, item.out.shape))
 
     # Dense layers, on plain rows
@@ -219,25 +219,29 @@ class Writer:
             arguments.append(_weights(plan.weights, plan))
         if plan.has_bias:
             arguments.append(_constant(plan.bias()))
-        for one in plan.parts()[1]:
-            if one.value is not None:
-                arguments.append(self._shaped(one.value, result))
-            elif one.numbers is not None:
-                arguments.append(_constant(one.numbers))
+        for post_op in plan.parts()[1]:
+            if post_op.value is not None:
+                arguments.append(self._shaped(post_op.value, result))
+            elif post_op.numbers is not None:
+                arguments.append(_constant(post_op.numbers))
         self._bind_as(plan.out, result, self._kernels.call(layer, arguments))
 
 
-def _is_plain(place: Activation) -> bool:
+def _is_plain(activation: Activation) -> bool:
     """Whether blocks of channels lie as without blocks: those of images of one pixel, if the channels fill them."""
-    return place.height == place.width == 1 and place.channels % place.lanes == 0 and not place.is_part
+    return (
+        activation.height == activation.width == 1
+        and activation.channels % activation.lanes == 0
+        and not activation.is_part
+    )
 
 
 def _constants(plan: ImagePlan, layer: ImageLayer) -> list[Any]:
     """Return the constant arguments of a layer's kernel, with the weights before they are packed."""
     if isinstance(plan, BytePlan):
         return [relax.const(array, str(array.dtype)) for array in plan.constants(layer)]
-    found = [] if plan.weights is None else [_weights(plan.weights, plan)]
-    return [*found, _constant(grids.blocked(layer, plan.bias().astype(np.float32)))] if plan.has_bias else found
+    constants = [] if plan.weights is None else [_weights(plan.weights, plan)]
+    return [*constants, _constant(grids.blocked(layer, plan.bias().astype(np.float32)))] if plan.has_bias else constants
 
 
 def _weights(value: Value, plan: Plan) -> Any:

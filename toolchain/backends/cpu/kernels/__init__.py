@@ -95,15 +95,15 @@ def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = froz
         without: Names of templates that must not be used.
     """
     layer = task_of(layer)
-    found = []
+    ranked = []
     for name, template in _TEMPLATES.items():
         if name not in without and template.covers(layer):
-            found += [Candidate(Choice(name, config), cost) for config, cost in template.configs(layer, machine)]
-    found.sort(key=lambda one: one.cost)
-    if not found:
+            ranked += [Candidate(Choice(name, config), cost) for config, cost in template.configs(layer, machine)]
+    ranked.sort(key=lambda candidate: candidate.cost)
+    if not ranked:
         return []
-    promising = [one for one in found if one.cost <= _PROMISING * found[0].cost]
-    return max(promising, found[:_LEAST], key=len)[:_MOST]
+    promising = [candidate for candidate in ranked if candidate.cost <= _PROMISING * ranked[0].cost]
+    return max(promising, ranked[:_LEAST], key=len)[:_MOST]
 
 
 def default(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> Choice:
@@ -112,10 +112,10 @@ def default(layer: Layer, machine: Machine, *, without: frozenset[str] = frozens
     Raises:
         BuildError: No template covers the layer.
     """
-    found = candidates(layer, machine, without=without)
-    if not found:
+    ranked = candidates(layer, machine, without=without)
+    if not ranked:
         raise BuildError("no template computes this layer", details=to_json(layer))
-    return found[0].choice
+    return ranked[0].choice
 
 
 def choice(document: dict[str, Any]) -> Choice | None:
@@ -146,8 +146,8 @@ def without_subnormals(numbers: NDArray[Any]) -> NDArray[Any]:
     """
     if numbers.dtype != np.float32:
         return numbers
-    least = np.finfo(np.float32).tiny
-    subnormal = (numbers < least) & (numbers > -least) & (numbers != 0)
+    smallest = np.finfo(np.float32).tiny
+    subnormal = (numbers < smallest) & (numbers > -smallest) & (numbers != 0)
     return np.where(subnormal, np.float32(0), numbers) if subnormal.any() else numbers
 
 

@@ -58,13 +58,13 @@ _SIZES = 16
 
 def configs(layer: Attention, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first."""
-    found = []
+    candidates = []
     for rows, blocks in itertools.product(range(1, 13), (1, 2, 3, 4, 6, 8)):
         if rows > layer.queries or rows * blocks + blocks + 1 > machine.registers:
             continue
         config = Config(rows, blocks)
-        found.append((config, _estimate(layer, config, machine)))
-    return sorted(found, key=lambda one: one[1])
+        candidates.append((config, _estimate(layer, config, machine)))
+    return sorted(candidates, key=lambda candidate: candidate[1])
 
 
 def _estimate(layer: Attention, config: Config, machine: Machine) -> float:
@@ -114,21 +114,21 @@ class _Writer:
         self._copies = self._tiles // self._parts >= _COPIED and layer.v.strides[2] > layer.value_size
 
     def write(self) -> None:
-        layer, rows, tiles, parts = self._layer, self._config.rows, self._tiles, self._parts
+        layer, rows, tiles, shares = self._layer, self._config.rows, self._tiles, self._parts
         operations = _operations(layer, self._machine)
-        share = -(-tiles // parts)
-        with emit.shared(layer.batch * layer.heads * parts, operations) as work:
-            head = T.Bind(work // parts % layer.heads)
-            batch = T.Bind(work // (parts * layer.heads))
+        share = -(-tiles // shares)
+        with emit.shared(layer.batch * layer.heads * shares, operations) as work:
+            head = T.Bind(work // shares % layer.heads)
+            batch = T.Bind(work // (shares * layer.heads))
             # One buffer: TVM lets two of the same size share their memory when views of both are in use.
-            held = emit.flat(T.alloc_buffer((max(self._line(rows), _HEAP),), "float32"))
-            self._transpose(held, self._begin(layer.k, batch, head))
+            scratch = emit.flat(T.alloc_buffer((max(self._line(rows), _HEAP),), "float32"))
+            self._transpose(scratch, self._begin(layer.k, batch, head))
             if self._copies:
-                self._copy(held, self._begin(layer.v, batch, head))
-            begin = T.Bind(work % parts * share)
+                self._copy(scratch, self._begin(layer.v, batch, head))
+            begin = T.Bind(work % shares * share)
             with T.serial(begin, T.Bind(tirx.min(begin + share, tiles))) as tile:
                 # The last tile is moved back to end with the queries: some are done twice.
-                self._tile(held, batch, head, T.Bind(tirx.min(tile * rows, layer.queries - rows)))
+                self._tile(scratch, batch, head, T.Bind(tirx.min(tile * rows, layer.queries - rows)))
 
     @staticmethod
     def _begin(view: View, batch: Expr, head: Expr) -> Expr:
@@ -141,27 +141,27 @@ class _Writer:
 
     def _column(self, feature: Expr, block: Expr) -> Expr:
         """Return where a feature of a vector of keys is held: those that are read together lie together."""
-        group, place = block // self._together, block % self._together
-        return ((group * self._layer.size + feature) * self._together + place) * self._lanes
+        group, position = block // self._together, block % self._together
+        return ((group * self._layer.size + feature) * self._together + position) * self._lanes
 
-    def _copy(self, held: Any, begin: Expr) -> None:
+    def _copy(self, scratch: Any, begin: Expr) -> None:
         """Bring the values of a head together, where they lie apart: tile after tile reads them."""
         layer, lanes, first = self._layer, self._lanes, self._layer.size * self._width
         with T.serial(0, layer.keys) as key, T.serial(0, layer.value_size // lanes) as block:
             value = self._v[emit.ramp(begin + key * layer.v.strides[2] + block * lanes, lanes)]
-            T.buffer_store(held, value, [emit.ramp(first + key * layer.value_size + block * lanes, lanes)])
+            T.buffer_store(scratch, value, [emit.ramp(first + key * layer.value_size + block * lanes, lanes)])
 
     def _transpose(self, keys: Any, begin: Expr) -> None:
         """Bring the keys of a head into vectors along them; those behind the last are zero."""
         lanes = self._lanes
-        whole, rest = divmod(self._layer.keys, lanes)
-        with T.serial(0, self._layer.size // lanes) as place:
-            feature = T.Bind(place * lanes)
-            if whole:
-                with T.serial(0, whole) as block:
+        full, rest = divmod(self._layer.keys, lanes)
+        with T.serial(0, self._layer.size // lanes) as vector:
+            feature = T.Bind(vector * lanes)
+            if full:
+                with T.serial(0, full) as block:
                     self._square(keys, begin, feature, block, lanes)
             if rest:
-                self._square(keys, begin, feature, whole, rest)
+                self._square(keys, begin, feature, full, rest)
             for block in range(self._vectors, self._filled):
                 self._square(keys, begin, feature, block, 0)
 
@@ -175,27 +175,27 @@ class _Writer:
         for number, column in enumerate(emit.transposed(rows)):
             T.buffer_store(keys, column, [emit.ramp(self._column(feature + number, block), lanes)])
 
-    def _tile(self, held: Any, batch: Expr, head: Expr, row: Expr) -> None:
+    def _tile(self, scratch: Any, batch: Expr, head: Expr, row: Expr) -> None:
         layer, rows, lanes = self._layer, self._config.rows, self._lanes
         begin = T.Bind(self._begin(layer.q, batch, head) + row * layer.q.strides[2])
         masks_apart = layer.mask.strides[2] if layer.mask else 0
         masks = T.Bind(self._begin(layer.mask, batch, head) + row * masks_apart) if layer.mask else None
 
         def weights(feature: Expr, block: Expr) -> Expr:
-            return held[emit.ramp(self._column(feature, block), lanes)]
+            return scratch[emit.ramp(self._column(feature, block), lanes)]
 
         def query(number: int, feature: Expr) -> Expr:
             return self._q[begin + number * layer.q.strides[2] + feature]
 
         for block, sums, blocks in self._products(layer.size, self._filled, weights, query):
-            for number, place in itertools.product(range(rows), range(blocks)):
+            for number, column in itertools.product(range(rows), range(blocks)):
                 mask = None if masks is None else masks + number * masks_apart
-                value = self._masked(sums[number * blocks + place], mask, block + place)
-                T.buffer_store(held, value, [emit.ramp(self._line(number) + (block + place) * lanes, lanes)])
+                value = self._masked(sums[number * blocks + column], mask, block + column)
+                T.buffer_store(scratch, value, [emit.ramp(self._line(number) + (block + column) * lanes, lanes)])
         factors = emit.on_stack(rows, lanes)
         with T.serial(0, rows) as number:
-            T.buffer_store(factors, emit.splat(self._exponentials(held, number), lanes), [number])
-        self._results(held, factors, batch, head, row)
+            T.buffer_store(factors, emit.splat(self._exponentials(scratch, number), lanes), [number])
+        self._results(scratch, factors, batch, head, row)
 
     def _products(
         self,
@@ -208,18 +208,18 @@ class _Writer:
         rows, blocks = self._config.rows, min(self._config.blocks, vectors)
         with T.serial(0, -(-vectors // blocks)) as group:
             block = T.Bind(tirx.min(group * blocks, vectors - blocks))
-            held = emit.Registers(rows * blocks, self._lanes)
-            for place in range(rows * blocks):
-                held[place] = emit.splat(0.0, self._lanes)
-            with T.serial(0, depth) as at:
-                line = [T.Bind(weights(at, block + place)) for place in range(blocks)]
+            sums = emit.Registers(rows * blocks, self._lanes)
+            for column in range(rows * blocks):
+                sums[column] = emit.splat(0.0, self._lanes)
+            with T.serial(0, depth) as step:
+                line = [T.Bind(weights(step, block + column)) for column in range(blocks)]
                 for number in range(rows):
-                    one = T.Bind(emit.splat(factor(number, at), self._lanes))
-                    for place, vector in enumerate(line):
-                        held[number * blocks + place] = multiply_add(
-                            self._machine, held[number * blocks + place], vector, one
+                    number_vector = T.Bind(emit.splat(factor(number, step), self._lanes))
+                    for column, vector in enumerate(line):
+                        sums[number * blocks + column] = multiply_add(
+                            self._machine, sums[number * blocks + column], vector, number_vector
                         )
-            yield block, [T.Bind(held[place]) for place in range(rows * blocks)], blocks
+            yield block, [T.Bind(sums[column]) for column in range(rows * blocks)], blocks
 
     def _masked(self, value: Expr, mask: Expr, block: Expr) -> Expr:
         """Return scores with scale and mask; keys behind the last are never the largest, and weigh nothing."""
@@ -249,47 +249,47 @@ class _Writer:
         last = tirx.Shuffle([vector, vector], list(range(lanes - rest, 2 * lanes - rest)))
         return prim.Select(block < self._vectors - 1, vector, last)
 
-    def _exponentials(self, held: Any, number: Expr) -> Expr:
+    def _exponentials(self, scratch: Any, number: Expr) -> Expr:
         """Turn the scores of a query into what its values are weighted with, but for a factor, which is returned."""
         lanes, functions = self._lanes, self._functions
-        most, total = emit.Registers(1, lanes), emit.Registers(1, lanes)
-        most[0], total[0] = functions.number(-math.inf), functions.number(0.0)
+        maxima, total = emit.Registers(1, lanes), emit.Registers(1, lanes)
+        maxima[0], total[0] = functions.number(-math.inf), functions.number(0.0)
         line = T.Bind(self._line(number))
         with T.serial(0, self._vectors) as block:
-            most[0] = tirx.max(held[emit.ramp(line + block * lanes, lanes)], most[0])
-        largest = T.Bind(emit.splat(_folded(most[0], lanes, tirx.max), lanes))
+            maxima[0] = tirx.max(scratch[emit.ramp(line + block * lanes, lanes)], maxima[0])
+        largest = T.Bind(emit.splat(_folded(maxima[0], lanes, tirx.max), lanes))
         with T.serial(0, self._vectors) as block:
-            at = [emit.ramp(T.Bind(line + block * lanes), lanes)]
-            value = functions.exp(held[at[0]] - largest)
-            T.buffer_store(held, value, at)
+            indices = [emit.ramp(T.Bind(line + block * lanes), lanes)]
+            value = functions.exp(scratch[indices[0]] - largest)
+            T.buffer_store(scratch, value, indices)
             total[0] = total[0] + value
-        return tirx.const(1.0, "float32") / _folded(total[0], lanes, lambda one, other: one + other)
+        return tirx.const(1.0, "float32") / _folded(total[0], lanes, lambda first, second: first + second)
 
-    def _results(self, held: Any, factors: Any, batch: Expr, head: Expr, row: Expr) -> None:
+    def _results(self, scratch: Any, factors: Any, batch: Expr, head: Expr, row: Expr) -> None:
         layer, rows, lanes = self._layer, self._config.rows, self._lanes
         values, out = self._begin(layer.v, batch, head), self._begin(layer.out, batch, head)
         copied = layer.size * self._width
 
         def weights(key: Expr, block: Expr) -> Expr:
             if self._copies:
-                return held[emit.ramp(copied + key * layer.value_size + block * lanes, lanes)]
+                return scratch[emit.ramp(copied + key * layer.value_size + block * lanes, lanes)]
             return self._v[emit.ramp(values + key * layer.v.strides[2] + block * lanes, lanes)]
 
         def score(number: int, key: Expr) -> Expr:
-            return held[self._line(number) + key]
+            return scratch[self._line(number) + key]
 
         for block, sums, blocks in self._products(layer.keys, layer.value_size // lanes, weights, score):
-            for number, place in itertools.product(range(rows), range(blocks)):
-                at = out + (row + number) * layer.out.strides[2] + (block + place) * lanes
-                value = sums[number * blocks + place] * factors[number]
-                T.buffer_store(self._out, value, [emit.ramp(at, lanes)])
+            for number, column in itertools.product(range(rows), range(blocks)):
+                index = out + (row + number) * layer.out.strides[2] + (block + column) * lanes
+                value = sums[number * blocks + column] * factors[number]
+                T.buffer_store(self._out, value, [emit.ramp(index, lanes)])
 
 
-def _folded(vector: Expr, lanes: int, combined: Callable[[Expr, Expr], Expr]) -> Expr:
+def _folded(vector: Expr, lanes: int, combine: Callable[[Expr, Expr], Expr]) -> Expr:
     """Return all lanes of a vector combined."""
     vector = T.Bind(vector)
     while lanes > 1:
         lanes //= 2
         halves = [tirx.Shuffle([vector], list(range(first, first + lanes))) for first in (0, lanes)]
-        vector = T.Bind(combined(*halves))
+        vector = T.Bind(combine(*halves))
     return vector

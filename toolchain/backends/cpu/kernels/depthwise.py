@@ -77,8 +77,8 @@ class _Products:
 
     def joined(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:
         (height, width), lanes = self._layer.kernel, self._layer.out.lanes
-        place = (block * height + tap.row) * width + tap.column
-        weight = T.Bind(self._weights[emit.ramp(place * lanes, lanes)])
+        index = (block * height + tap.row) * width + tap.column
+        weight = T.Bind(self._weights[emit.ramp(index * lanes, lanes)])
         return multiply_add(self._machine, total, weight, pixel)
 
     @staticmethod

@@ -53,8 +53,8 @@ def kernel(arguments: Sequence[Argument], body: Callable[..., None], attributes:
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         T.func_attr({"tirx.noalias": True, **attributes})
-        shaped = [T.arg(one.name, T.buffer(one.shape, one.dtype)) for one in arguments]
-        body(*(flat(one) for one in shaped))
+        shaped = [T.arg(argument.name, T.buffer(argument.shape, argument.dtype)) for argument in arguments]
+        body(*(flat(argument) for argument in shaped))
     return builder.get()
 
 
@@ -81,12 +81,12 @@ def sharing(operations: float, cores: int) -> int:
     return cores if operations >= _LEAST_SHARED else 1
 
 
-def parts(groups: int, most: int, cores: int) -> int:
+def parts(groups: int, limit: int, cores: int) -> int:
     """Return in how many parts each of some groups of work is cut, so that the cores get nearly equal shares.
 
     Args:
         groups: Groups, which take equally long.
-        most: The most parts that a group can be cut into.
+        limit: The most parts that a group can be cut into.
         cores: Cores that share the work.
     """
 
@@ -94,7 +94,7 @@ def parts(groups: int, most: int, cores: int) -> int:
         work = groups * count
         return work / (-(-work // cores) * cores)
 
-    return next((count for count in range(1, most + 1) if fairness(count) >= _FAIR), most)
+    return next((count for count in range(1, limit + 1) if fairness(count) >= _FAIR), limit)
 
 
 class Registers:
@@ -146,21 +146,23 @@ def transposed(rows: Sequence[Expr]) -> list[Expr]:
     return rows
 
 
-def offset(place: Activation, image: Expr, block: Expr, row: Expr, column: Expr) -> Expr:
+def offset(activation: Activation, image: Expr, block: Expr, row: Expr, column: Expr) -> Expr:
     """Return where the first lane of one pixel of one block lies in the flat buffer; `block` counts in the part."""
-    held = place.held or place.blocks
-    return (((image * held + place.first + block) * place.height + row) * place.width + column) * place.lanes
+    blocks = activation.held or activation.blocks
+    return (
+        ((image * blocks + activation.first + block) * activation.height + row) * activation.width + column
+    ) * activation.lanes
 
 
 def arguments_of(epilogue: Sequence[PostOp], out: Activation) -> list[Argument]:
     """List the arguments that an epilogue takes on a blocked result."""
-    found = []
+    arguments = []
     for number, op in enumerate(epilogue):
         if op.other is not None:
-            found.append(Argument(f"operand{number}", op.other.shape, op.other.dtype))
+            arguments.append(Argument(f"operand{number}", op.other.shape, op.other.dtype))
         elif op.takes_argument:
-            found.append(Argument(f"operand{number}", (out.blocks, out.lanes)))
-    return found
+            arguments.append(Argument(f"operand{number}", (out.blocks, out.lanes)))
+    return arguments
 
 
 def applied(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
@@ -187,14 +189,14 @@ def applied(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
         column: Its column.
         lanes: Its lanes.
     """
-    given = iter(buffers)
+    operands = iter(buffers)
     for op in epilogue:
         operand = None
         if op.other is not None:
             pixel = (0, 0) if op.other.height == op.other.width == 1 else (row, column)
-            operand = next(given)[ramp(offset(op.other, image, block, *pixel), lanes)]
+            operand = next(operands)[ramp(offset(op.other, image, block, *pixel), lanes)]
         elif op.takes_argument:
-            operand = next(given)[ramp(block * lanes, lanes)]
+            operand = next(operands)[ramp(block * lanes, lanes)]
         value = T.Bind(done(op, value, operand, lanes))
     return value
 
@@ -204,7 +206,7 @@ def finish(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
     epilogue: Sequence[PostOp],
     buffers: Sequence[Buffer],
     out: Buffer,
-    place: Activation,
+    activation: Activation,
     image: Expr,
     block: Expr,
     row: Expr,
@@ -217,7 +219,7 @@ def finish(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
         epilogue: What is done.
         buffers: The flat buffers of the post-ops that take an argument, in order.
         out: Flat buffer of the result.
-        place: Where the result lies in it.
+        activation: Where the result lies in it.
         image: Image that the pixels are of.
         block: Their block in the part.
         row: Their row.
@@ -225,20 +227,20 @@ def finish(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
     """
 
     def pixel(value: Expr, number: Expr) -> None:
-        at = (image, block, row, column + number)
-        value = applied(value, epilogue, buffers, *at, place.lanes)
-        T.buffer_store(out, value, [ramp(offset(place, *at), place.lanes)])
+        coordinates = (image, block, row, column + number)
+        value = applied(value, epilogue, buffers, *coordinates, activation.lanes)
+        T.buffer_store(out, value, [ramp(offset(activation, *coordinates), activation.lanes)])
 
     if len(values) == 1 or not is_long(epilogue):
         for number, value in enumerate(values):
             pixel(value, number)
         return
     # A loop, since many copies of such code take seconds to compile; it is long enough to hide the memory between.
-    held = on_stack(len(values), place.lanes)
+    stored = on_stack(len(values), activation.lanes)
     for number, value in enumerate(values):
-        T.buffer_store(held, value, [number])
+        T.buffer_store(stored, value, [number])
     with T.serial(0, len(values)) as number:
-        pixel(held[number], number)
+        pixel(stored[number], number)
 
 
 def is_long(epilogue: Sequence[PostOp]) -> bool:
@@ -261,8 +263,8 @@ def _half(v: Functions, x: Expr) -> Expr:
 
 def _gelu(v: Functions, x: Expr) -> Expr:
     """Return x * (1 + erf(x / sqrt(2))) / 2; far below zero the sum is not exactly 0, and x would show that."""
-    found = _half(v, x) * (v.number(1.0) + v.erf(x * v.number(math.sqrt(0.5))))
-    return prim.Select(x < v.number(-6.0), v.number(0.0), found)
+    value = _half(v, x) * (v.number(1.0) + v.erf(x * v.number(math.sqrt(0.5))))
+    return prim.Select(x < v.number(-6.0), v.number(0.0), value)
 
 
 def _cubic(v: Functions, x: Expr) -> Expr:

@@ -61,8 +61,8 @@ def kernel(layer: Pool, machine: Machine, config: Config) -> tirx.PrimFunc:
 def _is_global(layer: Pool) -> bool:
     """Whether the only window is the whole image."""
     data, out = layer.data, layer.out
-    one = out.height == out.width == layer.dilation[0] == layer.dilation[1] == 1
-    return one and layer.kernel == (data.height, data.width) and layer.padding[:2] == (0, 0) and not _adds(layer)
+    is_single = out.height == out.width == layer.dilation[0] == layer.dilation[1] == 1
+    return is_single and layer.kernel == (data.height, data.width) and layer.padding[:2] == (0, 0) and not _adds(layer)
 
 
 def _adds(layer: Pool) -> bool:
@@ -73,28 +73,28 @@ def _adds(layer: Pool) -> bool:
 
 
 def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any], out: Any) -> None:
-    place, lanes, sums = layer.data, layer.out.lanes, config.columns
-    pixels, reduced = place.height * place.width, _Reduced(layer)
-    with emit.shared(place.batch * place.blocks, window.operations(layer)) as work:
-        image, block = T.Bind(work // place.blocks), T.Bind(work % place.blocks)
-        base = T.Bind(emit.offset(place, image, block, 0, 0))
-        held = emit.Registers(sums, lanes)
+    activation, lanes, sums = layer.data, layer.out.lanes, config.columns
+    pixels, reduced = activation.height * activation.width, _Reduced(layer)
+    with emit.shared(activation.batch * activation.blocks, window.operations(layer)) as work:
+        image, block = T.Bind(work // activation.blocks), T.Bind(work % activation.blocks)
+        base = T.Bind(emit.offset(activation, image, block, 0, 0))
+        partial = emit.Registers(sums, lanes)
         for number in range(sums):
-            held[number] = data[emit.ramp(base + number * lanes, lanes)]
+            partial[number] = data[emit.ramp(base + number * lanes, lanes)]
 
         def add(first: Any, count: int) -> None:
             for number in range(count):
                 pixel = T.Bind(data[emit.ramp(base + (first + number) * lanes, lanes)])
-                held[number] = reduced.pair(held[number], pixel)
+                partial[number] = reduced.pair(partial[number], pixel)
 
         with T.serial(1, pixels // sums) as step:
             add(step * sums, sums)
         add(pixels // sums * sums, pixels % sums)
-        totals = [T.Bind(held[number]) for number in range(sums)]
+        totals = [T.Bind(partial[number]) for number in range(sums)]
         while len(totals) > 1:
             totals = [
-                T.Bind(reduced.pair(*totals[at : at + 2])) if at + 1 < len(totals) else totals[at]
-                for at in range(0, len(totals), 2)
+                T.Bind(reduced.pair(*totals[index : index + 2])) if index + 1 < len(totals) else totals[index]
+                for index in range(0, len(totals), 2)
             ]
         value = reduced.divided(totals[0], pixels)
         value = emit.applied(value, layer.epilogue, others, image, block, 0, 0, lanes)

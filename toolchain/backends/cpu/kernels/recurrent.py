@@ -65,7 +65,7 @@ def covers(layer: Layer) -> bool:
 def configs(layer: Recurrence, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first."""
     gates, vectors = max(len(phase.gates) for phase in layer.phases), layer.held // machine.lanes
-    found = []
+    candidates = []
     for rows, blocks, inputs, together in itertools.product(
         (1, 2, 3, 4, 5, 6, 8), (1, 2, 3, 4, 6, 8), (1, 2, 4), (0, 1)
     ):
@@ -75,15 +75,15 @@ def configs(layer: Recurrence, machine: Machine) -> list[tuple[Config, float]]:
         if (inputs > 1 and rows > 1) or inputs > layer.units or (together and machine.cores == 1):
             continue
         config = Config(rows, blocks, inputs, together)
-        found.append((config, _estimate(layer, config, machine)))
-    return sorted(found, key=lambda one: one[1])
+        candidates.append((config, _estimate(layer, config, machine)))
+    return sorted(candidates, key=lambda candidate: candidate[1])
 
 
 def _estimate(layer: Recurrence, config: Config, machine: Machine) -> float:
     """Estimate the cost as `kernels.Candidate` defines it."""
     streams, groups = _streams(layer, config), _groups(layer, config, machine)
-    parts = streams * groups if config.together else streams
-    cores = min(parts, machine.cores)
+    pieces = streams * groups if config.together else streams
+    cores = min(pieces, machine.cores)
     fetch = _fetching(layer, machine, cores)
     total = _WAITING * len(layer.phases) * config.together
     for phase in layer.phases:
@@ -91,16 +91,16 @@ def _estimate(layer: Recurrence, config: Config, machine: Machine) -> float:
         products, loads = config.rows * vectors, vectors * fetch + config.rows
         tile = layer.units * max(products, loads, 8 / config.inputs)
         tile += config.rows * config.blocks * (len(phase.gates) + 1) * _ACTIVATION
-        total += tile * -(-parts // cores) * (1 if config.together else groups)
+        total += tile * -(-pieces // cores) * (1 if config.together else groups)
     return layer.steps * total + _STARTING * config.together
 
 
 def _fetching(layer: Recurrence, machine: Machine, cores: int) -> float:
     """Return what it takes to fetch a vector of weights, of which each core has its part."""
-    own = len(layer.directions) * layer.gates * layer.held * layer.units * _FLOAT_BYTES / cores
-    if own <= machine.l1_bytes // 2:
+    bytes_per_core = len(layer.directions) * layer.gates * layer.held * layer.units * _FLOAT_BYTES / cores
+    if bytes_per_core <= machine.l1_bytes // 2:
         return 1.0
-    return _NEAR if own <= machine.l2_bytes * 3 // 4 else _FAR
+    return _NEAR if bytes_per_core <= machine.l2_bytes * 3 // 4 else _FAR
 
 
 def pack(layer: Recurrence, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:
@@ -111,8 +111,8 @@ def pack(layer: Recurrence, machine: Machine, config: Config, weights: NDArray[A
     """
     directions, groups = len(layer.directions), _groups(layer, config, machine)
     split = weights.reshape(directions, layer.units, layer.gates, groups, config.blocks * machine.lanes)
-    parts = [split[:, :, list(phase.gates)].transpose(0, 3, 1, 2, 4) for phase in layer.phases]
-    return np.ascontiguousarray(np.concatenate([part.reshape(directions, -1) for part in parts], 1))
+    phases = [split[:, :, list(phase.gates)].transpose(0, 3, 1, 2, 4) for phase in layer.phases]
+    return np.ascontiguousarray(np.concatenate([phase_weights.reshape(directions, -1) for phase_weights in phases], 1))
 
 
 def kernel(layer: Recurrence, machine: Machine, config: Config) -> tirx.PrimFunc:
@@ -163,13 +163,13 @@ class _Writer:
         operations = self._layer.flops / 2 / self._lanes
         with emit.shared(self._streams, operations) as stream:
             self._allocate(1)
-            at = T.Bind(stream), 0
-            self._start(*at)
+            slot_of_stream = T.Bind(stream), 0
+            self._start(*slot_of_stream)
             with T.serial(0, self._layer.steps) as step:
                 for phase in self._layer.phases:
                     with T.serial(0, self._groups) as number:
-                        self._phase(phase, *at, step, self._there_and_back(step, number))
-            self._end(*at)
+                        self._phase(phase, *slot_of_stream, step, self._there_and_back(step, number))
+            self._end(*slot_of_stream)
 
     def _there_and_back(self, step: Expr, number: Expr) -> Expr:
         """Return which group is the next: the last one of a step is the first of the step after it.
@@ -241,22 +241,22 @@ class _Writer:
             self._finish(phase, stream, slot, before, step, group, 0, 0, sums)
             return
         # A loop, since many copies of such code take seconds to compile.
-        held = [emit.on_stack(rows * blocks, self._lanes) for _ in range(count)]
-        for place, total in enumerate(sums):
-            row, gate, block = place // (count * blocks), place // blocks % count, place % blocks
-            T.buffer_store(held[gate], total, [row * blocks + block])
+        stored = [emit.on_stack(rows * blocks, self._lanes) for _ in range(count)]
+        for index, total in enumerate(sums):
+            row, gate, block = index // (count * blocks), index // blocks % count, index % blocks
+            T.buffer_store(stored[gate], total, [row * blocks + block])
         with T.serial(0, rows) as row, T.serial(0, blocks) as block:
-            own = [of_gate[row * blocks + block] for of_gate in held]
-            self._finish(phase, stream, slot, before, step, group, row, block, own)
+            of_unit = [of_gate[row * blocks + block] for of_gate in stored]
+            self._finish(phase, stream, slot, before, step, group, row, block, of_unit)
 
     def _sums(self, phase: Phase, stream: Expr, slot: Expr, before: Expr, group: Expr) -> list[Expr]:
         """Write the products of a tile; return its sums, by row, gate and vector."""
         layer, config, lanes = self._layer, self._config, self._lanes
         vectors = len(phase.gates) * config.blocks
         count = config.rows * vectors
-        held = emit.Registers(count * config.inputs, lanes)
-        for place in range(count * config.inputs):
-            held[place] = emit.splat(0.0, lanes)
+        sums = emit.Registers(count * config.inputs, lanes)
+        for index in range(count * config.inputs):
+            sums[index] = emit.splat(0.0, lanes)
         direction, _ = self._place(stream, 0)
         first = layer.units * layer.held * (direction * layer.gates + phase.gates[0])
         base = T.Bind(first + group * (layer.units * vectors * lanes))
@@ -266,21 +266,22 @@ class _Writer:
             for number in range(inputs):
                 line = T.Bind(base + (unit + number) * (vectors * lanes))
                 weights = [
-                    T.Bind(self._buffers["weights"][emit.ramp(line + one * lanes, lanes)]) for one in range(vectors)
+                    T.Bind(self._buffers["weights"][emit.ramp(line + vector * lanes, lanes)])
+                    for vector in range(vectors)
                 ]
                 for row in range(config.rows):
-                    at = self._row(slot, source, row) * layer.held + unit + number
-                    factor = T.Bind(emit.splat(self._buffers["kept"][at], lanes))
-                    for one, weight in enumerate(weights):
-                        place = (number * config.rows + row) * vectors + one
-                        held[place] = multiply_add(self._machine, held[place], weight, factor)
+                    offset = self._row(slot, source, row) * layer.held + unit + number
+                    factor = T.Bind(emit.splat(self._buffers["kept"][offset], lanes))
+                    for vector, weight in enumerate(weights):
+                        index = (number * config.rows + row) * vectors + vector
+                        sums[index] = multiply_add(self._machine, sums[index], weight, factor)
 
         with T.serial(0, layer.units // config.inputs) as steps:
             add(T.Bind(steps * config.inputs), config.inputs)
         add(layer.units // config.inputs * config.inputs, layer.units % config.inputs)
-        totals = [held[place] for place in range(count)]
+        totals = [sums[index] for index in range(count)]
         for number in range(1, config.inputs):
-            totals = [T.Bind(total + held[number * count + place]) for place, total in enumerate(totals)]
+            totals = [T.Bind(total + sums[number * count + index]) for index, total in enumerate(totals)]
         return [T.Bind(total) for total in totals]
 
     def _finish(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
@@ -301,33 +302,33 @@ class _Writer:
         state = T.Bind(direction * layer.batch + sequence)
         unit = T.Bind((group * self._config.blocks + block) * self._lanes)
         length = T.Bind(self._buffers["lengths"][sequence]) if layer.lengths else None
-        place = locate(layer, direction, sequence, step, length)
-        every, new = T.Bind(place.every), T.Bind(self._row(slot, 1 - before, row))
+        position = locate(layer, direction, sequence, step, length)
+        every, new = T.Bind(position.every), T.Bind(self._row(slot, 1 - before, row))
         old = T.Bind(self._row(slot, before, row))
 
         def inside() -> None:
-            gates = T.Bind((place.row * len(layer.directions) + direction) * layer.gates)
-            kept = {"hidden": old, **{name: self._row(slot, at, row) for name, at in self._kept.items()}}
+            gates = T.Bind((position.row * len(layer.directions) + direction) * layer.gates)
+            states = {"hidden": old, **{name: self._row(slot, number, row) for name, number in self._kept.items()}}
 
-            def load(name: str, at: Expr) -> Expr:
-                return self._load(name, at, unit)
+            def load(name: str, number: Expr) -> Expr:
+                return self._load(name, number, unit)
 
-            units = Units(load, gates, sums.__getitem__, phase, state, direction, kept)
+            units = Units(load, gates, sums.__getitem__, phase, state, direction, states)
             for name, value in cell_outputs(layer, phase, self._functions, units).items():
-                made = T.Bind(value)
+                result = T.Bind(value)
                 if name == "hidden":
-                    self._store("kept", new, unit, made)
-                    self._store("every", every, unit, made)
+                    self._store("kept", new, unit, result)
+                    self._store("every", every, unit, result)
                 elif name == "memory":
-                    self._store("memory_last", state, unit, made)
+                    self._store("memory_last", state, unit, result)
                 else:
-                    self._store("kept", kept[name], unit, made)
+                    self._store("kept", states[name], unit, result)
 
         def behind() -> None:
             self._store("every", every, unit, self._functions.number(0.0))
             self._store("kept", new, unit, self._load("kept", old, unit))
 
-        _either(place.inside, inside, behind)
+        _either(position.inside, inside, behind)
 
 
 def _either(condition: Expr, first: Callable[[], None], second: Callable[[], None]) -> None:

@@ -77,14 +77,14 @@ def scheduled(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:
         processor: What it is scheduled for.
     """
     try:
-        done = _ruled(function, processor)
+        result = _ruled(function, processor)
     except (UnsupportedError, RuntimeError, TypeError, ValueError):
         # TVM's own classes raise all of these: whatever a kernel is, it must not keep a network from being built.
-        done = by_blocks(function, processor)
-    if done is None:
+        result = by_blocks(function, processor)
+    if result is None:
         return from_infinity(function)
-    done = without_calls(with_nan(from_infinity(done), processor), processor)
-    return done.with_attr(_DONE, True)  # noqa: FBT003 - its signature
+    result = without_calls(with_nan(from_infinity(result), processor), processor)
+    return result.with_attr(_DONE, True)  # noqa: FBT003 - its signature
 
 
 def _ruled(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:
@@ -114,13 +114,13 @@ def _one_by_one(function: tirx.PrimFunc, blocks: list[Block], processor: Machine
     """Schedule each block of a kernel, together with what is computed from a reduction alone."""
     folded = [block.name for block in blocks if block.reduces and vector_axis(block) is None]
     ruled = _schedule(with_lanes(function, processor, folded))
-    left = _blocks(ruled)
-    while left:
-        block = left.pop(0)
+    waiting = _blocks(ruled)
+    while waiting:
+        block = waiting.pop(0)
         if not block.reduces:
             elementwise(ruled, block, processor)
             continue
-        epilogue = left.pop(0) if left and _is_epilogue(ruled, left[0], block) else None
+        epilogue = waiting.pop(0) if waiting and _is_epilogue(ruled, waiting[0], block) else None
         if block.name not in folded:
             in_tiles(ruled, block, epilogue, processor)
             continue
@@ -132,8 +132,8 @@ def _one_by_one(function: tirx.PrimFunc, blocks: list[Block], processor: Machine
 
 def _is_epilogue(ruled: s_tir.Schedule, block: Block, reduction: Block) -> bool:
     """Whether a block computes one value of each that a reduction ends in."""
-    alone = len(ruled.get_consumers(reduction.rv)) == len(ruled.get_producers(block.rv)) == 1
-    return alone and not block.reduces and block.size == reduction.size
+    is_only_use = len(ruled.get_consumers(reduction.rv)) == len(ruled.get_producers(block.rv)) == 1
+    return is_only_use and not block.reduces and block.size == reduction.size
 
 
 def _schedule(function: tirx.PrimFunc) -> s_tir.Schedule:

@@ -82,11 +82,18 @@ def _across(block: Block, machine: Machine) -> Axis | None:
     step = block.strides(block.axes[-1])[0]
     if step is None or abs(step) <= _NEAR or block.axes[-1].extent < machine.lanes:
         return None
-    found = next((one for one in block.axes if block.strides(one)[0] == 1 and one.extent >= _rows(machine)), None)
-    if found is None:
+    across = next(
+        (
+            candidate
+            for candidate in block.axes
+            if block.strides(candidate)[0] == 1 and candidate.extent >= _rows(machine)
+        ),
+        None,
+    )
+    if across is None:
         return None
-    tiles = ((found, _rows(machine)), (block.axes[-1], _UNROLLED))
-    return found if all(_ends_alike(block, axis, tile) for axis, tile in tiles) else None
+    tiles = ((across, _rows(machine)), (block.axes[-1], _UNROLLED))
+    return across if all(_ends_alike(block, axis, tile) for axis, tile in tiles) else None
 
 
 def _ends_alike(block: Block, axis: Axis, tile: int) -> bool:
@@ -106,17 +113,17 @@ def _rows(machine: Machine) -> int:
 def _transposed(schedule: s_tir.Schedule, block: Block, across: Axis, machine: Machine) -> None:
     """Load rows of vectors along one axis, and store columns along the other."""
     loops = schedule.get_loops(block.rv)
-    at = block.axes.index(across)
-    outer, inner = schedule.split(loops[at], [None, _rows(machine)])
+    index = block.axes.index(across)
+    outer, inner = schedule.split(loops[index], [None, _rows(machine)])
     far, columns = schedule.split(loops[-1], [None, _UNROLLED])
-    around = [*loops[:at], outer, *loops[at + 1 : -1], far]
+    around = [*loops[:index], outer, *loops[index + 1 : -1], far]
     schedule.reorder(*around, inner, columns)
     rows: Any = schedule.cache_read(block.rv, 0, "global")
     if worth_cores([block], machine):
         far = share(schedule, around, machine)[-1]
     schedule.compute_at(rows, far, preserve_unit_loops=True)
-    *held, lanes = schedule.get_loops(rows)[-len(schedule.get(rows).iter_vars) :]
-    for loop in [*held, inner]:
+    *rows_of_tile, lanes = schedule.get_loops(rows)[-len(schedule.get(rows).iter_vars) :]
+    for loop in [*rows_of_tile, inner]:
         schedule.unroll(loop)
     schedule.vectorize(lanes)
     schedule.vectorize(columns)

@@ -62,13 +62,13 @@ def _with_lanes(nest: Nest, machine: Machine) -> Nest:
         first = tirx.min(start, tirx.const(axis.extent - width, "int64"))
         fresh = prim.Select(first + inner.var >= start, operand, infinite(nest.init))  # others were reduced before
         nest, start = replace(nest, value=type(nest.value)(_own(nest), fresh)), first
-    others = [one for one in nest.axes if one is not axis]
+    others = [other for other in nest.axes if other is not axis]
     return nest.at({axis.var: start + inner.var}, [*others, *([steps] if steps.extent > 1 else []), inner])
 
 
 def _is_vector(nest: Nest, axis: Axis) -> bool:
-    found = [coefficient(offset(load.source, load.indices), axis.var) for load in nest.loads()]
-    return 1 in found and all(step in {0, 1} for step in found)
+    strides = [coefficient(offset(load.source, load.indices), axis.var) for load in nest.loads()]
+    return 1 in strides and all(step in {0, 1} for step in strides)
 
 
 def _operand(nest: Nest) -> Expr | None:
@@ -76,7 +76,7 @@ def _operand(nest: Nest) -> Expr | None:
     if not isinstance(nest.value, _REDUCTIONS):
         return None
     pair = [nest.value.a, nest.value.b]
-    rest = [part for part in pair if not (type(part) is ir.TensorLoad and part.source.same_as(nest.buffer))]
+    rest = [operand for operand in pair if not (type(operand) is ir.TensorLoad and operand.source.same_as(nest.buffer))]
     return rest[0] if len(rest) == 1 else None
 
 
@@ -86,9 +86,9 @@ def _own(nest: Nest) -> Expr:
 
 def _side_by_side(extent: int, lanes: int) -> int:
     """Return how many vectors lie side by side: several, unless that computes too many lanes for nothing."""
-    least = ceil(extent / lanes)
+    needed = ceil(extent / lanes)
     for count in range(_SIDE_BY_SIDE, 1, -1):
-        if count * lanes <= extent and ceil(extent / lanes / count) * count <= _WASTE * least:
+        if count * lanes <= extent and ceil(extent / lanes / count) * count <= _WASTE * needed:
             return count
     return 1
 
@@ -106,15 +106,15 @@ def shared_rows(blocks: list[Block], machine: Machine) -> int | None:
     Returns:
         The number of axes; 0 if there is nothing to share among the cores; None if there is, but no axes for it.
     """
-    least = machine.cores * _ROWS_PER_CORE if worth_cores(blocks, machine) else 1
+    fewest = machine.cores * _ROWS_PER_CORE if worth_cores(blocks, machine) else 1
     largest = max(block.steps for block in blocks)
     for rows in range(min(block.lead for block in blocks), 0, -1):
         extents = {tuple(axis.extent for axis in block.axes[:rows]) for block in blocks}
-        if len(extents) > 1 or prod(next(iter(extents))) < least:
+        if len(extents) > 1 or prod(next(iter(extents))) < fewest:
             continue
         if all(block.steps * _SMALL < largest or _has_rows(block, rows) for block in blocks):
             return rows
-    return 0 if least == 1 else None
+    return 0 if fewest == 1 else None
 
 
 def _has_rows(block: Block, rows: int) -> bool:
@@ -124,8 +124,8 @@ def _has_rows(block: Block, rows: int) -> bool:
         size //= axis.extent
         if block.stride(axis) != size:
             return False
-        for step, place in zip(block.strides(axis), block.places, strict=True):
-            touched = prod(one.extent for one in block.axes if coefficient(place, one.var) != 0)
+        for step, element in zip(block.strides(axis), block.places, strict=True):
+            touched = prod(other.extent for other in block.axes if coefficient(element, other.var) != 0)
             if step == 1 and touched * _SMALL >= block.steps * 2:
                 return False
     return True
@@ -140,8 +140,8 @@ def in_rows(schedule: s_tir.Schedule, blocks: list[Block], rows: int, machine: M
         rows: How many leading axes they share.
         machine: The processor.
     """
-    parts = {block.rv: _folded(schedule, block, machine) for block in blocks if block.reduces}
-    order = [rv for block in blocks for rv in (*parts.get(block.rv, []), block.rv)]
+    factored = {block.rv: _folded(schedule, block, machine) for block in blocks if block.reduces}
+    order = [rv for block in blocks for rv in (*factored.get(block.rv, []), block.rv)]
     if rows:
         loops = schedule.get_loops(order[-1])[:rows]
         row = schedule.fuse(*loops) if rows > 1 else loops[0]
@@ -150,7 +150,7 @@ def in_rows(schedule: s_tir.Schedule, blocks: list[Block], rows: int, machine: M
         for rv in reversed(order[:-1]):
             schedule.compute_at(rv, row, preserve_unit_loops=True)
     for block in blocks:
-        for rv in parts.get(block.rv, []):
+        for rv in factored.get(block.rv, []):
             _lanes_of_part(schedule, rv, machine)
         if block.reduces:
             _last_steps(schedule, block.rv)
@@ -162,23 +162,23 @@ def _folded(schedule: s_tir.Schedule, block: Block, machine: Machine) -> list[An
     """Cut a reduction into one for each lane, and those of the lanes, ever fewer; returns the new blocks."""
     *others, loop = schedule.get_loops(block.rv)[block.lead :]
     del others
-    found: list[Any] = []
+    blocks: list[Any] = []
     width = extent_of(schedule, loop)
     if len(block.stores) > 1:  # not cut by `with_lanes`
         width = _divisor(width, machine.lanes)
         loop = schedule.split(loop, [None, width])[1]
     elif not all(step in {0, 1} for step in block.strides(block.axes[-1])):
-        return found
+        return blocks
     if width == _depth(block):
         width = _narrower(width, machine)
         loop = schedule.split(loop, [None, width])[1] if width > 1 else loop
     while width > 1:
-        found.append(schedule.rfactor(loop, len(block.stores[0].indices)))
+        blocks.append(schedule.rfactor(loop, len(block.stores[0].indices)))
         narrower = _narrower(width, machine)
         loop = schedule.get_loops(block.rv)[-1]
         loop = schedule.split(loop, [None, narrower])[1] if narrower > 1 else loop
         width = narrower
-    return found
+    return blocks
 
 
 def _depth(block: Block) -> int:
@@ -193,8 +193,8 @@ def _narrower(width: int, machine: Machine) -> int:
     return width // 4 if width % 4 == 0 else 1
 
 
-def _divisor(extent: int, most: int) -> int:
-    return max(number for number in range(1, most + 1) if extent % number == 0)
+def _divisor(extent: int, limit: int) -> int:
+    return max(number for number in range(1, limit + 1) if extent % number == 0)
 
 
 def _lanes_of_part(schedule: s_tir.Schedule, rv: Any, machine: Machine) -> None:
@@ -233,11 +233,11 @@ def _own_loops(schedule: s_tir.Schedule, rv: Any) -> tuple[list[Loop], list[Loop
 
     tvm_ffi.structural_walk(schedule.mod["main"].body, (s_tir.SBlockRealize, visit))
     loops = schedule.get_loops(rv)
-    alone = len(loops)
-    while alone and not isinstance(schedule.get(loops[alone - 1]).body, tirx.SeqStmt):
-        alone -= 1
-    own = [(loop, bound.get(schedule.get(loop).loop_var, tirx.IterVar.DataPar)) for loop in loops[alone:]]
-    spatial, reduced = ([loop for loop, kind in own if kind == wanted] for wanted in _KINDS)
+    first_own = len(loops)
+    while first_own and not isinstance(schedule.get(loops[first_own - 1]).body, tirx.SeqStmt):
+        first_own -= 1
+    owned = [(loop, bound.get(schedule.get(loop).loop_var, tirx.IterVar.DataPar)) for loop in loops[first_own:]]
+    spatial, reduced = ([loop for loop, kind in owned if kind == kind_] for kind_ in _KINDS)
     if not reduced:
         raise UnsupportedError("a part that does not reduce")
     return spatial, reduced

@@ -41,35 +41,35 @@ def without_edges(function: tirx.PrimFunc) -> tirx.PrimFunc:
             extents[loop.loop_var] = constant(loop.extent) or 1
 
     tvm_ffi.structural_walk(function.body, (tirx.For, visit))
-    body = tvm_ffi.structural_map(function.body, (s_tir.SBlockRealize, lambda one: _inside(one, extents)))
+    body = tvm_ffi.structural_map(function.body, (s_tir.SBlockRealize, lambda realize: _inside(realize, extents)))
     return function.with_body(body)
 
 
 def _inside(realize: Any, extents: Mapping[Var, int]) -> Any:
     values = list(realize.iter_values)
-    left: list[Expr] = []
+    open_questions: list[Expr] = []
     for question in _questions(realize.predicate):
-        at = _asked(question, values)
-        start = None if at is None else _start(question, extents)
-        if at is not None and start is not None and _repeatable(realize.block, at):
-            values[at] = start[1] + sym.Analyzer().simplify(values[at] - start[0])
+        axis = _asked(question, values)
+        start = None if axis is None else _start(question, extents)
+        if axis is not None and start is not None and _repeatable(realize.block, axis):
+            values[axis] = start[1] + sym.Analyzer().simplify(values[axis] - start[0])
         else:
-            left.append(question)
+            open_questions.append(question)
     predicate: Expr = tirx.const(True, "bool")  # noqa: FBT003 - its signature
-    for question in left:
+    for question in open_questions:
         predicate = tirx.And(predicate, question)
     return s_tir.SBlockRealize(values, predicate, realize.block)
 
 
-def _repeatable(block: Any, at: int) -> bool:
+def _repeatable(block: Any, number: int) -> bool:
     """Whether a block may compute the same elements along an axis a second time.
 
     A sum may not along what is summed up; along its elements it starts anew in each tile.
     """
-    if block.iter_vars[at].iter_type != tirx.IterVar.DataPar:
+    if block.iter_vars[number].iter_type != tirx.IterVar.DataPar:
         return False
     sums = any(axis.iter_type == tirx.IterVar.CommReduce for axis in block.iter_vars)
-    stored, read = ({part.source for part in parts} for parts in (block.writes, block.reads))
+    stored, read = ({region.source for region in regions} for regions in (block.writes, block.reads))
     return sums or not stored & read
 
 
@@ -86,7 +86,7 @@ def _asked(question: Expr, values: list[Expr]) -> int | None:
     if not isinstance(question, prim.LT):
         return None
     analyzer = sym.Analyzer()
-    return next((at for at, value in enumerate(values) if analyzer.can_prove_equal(value, question.a)), None)
+    return next((number for number, value in enumerate(values) if analyzer.can_prove_equal(value, question.a)), None)
 
 
 def _start(question: Expr, extents: Mapping[Var, int]) -> tuple[Expr, Expr] | None:
@@ -125,14 +125,16 @@ def _spelled(store: Any) -> Any:
         value = spelled_out(store.value, keep)
     except UnsupportedError:
         return store  # an expression of another kind has no such functions
-    if any(_is_for_numbers(part) for whole in (value, *(step.value for step in steps)) for part in parts(whole)):
+    if any(
+        _is_for_numbers(node) for expression in (value, *(step.value for step in steps)) for node in parts(expression)
+    ):
         return store
-    done = tirx.BufferStore(store.buffer, value, list(store.indices))
-    return tirx.SeqStmt([*steps, done]) if steps else done
+    stored = tirx.BufferStore(store.buffer, value, list(store.indices))
+    return tirx.SeqStmt([*steps, stored]) if steps else stored
 
 
-def _is_for_numbers(part: Expr) -> bool:
+def _is_for_numbers(node: Expr) -> bool:
     """Whether a part is a function that TVM does not make one of vectors of."""
-    if type(part) is not ir.Call or not isinstance(part.op, ir.Op):
+    if type(node) is not ir.Call or not isinstance(node.op, ir.Op):
         return False
-    return part.op.name not in _OF_VECTORS and not part.op.get_attr("TVectorizable")
+    return node.op.name not in _OF_VECTORS and not node.op.get_attr("TVectorizable")

@@ -78,9 +78,9 @@ def _accumulate(schedule: s_tir.Schedule, block: Block, tile: Tile) -> None:
     loops = dict(zip(block.axes, schedule.get_loops(block.rv)[-len(block.axes) :], strict=True))
     side, lanes = schedule.split(loops[tile.vector], [None, tile.lanes])
     reduced = [loops[axis] for axis in block.axes if axis.reduced]
-    held = [*(loops[axis] for axis in block.spatial if axis is not tile.vector), side]
-    schedule.reorder(*reduced, *held, lanes)
-    for loop in held:
+    kept_loops = [*(loops[axis] for axis in block.spatial if axis is not tile.vector), side]
+    schedule.reorder(*reduced, *kept_loops, lanes)
+    for loop in kept_loops:
         schedule.unroll(loop)
     schedule.vectorize(lanes)
     schedule.decompose_reduction(block.rv, reduced[0])
@@ -112,24 +112,24 @@ def _numbers(block: Block, result: Block) -> dict[int, Axis]:
     Raises:
         UnsupportedError: They do not have the same elements.
     """
-    [place] = [
-        place
-        for load, place in zip(result.loads, result.places, strict=True)
+    [element] = [
+        element
+        for load, element in zip(result.loads, result.places, strict=True)
         if any(load.source.same_as(store.buffer) for store in block.stores) or len(result.loads) == 1
     ][:1]
-    steps = [result.strides(axis)[result.places.index(place)] for axis in result.axes]
-    found: dict[int, Axis] = {}
-    for axis in (one for one in block.spatial if one.extent > 1):
+    steps = [result.strides(axis)[result.places.index(element)] for axis in result.axes]
+    numbers: dict[int, Axis] = {}
+    for axis in (candidate for candidate in block.spatial if candidate.extent > 1):
         same = (
             number
-            for number, one in enumerate(result.axes)
-            if number not in found and one.extent == axis.extent and steps[number] == block.stride(axis)
+            for number, candidate in enumerate(result.axes)
+            if number not in numbers and candidate.extent == axis.extent and steps[number] == block.stride(axis)
         )
         number = next(same, None)
         if number is None:
             raise UnsupportedError("results that are not the elements of the reduction")
-        found[number] = axis
-    return found
+        numbers[number] = axis
+    return numbers
 
 
 # --- which tile ------------------------------------------------------------------------------------------------
@@ -163,9 +163,9 @@ def _cycles(block: Block, tile: Tile) -> float:
         price = float(tile.lanes) if across and across > 1 else 1.0
         loading += (tile.vectors * price if across else _SAME) * (tile.rows if along else 1)
     depth = prod(axis.extent for axis in block.axes if axis.reduced)
-    held = tile.vectors * tile.rows
-    step = max(_LATENCY, held * _UNIT, loading * _UNIT)
+    sums = tile.vectors * tile.rows
+    step = max(_LATENCY, sums * _UNIT, loading * _UNIT)
     tiles = ceil(tile.vector.extent / (tile.vectors * tile.lanes))
     tiles *= ceil(tile.row.extent / tile.rows) if tile.row else 1
     others = block.size // tile.vector.extent // (tile.row.extent if tile.row else 1)
-    return others * tiles * (depth * step + _START + held)
+    return others * tiles * (depth * step + _START + sums)

@@ -71,15 +71,15 @@ def candidates(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     """List ways to cut a layer with their costs, the cheapest first: few, but different ones."""
     layer = flattened(layer)
     rows = _rows(layer)
-    found = [_banded(Plan(layer, config), machine, rows) for config in _tilings(layer, machine)]
-    kept: list[tuple[Config, float]] = []
-    for config, cost in sorted(found, key=lambda one: one[1]):
-        alike = [other.columns for other, _ in kept if other.blocks == config.blocks]
-        is_new = all(abs(config.columns - columns) > _NEAR * max(config.columns, columns) for columns in alike)
-        is_good = not kept or cost <= _WORSE * kept[0][1]
-        if is_new and is_good and len(alike) < _ALIKE and len(kept) < _MOST:
-            kept.append((config, cost))
-    return kept
+    banded = [_banded(Plan(layer, config), machine, rows) for config in _tilings(layer, machine)]
+    selected: list[tuple[Config, float]] = []
+    for config, cost in sorted(banded, key=lambda candidate: candidate[1]):
+        similar = [other.columns for other, _ in selected if other.blocks == config.blocks]
+        is_new = all(abs(config.columns - columns) > _NEAR * max(config.columns, columns) for columns in similar)
+        is_good = not selected or cost <= _WORSE * selected[0][1]
+        if is_new and is_good and len(similar) < _ALIKE and len(selected) < _MOST:
+            selected.append((config, cost))
+    return selected
 
 
 def _tilings(layer: Conv, machine: Machine) -> Iterator[Config]:
@@ -108,10 +108,10 @@ def _fits(plan: Plan, registers: int) -> bool:
     if plan.is_by_pixel(registers):
         return True
     taps = plan.layer.kernel[1]
-    held = columns * blocks + blocks + 1
+    needed = columns * blocks + blocks + 1
     if plan.layer.data.lanes > 1 or taps == 1 or taps * columns * blocks > _UNROLLED:
-        return held <= registers
-    return held <= registers and held + _reach(plan, columns) <= _CROWDED * registers
+        return needed <= registers
+    return needed <= registers and needed + _reach(plan, columns) <= _CROWDED * registers
 
 
 def _reach(plan: Plan, columns: int) -> int:
@@ -124,9 +124,9 @@ def _depth(layer: Conv, machine: Machine, blocks: int) -> int:
     """Return how many input blocks go into a chunk: those whose weights fill the first cache; all if that is no use."""
     plan = Plan(layer, Config(1, blocks, 1, 1))
     bytes_of_source = _bytes_of_source(plan)
-    most = machine.l1_bytes if has_few_pixels(layer) else machine.l2_bytes // 2
+    limit = machine.l1_bytes if has_few_pixels(layer) else machine.l2_bytes // 2
     is_single = layer.out.height * layer.out.width == 1
-    if layer.groups > 1 or is_single or plan.sources * bytes_of_source <= most:
+    if layer.groups > 1 or is_single or plan.sources * bytes_of_source <= limit:
         return plan.sources
     return max(1, machine.l1_bytes // bytes_of_source)
 
@@ -172,14 +172,14 @@ def _work(plan: Plan, machine: Machine, rows: float) -> _Work:
             lines = _reach(plan, tiles.columns) * data.lanes * _FLOAT / _BYTES_OF_LINE
             row += sources * (_TAP * plan.layer.kernel[1] + _LINE * lines)
         costs.append(rows * (row + sources * _ROW) + plan.chunks * _ends(blocks * tiles.columns))
-    whole = sum(cost * tiles.count for cost, tiles in zip(costs, plan.tiles, strict=True))
+    row_cost = sum(cost * tiles.count for cost, tiles in zip(costs, plan.tiles, strict=True))
     bytes_of_source = _bytes_of_source(plan)
     together = plan.units if plan.overlaps else 1  # units that one core takes in turns
     return _Work(
         images=plan.layer.out.batch,
         units=plan.layer.out.batch * plan.units // together,
         tiles=plan.tiles_of_image,
-        tile=together * whole / plan.tiles_of_row,
+        tile=together * row_cost / plan.tiles_of_row,
         first=together * costs[0],
         bytes_of_unit=together * plan.sources * bytes_of_source,
         bytes_of_chunk=together * min(plan.config.depth, plan.sources) * bytes_of_source,

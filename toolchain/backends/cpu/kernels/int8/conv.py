@@ -63,25 +63,25 @@ def covers(layer: Layer) -> bool:
     """Whether this template can compute a layer."""
     if not isinstance(layer, Conv) or layer.groups != 1 or not layer.data.is_bytes:
         return False
-    most = 255 * (255 if layer.offset else 128) * math.prod(layer.weights_shape[1:])
-    return layer.data.lanes % GROUP == 0 and most <= _MOST
+    largest_sum = 255 * (255 if layer.offset else 128) * math.prod(layer.weights_shape[1:])
+    return layer.data.lanes % GROUP == 0 and largest_sum <= _MOST
 
 
 def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their cost as `kernels.Candidate` defines it; none without dot products."""
-    found = []
+    candidates = []
     tallest = layer.out.height if _is_pointwise(layer) else min(_TALLEST, layer.out.height)
     shapes = itertools.product(range(1, tallest + 1), range(1, _WIDEST + 1), (1, 2, 3, 4, 6, 8))
     for rows, columns, blocks in shapes if machine.dot else ():
         config = Config(rows, columns, blocks)
         if _fits(layer, machine, config):
-            found.append((config, _estimate(layer, config, machine)))
-    return sorted(found, key=lambda one: one[1])
+            candidates.append((config, _estimate(layer, config, machine)))
+    return sorted(candidates, key=lambda candidate: candidate[1])
 
 
 def _fits(layer: Conv, machine: Machine, config: Config) -> bool:
-    seen, rows = _seen(layer, config)
-    if layer.out.blocks % config.blocks or config.columns > seen.out.width:
+    flat, rows = _seen(layer, config)
+    if layer.out.blocks % config.blocks or config.columns > flat.out.width:
         return False
     if _is_pointwise(layer) and layer.out.height % config.rows:
         return False
@@ -96,10 +96,10 @@ def _estimate(layer: Conv, config: Config, machine: Machine) -> float:
     finish = _FINISH + _POST_OP * len(layer.epilogue)
     strip = 0.0
     for _, count, columns in _cuts(layer.out.width, config.columns):
-        pixels, alone = rows * columns, rows * columns
+        pixels, single_loads = rows * columns, rows * columns
         if quads:
-            alone = rows * (columns % _QUAD)
-        products, loads = pixels * config.blocks, alone + (pixels - alone) // _QUAD + config.blocks
+            single_loads = rows * (columns % _QUAD)
+        products, loads = pixels * config.blocks, single_loads + (pixels - single_loads) // _QUAD + config.blocks
         each = max(products, loads, _LATENCY, _STREAM * config.blocks if streamed else 0) + _LOAD * loads
         strip += count * (each * steps + products * finish + _TILE)
     strips = layer.out.batch * (layer.out.blocks // config.blocks) * layer.out.height / rows
@@ -124,12 +124,12 @@ def _seen(layer: Conv, config: Config) -> tuple[Conv, int]:
     if not _is_pointwise(layer):
         return layer, config.rows
 
-    def long(place: Activation) -> Activation:
+    def long(activation: Activation) -> Activation:
         if _is_matrix(layer):
-            return replace(place, batch=1, width=place.batch)
-        if place.height == place.width == 1:  # it goes with all pixels
-            return place
-        return replace(place, height=place.height // config.rows, width=place.width * config.rows)
+            return replace(activation, batch=1, width=activation.batch)
+        if activation.height == activation.width == 1:  # it goes with all pixels
+            return activation
+        return replace(activation, height=activation.height // config.rows, width=activation.width * config.rows)
 
     epilogue = tuple(replace(op, other=long(op.other) if op.other else None) for op in layer.epilogue)
     return replace(layer, data=long(layer.data), out=long(layer.out), epilogue=epilogue), 1
@@ -137,11 +137,11 @@ def _seen(layer: Conv, config: Config) -> tuple[Conv, int]:
 
 def _cuts(extent: int, size: int) -> Iterator[tuple[int, int, int]]:
     """Yield the start, number and size of the equal pieces, then of what is left."""
-    whole, left = divmod(extent, size)
-    if whole:
-        yield 0, whole, size
-    if left:
-        yield whole * size, 1, left
+    full, rest = divmod(extent, size)
+    if full:
+        yield 0, full, size
+    if rest:
+        yield full * size, 1, rest
 
 
 def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:
@@ -226,36 +226,36 @@ class _Writer:
             with T.serial(0, count) as number:
                 self._tile(rows, columns, (image, group, row, T.Bind(start + number * columns)))
 
-    def _tile(self, rows: int, columns: int, place: tuple[Any, Any, Any, Any]) -> None:
+    def _tile(self, rows: int, columns: int, coordinates: tuple[Any, Any, Any, Any]) -> None:
         lanes, blocks, count = self._machine.lanes, self._config.blocks, rows * columns
-        image, group, row, column = place
+        image, group, row, column = coordinates
         sums = emit.Registers(blocks * count, lanes, "int32")
         for block in range(blocks):
             channels = emit.ramp((group * blocks + block) * lanes, lanes)
             start = T.Bind(self._sums[channels])
-            for number, more in enumerate(self._offset(channels, (rows, columns), place)):
+            for number, more in enumerate(self._offset(channels, (rows, columns), coordinates)):
                 sums[block * count + number] = start if more is None else start + more
-        self._reduce(sums, (rows, columns), place)
+        self._reduce(sums, (rows, columns), coordinates)
         above = T.Bind(emit.splat(self._parameters[1], lanes))
         for block in range(blocks):
             scale = T.Bind(self._scales[emit.ramp((group * blocks + block) * lanes, lanes)])
-            whole = [tirx.Cast(f"float32x{lanes}", sums[block * count + number]) for number in range(count)]
-            values = [(one + above) * scale for one in whole]
+            floats = [tirx.Cast(f"float32x{lanes}", sums[block * count + number]) for number in range(count)]
+            values = [(number_vector + above) * scale for number_vector in floats]
             for below in range(rows):
                 line = values[below * columns : (below + 1) * columns]
                 self._store(line, (image, group * blocks + block, row + below, column))
 
-    def _offset(self, channels: Any, size: tuple[int, int], place: tuple[Any, Any, Any, Any]) -> Iterator[Any]:
+    def _offset(self, channels: Any, size: tuple[int, int], coordinates: tuple[Any, Any, Any, Any]) -> Iterator[Any]:
         """Yield what the offset of the weights adds to each sum of a tile, if they have one."""
-        (rows, columns), (image, _, row, column), out = size, place, self._layer.out
+        (rows, columns), (image, _, row, column), out = size, coordinates, self._layer.out
         offset = None if self._offsets is None else T.Bind(self._offsets[channels])
         for below, right in itertools.product(range(rows), range(columns)):
-            at = ((image * out.height) + row + below) * out.width + column + right
-            yield None if offset is None else offset * emit.splat(tirx.Cast("int32", self._windows[at]), out.lanes)
+            index = ((image * out.height) + row + below) * out.width + column + right
+            yield None if offset is None else offset * emit.splat(tirx.Cast("int32", self._windows[index]), out.lanes)
 
-    def _store(self, line: Sequence[Any], place: tuple[Any, Any, Any, Any]) -> None:
+    def _store(self, line: Sequence[Any], coordinates: tuple[Any, Any, Any, Any]) -> None:
         """Write neighbouring columns of the result: four at a time, then what is left."""
-        image, block, row, column = place
+        image, block, row, column = coordinates
         if self._images is not None:
             for number, value in enumerate(line):
                 self._finish.store(value, (column + number, block, 0, 0), self._machine.lanes)
@@ -266,15 +266,15 @@ class _Writer:
         for number in range(fours, len(line)):
             self._finish.store(line[number], (image, block, row, column + number), self._machine.lanes)
 
-    def _reduce(self, sums: emit.Registers, size: tuple[int, int], place: tuple[Any, Any, Any, Any]) -> None:
+    def _reduce(self, sums: emit.Registers, size: tuple[int, int], coordinates: tuple[Any, Any, Any, Any]) -> None:
         """Add the products of all channels and taps to the sums of a tile."""
         layer, blocks, data = self._layer, self._config.blocks, self._layer.data
-        (height, width), fours, (image, group, row, column) = layer.kernel, data.lanes // GROUP, place
+        (height, width), fours, (image, group, row, column) = layer.kernel, data.lanes // GROUP, coordinates
         (down, across), (reach, spread) = layer.strides, layer.dilation
         with T.serial(0, data.blocks) as source, T.serial(0, height) as tap, T.serial(0, width) as side:
-            seen = (image, source, row * down + tap * reach, column * across + side * spread)
+            source_pixel = (image, source, row * down + tap * reach, column * across + side * spread)
             if self._images is None:
-                pixel = T.Bind(emit.offset(data, *seen))
+                pixel = T.Bind(emit.offset(data, *source_pixel))
             else:
                 pixel = T.Bind(emit.offset(self._images.data, column, source, 0, 0))
             line = T.Bind((((group * data.blocks + source) * height + tap) * width + side) * fours * blocks)
@@ -287,8 +287,8 @@ class _Writer:
         weights = [T.Bind(self._weights[emit.ramp((line + block) * wide, wide)]) for block in range(blocks)]
         for number, four in enumerate(self._fours(size, pixel)):
             for block, weight in enumerate(weights):
-                at = block * count + number
-                sums[at] = int8.dot(self._machine, sums[at], four, weight)
+                index = block * count + number
+                sums[index] = int8.dot(self._machine, sums[index], four, weight)
 
     def _fours(self, size: tuple[int, int], pixel: Any) -> Iterator[Any]:
         """Yield four channels of each pixel of a tile, in each lane."""
@@ -296,12 +296,12 @@ class _Writer:
         quads = columns // _QUAD * _QUAD if self._reads_quads else 0
         apart = across if self._images is None else data.held or data.blocks
         for below, right in itertools.product(range(rows), range(columns)):
-            at = pixel + (below * down * data.width + right * apart) * data.lanes
+            offset = pixel + (below * down * data.width + right * apart) * data.lanes
             if right >= quads:
-                four = int8.four_bytes(self._data, at)
+                four = int8.four_bytes(self._data, offset)
             else:
                 if right % _QUAD == 0:
-                    quad = T.Bind(tirx.reinterpret(f"int32x{_QUAD}", self._data[emit.ramp(at, _QUAD * GROUP)]))
+                    quad = T.Bind(tirx.reinterpret(f"int32x{_QUAD}", self._data[emit.ramp(offset, _QUAD * GROUP)]))
                 four = tirx.Shuffle([quad], [right % _QUAD])
             yield T.Bind(emit.splat(four, self._machine.lanes))
 
@@ -318,28 +318,28 @@ class _Writer:
             self._pad_row(padded, image, zero, (number, block, row))
         self._data, self._layer = image, replace(layer, data=padded)
 
-    def _pad_row(self, padded: Activation, image: Any, zero: Any, place: tuple[Any, Any, Any]) -> None:
-        (number, block, row), data, top = place, self._layer.data, self._layer.padding[0]
-        left = min(self._layer.padding[1], padded.width)
-        taken = min(data.width, padded.width - left)
+    def _pad_row(self, padded: Activation, image: Any, zero: Any, coordinates: tuple[Any, Any, Any]) -> None:
+        (number, block, row), data, top = coordinates, self._layer.data, self._layer.padding[0]
+        before = min(self._layer.padding[1], padded.width)
+        inside = min(data.width, padded.width - before)
         start = T.Bind(emit.offset(padded, number, block, row, 0))
         source = T.Bind(emit.offset(data, number, block, row - top, 0))
 
-        def store(value: Any, at: Any, size: int) -> None:
-            T.buffer_store(image, value, [emit.ramp(start + at, size)])
+        def store(value: Any, offset: Any, size: int) -> None:
+            T.buffer_store(image, value, [emit.ramp(start + offset, size)])
 
         def fill(first: int, count: int) -> None:
             begin = first * data.lanes
-            _moved(count * data.lanes, lambda at, size: store(tirx.Broadcast(zero, size), begin + at, size))
+            _moved(count * data.lanes, lambda offset, size: store(tirx.Broadcast(zero, size), begin + offset, size))
 
-        def copy(at: Any, size: int) -> None:
-            store(self._data[emit.ramp(source + at, size)], left * data.lanes + at, size)
+        def copy(offset: Any, size: int) -> None:
+            store(self._data[emit.ramp(source + offset, size)], before * data.lanes + offset, size)
 
         with T.If(tirx.all(row >= top, row < top + data.height)):
             with T.Then():
-                fill(0, left)
-                _moved(taken * data.lanes, copy)
-                fill(left + taken, padded.width - left - taken)
+                fill(0, before)
+                _moved(inside * data.lanes, copy)
+                fill(before + inside, padded.width - before - inside)
             with T.Else():
                 fill(0, padded.width)
 
@@ -352,16 +352,16 @@ def _reads_quads(layer: Conv, machine: Machine) -> bool:
 
 def _reach(layer: Conv, axis: int) -> int:
     """Return how many rows (0) or columns (1) of the padded image are looked at."""
-    made = (layer.out.height, layer.out.width)[axis]
-    return (made - 1) * layer.strides[axis] + (layer.kernel[axis] - 1) * layer.dilation[axis] + 1
+    windows = (layer.out.height, layer.out.width)[axis]
+    return (windows - 1) * layer.strides[axis] + (layer.kernel[axis] - 1) * layer.dilation[axis] + 1
 
 
 def _moved(size: int, move: Callable[[Any, int], None]) -> None:
     """Write the moving of neighbouring bytes: `move` is called with a start and a number of bytes, a power of two."""
-    done = 0
+    position = 0
     for width in (_COPIED, 32, 16, 8, 4):
-        count = (size - done) // width
+        count = (size - position) // width
         if count:
             with T.serial(0, count) as number:
-                move(done + number * width, width)
-        done += count * width
+                move(position + number * width, width)
+        position += count * width

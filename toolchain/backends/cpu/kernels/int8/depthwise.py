@@ -38,7 +38,7 @@ def covers(layer: Layer) -> bool:
 
 def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their cost as `kernels.Candidate` defines it."""
-    return [one for one in window.configs(_bare(layer), machine) if one[0].blocks == 1]
+    return [candidate for candidate in window.configs(_bare(layer), machine) if candidate[0].blocks == 1]
 
 
 def _bare(layer: Conv) -> Conv:
@@ -83,11 +83,11 @@ class _Products:
 
     def joined(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:
         (height, width), lanes = self._layer.kernel, self._lanes
-        place = (block * height + tap.row) * width + tap.column
+        index = (block * height + tap.row) * width + tap.column
         above = T.Bind(tirx.Cast(emit.wide("float32", lanes), pixel) - emit.splat(self._zero, lanes))
-        return total + above * T.Bind(self._weights[emit.ramp(place * lanes, lanes)])
+        return total + above * T.Bind(self._weights[emit.ramp(index * lanes, lanes)])
 
     def finished(self, total: Any, tile: Tile, number: int) -> Any:
         value = total * self._scales[emit.ramp(tile.block * self._lanes, self._lanes)]
-        place = (tile.image, tile.block, tile.row, tile.column + number)
-        return self._finish.element(value, place, self._lanes)
+        coordinates = (tile.image, tile.block, tile.row, tile.column + number)
+        return self._finish.element(value, coordinates, self._lanes)

@@ -42,14 +42,14 @@ def dot(machine: Machine, sums: Expr, data: Expr, weights: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, sums, same_bits, weights)
 
 
-def four_bytes(buffer: Buffer, at: Expr) -> Expr:
+def four_bytes(buffer: Buffer, offset: Expr) -> Expr:
     """Return four neighbouring bytes as one int32."""
-    return tirx.reinterpret("int32", buffer[emit.ramp(at, GROUP)])
+    return tirx.reinterpret("int32", buffer[emit.ramp(offset, GROUP)])
 
 
-def loaded(buffer: Buffer, at: Expr, lanes: int) -> Expr:
+def loaded(buffer: Buffer, offset: Expr, lanes: int) -> Expr:
     """Return neighbouring elements as float32."""
-    value = buffer[emit.ramp(at, lanes)]
+    value = buffer[emit.ramp(offset, lanes)]
     return value if str(buffer.dtype) == "float32" else tirx.Cast(emit.wide("float32", lanes), value)
 
 
@@ -60,20 +60,20 @@ def arguments(layer: ImageLayer, weights: Argument | None = None) -> list[Argume
         layer: The layer.
         weights: Its packed weights; without, the weights are as they are before that.
     """
-    found = [Argument("data", layer.data.shape, layer.data.dtype)]
+    arguments = [Argument("data", layer.data.shape, layer.data.dtype)]
     if isinstance(layer, Conv):
         channels = (layer.out.blocks, layer.out.lanes)
-        found.append(weights or Argument("weights", layer.weights_shape, "int8"))
-        found += [Argument("sums", channels, "int32"), Argument("scales", channels)]
-        found += [Argument("offsets", channels, "int32")] if layer.offset else []
+        arguments.append(weights or Argument("weights", layer.weights_shape, "int8"))
+        arguments += [Argument("sums", channels, "int32"), Argument("scales", channels)]
+        arguments += [Argument("offsets", channels, "int32")] if layer.offset else []
     if parameter_count(layer):
-        found.append(Argument("parameters", (parameter_count(layer),)))
+        arguments.append(Argument("parameters", (parameter_count(layer),)))
     for number, op in enumerate(layer.epilogue):
         if op.other is not None:
-            found.append(Argument(f"operand{number}", op.other.shape, op.other.dtype))
+            arguments.append(Argument(f"operand{number}", op.other.shape, op.other.dtype))
         elif op.takes_argument:
-            found.append(Argument(f"operand{number}", (layer.out.blocks, layer.out.lanes)))
-    return [*found, Argument("out", layer.out.shape, layer.out.dtype)]
+            arguments.append(Argument(f"operand{number}", (layer.out.blocks, layer.out.lanes)))
+    return [*arguments, Argument("out", layer.out.shape, layer.out.dtype)]
 
 
 class Finish:
@@ -101,47 +101,47 @@ class Finish:
         """Return bytes in the unit that the parameters start with."""
         return T.Bind(tirx.Cast(emit.wide("float32", lanes), value) * self._all(0, lanes) + self._all(1, lanes))
 
-    def value(self, value: Expr, place: tuple[Expr, Expr, Expr, Expr], lanes: int) -> Expr:
+    def value(self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int) -> Expr:
         """Return the end of a vector's way: float32, or int32 whose low bytes are the result.
 
         Args:
             value: float32, in the unit that the parameters start with.
-            place: Image, block, row and column of the result.
+            coordinates: Image, block, row and column of the result.
             lanes: Elements of the vector.
         """
-        value, position, scaled = self._finished(value, place, lanes)
+        value, position, scaled = self._finished(value, coordinates, lanes)
         if not self._layer.out.is_bytes:
             return value
         limited = self._limited(value, position, lanes, scaled=scaled)
-        whole = T.Bind(limited + emit.splat(_ROUNDING, lanes))
+        rounded = T.Bind(limited + emit.splat(_ROUNDING, lanes))
         zero = emit.splat(tirx.Cast("int32", self._parameters[position + 3]), lanes)
-        return T.Bind(tirx.reinterpret(emit.wide("int32", lanes), whole) + zero)
+        return T.Bind(tirx.reinterpret(emit.wide("int32", lanes), rounded) + zero)
 
-    def store_four(self, machine: Machine, values: Sequence[Expr], place: tuple[Expr, Expr, Expr, Expr]) -> None:
+    def store_four(self, machine: Machine, values: Sequence[Expr], coordinates: tuple[Expr, Expr, Expr, Expr]) -> None:
         """Write the end of the way of four neighbouring columns into a blocked result in bytes.
 
         Args:
             machine: The processor.
             values: float32, in the unit that the parameters start with; at last all are less than 2^31.
-            place: Image, block, row and first column of the result.
+            coordinates: Image, block, row and first column of the result.
         """
-        image, block, row, column = place
+        image, block, row, column = coordinates
         ready = []
         for number, value in enumerate(values):
-            done, position, scaled = self._finished(value, (image, block, row, column + number), machine.lanes)
-            ready.append(done if scaled else T.Bind(done * self._all(position, machine.lanes)))
+            result, position, scaled = self._finished(value, (image, block, row, column + number), machine.lanes)
+            ready.append(result if scaled else T.Bind(result * self._all(position, machine.lanes)))
         zero = tirx.Cast("int32", self._parameters[position + 3])
-        at = emit.ramp(emit.offset(self._layer.out, *place), len(values) * machine.lanes)
-        T.buffer_store(self._out, narrowed(machine, ready, zero), [at])
+        indices = emit.ramp(emit.offset(self._layer.out, *coordinates), len(values) * machine.lanes)
+        T.buffer_store(self._out, narrowed(machine, ready, zero), [indices])
 
-    def _finished(self, value: Expr, place: tuple[Expr, Expr, Expr, Expr], lanes: int) -> tuple[Expr, int, bool]:
+    def _finished(self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int) -> tuple[Expr, int, bool]:
         """Return a vector after the epilogue, the next parameter's position, and whether it is in the next unit."""
         layer, position = self._layer, 2
         others, scaled = iter(self._others), iter(quantizer_units(layer))
         for op in layer.epilogue:
             if op.other is not None:
-                at = (*place[:2], 0, 0) if op.other.height == op.other.width == 1 else place
-                other = loaded(next(others), emit.offset(op.other, *at), lanes)
+                source = (*coordinates[:2], 0, 0) if op.other.height == op.other.width == 1 else coordinates
+                other = loaded(next(others), emit.offset(op.other, *source), lanes)
                 operand = other * self._all(position, lanes) + self._all(position + 1, lanes)
                 value = emit.done(op, value, operand, lanes)
                 position += 2
@@ -150,21 +150,21 @@ class Finish:
                 value = tirx.nearbyint(limited) * self._all(position + 3, lanes)
                 position += 4
             elif op.takes_argument:
-                operand = next(others)[emit.ramp(place[1] * lanes, lanes)]
+                operand = next(others)[emit.ramp(coordinates[1] * lanes, lanes)]
                 value = emit.done(op, value, operand, lanes)
             else:
                 value = emit.activation(op, value, lanes)
             value = T.Bind(value)
         return value, position, next(scaled, True)
 
-    def store(self, value: Expr, place: tuple[Expr, Expr, Expr, Expr], lanes: int) -> None:
+    def store(self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int) -> None:
         """Write the end of a vector's way into a blocked result; arguments as for `value`."""
-        done = self.element(value, place, lanes)
-        T.buffer_store(self._out, done, [emit.ramp(emit.offset(self._layer.out, *place), lanes)])
+        result = self.element(value, coordinates, lanes)
+        T.buffer_store(self._out, result, [emit.ramp(emit.offset(self._layer.out, *coordinates), lanes)])
 
-    def element(self, value: Expr, place: tuple[Expr, Expr, Expr, Expr], lanes: int) -> Expr:
+    def element(self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int) -> Expr:
         """Return the end of a vector's way as the result holds it; arguments as for `value`."""
-        return tirx.Cast(emit.wide(self._layer.out.dtype, lanes), self.value(value, place, lanes))
+        return tirx.Cast(emit.wide(self._layer.out.dtype, lanes), self.value(value, coordinates, lanes))
 
     def _limited(self, value: Expr, position: int, lanes: int, *, scaled: bool) -> Expr:
         """Return a value in the unit of a grid, between its limits."""

@@ -35,15 +35,15 @@ def quantizer_units(layer: ImageLayer) -> list[bool]:
     Between roundings, values may have any unit if nothing but linear post-ops follow; then the unit of the next grid
     saves a product for each value.
     """
-    found: list[bool] = []
+    in_unit: list[bool] = []
     linear = True
     for op in layer.epilogue:
         if op.kind == "quantize":
-            found.append(linear)
+            in_unit.append(linear)
             linear = True
         else:
             linear = linear and op.kind in _LINEAR
-    return [*found, linear] if layer.out.is_bytes else found
+    return [*in_unit, linear] if layer.out.is_bytes else in_unit
 
 
 def sums(layer: Conv, data: Grid, weights: NDArray[Any], bias: NDArray[Any]) -> NDArray[Any]:
@@ -129,27 +129,27 @@ def parameters(layer: ImageLayer, data: Grid, grids: Sequence[Grid], above: floa
             result in bytes, in order.
         above: For a convolution, the fraction of its biases.
     """
-    units, given = iter(_units(layer, grids)), iter(grids)
+    units, rest = iter(_units(layer, grids)), iter(grids)
     unit = next(units)
     if isinstance(layer, Conv):
-        found = [float(data.zero), above]
+        numbers = [float(data.zero), above]
     else:
         offset = data.zero if isinstance(layer, Pool) else -data.zero * data.scale / unit
-        found = [data.scale / unit, offset]
+        numbers = [data.scale / unit, offset]
     byte = layer.data.dtype if layer.data.is_bytes else layer.out.dtype
     for op in layer.epilogue:
         if op.kind in {"add", "mul"}:
-            grid, own = next(given), unit if op.kind == "add" else 1.0
-            found += [grid.scale / own, -grid.zero * grid.scale / own]
+            grid, operand_unit = next(rest), unit if op.kind == "add" else 1.0
+            numbers += [grid.scale / operand_unit, -grid.zero * grid.scale / operand_unit]
         elif op.kind == "quantize":
-            grid, before, unit = next(given), unit, next(units)
+            grid, before, unit = next(rest), unit, next(units)
             low = LEAST[byte] - grid.zero
-            found += [before / grid.scale, low, low + 255, grid.scale / unit]
+            numbers += [before / grid.scale, low, low + 255, grid.scale / unit]
     if layer.out.is_bytes:
-        grid = next(given)
+        grid = next(rest)
         low = LEAST[layer.out.dtype] - grid.zero
-        found += [unit / grid.scale, low, low + 255, grid.zero]
-    return np.array(found, np.float32)
+        numbers += [unit / grid.scale, low, low + 255, grid.zero]
+    return np.array(numbers, np.float32)
 
 
 def per_channel(layer: ImageLayer, grids: Sequence[Grid], numbers: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -160,14 +160,14 @@ def per_channel(layer: ImageLayer, grids: Sequence[Grid], numbers: Sequence[NDAr
         grids: As for `parameters`.
         numbers: One number for each channel, for each such post-op in order.
     """
-    units, given = iter(_units(layer, grids)), iter(numbers)
-    unit, found = next(units), []
+    units, values = iter(_units(layer, grids)), iter(numbers)
+    unit, vectors = next(units), []
     for op in layer.epilogue:
         if op.kind == "quantize":
             unit = next(units)
         elif op.kind in {"scale", "shift"}:
-            found.append(blocked(layer, (next(given) / (unit if op.kind == "shift" else 1.0)).astype(np.float32)))
-    return found
+            vectors.append(blocked(layer, (next(values) / (unit if op.kind == "shift" else 1.0)).astype(np.float32)))
+    return vectors
 
 
 def parameter_count(layer: ImageLayer) -> int:

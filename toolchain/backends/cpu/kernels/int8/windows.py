@@ -32,29 +32,29 @@ def sums(layer: Conv, machine: Machine, data: Buffer) -> Buffer:
         int32 [batch, rows, columns] of the result, flat.
     """
     out = layer.out
-    made = T.alloc_buffer((out.batch * out.height * out.width,), "int32")
-    T.buffer_store(made, 0, [0])  # from here on, so that TVM gives it no memory of vectors that are done with
-    writer = _Writer(layer, machine, data, made)
+    result = T.alloc_buffer((out.batch * out.height * out.width,), "int32")
+    T.buffer_store(result, 0, [0])  # from here on, so that TVM gives it no memory of vectors that are done with
+    writer = _Writer(layer, machine, data, result)
     rows, vectors = out.batch * out.height, layer.flops / 2 / out.channels / GROUP / machine.lanes
     with emit.shared(rows, vectors) as row:
         writer.row(row)
-    return made
+    return result
 
 
 class _Writer:
     """Writes the sums of rows."""
 
-    def __init__(self, layer: Conv, machine: Machine, data: Buffer, made: Buffer) -> None:
-        self._layer, self._machine, self._data, self._made = layer, machine, data, made
+    def __init__(self, layer: Conv, machine: Machine, data: Buffer, result: Buffer) -> None:
+        self._layer, self._machine, self._data, self._made = layer, machine, data, result
         together = machine.lanes * GROUP // layer.data.lanes
         self._step = together if layer.strides[1] == 1 and layer.out.width >= together else 1
 
     def row(self, row: Expr) -> None:
         """Write one row; where vectors of columns leave a rest, the last one overlaps the one before it."""
-        whole, left = divmod(self._layer.out.width, self._step)
-        with T.serial(0, whole) as number:
+        full, rest = divmod(self._layer.out.width, self._step)
+        with T.serial(0, full) as number:
             self._columns(row, T.Bind(number * self._step))
-        if left:
+        if rest:
             self._columns(row, self._layer.out.width - self._step)
 
     def _columns(self, row: Expr, column: Expr) -> None:
@@ -86,29 +86,29 @@ class _Writer:
         image, (height, width), (down, across) = self._layer.data, self._layer.kernel, self._layer.dilation
         ones = _ones(image.lanes, counted, self._step)
         for tap, side in itertools.product(range(height), range(width)):
-            at = first + (tap * down * image.width + side * across) * image.lanes
-            total = T.Bind(self._added(total, self._data[emit.ramp(at, self._step * image.lanes)], ones))
+            offset = first + (tap * down * image.width + side * across) * image.lanes
+            total = T.Bind(self._added(total, self._data[emit.ramp(offset, self._step * image.lanes)], ones))
         return total
 
-    def _added(self, total: Expr, found: Expr, ones: Expr) -> Expr:
+    def _added(self, total: Expr, pixels: Expr, ones: Expr) -> Expr:
         if self._step > 1:
-            four = tirx.reinterpret(emit.wide("int32", self._machine.lanes), found)
+            four = tirx.reinterpret(emit.wide("int32", self._machine.lanes), pixels)
             return int8.dot(self._machine, total, four, ones)
         wide = emit.wide("int32", self._layer.data.lanes)
-        return total + tirx.Cast(wide, found) * tirx.Cast(wide, ones)
+        return total + tirx.Cast(wide, pixels) * tirx.Cast(wide, ones)
 
 
 def _ones(lanes: int, counted: int, pixels: int) -> Expr:
     """Return a one for each byte that counts, the first ones of each pixel."""
     size = lanes * pixels
-    both = [tirx.Broadcast(tirx.const(value, "int8"), size) for value in (1, 0)]
-    return tirx.Shuffle(both, [at if at % lanes < counted else size + at for at in range(size)])
+    one_and_zero = [tirx.Broadcast(tirx.const(value, "int8"), size) for value in (1, 0)]
+    return tirx.Shuffle(one_and_zero, [index if index % lanes < counted else size + index for index in range(size)])
 
 
-def _of_neighbours(parts: Expr, each: int, count: int) -> Expr:
+def _of_neighbours(vector: Expr, each: int, count: int) -> Expr:
     """Return a vector of sums, of so many neighbours each."""
     if each == 1:
-        return parts
-    held = T.Bind(parts)
-    even, odd = (tirx.Shuffle([held], list(range(first, each * count, 2))) for first in (0, 1))
+        return vector
+    bound_vector = T.Bind(vector)
+    even, odd = (tirx.Shuffle([bound_vector], list(range(first, each * count, 2))) for first in (0, 1))
     return _of_neighbours(even + odd, each // 2, count)

@@ -168,7 +168,7 @@ class Plan:
 
 def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their cost: the best of each tile size, group of blocks and arrangement."""
-    found = []
+    best = []
     for tile, blocks, fused in itertools.product((2, 4), _BLOCKS, (1, 0)):
         if layer.out.blocks % blocks:
             continue
@@ -177,8 +177,8 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
             for tiles, passes in itertools.product(range(1, _MOST_TILES + 1), range(1, _MOST_PASSES + 1))
             if _fits(config := Config(tile, tiles, passes, blocks, fused), layer, machine)
         ]
-        found += sorted(tried, key=lambda one: one[1])[:1]
-    return sorted(found, key=lambda one: one[1])
+        best += sorted(tried, key=lambda candidate: candidate[1])[:1]
+    return sorted(best, key=lambda candidate: candidate[1])
 
 
 def _fits(config: Config, layer: Conv, machine: Machine) -> bool:
@@ -198,8 +198,8 @@ def cost(plan: Plan, machine: Machine) -> float:
     transform, group = plan.chunk * _transform(plan), _gemm(plan, machine) + plan.chunk * _finish(plan)
     weights, inputs = plan.components * plan.inputs * plan.layer.out.blocks * plan.lanes * 4, plan.transformed_size * 4
     fused = plan.fused(machine.cores)
-    held = inputs if fused else plan.chunks * inputs
-    group += _LARGE * inputs if 2 * held > machine.l2_bytes else 0
+    resident = inputs if fused else plan.chunks * inputs
+    group += _LARGE * inputs if 2 * resident > machine.l2_bytes else 0
     if fused:
         turns = -(-plan.chunks // machine.cores)
         work = turns * (blocks * transform + plan.groups * group)
@@ -210,10 +210,10 @@ def cost(plan: Plan, machine: Machine) -> float:
         work += _REGION if machine.cores > 1 else 0
         turns = min(plan.chunks, rounds)
         panels = weights / plan.groups
-        again = rounds * inputs if held > machine.l2_bytes else 0
+        again = rounds * inputs if resident > machine.l2_bytes else 0
         again += rounds * (1 - 1 / turns) * (panels if panels + inputs > machine.l2_bytes else 0)
-    alone = fused or machine.cores == 1
-    first = _either(work / turns, weights * _MEMORY[plan.lanes] * (_ALONE if alone else 1))
+    reads_alone = fused or machine.cores == 1
+    first = _either(work / turns, weights * _MEMORY[plan.lanes] * (_ALONE if reads_alone else 1))
     return first + _either(work * (1 - 1 / turns), again * _CACHE)
 
 
@@ -225,11 +225,13 @@ def _either(*costs: float) -> float:
 def _gemm(plan: Plan, machine: Machine) -> float:
     """Return the cost of multiplying the inputs of a chunk with the weights of a group."""
     tiles, blocks, passes = plan.config.tiles, plan.config.blocks, plan.config.passes
-    taken = blocks * plan.lanes * 4
-    loads = blocks + tiles / (plan.lanes if plan.by_element else 1) + taken / emit.LINE / passes
+    bytes_of_step = blocks * plan.lanes * 4
+    loads = blocks + tiles / (plan.lanes if plan.by_element else 1) + bytes_of_step / emit.LINE / passes
     step = max(tiles * blocks, loads, _LEAST_SUMS) + _LOAD * loads
-    far = passes if plan.inputs * taken > machine.l1_bytes else 1  # passes whose weights are not in the first level
-    each = far * _either(step, taken * _CACHE) + (passes - far) * step
+    far = (
+        passes if plan.inputs * bytes_of_step > machine.l1_bytes else 1
+    )  # passes whose weights are not in the first level
+    each = far * _either(step, bytes_of_step * _CACHE) + (passes - far) * step
     return plan.components * (plan.inputs * each + passes * (2 * tiles * blocks + _GEMM))
 
 
