@@ -13,7 +13,7 @@ from tvm import relax
 from toolchain.backends.base import Backend, Choice, Templates
 from toolchain.backends.cpu import graph, kernels, schedule, target
 from toolchain.backends.cpu.candidates import CpuTemplates
-from toolchain.backends.cpu.graph.folding import folded_but_bytes
+from toolchain.backends.cpu.graph.folding import fold_except_bytes
 from toolchain.backends.cpu.layers import Layer, task_of, to_json
 from toolchain.backends.cpu.machine import Machine, machine
 from toolchain.backends.graph import fold, fusion
@@ -81,7 +81,7 @@ class Cpu(Backend):
             )
         if not self.machine.dot:
             return self.lowered_floats(module)
-        return self._in_kernels(folded_but_bytes(self._prepared(module)), self.machine)
+        return self._in_kernels(fold_except_bytes(self._prepared(module)), self.machine)
 
     def lowered_floats(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite a module as `lowered` does, but compute in floats what its file has quantized.
@@ -101,7 +101,7 @@ class Cpu(Backend):
     def _in_kernels(self, module: tvm.IRModule, machine: Machine) -> tvm.IRModule:
         transform = relax.transform
         with self.host:
-            blocked = graph.blocked(module, machine, self.without)
+            blocked = graph.insert_stand_ins(module, machine, self.without)
             first = [transform.LegalizeOps(), transform.AnnotateTIROpPattern(), transform.FoldConstant()]
             fused = fusion.fused(tvm.transform.Sequential(first)(blocked))
             rewritten: tvm.IRModule = transform.AttachAttrLayoutFreeBuffers()(fused)
@@ -113,7 +113,7 @@ class Cpu(Backend):
 
     def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
         """Write the kernels of a lowered module, pack the weights as they want them, and schedule the rest."""
-        return self.scheduled(graph.realized(module, self.machine, lambda layer: self._chosen(layer, choices)))
+        return self.scheduled(graph.emit_kernels(module, self.machine, lambda layer: self._chosen(layer, choices)))
 
     def _chosen(self, layer: Layer, choices: Mapping[str, Choice]) -> kernels.Choice:
         task = to_json(task_of(layer))

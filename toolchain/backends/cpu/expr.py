@@ -61,7 +61,7 @@ def _with_children(expr: Expr, operands: list[Expr]) -> Expr:
     return kind(*operands)
 
 
-def rewritten(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
+def rewrite(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
     """Return an expression in which every part that `replace` has an answer for is replaced, the outermost first.
 
     Args:
@@ -74,18 +74,18 @@ def rewritten(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
     operands = children(expr)
     if not operands:
         return expr
-    new = [rewritten(child, replace) for child in operands]
+    new = [rewrite(child, replace) for child in operands]
     if all(before is after for before, after in zip(operands, new, strict=True)):
         return expr
     return _with_children(expr, new)
 
 
-def substituted(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
+def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     """Return an expression with values in the place of variables."""
-    return rewritten(expr, lambda node: values.get(node) if type(node) is ir.Var else None) if values else expr
+    return rewrite(expr, lambda node: values.get(node) if type(node) is ir.Var else None) if values else expr
 
 
-def parts(expr: Expr) -> list[Expr]:
+def walk(expr: Expr) -> list[Expr]:
     """Return an expression and everything inside it, what is outside before what is inside."""
     nodes = [expr]
     for node in nodes:  # grows on the way
@@ -95,17 +95,17 @@ def parts(expr: Expr) -> list[Expr]:
 
 def loads(expr: Expr) -> Iterator[Expr]:
     """Yield every load, those inside of indices too."""
-    return (node for node in parts(expr) if type(node) is ir.TensorLoad)
+    return (node for node in walk(expr) if type(node) is ir.TensorLoad)
 
 
 def variables(expr: Expr) -> set[Var]:
     """Return the variables that an expression depends on."""
-    return {node for node in parts(expr) if type(node) is ir.Var}
+    return {node for node in walk(expr) if type(node) is ir.Var}
 
 
 def conditions(expr: Expr) -> Iterator[Expr]:
     """Yield the conditions that guard a part of an expression, so that a load there stays inside its buffer."""
-    for node in parts(expr):
+    for node in walk(expr):
         if is_guard(node):
             yield node.args[0]
 
@@ -115,7 +115,7 @@ def is_guard(expr: Expr) -> bool:
     return type(expr) is ir.Call and _GUARD.same_as(expr.op)
 
 
-def bound(axes: Iterable[tuple[Var, int]]) -> sym.Analyzer:
+def range_analyzer(axes: Iterable[tuple[Var, int]]) -> sym.Analyzer:
     """Return an analyzer that knows the range of each axis."""
     analyzer = sym.Analyzer()
     for var, extent in axes:

@@ -113,7 +113,7 @@ class PostOp:
 
 
 @dataclass(frozen=True)
-class _OnImages:
+class _ImageLayer:
     """What layers on images have in common; their attributes are explained there."""
 
     data: Activation
@@ -126,7 +126,7 @@ class _OnImages:
 
 
 @dataclass(frozen=True)
-class Conv(_OnImages):
+class Conv(_ImageLayer):
     """A two-dimensional convolution with what follows it.
 
     Arguments of the kernel: data, packed weights, bias if there is one ([blocks of `out`, lanes], zeros behind the last
@@ -208,7 +208,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Pool(_OnImages):
+class Pool(_ImageLayer):
     """A two-dimensional pooling with what follows it; global if the window is the whole image.
 
     Arguments of the kernel: data, one for each post-op that takes one, and the result. The mean of bytes has
@@ -243,7 +243,7 @@ class Pool(_OnImages):
 
 
 @dataclass(frozen=True)
-class Map(_OnImages):
+class Map(_ImageLayer):
     """Post-ops on a tensor, element by element: out = epilogue(data). A part may be read, and a part may be written.
 
     Arguments of the kernel: data, `parameters` if there are bytes, one for each post-op that takes one, and the result.

@@ -106,7 +106,7 @@ def _sequence(*, scheduled: bool) -> transform.Pass:
 
 
 @transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
-def _lowered(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+def _lower(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
     """Lower all kernels of a module, each as its kind asks for."""
     kinds: dict[bool, dict[Any, Any]] = {True: {}, False: {}}
     for name, function in module.functions_items():
@@ -158,4 +158,4 @@ def _for_devices() -> transform.Pass:
     return transform.Sequential([])  # a CPU has none beside it
 
 
-tirx.register_tir_pipeline(PIPELINE, lambda: (_lowered, _for_llvm, _for_devices))
+tirx.register_tir_pipeline(PIPELINE, lambda: (_lower, _for_llvm, _for_devices))

@@ -18,7 +18,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.ir import prim
 
-from toolchain.backends.cpu.expr import is_guard, rewritten
+from toolchain.backends.cpu.expr import is_guard, rewrite
 
 Expr = Any
 Keep = Callable[[Expr], Expr]
@@ -54,7 +54,7 @@ def splat(value: Expr | float, lanes: int, dtype: str = "float32") -> Expr:
     return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
 
 
-def whole(x: Expr, lanes: int = 1) -> Expr:
+def round_to_int(x: Expr, lanes: int = 1) -> Expr:
     """Return the whole number that is nearest to each of some small floats, as an int32.
 
     Adding and subtracting 1.5 * 2^23 as floats would round, too, but the simplifier takes the two for nothing.
@@ -195,7 +195,7 @@ _FUNCTIONS: dict[str, Callable[..., Expr | None]] = {
 }
 
 
-def spelled_out(value: Expr, keep: Keep) -> Expr:
+def expand(value: Expr, keep: Keep) -> Expr:
     """Return an expression with such functions spelled out.
 
     Args:
@@ -212,6 +212,6 @@ def spelled_out(value: Expr, keep: Keep) -> Expr:
         if str(getattr(node.args[0].ty, "dtype", "")) != "float32":
             return None
         function = _FUNCTIONS.get(str(node.op.name))
-        return None if function is None else function(write, *[rewritten(arg, spelled) for arg in node.args])
+        return None if function is None else function(write, *[rewrite(arg, spelled) for arg in node.args])
 
-    return rewritten(value, spelled)
+    return rewrite(value, spelled)

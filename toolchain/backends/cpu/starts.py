@@ -19,7 +19,7 @@ _START = "_init"
 """Ends the name of a block that TVM made of a reduction's start."""
 
 
-def from_infinity(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def start_at_infinity(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Let the maxima and minima of floats start at infinity.
 
     Args:
@@ -30,8 +30,8 @@ def from_infinity(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _started(block: Any) -> Any:
     if block.init is not None:
-        return _with(block, block.body, infinite(block.init))
-    return _with(block, infinite(block.body), None) if block.name_hint.endswith(_START) else block
+        return _with(block, block.body, with_infinity(block.init))
+    return _with(block, with_infinity(block.body), None) if block.name_hint.endswith(_START) else block
 
 
 def _with(block: Any, body: Any, init: Any) -> Any:
@@ -40,7 +40,7 @@ def _with(block: Any, body: Any, init: Any) -> Any:
     return s_tir.SBlock(*fields, block.alloc_buffers, block.match_buffers, block.annotations, block.span)
 
 
-def infinite(start: Any) -> Any:
+def with_infinity(start: Any) -> Any:
     """Return an expression or a statement with infinity in the place of the greatest finite number."""
     return tvm_ffi.structural_map(start, (prim.FloatImm, _far))
 

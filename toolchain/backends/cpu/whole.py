@@ -15,7 +15,7 @@ from tvm.ir import prim
 from tvm.target import codegen
 
 from toolchain.backends.cpu.machine import Machine
-from toolchain.backends.cpu.math import whole
+from toolchain.backends.cpu.math import round_to_int
 
 Expr = Any
 
@@ -24,7 +24,7 @@ _MINIMUM = "llvm.minimum"
 _MOST = 2.0**15  # of the limits; the sum is exact up to 2^22
 
 
-def without_calls(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
+def round_without_calls(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
     """Round to bytes without a call where the processor has no instruction for it.
 
     Args:
@@ -35,13 +35,13 @@ def without_calls(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
         return function
 
     def rounded(cast: Expr) -> Expr:
-        number = _rounded(cast.value) if str(cast.ty.dtype).startswith(("int", "uint")) else None
+        number = _round_clipped(cast.value) if str(cast.ty.dtype).startswith(("int", "uint")) else None
         return cast if number is None else type(cast)(cast.ty.dtype, number)
 
     return function.with_body(tvm_ffi.structural_map(function.body, [(prim.Cast, rounded)]))
 
 
-def _rounded(value: Expr) -> Expr | None:
+def _round_clipped(value: Expr) -> Expr | None:
     """Return max(minimum(round(x) + zero, most), least), as such processors have it, as an int32; None for others."""
     if not isinstance(value, prim.Max) or not _is_call(value.a, "tirx.call_llvm_pure_intrin"):
         return None
@@ -56,7 +56,7 @@ def _rounded(value: Expr) -> Expr | None:
         return None
     high, low = (tirx.const(float(limit.value) - float(zero.value), "float32") for limit in (high, value.b))
     below = tirx.call_llvm_pure_intrin("float32", _MINIMUM, inner.args[0], high)
-    return whole(prim.Max(below, low)) + tirx.const(int(zero.value), "int32")
+    return round_to_int(prim.Max(below, low)) + tirx.const(int(zero.value), "int32")
 
 
 def _is_call(value: Expr, *names: str) -> bool:

@@ -31,20 +31,20 @@ def rounding(zero: int = 0):
 @pytest.mark.parametrize("zero", [0, 3, -128])
 def test_what_comes_of_it(zero):
     processor = replace(machine(NATIVE), rounds=False, limits_nan=True)
-    function = schedule.scheduled(rounding(zero), processor)
+    function = schedule.schedule_kernel(rounding(zero), processor)
     assert "T.round" not in str(function)
     wanted = np.where(np.isnan(X), -128, np.clip(np.rint(X) + zero, -128, 127)).astype(np.int8)
     np.testing.assert_array_equal(run(function, [X], np.zeros(X.shape, np.int8)), wanted)
 
 
 def test_the_code_for_armv7_has_no_call():
-    code = assembly(schedule.scheduled(rounding(), machine(ARMV7)), ARMV7)
+    code = assembly(schedule.schedule_kernel(rounding(), machine(ARMV7)), ARMV7)
     assert "nearbyint" not in code
     assert "vadd.f32" in code
 
 
 def test_an_instruction_that_rounds_is_taken():
-    assert "T.round" in str(schedule.scheduled(rounding(), machine(NATIVE)))
+    assert "T.round" in str(schedule.schedule_kernel(rounding(), machine(NATIVE)))
 
 
 def test_other_limits_stay_as_they_are():

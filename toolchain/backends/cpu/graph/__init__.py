@@ -1,8 +1,8 @@
 """Move a network to blocked layout and let the templates compute its layers.
 
-`blocked` finds the layers; each becomes one call of a kernel that has no code yet, with weights as they are. That is
-what is tuned, and what tuning records apply to. `realized` puts in the kernels that were chosen, and packs the weights
-as each wants them.
+`insert_stand_ins` finds the layers; each becomes one call of a kernel without code, with weights as they are. Tuning
+and tuning records work on these stand-ins. `emit_kernels` replaces them by the chosen kernels and packs the weights as
+each kernel reads them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tvm import relax, tirx
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.cpu import kernels as templates
 from toolchain.backends.cpu.graph import attention, recurrent
-from toolchain.backends.cpu.graph.match import matched
-from toolchain.backends.cpu.graph.rewriting import ENTRY, normalized, with_blocks, with_main
+from toolchain.backends.cpu.graph.match import plan_items
+from toolchain.backends.cpu.graph.rewriting import ENTRY, with_blocks, with_functions, with_main
 from toolchain.backends.cpu.graph.stand_ins import StandIns, name
-from toolchain.backends.cpu.graph.write import Writer
+from toolchain.backends.cpu.graph.write import BlockWriter
 from toolchain.backends.cpu.kernels import Choice
 from toolchain.backends.cpu.layers import Conv, Dense, Layer, from_json, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
@@ -31,7 +31,7 @@ from toolchain.models.converters.sequence.recurrence import Recurrence
 _CALLS = {"relax.call_tir": 0, "relax.call_tir_inplace": 1}
 
 
-def blocked(module: tvm.IRModule, machine: Machine, without: frozenset[str] = frozenset()) -> tvm.IRModule:
+def insert_stand_ins(module: tvm.IRModule, machine: Machine, without: frozenset[str] = frozenset()) -> tvm.IRModule:
     """Rewrite what the templates can compute into calls of kernels without code, on blocked layout.
 
     Each such kernel has the attributes `LAYER` and `EXACT`. What no template computes stays as it is.
@@ -41,7 +41,7 @@ def blocked(module: tvm.IRModule, machine: Machine, without: frozenset[str] = fr
         machine: The processor.
         without: Names of templates that must not be used.
     """
-    module = recurrent.taken(module, without)
+    module = recurrent.mark_recurrences(module, without)
     builder = relax.BlockBuilder(module)
     kernels = StandIns(builder)
 
@@ -50,9 +50,9 @@ def blocked(module: tvm.IRModule, machine: Machine, without: frozenset[str] = fr
             return block
         values = read(block, module)
         patterns.found(values)
-        attention.found(values, lambda layer: templates.covered(layer, without))
-        items = matched(values, machine, without)
-        return Writer(values, items, machine.lanes, kernels).run()
+        attention.fuse_attention(values, lambda layer: templates.is_covered(layer, without))
+        items = plan_items(values, machine, without)
+        return BlockWriter(values, items, machine.lanes, kernels).run()
 
     main = with_blocks(module[ENTRY], rewritten)
     return _without_uncalled(with_main(builder.get(), main))
@@ -67,7 +67,7 @@ def _without_uncalled(module: tvm.IRModule) -> tvm.IRModule:
         for variable, function in functions.items()
         if not isinstance(function, tirx.PrimFunc) or variable in called_ or _is_public(function)
     }
-    return normalized(module, remaining)
+    return with_functions(module, remaining)
 
 
 def _is_public(function: tirx.PrimFunc) -> bool:
@@ -84,11 +84,11 @@ def _kernels_of(function: Any) -> set[Any]:
     return variables
 
 
-def realized(module: tvm.IRModule, machine: Machine, choose: Callable[[Layer], Choice]) -> tvm.IRModule:
+def emit_kernels(module: tvm.IRModule, machine: Machine, choose: Callable[[Layer], Choice]) -> tvm.IRModule:
     """Put real kernels in the place of those without code.
 
     Args:
-        module: What `blocked` returned, or what passes made of it.
+        module: What `insert_stand_ins` returned, or what passes made of it.
         machine: The processor.
         choose: Tells how to compute a layer.
     """
@@ -99,12 +99,12 @@ def realized(module: tvm.IRModule, machine: Machine, choose: Callable[[Layer], C
     }
     others = {variable: function for variable, function in module.functions_items() if variable not in waiting}
     builder = relax.BlockBuilder(tvm.IRModule(others, module.attrs, module.global_infos))
-    finisher = _Finisher(builder, machine, choose, waiting)
+    finisher = _KernelEmitter(builder, machine, choose, waiting)
     main = with_blocks(module[ENTRY], finisher.block)
     return _without_uncalled(with_main(builder.get(), main))
 
 
-class _Finisher:
+class _KernelEmitter:
     """Replaces the calls of kernels without code."""
 
     def __init__(

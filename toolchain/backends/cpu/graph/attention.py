@@ -26,7 +26,7 @@ Array = NDArray[np.float32]
 
 
 @dataclass(eq=False)
-class Attended(Operation):
+class AttentionOperation(Operation):
     """An attention.
 
     Attributes:
@@ -37,7 +37,7 @@ class Attended(Operation):
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ArrayView:
     """A tensor as a view of another one, times a factor: an array that stands for it, in the place of the other."""
 
     base: Value
@@ -46,10 +46,10 @@ class _Seen:
     factor: float = 1.0
 
     @staticmethod
-    def of(value: Value) -> _Seen:
+    def of(value: Value) -> _ArrayView:
         """Return a tensor as it is."""
         array = np.empty(value.shape or (), np.float32)  # never touched, so that it takes no memory
-        return _Seen(value, array, array)
+        return _ArrayView(value, array, array)
 
     def view(self) -> View | None:
         """Return it as the kernel reads it; None if the elements of a row do not lie together."""
@@ -61,7 +61,7 @@ class _Seen:
         return View(self.whole.shape, (steps[0], steps[1], steps[2]), offset)
 
 
-def found(block: Block, covered: Callable[[Layer], bool]) -> None:
+def fuse_attention(block: Block, covered: Callable[[Layer], bool]) -> None:
     """Replace each attention by one operation.
 
     Args:
@@ -77,14 +77,14 @@ def found(block: Block, covered: Callable[[Layer], bool]) -> None:
         if fused is None:
             continue
         [*_, reader] = readers.get(operation.out, [position])
-        transposed = _transposed(fused, block.operations[reader]) if operation.out.is_alone else None
+        transposed = _absorb_transpose(fused, block.operations[reader]) if operation.out.is_alone else None
         index, fused = (reader, transposed) if transposed else (position, fused)
         if covered(fused.layer):
             block.operations[index] = fused.out.maker = fused
     block.cleaned()
 
 
-def _attention(operation: Operation) -> Attended | None:
+def _attention(operation: Operation) -> AttentionOperation | None:
     weights, values = operation.inputs
     softmax = weights.maker
     if softmax is None or softmax.name != "nn.softmax" or not weights.is_alone or not _is_tensor(operation.out):
@@ -92,32 +92,34 @@ def _attention(operation: Operation) -> Attended | None:
     if int(softmax.attributes.axis) not in {-1, len(weights.shape or ()) - 1}:
         return None
     scores = softmax.inputs[0]
-    value, mask = _masked(scores)
-    value, scale = _scaled(value)
+    value, mask = _split_mask(scores)
+    value, scale = _split_factors(value)
     product = value.maker
     if product is None or product.name != "matmul" or not value.is_alone or not _is_tensor(value):
         return None
-    q, k = (_seen(factor) for factor in product.inputs)
-    return _layer(operation, (q, replace(k, part=k.part.swapaxes(-1, -2)), _root(_seen(values), values)), mask, scale)
+    q, k = (_trace_view(factor) for factor in product.inputs)
+    return _layer(
+        operation, (q, replace(k, part=k.part.swapaxes(-1, -2)), _root(_trace_view(values), values)), mask, scale
+    )
 
 
 def _is_tensor(value: Value) -> bool:
     return value.dtype == "float32" and value.shape is not None and len(value.shape) in _RANKS
 
 
-def _masked(value: Value) -> tuple[Value, Value | None]:
+def _split_mask(value: Value) -> tuple[Value, Value | None]:
     """Return the scores before a mask, and the mask."""
     maker = value.maker
     if maker is None or maker.name != "add" or not value.is_alone or len(maker.inputs) != 2:  # noqa: PLR2004
         return value, None
     for scores, mask in (maker.inputs, maker.inputs[::-1]):
-        product = _scaled(scores)[0].maker
+        product = _split_factors(scores)[0].maker
         if scores.shape == value.shape and product is not None and product.name == "matmul":
             return scores, mask
     return value, None
 
 
-def _scaled(value: Value) -> tuple[Value, float]:
+def _split_factors(value: Value) -> tuple[Value, float]:
     """Return a tensor before factors that are numbers, and their product."""
     factor = 1.0
     while (step := _factor(value)) is not None and value.is_alone:
@@ -139,35 +141,35 @@ def _factor(value: Value) -> tuple[Value, float] | None:
     return first, number if maker.name == "multiply" else 1 / number
 
 
-def _root(view: _Seen, value: Value) -> _Seen:
+def _root(view: _ArrayView, value: Value) -> _ArrayView:
     """Return a tensor as it is if it is a multiple of what it is a view of."""
-    return view if view.factor == 1 else _Seen.of(value)
+    return view if view.factor == 1 else _ArrayView.of(value)
 
 
-def _seen(value: Value) -> _Seen:
+def _trace_view(value: Value) -> _ArrayView:
     """Return what a tensor is a view of, as far up as that goes."""
     maker = value.maker
     if maker is None or value.shape is None or value.dtype != "float32":
-        return _Seen.of(value)
+        return _ArrayView.of(value)
     if (step := _factor(value)) is not None:
-        inner = _seen(step[0])
+        inner = _trace_view(step[0])
         return replace(inner, factor=inner.factor * step[1])
     source = maker.inputs[0] if maker.inputs else value
     if not (maker.name in _RESHAPES or maker.name in _VIEWS) or source.shape is None or source.dtype != "float32":
-        return _Seen.of(value)
-    inner = _seen(source)
+        return _ArrayView.of(value)
+    inner = _trace_view(source)
     try:
-        array = _VIEWS.get(maker.name, _reshaped)(inner.part, maker, value)
+        array = _VIEWS.get(maker.name, _reshape)(inner.part, maker, value)
     except ValueError:  # NumPy would have to copy
-        return _Seen.of(value)
-    return _Seen.of(value) if array is None or array.shape != value.shape else replace(inner, part=array)
+        return _ArrayView.of(value)
+    return _ArrayView.of(value) if array is None or array.shape != value.shape else replace(inner, part=array)
 
 
-def _reshaped(array: Array, _: Operation, value: Value) -> Array | None:
+def _reshape(array: Array, _: Operation, value: Value) -> Array | None:
     return np.reshape(array, value.shape or (), copy=False)
 
 
-def _permuted(array: Array, maker: Operation, _: Value) -> Array | None:
+def _permute(array: Array, maker: Operation, _: Value) -> Array | None:
     axes = maker.attributes.axes
     return array.transpose(None if axes is None else [int(axis) for axis in axes])
 
@@ -186,7 +188,7 @@ def _cut(array: Array, axis: int, begin: int, end: int) -> Array:
     return array[(slice(None),) * (axis % array.ndim) + (slice(begin, end),)]
 
 
-def _taken(array: Array, maker: Operation, _: Value) -> Array | None:
+def _take(array: Array, maker: Operation, _: Value) -> Array | None:
     index = maker.inputs[1]
     if index.constant is None or index.array.size != 1 or maker.attributes.axis is None:
         return None
@@ -197,15 +199,15 @@ def _taken(array: Array, maker: Operation, _: Value) -> Array | None:
 
 
 _VIEWS: dict[str, Callable[[Array, Operation, Value], Array | None]] = {
-    "permute_dims": _permuted,
+    "permute_dims": _permute,
     "split": _split,
-    "take": _taken,
+    "take": _take,
 }
 
 
 def _layer(
-    operation: Operation, views: tuple[_Seen, _Seen, _Seen], mask: Value | None, scale: float
-) -> Attended | None:
+    operation: Operation, views: tuple[_ArrayView, _ArrayView, _ArrayView], mask: Value | None, scale: float
+) -> AttentionOperation | None:
     """Return the operation, if all its tensors can be read as they lie."""
     q, k, v = (view.view() for view in views)
     batch, heads, queries, value_size = _four(operation.out.shape or ())
@@ -220,7 +222,7 @@ def _layer(
     factor = scale * views[0].factor * views[1].factor
     layer = Attention(batch, heads, queries, keys, size, value_size, q, k, v, out, mask_view, factor)
     inputs = tuple(view.base for view in views) + (() if mask is None else (mask,))
-    return Attended("attention", inputs, operation.outputs, layer=layer)
+    return AttentionOperation("attention", inputs, operation.outputs, layer=layer)
 
 
 def _four(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
@@ -242,7 +244,7 @@ def _mask(mask: Value, rank: int, scores: tuple[int, int, int, int]) -> View | N
     return View(shape, (steps[0], steps[1], steps[2]))
 
 
-def _transposed(attention: Attended, follower: Operation) -> Attended | None:
+def _absorb_transpose(attention: AttentionOperation, follower: Operation) -> AttentionOperation | None:
     """Return an attention that writes what a transposition makes of its result."""
     if follower.name != "permute_dims" or follower.attributes.axes is None:
         return None
@@ -250,7 +252,7 @@ def _transposed(attention: Attended, follower: Operation) -> Attended | None:
     if axes[-1] != len(axes) - 1 or shape is None:
         return None
     array = np.empty(shape, np.float32)
-    view = _Seen(follower.out, array, array.transpose(np.argsort(axes))).view()
+    view = _ArrayView(follower.out, array, array.transpose(np.argsort(axes))).view()
     return (
         None if view is None else replace(attention, outputs=follower.outputs, layer=replace(attention.layer, out=view))
     )

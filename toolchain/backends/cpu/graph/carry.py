@@ -39,7 +39,7 @@ _ELEMENT_WISE = _ALWAYS_FINITE | frozenset({"log", "rsqrt", "divide", "power"})
 _RESIZE, _PRELU = "image.resize2d", "nn.prelu"
 
 
-def is_carried(operation: Operation, lanes: int) -> bool:
+def can_run_blocked(operation: Operation, lanes: int) -> bool:
     """Whether an operation can be done on tensors in blocks of some lanes."""
     out, call = operation.out, operation.call
     if not out.is_image or call is None or str(call.op.name) != f"relax.{operation.name}":
@@ -62,7 +62,7 @@ def _is_number(value: Value) -> bool:
     return value.shape is not None and math.prod(value.shape) == 1
 
 
-def carried(operation: Operation, blocked: Mapping[Value, Any], arguments: list[Any], lanes: int) -> Any:
+def run_blocked(operation: Operation, blocked: Mapping[Value, Any], arguments: list[Any], lanes: int) -> Any:
     """Return the expression of an operation on blocked tensors.
 
     Args:
@@ -78,7 +78,7 @@ def carried(operation: Operation, blocked: Mapping[Value, Any], arguments: list[
     return relax.Call(call.op, arguments, call.attrs, call.ty_args)
 
 
-def _resized(operation: Operation, data: Any, lanes: int) -> Any:
+def _resize(operation: Operation, data: Any, lanes: int) -> Any:
     how = operation.attributes
     return relax.op.image.resize2d(
         data,
@@ -103,4 +103,4 @@ def _prelu(operation: Operation, data: Any, lanes: int) -> Any:
     return relax.op.add(relax.op.nn.relu(data), below)
 
 
-_WRITERS: dict[str, Callable[[Operation, Any, int], Any]] = {_RESIZE: _resized, _PRELU: _prelu}
+_WRITERS: dict[str, Callable[[Operation, Any, int], Any]] = {_RESIZE: _resize, _PRELU: _prelu}

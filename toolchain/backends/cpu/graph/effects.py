@@ -47,13 +47,13 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Rounded:
+class Rounding:
     """The nearest number that a byte can say."""
 
     grid: Grid
 
 
-Effect = Affine | Function | Operand | Rounded
+Effect = Affine | Function | Operand | Rounding
 
 
 def effects(operation: Operation, main: Value, axis: int) -> list[Effect] | None:
@@ -158,7 +158,7 @@ def _operand(operation: Operation, main: Value, other: Value) -> Operand | None:
     return Operand(kind, other) if other.shape in {main.shape, pixel} else None
 
 
-def merged(effects: Sequence[Effect]) -> list[Effect]:
+def merge(effects: Sequence[Effect]) -> list[Effect]:
     """Return effects with neighbours made one where that is possible, without those that do nothing."""
     result: list[Effect] = []
     for effect in effects:
@@ -166,7 +166,7 @@ def merged(effects: Sequence[Effect]) -> list[Effect]:
         if isinstance(last, Affine) and isinstance(effect, Affine):
             result[-1] = last.then(effect)
         elif _is_clip(last) and _is_clip(effect):
-            result[-1] = _both(last, effect)
+            result[-1] = _intersect_clips(last, effect)
         else:
             result.append(effect)
     return [effect for effect in result if not _does_nothing(effect)]
@@ -176,7 +176,7 @@ def _is_clip(effect: Effect | None) -> bool:
     return isinstance(effect, Function) and effect.kind == "clip"
 
 
-def _both(first: Any, second: Any) -> Function:
+def _intersect_clips(first: Any, second: Any) -> Function:
     low, high = second.values
     return Function("clip", tuple(min(max(limit, low), high) for limit in first.values))
 
@@ -188,7 +188,7 @@ def _does_nothing(effect: Effect) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Done:
+class BoundPostOp:
     """A post-op, and what the kernel is given for it.
 
     Attributes:
@@ -204,21 +204,21 @@ class Done:
     grid: Grid | None = None
 
 
-def epilogue(effects: Sequence[Effect], channels: int) -> list[Done]:
+def epilogue(effects: Sequence[Effect], channels: int) -> list[BoundPostOp]:
     """Return effects as post-ops."""
     result = []
     for effect in effects:
         if isinstance(effect, Operand):
-            result.append(Done(PostOp(effect.kind), value=effect.value, grid=effect.grid))
-        elif isinstance(effect, Rounded):
-            result.append(Done(PostOp("quantize"), grid=effect.grid))
+            result.append(BoundPostOp(PostOp(effect.kind), value=effect.value, grid=effect.grid))
+        elif isinstance(effect, Rounding):
+            result.append(BoundPostOp(PostOp("quantize"), grid=effect.grid))
         elif isinstance(effect, Function):
-            result.append(Done(_post_op(effect)))
+            result.append(BoundPostOp(_post_op(effect)))
         else:
             if (effect.scale != 1).any():
-                result.append(Done(PostOp("scale"), np.broadcast_to(effect.scale, (channels,))))
+                result.append(BoundPostOp(PostOp("scale"), np.broadcast_to(effect.scale, (channels,))))
             if (effect.shift != 0).any():
-                result.append(Done(PostOp("shift"), np.broadcast_to(effect.shift, (channels,))))
+                result.append(BoundPostOp(PostOp("shift"), np.broadcast_to(effect.shift, (channels,))))
     return result
 
 

@@ -17,7 +17,7 @@ _CHANGES = frozenset({"reshape", "permute_dims", "dequantize"})  # what may stan
 _LAYERS = frozenset({"nn.conv2d", "matmul", "add", "subtract", "multiply", "divide"})
 
 
-def folded_but_bytes(module: tvm.IRModule) -> tvm.IRModule:
+def fold_except_bytes(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module as `fold.folded` does, but for bytes that layers read: they are parameters meanwhile.
 
     Args:

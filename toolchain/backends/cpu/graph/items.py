@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from toolchain.backends.cpu.graph.attention import Attended
-from toolchain.backends.cpu.graph.plans import ImagePlan, Plan
+from toolchain.backends.cpu.graph.attention import AttentionOperation
+from toolchain.backends.cpu.graph.plans import ImagePlan, LayerPlan
 from toolchain.backends.cpu.layers import Activation
 from toolchain.backends.graph.values import Block, Operation, Value
 
 
 @dataclass(eq=False)
-class _Done:
+class _SingleOperation:
     """An operation that is no layer.
 
     Attributes:
@@ -41,24 +41,24 @@ class _Done:
 
 
 @dataclass(eq=False)
-class Plain(_Done):
+class Plain(_SingleOperation):
     """An operation that stays as it is."""
 
 
 @dataclass(eq=False)
-class Carried(_Done):
+class BlockedOperation(_SingleOperation):
     """An operation of Relax on each element, done on blocked tensors as it is."""
 
 
 @dataclass(eq=False)
-class Heads(_Done):
+class Heads(_SingleOperation):
     """An attention."""
 
-    operation: Attended
+    operation: AttentionOperation
 
 
 @dataclass(eq=False)
-class Join(_Done):
+class Join(_SingleOperation):
     """Tensors put together along the channels, in blocks; those that come from a layer are written in place.
 
     Attributes:
@@ -77,7 +77,7 @@ class Join(_Done):
 
 
 @dataclass(eq=False)
-class _Seen:
+class _TensorView:
     """A blocked tensor, or a part of one, seen as another.
 
     Attributes:
@@ -102,12 +102,12 @@ class _Seen:
 
 
 @dataclass(eq=False)
-class Flat(_Seen):
+class Flat(_TensorView):
     """An image of one pixel taken as a tensor of another rank, on plain layout."""
 
 
 @dataclass(eq=False)
-class Slice(_Seen):
+class Slice(_TensorView):
     """Some channels, from the beginning of a block.
 
     Attributes:
@@ -117,10 +117,10 @@ class Slice(_Seen):
     first: int
 
 
-Item = Plan | Join | Slice | Carried | Flat | Heads | Plain
+Item = LayerPlan | Join | Slice | BlockedOperation | Flat | Heads | Plain
 
 
-def needed(items: list[Item], block: Block) -> list[Item]:
+def prune(items: list[Item], block: Block) -> list[Item]:
     """Return the items, in order, without those whose results nobody needs and those that are not worth a kernel.
 
     What such a one would have made stays an operation of Relax, and needs what that reads.
@@ -149,19 +149,19 @@ def _want(values: Iterable[Value], required: set[Value], provided: set[Value]) -
             waiting += value.maker.inputs
 
 
-def whole(value: Value, lanes: int) -> Activation:
+def own_activation(value: Value, lanes: int) -> Activation:
     """Return a tensor as images in a buffer of its own."""
     return Activation(*value.pixels, lanes, dtype=value.dtype)
 
 
-def homes(items: list[Item], lanes: int) -> dict[Value, tuple[Value, Activation]]:
+def assign_buffers(items: list[Item], lanes: int) -> dict[Value, tuple[Value, Activation]]:
     """Decide where each blocked tensor lies: in a buffer of its own, or in that of a tensor that it is a part of.
 
     Returns:
         For each tensor, the one that fills the whole buffer, and the place in there.
     """
     parents = _parents(items, lanes)
-    activations = {item.out: _place(item, lanes) for item in items if _is_blocked(item)}
+    activations = {item.out: _own_buffer(item, lanes) for item in items if _is_blocked(item)}
     homes_by_value = {}
     for value, activation in activations.items():
         root, first = value, 0
@@ -175,14 +175,14 @@ def homes(items: list[Item], lanes: int) -> dict[Value, tuple[Value, Activation]
     return homes_by_value
 
 
-def _place(item: ImagePlan | Join | Slice | Carried, lanes: int) -> Activation:
+def _own_buffer(item: ImagePlan | Join | Slice | BlockedOperation, lanes: int) -> Activation:
     """Return where a tensor lies if it has a buffer of its own."""
-    return item.bare.out if isinstance(item, ImagePlan) else whole(item.out, lanes)
+    return item.bare.out if isinstance(item, ImagePlan) else own_activation(item.out, lanes)
 
 
 def _parents(items: list[Item], lanes: int) -> dict[Value, tuple[Value, int]]:
     """Return for each tensor that is part of a larger one that one, and its first block there."""
-    relax_inputs = {value for item in items if isinstance(item, Carried) for value in item.operation.inputs}
+    relax_inputs = {value for item in items if isinstance(item, BlockedOperation) for value in item.operation.inputs}
     movable = {item.out for item in items if _is_blocked(item) and isinstance(item, (ImagePlan, Join))} - relax_inputs
     parents: dict[Value, tuple[Value, int]] = {}
     for item in items:
@@ -195,8 +195,8 @@ def _parents(items: list[Item], lanes: int) -> dict[Value, tuple[Value, int]]:
     return parents
 
 
-def _is_blocked(item: Item) -> TypeGuard[ImagePlan | Join | Slice | Carried]:
+def _is_blocked(item: Item) -> TypeGuard[ImagePlan | Join | Slice | BlockedOperation]:
     """Whether an item makes a blocked tensor, or tells of a part of one."""
     if isinstance(item, ImagePlan):
         return item.bare.out.lanes > 1
-    return isinstance(item, (Slice, Carried)) or (isinstance(item, Join) and not item.plain)
+    return isinstance(item, (Slice, BlockedOperation)) or (isinstance(item, Join) and not item.plain)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from toolchain.backends.cpu.graph import operators
-from toolchain.backends.cpu.graph.attention import Attended
-from toolchain.backends.cpu.graph.items import Flat, Heads, whole
+from toolchain.backends.cpu.graph.attention import AttentionOperation
+from toolchain.backends.cpu.graph.items import Flat, Heads, own_activation
 from toolchain.backends.cpu.graph.planning import Planning
 from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, RowPlan
 from toolchain.backends.cpu.layers import Conv, Dense, Map, Pool
@@ -55,7 +55,9 @@ def _conv_of_numbers(plans: Planning, operation: Operation, index: int, layer: C
     if weights.constant is None:
         return False
     few = data not in plans.blocked and data.image[1] <= _FEW
-    bares = [replace(layer, data=whole(data, lanes)) for lanes in ((1, plans.lanes) if few else (plans.lanes,))]
+    bares = [
+        replace(layer, data=own_activation(data, lanes)) for lanes in ((1, plans.lanes) if few else (plans.lanes,))
+    ]
     return any(plans.take(ImagePlan(data, operation.out, index, weights, bare=bare, groups=groups)) for bare in bares)
 
 
@@ -88,9 +90,9 @@ def _dense_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
 
 def attention(plans: Planning, operation: Operation, index: int) -> bool:
     """An attention, which was found before."""
-    if isinstance(operation, Attended):
+    if isinstance(operation, AttentionOperation):
         plans.items.append(Heads(operation, index))
-    return isinstance(operation, Attended)
+    return isinstance(operation, AttentionOperation)
 
 
 def pool(plans: Planning, operation: Operation, index: int) -> bool:
@@ -109,12 +111,12 @@ def _pool_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
     bytes_, out = plans.bytes.get(operation.inputs[0]), operation.out
     if bytes_ is None or not out.has_pixels:
         return False
-    bare = operators.pool(operation, bytes_.place, whole(out, bytes_.place.lanes))
+    bare = operators.pool(operation, bytes_.place, own_activation(out, bytes_.place.lanes))
     if bare is None:
         return False
     if bare.reduce == "max":
         result = plans.new_bytes(out)
-        bare = replace(bare, out=whole(result, bytes_.place.lanes))
+        bare = replace(bare, out=own_activation(result, bytes_.place.lanes))
         return plans.take_bytes(
             BytePlan(bytes_.value, result, index, bare=bare, data_grid=bytes_.grid, result_grid=bytes_.grid), out
         )

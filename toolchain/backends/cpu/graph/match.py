@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from toolchain.backends.cpu.graph import carry, effects, layer_rules, parts, rounding
-from toolchain.backends.cpu.graph.items import Carried, Item, Plain, needed, whole
+from toolchain.backends.cpu.graph.items import BlockedOperation, Item, Plain, own_activation, prune
 from toolchain.backends.cpu.graph.planning import Planning
 from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan
 from toolchain.backends.cpu.layers import Map
@@ -16,7 +16,7 @@ from toolchain.backends.graph.values import Block, Operation
 _Rule = Callable[[Planning, Operation, int], bool]
 
 
-def matched(block: Block, machine: Machine, without: frozenset[str] = frozenset()) -> list[Item]:
+def plan_items(block: Block, machine: Machine, without: frozenset[str] = frozenset()) -> list[Item]:
     """Return what becomes of a block, in the order in which it is done: what is needed, with all that needs.
 
     Args:
@@ -26,11 +26,11 @@ def matched(block: Block, machine: Machine, without: frozenset[str] = frozenset(
     """
     plans = Planning(block, machine, without)
     if plans.has_bytes:
-        rounding.apart(block, plans.lanes)
+        rounding.round_inputs(block, plans.lanes)
     for index, operation in enumerate(block.operations):
         if not _RULES.get(operation.name, element_wise)(plans, operation, index):
             plans.items.append(Plain(operation, index))
-    return needed(sorted(plans.items, key=lambda item: item.at), block)
+    return prune(sorted(plans.items, key=lambda item: item.at), block)
 
 
 def element_wise(plans: Planning, operation: Operation, index: int) -> bool:
@@ -39,10 +39,14 @@ def element_wise(plans: Planning, operation: Operation, index: int) -> bool:
         return False
     for value in operation.inputs:
         quantization.folded(value)  # it is a constant from here on, whose bytes are still known
-    return _joined(plans, operation, index) or _mapped(plans, operation, index) or _carried(plans, operation, index)
+    return (
+        _fuse_into_layer(plans, operation, index)
+        or _plan_map(plans, operation, index)
+        or _plan_blocked_operation(plans, operation, index)
+    )
 
 
-def _joined(plans: Planning, operation: Operation, index: int) -> bool:
+def _fuse_into_layer(plans: Planning, operation: Operation, index: int) -> bool:
     """Do it before the result of a layer is stored: the last one, if there are several; at best one without bytes."""
     ends = [(value in plans.bytes, -plan.at, value, plan) for value in operation.inputs if (plan := plans.end(value))]
     for *_, value, plan in sorted(ends, key=lambda end: end[:2]):
@@ -52,7 +56,7 @@ def _joined(plans: Planning, operation: Operation, index: int) -> bool:
     return False
 
 
-def _mapped(plans: Planning, operation: Operation, index: int) -> bool:
+def _plan_map(plans: Planning, operation: Operation, index: int) -> bool:
     """Make it a layer of its own, if it reads a blocked tensor, or one that would be if its parts fitted."""
     for value in sorted(operation.inputs, key=lambda tensor: -plans.bytes[tensor].at if tensor in plans.bytes else 1):
         more = effects.effects(operation, value, value.channel_axis)
@@ -62,21 +66,21 @@ def _mapped(plans: Planning, operation: Operation, index: int) -> bool:
             plan = BytePlan(bytes_.value, out, index, bare=Map(bytes_.place, bytes_.numbers), data_grid=bytes_.grid)
         elif value in plans.blocked or value in plans.joined_plain:
             lanes = plans.lanes if value in plans.blocked else 1
-            plan = ImagePlan(value, out, index, bare=Map(whole(value, lanes), plans.whole(value)))
+            plan = ImagePlan(value, out, index, bare=Map(own_activation(value, lanes), plans.whole(value)))
         fitting = plans.suited(plan, more) if plan is not None and more is not None else None
         if plan is not None and fitting is not None and plans.take(plan.then(fitting, out, index)):
             return True
     return False
 
 
-def _carried(plans: Planning, operation: Operation, index: int) -> bool:
+def _plan_blocked_operation(plans: Planning, operation: Operation, index: int) -> bool:
     """Let Relax do it, but on blocked tensors."""
     tensors = [value for value in operation.inputs if value.constant is None]
     if not any(value in plans.blocked for value in tensors) or any(value in plans.slices for value in tensors):
         return False
-    if not plans.has_blocks or not carry.is_carried(operation, plans.lanes):
+    if not plans.has_blocks or not carry.can_run_blocked(operation, plans.lanes):
         return False
-    plans.items.append(Carried(operation, index))
+    plans.items.append(BlockedOperation(operation, index))
     plans.blocked.add(operation.out)
     return True
 

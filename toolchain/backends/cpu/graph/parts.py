@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolchain.backends.cpu.graph.items import Flat, Join, Slice, whole
+from toolchain.backends.cpu.graph.items import Flat, Join, Slice, own_activation
 from toolchain.backends.cpu.graph.planning import Bytes, Planning
 from toolchain.backends.cpu.graph.plans import BytePlan
 from toolchain.backends.cpu.layers import Activation, Map
@@ -35,10 +35,10 @@ def concat(plans: Planning, operation: Operation, index: int) -> bool:
 def _can_enter(plans: Planning, value: Value, join: Join) -> bool:
     """Whether a tensor can be copied into a part of another."""
     lanes = plans.lanes if value in plans.blocked else 1
-    target = whole(value, 1 if join.plain else plans.lanes)
-    larger = whole(join.out, target.lanes)
+    target = own_activation(value, 1 if join.plain else plans.lanes)
+    larger = own_activation(join.out, target.lanes)
     slot = Activation(*value.image, target.lanes, 0, larger.blocks)
-    return plans.covers(Map(whole(value, lanes), slot))
+    return plans.covers(Map(own_activation(value, lanes), slot))
 
 
 def _concat_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
@@ -50,19 +50,19 @@ def _concat_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
     if any(first % plans.lanes for _, first in Join(operation, index).offsets()):
         return False
     result = plans.new_bytes(operation.out)
-    values = tuple(_own(plans, source, index) for source in inputs)
+    values = tuple(_copy_for_concat(plans, source, index) for source in inputs)
     plans.items.append(Join(Operation(operation.name, values, (result,), operation.call), index))
     return plans.note(
-        operation.out, Bytes(result, whole(result, plans.lanes), inputs[0].grid, index, is_alone=True), index
+        operation.out, Bytes(result, own_activation(result, plans.lanes), inputs[0].grid, index, is_alone=True), index
     )
 
 
-def _own(plans: Planning, source: Bytes, index: int) -> Value:
+def _copy_for_concat(plans: Planning, source: Bytes, index: int) -> Value:
     """Return bytes that a concatenation alone reads."""
     if source.is_alone:
         return source.value
     result = plans.new_bytes(source.value)
-    bare = Map(source.place, whole(result, source.place.lanes))
+    bare = Map(source.place, own_activation(result, source.place.lanes))
     plans.take(BytePlan(source.value, result, index, bare=bare, data_grid=source.grid, result_grid=source.grid))
     return result
 
@@ -81,7 +81,7 @@ def split(plans: Planning, operation: Operation, index: int) -> bool:
     if any(piece.first % plans.lanes for piece in needed):
         return False
     for piece in needed:
-        _sliced(plans, piece)
+        _add_slice(plans, piece)
     return True
 
 
@@ -99,11 +99,11 @@ def strided_slice(plans: Planning, operation: Operation, index: int) -> bool:
     first = max(first + channels, 0) if first < 0 else min(first, channels)
     if first % plans.lanes:
         return False
-    _sliced(plans, Slice(source, operation.out, index, first))
+    _add_slice(plans, Slice(source, operation.out, index, first))
     return True
 
 
-def _sliced(plans: Planning, piece: Slice) -> None:
+def _add_slice(plans: Planning, piece: Slice) -> None:
     plans.items.append(piece)
     plans.blocked.add(piece.out)
     plans.slices.add(piece.out)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from toolchain.backends.cpu import kernels
-from toolchain.backends.cpu.graph.effects import Effect, Operand, Rounded
-from toolchain.backends.cpu.graph.items import Item, whole
-from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, Plan, RowPlan
+from toolchain.backends.cpu.graph.effects import Effect, Operand, Rounding
+from toolchain.backends.cpu.graph.items import Item, own_activation
+from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, LayerPlan, RowPlan
 from toolchain.backends.cpu.kernels.int8.grids import byte_of
 from toolchain.backends.cpu.layers import Activation, Layer, Map
 from toolchain.backends.cpu.machine import Machine
@@ -71,7 +71,7 @@ class Planning:
         self.slices: set[Value] = set()
         self.joined_plain: set[Value] = set()
         self.bytes: dict[Value, Bytes] = {}
-        self._ends: dict[Value, Plan] = {}  # layers by their result, which more can be done to
+        self._ends: dict[Value, LayerPlan] = {}  # layers by their result, which more can be done to
         self._places: dict[Value, Activation] = {}  # of bytes
         pixel = Activation(1, self.lanes, 1, 1, self.lanes)
         plain = replace(pixel, lanes=1)
@@ -81,19 +81,19 @@ class Planning:
 
     def covers(self, layer: Layer) -> bool:
         """Whether a template computes a layer."""
-        return kernels.covered(layer, self._without)
+        return kernels.is_covered(layer, self._without)
 
     def whole(self, value: Value) -> Activation:
         """Return a tensor in blocks, in a buffer of its own."""
-        return self._places[value] if value in self._places else whole(value, self.lanes)
+        return self._places[value] if value in self._places else own_activation(value, self.lanes)
 
-    def _is_covered(self, plan: Plan) -> bool:
+    def _is_covered(self, plan: LayerPlan) -> bool:
         if isinstance(plan, BytePlan) and not plan.bare.is_quantized:  # what is rounded only on the way is not kept
             plan = plan.rounded(NUMBERS, self.byte)
         out = plan.bare.out if isinstance(plan, ImagePlan) else None
         return self.covers(plan.layer(lambda value: out if out and value is plan.out else self.whole(value)))
 
-    def take(self, plan: Plan) -> bool:
+    def take(self, plan: LayerPlan) -> bool:
         """Take a layer if a template computes it."""
         # A call of a kernel without code on a constant would be folded, to whatever lay in memory.
         is_constant = quantization.folded(plan.data).constant is not None
@@ -103,14 +103,14 @@ class Planning:
         self._add(plan)
         return True
 
-    def _add(self, plan: Plan) -> None:
+    def _add(self, plan: LayerPlan) -> None:
         self.items.append(plan)
         if isinstance(plan, RowPlan) or (isinstance(plan, ImagePlan) and plan.bare.out.lanes > 1):
             self._ends[plan.out] = plan
         if isinstance(plan, ImagePlan) and plan.is_kept and plan.out.is_image and plan.bare.out.lanes == self.lanes:
             self.blocked.add(plan.out)
 
-    def end(self, value: Value) -> Plan | None:
+    def end(self, value: Value) -> LayerPlan | None:
         """Return the layer that makes a tensor, or the bytes that it is, if nobody else needs them."""
         bytes_ = self.bytes.get(value)
         if bytes_ is not None:
@@ -119,7 +119,7 @@ class Planning:
 
     def extend(
         self, value: Value, more: list[Effect], out: Value, index: int, result_grid: Grid | None = None
-    ) -> Plan | None:
+    ) -> LayerPlan | None:
         """Do more before the result of a layer is stored; return the layer then, or None if no template computes it.
 
         Args:
@@ -132,7 +132,7 @@ class Planning:
         plan, bytes_ = self.end(value), self.bytes.get(value)
         if plan is None or (result_grid is not None and not isinstance(plan, BytePlan)):
             return None
-        before: list[Effect] = [] if bytes_ is None else [Rounded(self._grid_within(plan, bytes_.grid))]
+        before: list[Effect] = [] if bytes_ is None else [Rounding(self._grid_within(plan, bytes_.grid))]
         fitting = self.suited(plan, more)
         longer = None if fitting is None else plan.then([*before, *fitting], out, index)
         if longer is not None and isinstance(longer, BytePlan):
@@ -145,12 +145,12 @@ class Planning:
         self._add(longer)
         return longer
 
-    def _grid_within(self, plan: Plan, grid: Grid) -> Grid:
+    def _grid_within(self, plan: LayerPlan, grid: Grid) -> Grid:
         """Return a grid of this machine's bytes for a layer whose data may be bytes of the other type."""
         data = plan.bare.data if isinstance(plan, BytePlan) else None
         return grid.moved(self.byte, data.dtype) if data is not None and data.is_bytes else grid
 
-    def suited(self, plan: Plan, more: list[Effect]) -> list[Effect] | None:
+    def suited(self, plan: LayerPlan, more: list[Effect]) -> list[Effect] | None:
         """Return effects as a plan can have them: layers on bytes take other tensors in bytes, and on their blocks."""
         if not isinstance(plan, BytePlan):
             return more
@@ -192,6 +192,6 @@ class Planning:
         self.bytes[out] = replace(bytes_, is_alone=bytes_.is_alone and out.is_alone)
         if not bytes_.was_plain:
             grid = None if out.dtype == "float32" else bytes_.grid.moved(self.byte, out.dtype)
-            bare = Map(bytes_.place, whole(out, 1))
+            bare = Map(bytes_.place, own_activation(out, 1))
             self.take(BytePlan(bytes_.value, out, index, bare=bare, data_grid=bytes_.grid, result_grid=grid))
         return True

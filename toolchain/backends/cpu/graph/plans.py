@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.backends.cpu.graph import effects
-from toolchain.backends.cpu.graph.effects import Affine, Done, Effect, Operand, Rounded
+from toolchain.backends.cpu.graph.effects import Affine, BoundPostOp, Effect, Operand, Rounding
 from toolchain.backends.cpu.kernels.int8 import grids
 from toolchain.backends.cpu.layers import Activation, Conv, Dense, ImageLayer, Layer, Map
 from toolchain.backends.graph.quantization import NUMBERS, Grid, Weights
@@ -19,7 +19,7 @@ from toolchain.backends.graph.values import Value
 
 
 @dataclass(eq=False)
-class Plan(ABC):
+class LayerPlan(ABC):
     """A layer.
 
     Attributes:
@@ -67,9 +67,9 @@ class Plan(ABC):
             locate: Tells where a blocked tensor lies.
         """
 
-    def parts(self) -> tuple[Affine | None, list[Done]]:
+    def parts(self) -> tuple[Affine | None, list[BoundPostOp]]:
         """Return what goes into weights and bias, and the epilogue."""
-        merged = effects.merged(self.effects)
+        merged = effects.merge(self.effects)
         first = merged[0] if merged else None
         if self.weights is None or not isinstance(first, Affine):
             return None, effects.epilogue(merged, self.channels)
@@ -103,7 +103,7 @@ class Plan(ABC):
 
 
 @dataclass(eq=False)
-class ImagePlan(Plan):
+class ImagePlan(LayerPlan):
     """A layer on images.
 
     Attributes:
@@ -137,11 +137,11 @@ class ImagePlan(Plan):
     def numbers(self, layer: ImageLayer) -> list[NDArray[Any]]:
         """Return what those post-ops take that want a number for each channel, as [blocks, lanes]."""
         vectors = [post_op.numbers for post_op in self.parts()[1] if post_op.numbers is not None]
-        return [grids.blocked(layer, post_op.astype(np.float32)) for post_op in vectors]
+        return [grids.pad_channels(layer, post_op.astype(np.float32)) for post_op in vectors]
 
     def _transposed_weights(self) -> NDArray[np.float32] | None:
         same = not isinstance(self.bare, Conv) or self.bare.groups == self.groups
-        return None if same or self.weights is None else _ungrouped(self.weights.array, self.groups)
+        return None if same or self.weights is None else _ungroup(self.weights.array, self.groups)
 
 
 @dataclass(eq=False)
@@ -163,7 +163,7 @@ class BytePlan(ImagePlan):
         """Whether it is worth a kernel of its own: Relax makes numbers of bytes together with what follows."""
         if self.result_grid is not None or self.bare.out.lanes == 1 or not isinstance(self.bare, Map):
             return True
-        return self.bare.data.is_bytes and any(isinstance(effect, Rounded) for effect in self.effects)
+        return self.bare.data.is_bytes and any(isinstance(effect, Rounding) for effect in self.effects)
 
     @property
     def is_copy(self) -> bool:
@@ -181,12 +181,12 @@ class BytePlan(ImagePlan):
         out = replace(self.bare.out, dtype="float32" if grid is None else byte)
         return replace(self, bare=replace(self.bare, out=out), result_grid=grid)
 
-    def parts(self) -> tuple[Affine | None, list[Done]]:
+    def parts(self) -> tuple[Affine | None, list[BoundPostOp]]:
         """Return the bias, and the epilogue."""
         first = self.effects[0] if self.effects else None
         if self.scaled is None or not isinstance(first, Affine) or (first.scale != 1).any():
-            return None, effects.epilogue(effects.merged(self.effects), self.channels)
-        return first, effects.epilogue(effects.merged(self.effects[1:]), self.channels)
+            return None, effects.epilogue(effects.merge(self.effects), self.channels)
+        return first, effects.epilogue(effects.merge(self.effects[1:]), self.channels)
 
     def constants(self, layer: ImageLayer) -> list[NDArray[Any]]:
         """Return what the kernel gets behind the data, with the weights before they are packed."""
@@ -207,7 +207,7 @@ class BytePlan(ImagePlan):
         scaled = self.scaled if layer.groups == self.groups else self.scaled.of_one_group(self.groups)
         unit = scaled.scales * self.data_grid.scale  # a channel whose weights are all zero may have none
         whole_bias = np.divide(self.bias(), unit, out=np.zeros(len(unit)), where=unit != 0)
-        low, raised = grids.lowered(scaled.numbers)
+        low, raised = grids.to_int8(scaled.numbers)
         arrays = [scaled.numbers if layer.is_depthwise else low]
         arrays += [grids.sums(layer, self.data_grid, scaled.numbers, whole_bias)]
         arrays += [grids.scales(layer, self.data_grid, scaled.scales, self._grids)]
@@ -221,7 +221,7 @@ class BytePlan(ImagePlan):
 
 
 @dataclass(eq=False)
-class RowPlan(Plan):
+class RowPlan(LayerPlan):
     """A fully connected layer on plain rows.
 
     Attributes:
@@ -244,7 +244,7 @@ class RowPlan(Plan):
         return self.weights.array.T if self.is_transposed and self.weights is not None else None
 
 
-def _ungrouped(weights: NDArray[np.float32], groups: int) -> NDArray[np.float32]:
+def _ungroup(weights: NDArray[np.float32], groups: int) -> NDArray[np.float32]:
     """Return the weights of a grouped convolution as those of an ordinary one."""
     outputs, inputs, *kernel = weights.shape
     full = np.zeros((groups, outputs // groups, groups, inputs, *kernel), np.float32)

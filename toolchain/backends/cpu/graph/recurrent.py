@@ -16,7 +16,7 @@ from toolchain.models.converters.sequence.recurrence import RECURRENCE, from_jso
 _WEIGHTS = 1  # number of the argument
 
 
-def taken(module: tvm.IRModule, without: frozenset[str] = frozenset()) -> tvm.IRModule:
+def mark_recurrences(module: tvm.IRModule, without: frozenset[str] = frozenset()) -> tvm.IRModule:
     """Return a module in which the kernels of recurrences that a template computes have `LAYER` and `EXACT`.
 
     One whose weights come with each run stays as it is, since they are packed ahead of time.
@@ -31,7 +31,7 @@ def taken(module: tvm.IRModule, without: frozenset[str] = frozenset()) -> tvm.IR
         if not isinstance(function, tirx.PrimFunc) or RECURRENCE not in (function.attrs or {}):
             continue
         layer = from_json(str(function.attrs[RECURRENCE]))
-        if variable not in open_weights and kernels.covered(layer, without):
+        if variable not in open_weights and kernels.is_covered(layer, without):
             attributes = {LAYER: to_json(task_of(layer)), EXACT: to_json(layer)}
             changed.update_func(variable, function.with_attrs(attributes))
     return changed

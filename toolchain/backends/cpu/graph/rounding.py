@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolchain.backends.cpu.graph.items import whole
+from toolchain.backends.cpu.graph.items import own_activation
 from toolchain.backends.cpu.graph.planning import Bytes, Planning
 from toolchain.backends.cpu.graph.plans import BytePlan
 from toolchain.backends.cpu.kernels.int8.emit import GROUP
@@ -43,8 +43,8 @@ def _rounding(plans: Planning, source: Value, result: Value, index: int, grid: G
             bytes_.value, result, index, bare=Map(bytes_.place, bytes_.place), data_grid=bytes_.grid, result_grid=grid
         )
     few = source.pixels[1] <= GROUP
-    data = plans.whole(source) if source in plans.blocked and not few else whole(source, 1)
-    out = whole(result, GROUP if few else plans.lanes)
+    data = plans.whole(source) if source in plans.blocked and not few else own_activation(source, 1)
+    out = own_activation(result, GROUP if few else plans.lanes)
     return BytePlan(source, result, index, bare=Map(data, out), result_grid=grid)
 
 
@@ -54,35 +54,35 @@ def dequantize(plans: Planning, operation: Operation, index: int) -> bool:
     grid = _grid(plans, operation) if quantization.is_dequantize(operation) else None
     if grid is None:
         return False
-    bytes_ = plans.bytes.get(source) or _given(plans, operation, index, grid)
+    bytes_ = plans.bytes.get(source) or _import_bytes(plans, operation, index, grid)
     return bytes_ is not None and bytes_.grid == grid and plans.note(out, bytes_, index)
 
 
-def _given(plans: Planning, operation: Operation, index: int, grid: Grid) -> Bytes | None:
+def _import_bytes(plans: Planning, operation: Operation, index: int, grid: Grid) -> Bytes | None:
     """Bring bytes into blocks that the network does not round: those of its input, for example."""
     value = operation.inputs[0]
     if value.variable is None or value.constant is not None or quantization.is_quantize(value.maker):
         return None
     result = plans.new_bytes(value)
-    bare = Map(whole(value, 1), whole(result, GROUP if value.pixels[1] <= GROUP else plans.lanes))
+    bare = Map(own_activation(value, 1), own_activation(result, GROUP if value.pixels[1] <= GROUP else plans.lanes))
     source_grid = grid.moved(plans.byte, value.dtype)
     plan = BytePlan(value, result, index, bare=bare, data_grid=source_grid, result_grid=grid)
     return plans.bytes[value] if plans.take_bytes(plan, value) else None
 
 
-def apart(block: Block, lanes: int) -> None:
+def round_inputs(block: Block, lanes: int) -> None:
     """Round the parts of a concatenation in place of the whole, where each fills its blocks.
 
     Layers then write their bytes where they belong.
     """
     operations = []
     for operation in block.operations:
-        operations += _parts(block, operation, lanes) or [operation]
+        operations += _round_concat_inputs(block, operation, lanes) or [operation]
     block.operations = operations
     block.cleaned()
 
 
-def _parts(block: Block, operation: Operation, lanes: int) -> list[Operation]:
+def _round_concat_inputs(block: Block, operation: Operation, lanes: int) -> list[Operation]:
     """Return a concatenation that is rounded as one of rounded parts; nothing for what is none."""
     source = operation.inputs[0] if quantization.is_quantize(operation) else None
     joined = source.maker if source is not None and source.is_alone and source.is_image else None

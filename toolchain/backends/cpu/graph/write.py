@@ -10,9 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from toolchain.backends.cpu.graph.carry import carried
-from toolchain.backends.cpu.graph.items import Carried, Flat, Heads, Item, Join, Plain, homes, whole
-from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, Plan, RowPlan
+from toolchain.backends.cpu.graph.carry import run_blocked
+from toolchain.backends.cpu.graph.items import (
+    BlockedOperation,
+    Flat,
+    Heads,
+    Item,
+    Join,
+    Plain,
+    assign_buffers,
+    own_activation,
+)
+from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, LayerPlan, RowPlan
 from toolchain.backends.cpu.graph.stand_ins import StandIns
 from toolchain.backends.cpu.kernels import without_subnormals
 from toolchain.backends.cpu.kernels.int8 import grids
@@ -21,7 +30,7 @@ from toolchain.backends.graph.fold import contiguous
 from toolchain.backends.graph.values import Block, Value
 
 
-class Writer:
+class BlockWriter:
     """Writes one block.
 
     Operations that stay keep their bindings and variables. A variable whose value is blocked gets its binding, a change
@@ -30,7 +39,7 @@ class Writer:
 
     def __init__(self, block: Block, items: list[Item], lanes: int, kernels: StandIns) -> None:
         self._block, self._items, self._lanes, self._kernels = block, items, lanes, kernels
-        self._homes = homes(items, lanes)
+        self._homes = assign_buffers(items, lanes)
         self._buffers: dict[Value, Any] = {}  # by the tensor that fills it, the variable of its latest state
         self._converted: dict[Value, Any] = {}  # blocked copies of plain tensors
         self._bound: set[Any] = set()
@@ -52,7 +61,7 @@ class Writer:
             self._dense(item)
         elif isinstance(item, Join):
             (self._plain_join if item.plain else self._join)(item)
-        elif isinstance(item, Carried):
+        elif isinstance(item, BlockedOperation):
             self._carried(item)
         elif isinstance(item, Flat):
             self._flat(item)
@@ -100,7 +109,7 @@ class Writer:
         if value.variable is not None and not value.variable.same_as(variable):
             return self._bind(variable, self._plain(value.variable))
         if value in self._homes:
-            activation, plain = self._homes[value][1], whole(value, 1)
+            activation, plain = self._homes[value][1], own_activation(value, 1)
             if _is_plain(activation):
                 return self._bind(variable, relax.op.reshape(self._buffer(value), value.shape))
             return self._bind_as(value, plain.shape, self._kernels.call(Map(activation, plain), [self._buffer(value)]))
@@ -125,10 +134,10 @@ class Writer:
         """Return where a tensor lies in blocks, and the variable of its buffer."""
         if value in self._homes:
             return self._homes[value][1], self._buffer(value)
-        activation = whole(value, self._lanes)
+        activation = own_activation(value, self._lanes)
         if value not in self._converted:
             source = self._plain(value.variable)
-            layer = Map(whole(value, 1), activation)
+            layer = Map(own_activation(value, 1), activation)
             self._converted[value] = self._new(
                 value.variable, "_blocked", activation.shape, self._kernels.call(layer, [source])
             )
@@ -153,7 +162,7 @@ class Writer:
             self._written(layer, arguments, plan.out)
 
     def _place(self, value: Value) -> Activation:
-        return self._homes[value][1] if value in self._homes else whole(value, self._lanes)
+        return self._homes[value][1] if value in self._homes else own_activation(value, self._lanes)
 
     def _operands(self, plan: ImagePlan, layer: ImageLayer) -> Iterator[Any]:
         """Yield what the post-ops take: other tensors, and numbers for each channel."""
@@ -168,7 +177,7 @@ class Writer:
         """Return a tensor on the layout that it happens to be on: its place, and the variable of its buffer."""
         if value in self._homes:
             return self._blocked(value)
-        return whole(value, 1), self._plain(value.variable)
+        return own_activation(value, 1), self._plain(value.variable)
 
     def _join(self, join: Join) -> None:
         root, home = self._homes[join.out]
@@ -176,26 +185,26 @@ class Writer:
             first = home.first + start // self._lanes
             if value in self._homes and self._homes[value][0] is root and self._homes[value][1].first == first:
                 continue
-            target = replace(whole(value, self._lanes), first=first, held=home.held or home.blocks)
+            target = replace(own_activation(value, self._lanes), first=first, held=home.held or home.blocks)
             source, data = self._source(value)
             self._written(Map(source, target), [data], join.out)
 
     def _plain_join(self, join: Join) -> None:
-        larger, latest = whole(join.out, 1), None
+        larger, latest = own_activation(join.out, 1), None
         for value, first in join.offsets():
             source, data = self._source(value)
-            layer = Map(source, replace(whole(value, 1), first=first, held=larger.blocks))
+            layer = Map(source, replace(own_activation(value, 1), first=first, held=larger.blocks))
             call = self._kernels.call(layer, [data], latest)
             latest = self._new(join.out.variable, f"_{first}", larger.shape, call)
         self._bind(join.out.variable, latest)
 
-    def _carried(self, item: Carried) -> None:
+    def _carried(self, item: BlockedOperation) -> None:
         operation = item.operation
         blocked = {value: self._blocked(value)[1] for value in operation.inputs if value.constant is None}
         renamed = {value.variable: variable for value, variable in blocked.items()}
         arguments = [renamed.get(self._first_name(argument), argument) for argument in operation.call.args]
-        expression = carried(operation, blocked, arguments, self._lanes)
-        shape = whole(item.out, self._lanes).shape
+        expression = run_blocked(operation, blocked, arguments, self._lanes)
+        shape = own_activation(item.out, self._lanes).shape
         self._buffers[item.out] = self._new(item.out.variable, "", shape, expression)
 
     def _first_name(self, argument: Any) -> Any:
@@ -241,10 +250,14 @@ def _constants(plan: ImagePlan, layer: ImageLayer) -> list[Any]:
     if isinstance(plan, BytePlan):
         return [relax.const(array, str(array.dtype)) for array in plan.constants(layer)]
     constants = [] if plan.weights is None else [_weights(plan.weights, plan)]
-    return [*constants, _constant(grids.blocked(layer, plan.bias().astype(np.float32)))] if plan.has_bias else constants
+    return (
+        [*constants, _constant(grids.pad_channels(layer, plan.bias().astype(np.float32)))]
+        if plan.has_bias
+        else constants
+    )
 
 
-def _weights(value: Value, plan: Plan) -> Any:
+def _weights(value: Value, plan: LayerPlan) -> Any:
     folded = plan.folded_weights()
     return value.constant if folded is None else _constant(folded)
 

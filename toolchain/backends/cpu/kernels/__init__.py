@@ -81,7 +81,7 @@ class Candidate:
     cost: float
 
 
-def covered(layer: Layer, without: frozenset[str] = frozenset()) -> bool:
+def is_covered(layer: Layer, without: frozenset[str] = frozenset()) -> bool:
     """Whether some template can compute a layer, but for those that must not be used."""
     return any(template.covers(layer) for name, template in _TEMPLATES.items() if name not in without)
 

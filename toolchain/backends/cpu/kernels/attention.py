@@ -74,7 +74,7 @@ def _estimate(layer: Attention, config: Config, machine: Machine) -> float:
     tiles = -(-keys // config.blocks) * layer.size + -(-values // config.blocks) * layer.keys
     each = tiles * tile + keys * config.rows * _EXP
     count = layer.batch * layer.heads * -(-layer.queries // config.rows)
-    return each * count / emit.sharing(_operations(layer, machine), machine.cores)
+    return each * count / emit.worker_count(_operations(layer, machine), machine.cores)
 
 
 def _operations(layer: Attention, machine: Machine) -> float:
@@ -91,12 +91,12 @@ def kernel(layer: Attention, machine: Machine, config: Config) -> tirx.PrimFunc:
     arguments.append(Argument("out", layer.out.shape))
 
     def body(*buffers: Any) -> None:
-        _Writer(layer, machine, config, buffers).write()
+        _AttentionWriter(layer, machine, config, buffers).write()
 
     return with_definitions(emit.kernel(arguments, body, {}), machine)
 
 
-class _Writer:
+class _AttentionWriter:
     """Writes one kernel."""
 
     def __init__(self, layer: Attention, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
@@ -109,8 +109,8 @@ class _Writer:
         self._width = self._filled * machine.lanes
         self._functions = emit.functions(machine.lanes)
         self._tiles = -(-layer.queries // config.rows)
-        cores = emit.sharing(_operations(layer, machine), machine.cores)
-        self._parts = emit.parts(layer.batch * layer.heads, min(_MOST_PARTS, self._tiles), cores)
+        cores = emit.worker_count(_operations(layer, machine), machine.cores)
+        self._parts = emit.count_shares(layer.batch * layer.heads, min(_MOST_PARTS, self._tiles), cores)
         self._copies = self._tiles // self._parts >= _COPIED and layer.v.strides[2] > layer.value_size
 
     def write(self) -> None:
@@ -172,7 +172,7 @@ class _Writer:
             T.Bind(self._k[emit.ramp(begin + (first + number) * stride + feature, lanes)]) for number in range(count)
         ]
         rows += [emit.splat(0.0, lanes)] * (lanes - count)
-        for number, column in enumerate(emit.transposed(rows)):
+        for number, column in enumerate(emit.transpose(rows)):
             T.buffer_store(keys, column, [emit.ramp(self._column(feature + number, block), lanes)])
 
     def _tile(self, scratch: Any, batch: Expr, head: Expr, row: Expr) -> None:
@@ -257,13 +257,13 @@ class _Writer:
         line = T.Bind(self._line(number))
         with T.serial(0, self._vectors) as block:
             maxima[0] = tirx.max(scratch[emit.ramp(line + block * lanes, lanes)], maxima[0])
-        largest = T.Bind(emit.splat(_folded(maxima[0], lanes, tirx.max), lanes))
+        largest = T.Bind(emit.splat(_fold_lanes(maxima[0], lanes, tirx.max), lanes))
         with T.serial(0, self._vectors) as block:
             indices = [emit.ramp(T.Bind(line + block * lanes), lanes)]
             value = functions.exp(scratch[indices[0]] - largest)
             T.buffer_store(scratch, value, indices)
             total[0] = total[0] + value
-        return tirx.const(1.0, "float32") / _folded(total[0], lanes, lambda first, second: first + second)
+        return tirx.const(1.0, "float32") / _fold_lanes(total[0], lanes, lambda first, second: first + second)
 
     def _results(self, scratch: Any, factors: Any, batch: Expr, head: Expr, row: Expr) -> None:
         layer, rows, lanes = self._layer, self._config.rows, self._lanes
@@ -285,7 +285,7 @@ class _Writer:
                 T.buffer_store(self._out, value, [emit.ramp(index, lanes)])
 
 
-def _folded(vector: Expr, lanes: int, combine: Callable[[Expr, Expr], Expr]) -> Expr:
+def _fold_lanes(vector: Expr, lanes: int, combine: Callable[[Expr, Expr], Expr]) -> Expr:
     """Return all lanes of a vector combined."""
     vector = T.Bind(vector)
     while lanes > 1:

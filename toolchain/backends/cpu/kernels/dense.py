@@ -114,7 +114,7 @@ def kernel(layer: Dense, machine: Machine, config: Config) -> tirx.PrimFunc:
     arguments += [*(Argument(f"operand{number}", result) for number in operands), Argument("out", result)]
 
     def body(*buffers: Any) -> None:
-        _Writer(layer, machine, config, buffers).write()
+        _DenseWriter(layer, machine, config, buffers).write()
 
     return with_definitions(emit.kernel(arguments, body, {}), machine)
 
@@ -131,12 +131,12 @@ def _packed_shape(layer: Dense, machine: Machine, config: Config) -> tuple[int, 
 def _parts(layer: Dense, machine: Machine, config: Config) -> int:
     """Return in how many parts the rows of each group of blocks are cut."""
     groups = -(-_blocks(layer, machine) // config.blocks)
-    return emit.parts(groups, max(1, min(_MOST_PARTS, layer.rows // config.rows)), _cores(layer, machine))
+    return emit.count_shares(groups, max(1, min(_MOST_PARTS, layer.rows // config.rows)), _cores(layer, machine))
 
 
 def _cores(layer: Dense, machine: Machine) -> int:
     """Return how many cores share a layer."""
-    return emit.sharing(_operations(layer, machine), machine.cores)
+    return emit.worker_count(_operations(layer, machine), machine.cores)
 
 
 def _operations(layer: Dense, machine: Machine) -> int:
@@ -168,7 +168,7 @@ def _is_held(layer: Dense, machine: Machine) -> bool:
     return loads * machine.lanes * _FLOAT_BYTES <= machine.l2_bytes // 2
 
 
-class _Writer:
+class _DenseWriter:
     """Writes one kernel."""
 
     def __init__(self, layer: Dense, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
@@ -299,5 +299,5 @@ class _Writer:
         operands = iter(self._others)
         for op in self._layer.epilogue:
             operand = next(operands)[indices] if op.takes_argument else None
-            value = T.Bind(emit.done(op, value, operand, lanes))
+            value = T.Bind(emit.apply_post_op(op, value, operand, lanes))
         T.buffer_store(self._out, value, [indices])

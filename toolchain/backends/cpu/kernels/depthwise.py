@@ -56,12 +56,14 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     def body(data: Any, weights: Any, *rest: Any) -> None:
         *others, result = rest
         bias = others.pop(0) if layer.bias else None
-        window.Writer(layer, machine, config, _Products(layer, machine, weights, bias)).write(data, others, result)
+        window.WindowWriter(layer, machine, config, _DepthwiseProducts(layer, machine, weights, bias)).write(
+            data, others, result
+        )
 
     return with_definitions(emit.kernel(arguments, body, {}), machine)
 
 
-class _Products:
+class _DepthwiseProducts:
     """Sums of products with weights. Weights of small kernels stay in registers: LLVM moves their loads up."""
 
     def __init__(self, layer: Conv, machine: Machine, weights: Any, bias: Any) -> None:

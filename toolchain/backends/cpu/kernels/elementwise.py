@@ -75,10 +75,10 @@ def covers(layer: Layer) -> bool:
 
 def configs(layer: Map, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first."""
-    layer = _flattened(layer)
+    layer = _flatten(layer)
     inner = _inner(layer)
     pixels = inner.width
-    cost = _operations(layer) / emit.sharing(_operations(layer), machine.cores)
+    cost = _operations(layer) / emit.worker_count(_operations(layer), machine.cores)
     if layer.data.lanes != layer.out.lanes:
         return [(Config(inner.lanes), cost * 2)]
     # A shuffle has all blocks in one tile: that much code takes long to compile.
@@ -96,13 +96,19 @@ def kernel(layer: Map, machine: Machine, config: Config) -> tirx.PrimFunc:
     ]
 
     def body(*buffers: Any) -> None:
-        kind = _Shuffled if layer.shuffle else _Same if layer.data.lanes == layer.out.lanes else _Transposed
-        kind(_flattened(layer), machine, config, buffers).write()
+        kind = (
+            _ShuffleWriter
+            if layer.shuffle
+            else _SameLayoutWriter
+            if layer.data.lanes == layer.out.lanes
+            else _TransposeWriter
+        )
+        kind(_flatten(layer), machine, config, buffers).write()
 
     return emit.kernel(arguments, body, {})
 
 
-def _flattened(layer: Map) -> Map:
+def _flatten(layer: Map) -> Map:
     """Return a layer with its pixels in one row; a single pixel that goes with all stays one."""
 
     def row(activation: Activation) -> Activation:
@@ -123,7 +129,7 @@ def _operations(layer: Map) -> int:
     return inner.batch * inner.blocks * inner.height * inner.width * (3 + 2 * len(layer.epilogue))
 
 
-class _Writer(ABC):
+class _MapWriter(ABC):
     """What all kinds of kernels share: the loops around them, and the epilogue."""
 
     def __init__(self, layer: Map, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
@@ -140,7 +146,7 @@ class _Writer(ABC):
         """Open the loop that the cores share, and yield what one iteration of it works on."""
         limit = max(1, min(_MOST_PARTS, tiles // _LEAST_PART))
         operations = _operations(self._layer)
-        shares = emit.parts(groups, limit, emit.sharing(operations, self._machine.cores))
+        shares = emit.count_shares(groups, limit, emit.worker_count(operations, self._machine.cores))
         tiles_per_share = -(-tiles // shares)
         with emit.shared(groups * shares, operations) as work:
             if shares == 1:
@@ -167,7 +173,7 @@ class _Writer(ABC):
                     pixel(self._pixels - rest + number)
 
     def _finished(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> Expr:
-        return emit.applied(value, self._layer.epilogue, self._others, image, block, 0, pixel, self._lanes)
+        return emit.apply_epilogue(value, self._layer.epilogue, self._others, image, block, 0, pixel, self._lanes)
 
     def _store(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> None:
         """Store one vector with the epilogue done to it."""
@@ -179,7 +185,7 @@ class _Writer(ABC):
         return T.Bind(self._data[emit.ramp(offset, self._lanes)])
 
 
-class _Same(_Writer):
+class _SameLayoutWriter(_MapWriter):
     """Keeps the layout."""
 
     def write(self) -> None:
@@ -192,7 +198,7 @@ class _Same(_Writer):
             self._every(share, pixel)
 
 
-class _Shuffled(_Writer):
+class _ShuffleWriter(_MapWriter):
     """Shuffles channels: each vector is put together from those that hold its channels."""
 
     def write(self) -> None:
@@ -220,7 +226,7 @@ class _Shuffled(_Writer):
         return value
 
 
-class _Transposed(_Writer):
+class _TransposeWriter(_MapWriter):
     """Brings plain NCHW into blocks, or blocks into plain NCHW."""
 
     def write(self) -> None:
@@ -263,14 +269,14 @@ class _Transposed(_Writer):
                 T.Bind(self._data[emit.ramp(self._plain(image, block, row, first), lanes)]) for row in range(channels)
             ]
             filler = [emit.splat(0.0, lanes)] * (lanes - channels)
-            for number, value in enumerate(emit.transposed([*rows, *filler])):
+            for number, value in enumerate(emit.transpose([*rows, *filler])):
                 self._store(value, image, block, first + number)
             return
         pixels = [
             self._finished(self._load(image, block, first + number), image, block, first + number)
             for number in range(lanes)
         ]
-        for channel, row in enumerate(emit.transposed(pixels)[:channels]):
+        for channel, row in enumerate(emit.transpose(pixels)[:channels]):
             T.buffer_store(self._out, row, [emit.ramp(self._plain(image, block, channel, first), lanes)])
 
     def _pixel(self, image: Expr, block: Expr, pixel: Expr, channels: int) -> None:

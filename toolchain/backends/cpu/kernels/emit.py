@@ -76,12 +76,12 @@ def shared(extent: int, operations: float) -> Any:
     return T.parallel(0, extent) if extent > 1 and operations >= _LEAST_SHARED else T.serial(0, extent)
 
 
-def sharing(operations: float, cores: int) -> int:
+def worker_count(operations: float, cores: int) -> int:
     """Return how many of the cores work on a loop of `shared` with so many vector operations."""
     return cores if operations >= _LEAST_SHARED else 1
 
 
-def parts(groups: int, limit: int, cores: int) -> int:
+def count_shares(groups: int, limit: int, cores: int) -> int:
     """Return in how many parts each of some groups of work is cut, so that the cores get nearly equal shares.
 
     Args:
@@ -132,7 +132,7 @@ def fetch(element: Expr, cache: int) -> None:
     T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(element), *settings))
 
 
-def transposed(rows: Sequence[Expr]) -> list[Expr]:
+def transpose(rows: Sequence[Expr]) -> list[Expr]:
     """Return the columns of a square of vectors; their number is a power of two."""
     rows, size = list(rows), len(rows)
     half = size // 2
@@ -165,7 +165,7 @@ def arguments_of(epilogue: Sequence[PostOp], out: Activation) -> list[Argument]:
     return arguments
 
 
-def applied(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
+def apply_epilogue(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
     value: Expr,
     epilogue: Sequence[PostOp],
     buffers: Sequence[Buffer],
@@ -197,11 +197,11 @@ def applied(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
             operand = next(operands)[ramp(offset(op.other, image, block, *pixel), lanes)]
         elif op.takes_argument:
             operand = next(operands)[ramp(block * lanes, lanes)]
-        value = T.Bind(done(op, value, operand, lanes))
+        value = T.Bind(apply_post_op(op, value, operand, lanes))
     return value
 
 
-def finish(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
+def store_pixels(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
     values: Sequence[Expr],
     epilogue: Sequence[PostOp],
     buffers: Sequence[Buffer],
@@ -228,7 +228,7 @@ def finish(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
 
     def pixel(value: Expr, number: Expr) -> None:
         coordinates = (image, block, row, column + number)
-        value = applied(value, epilogue, buffers, *coordinates, activation.lanes)
+        value = apply_epilogue(value, epilogue, buffers, *coordinates, activation.lanes)
         T.buffer_store(out, value, [ramp(offset(activation, *coordinates), activation.lanes)])
 
     if len(values) == 1 or not is_long(epilogue):
@@ -248,7 +248,7 @@ def is_long(epilogue: Sequence[PostOp]) -> bool:
     return any(op.kind in _LONG for op in epilogue)
 
 
-def done(op: PostOp, value: Expr, operand: Expr, lanes: int) -> Expr:
+def apply_post_op(op: PostOp, value: Expr, operand: Expr, lanes: int) -> Expr:
     """Return one post-op done to a vector; `operand` is what it takes, if it takes something."""
     if op.kind in {"add", "shift"}:
         return value + operand

@@ -35,7 +35,7 @@ def configs(layer: Pool, machine: Machine) -> list[tuple[Config, float]]:
     if not _is_global(layer):
         return window.configs(layer, machine)
     pixels, images = layer.data.height * layer.data.width, layer.data.batch * layer.data.blocks
-    busiest = -(-images // emit.sharing(window.operations(layer), machine.cores))
+    busiest = -(-images // emit.worker_count(window.operations(layer), machine.cores))
     return [(Config(min(_SUMS, pixels), 1), busiest * (pixels + 3 * _SUMS))]
 
 
@@ -53,7 +53,7 @@ def kernel(layer: Pool, machine: Machine, config: Config) -> tirx.PrimFunc:
         if _is_global(layer):
             _write_global(layer, config, data, others, result)
         else:
-            window.Writer(layer, machine, config, _Reduced(layer)).write(data, others, result)
+            window.WindowWriter(layer, machine, config, _PoolReduction(layer)).write(data, others, result)
 
     return emit.kernel(arguments, body, {})
 
@@ -74,7 +74,7 @@ def _adds(layer: Pool) -> bool:
 
 def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any], out: Any) -> None:
     activation, lanes, sums = layer.data, layer.out.lanes, config.columns
-    pixels, reduced = activation.height * activation.width, _Reduced(layer)
+    pixels, reduced = activation.height * activation.width, _PoolReduction(layer)
     with emit.shared(activation.batch * activation.blocks, window.operations(layer)) as work:
         image, block = T.Bind(work // activation.blocks), T.Bind(work % activation.blocks)
         base = T.Bind(emit.offset(activation, image, block, 0, 0))
@@ -97,11 +97,11 @@ def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any],
                 for index in range(0, len(totals), 2)
             ]
         value = reduced.divided(totals[0], pixels)
-        value = emit.applied(value, layer.epilogue, others, image, block, 0, 0, lanes)
+        value = emit.apply_epilogue(value, layer.epilogue, others, image, block, 0, 0, lanes)
         T.buffer_store(out, value, [emit.ramp(emit.offset(layer.out, image, block, 0, 0), lanes)])
 
 
-class _Reduced:
+class _PoolReduction:
     """Largest numbers or averages of windows."""
 
     def __init__(self, layer: Pool) -> None:

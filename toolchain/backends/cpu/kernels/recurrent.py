@@ -124,7 +124,7 @@ def kernel(layer: Recurrence, machine: Machine, config: Config) -> tirx.PrimFunc
     ]
 
     def body(*buffers: Any) -> None:
-        _Writer(layer, machine, config, dict(zip(shapes | layer.results, buffers, strict=True))).write()
+        _RecurrentWriter(layer, machine, config, dict(zip(shapes | layer.results, buffers, strict=True))).write()
 
     return with_definitions(emit.kernel(arguments, body, {}), machine)
 
@@ -139,7 +139,7 @@ def _groups(layer: Recurrence, config: Config, machine: Machine) -> int:
     return layer.held // (config.blocks * machine.lanes)
 
 
-class _Writer:
+class _RecurrentWriter:
     """Writes one kernel."""
 
     def __init__(self, layer: Recurrence, machine: Machine, config: Config, buffers: dict[str, Any]) -> None:

@@ -207,8 +207,8 @@ def _estimate(layer: Conv | Pool, config: Config, machine: Machine) -> float:
         row += span.count * (max(products, loads, waits) + 0.25 * loads + 2 * stores + 6 / down.taps + 2)
     rows = sum(sum(down.inside(window)) for window in range(down.windows))
     groups = layer.out.batch * layer.out.blocks // config.blocks
-    cores = emit.sharing(operations(layer), machine.cores)
-    shares = emit.parts(groups, min(_MOST_PARTS, layer.out.height), cores)
+    cores = emit.worker_count(operations(layer), machine.cores)
+    shares = emit.count_shares(groups, min(_MOST_PARTS, layer.out.height), cores)
     return row * rows * -(-groups * shares // cores) / shares
 
 
@@ -231,7 +231,7 @@ def _pixels(side: Side, span: Span) -> dict[int, list[tuple[int, int]]]:
     return dict(sorted(users.items()))
 
 
-class Writer:
+class WindowWriter:
     """Writes the loops of one kernel."""
 
     def __init__(self, layer: Conv | Pool, machine: Machine, config: Config, reduction: Reduction) -> None:
@@ -248,8 +248,8 @@ class Writer:
         """
         layer, blocks = self._layer, self._config.blocks
         groups = layer.out.blocks // blocks
-        cores = emit.sharing(operations(layer), self._machine.cores)
-        shares = emit.parts(layer.out.batch * groups, min(_MOST_PARTS, layer.out.height), cores)
+        cores = emit.worker_count(operations(layer), self._machine.cores)
+        shares = emit.count_shares(layer.out.batch * groups, min(_MOST_PARTS, layer.out.height), cores)
         with emit.shared(layer.out.batch * groups * shares, operations(layer)) as work:
             image = T.Bind(work // (groups * shares))
             block = T.Bind(work // shares % groups * blocks)
@@ -300,7 +300,7 @@ class Writer:
         for block in range(self._config.blocks):
             line = values[block * width : (block + 1) * width]
             coordinates = (tile.image, tile.block + block, tile.row, tile.column)
-            emit.finish(line, layer.epilogue, others, out, layer.out, *coordinates)
+            emit.store_pixels(line, layer.epilogue, others, out, layer.out, *coordinates)
 
     def _unrolled(self, tile: Tile, down: Span, data: Any) -> list[Expr]:
         """Reduce all windows of a tile in straight-line code."""

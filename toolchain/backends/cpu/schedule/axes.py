@@ -13,13 +13,13 @@ from toolchain.backends.cpu.expr import (
     Expr,
     UnsupportedError,
     Var,
-    bound,
     coefficient,
     constant,
     loads,
-    parts,
-    rewritten,
+    range_analyzer,
+    rewrite,
     variables,
+    walk,
 )
 from toolchain.backends.cpu.schedule.block import Axis, Buffer, as_numbers, offset, sequence
 
@@ -39,17 +39,17 @@ class Nest:
 
     def at(self, values: Mapping[Var, Expr], axes: Sequence[Axis]) -> Nest:
         """Put values in the place of axes, and other axes in the place of all."""
-        analyzer = bound((axis.var, axis.extent) for axis in axes)
+        analyzer = range_analyzer((axis.var, axis.extent) for axis in axes)
 
         def placed(node: Expr) -> Expr | None:
             if type(node) is ir.Var:
                 return values.get(node)
             if type(node) is not ir.TensorLoad:
                 return None
-            return tirx.BufferLoad(node.source, [analyzer.simplify(rewritten(index, placed)) for index in node.indices])
+            return tirx.BufferLoad(node.source, [analyzer.simplify(rewrite(index, placed)) for index in node.indices])
 
-        indices = tuple(analyzer.simplify(rewritten(index, placed)) for index in self.indices)
-        return replace(self, axes=tuple(axes), indices=indices, value=rewritten(self.value, placed))
+        indices = tuple(analyzer.simplify(rewrite(index, placed)) for index in self.indices)
+        return replace(self, axes=tuple(axes), indices=indices, value=rewrite(self.value, placed))
 
     def loads(self) -> list[Expr]:
         """Return the loads, but for that of an accumulator."""
@@ -70,7 +70,7 @@ class Nest:
         return body
 
 
-def normalised(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def normalise_axes(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give a kernel the axes that its indices have.
 
     Args:
@@ -80,10 +80,10 @@ def normalised(function: tirx.PrimFunc) -> tirx.PrimFunc:
         UnsupportedError: It is of another kind.
     """
     parameters = set(function.params)
-    return mapped(function, lambda nest: _merged(_apart(nest), parameters))
+    return map_nests(function, lambda nest: _merge_axes(_split_axes(nest), parameters))
 
 
-def mapped(function: tirx.PrimFunc, change: Callable[[Nest], Nest]) -> tirx.PrimFunc:
+def map_nests(function: tirx.PrimFunc, change: Callable[[Nest], Nest]) -> tirx.PrimFunc:
     """Change the nests of a kernel; those that store several values at a time stay as they are.
 
     Raises:
@@ -98,7 +98,7 @@ def mapped(function: tirx.PrimFunc, change: Callable[[Nest], Nest]) -> tirx.Prim
         if not isinstance(inner, s_tir.SBlockRealize) or constant(inner.predicate) != 1:
             raise UnsupportedError("loops without a block, or with a predicate")
         plain = isinstance(inner.block.body, tirx.BufferStore)
-        return change(_read(inner.block)).statement() if plain else statement
+        return change(_read_nest(inner.block)).statement() if plain else statement
 
     body = [changed(nest) for nest in sequence(root.body)]
     statements = body[0] if len(body) == 1 else tirx.SeqStmt(body)
@@ -106,21 +106,21 @@ def mapped(function: tirx.PrimFunc, change: Callable[[Nest], Nest]) -> tirx.Prim
     return function.with_body(s_tir.SBlockRealize([], True, block))  # noqa: FBT003 - its signature
 
 
-def _apart(nest: Nest) -> Nest:
+def _split_axes(nest: Nest) -> Nest:
     """Drop axes of one step, and make two of each that an index takes apart."""
     nest = nest.at(
         {axis.var: _number(0) for axis in nest.axes if axis.extent == 1},
         [axis for axis in nest.axes if axis.extent > 1],
     )
     for _ in range(_MOST_SPLITS):
-        division = _divided(nest)
+        division = _find_division(nest)
         if division is None:
             break
         nest = _split(nest, *division)
     return nest
 
 
-def _read(block: Any) -> Nest:
+def _read_nest(block: Any) -> Nest:
     extents = [constant(iterator.dom.extent) for iterator in block.iter_vars]
     if not all(extents) or any(str(iterator.var.ty.dtype) != "int64" for iterator in block.iter_vars):
         raise UnsupportedError("axes without elements, or of open extent")
@@ -133,11 +133,11 @@ def _read(block: Any) -> Nest:
     return Nest(tuple(axes), store.buffer, tuple(store.indices), store.value, first, block.name_hint)
 
 
-def _divided(nest: Nest) -> tuple[Axis, int] | None:
+def _find_division(nest: Nest) -> tuple[Axis, int] | None:
     """Find an axis that is divided by a number, and that number; elements of a reduction keep their dimensions."""
     axes = {axis.var: axis for axis in nest.axes if axis.reduced == (nest.init is not None)}
     for expr in (*nest.indices, nest.value):
-        for node in parts(expr):
+        for node in walk(expr):
             if isinstance(node, (prim.FloorDiv, prim.FloorMod, prim.Div, prim.Mod)) and isinstance(node.a, ir.Var):
                 axis, number = axes.get(node.a), constant(node.b)
                 if axis is not None and number and axis.extent % number == 0 and 1 < number < axis.extent:
@@ -154,7 +154,7 @@ def _split(nest: Nest, axis: Axis, inner: int) -> Nest:
     )
 
 
-def _merged(nest: Nest, parameters: set[Buffer]) -> Nest:
+def _merge_axes(nest: Nest, parameters: set[Buffer]) -> Nest:
     """Make one axis of two neighbours wherever every access runs through both without a gap.
 
     The one is the last index of both then, and runs beyond its dimension: there is no gap between the rows of a
@@ -182,7 +182,7 @@ def _mergeable(nest: Nest, outer: Axis, inner: Axis, parameters: set[Buffer]) ->
     merged_vars = {outer.var, inner.var}
     if merged_vars & set(as_numbers(nest.value)):
         return False
-    analyzer = bound((axis.var, axis.extent) for axis in nest.axes)
+    analyzer = range_analyzer((axis.var, axis.extent) for axis in nest.axes)
     for buffer, indices in [(nest.buffer, nest.indices), *((load.source, load.indices) for load in loads(nest.value))]:
         element = analyzer.simplify(offset(buffer, indices))
         if not merged_vars & variables(element):

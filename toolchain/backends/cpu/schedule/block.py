@@ -15,15 +15,15 @@ from toolchain.backends.cpu.expr import (
     Expr,
     UnsupportedError,
     Var,
-    bound,
     children,
     coefficient,
     conditions,
     constant,
     is_guard,
     loads,
-    parts,
+    range_analyzer,
     variables,
+    walk,
 )
 from toolchain.backends.cpu.machine import Machine
 
@@ -131,7 +131,7 @@ class Block:
 
     @cached_property
     def _analyzer(self) -> sym.Analyzer:
-        return bound((axis.var, axis.extent) for axis in self.axes)
+        return range_analyzer((axis.var, axis.extent) for axis in self.axes)
 
     @cached_property
     def guards(self) -> set[Var]:
@@ -180,7 +180,7 @@ def as_numbers(expr: Expr) -> Iterator[Var]:
 def cost(value: Expr) -> int:
     """Estimate what it takes to compute an expression: 1 for each load and each operation on floats."""
     total = 0
-    for node in parts(value):
+    for node in walk(value):
         if type(node) is ir.TensorLoad:
             total += 1
         elif type(node) is ir.Call:
@@ -204,7 +204,7 @@ def worth_cores(blocks: Sequence[Block], machine: Machine) -> bool:
     return machine.cores > 1 and sum(block.work for block in blocks) >= WORTH_CORES * machine.lanes
 
 
-def pieces_wanted(machine: Machine) -> int:
+def least_pieces(machine: Machine) -> int:
     """Return into how many pieces shared work is cut at least."""
     return machine.cores * _PIECES
 
@@ -217,7 +217,7 @@ def extent_of(schedule: s_tir.Schedule, loop: Loop) -> int:
 def share(schedule: s_tir.Schedule, loops: Sequence[Loop], machine: Machine) -> list[Loop]:
     """Share the outermost loops among the cores, as many of them as it takes; returns the loops as they are then."""
     count, used = 1, 0
-    while used < len(loops) and count < pieces_wanted(machine):
+    while used < len(loops) and count < least_pieces(machine):
         count *= extent_of(schedule, loops[used])
         used += 1
     if not used:

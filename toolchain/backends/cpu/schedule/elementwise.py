@@ -14,7 +14,7 @@ from toolchain.backends.cpu.schedule.block import (
     Block,
     Loop,
     extent_of,
-    pieces_wanted,
+    least_pieces,
     share,
     worth_cores,
 )
@@ -24,7 +24,7 @@ _NEAR = 4  # what lies farther apart is a row of its own
 _UNROLLED = 4  # vectors of a piece
 
 
-def elementwise(schedule: s_tir.Schedule, block: Block, machine: Machine) -> None:
+def schedule_elementwise(schedule: s_tir.Schedule, block: Block, machine: Machine) -> None:
     """Schedule a block without a reduction.
 
     Args:
@@ -35,9 +35,9 @@ def elementwise(schedule: s_tir.Schedule, block: Block, machine: Machine) -> Non
     loops = schedule.get_loops(block.rv)
     if not loops:
         return
-    across = _across(block, machine)
+    across = _load_axis(block, machine)
     if across is not None:
-        _transposed(schedule, block, across, machine)
+        _transpose_tiles(schedule, block, across, machine)
         return
     inner = loops[-1]
     if worth_cores([block], machine):
@@ -51,7 +51,7 @@ def _in_pieces(schedule: s_tir.Schedule, loops: list[Loop], machine: Machine) ->
     *outer, inner = loops
     count = prod(extent_of(schedule, loop) for loop in outer)
     grain = machine.lanes * _UNROLLED
-    pieces = min(ceil(pieces_wanted(machine) / count), extent_of(schedule, inner) // grain)
+    pieces = min(ceil(least_pieces(machine) / count), extent_of(schedule, inner) // grain)
     if pieces < 2:  # noqa: PLR2004 - nothing to cut
         return loops
     length = ceil(extent_of(schedule, inner) / pieces / grain) * grain
@@ -75,7 +75,7 @@ def vectors_along(schedule: s_tir.Schedule, block: Block, loop: Loop, machine: M
 # --- blocks transposed -----------------------------------------------------------------------------------------
 
 
-def _across(block: Block, machine: Machine) -> Axis | None:
+def _load_axis(block: Block, machine: Machine) -> Axis | None:
     """Return the axis along which the only load of a block lies together, if the store lies along another one."""
     if len(block.loads) != 1 or block.guards or block.stride(block.axes[-1]) != 1:
         return None
@@ -110,7 +110,7 @@ def _rows(machine: Machine) -> int:
     return max(4, machine.lanes // 2)
 
 
-def _transposed(schedule: s_tir.Schedule, block: Block, across: Axis, machine: Machine) -> None:
+def _transpose_tiles(schedule: s_tir.Schedule, block: Block, across: Axis, machine: Machine) -> None:
     """Load rows of vectors along one axis, and store columns along the other."""
     loops = schedule.get_loops(block.rv)
     index = block.axes.index(across)

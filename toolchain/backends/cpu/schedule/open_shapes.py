@@ -25,7 +25,7 @@ def by_blocks(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc | None
     Returns:
         The kernel, or None if there is nothing that could be done.
     """
-    steps = _Steps(s_tir.Schedule(function, debug_mask="none", error_render_level="none"))
+    steps = _LenientSchedule(s_tir.Schedule(function, debug_mask="none", error_render_level="none"))
     blocks = steps.tried(lambda schedule: schedule.get_child_blocks(schedule.get_sblock("root")))
     for block in blocks or []:
         steps.inline(block)
@@ -33,7 +33,7 @@ def by_blocks(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc | None
     return steps.schedule.mod["main"] if any(shared) else None
 
 
-class _Steps:
+class _LenientSchedule:
     """Steps of a schedule, each of which is left out if it is not allowed."""
 
     def __init__(self, schedule: s_tir.Schedule) -> None:
@@ -80,7 +80,7 @@ def _elements(schedule: s_tir.Schedule, loops: Sequence[Any], *, is_closed: bool
         outer, _ = schedule.split(loops[0], [None, _PIECE])
         schedule.parallel(outer)
     else:
-        schedule.parallel(_one(schedule, loops[:-1], is_closed=is_closed))
+        schedule.parallel(_outer_loop(schedule, loops[:-1], is_closed=is_closed))
     return True
 
 
@@ -88,10 +88,10 @@ def _rows(schedule: s_tir.Schedule, loops: Sequence[Any], lead: int, *, is_close
     """Share the loops over elements; the last of them goes inside of the reduction, where LLVM makes vectors of it."""
     if lead > 1:
         schedule.reorder(*loops[lead:], loops[lead - 1])
-    schedule.parallel(_one(schedule, loops[: max(1, lead - 1)], is_closed=is_closed))
+    schedule.parallel(_outer_loop(schedule, loops[: max(1, lead - 1)], is_closed=is_closed))
     return True
 
 
-def _one(schedule: s_tir.Schedule, loops: Sequence[Any], *, is_closed: bool) -> Any:
+def _outer_loop(schedule: s_tir.Schedule, loops: Sequence[Any], *, is_closed: bool) -> Any:
     """Return one loop of several; open extents cannot be taken apart again, and so it is the first one then."""
     return schedule.fuse(*loops) if is_closed and len(loops) > 1 else loops[0]

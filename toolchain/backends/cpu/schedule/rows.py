@@ -16,10 +16,10 @@ from tvm.ir import prim
 
 from toolchain.backends.cpu.expr import Expr, UnsupportedError, coefficient, variables
 from toolchain.backends.cpu.machine import Machine
-from toolchain.backends.cpu.schedule.axes import Nest, mapped
+from toolchain.backends.cpu.schedule.axes import Nest, map_nests
 from toolchain.backends.cpu.schedule.block import Axis, Block, Loop, extent_of, offset, worth_cores
 from toolchain.backends.cpu.schedule.elementwise import vectors_along
-from toolchain.backends.cpu.starts import infinite
+from toolchain.backends.cpu.starts import with_infinity
 
 _ROWS_PER_CORE = 2
 _SMALL = 8  # blocks with so many times fewer steps than the largest are no reason for or against anything
@@ -45,7 +45,7 @@ def with_lanes(function: tirx.PrimFunc, machine: Machine, names: Collection[str]
     def changed(nest: Nest) -> Nest:
         return _with_lanes(nest, machine) if names is None or nest.name in names else nest
 
-    return mapped(function, changed)
+    return map_nests(function, changed)
 
 
 def _with_lanes(nest: Nest, machine: Machine) -> Nest:
@@ -60,7 +60,7 @@ def _with_lanes(nest: Nest, machine: Machine) -> Nest:
     start = steps.var * width if steps.extent > 1 else tirx.const(0, "int64")
     if axis.extent % width:
         first = tirx.min(start, tirx.const(axis.extent - width, "int64"))
-        fresh = prim.Select(first + inner.var >= start, operand, infinite(nest.init))  # others were reduced before
+        fresh = prim.Select(first + inner.var >= start, operand, with_infinity(nest.init))  # others were reduced before
         nest, start = replace(nest, value=type(nest.value)(_own(nest), fresh)), first
     others = [other for other in nest.axes if other is not axis]
     return nest.at({axis.var: start + inner.var}, [*others, *([steps] if steps.extent > 1 else []), inner])
@@ -96,7 +96,7 @@ def _side_by_side(extent: int, lanes: int) -> int:
 # --- rows ------------------------------------------------------------------------------------------------------
 
 
-def shared_rows(blocks: list[Block], machine: Machine) -> int | None:
+def count_shared_rows(blocks: list[Block], machine: Machine) -> int | None:
     """Return how many leading axes blocks can share.
 
     Args:
@@ -140,7 +140,7 @@ def in_rows(schedule: s_tir.Schedule, blocks: list[Block], rows: int, machine: M
         rows: How many leading axes they share.
         machine: The processor.
     """
-    factored = {block.rv: _folded(schedule, block, machine) for block in blocks if block.reduces}
+    factored = {block.rv: _fold_lanes(schedule, block, machine) for block in blocks if block.reduces}
     order = [rv for block in blocks for rv in (*factored.get(block.rv, []), block.rv)]
     if rows:
         loops = schedule.get_loops(order[-1])[:rows]
@@ -158,7 +158,7 @@ def in_rows(schedule: s_tir.Schedule, blocks: list[Block], rows: int, machine: M
             vectors_along(schedule, block, schedule.get_loops(block.rv)[-1], machine)
 
 
-def _folded(schedule: s_tir.Schedule, block: Block, machine: Machine) -> list[Any]:
+def _fold_lanes(schedule: s_tir.Schedule, block: Block, machine: Machine) -> list[Any]:
     """Cut a reduction into one for each lane, and those of the lanes, ever fewer; returns the new blocks."""
     *others, loop = schedule.get_loops(block.rv)[block.lead :]
     del others

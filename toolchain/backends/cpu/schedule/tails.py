@@ -15,11 +15,11 @@ from toolchain.backends.cpu.expr import (
     Var,
     coefficient,
     constant,
-    parts,
-    substituted,
+    substitute,
     variables,
+    walk,
 )
-from toolchain.backends.cpu.math import spelled_out
+from toolchain.backends.cpu.math import expand
 
 _OF_VECTORS = {"tirx.reinterpret", "prim.if_then_else"}
 """What TVM vectorizes without an attribute that says so."""
@@ -41,15 +41,15 @@ def without_edges(function: tirx.PrimFunc) -> tirx.PrimFunc:
             extents[loop.loop_var] = constant(loop.extent) or 1
 
     tvm_ffi.structural_walk(function.body, (tirx.For, visit))
-    body = tvm_ffi.structural_map(function.body, (s_tir.SBlockRealize, lambda realize: _inside(realize, extents)))
+    body = tvm_ffi.structural_map(function.body, (s_tir.SBlockRealize, lambda realize: _move_inside(realize, extents)))
     return function.with_body(body)
 
 
-def _inside(realize: Any, extents: Mapping[Var, int]) -> Any:
+def _move_inside(realize: Any, extents: Mapping[Var, int]) -> Any:
     values = list(realize.iter_values)
     open_questions: list[Expr] = []
     for question in _questions(realize.predicate):
-        axis = _asked(question, values)
+        axis = _axis_of(question, values)
         start = None if axis is None else _start(question, extents)
         if axis is not None and start is not None and _repeatable(realize.block, axis):
             values[axis] = start[1] + sym.Analyzer().simplify(values[axis] - start[0])
@@ -81,7 +81,7 @@ def _questions(predicate: Expr) -> Iterator[Expr]:
         yield predicate
 
 
-def _asked(question: Expr, values: list[Expr]) -> int | None:
+def _axis_of(question: Expr, values: list[Expr]) -> int | None:
     """Return the number of the axis that a question is about."""
     if not isinstance(question, prim.LT):
         return None
@@ -97,11 +97,11 @@ def _start(question: Expr, extents: Mapping[Var, int]) -> tuple[Expr, Expr] | No
     if extent is None or None in steps.values():
         return None
     length = 1 + sum((steps[var] or 0) * (extents[var] - 1) for var in tile)
-    start = sym.Analyzer().simplify(substituted(question.a, {var: tirx.const(0, "int64") for var in tile}))
+    start = sym.Analyzer().simplify(substitute(question.a, {var: tirx.const(0, "int64") for var in tile}))
     return (start, tirx.min(start, tirx.const(extent - length, "int64"))) if extent >= length else None
 
 
-def with_functions(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def expand_functions(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Spell out the functions that LLVM would call the C library for, lane by lane.
 
     TVM takes a vector apart for a function that it has for single numbers alone, but only the store: what is bound
@@ -110,11 +110,11 @@ def with_functions(function: tirx.PrimFunc) -> tirx.PrimFunc:
     Args:
         function: The scheduled kernel.
     """
-    body = tvm_ffi.structural_map(function.body, (tirx.BufferStore, _spelled))
+    body = tvm_ffi.structural_map(function.body, (tirx.BufferStore, _expand_store))
     return function.with_body(body)
 
 
-def _spelled(store: Any) -> Any:
+def _expand_store(store: Any) -> Any:
     steps: list[Any] = []
 
     def keep(value: Expr) -> Expr:
@@ -122,11 +122,11 @@ def _spelled(store: Any) -> Any:
         return steps[-1].var
 
     try:
-        value = spelled_out(store.value, keep)
+        value = expand(store.value, keep)
     except UnsupportedError:
         return store  # an expression of another kind has no such functions
     if any(
-        _is_for_numbers(node) for expression in (value, *(step.value for step in steps)) for node in parts(expression)
+        _is_for_numbers(node) for expression in (value, *(step.value for step in steps)) for node in walk(expression)
     ):
         return store
     stored = tirx.BufferStore(store.buffer, value, list(store.indices))

@@ -24,7 +24,7 @@ _ROWS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
 
 
 @dataclass(frozen=True)
-class Tile:
+class ReductionTile:
     """A tile of elements.
 
     Attributes:
@@ -62,7 +62,7 @@ def in_tiles(schedule: s_tir.Schedule, block: Block, epilogue: Block | None, mac
         epilogue: What computes the results from its elements, one by one; None if it has the results.
         machine: The processor.
     """
-    tile = _chosen(block, machine)
+    tile = _choose_tile(block, machine)
     result = epilogue or Block.of(schedule, schedule.cache_write(block.rv, 0, "global"))
     around, inner = _cut(schedule, result, _numbers(block, result), tile)
     if worth_cores([block], machine):
@@ -74,7 +74,7 @@ def in_tiles(schedule: s_tir.Schedule, block: Block, epilogue: Block | None, mac
     _accumulate(schedule, block, tile)
 
 
-def _accumulate(schedule: s_tir.Schedule, block: Block, tile: Tile) -> None:
+def _accumulate(schedule: s_tir.Schedule, block: Block, tile: ReductionTile) -> None:
     loops = dict(zip(block.axes, schedule.get_loops(block.rv)[-len(block.axes) :], strict=True))
     side, lanes = schedule.split(loops[tile.vector], [None, tile.lanes])
     reduced = [loops[axis] for axis in block.axes if axis.reduced]
@@ -87,7 +87,7 @@ def _accumulate(schedule: s_tir.Schedule, block: Block, tile: Tile) -> None:
 
 
 def _cut(
-    schedule: s_tir.Schedule, result: Block, numbers: dict[int, Axis], tile: Tile
+    schedule: s_tir.Schedule, result: Block, numbers: dict[int, Axis], tile: ReductionTile
 ) -> tuple[list[Loop], list[Loop]]:
     """Cut the loops of the results into tiles; returns the loops over tiles, and those within one."""
     around: list[Loop] = []
@@ -135,26 +135,26 @@ def _numbers(block: Block, result: Block) -> dict[int, Axis]:
 # --- which tile ------------------------------------------------------------------------------------------------
 
 
-def _chosen(block: Block, machine: Machine) -> Tile:
+def _choose_tile(block: Block, machine: Machine) -> ReductionTile:
     """Return the tile that is likely the fastest."""
     return min(_tiles(block, machine), key=lambda tile: _cycles(block, tile))
 
 
-def _tiles(block: Block, machine: Machine) -> Iterator[Tile]:
+def _tiles(block: Block, machine: Machine) -> Iterator[ReductionTile]:
     vector = vector_axis(block)
     if vector is None:
         raise UnsupportedError("vectors that lie along the reduction")
     lanes = min(vector.extent, machine.lanes)
     for vectors in range(1, _MOST_VECTORS + 1):
         if vectors * lanes <= vector.extent and vectors <= machine.registers - _SPARE_REGISTERS:
-            yield Tile(vector, lanes, vectors)
+            yield ReductionTile(vector, lanes, vectors)
             for row in (axis for axis in block.spatial if axis is not vector):
                 for rows in _ROWS:
                     if rows <= row.extent and rows * vectors <= machine.registers - _SPARE_REGISTERS:
-                        yield Tile(vector, lanes, vectors, row, rows)
+                        yield ReductionTile(vector, lanes, vectors, row, rows)
 
 
-def _cycles(block: Block, tile: Tile) -> float:
+def _cycles(block: Block, tile: ReductionTile) -> float:
     """Estimate what a reduction takes in such tiles."""
     loading = 0.0
     for across, along in zip(

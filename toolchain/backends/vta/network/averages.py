@@ -13,7 +13,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.cpu.math import whole
+from toolchain.backends.cpu.math import round_to_int
 from toolchain.backends.graph.kernels import called, rooted
 from toolchain.backends.graph.values import Operation, Value, four, pair
 from toolchain.backends.vta.isa.config import VtaConfig
@@ -97,7 +97,7 @@ class Average:
         source, made = self.grids
         scaled = numbers * emit.splat(2.0 ** (made.exponent - source.exponent), lanes)
         least, most = (emit.splat(float(end - made.zero), lanes) for end in (_LEAST, _GREATEST))
-        bytes_ = whole(tirx.max(tirx.min(scaled, most), least), lanes) + emit.splat(made.zero, lanes, "int32")
+        bytes_ = round_to_int(tirx.max(tirx.min(scaled, most), least), lanes) + emit.splat(made.zero, lanes, "int32")
         return bytes_.astype(emit.wide("int8", lanes))
 
 

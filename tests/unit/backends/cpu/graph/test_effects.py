@@ -111,7 +111,7 @@ def test_the_last_axis_of_rows_holds_the_channels():
 
 
 def test_lines_become_one():
-    [line] = effects.merged([affine(2, NUMBERS), affine(NUMBERS, 1), affine(1, 0.5)])
+    [line] = effects.merge([affine(2, NUMBERS), affine(NUMBERS, 1), affine(1, 0.5)])
     x = np.array([0.3, -7.0, 11.0])
     np.testing.assert_allclose(x * line.scale + line.shift, (x * 2 + NUMBERS) * NUMBERS + 1.5, rtol=1e-15)
 
@@ -119,14 +119,14 @@ def test_lines_become_one():
 @pytest.mark.parametrize("first", [(0.0, GREATEST), (-1.0, 2.0), (3.0, 4.0)])
 @pytest.mark.parametrize("second", [(-GREATEST, 6.0), (0.5, 1.0), (5.0, 9.0)])
 def test_limits_become_one(first, second):
-    [limits] = effects.merged([Function("clip", first), Function("clip", second)])
+    [limits] = effects.merge([Function("clip", first), Function("clip", second)])
     x = np.linspace(-10, 10, 201)
     np.testing.assert_array_equal(np.clip(x, *limits.values), np.clip(np.clip(x, *first), *second))
 
 
 def test_what_does_nothing_is_left_out():
     idle = [affine(2, 0), affine(0.5, 0), Function("clip", (-GREATEST, GREATEST))]
-    assert effects.merged(idle) == []
+    assert effects.merge(idle) == []
 
 
 def test_steps():

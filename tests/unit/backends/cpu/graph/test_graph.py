@@ -26,7 +26,7 @@ def choice(machine):
 
 def realized(module, lanes):
     machine = processor(lanes)
-    return graph.realized(graph.blocked(module, machine), machine, choice(machine))
+    return graph.emit_kernels(graph.insert_stand_ins(module, machine), machine, choice(machine))
 
 
 def check(proto, lanes):
@@ -67,7 +67,7 @@ def residual():
 
 
 def test_what_follows_a_convolution_is_part_of_its_layer():
-    module = graph.blocked(prepared(residual()), processor(8))
+    module = graph.insert_stand_ins(prepared(residual()), processor(8))
     assert counts(module) == {"Conv": 3, "Map": 1}  # the map: the result, out of blocks
     assert [[op.kind for op in layer.epilogue] for layer in layers(module)[1:3]] == [["add", "relu"]] * 2
 
@@ -79,7 +79,7 @@ def test_the_same_layer_twice_is_one_kernel_and_packs_its_weights_once():
     assert second.args[0].same_as(third.args[0])
     assert second.args[1].fields[1].same_as(third.args[1].fields[1])
     packed = second.args[1].fields[1].value.numpy()
-    [layer] = set(layers(graph.blocked(prepared(residual()), machine))[1:3])
+    [layer] = set(layers(graph.insert_stand_ins(prepared(residual()), machine))[1:3])
     expected = kernels.pack(layer, machine, kernels.default(layer, machine), normal(20, 20, 3, 3, seed=1))
     np.testing.assert_array_equal(packed, expected)
 
@@ -98,7 +98,7 @@ def test_numbers_without_full_precision_become_zeros():
 
 
 def test_kernels_say_what_is_tuned_before_and_after_they_are_written():
-    before = graph.blocked(prepared(residual()), processor(8))
+    before = graph.insert_stand_ins(prepared(residual()), processor(8))
     for function in (before[name] for name in before.get_global_vars()):
         if not isinstance(function, relax.Function):
             exact = from_json(str(function.attrs[EXACT]))
@@ -115,15 +115,15 @@ def test_kernels_say_what_is_tuned_before_and_after_they_are_written():
 def test_neither_step_changes_its_module():
     module, machine = prepared(residual()), processor(8)
     text = module.script(show_meta=True)
-    moved = graph.blocked(module, machine)
+    moved = graph.insert_stand_ins(module, machine)
     assert module.script(show_meta=True) == text
     moved_text = moved.script(show_meta=True)
-    graph.realized(moved, machine, choice(machine))
+    graph.emit_kernels(moved, machine, choice(machine))
     assert moved.script(show_meta=True) == moved_text
 
 
 def test_kernels_without_code_survive_the_passes_that_fuse_the_rest():
-    module = graph.blocked(prepared(residual()), processor(8))
+    module = graph.insert_stand_ins(prepared(residual()), processor(8))
     with relax_nets.TARGET:
         fused = relax.get_pipeline("zero")(module)
     assert counts(fused) == counts(module)
@@ -132,13 +132,13 @@ def test_kernels_without_code_survive_the_passes_that_fuse_the_rest():
 
 def test_nothing_happens_without_templates():
     module = prepared(residual())
-    same = graph.blocked(module, processor(8), frozenset(kernels.NAMES))
+    same = graph.insert_stand_ins(module, processor(8), frozenset(kernels.NAMES))
     tvm.ir.assert_structural_equal(same, module)
 
 
 def test_a_template_that_is_left_out_is_not_used():
     machine = processor(8)
-    module = graph.blocked(prepared(residual()), machine, frozenset({"map"}))
+    module = graph.insert_stand_ins(prepared(residual()), machine, frozenset({"map"}))
     assert layers(module) == []  # nothing could bring the result out of blocks
 
 
@@ -150,7 +150,7 @@ def test_functions_that_nobody_calls_any_more_are_gone():
     )
     before = prepared(proto)
     assert {name.name_hint for name in before.get_global_vars()} >= {"maximum", "minimum"}
-    after = graph.blocked(before, processor(4))
+    after = graph.insert_stand_ins(before, processor(4))
     assert not {name.name_hint for name in after.get_global_vars()} & {"maximum", "minimum"}
 
 
@@ -167,7 +167,7 @@ def dense_block(count=9, channels=24, growth=8):
 
 
 def test_a_growing_tensor_is_one_buffer_all_along():
-    module = graph.blocked(prepared(dense_block()), processor(8))
+    module = graph.insert_stand_ins(prepared(dense_block()), processor(8))
     assert counts(module) == {"Conv": 10, "Map": 2}  # the last ReLU, and out of blocks: nothing is copied
     held = {layer.out.held for layer in layers(module)[:10]}
     assert held == {(24 + 9 * 8) // 8}
@@ -191,7 +191,7 @@ def test_a_layer_reads_and_writes_parts_of_the_same_buffer(naive):
         (2, 3, 5, 6),
         {"v": normal(8, 3, 1, 1), "w": normal(12, 8, 3, 3)},
     )
-    module = graph.blocked(prepared(proto), processor(4))
+    module = graph.insert_stand_ins(prepared(proto), processor(4))
     assert [type(layer).__name__ for layer in layers(module)] == ["Conv", "Conv", "Pool", "Map"]
     check(proto, 4)
 

@@ -9,7 +9,7 @@ from tvm import relax
 from tests.support.cpu_bytes import WIDE
 from tests.support.nets import node
 from tests.support.qdq_nets import floating, imported, quantized, residual, weights
-from toolchain.backends.cpu.graph.match import matched
+from toolchain.backends.cpu.graph.match import plan_items
 from toolchain.backends.cpu.graph.plans import BytePlan
 from toolchain.backends.cpu.layers import Conv, Map, Pool
 from toolchain.backends.graph import patterns
@@ -27,7 +27,7 @@ def block_of(proto):
 
 def plans(proto, without=frozenset()):
     """Return the layers of a network that read or make bytes, in order."""
-    return [item for item in matched(block_of(proto), WIDE, without) if isinstance(item, BytePlan)]
+    return [item for item in plan_items(block_of(proto), WIDE, without) if isinstance(item, BytePlan)]
 
 
 def kinds(plan):

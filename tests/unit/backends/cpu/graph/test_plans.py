@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from toolchain.backends.cpu.graph.effects import Affine, Function, Operand
-from toolchain.backends.cpu.graph.items import whole
+from toolchain.backends.cpu.graph.items import own_activation
 from toolchain.backends.cpu.graph.plans import ImagePlan, RowPlan
 from toolchain.backends.cpu.layers import Activation, Conv, Dense
 from toolchain.backends.graph.values import Value
@@ -37,7 +37,7 @@ def line(scale, shift):
 def test_a_line_before_all_else_goes_into_weights_and_bias():
     weights, numbers = np.random.default_rng(0).random((3, 2, 1, 1), np.float32), np.array([2.0, 3.0, 4.0])
     plan = conv(weights, [line(1, numbers), line(numbers, 0), Function("clip", (0.0, 6.0)), line(numbers, 0)])
-    layer = plan.layer(lambda value: whole(value, LANES))
+    layer = plan.layer(lambda value: own_activation(value, LANES))
     assert layer.bias
     assert [op.kind for op in layer.epilogue] == ["clip", "scale"]
     np.testing.assert_allclose(plan.folded_weights(), weights * numbers.reshape(3, 1, 1, 1), rtol=1e-6)
@@ -52,7 +52,7 @@ def test_weights_without_a_factor_stay_as_they_are():
 
 def test_no_bias_without_a_shift():
     plan = conv(np.ones((3, 2, 1, 1), np.float32), [line(2, 0)])
-    assert not plan.layer(lambda value: whole(value, LANES)).bias
+    assert not plan.layer(lambda value: own_activation(value, LANES)).bias
     np.testing.assert_array_equal(plan.folded_weights(), np.full((3, 2, 1, 1), 2))
 
 
@@ -77,11 +77,11 @@ def test_other_tensors_lie_where_they_are_told_to():
     other = image(3)
     plan = conv(np.ones((3, 2, 1, 1), np.float32), [Operand("add", other)])
     place = Activation(1, 3, 4, 5, LANES, first=2, held=7)
-    layer = plan.layer(lambda value: place if value is other else whole(value, LANES))
+    layer = plan.layer(lambda value: place if value is other else own_activation(value, LANES))
     assert layer.epilogue[0].other == place
 
 
 def test_data_that_is_read_plain_stays_plain():
     bare = Conv(Activation(1, 3, 4, 5, 1), Activation(1, 8, 4, 5, LANES), (1, 1))
     plan = ImagePlan(image(3), image(8), 0, bare=bare)
-    assert plan.layer(lambda value: whole(value, LANES)).data.lanes == 1
+    assert plan.layer(lambda value: own_activation(value, LANES)).data.lanes == 1

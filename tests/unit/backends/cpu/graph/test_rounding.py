@@ -18,7 +18,7 @@ from tests.support.qdq_nets import QuantType, floating, imported, quantization, 
 from toolchain import quantize
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.cpu import graph, kernels
-from toolchain.backends.cpu.graph.folding import folded_but_bytes
+from toolchain.backends.cpu.graph.folding import fold_except_bytes
 from toolchain.backends.cpu.layers import Conv, ImageLayer, Map, Pool, from_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.models import importer, reference
@@ -45,7 +45,7 @@ def layers(module):
 
 def lowered(module, machine, without=frozenset()):
     """Return a network's layers as calls of kernels without code."""
-    return graph.blocked(folded_but_bytes(module), machine, without)
+    return graph.insert_stand_ins(fold_except_bytes(module), machine, without)
 
 
 def kinds(module):
@@ -56,7 +56,7 @@ def compiled(module, machine):
     """Build a module with the kernels that are likely the fastest."""
     with NATIVE:
         lowered = relax.get_pipeline("zero")(module)
-        finished = graph.realized(lowered, machine, lambda layer: kernels.default(layer, machine))
+        finished = graph.emit_kernels(lowered, machine, lambda layer: kernels.default(layer, machine))
     main = relax.VirtualMachine(tvm.compile(finished, target=NATIVE), tvm.cpu())["main"]
     return lambda array: main(tvm.runtime.tensor(array)).numpy()
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("naive")
 
 
 def moved(proto):
-    module = graph.blocked(prepared(proto), processor(LANES))
+    module = graph.insert_stand_ins(prepared(proto), processor(LANES))
     relax.analysis.well_formed(module)
     return module
 
@@ -151,7 +151,7 @@ def test_rows_are_made_of_other_shapes_and_back():
 def test_a_matrix_that_is_stored_the_other_way_round_is_not_copied():
     proto = net([("Gemm", "x v", "y", {"transB": 1})], (2, 6), {"v": normal(4, 6)})
     before = prepared(proto)
-    after = graph.blocked(before, processor(LANES))
+    after = graph.insert_stand_ins(before, processor(LANES))
     [matrix] = [binding.value.args[0] for binding in bindings(before) if binding.value.op.name == "relax.permute_dims"]
     dense = bindings(after)[0]
     assert dense.value.args[1].fields[1].same_as(matrix)

@@ -136,7 +136,7 @@ def test_a_single_pixel_goes_with_all():
         with T.serial(0, 2) as image, T.serial(0, 2) as block, T.serial(0, 3) as row, T.serial(0, 5) as column:
             at = (image, block, row, column)
             where = emit.ramp(emit.offset(place, *at), 8)
-            T.buffer_store(out, emit.applied(source[where], epilogue, others, *at, 8), [where])
+            T.buffer_store(out, emit.apply_epilogue(source[where], epilogue, others, *at, 8), [where])
 
     arguments = [Argument("data", place.shape), *emit.arguments_of(epilogue, place), Argument("out", place.shape)]
     given = [blocked(data, place), blocked(gate, pixel), blocked(other, place)]
@@ -161,12 +161,12 @@ def test_arguments_of_steps():
     [(8, 8, 2, 1), (1, 8, 2, 2), (3, 8, 2, 2), (1, 1, 4, 1), (5, 3, 4, 3), (21, 8, 2, 1), (5, 8, 1, 1)],
 )
 def test_parts(groups, most, cores, expected):
-    assert emit.parts(groups, most, cores) == expected
+    assert emit.count_shares(groups, most, cores) == expected
 
 
 def test_small_work_is_not_shared():
-    assert emit.sharing(1 << 10, 4) == 1
-    assert emit.sharing(1 << 20, 4) == 4
+    assert emit.worker_count(1 << 10, 4) == 1
+    assert emit.worker_count(1 << 20, 4) == 4
 
 
 @pytest.mark.parametrize(

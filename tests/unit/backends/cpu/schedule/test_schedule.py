@@ -70,7 +70,7 @@ def scheduled(module, machine):
     changed = tvm.IRModule(dict(module.functions_items()))
     for name, function in module.functions_items():
         if is_kernel(function) and schedule._is_open(function):
-            changed.update_func(name, schedule.scheduled(function, machine))
+            changed.update_func(name, schedule.schedule_kernel(function, machine))
     return changed
 
 

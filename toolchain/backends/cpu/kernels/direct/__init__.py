@@ -16,8 +16,8 @@ from tvm import tirx
 
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.direct import cost
-from toolchain.backends.cpu.kernels.direct.plan import Config, Plan, flattened
-from toolchain.backends.cpu.kernels.direct.writer import Writer
+from toolchain.backends.cpu.kernels.direct.plan import Config, DirectPlan, flatten
+from toolchain.backends.cpu.kernels.direct.writer import DirectWriter
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.multiply_add import with_definitions
 from toolchain.backends.cpu.layers import Conv, Layer
@@ -47,9 +47,9 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
     Returns:
         [units, blocks in, height, width, lanes in, blocks of a tile, lanes].
     """
-    layer = flattened(layer)
+    layer = flatten(layer)
     weights = weights.reshape(*weights.shape[:2], *layer.kernel)
-    plan = Plan(layer, config)
+    plan = DirectPlan(layer, config)
     lanes, lanes_in, blocks = layer.out.lanes, layer.data.lanes, config.blocks
     packed = np.zeros((plan.units, blocks * lanes, plan.sources * lanes_in, *layer.kernel), weights.dtype)
     outputs, inputs = layer.out.channels // layer.groups, layer.data.channels // layer.groups
@@ -66,13 +66,13 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     """Write the kernel of a layer."""
-    plan = Plan(flattened(layer), config)
+    plan = DirectPlan(flatten(layer), config)
     arguments = [Argument("data", layer.data.shape), Argument("weights", plan.packed)]
     if layer.bias:
         arguments.append(Argument("bias", (layer.out.blocks, layer.out.lanes)))
     arguments += [*emit.arguments_of(layer.epilogue, layer.out), Argument("out", layer.out.shape)]
 
     def body(*buffers: Any) -> None:
-        Writer(plan, machine, buffers).write()
+        DirectWriter(plan, machine, buffers).write()
 
     return with_definitions(emit.kernel(arguments, body, {}), machine)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from toolchain.backends.cpu.kernels.direct.plan import (
     Config,
-    Plan,
+    DirectPlan,
     Tiles,
     blocks_of_units,
-    flattened,
+    flatten,
     has_few_pixels,
     is_by_element,
 )
@@ -69,9 +69,9 @@ class _Work:
 
 def candidates(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     """List ways to cut a layer with their costs, the cheapest first: few, but different ones."""
-    layer = flattened(layer)
+    layer = flatten(layer)
     rows = _rows(layer)
-    banded = [_banded(Plan(layer, config), machine, rows) for config in _tilings(layer, machine)]
+    banded = [_banded(DirectPlan(layer, config), machine, rows) for config in _tilings(layer, machine)]
     selected: list[tuple[Config, float]] = []
     for config, cost in sorted(banded, key=lambda candidate: candidate[1]):
         similar = [other.columns for other, _ in selected if other.blocks == config.blocks]
@@ -86,7 +86,7 @@ def _tilings(layer: Conv, machine: Machine) -> Iterator[Config]:
     """Yield the tiles that fit into the registers, with the chunks that go with them, uncut into bands."""
     for blocks in blocks_of_units(layer):
         depth = _depth(layer, machine, blocks)
-        cut = Plan(layer, Config(1, blocks, depth, 1))
+        cut = DirectPlan(layer, Config(1, blocks, depth, 1))
         if cut.chunks > 1 and cut.of_last < blocks:  # sums that nobody needs are never put aside
             continue
         for columns in range(1, machine.registers // blocks + 1):
@@ -94,11 +94,11 @@ def _tilings(layer: Conv, machine: Machine) -> Iterator[Config]:
             if -(-layer.out.width // count) != columns:  # as many tiles can be narrower
                 continue
             config = Config(columns, blocks, depth, 1)
-            if columns == blocks == 1 or _fits(Plan(layer, config), machine.registers):
+            if columns == blocks == 1 or _fits(DirectPlan(layer, config), machine.registers):
                 yield config
 
 
-def _fits(plan: Plan, registers: int) -> bool:
+def _fits(plan: DirectPlan, registers: int) -> bool:
     """Whether the sums of a tile, weights for them, and data fit into the registers."""
     columns, blocks = plan.config.columns, plan.config.blocks
     if is_by_element(plan.layer):
@@ -114,7 +114,7 @@ def _fits(plan: Plan, registers: int) -> bool:
     return needed <= registers and needed + _reach(plan, columns) <= _CROWDED * registers
 
 
-def _reach(plan: Plan, columns: int) -> int:
+def _reach(plan: DirectPlan, columns: int) -> int:
     """Return how many neighbouring pixels so many columns see of a row, at most."""
     (_, taps), (_, stride), (_, dilation) = plan.layer.kernel, plan.layer.strides, plan.layer.dilation
     return min(columns * taps, (columns - 1) * stride + (taps - 1) * dilation + 1)
@@ -122,7 +122,7 @@ def _reach(plan: Plan, columns: int) -> int:
 
 def _depth(layer: Conv, machine: Machine, blocks: int) -> int:
     """Return how many input blocks go into a chunk: those whose weights fill the first cache; all if that is no use."""
-    plan = Plan(layer, Config(1, blocks, 1, 1))
+    plan = DirectPlan(layer, Config(1, blocks, 1, 1))
     bytes_of_source = _bytes_of_source(plan)
     limit = machine.l1_bytes if has_few_pixels(layer) else machine.l2_bytes // 2
     is_single = layer.out.height * layer.out.width == 1
@@ -131,12 +131,12 @@ def _depth(layer: Conv, machine: Machine, blocks: int) -> int:
     return max(1, machine.l1_bytes // bytes_of_source)
 
 
-def _bytes_of_source(plan: Plan) -> int:
+def _bytes_of_source(plan: DirectPlan) -> int:
     height, width = plan.layer.kernel
     return height * width * plan.layer.data.lanes * plan.config.blocks * plan.layer.out.lanes * _FLOAT
 
 
-def _banded(plan: Plan, machine: Machine, rows: float) -> tuple[Config, float]:
+def _banded(plan: DirectPlan, machine: Machine, rows: float) -> tuple[Config, float]:
     """Return a setting with the number of bands that costs least, and the cost."""
     work = _work(plan, machine, rows)
     tried: Iterable[int] = range(1, _FINEST + 1)
@@ -159,7 +159,7 @@ def _cost(work: _Work, bands: int, machine: Machine) -> float:
     return computing + units * max(0.0, work.bytes_of_unit / _RATE - work.first)
 
 
-def _work(plan: Plan, machine: Machine, rows: float) -> _Work:
+def _work(plan: DirectPlan, machine: Machine, rows: float) -> _Work:
     """Estimate what a plan costs in units of average reach, with so many rows of the filter inside the image."""
     data, blocks = plan.layer.data, plan.config.blocks
     reaches = [plan.reach(unit) for unit in range(1 if plan.is_whole else plan.units)]
@@ -192,7 +192,7 @@ def _ends(sums: int) -> float:
     return _TILE + _SUM * sums + _BURST * sums**2
 
 
-def _row(plan: Plan, machine: Machine, tiles: Tiles) -> float:
+def _row(plan: DirectPlan, machine: Machine, tiles: Tiles) -> float:
     """Estimate what one input channel costs with one row of the filter."""
     blocks, counts = plan.config.blocks, [sum(inside) for inside in tiles.inside]
     is_near = plan.config.depth * _bytes_of_source(plan) <= machine.l1_bytes

@@ -66,7 +66,7 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DirectPlan:
     """A layer and how it is cut.
 
     Attributes:
@@ -80,7 +80,7 @@ class Plan:
     @cached_property
     def tiles(self) -> tuple[Tiles, ...]:
         """The tiles of one row."""
-        return cut(self.layer, self.config.columns)
+        return cut_row(self.layer, self.config.columns)
 
     @property
     def tiles_of_row(self) -> int:
@@ -200,7 +200,7 @@ def blocks_of_units(layer: Conv) -> list[int]:
     Where no number of them is a divisor, the last unit computes some that nobody needs.
     """
     blocks = layer.out.blocks
-    if Plan(layer, Config(1, 1, 1, 1)).overlaps:
+    if DirectPlan(layer, Config(1, 1, 1, 1)).overlaps:
         largest = _most_blocks(layer)
         return sorted({-(-largest // turns) for turns in range(1, largest + 1)})
     divisors = [count for count in range(1, blocks + 1) if blocks % count == 0]
@@ -227,7 +227,7 @@ def is_by_element(layer: Conv) -> bool:
     return layer.data.lanes == layer.out.lanes <= _ELEMENTS
 
 
-def flattened(layer: Conv) -> Conv:
+def flatten(layer: Conv) -> Conv:
     """Return what gives the same on a single row as a convolution on one, since tiles lie along rows.
 
     That is a pointwise convolution, which has fewer edges so, and one on a single column. Data, weights and result lie
@@ -251,7 +251,7 @@ def _on_row(layer: Conv) -> Conv:
     return replace(layer, data=row(layer.data), out=row(layer.out), epilogue=epilogue)
 
 
-def cut(layer: Conv, columns: int) -> tuple[Tiles, ...]:
+def cut_row(layer: Conv, columns: int) -> tuple[Tiles, ...]:
     """Cut a row of the result into as few tiles as possible, of nearly the same size."""
     count = -(-layer.out.width // columns)
     small, large = divmod(layer.out.width, count)

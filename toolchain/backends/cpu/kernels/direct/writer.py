@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.direct.plan import Plan, Tiles, is_by_element
+from toolchain.backends.cpu.kernels.direct.plan import DirectPlan, Tiles, is_by_element
 from toolchain.backends.cpu.kernels.multiply_add import multiply_add
 from toolchain.backends.cpu.machine import Machine
 
@@ -65,14 +65,14 @@ class _Tile:
     sums: emit.Registers
 
 
-_Place = tuple[Any, Any, Any, Any]
+_Coordinates = tuple[Any, Any, Any, Any]
 _Step = Callable[[_Tile, Sequence[int]], None]
 
 
-class Writer:
+class DirectWriter:
     """Writes one kernel."""
 
-    def __init__(self, plan: Plan, machine: Machine, buffers: Sequence[Any]) -> None:
+    def __init__(self, plan: DirectPlan, machine: Machine, buffers: Sequence[Any]) -> None:
         """Take the processor, and the flat buffers of the arguments in order."""
         self._machine = machine
         self._plan, self._layer, self._lanes = plan, plan.layer, plan.layer.out.lanes
@@ -155,7 +155,7 @@ class Writer:
                 that(tile, blocks)
 
     @staticmethod
-    def _places(tile: _Tile, blocks: Sequence[int]) -> list[tuple[int, _Place]]:
+    def _places(tile: _Tile, blocks: Sequence[int]) -> list[tuple[int, _Coordinates]]:
         """List sums of a tile: number, and image, block, row and column of the result."""
         band, columns = tile.band, tile.tiles.columns
         return [
@@ -163,7 +163,7 @@ class Writer:
             for block, t in itertools.product(blocks, range(columns))
         ]
 
-    def _vector(self, coordinates: _Place) -> Any:
+    def _vector(self, coordinates: _Coordinates) -> Any:
         return emit.ramp(emit.offset(self._layer.out, *coordinates), self._lanes)
 
     def _fill(self, tile: _Tile, blocks: Sequence[int]) -> None:
@@ -197,8 +197,8 @@ class Writer:
             coordinates = (tile.band.image, block, tile.row, tile.start + number % columns)
             self._store(self._out[self._vector(coordinates)], coordinates)
 
-    def _store(self, value: Any, coordinates: _Place) -> None:
-        result = emit.applied(value, self._layer.epilogue, self._others, *coordinates, self._lanes)
+    def _store(self, value: Any, coordinates: _Coordinates) -> None:
+        result = emit.apply_epilogue(value, self._layer.epilogue, self._others, *coordinates, self._lanes)
         T.buffer_store(self._out, result, [self._vector(coordinates)])
 
     # --- the sums --------------------------------------------------------------------------------------------------

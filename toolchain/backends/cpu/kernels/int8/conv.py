@@ -80,7 +80,7 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
 
 
 def _fits(layer: Conv, machine: Machine, config: Config) -> bool:
-    flat, rows = _seen(layer, config)
+    flat, rows = _flatten(layer, config)
     if layer.out.blocks % config.blocks or config.columns > flat.out.width:
         return False
     if _is_pointwise(layer) and layer.out.height % config.rows:
@@ -90,7 +90,7 @@ def _fits(layer: Conv, machine: Machine, config: Config) -> bool:
 
 def _estimate(layer: Conv, config: Config, machine: Machine) -> float:
     quads = _reads_quads(layer, machine)
-    layer, rows = _seen(layer, config)
+    layer, rows = _flatten(layer, config)
     steps = layer.kernel[0] * layer.kernel[1] * layer.data.blocks * layer.data.lanes // GROUP
     streamed = steps * config.blocks * machine.lanes * GROUP > machine.l1_bytes
     finish = _FINISH + _POST_OP * len(layer.epilogue)
@@ -115,7 +115,7 @@ def _is_matrix(layer: Conv) -> bool:
     return _is_pointwise(layer) and layer.data.height == layer.data.width == 1 < layer.data.batch
 
 
-def _seen(layer: Conv, config: Config) -> tuple[Conv, int]:
+def _flatten(layer: Conv, config: Config) -> tuple[Conv, int]:
     """Return a layer as its kernel sees it, and the rows of a tile.
 
     Some rows of a pointwise convolution are one long row: that has fewer edges. So are images of one pixel, which is
@@ -169,30 +169,30 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     """Write the kernel of a layer."""
 
     def body(*buffers: Any) -> None:
-        _Writer(layer, machine, config, buffers).write()
+        _ByteConvWriter(layer, machine, config, buffers).write()
 
     weights = Argument("weights", _packed_shape(layer, machine, config), "int8")
     return emit.kernel(int8.arguments(layer, weights), body, {})
 
 
-class _Writer:
+class _ByteConvWriter:
     """Writes one kernel."""
 
     def __init__(self, layer: Conv, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
-        self._layer, self._rows = _seen(layer, config)
+        self._layer, self._rows = _flatten(layer, config)
         self._machine, self._config, self._reads_quads = machine, config, _reads_quads(layer, machine)
         self._data, self._weights, self._sums, self._scales, *rest, out = buffers
         self._offsets = rest.pop(0) if layer.offset else None
         self._windows: Any = None  # sums of the bytes of each window, if they are needed
         self._parameters, *others = rest
         self._images = layer if _is_matrix(layer) else None  # those of one pixel that a long row is made of
-        self._finish = int8.Finish(self._images or self._layer, self._parameters, others, out)
+        self._finish = int8.ByteEpilogue(self._images or self._layer, self._parameters, others, out)
 
     def write(self) -> None:
         if any(self._layer.padding):
             self._pad()
         if self._offsets is not None:
-            self._windows = windows.sums(self._images or self._layer, self._machine, self._data)
+            self._windows = windows.window_sums(self._images or self._layer, self._machine, self._data)
         layer, config = self._layer, self._config
         groups, strips = layer.out.blocks // config.blocks, -(-layer.out.height // self._rows)
         products = layer.flops / 2 / (GROUP * self._machine.lanes)
@@ -330,7 +330,9 @@ class _Writer:
 
         def fill(first: int, count: int) -> None:
             begin = first * data.lanes
-            _moved(count * data.lanes, lambda offset, size: store(tirx.Broadcast(zero, size), begin + offset, size))
+            _move_bytes(
+                count * data.lanes, lambda offset, size: store(tirx.Broadcast(zero, size), begin + offset, size)
+            )
 
         def copy(offset: Any, size: int) -> None:
             store(self._data[emit.ramp(source + offset, size)], before * data.lanes + offset, size)
@@ -338,7 +340,7 @@ class _Writer:
         with T.If(tirx.all(row >= top, row < top + data.height)):
             with T.Then():
                 fill(0, before)
-                _moved(inside * data.lanes, copy)
+                _move_bytes(inside * data.lanes, copy)
                 fill(before + inside, padded.width - before - inside)
             with T.Else():
                 fill(0, padded.width)
@@ -356,7 +358,7 @@ def _reach(layer: Conv, axis: int) -> int:
     return (windows - 1) * layer.strides[axis] + (layer.kernel[axis] - 1) * layer.dilation[axis] + 1
 
 
-def _moved(size: int, move: Callable[[Any, int], None]) -> None:
+def _move_bytes(size: int, move: Callable[[Any, int], None]) -> None:
     """Write the moving of neighbouring bytes: `move` is called with a start and a number of bytes, a power of two."""
     position = 0
     for width in (_COPIED, 32, 16, 8, 4):

@@ -59,19 +59,19 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     weights = Argument("weights", (layer.out.blocks, *layer.kernel, layer.out.lanes))
 
     def body(data: Any, *buffers: Any) -> None:
-        window.Writer(_bare(layer), machine, config, _Products(layer, buffers)).write(data, [], buffers[-1])
+        window.WindowWriter(_bare(layer), machine, config, _ByteProducts(layer, buffers)).write(data, [], buffers[-1])
 
     return emit.kernel(int8.arguments(layer, weights), body, {})
 
 
-class _Products:
+class _ByteProducts:
     """Sums of products with weights."""
 
     def __init__(self, layer: Conv, buffers: Sequence[Any]) -> None:
         self._layer, self._lanes = layer, layer.out.lanes
         self._weights, self._sums, self._scales, parameters, *others, out = buffers
         self._zero, self._above = T.Bind(parameters[0]), T.Bind(parameters[1])
-        self._finish = int8.Finish(layer, parameters, others, out)
+        self._finish = int8.ByteEpilogue(layer, parameters, others, out)
 
     def initial(self, block: Any) -> Any:
         start = self._sums[emit.ramp(block * self._lanes, self._lanes)]

@@ -53,19 +53,19 @@ def kernel(layer: Map, machine: Machine, config: Config) -> tirx.PrimFunc:  # no
     """Write the kernel of a layer."""
 
     def body(*buffers: Any) -> None:
-        _Writer(layer, machine, buffers).write()
+        _ByteMapWriter(layer, machine, buffers).write()
 
     return emit.kernel(int8.arguments(layer), body, {})
 
 
-class _Writer:
+class _ByteMapWriter:
     """Writes one kernel."""
 
     def __init__(self, layer: Map, machine: Machine, buffers: Sequence[Any]) -> None:
         self._layer, self._machine = layer, machine
         self._lanes = max(activation.lanes for activation in _places(layer))
         self._data, self._parameters, *others, self._out = buffers
-        self._finish = int8.Finish(layer, self._parameters, others, self._out)
+        self._finish = int8.ByteEpilogue(layer, self._parameters, others, self._out)
 
     def write(self) -> None:
         out = self._layer.out

@@ -10,7 +10,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument, Buffer, Expr
 from toolchain.backends.cpu.kernels.int8.grids import parameter_count, quantizer_units
-from toolchain.backends.cpu.kernels.int8.narrow import narrowed
+from toolchain.backends.cpu.kernels.int8.narrow import narrow_to_bytes
 from toolchain.backends.cpu.layers import Conv, ImageLayer
 from toolchain.backends.cpu.machine import Machine
 
@@ -47,7 +47,7 @@ def four_bytes(buffer: Buffer, offset: Expr) -> Expr:
     return tirx.reinterpret("int32", buffer[emit.ramp(offset, GROUP)])
 
 
-def loaded(buffer: Buffer, offset: Expr, lanes: int) -> Expr:
+def load_float32(buffer: Buffer, offset: Expr, lanes: int) -> Expr:
     """Return neighbouring elements as float32."""
     value = buffer[emit.ramp(offset, lanes)]
     return value if str(buffer.dtype) == "float32" else tirx.Cast(emit.wide("float32", lanes), value)
@@ -76,7 +76,7 @@ def arguments(layer: ImageLayer, weights: Argument | None = None) -> list[Argume
     return [*arguments, Argument("out", layer.out.shape, layer.out.dtype)]
 
 
-class Finish:
+class ByteEpilogue:
     """Writes what happens to values before they are stored: a layer's epilogue, and rounding to bytes."""
 
     def __init__(self, layer: ImageLayer, parameters: Buffer, others: Sequence[Buffer], out: Buffer) -> None:
@@ -132,7 +132,7 @@ class Finish:
             ready.append(result if scaled else T.Bind(result * self._all(position, machine.lanes)))
         zero = tirx.Cast("int32", self._parameters[position + 3])
         indices = emit.ramp(emit.offset(self._layer.out, *coordinates), len(values) * machine.lanes)
-        T.buffer_store(self._out, narrowed(machine, ready, zero), [indices])
+        T.buffer_store(self._out, narrow_to_bytes(machine, ready, zero), [indices])
 
     def _finished(self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int) -> tuple[Expr, int, bool]:
         """Return a vector after the epilogue, the next parameter's position, and whether it is in the next unit."""
@@ -141,9 +141,9 @@ class Finish:
         for op in layer.epilogue:
             if op.other is not None:
                 source = (*coordinates[:2], 0, 0) if op.other.height == op.other.width == 1 else coordinates
-                other = loaded(next(others), emit.offset(op.other, *source), lanes)
+                other = load_float32(next(others), emit.offset(op.other, *source), lanes)
                 operand = other * self._all(position, lanes) + self._all(position + 1, lanes)
-                value = emit.done(op, value, operand, lanes)
+                value = emit.apply_post_op(op, value, operand, lanes)
                 position += 2
             elif op.kind == "quantize":
                 limited = self._limited(value, position, lanes, scaled=next(scaled))
@@ -151,7 +151,7 @@ class Finish:
                 position += 4
             elif op.takes_argument:
                 operand = next(others)[emit.ramp(coordinates[1] * lanes, lanes)]
-                value = emit.done(op, value, operand, lanes)
+                value = emit.apply_post_op(op, value, operand, lanes)
             else:
                 value = emit.activation(op, value, lanes)
             value = T.Bind(value)

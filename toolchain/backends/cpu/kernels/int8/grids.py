@@ -63,10 +63,10 @@ def sums(layer: Conv, data: Grid, weights: NDArray[Any], bias: NDArray[Any]) -> 
     if not layer.is_depthwise:  # its kernel takes the zero from each byte
         start -= data.zero * weights.astype(np.int64).sum(axis=(1, 2, 3))
     limits = np.iinfo(np.int32)
-    return blocked(layer, np.clip(start, limits.min, limits.max).astype(np.int32))
+    return pad_channels(layer, np.clip(start, limits.min, limits.max).astype(np.int32))
 
 
-def lowered(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
+def to_int8(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
     """Return weights above their zeros, OIHW, as int8 and by how much each output channel's lie higher than those."""
     rows, limits = weights.reshape(len(weights), -1), np.iinfo(np.int8)
     fits = (rows.min(axis=1) >= limits.min) & (rows.max(axis=1) <= limits.max)
@@ -76,8 +76,8 @@ def lowered(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.int32]]
 
 
 def offsets(layer: Conv, raised: NDArray[np.int32]) -> NDArray[Any]:
-    """Return the offsets of `lowered`, int32 [blocks, lanes], zeros behind the last channel."""
-    return blocked(layer, raised)
+    """Return the offsets of `to_int8`, int32 [blocks, lanes], zeros behind the last channel."""
+    return pad_channels(layer, raised)
 
 
 def fraction(bias: NDArray[Any]) -> float:
@@ -103,10 +103,10 @@ def scales(layer: Conv, data: Grid, weight_scales: NDArray[Any], grids: Sequence
         float32 [blocks, lanes], zeros behind the last channel.
     """
     unit = _units(layer, grids)[0]
-    return blocked(layer, (weight_scales.astype(np.float64) * data.scale / unit).astype(np.float32))
+    return pad_channels(layer, (weight_scales.astype(np.float64) * data.scale / unit).astype(np.float32))
 
 
-def blocked(layer: ImageLayer, values: NDArray[Any]) -> NDArray[Any]:
+def pad_channels(layer: ImageLayer, values: NDArray[Any]) -> NDArray[Any]:
     """Return one number for each channel as [blocks, lanes], zeros behind the last channel."""
     filled = np.zeros(layer.out.blocks * layer.out.lanes, values.dtype)
     filled[: len(values)] = values
@@ -166,7 +166,9 @@ def per_channel(layer: ImageLayer, grids: Sequence[Grid], numbers: Sequence[NDAr
         if op.kind == "quantize":
             unit = next(units)
         elif op.kind in {"scale", "shift"}:
-            vectors.append(blocked(layer, (next(values) / (unit if op.kind == "shift" else 1.0)).astype(np.float32)))
+            vectors.append(
+                pad_channels(layer, (next(values) / (unit if op.kind == "shift" else 1.0)).astype(np.float32))
+            )
     return vectors
 
 

@@ -28,7 +28,7 @@ _X86 = {
 }
 
 
-def narrowed(machine: Machine, values: Sequence[Expr], zero: Expr) -> Expr:
+def narrow_to_bytes(machine: Machine, values: Sequence[Expr], zero: Expr) -> Expr:
     """Return vectors one after the other as bytes of the type that the machine's dot products take.
 
     Args:
@@ -36,7 +36,7 @@ def narrowed(machine: Machine, values: Sequence[Expr], zero: Expr) -> Expr:
         values: Four vectors of float32 in the unit of the bytes' grid, less than 2^31.
         zero: The zero of the grid, int32.
     """
-    return (_narrowed_x86 if machine.dot == "vpdpbusd" else _narrowed_arm)(machine.lanes, values, zero)
+    return (_narrow_x86 if machine.dot == "vpdpbusd" else _narrow_arm)(machine.lanes, values, zero)
 
 
 def _call(dtype: str, name: str, *arguments: Expr) -> Expr:
@@ -48,7 +48,7 @@ def _with_zero(halves: Expr, zero: Expr, lanes: int) -> Expr:
     return _call(f"int16x{lanes}", "sadd.sat", halves, emit.splat(tirx.Cast("int16", zero), lanes))
 
 
-def _narrowed_x86(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
+def _narrow_x86(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
     convert, to_words, to_bytes = (f"x86.{name}" for name in _X86[lanes])
     vector = f"int32x{lanes}"
     masked = lanes == max(_X86)
@@ -66,7 +66,7 @@ def _narrowed_x86(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
     return T.Bind(tirx.reinterpret(f"uint8x{FOUR * lanes}", ordered))
 
 
-def _narrowed_arm(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
+def _narrow_arm(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
     def joined(first: Expr, second: Expr, count: int) -> Expr:
         return T.Bind(tirx.Shuffle([first, second], list(range(2 * count))))
 

@@ -45,18 +45,18 @@ def kernel(layer: Pool, machine: Machine, config: Config) -> tirx.PrimFunc:  # n
     """Write the kernel of a layer."""
 
     def body(*buffers: Any) -> None:
-        _Writer(layer, buffers).write()
+        _BytePoolWriter(layer, buffers).write()
 
     return emit.kernel(int8.arguments(layer), body, {})
 
 
-class _Writer:
+class _BytePoolWriter:
     """Writes one kernel."""
 
     def __init__(self, layer: Pool, buffers: Sequence[Any]) -> None:
         self._layer, self._lanes = layer, layer.data.lanes
         self._data, *rest, self._out = buffers
-        self._finish = int8.Finish(layer, rest[0], rest[1:], self._out) if layer.reduce == "mean" else None
+        self._finish = int8.ByteEpilogue(layer, rest[0], rest[1:], self._out) if layer.reduce == "mean" else None
 
     def write(self) -> None:
         out = self._layer.out
@@ -96,7 +96,7 @@ class _Writer:
             best = value if best is None else T.Bind(tirx.max(best, value))
         T.buffer_store(self._out, best, [emit.ramp(emit.offset(layer.out, *coordinates), self._lanes)])
 
-    def _mean(self, finish: int8.Finish, coordinates: tuple[Any, Any, Any, Any], *, inside: bool) -> None:
+    def _mean(self, finish: int8.ByteEpilogue, coordinates: tuple[Any, Any, Any, Any], *, inside: bool) -> None:
         layer, dtype, (image, block, row, column) = self._layer, emit.wide("int32", self._lanes), coordinates
         rows, counted_rows = self._span(0, row, inside=not any(layer.padding))
         columns, counted_columns = self._span(1, column, inside=inside)

@@ -20,7 +20,7 @@ from toolchain.backends.cpu.layers import Conv
 from toolchain.backends.cpu.machine import Machine
 
 
-def sums(layer: Conv, machine: Machine, data: Buffer) -> Buffer:
+def window_sums(layer: Conv, machine: Machine, data: Buffer) -> Buffer:
     """Write the sum of the bytes in each window.
 
     Args:
@@ -34,14 +34,14 @@ def sums(layer: Conv, machine: Machine, data: Buffer) -> Buffer:
     out = layer.out
     result = T.alloc_buffer((out.batch * out.height * out.width,), "int32")
     T.buffer_store(result, 0, [0])  # from here on, so that TVM gives it no memory of vectors that are done with
-    writer = _Writer(layer, machine, data, result)
+    writer = _WindowSumWriter(layer, machine, data, result)
     rows, vectors = out.batch * out.height, layer.flops / 2 / out.channels / GROUP / machine.lanes
     with emit.shared(rows, vectors) as row:
         writer.row(row)
     return result
 
 
-class _Writer:
+class _WindowSumWriter:
     """Writes the sums of rows."""
 
     def __init__(self, layer: Conv, machine: Machine, data: Buffer, result: Buffer) -> None:

@@ -30,7 +30,7 @@ from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.multiply_add import multiply_add, with_definitions
 from toolchain.backends.cpu.kernels.winograd import algebra
 from toolchain.backends.cpu.kernels.winograd import plan as winograd_plan
-from toolchain.backends.cpu.kernels.winograd.plan import STRIP, Config, Plan
+from toolchain.backends.cpu.kernels.winograd.plan import STRIP, Config, WinogradPlan
 from toolchain.backends.cpu.layers import Conv, Layer
 from toolchain.backends.cpu.machine import Machine
 
@@ -64,7 +64,7 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
     Returns:
         Single precision, [groups of blocks, components, channels in, blocks of a group, lanes].
     """
-    plan = Plan(layer, machine.lanes, config)
+    plan = WinogradPlan(layer, machine.lanes, config)
     outputs, inputs, _, _ = weights.shape
     padded = np.zeros((plan.components, layer.out.blocks * plan.lanes, plan.inputs), np.float32)
     padded[:, :outputs, :inputs] = algebra.filters(weights, config.tile)
@@ -74,14 +74,14 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     """Write the kernel of a layer."""
-    plan, out = Plan(layer, machine.lanes, config), layer.out
+    plan, out = WinogradPlan(layer, machine.lanes, config), layer.out
     arguments = [Argument("data", layer.data.shape), Argument("weights", plan.packed)]
     if layer.bias:
         arguments.append(Argument("bias", (out.blocks, out.lanes)))
     arguments += [*emit.arguments_of(layer.epilogue, out), Argument("out", out.shape)]
 
     def body(*buffers: Any) -> None:
-        _Writer(plan, machine, buffers).write()
+        _WinogradWriter(plan, machine, buffers).write()
 
     return with_definitions(emit.kernel(arguments, body, {}), machine)
 
@@ -150,10 +150,10 @@ class _Strip:
     place: Any
 
 
-class _Writer:
+class _WinogradWriter:
     """Writes one kernel."""
 
-    def __init__(self, plan: Plan, machine: Machine, buffers: Sequence[Any]) -> None:
+    def __init__(self, plan: WinogradPlan, machine: Machine, buffers: Sequence[Any]) -> None:
         self._plan, self._layer, self._lanes, self._tile = plan, plan.layer, plan.lanes, plan.config.tile
         self._machine, self._cores = machine, machine.cores
         self._cost = winograd_plan.cost(plan, machine) * machine.cores
@@ -373,7 +373,7 @@ class _Writer:
             for column in columns:
                 coordinates = (strip.image, block, strip.row * tile + row, across * tile + column)
                 value = results[column] if bias is None else results[column] + bias
-                value = emit.applied(value, self._layer.epilogue, self._others, *coordinates, lanes)
+                value = emit.apply_epilogue(value, self._layer.epilogue, self._others, *coordinates, lanes)
                 T.buffer_store(self._out, value, [self._ramp(emit.offset(self._layer.out, *coordinates))])
 
         store(range(last))

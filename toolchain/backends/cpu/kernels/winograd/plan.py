@@ -51,7 +51,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Plan:
+class WinogradPlan:
     """Sizes that follow from a layer and its settings.
 
     Attributes:
@@ -159,7 +159,7 @@ class Plan:
 
     def parts(self, cores: int) -> int:
         """Into how many parts the input blocks of a chunk are cut, for the cores to share their transform."""
-        return emit.parts(self.chunks, self.layer.data.blocks, cores)
+        return emit.count_shares(self.chunks, self.layer.data.blocks, cores)
 
     def fused(self, cores: int) -> bool:
         """Whether a core does all with a chunk: because that is wanted, or nothing else could be shared."""
@@ -173,7 +173,7 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
         if layer.out.blocks % blocks:
             continue
         tried = [
-            (config, cost(Plan(layer, machine.lanes, config), machine))
+            (config, cost(WinogradPlan(layer, machine.lanes, config), machine))
             for tiles, passes in itertools.product(range(1, _MOST_TILES + 1), range(1, _MOST_PASSES + 1))
             if _fits(config := Config(tile, tiles, passes, blocks, fused), layer, machine)
         ]
@@ -182,7 +182,7 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
 
 
 def _fits(config: Config, layer: Conv, machine: Machine) -> bool:
-    plan = Plan(layer, machine.lanes, config)
+    plan = WinogradPlan(layer, machine.lanes, config)
     operands = config.blocks + (config.tiles + 2 if plan.by_element else 1)
     registers = config.tiles * config.blocks + operands
     if registers > machine.registers or plan.chunk >= plan.all_tiles + config.tiles:
@@ -192,7 +192,7 @@ def _fits(config: Config, layer: Conv, machine: Machine) -> bool:
     )
 
 
-def cost(plan: Plan, machine: Machine) -> float:
+def cost(plan: WinogradPlan, machine: Machine) -> float:
     """Estimate the time of the busiest core, in units of one vector multiply-add."""
     blocks = plan.layer.data.blocks
     transform, group = plan.chunk * _transform(plan), _gemm(plan, machine) + plan.chunk * _finish(plan)
@@ -222,7 +222,7 @@ def _either(*costs: float) -> float:
     return float(sum(cost**4 for cost in costs) ** 0.25)
 
 
-def _gemm(plan: Plan, machine: Machine) -> float:
+def _gemm(plan: WinogradPlan, machine: Machine) -> float:
     """Return the cost of multiplying the inputs of a chunk with the weights of a group."""
     tiles, blocks, passes = plan.config.tiles, plan.config.blocks, plan.config.passes
     bytes_of_step = blocks * plan.lanes * 4
@@ -235,7 +235,7 @@ def _gemm(plan: Plan, machine: Machine) -> float:
     return plan.components * (plan.inputs * each + passes * (2 * tiles * blocks + _GEMM))
 
 
-def _transform(plan: Plan) -> float:
+def _transform(plan: WinogradPlan) -> float:
     """Return the cost of transforming the inputs of one tile and block."""
     side = plan.side
     columns = plan.config.tile + 2 / plan.strip
@@ -243,7 +243,7 @@ def _transform(plan: Plan) -> float:
     return (columns + side) * operations + _MOVE_INPUT * 2 * side * (columns + side)
 
 
-def _finish(plan: Plan) -> float:
+def _finish(plan: WinogradPlan) -> float:
     """Return the cost of making one tile of results of one block of its products, for all blocks of a group."""
     side, tile, layer = plan.side, plan.config.tile, plan.layer
     operations = {2: 3, 4: 12}[tile] * (side + tile) + (1 + len(layer.epilogue)) * tile**2

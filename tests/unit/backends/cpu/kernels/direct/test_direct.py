@@ -16,7 +16,7 @@ from toolchain.backends.cpu.kernels import direct
 from toolchain.backends.cpu.kernels.direct import Config
 from toolchain.backends.cpu.kernels.direct import cost as conv_cost
 from toolchain.backends.cpu.kernels.direct import plan as conv_plan
-from toolchain.backends.cpu.kernels.direct.plan import Plan
+from toolchain.backends.cpu.kernels.direct.plan import DirectPlan
 from toolchain.backends.cpu.layers import Activation, Dense, PostOp
 from toolchain.backends.cpu.machine import Machine
 
@@ -112,7 +112,7 @@ def test_result_however_a_flattened_one_is_cut(config):
 @pytest.mark.parametrize("bands", [1, 3])
 def test_result_of_groups_however_it_is_cut(name, blocks, bands):
     made = layer(name, 16, epilogue=(PostOp("add"), PostOp("sigmoid")))
-    cpu_kernels.check(direct, made, WIDE, Config(4, blocks, Plan(made, Config(4, blocks, 1, 1)).sources, bands))
+    cpu_kernels.check(direct, made, WIDE, Config(4, blocks, DirectPlan(made, Config(4, blocks, 1, 1)).sources, bands))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_weights_come_once_for_all_images_of_a_batch():
 def test_sums_that_nobody_needs_are_not_put_aside():
     deep = layer_of((1, 2048, 7, 7), 17 * 16, (3, 3), 16, padding=(1,) * 4)
     for config, _ in direct.configs(deep, WIDE):
-        plan = Plan(deep, config)
+        plan = DirectPlan(deep, config)
         assert plan.chunks == 1 or plan.of_last == config.blocks
 
 
@@ -214,7 +214,7 @@ def test_tiles_cover_a_row(width, columns):
     made = layer_of((1, 16, 1, width), 16, (1, 3), 16, padding=(0, 1, 0, 1))
     found = [
         (tiles.number + n, tiles.start + n * tiles.columns, tiles.columns)
-        for tiles in conv_plan.cut(made, columns)
+        for tiles in conv_plan.cut_row(made, columns)
         for n in range(tiles.count)
     ]
     sizes = [size for _, _, size in found]
@@ -226,7 +226,7 @@ def test_tiles_cover_a_row(width, columns):
 
 def test_a_wide_row_without_padding_is_cut_alike():
     made = layer_of((1, 16, 1, 100), 16, (1, 1), 16)
-    assert [(tiles.count, tiles.columns) for tiles in conv_plan.cut(made, 7)] == [(10, 7), (5, 6)]
+    assert [(tiles.count, tiles.columns) for tiles in conv_plan.cut_row(made, 7)] == [(10, 7), (5, 6)]
 
 
 @pytest.mark.parametrize("machine", [WIDE, MIDDLE, NARROW, Machine(4, 16)])
@@ -251,7 +251,7 @@ def test_candidates(name, machine):
 def test_cores_get_equal_shares(size, inputs, outputs, taps, cores):
     made = layer_of((1, inputs, size, size), outputs, (taps, taps), 16, padding=(taps // 2,) * 4)
     config = default(made, replace(WIDE, cores=cores))
-    plan = Plan(conv_plan.flattened(made), config)
+    plan = DirectPlan(conv_plan.flatten(made), config)
     ends = [band * plan.tiles_of_image // config.bands for band in range(config.bands + 1)]
     sizes = [end - first for first, end in itertools.pairwise(ends)]
     work = sizes * plan.units
@@ -270,11 +270,11 @@ def test_more_cores_cost_less():
 def test_weights_that_overflow_the_first_cache_are_cut_into_chunks():
     deep = layer_of((1, 512, 7, 7), 512, (3, 3), 16, padding=(1, 1, 1, 1))
     config = default(deep, WIDE)
-    assert Plan(deep, config).chunks > 1
+    assert DirectPlan(deep, config).chunks > 1
     assert config.depth * config.blocks * 9 * 16 * 16 * 4 <= WIDE.l1_bytes * 1.2
-    assert Plan(deep, config).tiles_of_band > 1
+    assert DirectPlan(deep, config).tiles_of_band > 1
     shallow = layer_of((1, 64, 56, 56), 64, (3, 3), 16, padding=(1, 1, 1, 1))
-    assert Plan(shallow, default(shallow, WIDE)).chunks == 1
+    assert DirectPlan(shallow, default(shallow, WIDE)).chunks == 1
 
 
 def test_costs_compare_with_the_peak():

@@ -55,7 +55,7 @@ def test_signed_by_signed(tmp_path):
 
 def test_loaded_numbers_are_as_they_are_and_bytes_become_numbers():
     def body(data, numbers, out):
-        total = int8_emit.loaded(data, 0, 8) + int8_emit.loaded(numbers, 0, 8)
+        total = int8_emit.load_float32(data, 0, 8) + int8_emit.load_float32(numbers, 0, 8)
         T.buffer_store(out, total, [tirx.Ramp(0, 1, 8)])
 
     kernel = emit.kernel([Argument("a", (8,), "int8"), Argument("b", (8,)), Argument("c", (8,))], body, {})

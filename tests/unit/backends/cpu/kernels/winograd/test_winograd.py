@@ -13,7 +13,7 @@ from tests.support.cpu_kernels import AARCH64, ARMV7, MIDDLE, NARROW, WIDE
 from toolchain.backends.cpu.kernels import direct as conv
 from toolchain.backends.cpu.kernels import winograd
 from toolchain.backends.cpu.kernels.winograd import Config, algebra
-from toolchain.backends.cpu.kernels.winograd.plan import Plan
+from toolchain.backends.cpu.kernels.winograd.plan import WinogradPlan
 from toolchain.backends.cpu.layers import Conv, Pool, PostOp
 from toolchain.backends.cpu.machine import Machine
 
@@ -187,7 +187,7 @@ def test_weights_are_transformed_in_double_precision():
 def test_weights_of_channels_that_do_not_exist_are_zero():
     layer = layer_of((1, 6, 8, 8), 5, 4)
     packed = winograd.pack(layer, NARROW, Config(4, 2, 1, 2, 1), np.ones(layer.weights_shape, np.float32))
-    assert packed.shape == Plan(layer, 4, Config(4, 2, 1, 2, 1)).packed == (1, 36, 8, 2, 4)
+    assert packed.shape == WinogradPlan(layer, 4, Config(4, 2, 1, 2, 1)).packed == (1, 36, 8, 2, 4)
     assert packed[:, 0, :6, 0].all()
     assert not packed[:, :, 6:].any()
     assert not packed[:, :, :, 1, 1:].any()
