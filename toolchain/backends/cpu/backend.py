@@ -117,7 +117,7 @@ class Cpu(Backend):
 
     def _chosen(self, layer: Layer, choices: Mapping[str, Choice]) -> kernels.Choice:
         task = to_json(task_of(layer))
-        choice = self.cpu_templates.known(layer, choices[task]) if task in choices else None
+        choice = self.cpu_templates.read_choice(layer, choices[task]) if task in choices else None
         return choice or kernels.default(layer, self.machine, without=self.without)
 
     @property

@@ -34,7 +34,7 @@ class CpuTemplates:
     def module(self, layer: str, choice: Mapping[str, Any]) -> tvm.IRModule | None:
         """Return the kernel of a layer as the function `main`; None if it cannot be written in that way any more."""
         described = from_json(layer)
-        parsed = self.known(described, choice)
+        parsed = self.read_choice(described, choice)
         if parsed is None:
             return None
         function = kernels.kernel(described, self.machine, parsed).with_attr("global_symbol", "main")
@@ -42,9 +42,9 @@ class CpuTemplates:
 
     def fits(self, layer: str, choice: Mapping[str, Any]) -> bool:
         """Whether a layer can be computed in a way that was chosen at another time."""
-        return self.known(from_json(layer), choice) is not None
+        return self.read_choice(from_json(layer), choice) is not None
 
-    def known(self, layer: Layer, choice: Mapping[str, Any]) -> kernels.Choice | None:
+    def read_choice(self, layer: Layer, choice: Mapping[str, Any]) -> kernels.Choice | None:
         """Read a choice for a layer; None if it is none, is left out, or does not fit."""
         parsed = kernels.choice(dict(choice))
         if parsed is None or parsed.template in self.without or not kernels.fits(layer, parsed):

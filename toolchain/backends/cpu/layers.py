@@ -46,7 +46,7 @@ class Activation:
         return -(-self.channels // self.lanes)
 
     @property
-    def is_part(self) -> bool:
+    def is_slice(self) -> bool:
         """Whether the buffer holds other blocks too."""
         return self.held not in {0, self.blocks}
 
@@ -67,7 +67,7 @@ class Activation:
         """Numbers, without what fills up the last block."""
         return self.batch * self.channels * self.height * self.width
 
-    def whole(self) -> Activation:
+    def standalone(self) -> Activation:
         """Return the same tensor in a buffer of its own."""
         return replace(self, first=0, held=0)
 
@@ -391,8 +391,8 @@ def task_of(layer: Layer) -> Layer:
         return layer
     if isinstance(layer, Dense):
         return replace(layer, epilogue=_with_arguments(layer.epilogue))
-    epilogue = tuple(replace(op, other=op.other.whole() if op.other else None) for op in layer.epilogue)
-    task = replace(layer, data=layer.data.whole(), out=layer.out.whole(), epilogue=epilogue)
+    epilogue = tuple(replace(op, other=op.other.standalone() if op.other else None) for op in layer.epilogue)
+    task = replace(layer, data=layer.data.standalone(), out=layer.out.standalone(), epilogue=epilogue)
     if isinstance(task, Conv) and not task.is_quantized:
         return replace(task, epilogue=_with_arguments(epilogue))
     return task

@@ -27,7 +27,7 @@ class Machine:
         loads_apart: Whether only loads read memory; on x86 a product may take one of its factors from there.
         limits_nan: Whether maximum and minimum are NaN if either operand is; on x86 they are the second then.
         vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `multiply_add`.
-        rounds: Whether an instruction rounds floats to whole numbers; see `whole`.
+        rounds: Whether an instruction rounds floats to whole numbers; see `round_to_int`.
     """
 
     lanes: int

@@ -79,8 +79,8 @@ class Functions:
         """Return a vector of one number."""
         return splat(float(value), self.lanes)
 
-    def clipped(self, x: Expr, low: float, high: float) -> Expr:
-        """Return numbers between limits; a NaN stays one, see `nan`."""
+    def clip(self, x: Expr, low: float, high: float) -> Expr:
+        """Return numbers between limits; a NaN stays one, see `nan_clip`."""
         return tirx.min(tirx.max(x, self.number(low)), self.number(high))
 
     def exp(self, x: Expr) -> Expr:
@@ -127,11 +127,11 @@ class Functions:
 
     def erf(self, x: Expr) -> Expr:
         """Return the error function."""
-        x = self.keep(self.clipped(x, -4.0, 4.0))
+        x = self.keep(self.clip(x, -4.0, 4.0))
         square = self.keep(x * x)
         return x * self._polynomial(square, _ERF_ABOVE) / self._polynomial(square, _ERF_BELOW)
 
-    def root_below(self, x: Expr) -> Expr:
+    def reciprocal_root(self, x: Expr) -> Expr:
         """Return 1 / sqrt(x), for which TVM has no function of vectors."""
         return self.number(1.0) / tirx.sqrt(x)
 
@@ -190,7 +190,7 @@ _FUNCTIONS: dict[str, Callable[..., Expr | None]] = {
     "tirx.tanh": Functions.tanh,
     "tirx.erf": Functions.erf,
     "tirx.pow": Functions.power,
-    "tirx.rsqrt": Functions.root_below,
+    "tirx.rsqrt": Functions.reciprocal_root,
     "tirx.isnan": Functions.is_nan,
 }
 

@@ -40,10 +40,10 @@ def test_a_blocked_tensor_has_room_for_whole_blocks():
 
 
 def test_a_part_of_a_buffer_has_the_buffers_shape():
-    assert PART.is_part
+    assert PART.is_slice
     assert PART.shape == (1, 7, 6, 5, 8)
-    assert not IMAGE.is_part
-    assert PART.whole() == IMAGE
+    assert not IMAGE.is_slice
+    assert PART.standalone() == IMAGE
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)

@@ -41,8 +41,8 @@ class _ArrayView:
     """A tensor as a view of another one, times a factor: an array that stands for it, in the place of the other."""
 
     base: Value
-    whole: Array
-    part: Array
+    base_array: Array
+    view_array: Array
     factor: float = 1.0
 
     @staticmethod
@@ -53,12 +53,12 @@ class _ArrayView:
 
     def view(self) -> View | None:
         """Return it as the kernel reads it; None if the elements of a row do not lie together."""
-        array = self.part if self.part.ndim == _RANKS[1] else self.part[:, None]
+        array = self.view_array if self.view_array.ndim == _RANKS[1] else self.view_array[:, None]
         *steps, step = (stride // _BYTES for stride in array.strides)
         if step != 1 and array.shape[-1] > 1:
             return None
-        offset = (array.__array_interface__["data"][0] - self.whole.__array_interface__["data"][0]) // _BYTES
-        return View(self.whole.shape, (steps[0], steps[1], steps[2]), offset)
+        offset = (array.__array_interface__["data"][0] - self.base_array.__array_interface__["data"][0]) // _BYTES
+        return View(self.base_array.shape, (steps[0], steps[1], steps[2]), offset)
 
 
 def fuse_attention(block: Block, covered: Callable[[Layer], bool]) -> None:
@@ -99,7 +99,10 @@ def _attention(operation: Operation) -> AttentionOperation | None:
         return None
     q, k = (_trace_view(factor) for factor in product.inputs)
     return _layer(
-        operation, (q, replace(k, part=k.part.swapaxes(-1, -2)), _root(_trace_view(values), values)), mask, scale
+        operation,
+        (q, replace(k, view_array=k.view_array.swapaxes(-1, -2)), _root(_trace_view(values), values)),
+        mask,
+        scale,
     )
 
 
@@ -159,10 +162,10 @@ def _trace_view(value: Value) -> _ArrayView:
         return _ArrayView.of(value)
     inner = _trace_view(source)
     try:
-        array = _VIEWS.get(maker.name, _reshape)(inner.part, maker, value)
+        array = _VIEWS.get(maker.name, _reshape)(inner.view_array, maker, value)
     except ValueError:  # NumPy would have to copy
         return _ArrayView.of(value)
-    return _ArrayView.of(value) if array is None or array.shape != value.shape else replace(inner, part=array)
+    return _ArrayView.of(value) if array is None or array.shape != value.shape else replace(inner, view_array=array)
 
 
 def _reshape(array: Array, _: Operation, value: Value) -> Array | None:
@@ -211,7 +214,7 @@ def _layer(
     """Return the operation, if all its tensors can be read as they lie."""
     q, k, v = (view.view() for view in views)
     batch, heads, queries, value_size = _four(operation.out.shape or ())
-    shapes = [_four(view.part.shape) for view in views]
+    shapes = [_four(view.view_array.shape) for view in views]
     keys, size = shapes[1][2:]
     if shapes != [(batch, heads, queries, size), (batch, heads, keys, size), (batch, heads, keys, value_size)]:
         return None

@@ -18,11 +18,11 @@ class _SingleOperation:
 
     Attributes:
         operation: The operation.
-        at: Its number.
+        index: Its number.
     """
 
     operation: Operation
-    at: int
+    index: int
 
     @property
     def reads(self) -> Iterable[Value]:
@@ -83,12 +83,12 @@ class _TensorView:
     Attributes:
         source: The tensor.
         out: The other.
-        at: Number of the operation.
+        index: Number of the operation.
     """
 
     source: Value
     out: Value
-    at: int
+    index: int
 
     @property
     def reads(self) -> Iterable[Value]:

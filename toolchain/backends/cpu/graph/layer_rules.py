@@ -27,7 +27,7 @@ def conv(plans: Planning, operation: Operation, index: int) -> bool:
     if not (weights.is_image and data.is_image and operation.out.is_image):
         return False
     kernel = (weights.image[2], weights.image[3])
-    layer = operators.conv(operation, plans.whole(data), plans.whole(operation.out), kernel)
+    layer = operators.conv(operation, plans.activation(data), plans.activation(operation.out), kernel)
     if layer is None:
         return False
     shares = (layer.groups, 1) if 1 < layer.groups <= _MOST_GROUPS else (layer.groups,)
@@ -44,7 +44,7 @@ def _conv_of_bytes(plans: Planning, operation: Operation, index: int, layer: Con
     scaled = quantization.weights(weights) if bytes_ is not None else None
     if bytes_ is None or scaled is None:
         return False
-    bare = replace(layer, data=bytes_.place)
+    bare = replace(layer, data=bytes_.activation)
     bare = replace(bare, offset=scaled.has_offset and not bare.is_depthwise)
     plan = BytePlan(bytes_.value, operation.out, index, bare=bare, groups=groups, data_grid=bytes_.grid, scaled=scaled)
     return plans.take(plan)
@@ -84,7 +84,7 @@ def _dense_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
     if bytes_ is None or scaled is None:
         return False
     pixel = Weights(scaled.numbers.reshape(*scaled.numbers.shape, 1, 1), scaled.scales)
-    bare = Conv(bytes_.place, plans.whole(operation.out), (1, 1), offset=scaled.has_offset)
+    bare = Conv(bytes_.activation, plans.activation(operation.out), (1, 1), offset=scaled.has_offset)
     return plans.take(BytePlan(bytes_.value, operation.out, index, bare=bare, data_grid=bytes_.grid, scaled=pixel))
 
 
@@ -102,7 +102,7 @@ def pool(plans: Planning, operation: Operation, index: int) -> bool:
         return True
     if not data.is_image or not out.is_image:
         return False
-    bare = operators.pool(operation, plans.whole(data), plans.whole(out))
+    bare = operators.pool(operation, plans.activation(data), plans.activation(out))
     return bare is not None and plans.take(ImagePlan(data, out, index, bare=bare))
 
 
@@ -111,12 +111,12 @@ def _pool_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
     bytes_, out = plans.bytes.get(operation.inputs[0]), operation.out
     if bytes_ is None or not out.has_pixels:
         return False
-    bare = operators.pool(operation, bytes_.place, own_activation(out, bytes_.place.lanes))
+    bare = operators.pool(operation, bytes_.activation, own_activation(out, bytes_.activation.lanes))
     if bare is None:
         return False
     if bare.reduce == "max":
         result = plans.new_bytes(out)
-        bare = replace(bare, out=own_activation(result, bytes_.place.lanes))
+        bare = replace(bare, out=own_activation(result, bytes_.activation.lanes))
         return plans.take_bytes(
             BytePlan(bytes_.value, result, index, bare=bare, data_grid=bytes_.grid, result_grid=bytes_.grid), out
         )
@@ -151,10 +151,10 @@ def _global(plans: Planning, operation: Operation, out: Value, reduce: Any, inde
         return False
     window, bytes_ = (data.image[2], data.image[3]), plans.bytes.get(data)
     if bytes_ is not None and reduce == "mean":
-        bare = Pool(bytes_.place, replace(bytes_.numbers, height=1, width=1), reduce, window)
+        bare = Pool(bytes_.activation, replace(bytes_.numbers, height=1, width=1), reduce, window)
         if plans.take(BytePlan(bytes_.value, out, index, bare=bare, data_grid=bytes_.grid)):
             return True
-    bare = Pool(plans.whole(data), plans.whole(out), reduce, window)
+    bare = Pool(plans.activation(data), plans.activation(out), reduce, window)
     return out.is_image and plans.take(ImagePlan(data, out, index, bare=bare))
 
 
@@ -163,5 +163,5 @@ def shuffle(plans: Planning, operation: Operation, index: int) -> bool:
     data = operation.inputs[0]
     if data not in plans.blocked:
         return False
-    bare = Map(plans.whole(data), plans.whole(operation.out), shuffle=int(operation.values[0]))
+    bare = Map(plans.activation(data), plans.activation(operation.out), shuffle=int(operation.values[0]))
     return plans.take(ImagePlan(data, operation.out, index, bare=bare))

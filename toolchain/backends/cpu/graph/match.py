@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from toolchain.backends.cpu.graph import carry, effects, layer_rules, parts, rounding
+from toolchain.backends.cpu.graph import blocked_ops, channel_rules, effects, layer_rules, rounding
 from toolchain.backends.cpu.graph.items import BlockedOperation, Item, Plain, own_activation, prune
 from toolchain.backends.cpu.graph.planning import Planning
 from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan
@@ -30,7 +30,7 @@ def plan_items(block: Block, machine: Machine, without: frozenset[str] = frozens
     for index, operation in enumerate(block.operations):
         if not _RULES.get(operation.name, element_wise)(plans, operation, index):
             plans.items.append(Plain(operation, index))
-    return prune(sorted(plans.items, key=lambda item: item.at), block)
+    return prune(sorted(plans.items, key=lambda item: item.index), block)
 
 
 def element_wise(plans: Planning, operation: Operation, index: int) -> bool:
@@ -48,7 +48,9 @@ def element_wise(plans: Planning, operation: Operation, index: int) -> bool:
 
 def _fuse_into_layer(plans: Planning, operation: Operation, index: int) -> bool:
     """Do it before the result of a layer is stored: the last one, if there are several; at best one without bytes."""
-    ends = [(value in plans.bytes, -plan.at, value, plan) for value in operation.inputs if (plan := plans.end(value))]
+    ends = [
+        (value in plans.bytes, -plan.index, value, plan) for value in operation.inputs if (plan := plans.end(value))
+    ]
     for *_, value, plan in sorted(ends, key=lambda end: end[:2]):
         more = effects.effects(operation, value, plan.axis_of(value))
         if more is not None and plans.extend(value, more, operation.out, index):
@@ -58,16 +60,20 @@ def _fuse_into_layer(plans: Planning, operation: Operation, index: int) -> bool:
 
 def _plan_map(plans: Planning, operation: Operation, index: int) -> bool:
     """Make it a layer of its own, if it reads a blocked tensor, or one that would be if its parts fitted."""
-    for value in sorted(operation.inputs, key=lambda tensor: -plans.bytes[tensor].at if tensor in plans.bytes else 1):
+    for value in sorted(
+        operation.inputs, key=lambda tensor: -plans.bytes[tensor].index if tensor in plans.bytes else 1
+    ):
         more = effects.effects(operation, value, value.channel_axis)
         bytes_, out = plans.bytes.get(value), operation.out
         plan: ImagePlan | None = None
         if bytes_ is not None:
-            plan = BytePlan(bytes_.value, out, index, bare=Map(bytes_.place, bytes_.numbers), data_grid=bytes_.grid)
+            plan = BytePlan(
+                bytes_.value, out, index, bare=Map(bytes_.activation, bytes_.numbers), data_grid=bytes_.grid
+            )
         elif value in plans.blocked or value in plans.joined_plain:
             lanes = plans.lanes if value in plans.blocked else 1
-            plan = ImagePlan(value, out, index, bare=Map(own_activation(value, lanes), plans.whole(value)))
-        fitting = plans.suited(plan, more) if plan is not None and more is not None else None
+            plan = ImagePlan(value, out, index, bare=Map(own_activation(value, lanes), plans.activation(value)))
+        fitting = plans.fit_effects(plan, more) if plan is not None and more is not None else None
         if plan is not None and fitting is not None and plans.take(plan.then(fitting, out, index)):
             return True
     return False
@@ -78,7 +84,7 @@ def _plan_blocked_operation(plans: Planning, operation: Operation, index: int) -
     tensors = [value for value in operation.inputs if value.constant is None]
     if not any(value in plans.blocked for value in tensors) or any(value in plans.slices for value in tensors):
         return False
-    if not plans.has_blocks or not carry.can_run_blocked(operation, plans.lanes):
+    if not plans.has_blocks or not blocked_ops.can_run_blocked(operation, plans.lanes):
         return False
     plans.items.append(BlockedOperation(operation, index))
     plans.blocked.add(operation.out)
@@ -96,10 +102,10 @@ _RULES: dict[str, _Rule] = {
     "max": layer_rules.reduced,
     "attention": layer_rules.attention,
     "shuffle": layer_rules.shuffle,
-    "concat": parts.concat,
-    "split": parts.split,
-    "strided_slice": parts.strided_slice,
-    **dict.fromkeys(("reshape", "squeeze", "expand_dims", "flatten"), parts.reshape),
+    "concat": channel_rules.concat,
+    "split": channel_rules.split,
+    "strided_slice": channel_rules.strided_slice,
+    **dict.fromkeys(("reshape", "squeeze", "expand_dims", "flatten"), channel_rules.reshape),
     "quantize": rounding.quantize,
     "dequantize": rounding.dequantize,
 }

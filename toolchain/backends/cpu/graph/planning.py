@@ -27,24 +27,24 @@ class Bytes:
 
     Attributes:
         value: The bytes.
-        place: Where they lie.
+        activation: Where they lie.
         grid: What they stand for.
-        at: Number of the operation that makes them.
+        index: Number of the operation that makes them.
         is_alone: Whether one operation alone needs them.
         was_plain: Whether the same is on plain layout too, or can be had there by no more than rounding.
     """
 
     value: Value
-    place: Activation
+    activation: Activation
     grid: Grid
-    at: int
+    index: int
     is_alone: bool
     was_plain: bool = False
 
     @property
     def numbers(self) -> Activation:
         """The place of the numbers, in blocks as well."""
-        return replace(self.place, dtype="float32")
+        return replace(self.activation, dtype="float32")
 
 
 class Planning:
@@ -83,15 +83,15 @@ class Planning:
         """Whether a template computes a layer."""
         return kernels.is_covered(layer, self._without)
 
-    def whole(self, value: Value) -> Activation:
+    def activation(self, value: Value) -> Activation:
         """Return a tensor in blocks, in a buffer of its own."""
         return self._places[value] if value in self._places else own_activation(value, self.lanes)
 
     def _is_covered(self, plan: LayerPlan) -> bool:
         if isinstance(plan, BytePlan) and not plan.bare.is_quantized:  # what is rounded only on the way is not kept
-            plan = plan.rounded(NUMBERS, self.byte)
+            plan = plan.with_result_grid(NUMBERS, self.byte)
         out = plan.bare.out if isinstance(plan, ImagePlan) else None
-        return self.covers(plan.layer(lambda value: out if out and value is plan.out else self.whole(value)))
+        return self.covers(plan.layer(lambda value: out if out and value is plan.out else self.activation(value)))
 
     def take(self, plan: LayerPlan) -> bool:
         """Take a layer if a template computes it."""
@@ -133,10 +133,10 @@ class Planning:
         if plan is None or (result_grid is not None and not isinstance(plan, BytePlan)):
             return None
         before: list[Effect] = [] if bytes_ is None else [Rounding(self._grid_within(plan, bytes_.grid))]
-        fitting = self.suited(plan, more)
+        fitting = self.fit_effects(plan, more)
         longer = None if fitting is None else plan.then([*before, *fitting], out, index)
         if longer is not None and isinstance(longer, BytePlan):
-            longer = longer.rounded(result_grid, self.byte)
+            longer = longer.with_result_grid(result_grid, self.byte)
         if longer is None or not self._is_covered(longer):
             return None
         self.items.remove(plan)
@@ -150,7 +150,7 @@ class Planning:
         data = plan.bare.data if isinstance(plan, BytePlan) else None
         return grid.moved(self.byte, data.dtype) if data is not None and data.is_bytes else grid
 
-    def suited(self, plan: LayerPlan, more: list[Effect]) -> list[Effect] | None:
+    def fit_effects(self, plan: LayerPlan, more: list[Effect]) -> list[Effect] | None:
         """Return effects as a plan can have them: layers on bytes take other tensors in bytes, and on their blocks."""
         if not isinstance(plan, BytePlan):
             return more
@@ -160,7 +160,7 @@ class Planning:
                 fitting.append(effect)
                 continue
             other = self.bytes.get(effect.value)
-            if other is None or other.place.lanes != plan.bare.out.lanes:
+            if other is None or other.activation.lanes != plan.bare.out.lanes:
                 return None
             fitting.append(replace(effect, value=other.value, grid=other.grid))
         return fitting
@@ -184,14 +184,14 @@ class Planning:
         """Note that a tensor of the network is the bytes that a layer of `items` makes."""
         activation, grid, was_plain = plan.bare.out, plan.result_grid or NUMBERS, plan.bare.data.lanes == 1
         self._places[plan.out] = activation
-        bytes_ = Bytes(plan.out, activation, grid, plan.at, is_alone=True, was_plain=was_plain)
-        return self.note(out, bytes_, plan.at)
+        bytes_ = Bytes(plan.out, activation, grid, plan.index, is_alone=True, was_plain=was_plain)
+        return self.note(out, bytes_, plan.index)
 
     def note(self, out: Value, bytes_: Bytes, index: int) -> bool:
         """Note that a tensor of the network is some bytes, and plan how whoever needs it on plain layout gets it."""
         self.bytes[out] = replace(bytes_, is_alone=bytes_.is_alone and out.is_alone)
         if not bytes_.was_plain:
             grid = None if out.dtype == "float32" else bytes_.grid.moved(self.byte, out.dtype)
-            bare = Map(bytes_.place, own_activation(out, 1))
+            bare = Map(bytes_.activation, own_activation(out, 1))
             self.take(BytePlan(bytes_.value, out, index, bare=bare, data_grid=bytes_.grid, result_grid=grid))
         return True

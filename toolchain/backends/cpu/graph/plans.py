@@ -25,14 +25,14 @@ class LayerPlan(ABC):
     Attributes:
         data: What it reads.
         out: What it makes, after `effects`.
-        at: Number of the last operation it stands for.
+        index: Number of the last operation it stands for.
         weights: Constant with its weights, if it has any.
         effects: What is done to the result.
     """
 
     data: Value
     out: Value
-    at: int
+    index: int
     weights: Value | None = None
     effects: list[Effect] = field(default_factory=list)
 
@@ -57,7 +57,7 @@ class LayerPlan(ABC):
 
     def then(self, more: list[Effect], out: Value, index: int) -> Self:
         """Return the layer with more done to its result."""
-        return replace(self, effects=[*self.effects, *more], out=out, at=index)
+        return replace(self, effects=[*self.effects, *more], out=out, index=index)
 
     @abstractmethod
     def layer(self, locate: Callable[[Value], Activation]) -> Layer:
@@ -67,7 +67,7 @@ class LayerPlan(ABC):
             locate: Tells where a blocked tensor lies.
         """
 
-    def parts(self) -> tuple[Affine | None, list[BoundPostOp]]:
+    def split_effects(self) -> tuple[Affine | None, list[BoundPostOp]]:
         """Return what goes into weights and bias, and the epilogue."""
         merged = effects.merge(self.effects)
         first = merged[0] if merged else None
@@ -78,17 +78,17 @@ class LayerPlan(ABC):
     @property
     def has_bias(self) -> bool:
         """Whether there is a bias."""
-        folded, _ = self.parts()
+        folded, _ = self.split_effects()
         return folded is not None and bool((folded.shift != 0).any())
 
     def bias(self) -> NDArray[np.float64]:
         """Return the bias."""
-        folded, _ = self.parts()
+        folded, _ = self.split_effects()
         return np.broadcast_to(np.array(0.0) if folded is None else folded.shift, (self.channels,))
 
     def folded_weights(self) -> NDArray[np.float32] | None:
         """Return the weights, outputs first, with a factor for each in them; None if they stay as they are."""
-        folded, _ = self.parts()
+        folded, _ = self.split_effects()
         factors = None if folded is None or (folded.scale == 1).all() else folded.scale
         weights = self._transposed_weights()
         if factors is None or self.weights is None:
@@ -125,7 +125,7 @@ class ImagePlan(LayerPlan):
 
     def layer(self, locate: Callable[[Value], Activation]) -> ImageLayer:
         """Return the layer; what is read or made plain stays so."""
-        post_ops = self.parts()[1]
+        post_ops = self.split_effects()[1]
         epilogue = tuple(
             replace(post_op.op, other=locate(post_op.value)) if post_op.value else post_op.op for post_op in post_ops
         )
@@ -136,7 +136,7 @@ class ImagePlan(LayerPlan):
 
     def numbers(self, layer: ImageLayer) -> list[NDArray[Any]]:
         """Return what those post-ops take that want a number for each channel, as [blocks, lanes]."""
-        vectors = [post_op.numbers for post_op in self.parts()[1] if post_op.numbers is not None]
+        vectors = [post_op.numbers for post_op in self.split_effects()[1] if post_op.numbers is not None]
         return [grids.pad_channels(layer, post_op.astype(np.float32)) for post_op in vectors]
 
     def _transposed_weights(self) -> NDArray[np.float32] | None:
@@ -176,12 +176,12 @@ class BytePlan(ImagePlan):
         """Whether the layer has a bias of its own: those of bytes are in the sums."""
         return False
 
-    def rounded(self, grid: Grid | None, byte: str) -> BytePlan:
+    def with_result_grid(self, grid: Grid | None, byte: str) -> BytePlan:
         """Return the layer with a result on a grid, in a type of byte; without one in numbers."""
         out = replace(self.bare.out, dtype="float32" if grid is None else byte)
         return replace(self, bare=replace(self.bare, out=out), result_grid=grid)
 
-    def parts(self) -> tuple[Affine | None, list[BoundPostOp]]:
+    def split_effects(self) -> tuple[Affine | None, list[BoundPostOp]]:
         """Return the bias, and the epilogue."""
         first = self.effects[0] if self.effects else None
         if self.scaled is None or not isinstance(first, Affine) or (first.scale != 1).any():
@@ -198,7 +198,11 @@ class BytePlan(ImagePlan):
     @property
     def _grids(self) -> list[Grid]:
         """Grids as `grids.parameters` wants them."""
-        return [grid for grid in (*(post_op.grid for post_op in self.parts()[1]), self.result_grid) if grid is not None]
+        return [
+            grid
+            for grid in (*(post_op.grid for post_op in self.split_effects()[1]), self.result_grid)
+            if grid is not None
+        ]
 
     def _weighted(self, layer: Conv) -> tuple[list[NDArray[Any]], float]:
         """Return weights, sums, scales and offsets, and what is left of the biases."""
@@ -216,7 +220,7 @@ class BytePlan(ImagePlan):
 
     def numbers(self, layer: ImageLayer) -> list[NDArray[Any]]:
         """Return what those post-ops take that want a number for each channel, as [blocks, lanes]."""
-        vectors = [post_op.numbers for post_op in self.parts()[1] if post_op.numbers is not None]
+        vectors = [post_op.numbers for post_op in self.split_effects()[1] if post_op.numbers is not None]
         return grids.per_channel(layer, self._grids, vectors)
 
 
@@ -238,7 +242,7 @@ class RowPlan(LayerPlan):
 
     def layer(self, locate: Callable[[Value], Activation]) -> Dense:  # noqa: ARG002 - nothing of it is blocked
         """Return the layer."""
-        return replace(self.bare, bias=self.has_bias, epilogue=tuple(post_op.op for post_op in self.parts()[1]))
+        return replace(self.bare, bias=self.has_bias, epilogue=tuple(post_op.op for post_op in self.split_effects()[1]))
 
     def _transposed_weights(self) -> NDArray[np.float32] | None:
         return self.weights.array.T if self.is_transposed and self.weights is not None else None

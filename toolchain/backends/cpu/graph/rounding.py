@@ -40,10 +40,15 @@ def _rounding(plans: Planning, source: Value, result: Value, index: int, grid: G
     bytes_ = plans.bytes.get(source)
     if bytes_ is not None:
         return BytePlan(
-            bytes_.value, result, index, bare=Map(bytes_.place, bytes_.place), data_grid=bytes_.grid, result_grid=grid
+            bytes_.value,
+            result,
+            index,
+            bare=Map(bytes_.activation, bytes_.activation),
+            data_grid=bytes_.grid,
+            result_grid=grid,
         )
     few = source.pixels[1] <= GROUP
-    data = plans.whole(source) if source in plans.blocked and not few else own_activation(source, 1)
+    data = plans.activation(source) if source in plans.blocked and not few else own_activation(source, 1)
     out = own_activation(result, GROUP if few else plans.lanes)
     return BytePlan(source, result, index, bare=Map(data, out), result_grid=grid)
 

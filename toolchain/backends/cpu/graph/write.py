@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from toolchain.backends.cpu.graph.carry import run_blocked
+from toolchain.backends.cpu.graph.blocked_ops import run_blocked
 from toolchain.backends.cpu.graph.items import (
     BlockedOperation,
     Flat,
@@ -62,11 +62,11 @@ class BlockWriter:
         elif isinstance(item, Join):
             (self._plain_join if item.plain else self._join)(item)
         elif isinstance(item, BlockedOperation):
-            self._carried(item)
+            self._blocked_operation(item)
         elif isinstance(item, Flat):
             self._flat(item)
         elif isinstance(item, Heads):
-            arguments = [self._given(value) for value in item.operation.inputs]
+            arguments = [self._plain_or_constant(value) for value in item.operation.inputs]
             self._bind(item.operation.out.variable, self._kernels.call(item.operation.layer, arguments))
         elif isinstance(item, Plain):
             for value in item.operation.outputs:
@@ -94,7 +94,7 @@ class BlockWriter:
         other = self._new(value.variable, "_shaped", shape, expression, value.dtype)
         return self._bind(value.variable, relax.op.reshape(other, value.shape))
 
-    def _shaped(self, value: Value, shape: tuple[int, ...]) -> Any:
+    def _reshape(self, value: Value, shape: tuple[int, ...]) -> Any:
         """Return a plain tensor in another shape."""
         source = self._plain(value.variable)
         if value.shape == shape:
@@ -121,7 +121,7 @@ class BlockWriter:
             self._bound.add(variable)
         return variable
 
-    def _given(self, value: Value) -> Any:
+    def _plain_or_constant(self, value: Value) -> Any:
         """Return a plain tensor, or a constant."""
         return value.constant if value.constant is not None else self._plain(value.variable)
 
@@ -143,7 +143,7 @@ class BlockWriter:
             )
         return activation, self._converted[value]
 
-    def _written(self, layer: ImageLayer, arguments: Sequence[Any], value: Value) -> None:
+    def _write_buffer(self, layer: ImageLayer, arguments: Sequence[Any], value: Value) -> None:
         """Call a kernel that writes a tensor, or a part of it, where that has its home."""
         root = self._homes[value][0]
         call = self._kernels.call(layer, arguments, self._buffers.get(root))
@@ -152,14 +152,14 @@ class BlockWriter:
     def _layer(self, plan: ImagePlan) -> None:
         layer = plan.layer(self._place)
         if isinstance(plan, BytePlan) and plan.is_copy and _is_plain(layer.out):
-            self._buffers[plan.out] = self._shaped(plan.data, layer.out.shape)
+            self._buffers[plan.out] = self._reshape(plan.data, layer.out.shape)
             return
-        data = self._shaped(plan.data, layer.data.shape) if layer.data.lanes == 1 else self._blocked(plan.data)[1]
+        data = self._reshape(plan.data, layer.data.shape) if layer.data.lanes == 1 else self._blocked(plan.data)[1]
         arguments = [data, *_constants(plan, layer), *self._operands(plan, layer)]
         if layer.out.lanes == 1:
             self._bind_as(plan.out, layer.out.shape, self._kernels.call(layer, arguments))
         else:
-            self._written(layer, arguments, plan.out)
+            self._write_buffer(layer, arguments, plan.out)
 
     def _place(self, value: Value) -> Activation:
         return self._homes[value][1] if value in self._homes else own_activation(value, self._lanes)
@@ -167,7 +167,7 @@ class BlockWriter:
     def _operands(self, plan: ImagePlan, layer: ImageLayer) -> Iterator[Any]:
         """Yield what the post-ops take: other tensors, and numbers for each channel."""
         numbers = iter(plan.numbers(layer))
-        for post_op in plan.parts()[1]:
+        for post_op in plan.split_effects()[1]:
             if post_op.value is not None:
                 yield self._blocked(post_op.value)[1]
             elif post_op.numbers is not None:
@@ -187,7 +187,7 @@ class BlockWriter:
                 continue
             target = replace(own_activation(value, self._lanes), first=first, held=home.held or home.blocks)
             source, data = self._source(value)
-            self._written(Map(source, target), [data], join.out)
+            self._write_buffer(Map(source, target), [data], join.out)
 
     def _plain_join(self, join: Join) -> None:
         larger, latest = own_activation(join.out, 1), None
@@ -198,7 +198,7 @@ class BlockWriter:
             latest = self._new(join.out.variable, f"_{first}", larger.shape, call)
         self._bind(join.out.variable, latest)
 
-    def _carried(self, item: BlockedOperation) -> None:
+    def _blocked_operation(self, item: BlockedOperation) -> None:
         operation = item.operation
         blocked = {value: self._blocked(value)[1] for value in operation.inputs if value.constant is None}
         renamed = {value.variable: variable for value, variable in blocked.items()}
@@ -223,14 +223,14 @@ class BlockWriter:
     def _dense(self, plan: RowPlan) -> None:
         layer = plan.layer(self._place)
         rows, result = (layer.rows, layer.inputs), (layer.rows, layer.outputs)
-        arguments = [self._shaped(plan.data, rows)]
+        arguments = [self._reshape(plan.data, rows)]
         if plan.weights is not None:
             arguments.append(_weights(plan.weights, plan))
         if plan.has_bias:
             arguments.append(_constant(plan.bias()))
-        for post_op in plan.parts()[1]:
+        for post_op in plan.split_effects()[1]:
             if post_op.value is not None:
-                arguments.append(self._shaped(post_op.value, result))
+                arguments.append(self._reshape(post_op.value, result))
             elif post_op.numbers is not None:
                 arguments.append(_constant(post_op.numbers))
         self._bind_as(plan.out, result, self._kernels.call(layer, arguments))
@@ -241,7 +241,7 @@ def _is_plain(activation: Activation) -> bool:
     return (
         activation.height == activation.width == 1
         and activation.channels % activation.lanes == 0
-        and not activation.is_part
+        and not activation.is_slice
     )
 
 

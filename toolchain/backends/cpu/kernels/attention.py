@@ -104,8 +104,8 @@ class _AttentionWriter:
         self._q, self._k, self._v, *mask, self._out = buffers
         self._mask: Any = mask[0] if mask else None
         self._vectors = -(-layer.keys // machine.lanes)
-        self._together = min(config.blocks, self._vectors)  # vectors of keys that are read together
-        self._filled = -(-self._vectors // self._together) * self._together
+        self._vectors_per_read = min(config.blocks, self._vectors)  # vectors of keys that are read together
+        self._filled = -(-self._vectors // self._vectors_per_read) * self._vectors_per_read
         self._width = self._filled * machine.lanes
         self._functions = emit.functions(machine.lanes)
         self._tiles = -(-layer.queries // config.rows)
@@ -122,16 +122,16 @@ class _AttentionWriter:
             batch = T.Bind(work // (shares * layer.heads))
             # One buffer: TVM lets two of the same size share their memory when views of both are in use.
             scratch = emit.flat(T.alloc_buffer((max(self._line(rows), _HEAP),), "float32"))
-            self._transpose(scratch, self._begin(layer.k, batch, head))
+            self._transpose(scratch, self._bind_start(layer.k, batch, head))
             if self._copies:
-                self._copy(scratch, self._begin(layer.v, batch, head))
+                self._copy(scratch, self._bind_start(layer.v, batch, head))
             begin = T.Bind(work % shares * share)
             with T.serial(begin, T.Bind(tirx.min(begin + share, tiles))) as tile:
                 # The last tile is moved back to end with the queries: some are done twice.
                 self._tile(scratch, batch, head, T.Bind(tirx.min(tile * rows, layer.queries - rows)))
 
     @staticmethod
-    def _begin(view: View, batch: Expr, head: Expr) -> Expr:
+    def _bind_start(view: View, batch: Expr, head: Expr) -> Expr:
         return T.Bind(view.offset + batch * view.strides[0] + head * view.strides[1])
 
     def _line(self, number: Expr) -> Expr:
@@ -141,8 +141,8 @@ class _AttentionWriter:
 
     def _column(self, feature: Expr, block: Expr) -> Expr:
         """Return where a feature of a vector of keys is held: those that are read together lie together."""
-        group, position = block // self._together, block % self._together
-        return ((group * self._layer.size + feature) * self._together + position) * self._lanes
+        group, position = block // self._vectors_per_read, block % self._vectors_per_read
+        return ((group * self._layer.size + feature) * self._vectors_per_read + position) * self._lanes
 
     def _copy(self, scratch: Any, begin: Expr) -> None:
         """Bring the values of a head together, where they lie apart: tile after tile reads them."""
@@ -177,9 +177,9 @@ class _AttentionWriter:
 
     def _tile(self, scratch: Any, batch: Expr, head: Expr, row: Expr) -> None:
         layer, rows, lanes = self._layer, self._config.rows, self._lanes
-        begin = T.Bind(self._begin(layer.q, batch, head) + row * layer.q.strides[2])
+        begin = T.Bind(self._bind_start(layer.q, batch, head) + row * layer.q.strides[2])
         masks_apart = layer.mask.strides[2] if layer.mask else 0
-        masks = T.Bind(self._begin(layer.mask, batch, head) + row * masks_apart) if layer.mask else None
+        masks = T.Bind(self._bind_start(layer.mask, batch, head) + row * masks_apart) if layer.mask else None
 
         def weights(feature: Expr, block: Expr) -> Expr:
             return scratch[emit.ramp(self._column(feature, block), lanes)]
@@ -190,7 +190,7 @@ class _AttentionWriter:
         for block, sums, blocks in self._products(layer.size, self._filled, weights, query):
             for number, column in itertools.product(range(rows), range(blocks)):
                 mask = None if masks is None else masks + number * masks_apart
-                value = self._masked(sums[number * blocks + column], mask, block + column)
+                value = self._mask_scores(sums[number * blocks + column], mask, block + column)
                 T.buffer_store(scratch, value, [emit.ramp(self._line(number) + (block + column) * lanes, lanes)])
         factors = emit.on_stack(rows, lanes)
         with T.serial(0, rows) as number:
@@ -221,7 +221,7 @@ class _AttentionWriter:
                         )
             yield block, [T.Bind(sums[column]) for column in range(rows * blocks)], blocks
 
-    def _masked(self, value: Expr, mask: Expr, block: Expr) -> Expr:
+    def _mask_scores(self, value: Expr, mask: Expr, block: Expr) -> Expr:
         """Return scores with scale and mask; keys behind the last are never the largest, and weigh nothing."""
         layer, lanes = self._layer, self._lanes
         if layer.scale != 1:
@@ -267,7 +267,7 @@ class _AttentionWriter:
 
     def _results(self, scratch: Any, factors: Any, batch: Expr, head: Expr, row: Expr) -> None:
         layer, rows, lanes = self._layer, self._config.rows, self._lanes
-        values, out = self._begin(layer.v, batch, head), self._begin(layer.out, batch, head)
+        values, out = self._bind_start(layer.v, batch, head), self._bind_start(layer.out, batch, head)
         copied = layer.size * self._width
 
         def weights(key: Expr, block: Expr) -> Expr:

@@ -77,12 +77,12 @@ class _DepthwiseProducts:
     def first(pixel: Any) -> Any:  # noqa: ARG004 - a pixel alone is not what is summed
         return None
 
-    def joined(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:
+    def add_pixel(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:
         (height, width), lanes = self._layer.kernel, self._layer.out.lanes
         index = (block * height + tap.row) * width + tap.column
         weight = T.Bind(self._weights[emit.ramp(index * lanes, lanes)])
         return multiply_add(self._machine, total, weight, pixel)
 
     @staticmethod
-    def finished(total: Any, tile: Tile, number: int) -> Any:  # noqa: ARG004 - some reductions need the place
+    def finish(total: Any, tile: Tile, number: int) -> Any:  # noqa: ARG004 - some reductions need the place
         return total

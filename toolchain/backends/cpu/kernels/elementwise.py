@@ -172,13 +172,13 @@ class _MapWriter(ABC):
                 for number in range(rest):
                     pixel(self._pixels - rest + number)
 
-    def _finished(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> Expr:
+    def _apply_epilogue(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> Expr:
         return emit.apply_epilogue(value, self._layer.epilogue, self._others, image, block, 0, pixel, self._lanes)
 
     def _store(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> None:
         """Store one vector with the epilogue done to it."""
         indices = emit.ramp(emit.offset(self._layer.out, image, block, 0, pixel), self._lanes)
-        T.buffer_store(self._out, self._finished(value, image, block, pixel), [indices])
+        T.buffer_store(self._out, self._apply_epilogue(value, image, block, pixel), [indices])
 
     def _load(self, image: Expr, block: Expr, pixel: Expr) -> Expr:
         offset = emit.offset(self._layer.data, image, block, 0, pixel)
@@ -207,11 +207,11 @@ class _ShuffleWriter(_MapWriter):
             def pixel(number: Expr, image: Expr = share.group) -> None:
                 vectors = [self._load(image, block, number) for block in range(self._blocks)]
                 for block in range(self._blocks):
-                    self._store(self._collected(vectors, block), image, block, number)
+                    self._store(self._collect(vectors, block), image, block, number)
 
             self._every(share, pixel)
 
-    def _collected(self, vectors: Sequence[Expr], block: int) -> Expr:
+    def _collect(self, vectors: Sequence[Expr], block: int) -> Expr:
         """Return the channels of one block; those that fill it up are zero."""
         lanes, channels, groups = self._lanes, self._inner.channels, self._layer.shuffle
         outputs = range(block * lanes, min((block + 1) * lanes, channels))
@@ -273,7 +273,7 @@ class _TransposeWriter(_MapWriter):
                 self._store(value, image, block, first + number)
             return
         pixels = [
-            self._finished(self._load(image, block, first + number), image, block, first + number)
+            self._apply_epilogue(self._load(image, block, first + number), image, block, first + number)
             for number in range(lanes)
         ]
         for channel, row in enumerate(emit.transpose(pixels)[:channels]):
@@ -288,7 +288,7 @@ class _TransposeWriter(_MapWriter):
                 self._store(T.Bind(self._data[together]), image, block, pixel)
             else:
                 T.buffer_store(
-                    self._out, self._finished(self._load(image, block, pixel), image, block, pixel), [together]
+                    self._out, self._apply_epilogue(self._load(image, block, pixel), image, block, pixel), [together]
                 )
             return
         stored = emit.on_stack(lanes, 1)
@@ -298,7 +298,7 @@ class _TransposeWriter(_MapWriter):
                 T.buffer_store(stored, self._data[self._plain(image, block, channel, pixel)], [channel])
             self._store(T.Bind(stored[emit.ramp(0, lanes)]), image, block, pixel)
             return
-        value = self._finished(self._load(image, block, pixel), image, block, pixel)
+        value = self._apply_epilogue(self._load(image, block, pixel), image, block, pixel)
         T.buffer_store(stored, value, [emit.ramp(0, lanes)])
         for channel in range(channels):
             T.buffer_store(self._out, stored[channel], [self._plain(image, block, channel, pixel)])

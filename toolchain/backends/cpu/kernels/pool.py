@@ -96,7 +96,7 @@ def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any],
                 T.Bind(reduced.pair(*totals[index : index + 2])) if index + 1 < len(totals) else totals[index]
                 for index in range(0, len(totals), 2)
             ]
-        value = reduced.divided(totals[0], pixels)
+        value = reduced.divide(totals[0], pixels)
         value = emit.apply_epilogue(value, layer.epilogue, others, image, block, 0, 0, lanes)
         T.buffer_store(out, value, [emit.ramp(emit.offset(layer.out, image, block, 0, 0), lanes)])
 
@@ -117,17 +117,17 @@ class _PoolReduction:
     def pair(self, total: Any, pixel: Any) -> Any:
         return total + pixel if self._layer.reduce == "mean" else tirx.max(total, pixel)
 
-    def joined(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:  # noqa: ARG002 - all taps count the same
+    def add_pixel(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:  # noqa: ARG002 - all taps count the same
         return self.pair(total, pixel)
 
-    def finished(self, total: Any, tile: Tile, number: int) -> Any:
+    def finish(self, total: Any, tile: Tile, number: int) -> Any:
         across = tile.across
         if self._layer.counts_padding:
-            return self.divided(total, tile.padded * across.padded[number])
+            return self.divide(total, tile.padded * across.padded[number])
         begin, end = tile.taps
-        return self.divided(total, (end - begin) * sum(across.inside[number]))
+        return self.divide(total, (end - begin) * sum(across.inside[number]))
 
-    def divided(self, total: Any, count: Any) -> Any:
+    def divide(self, total: Any, count: Any) -> Any:
         """Return an average of a sum; a largest number as it is."""
         if self._layer.reduce == "max":
             return total

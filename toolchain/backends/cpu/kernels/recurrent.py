@@ -152,13 +152,13 @@ class _RecurrentWriter:
     def write(self) -> None:
         """Write all that is done."""
         if self._config.together:
-            self._together()
+            self._share_steps()
         else:
-            self._apart()
+            self._run_streams()
 
     # --- loops ---------------------------------------------------------------------------------------------
 
-    def _apart(self) -> None:
+    def _run_streams(self) -> None:
         """Let each core do whole streams."""
         operations = self._layer.flops / 2 / self._lanes
         with emit.shared(self._streams, operations) as stream:
@@ -178,7 +178,7 @@ class _RecurrentWriter:
         """
         return T.Bind(tirx.Select(step % 2 == 0, number, self._groups - 1 - number))
 
-    def _together(self) -> None:
+    def _share_steps(self) -> None:
         """Let the cores share the groups of each phase."""
         self._allocate(self._streams)
         with T.serial(0, self._streams) as stream:
@@ -208,7 +208,7 @@ class _RecurrentWriter:
     def _store(self, name: str, row: Expr, unit: Expr, value: Expr) -> None:
         T.buffer_store(self._buffers[name], value, [emit.ramp(row * self._layer.held + unit, self._lanes)])
 
-    def _place(self, stream: Expr, row: Expr) -> tuple[Expr, Expr]:
+    def _direction_and_sequence(self, stream: Expr, row: Expr) -> tuple[Expr, Expr]:
         """Return direction and sequence of a row of a tile."""
         tiles = self._layer.batch // self._config.rows
         return T.Bind(stream // tiles), T.Bind(stream % tiles * self._config.rows + row)
@@ -217,7 +217,7 @@ class _RecurrentWriter:
     def _states(self, stream: Expr) -> Iterator[tuple[Expr, Expr, Expr]]:
         """Open loops over all units of a stream: row of the tile, row of the states, and unit."""
         with T.serial(0, self._config.rows) as row, T.serial(0, self._layer.held // self._lanes) as vector:
-            direction, sequence = self._place(stream, row)
+            direction, sequence = self._direction_and_sequence(stream, row)
             yield row, T.Bind(direction * self._layer.batch + sequence), T.Bind(vector * self._lanes)
 
     # --- statements ----------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class _RecurrentWriter:
         sums = emit.Registers(count * config.inputs, lanes)
         for index in range(count * config.inputs):
             sums[index] = emit.splat(0.0, lanes)
-        direction, _ = self._place(stream, 0)
+        direction, _ = self._direction_and_sequence(stream, 0)
         first = layer.units * layer.held * (direction * layer.gates + phase.gates[0])
         base = T.Bind(first + group * (layer.units * vectors * lanes))
         source = before if phase.source == "hidden" else self._kept[phase.source]
@@ -298,7 +298,7 @@ class _RecurrentWriter:
     ) -> None:
         """Write what is made of the sums of one vector of units."""
         layer = self._layer
-        direction, sequence = self._place(stream, row)
+        direction, sequence = self._direction_and_sequence(stream, row)
         state = T.Bind(direction * layer.batch + sequence)
         unit = T.Bind((group * self._config.blocks + block) * self._lanes)
         length = T.Bind(self._buffers["lengths"][sequence]) if layer.lengths else None

@@ -139,10 +139,10 @@ class Reduction(Protocol):
     def first(self, pixel: Expr) -> Expr | None:
         """Return the sum of nothing but a pixel, if that is less work than adding it to the initial value."""
 
-    def joined(self, total: Expr, pixel: Expr, block: Expr, tap: Tap) -> Expr:
+    def add_pixel(self, total: Expr, pixel: Expr, block: Expr, tap: Tap) -> Expr:
         """Return a sum with one pixel more."""
 
-    def finished(self, total: Expr, tile: Tile, number: int) -> Expr:
+    def finish(self, total: Expr, tile: Tile, number: int) -> Expr:
         """Return the result for the window in column `number` of a tile."""
 
 
@@ -295,14 +295,14 @@ class WindowWriter:
 
     def _tile(self, tile: Tile, data: Any, others: Sequence[Any], out: Any) -> None:
         layer, width = self._layer, tile.across.size
-        totals = self._looped(tile, data) if tile.down is None else self._unrolled(tile, tile.down, data)
-        values = [T.Bind(self._reduction.finished(total, tile, index % width)) for index, total in enumerate(totals)]
+        totals = self._reduce_in_loop(tile, data) if tile.down is None else self._reduce_unrolled(tile, tile.down, data)
+        values = [T.Bind(self._reduction.finish(total, tile, index % width)) for index, total in enumerate(totals)]
         for block in range(self._config.blocks):
             line = values[block * width : (block + 1) * width]
             coordinates = (tile.image, tile.block + block, tile.row, tile.column)
             emit.store_pixels(line, layer.epilogue, others, out, layer.out, *coordinates)
 
-    def _unrolled(self, tile: Tile, down: Span, data: Any) -> list[Expr]:
+    def _reduce_unrolled(self, tile: Tile, down: Span, data: Any) -> list[Expr]:
         """Reduce all windows of a tile in straight-line code."""
         totals: list[Expr | None] = [None] * (self._config.blocks * tile.across.size)
         for row, is_inside in enumerate(down.inside[0]):
@@ -310,7 +310,7 @@ class WindowWriter:
                 self._add(tile, totals, data, row)
         return [self._initial(tile, index) if total is None else total for index, total in enumerate(totals)]
 
-    def _looped(self, tile: Tile, data: Any) -> list[Expr]:
+    def _reduce_in_loop(self, tile: Tile, data: Any) -> list[Expr]:
         """Reduce all windows of a tile with a loop over the taps down."""
         count = self._config.blocks * tile.across.size
         sums = emit.Registers(count, self._layer.out.lanes)
@@ -337,12 +337,12 @@ class WindowWriter:
                 vector = T.Bind(data[emit.ramp(base + pixel * lanes, lanes)])
                 for number, column in users:
                     index = block * tile.across.size + number
-                    totals[index] = self._joined(tile, index, totals[index], vector, Tap(row, column))
+                    totals[index] = self._add_pixel(tile, index, totals[index], vector, Tap(row, column))
 
-    def _joined(self, tile: Tile, index: int, total: Expr | None, pixel: Expr, tap: Tap) -> Expr:
+    def _add_pixel(self, tile: Tile, index: int, total: Expr | None, pixel: Expr, tap: Tap) -> Expr:
         if total is None:
             first = self._reduction.first(pixel)
             if first is not None:
                 return first
             total = self._initial(tile, index)
-        return T.Bind(self._reduction.joined(total, pixel, tile.block + index // tile.across.size, tap))
+        return T.Bind(self._reduction.add_pixel(total, pixel, tile.block + index // tile.across.size, tap))

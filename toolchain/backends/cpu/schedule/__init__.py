@@ -17,7 +17,9 @@ from tvm.relax.analysis import has_reshape_pattern
 from toolchain.backends.base.attributes import LAYER
 from toolchain.backends.cpu.expr import UnsupportedError, constant
 from toolchain.backends.cpu.machine import Machine, machine
-from toolchain.backends.cpu.nan import with_nan
+from toolchain.backends.cpu.maxima_init import start_at_infinity
+from toolchain.backends.cpu.nan_clip import with_nan
+from toolchain.backends.cpu.round_to_int import round_without_calls
 from toolchain.backends.cpu.schedule.axes import normalise_axes
 from toolchain.backends.cpu.schedule.block import Block, Buffer
 from toolchain.backends.cpu.schedule.elementwise import schedule_elementwise
@@ -26,8 +28,6 @@ from toolchain.backends.cpu.schedule.open_shapes import by_blocks
 from toolchain.backends.cpu.schedule.rows import count_shared_rows, in_rows, with_lanes
 from toolchain.backends.cpu.schedule.tails import expand_functions, without_edges
 from toolchain.backends.cpu.schedule.tiles import in_tiles, vector_axis
-from toolchain.backends.cpu.starts import start_at_infinity
-from toolchain.backends.cpu.whole import round_without_calls
 
 _DONE = "tirx.is_scheduled"
 _ONE_INPUT = 2  # buffers of a function with one input

@@ -37,7 +37,7 @@ class Nest:
     init: Expr | None
     name: str
 
-    def at(self, values: Mapping[Var, Expr], axes: Sequence[Axis]) -> Nest:
+    def substitute(self, values: Mapping[Var, Expr], axes: Sequence[Axis]) -> Nest:
         """Put values in the place of axes, and other axes in the place of all."""
         analyzer = range_analyzer((axis.var, axis.extent) for axis in axes)
 
@@ -108,7 +108,7 @@ def map_nests(function: tirx.PrimFunc, change: Callable[[Nest], Nest]) -> tirx.P
 
 def _split_axes(nest: Nest) -> Nest:
     """Drop axes of one step, and make two of each that an index takes apart."""
-    nest = nest.at(
+    nest = nest.substitute(
         {axis.var: _number(0) for axis in nest.axes if axis.extent == 1},
         [axis for axis in nest.axes if axis.extent > 1],
     )
@@ -149,7 +149,7 @@ def _split(nest: Nest, axis: Axis, inner: int) -> Nest:
     outer = Axis(ir.Var(f"{axis.var.name}_o", axis.var.ty), axis.extent // inner, axis.reduced)
     remainder = Axis(ir.Var(f"{axis.var.name}_i", axis.var.ty), inner, axis.reduced)
     index = nest.axes.index(axis)
-    return nest.at(
+    return nest.substitute(
         {axis.var: outer.var * inner + remainder.var}, [*nest.axes[:index], outer, remainder, *nest.axes[index + 1 :]]
     )
 
@@ -167,7 +167,7 @@ def _merge_axes(nest: Nest, parameters: set[Buffer]) -> Nest:
         if outer.reduced == inner.reduced == (nest.init is not None) and _mergeable(nest, outer, inner, parameters):
             joint = Axis(ir.Var(inner.var.name, inner.var.ty), outer.extent * inner.extent, inner.reduced)
             axes = [*nest.axes[: index - 1], joint, *nest.axes[index + 1 :]]
-            nest = nest.at({outer.var: _number(0), inner.var: joint.var}, axes)
+            nest = nest.substitute({outer.var: _number(0), inner.var: joint.var}, axes)
     return nest
 
 

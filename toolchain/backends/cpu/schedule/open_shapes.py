@@ -26,7 +26,7 @@ def by_blocks(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc | None
         The kernel, or None if there is nothing that could be done.
     """
     steps = _LenientSchedule(s_tir.Schedule(function, debug_mask="none", error_render_level="none"))
-    blocks = steps.tried(lambda schedule: schedule.get_child_blocks(schedule.get_sblock("root")))
+    blocks = steps.attempt(lambda schedule: schedule.get_child_blocks(schedule.get_sblock("root")))
     for block in blocks or []:
         steps.inline(block)
     shared = [steps.share(block, machine) for block in blocks or []]
@@ -39,7 +39,7 @@ class _LenientSchedule:
     def __init__(self, schedule: s_tir.Schedule) -> None:
         self.schedule = schedule
 
-    def tried(self, step: Callable[[s_tir.Schedule], Any]) -> Any:
+    def attempt(self, step: Callable[[s_tir.Schedule], Any]) -> Any:
         """Return what a step returns; None if it is not allowed, and then nothing has changed."""
         try:
             return step(self.schedule)
@@ -48,13 +48,13 @@ class _LenientSchedule:
 
     def inline(self, block: Any) -> None:
         """Put an element-wise block into those that use it."""
-        users = self.tried(lambda schedule: schedule.get_consumers(block))
+        users = self.attempt(lambda schedule: schedule.get_consumers(block))
         if users and all(set(self._kinds(candidate)) == {tirx.IterVar.DataPar} for candidate in (block, *users)):
-            self.tried(lambda schedule: schedule.compute_inline(block))
+            self.attempt(lambda schedule: schedule.compute_inline(block))
 
     def share(self, block: Any, machine: Machine) -> bool:
         """Share the loops over a block's elements; whether that was done."""
-        loops = self.tried(lambda schedule: schedule.get_loops(block))
+        loops = self.attempt(lambda schedule: schedule.get_loops(block))
         if not loops:  # put into another block before
             return False
         kinds = self._kinds(block)
@@ -65,9 +65,9 @@ class _LenientSchedule:
         lead = next((index for index, kind in enumerate(kinds) if kind != tirx.IterVar.DataPar), len(kinds))
         is_closed = None not in extents[:lead]
         if lead == len(loops):
-            return bool(self.tried(lambda schedule: _elements(schedule, loops, is_closed=is_closed)))
-        is_shared = bool(self.tried(lambda schedule: _rows(schedule, loops, lead, is_closed=is_closed)))
-        self.tried(lambda schedule: schedule.decompose_reduction(block, loops[lead]))
+            return bool(self.attempt(lambda schedule: _elements(schedule, loops, is_closed=is_closed)))
+        is_shared = bool(self.attempt(lambda schedule: _rows(schedule, loops, lead, is_closed=is_closed)))
+        self.attempt(lambda schedule: schedule.decompose_reduction(block, loops[lead]))
         return is_shared
 
     def _kinds(self, block: Any) -> list[int]:

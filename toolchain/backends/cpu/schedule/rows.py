@@ -16,10 +16,10 @@ from tvm.ir import prim
 
 from toolchain.backends.cpu.expr import Expr, UnsupportedError, coefficient, variables
 from toolchain.backends.cpu.machine import Machine
+from toolchain.backends.cpu.maxima_init import with_infinity
 from toolchain.backends.cpu.schedule.axes import Nest, map_nests
 from toolchain.backends.cpu.schedule.block import Axis, Block, Loop, extent_of, offset, worth_cores
 from toolchain.backends.cpu.schedule.elementwise import vectors_along
-from toolchain.backends.cpu.starts import with_infinity
 
 _ROWS_PER_CORE = 2
 _SMALL = 8  # blocks with so many times fewer steps than the largest are no reason for or against anything
@@ -63,7 +63,7 @@ def _with_lanes(nest: Nest, machine: Machine) -> Nest:
         fresh = prim.Select(first + inner.var >= start, operand, with_infinity(nest.init))  # others were reduced before
         nest, start = replace(nest, value=type(nest.value)(_own(nest), fresh)), first
     others = [other for other in nest.axes if other is not axis]
-    return nest.at({axis.var: start + inner.var}, [*others, *([steps] if steps.extent > 1 else []), inner])
+    return nest.substitute({axis.var: start + inner.var}, [*others, *([steps] if steps.extent > 1 else []), inner])
 
 
 def _is_vector(nest: Nest, axis: Axis) -> bool:

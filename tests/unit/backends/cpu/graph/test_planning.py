@@ -31,7 +31,7 @@ def plans(proto, without=frozenset()):
 
 
 def kinds(plan):
-    return [one.op.kind for one in plan.parts()[1]]
+    return [one.op.kind for one in plan.split_effects()[1]]
 
 
 def convs(found):
@@ -59,7 +59,7 @@ def test_a_layer_has_weights_bias_and_grids(tmp_path):
 def test_grids_of_post_ops_come_in_order(tmp_path):
     plan = next(one for one in convs(plans(quantized(residual(), tmp_path))) if "add" in kinds(one))
     assert kinds(plan)[:2] == ["quantize", "add"]
-    grids = [*(post_op.grid for post_op in plan.parts()[1] if post_op.grid), plan.result_grid]
+    grids = [*(post_op.grid for post_op in plan.split_effects()[1] if post_op.grid), plan.result_grid]
     assert len(set(grids)) == len(grids) >= 3
 
 

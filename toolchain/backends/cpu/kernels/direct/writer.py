@@ -155,7 +155,7 @@ class DirectWriter:
                 that(tile, blocks)
 
     @staticmethod
-    def _places(tile: _Tile, blocks: Sequence[int]) -> list[tuple[int, _Coordinates]]:
+    def _coordinates_of(tile: _Tile, blocks: Sequence[int]) -> list[tuple[int, _Coordinates]]:
         """List sums of a tile: number, and image, block, row and column of the result."""
         band, columns = tile.band, tile.tiles.columns
         return [
@@ -163,7 +163,7 @@ class DirectWriter:
             for block, t in itertools.product(blocks, range(columns))
         ]
 
-    def _vector(self, coordinates: _Coordinates) -> Any:
+    def _indices(self, coordinates: _Coordinates) -> Any:
         return emit.ramp(emit.offset(self._layer.out, *coordinates), self._lanes)
 
     def _fill(self, tile: _Tile, blocks: Sequence[int]) -> None:
@@ -174,20 +174,20 @@ class DirectWriter:
                 if block >= self._plan.of_last:
                     of_result = tirx.min(of_result, self._layer.out.blocks - 1)
                 initial = T.Bind(self._bias[emit.ramp(of_result * self._lanes, self._lanes)])
-            for number, _ in self._places(tile, [block]):
+            for number, _ in self._coordinates_of(tile, [block]):
                 tile.sums[number] = initial
 
     def _load(self, tile: _Tile, blocks: Sequence[int]) -> None:
-        for number, coordinates in self._places(tile, blocks):
-            tile.sums[number] = self._out[self._vector(coordinates)]
+        for number, coordinates in self._coordinates_of(tile, blocks):
+            tile.sums[number] = self._out[self._indices(coordinates)]
 
     def _keep(self, tile: _Tile, blocks: Sequence[int]) -> None:
-        for number, coordinates in self._places(tile, blocks):
-            T.buffer_store(self._out, tile.sums[number], [self._vector(coordinates)])
+        for number, coordinates in self._coordinates_of(tile, blocks):
+            T.buffer_store(self._out, tile.sums[number], [self._indices(coordinates)])
 
     def _finish(self, tile: _Tile, blocks: Sequence[int]) -> None:
         if not emit.is_long(self._layer.epilogue):
-            for number, coordinates in self._places(tile, blocks):
+            for number, coordinates in self._coordinates_of(tile, blocks):
                 self._store(tile.sums[number], coordinates)
             return
         self._keep(tile, blocks)
@@ -195,11 +195,11 @@ class DirectWriter:
         with T.serial(0, len(blocks) * columns) as number:
             block = T.Bind(tile.band.block + blocks[0] + number // columns)
             coordinates = (tile.band.image, block, tile.row, tile.start + number % columns)
-            self._store(self._out[self._vector(coordinates)], coordinates)
+            self._store(self._out[self._indices(coordinates)], coordinates)
 
     def _store(self, value: Any, coordinates: _Coordinates) -> None:
         result = emit.apply_epilogue(value, self._layer.epilogue, self._others, *coordinates, self._lanes)
-        T.buffer_store(self._out, result, [self._vector(coordinates)])
+        T.buffer_store(self._out, result, [self._indices(coordinates)])
 
     # --- the sums --------------------------------------------------------------------------------------------------
 

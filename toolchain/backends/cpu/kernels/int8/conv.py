@@ -308,7 +308,7 @@ class _ByteConvWriter:
     def _pad(self) -> None:
         """Copy the data into an image with the padding around it, and take that for the data."""
         layer, data = self._layer, self._layer.data
-        padded = replace(data.whole(), height=_reach(layer, 0), width=_reach(layer, 1))
+        padded = replace(data.standalone(), height=_reach(layer, 0), width=_reach(layer, 1))
         image = T.alloc_buffer((math.prod(padded.shape),), data.dtype)
         zero = T.Bind(tirx.Cast(data.dtype, tirx.Cast("int32", self._parameters[0])))
         rows = data.batch * data.blocks * padded.height

@@ -81,13 +81,13 @@ class _ByteProducts:
     def first(pixel: Any) -> Any:  # noqa: ARG004 - a pixel alone is not what is summed
         return None
 
-    def joined(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:
+    def add_pixel(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:
         (height, width), lanes = self._layer.kernel, self._lanes
         index = (block * height + tap.row) * width + tap.column
         above = T.Bind(tirx.Cast(emit.wide("float32", lanes), pixel) - emit.splat(self._zero, lanes))
         return total + above * T.Bind(self._weights[emit.ramp(index * lanes, lanes)])
 
-    def finished(self, total: Any, tile: Tile, number: int) -> Any:
+    def finish(self, total: Any, tile: Tile, number: int) -> Any:
         value = total * self._scales[emit.ramp(tile.block * self._lanes, self._lanes)]
         coordinates = (tile.image, tile.block, tile.row, tile.column + number)
         return self._finish.element(value, coordinates, self._lanes)

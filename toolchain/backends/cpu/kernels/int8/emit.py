@@ -99,7 +99,7 @@ class ByteEpilogue:
 
     def scaled(self, value: Expr, lanes: int) -> Expr:
         """Return bytes in the unit that the parameters start with."""
-        return T.Bind(tirx.Cast(emit.wide("float32", lanes), value) * self._all(0, lanes) + self._all(1, lanes))
+        return T.Bind(tirx.Cast(emit.wide("float32", lanes), value) * self._splat(0, lanes) + self._splat(1, lanes))
 
     def value(self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int) -> Expr:
         """Return the end of a vector's way: float32, or int32 whose low bytes are the result.
@@ -109,10 +109,10 @@ class ByteEpilogue:
             coordinates: Image, block, row and column of the result.
             lanes: Elements of the vector.
         """
-        value, position, scaled = self._finished(value, coordinates, lanes)
+        value, position, scaled = self._apply_epilogue(value, coordinates, lanes)
         if not self._layer.out.is_bytes:
             return value
-        limited = self._limited(value, position, lanes, scaled=scaled)
+        limited = self._clip(value, position, lanes, scaled=scaled)
         rounded = T.Bind(limited + emit.splat(_ROUNDING, lanes))
         zero = emit.splat(tirx.Cast("int32", self._parameters[position + 3]), lanes)
         return T.Bind(tirx.reinterpret(emit.wide("int32", lanes), rounded) + zero)
@@ -128,13 +128,15 @@ class ByteEpilogue:
         image, block, row, column = coordinates
         ready = []
         for number, value in enumerate(values):
-            result, position, scaled = self._finished(value, (image, block, row, column + number), machine.lanes)
-            ready.append(result if scaled else T.Bind(result * self._all(position, machine.lanes)))
+            result, position, scaled = self._apply_epilogue(value, (image, block, row, column + number), machine.lanes)
+            ready.append(result if scaled else T.Bind(result * self._splat(position, machine.lanes)))
         zero = tirx.Cast("int32", self._parameters[position + 3])
         indices = emit.ramp(emit.offset(self._layer.out, *coordinates), len(values) * machine.lanes)
         T.buffer_store(self._out, narrow_to_bytes(machine, ready, zero), [indices])
 
-    def _finished(self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int) -> tuple[Expr, int, bool]:
+    def _apply_epilogue(
+        self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int
+    ) -> tuple[Expr, int, bool]:
         """Return a vector after the epilogue, the next parameter's position, and whether it is in the next unit."""
         layer, position = self._layer, 2
         others, scaled = iter(self._others), iter(quantizer_units(layer))
@@ -142,12 +144,12 @@ class ByteEpilogue:
             if op.other is not None:
                 source = (*coordinates[:2], 0, 0) if op.other.height == op.other.width == 1 else coordinates
                 other = load_float32(next(others), emit.offset(op.other, *source), lanes)
-                operand = other * self._all(position, lanes) + self._all(position + 1, lanes)
+                operand = other * self._splat(position, lanes) + self._splat(position + 1, lanes)
                 value = emit.apply_post_op(op, value, operand, lanes)
                 position += 2
             elif op.kind == "quantize":
-                limited = self._limited(value, position, lanes, scaled=next(scaled))
-                value = tirx.nearbyint(limited) * self._all(position + 3, lanes)
+                limited = self._clip(value, position, lanes, scaled=next(scaled))
+                value = tirx.nearbyint(limited) * self._splat(position + 3, lanes)
                 position += 4
             elif op.takes_argument:
                 operand = next(others)[emit.ramp(coordinates[1] * lanes, lanes)]
@@ -166,11 +168,11 @@ class ByteEpilogue:
         """Return the end of a vector's way as the result holds it; arguments as for `value`."""
         return tirx.Cast(emit.wide(self._layer.out.dtype, lanes), self.value(value, coordinates, lanes))
 
-    def _limited(self, value: Expr, position: int, lanes: int, *, scaled: bool) -> Expr:
+    def _clip(self, value: Expr, position: int, lanes: int, *, scaled: bool) -> Expr:
         """Return a value in the unit of a grid, between its limits."""
         if not scaled:
-            value = value * self._all(position, lanes)
-        return T.Bind(tirx.min(tirx.max(value, self._all(position + 1, lanes)), self._all(position + 2, lanes)))
+            value = value * self._splat(position, lanes)
+        return T.Bind(tirx.min(tirx.max(value, self._splat(position + 1, lanes)), self._splat(position + 2, lanes)))
 
-    def _all(self, position: int, lanes: int) -> Expr:
+    def _splat(self, position: int, lanes: int) -> Expr:
         return emit.splat(self._parameters[position], lanes)

@@ -140,14 +140,14 @@ class _Strip:
         row: Their row of tiles in the image.
         column: The first one's column of tiles.
         count: How many.
-        place: The first one's number in its chunk.
+        number: The first one's number in its chunk.
     """
 
     image: Any
     row: Any
     column: Any
     count: Any
-    place: Any
+    number: Any
 
 
 class _WinogradWriter:
@@ -178,7 +178,7 @@ class _WinogradWriter:
                 self._group(chunk, group, transformed, 0, halves, products)
 
     def _write_in_two(self) -> None:
-        plan, blocks, shares = self._plan, self._layer.data.blocks, self._plan.parts(self._cores)
+        plan, blocks, shares = self._plan, self._layer.data.blocks, self._plan.shares(self._cores)
         size = plan.transformed_size
         (transformed,) = _spaces(self._lanes, plan.chunks * size)
         with T.parallel(0, plan.chunks * shares) as work:
@@ -221,7 +221,7 @@ class _WinogradWriter:
         with self._strips(chunk) as strip:
             self._transform_columns(block, strip, columns)
             with T.serial(0, strip.count) as tile:
-                offset = T.Bind(base + (block * plan.chunk + strip.place + tile) * self._lanes)
+                offset = T.Bind(base + (block * plan.chunk + strip.number + tile) * self._lanes)
                 with T.serial(0, side) as row:
                     start = T.Bind(tile * self._tile * side + row)
                     vectors = [columns.vector((start + column * side) * self._lanes) for column in range(side)]
@@ -357,7 +357,7 @@ class _WinogradWriter:
             rows = tile if complete else T.Bind(tirx.min(tile, out.height - strip.row * tile))
             with T.serial(0, rows) as row, T.serial(0, strip.count) as offset:
                 start = (row * plan.side) * plan.output_line + (
-                    number * plan.chunk + strip.place + offset
+                    number * plan.chunk + strip.number + offset
                 ) * self._lanes
                 self._store_row(halves, T.Bind(start), block, strip, T.Bind(strip.column + offset), row)
 

@@ -157,13 +157,13 @@ class WinogradPlan:
         """Elements of one column of components of a chunk's products for one group."""
         return self.side * self.output_line
 
-    def parts(self, cores: int) -> int:
+    def shares(self, cores: int) -> int:
         """Into how many parts the input blocks of a chunk are cut, for the cores to share their transform."""
         return emit.count_shares(self.chunks, self.layer.data.blocks, cores)
 
     def fused(self, cores: int) -> bool:
         """Whether a core does all with a chunk: because that is wanted, or nothing else could be shared."""
-        return bool(self.config.fused) or (self.chunks == 1 and 1 in {self.groups, self.parts(cores)})
+        return bool(self.config.fused) or (self.chunks == 1 and 1 in {self.groups, self.shares(cores)})
 
 
 def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:

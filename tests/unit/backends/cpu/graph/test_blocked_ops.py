@@ -6,7 +6,7 @@ import pytest
 from tests.support import naive_template, nets, relax_nets
 from tests.support.relax_nets import counts, net, normal, prepared, processor
 from toolchain.backends.cpu import graph, kernels
-from toolchain.backends.cpu.graph import carry
+from toolchain.backends.cpu.graph import blocked_ops
 from toolchain.backends.graph import values
 
 LANES = 4
@@ -83,5 +83,5 @@ def test_kernels_of_the_importer_are_not_carried():
     block = values.read(module["main"].body.blocks[0], module)
     clip = prepared(between([("Clip", "a n", "b")], n=np.float32(1)))
     [limit] = [one for one in values.read(clip["main"].body.blocks[0], clip).operations if one.name == "maximum"]
-    assert not carry.can_run_blocked(limit, LANES)
-    assert not any(carry.can_run_blocked(one, LANES) for one in block.operations if one.name == "max")
+    assert not blocked_ops.can_run_blocked(limit, LANES)
+    assert not any(blocked_ops.can_run_blocked(one, LANES) for one in block.operations if one.name == "max")

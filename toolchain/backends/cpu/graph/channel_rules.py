@@ -44,8 +44,8 @@ def _can_enter(plans: Planning, value: Value, join: Join) -> bool:
 def _concat_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
     """Tensors on one grid; those that others need too are copied."""
     inputs = [plans.bytes[value] for value in operation.inputs if value in plans.bytes]
-    same = {(source.grid, source.place.lanes) for source in inputs}
-    if len(inputs) < len(operation.inputs) or len(same) != 1 or inputs[0].place.lanes != plans.lanes:
+    same = {(source.grid, source.activation.lanes) for source in inputs}
+    if len(inputs) < len(operation.inputs) or len(same) != 1 or inputs[0].activation.lanes != plans.lanes:
         return False
     if any(first % plans.lanes for _, first in Join(operation, index).offsets()):
         return False
@@ -62,7 +62,7 @@ def _copy_for_concat(plans: Planning, source: Bytes, index: int) -> Value:
     if source.is_alone:
         return source.value
     result = plans.new_bytes(source.value)
-    bare = Map(source.place, own_activation(result, source.place.lanes))
+    bare = Map(source.activation, own_activation(result, source.activation.lanes))
     plans.take(BytePlan(source.value, result, index, bare=bare, data_grid=source.grid, result_grid=source.grid))
     return result
 

@@ -28,7 +28,7 @@ def round_without_calls(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimF
     """Round to bytes without a call where the processor has no instruction for it.
 
     Args:
-        function: The kernel, after `nan.with_nan`, which decides what becomes of a NaN.
+        function: The kernel, after `nan_clip.with_nan`, which decides what becomes of a NaN.
         machine: What it is for.
     """
     if machine.rounds:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tvm import te, tirx
 
-from toolchain.backends.cpu.starts import start_at_infinity
+from toolchain.backends.cpu.maxima_init import start_at_infinity
 
 
 def _reduction(best: Any, dtype: str) -> tirx.PrimFunc:
