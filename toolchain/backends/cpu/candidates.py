@@ -53,21 +53,18 @@ class CpuTemplates:
 
     def operator(self, layer: str) -> str:
         """Name what a layer does."""
-        return _operator(from_json(layer))
+        described = from_json(layer)
+        if isinstance(described, (Attention, Dense, Recurrence)):
+            return type(described).__name__.lower()
+        prefix = "int8_" if described.is_quantized else ""
+        if isinstance(described, Conv):
+            if described.is_depthwise:
+                return f"{prefix}depthwise_conv2d"
+            return f"{prefix}conv2d" if described.groups == 1 else f"{prefix}group_conv2d"
+        if isinstance(described, Pool):
+            return f"{prefix}{'avg' if described.reduce == 'mean' else 'max'}_pool2d"
+        return f"{prefix}map"
 
     def gflop(self, layer: str) -> float:
         """Return billions of floating-point operations of one call."""
         return from_json(layer).flops / 1e9
-
-
-def _operator(layer: Layer) -> str:
-    if isinstance(layer, (Attention, Dense, Recurrence)):
-        return type(layer).__name__.lower()
-    prefix = "int8_" if layer.is_quantized else ""
-    if isinstance(layer, Conv):
-        if layer.is_depthwise:
-            return f"{prefix}depthwise_conv2d"
-        return f"{prefix}conv2d" if layer.groups == 1 else f"{prefix}group_conv2d"
-    if isinstance(layer, Pool):
-        return f"{prefix}{'avg' if layer.reduce == 'mean' else 'max'}_pool2d"
-    return f"{prefix}map"

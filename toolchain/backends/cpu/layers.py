@@ -365,20 +365,15 @@ def from_json(text: str) -> Layer:
 
 
 def _value(name: str, value: Any) -> Any:
+    if isinstance(value, dict) and "strides" in value:
+        return View(tuple(value["shape"]), tuple(value["strides"]), value["offset"])
     if isinstance(value, dict):
-        return _view(value) if "strides" in value else Activation(**value)
+        return Activation(**value)
     if name == "epilogue":
-        return tuple(_post_op(item) for item in value)
+        return tuple(
+            PostOp(op["kind"], tuple(op["values"]), Activation(**op["other"]) if op["other"] else None) for op in value
+        )
     return tuple(value) if isinstance(value, list) else value
-
-
-def _view(document: dict[str, Any]) -> View:
-    return View(tuple(document["shape"]), tuple(document["strides"]), document["offset"])
-
-
-def _post_op(document: dict[str, Any]) -> PostOp:
-    other = document["other"]
-    return PostOp(document["kind"], tuple(document["values"]), Activation(**other) if other else None)
 
 
 def task_of(layer: Layer) -> Layer:

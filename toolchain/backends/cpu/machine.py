@@ -46,8 +46,9 @@ def machine(target: tvm.target.Target) -> Machine:
     """Describe the processor of an LLVM target."""
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     cores = int(target.attrs.get("num-cores", 1))
-    if _is_arm(target):
-        is_64_bit = str(target.attrs.get("mtriple", "")).startswith("aarch64")
+    triple = str(target.attrs.get("mtriple", ""))
+    if triple.startswith(("aarch64", "arm")):
+        is_64_bit = triple.startswith("aarch64")
         dot: Dot = "sdot" if "dotprod" in features else ""
         features_of_arm = {"vmla": not is_64_bit, "rounds": is_64_bit}
         return Machine(4, 32 if is_64_bit else 16, dot, cores, loads_apart=True, limits_nan=True, **features_of_arm)
@@ -55,7 +56,3 @@ def machine(target: tvm.target.Target) -> Machine:
     if "avx512f" in features:
         return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB)
     return Machine(8 if "avx" in features else 4, 16, dot, cores)
-
-
-def _is_arm(target: tvm.target.Target) -> bool:
-    return str(target.attrs.get("mtriple", "")).startswith(("aarch64", "arm"))

@@ -65,13 +65,9 @@ def _without_uncalled(module: tvm.IRModule) -> tvm.IRModule:
     remaining = {
         variable: function
         for variable, function in functions.items()
-        if not isinstance(function, tirx.PrimFunc) or variable in called_ or _is_public(function)
+        if not isinstance(function, tirx.PrimFunc) or variable in called_ or "global_symbol" in (function.attrs or {})
     }
     return with_functions(module, remaining)
-
-
-def _is_public(function: tirx.PrimFunc) -> bool:
-    return function.attrs is not None and "global_symbol" in function.attrs
 
 
 def _kernels_of(function: Any) -> set[Any]:

@@ -98,12 +98,10 @@ def _attention(operation: Operation) -> AttentionOperation | None:
     if product is None or product.name != "matmul" or not value.is_alone or not _is_tensor(value):
         return None
     q, k = (_trace_view(factor) for factor in product.inputs)
-    return _layer(
-        operation,
-        (q, replace(k, view_array=k.view_array.swapaxes(-1, -2)), _root(_trace_view(values), values)),
-        mask,
-        scale,
-    )
+    v = _trace_view(values)
+    if v.factor != 1:  # only the scores have a scale that takes in a factor
+        v = _ArrayView.of(values)
+    return _layer(operation, (q, replace(k, view_array=k.view_array.swapaxes(-1, -2)), v), mask, scale)
 
 
 def _is_tensor(value: Value) -> bool:
@@ -144,11 +142,6 @@ def _factor(value: Value) -> tuple[Value, float] | None:
     return first, number if maker.name == "multiply" else 1 / number
 
 
-def _root(view: _ArrayView, value: Value) -> _ArrayView:
-    """Return a tensor as it is if it is a multiple of what it is a view of."""
-    return view if view.factor == 1 else _ArrayView.of(value)
-
-
 def _trace_view(value: Value) -> _ArrayView:
     """Return what a tensor is a view of, as far up as that goes."""
     maker = value.maker
@@ -158,23 +151,14 @@ def _trace_view(value: Value) -> _ArrayView:
         inner = _trace_view(step[0])
         return replace(inner, factor=inner.factor * step[1])
     source = maker.inputs[0] if maker.inputs else value
-    if not (maker.name in _RESHAPES or maker.name in _VIEWS) or source.shape is None or source.dtype != "float32":
+    if maker.name not in _VIEWS or source.shape is None or source.dtype != "float32":
         return _ArrayView.of(value)
     inner = _trace_view(source)
     try:
-        array = _VIEWS.get(maker.name, _reshape)(inner.view_array, maker, value)
+        array = _VIEWS[maker.name](inner.view_array, maker, value)
     except ValueError:  # NumPy would have to copy
         return _ArrayView.of(value)
     return _ArrayView.of(value) if array is None or array.shape != value.shape else replace(inner, view_array=array)
-
-
-def _reshape(array: Array, _: Operation, value: Value) -> Array | None:
-    return np.reshape(array, value.shape or (), copy=False)
-
-
-def _permute(array: Array, maker: Operation, _: Value) -> Array | None:
-    axes = maker.attributes.axes
-    return array.transpose(None if axes is None else [int(axis) for axis in axes])
 
 
 def _split(array: Array, maker: Operation, value: Value) -> Array | None:
@@ -202,7 +186,10 @@ def _take(array: Array, maker: Operation, _: Value) -> Array | None:
 
 
 _VIEWS: dict[str, Callable[[Array, Operation, Value], Array | None]] = {
-    "permute_dims": _permute,
+    **dict.fromkeys(_RESHAPES, lambda array, _, value: np.reshape(array, value.shape or (), copy=False)),
+    "permute_dims": lambda array, maker, _: array.transpose(
+        None if maker.attributes.axes is None else [int(axis) for axis in maker.attributes.axes]
+    ),
     "split": _split,
     "take": _take,
 }

@@ -54,12 +54,11 @@ def can_run_blocked(operation: Operation, lanes: int) -> bool:
     if operation.name not in (_ALWAYS_FINITE if filled else _ELEMENT_WISE):
         return False
     return all(
-        _is_number(value) if value.constant is not None else value.shape == out.shape for value in operation.inputs
+        (value.shape is not None and math.prod(value.shape) == 1)
+        if value.constant is not None
+        else value.shape == out.shape
+        for value in operation.inputs
     )
-
-
-def _is_number(value: Value) -> bool:
-    return value.shape is not None and math.prod(value.shape) == 1
 
 
 def run_blocked(operation: Operation, blocked: Mapping[Value, Any], arguments: list[Any], lanes: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,19 +166,15 @@ def merge(effects: Sequence[Effect]) -> list[Effect]:
         if isinstance(last, Affine) and isinstance(effect, Affine):
             result[-1] = last.then(effect)
         elif _is_clip(last) and _is_clip(effect):
-            result[-1] = _intersect_clips(last, effect)
+            low, high = effect.values
+            result[-1] = Function("clip", tuple(min(max(limit, low), high) for limit in last.values))
         else:
             result.append(effect)
     return [effect for effect in result if not _does_nothing(effect)]
 
 
-def _is_clip(effect: Effect | None) -> bool:
+def _is_clip(effect: Effect | None) -> TypeGuard[Function]:
     return isinstance(effect, Function) and effect.kind == "clip"
-
-
-def _intersect_clips(first: Any, second: Any) -> Function:
-    low, high = second.values
-    return Function("clip", tuple(min(max(limit, low), high) for limit in first.values))
 
 
 def _does_nothing(effect: Effect) -> bool:
@@ -213,16 +209,11 @@ def epilogue(effects: Sequence[Effect], channels: int) -> list[BoundPostOp]:
         elif isinstance(effect, Rounding):
             result.append(BoundPostOp(PostOp("quantize"), grid=effect.grid))
         elif isinstance(effect, Function):
-            result.append(BoundPostOp(_post_op(effect)))
+            is_relu = effect == Function("clip", (0.0, _GREATEST))
+            result.append(BoundPostOp(PostOp("relu") if is_relu else PostOp(effect.kind, effect.values)))
         else:
             if (effect.scale != 1).any():
                 result.append(BoundPostOp(PostOp("scale"), np.broadcast_to(effect.scale, (channels,))))
             if (effect.shift != 0).any():
                 result.append(BoundPostOp(PostOp("shift"), np.broadcast_to(effect.shift, (channels,))))
     return result
-
-
-def _post_op(effect: Function) -> PostOp:
-    if effect.kind == "clip" and effect.values == (0.0, _GREATEST):
-        return PostOp("relu")
-    return PostOp(effect.kind, effect.values)

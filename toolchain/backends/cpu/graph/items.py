@@ -161,7 +161,11 @@ def assign_buffers(items: list[Item], lanes: int) -> dict[Value, tuple[Value, Ac
         For each tensor, the one that fills the whole buffer, and the place in there.
     """
     parents = _parents(items, lanes)
-    activations = {item.out: _own_buffer(item, lanes) for item in items if _is_blocked(item)}
+    activations = {
+        item.out: item.bare.out if isinstance(item, ImagePlan) else own_activation(item.out, lanes)
+        for item in items
+        if _is_blocked(item)
+    }
     homes_by_value = {}
     for value, activation in activations.items():
         root, first = value, 0
@@ -173,11 +177,6 @@ def assign_buffers(items: list[Item], lanes: int) -> dict[Value, tuple[Value, Ac
         else:
             homes_by_value[value] = root, activation
     return homes_by_value
-
-
-def _own_buffer(item: ImagePlan | Join | Slice | BlockedOperation, lanes: int) -> Activation:
-    """Return where a tensor lies if it has a buffer of its own."""
-    return item.bare.out if isinstance(item, ImagePlan) else own_activation(item.out, lanes)
 
 
 def _parents(items: list[Item], lanes: int) -> dict[Value, tuple[Value, int]]:

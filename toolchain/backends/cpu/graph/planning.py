@@ -132,7 +132,13 @@ class Planning:
         plan, bytes_ = self.end(value), self.bytes.get(value)
         if plan is None or (result_grid is not None and not isinstance(plan, BytePlan)):
             return None
-        before: list[Effect] = [] if bytes_ is None else [Rounding(self._grid_within(plan, bytes_.grid))]
+        before: list[Effect] = []
+        if bytes_ is not None:
+            grid = bytes_.grid
+            # The layer's data may be bytes of the network's type; its kernel rounds to those of the machine.
+            if isinstance(plan, BytePlan) and plan.bare.data.is_bytes:
+                grid = grid.moved(self.byte, plan.bare.data.dtype)
+            before = [Rounding(grid)]
         fitting = self.fit_effects(plan, more)
         longer = None if fitting is None else plan.then([*before, *fitting], out, index)
         if longer is not None and isinstance(longer, BytePlan):
@@ -144,11 +150,6 @@ class Planning:
         self.blocked.discard(plan.out)
         self._add(longer)
         return longer
-
-    def _grid_within(self, plan: LayerPlan, grid: Grid) -> Grid:
-        """Return a grid of this machine's bytes for a layer whose data may be bytes of the other type."""
-        data = plan.bare.data if isinstance(plan, BytePlan) else None
-        return grid.moved(self.byte, data.dtype) if data is not None and data.is_bytes else grid
 
     def fit_effects(self, plan: LayerPlan, more: list[Effect]) -> list[Effect] | None:
         """Return effects as a plan can have them: layers on bytes take other tensors in bytes, and on their blocks."""

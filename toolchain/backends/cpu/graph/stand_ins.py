@@ -39,7 +39,10 @@ class StandIns:
         exact = to_json(layer)
         if exact not in self._known:
             attributes = {LAYER: to_json(task_of(layer)), EXACT: exact}
-            declared = [_argument(number, argument.ty) for number, argument in enumerate(arguments)]
+            declared = [
+                Argument(f"given{number}", shape_of(argument.ty) or (), str(argument.ty.dtype))
+                for number, argument in enumerate(arguments)
+            ]
             function = emit.kernel([*declared, _result(layer)], lambda *_: T.evaluate(0), {})
             function = function.with_body(rooted(function.body))
             self._known[exact] = self._builder.add_func(called(function, attributes), name(layer))
@@ -83,7 +86,3 @@ def _result(layer: WithResult) -> Argument:
     if isinstance(layer, Attention):
         return Argument("out", layer.out.shape)
     return Argument("out", layer.out.shape, layer.out.dtype)
-
-
-def _argument(number: int, kind: Any) -> Argument:
-    return Argument(f"given{number}", shape_of(kind) or (), str(kind.dtype))

@@ -48,13 +48,13 @@ class BlockWriter:
     def run(self) -> relax.DataflowBlock:
         """Return the new block."""
         for item in self._items:
-            self._item(item)
+            self._write_item(item)
         for variable in self._block.escaping:
             self._plain(variable)
         return relax.DataflowBlock(self._bindings)
 
-    def _item(self, item: Item) -> None:
-        """Write an item; there is nothing to write for a slice, which is a view."""
+    def _write_item(self, item: Item) -> None:
+        # Nothing is written for a slice, which is a view.
         if isinstance(item, ImagePlan):
             self._layer(item)
         elif isinstance(item, RowPlan):
@@ -64,9 +64,12 @@ class BlockWriter:
         elif isinstance(item, BlockedOperation):
             self._blocked_operation(item)
         elif isinstance(item, Flat):
-            self._flat(item)
+            is_plain = _is_plain(self._homes[item.source][1])
+            source = self._buffer(item.source) if is_plain else self._plain(item.source.variable)
+            self._bind(item.out.variable, relax.op.reshape(source, item.out.shape))
         elif isinstance(item, Heads):
-            arguments = [self._plain_or_constant(value) for value in item.operation.inputs]
+            inputs = item.operation.inputs
+            arguments = [self._plain(value.variable) if value.constant is None else value.constant for value in inputs]
             self._bind(item.operation.out.variable, self._kernels.call(item.operation.layer, arguments))
         elif isinstance(item, Plain):
             for value in item.operation.outputs:
@@ -120,10 +123,6 @@ class BlockWriter:
             self._bindings.append(binding)
             self._bound.add(variable)
         return variable
-
-    def _plain_or_constant(self, value: Value) -> Any:
-        """Return a plain tensor, or a constant."""
-        return value.constant if value.constant is not None else self._plain(value.variable)
 
     # Blocked tensors
 
@@ -202,21 +201,15 @@ class BlockWriter:
         operation = item.operation
         blocked = {value: self._blocked(value)[1] for value in operation.inputs if value.constant is None}
         renamed = {value.variable: variable for value, variable in blocked.items()}
-        arguments = [renamed.get(self._first_name(argument), argument) for argument in operation.call.args]
+        arguments = []
+        for argument in operation.call.args:
+            is_value = isinstance(argument, relax.Var) and argument in self._block.values
+            # Relax binds some variables to others: the first one names the tensor.
+            first = self._block.values[argument].variable if is_value else None
+            arguments.append(renamed.get(first, argument))
         expression = run_blocked(operation, blocked, arguments, self._lanes)
         shape = own_activation(item.out, self._lanes).shape
         self._buffers[item.out] = self._new(item.out.variable, "", shape, expression)
-
-    def _first_name(self, argument: Any) -> Any:
-        """Return the variable that first had the value of an argument."""
-        if isinstance(argument, relax.Var) and argument in self._block.values:
-            return self._block.values[argument].variable
-        return None
-
-    def _flat(self, item: Flat) -> None:
-        activation = self._homes[item.source][1]
-        source = self._buffer(item.source) if _is_plain(activation) else self._plain(item.source.variable)
-        self._bind(item.out.variable, relax.op.reshape(source, item.out.shape))
 
     # Dense layers, on plain rows
 
