@@ -110,7 +110,7 @@ def _lower(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
     result = tvm.IRModule({name: finished[name] for name, _ in module.functions_items()}, attrs=module.attrs)
     with_signatures = transform.Sequential(
         [
-            equal_pieces(),
+            equal_pieces,
             tirx.transform.FP8ComputeLegalize(),
             tirx.transform.VerifyMemory(),
             tirx.transform.AnnotateEntryFunc(),

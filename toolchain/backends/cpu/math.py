@@ -79,7 +79,7 @@ class Functions:
         """Return a vector of one number."""
         return splat(float(value), self.lanes)
 
-    def clip(self, x: Expr, low: float, high: float) -> Expr:
+    def clipped(self, x: Expr, low: float, high: float) -> Expr:
         """Return numbers between limits; a NaN stays one, see `nan_clip`."""
         return tirx.min(tirx.max(x, self.number(low)), self.number(high))
 
@@ -127,7 +127,7 @@ class Functions:
 
     def erf(self, x: Expr) -> Expr:
         """Return the error function."""
-        x = self.keep(self.clip(x, -4.0, 4.0))
+        x = self.keep(self.clipped(x, -4.0, 4.0))
         square = self.keep(x * x)
         return x * self._polynomial(square, _ERF_ABOVE) / self._polynomial(square, _ERF_BELOW)
 

@@ -25,13 +25,13 @@ def start_at_infinity(function: tirx.PrimFunc) -> tirx.PrimFunc:
     Args:
         function: A kernel of blocks, scheduled.
     """
-    return function.with_body(tvm_ffi.structural_map(function.body, (s_tir.SBlock, _started)))
 
+    def start(block: Any) -> Any:
+        if block.init is not None:
+            return _with(block, block.body, with_infinity(block.init))
+        return _with(block, with_infinity(block.body), None) if block.name_hint.endswith(_START) else block
 
-def _started(block: Any) -> Any:
-    if block.init is not None:
-        return _with(block, block.body, with_infinity(block.init))
-    return _with(block, with_infinity(block.body), None) if block.name_hint.endswith(_START) else block
+    return function.with_body(tvm_ffi.structural_map(function.body, (s_tir.SBlock, start)))
 
 
 def _with(block: Any, body: Any, init: Any) -> Any:
@@ -42,11 +42,11 @@ def _with(block: Any, body: Any, init: Any) -> Any:
 
 def with_infinity(start: Any) -> Any:
     """Return an expression or a statement with infinity in the place of the greatest finite number."""
-    return tvm_ffi.structural_map(start, (prim.FloatImm, _far))
 
+    def replace(number: Any) -> Any:
+        dtype = str(number.ty.dtype)
+        if dtype not in {"float16", "float32", "float64"} or abs(number.value) != float(np.finfo(dtype).max):
+            return number
+        return tirx.const(math.copysign(math.inf, number.value), dtype)
 
-def _far(number: Any) -> Any:
-    dtype = str(number.ty.dtype)
-    if dtype not in {"float16", "float32", "float64"} or abs(number.value) != float(np.finfo(dtype).max):
-        return number
-    return tirx.const(math.copysign(math.inf, number.value), dtype)
+    return tvm_ffi.structural_map(start, (prim.FloatImm, replace))

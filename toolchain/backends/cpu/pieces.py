@@ -44,12 +44,8 @@ def with_equal_pieces(function: tirx.PrimFunc, cores: int) -> tirx.PrimFunc:
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
-def _equal_pieces(function: tirx.PrimFunc, _module: tvm.IRModule, _context: Any) -> tirx.PrimFunc:
+def equal_pieces(function: tirx.PrimFunc, _module: tvm.IRModule, _context: Any) -> tirx.PrimFunc:
+    """Do `with_equal_pieces` to every kernel, for the cores of its target."""
     target = function.attrs["target"] if function.attrs and "target" in function.attrs else tvm.target.Target.current()
     cores = int(target.attrs.get("num-cores", 0)) if target else 0
     return with_equal_pieces(function, cores or _USUAL_CORES)
-
-
-def equal_pieces() -> tvm.transform.Pass:
-    """Return the pass that does `with_equal_pieces` to every kernel."""
-    return _equal_pieces

@@ -7,6 +7,7 @@ first; they are whole, as a zero point is, and then the order makes no differenc
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm_ffi
@@ -52,7 +53,8 @@ def _round_clipped(value: Expr) -> Expr | None:
     zero: Expr = tirx.const(0.0, "float32")
     if isinstance(inner, prim.Add):
         inner, zero = inner.a, inner.b
-    if not (_is_call(inner, *_ROUND) and all(map(_is_whole, (zero, high, value.b)))):
+    limits = [float(limit.value) if isinstance(limit, prim.FloatImm) else math.nan for limit in (zero, high, value.b)]
+    if not _is_call(inner, *_ROUND) or not all(limit.is_integer() and abs(limit) <= _MOST for limit in limits):
         return None
     high, low = (tirx.const(float(limit.value) - float(zero.value), "float32") for limit in (high, value.b))
     below = tirx.call_llvm_pure_intrin("float32", _MINIMUM, inner.args[0], high)
@@ -61,8 +63,3 @@ def _round_clipped(value: Expr) -> Expr | None:
 
 def _is_call(value: Expr, *names: str) -> bool:
     return isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and str(value.op.name) in names
-
-
-def _is_whole(limit: Expr) -> bool:
-    value = float(limit.value) if isinstance(limit, prim.FloatImm) else 0.5
-    return value.is_integer() and abs(value) <= _MOST

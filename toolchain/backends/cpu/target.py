@@ -19,12 +19,16 @@ def target(board: Board) -> tvm.target.Target:
     Raises:
         InputError: LLVM does not know the board's CPU, or its triple.
     """
-    mcpu, triple = _mcpu(board), board.triple
+    mcpu, triple = board.target.mcpu, board.triple
+    if mcpu == NATIVE:
+        mcpu = str(codegen.llvm_get_system_cpu())
     cpus = _cpus(board)
     if mcpu not in cpus:
+        generic = [name for name in cpus if name.startswith("generic")] or cpus
+        usual = f"one of the {len(cpus)} that it has, such as {generic[0]}"
         raise InputError(
             f"LLVM has no CPU named {mcpu!r} for {triple}",
-            hint=f"set target.mcpu in the board file: {did_you_mean(mcpu, cpus) or _usual(cpus)}",
+            hint=f"set target.mcpu in the board file: {did_you_mean(mcpu, cpus) or usual}",
         )
     description: dict[str, Any] = {"kind": "llvm", "mtriple": triple, "mcpu": mcpu}
     if triple.endswith("hf"):  # LLVM passes floats in integer registers unless it is told what the triple says
@@ -50,32 +54,18 @@ def _cpus(board: Board) -> list[str]:
     return sorted(map(str, codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm", "mtriple": board.triple}))))
 
 
-def _usual(cpus: list[str]) -> str:
-    """Name a CPU that suits, where no name is close to what was written."""
-    plain = [name for name in cpus if name.startswith("generic")] or cpus
-    return f"one of the {len(cpus)} that it has, such as {plain[0]}"
-
-
-def _mcpu(board: Board) -> str:
-    return str(codegen.llvm_get_system_cpu()) if board.target.mcpu == NATIVE else board.target.mcpu
-
-
 def cpu_features(board: Board) -> tuple[str, ...]:
     """Return what the board file names; for this machine's CPU, the flags that LLVM makes use of."""
     if board.target.mcpu != NATIVE:
         return board.cpu_features
     used = {_normalized(str(name)) for name in codegen.llvm_get_cpu_features(target(board))}
-    return tuple(sorted(flag for flag in _own_flags() if _normalized(flag) in used))
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in {"flags", "Features"}:
+            return tuple(sorted(flag for flag in value.split() if _normalized(flag) in used))
+    return ()
 
 
 def _normalized(feature: str) -> str:
     """LLVM writes sse4.2 and avx512vnni where the kernel writes sse4_2 and avx512_vnni."""
     return feature.replace(".", "").replace("_", "").replace("-", "")
-
-
-def _own_flags() -> list[str]:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in {"flags", "Features"}:
-            return value.split()
-    return []

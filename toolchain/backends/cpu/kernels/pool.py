@@ -62,14 +62,10 @@ def _is_global(layer: Pool) -> bool:
     """Whether the only window is the whole image."""
     data, out = layer.data, layer.out
     is_single = out.height == out.width == layer.dilation[0] == layer.dilation[1] == 1
-    return is_single and layer.kernel == (data.height, data.width) and layer.padding[:2] == (0, 0) and not _adds(layer)
-
-
-def _adds(layer: Pool) -> bool:
-    """Whether padding behind the image is part of an average."""
     down, across = window.sides(layer)
-    full = down.padded(0), across.padded(0)
-    return layer.counts_padding and full != (layer.data.height, layer.data.width)
+    # Padding behind the image may be part of an average.
+    adds = layer.counts_padding and (down.padded(0), across.padded(0)) != (data.height, data.width)
+    return is_single and layer.kernel == (data.height, data.width) and layer.padding[:2] == (0, 0) and not adds
 
 
 def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any], out: Any) -> None:

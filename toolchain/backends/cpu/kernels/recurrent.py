@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,25 @@ class Config:
     blocks: int
     inputs: int
     together: int
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One group of units in one phase of a time step, as expressions.
+
+    Attributes:
+        phase: The phase.
+        stream: Direction and sequences.
+        slot: Where the state of the stream is stored.
+        step: The time step.
+        group: The group of units.
+    """
+
+    phase: Phase
+    stream: Expr
+    slot: Expr
+    step: Expr
+    group: Expr
 
 
 def covers(layer: Layer) -> bool:
@@ -168,15 +187,10 @@ class _RecurrentWriter:
             with T.serial(0, self._layer.steps) as step:
                 for phase in self._layer.phases:
                     with T.serial(0, self._groups) as number:
-                        self._phase(phase, *slot_of_stream, step, self._there_and_back(step, number))
+                        # There and back: of weights that are more than a cache holds, it still has the last ones.
+                        group = T.Bind(tirx.Select(step % 2 == 0, number, self._groups - 1 - number))
+                        self._phase(_Work(phase, *slot_of_stream, step, group))
             self._end(*slot_of_stream)
-
-    def _there_and_back(self, step: Expr, number: Expr) -> Expr:
-        """Return which group is the next: the last one of a step is the first of the step after it.
-
-        Of weights that are more than a cache holds, it still has those that were read last.
-        """
-        return T.Bind(tirx.Select(step % 2 == 0, number, self._groups - 1 - number))
 
     def _share_steps(self) -> None:
         """Let the cores share the groups of each phase."""
@@ -188,7 +202,7 @@ class _RecurrentWriter:
                 with T.parallel(0, self._streams * self._groups) as number:
                     work = T.Bind(number)
                     stream = T.Bind(work // self._groups)
-                    self._phase(phase, stream, stream, step, T.Bind(work % self._groups))
+                    self._phase(_Work(phase, stream, stream, step, T.Bind(work % self._groups)))
         with T.serial(0, self._streams) as stream:
             self._end(T.Bind(stream), T.Bind(stream))
 
@@ -232,13 +246,13 @@ class _RecurrentWriter:
         with self._states(stream) as (row, state, unit):
             self._store("last", state, unit, self._load("kept", self._row(slot, self._layer.steps % 2, row), unit))
 
-    def _phase(self, phase: Phase, stream: Expr, slot: Expr, step: Expr, group: Expr) -> None:
+    def _phase(self, work: _Work) -> None:
         """Write a phase of a step for one group of units."""
-        before = T.Bind(step % 2)
-        sums = self._sums(phase, stream, slot, before, group)
-        rows, blocks, count = self._config.rows, self._config.blocks, len(phase.gates)
+        before = T.Bind(work.step % 2)
+        sums = self._sums(work, before)
+        rows, blocks, count = self._config.rows, self._config.blocks, len(work.phase.gates)
         if rows * blocks == 1:
-            self._finish(phase, stream, slot, before, step, group, 0, 0, sums)
+            self._finish(work, before, 0, 0, sums)
             return
         # A loop, since many copies of such code take seconds to compile.
         stored = [emit.on_stack(rows * blocks, self._lanes) for _ in range(count)]
@@ -247,19 +261,19 @@ class _RecurrentWriter:
             T.buffer_store(stored[gate], total, [row * blocks + block])
         with T.serial(0, rows) as row, T.serial(0, blocks) as block:
             of_unit = [of_gate[row * blocks + block] for of_gate in stored]
-            self._finish(phase, stream, slot, before, step, group, row, block, of_unit)
+            self._finish(work, before, row, block, of_unit)
 
-    def _sums(self, phase: Phase, stream: Expr, slot: Expr, before: Expr, group: Expr) -> list[Expr]:
+    def _sums(self, work: _Work, before: Expr) -> list[Expr]:
         """Write the products of a tile; return its sums, by row, gate and vector."""
-        layer, config, lanes = self._layer, self._config, self._lanes
+        layer, config, lanes, phase = self._layer, self._config, self._lanes, work.phase
         vectors = len(phase.gates) * config.blocks
         count = config.rows * vectors
         sums = emit.Registers(count * config.inputs, lanes)
         for index in range(count * config.inputs):
             sums[index] = emit.splat(0.0, lanes)
-        direction, _ = self._direction_and_sequence(stream, 0)
+        direction, _ = self._direction_and_sequence(work.stream, 0)
         first = layer.units * layer.held * (direction * layer.gates + phase.gates[0])
-        base = T.Bind(first + group * (layer.units * vectors * lanes))
+        base = T.Bind(first + work.group * (layer.units * vectors * lanes))
         source = before if phase.source == "hidden" else self._kept[phase.source]
 
         def add(unit: Expr, inputs: int) -> None:
@@ -270,7 +284,7 @@ class _RecurrentWriter:
                     for vector in range(vectors)
                 ]
                 for row in range(config.rows):
-                    offset = self._row(slot, source, row) * layer.held + unit + number
+                    offset = self._row(work.slot, source, row) * layer.held + unit + number
                     factor = T.Bind(emit.splat(self._buffers["kept"][offset], lanes))
                     for vector, weight in enumerate(weights):
                         index = (number * config.rows + row) * vectors + vector
@@ -284,25 +298,14 @@ class _RecurrentWriter:
             totals = [T.Bind(total + sums[number * count + index]) for index, total in enumerate(totals)]
         return [T.Bind(total) for total in totals]
 
-    def _finish(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
-        self,
-        phase: Phase,
-        stream: Expr,
-        slot: Expr,
-        before: Expr,
-        step: Expr,
-        group: Expr,
-        row: Expr,
-        block: Expr,
-        sums: Sequence[Expr],
-    ) -> None:
+    def _finish(self, work: _Work, before: Expr, row: Expr, block: Expr, sums: Sequence[Expr]) -> None:
         """Write what is made of the sums of one vector of units."""
-        layer = self._layer
-        direction, sequence = self._direction_and_sequence(stream, row)
+        layer, slot = self._layer, work.slot
+        direction, sequence = self._direction_and_sequence(work.stream, row)
         state = T.Bind(direction * layer.batch + sequence)
-        unit = T.Bind((group * self._config.blocks + block) * self._lanes)
+        unit = T.Bind((work.group * self._config.blocks + block) * self._lanes)
         length = T.Bind(self._buffers["lengths"][sequence]) if layer.lengths else None
-        position = locate(layer, direction, sequence, step, length)
+        position = locate(layer, direction, sequence, work.step, length)
         every, new = T.Bind(position.every), T.Bind(self._row(slot, 1 - before, row))
         old = T.Bind(self._row(slot, before, row))
 
@@ -313,8 +316,8 @@ class _RecurrentWriter:
             def load(name: str, number: Expr) -> Expr:
                 return self._load(name, number, unit)
 
-            units = Units(load, gates, sums.__getitem__, phase, state, direction, states)
-            for name, value in cell_outputs(layer, phase, self._functions, units).items():
+            units = Units(load, gates, sums.__getitem__, work.phase, state, direction, states)
+            for name, value in cell_outputs(layer, work.phase, self._functions, units).items():
                 result = T.Bind(value)
                 if name == "hidden":
                     self._store("kept", new, unit, result)
@@ -324,20 +327,12 @@ class _RecurrentWriter:
                 else:
                     self._store("kept", states[name], unit, result)
 
-        def behind() -> None:
-            self._store("every", every, unit, self._functions.number(0.0))
-            self._store("kept", new, unit, self._load("kept", old, unit))
-
-        _either(position.inside, inside, behind)
-
-
-def _either(condition: Expr, first: Callable[[], None], second: Callable[[], None]) -> None:
-    """Write statements that are done if a condition holds, and others if not; the first ones alone if it is None."""
-    if condition is None:
-        first()
-        return
-    with T.If(condition):
-        with T.Then():
-            first()
-        with T.Else():
-            second()
+        if position.inside is None:  # all sequences have all steps
+            inside()
+            return
+        with T.If(position.inside):
+            with T.Then():
+                inside()
+            with T.Else():  # behind the end of a sequence its state stays, and its outputs are zero
+                self._store("every", every, unit, self._functions.number(0.0))
+                self._store("kept", new, unit, self._load("kept", old, unit))

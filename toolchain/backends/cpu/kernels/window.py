@@ -254,7 +254,11 @@ class WindowWriter:
             image = T.Bind(work // (groups * shares))
             block = T.Bind(work // shares % groups * blocks)
             for down, row in self._rows(T.Bind(work % shares), shares):
-                self._row(down, image, block, row, (data, others, out))
+                taps, padded = self._taps(down, row)
+                for across in spans(self._across, self._config.columns):
+                    with T.serial(0, across.count) as number:
+                        column = T.Bind(across.start + number * across.size)
+                        self._tile(Tile(image, block, row, column, across, down, taps, padded), data, others, out)
 
     def _rows(self, share: Expr, shares: int) -> Iterator[tuple[Span | None, Expr]]:
         """Open a loop over the rows of each kind in a part, and yield the row."""
@@ -269,15 +273,6 @@ class WindowWriter:
                 end = T.Bind(tirx.max(tirx.min((share + 1) * rows_per_share - start, count), begin))
             with T.serial(begin, end) as number:
                 yield down, T.Bind(start + number)
-
-    def _row(
-        self, down: Span | None, image: Expr, block: Expr, row: Expr, buffers: tuple[Any, Sequence[Any], Any]
-    ) -> None:
-        taps, padded = self._taps(down, row)
-        for across in spans(self._across, self._config.columns):
-            with T.serial(0, across.count) as number:
-                column = T.Bind(across.start + number * across.size)
-                self._tile(Tile(image, block, row, column, across, down, taps, padded), *buffers)
 
     def _taps(self, down: Span | None, row: Expr) -> tuple[tuple[Expr, Expr], Expr]:
         """Return `Tile.taps` and `Tile.padded` of a row."""

@@ -21,7 +21,7 @@ from toolchain.backends.cpu.maxima_init import start_at_infinity
 from toolchain.backends.cpu.nan_clip import with_nan
 from toolchain.backends.cpu.round_to_int import round_without_calls
 from toolchain.backends.cpu.schedule.axes import normalise_axes
-from toolchain.backends.cpu.schedule.block import Block, Buffer
+from toolchain.backends.cpu.schedule.block import Block
 from toolchain.backends.cpu.schedule.elementwise import schedule_elementwise
 from toolchain.backends.cpu.schedule.inline import inline
 from toolchain.backends.cpu.schedule.open_shapes import by_blocks
@@ -60,13 +60,9 @@ def _reshapes(function: tirx.PrimFunc) -> bool:
     """Whether TVM makes a view of a function's result, as long as it recognises the function."""
     if len(function.params) != _ONE_INPUT or not all(tirx.is_buffer_var(buffer) for buffer in function.params):
         return False
-    sizes = {_size(buffer) for buffer in function.params}
+    shapes = [[constant(extent) for extent in buffer.shape] for buffer in function.params]
+    sizes = {None if None in shape else prod(extent or 0 for extent in shape) for shape in shapes}
     return (len(sizes) == 1 or None in sizes) and bool(has_reshape_pattern(function))
-
-
-def _size(buffer: Buffer) -> int | None:
-    extents = [constant(extent) for extent in buffer.shape]
-    return None if None in extents else prod(extent or 0 for extent in extents)
 
 
 def schedule_kernel(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:

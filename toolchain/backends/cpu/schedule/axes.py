@@ -116,7 +116,12 @@ def _split_axes(nest: Nest) -> Nest:
         division = _find_division(nest)
         if division is None:
             break
-        nest = _split(nest, *division)
+        axis, length = division
+        outer = Axis(ir.Var(f"{axis.var.name}_o", axis.var.ty), axis.extent // length, axis.reduced)
+        inner = Axis(ir.Var(f"{axis.var.name}_i", axis.var.ty), length, axis.reduced)
+        index = nest.axes.index(axis)
+        axes = [*nest.axes[:index], outer, inner, *nest.axes[index + 1 :]]
+        nest = nest.substitute({axis.var: outer.var * length + inner.var}, axes)
     return nest
 
 
@@ -143,15 +148,6 @@ def _find_division(nest: Nest) -> tuple[Axis, int] | None:
                 if axis is not None and number and axis.extent % number == 0 and 1 < number < axis.extent:
                     return axis, number
     return None
-
-
-def _split(nest: Nest, axis: Axis, inner: int) -> Nest:
-    outer = Axis(ir.Var(f"{axis.var.name}_o", axis.var.ty), axis.extent // inner, axis.reduced)
-    remainder = Axis(ir.Var(f"{axis.var.name}_i", axis.var.ty), inner, axis.reduced)
-    index = nest.axes.index(axis)
-    return nest.substitute(
-        {axis.var: outer.var * inner + remainder.var}, [*nest.axes[:index], outer, remainder, *nest.axes[index + 1 :]]
-    )
 
 
 def _merge_axes(nest: Nest, parameters: set[Buffer]) -> Nest:

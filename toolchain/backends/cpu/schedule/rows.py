@@ -42,28 +42,27 @@ def with_lanes(function: tirx.PrimFunc, machine: Machine, names: Collection[str]
         names: Names of the blocks; all by default.
     """
 
-    def changed(nest: Nest) -> Nest:
-        return _with_lanes(nest, machine) if names is None or nest.name in names else nest
+    def change(nest: Nest) -> Nest:
+        axis = next((axis for axis in reversed(nest.axes) if axis.reduced and _is_vector(nest, axis)), None)
+        operand = _operand(nest)
+        is_chosen = names is None or nest.name in names
+        if not is_chosen or axis is None or operand is None or nest.init is None:
+            return nest
+        lanes = min(axis.extent, machine.lanes)
+        width = lanes * _side_by_side(axis.extent, lanes)
+        steps = Axis(ir.Var(f"{axis.var.name}_o", "int64"), ceil(axis.extent / width), reduced=True)
+        inner = Axis(ir.Var(f"{axis.var.name}_i", "int64"), width, reduced=True)
+        start = steps.var * width if steps.extent > 1 else tirx.const(0, "int64")
+        if axis.extent % width:
+            # The last step is moved back to end with the axis: what lies in both was reduced before.
+            first = tirx.min(start, tirx.const(axis.extent - width, "int64"))
+            fresh = prim.Select(first + inner.var >= start, operand, with_infinity(nest.init))
+            accumulator = tirx.BufferLoad(nest.buffer, list(nest.indices))
+            nest, start = replace(nest, value=type(nest.value)(accumulator, fresh)), first
+        others = [other for other in nest.axes if other is not axis]
+        return nest.substitute({axis.var: start + inner.var}, [*others, *([steps] if steps.extent > 1 else []), inner])
 
-    return map_nests(function, changed)
-
-
-def _with_lanes(nest: Nest, machine: Machine) -> Nest:
-    axis = next((axis for axis in reversed(nest.axes) if axis.reduced and _is_vector(nest, axis)), None)
-    operand = _operand(nest)
-    if axis is None or operand is None or nest.init is None:
-        return nest
-    lanes = min(axis.extent, machine.lanes)
-    width = lanes * _side_by_side(axis.extent, lanes)
-    steps = Axis(ir.Var(f"{axis.var.name}_o", "int64"), ceil(axis.extent / width), reduced=True)
-    inner = Axis(ir.Var(f"{axis.var.name}_i", "int64"), width, reduced=True)
-    start = steps.var * width if steps.extent > 1 else tirx.const(0, "int64")
-    if axis.extent % width:
-        first = tirx.min(start, tirx.const(axis.extent - width, "int64"))
-        fresh = prim.Select(first + inner.var >= start, operand, with_infinity(nest.init))  # others were reduced before
-        nest, start = replace(nest, value=type(nest.value)(_own(nest), fresh)), first
-    others = [other for other in nest.axes if other is not axis]
-    return nest.substitute({axis.var: start + inner.var}, [*others, *([steps] if steps.extent > 1 else []), inner])
+    return map_nests(function, change)
 
 
 def _is_vector(nest: Nest, axis: Axis) -> bool:
@@ -78,10 +77,6 @@ def _operand(nest: Nest) -> Expr | None:
     pair = [nest.value.a, nest.value.b]
     rest = [operand for operand in pair if not (type(operand) is ir.TensorLoad and operand.source.same_as(nest.buffer))]
     return rest[0] if len(rest) == 1 else None
-
-
-def _own(nest: Nest) -> Expr:
-    return tirx.BufferLoad(nest.buffer, list(nest.indices))
 
 
 def _side_by_side(extent: int, lanes: int) -> int:
@@ -169,7 +164,7 @@ def _fold_lanes(schedule: s_tir.Schedule, block: Block, machine: Machine) -> lis
         loop = schedule.split(loop, [None, width])[1]
     elif not all(step in {0, 1} for step in block.strides(block.axes[-1])):
         return blocks
-    if width == _depth(block):
+    if width == prod(axis.extent for axis in block.axes if axis.reduced):  # there is nothing else to reduce over
         width = _narrower(width, machine)
         loop = schedule.split(loop, [None, width])[1] if width > 1 else loop
     while width > 1:
@@ -179,11 +174,6 @@ def _fold_lanes(schedule: s_tir.Schedule, block: Block, machine: Machine) -> lis
         loop = schedule.split(loop, [None, narrower])[1] if narrower > 1 else loop
         width = narrower
     return blocks
-
-
-def _depth(block: Block) -> int:
-    """Return the steps of a reduction for one element."""
-    return prod(axis.extent for axis in block.axes if axis.reduced)
 
 
 def _narrower(width: int, machine: Machine) -> int:

@@ -62,7 +62,7 @@ def in_tiles(schedule: s_tir.Schedule, block: Block, epilogue: Block | None, mac
         epilogue: What computes the results from its elements, one by one; None if it has the results.
         machine: The processor.
     """
-    tile = _choose_tile(block, machine)
+    tile = min(_tiles(block, machine), key=lambda candidate: _cycles(block, candidate))
     result = epilogue or Block.of(schedule, schedule.cache_write(block.rv, 0, "global"))
     around, inner = _cut(schedule, result, _numbers(block, result), tile)
     if worth_cores([block], machine):
@@ -133,11 +133,6 @@ def _numbers(block: Block, result: Block) -> dict[int, Axis]:
 
 
 # --- which tile ------------------------------------------------------------------------------------------------
-
-
-def _choose_tile(block: Block, machine: Machine) -> ReductionTile:
-    """Return the tile that is likely the fastest."""
-    return min(_tiles(block, machine), key=lambda tile: _cycles(block, tile))
 
 
 def _tiles(block: Block, machine: Machine) -> Iterator[ReductionTile]:

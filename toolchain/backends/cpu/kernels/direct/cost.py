@@ -70,7 +70,12 @@ class _Work:
 def candidates(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     """List ways to cut a layer with their costs, the cheapest first: few, but different ones."""
     layer = flatten(layer)
-    rows = _rows(layer)
+    inside = [
+        0 <= row * layer.strides[0] + tap * layer.dilation[0] - layer.padding[0] < layer.data.height
+        for row in range(layer.out.height)
+        for tap in range(layer.kernel[0])
+    ]
+    rows = sum(inside) / layer.out.height  # of the filter that are inside the image, on average
     banded = [_banded(DirectPlan(layer, config), machine, rows) for config in _tilings(layer, machine)]
     selected: list[tuple[Config, float]] = []
     for config, cost in sorted(banded, key=lambda candidate: candidate[1]):
@@ -171,7 +176,9 @@ def _work(plan: DirectPlan, machine: Machine, rows: float) -> _Work:
         if data.lanes > 1:
             lines = _reach(plan, tiles.columns) * data.lanes * _FLOAT / _BYTES_OF_LINE
             row += sources * (_TAP * plan.layer.kernel[1] + _LINE * lines)
-        costs.append(rows * (row + sources * _ROW) + plan.chunks * _ends(blocks * tiles.columns))
+        sums = blocks * tiles.columns
+        ends = _TILE + _SUM * sums + _BURST * sums**2  # to begin and to end a tile
+        costs.append(rows * (row + sources * _ROW) + plan.chunks * ends)
     row_cost = sum(cost * tiles.count for cost, tiles in zip(costs, plan.tiles, strict=True))
     bytes_of_source = _bytes_of_source(plan)
     together = plan.units if plan.overlaps else 1  # units that one core takes in turns
@@ -185,11 +192,6 @@ def _work(plan: DirectPlan, machine: Machine, rows: float) -> _Work:
         bytes_of_chunk=together * min(plan.config.depth, plan.sources) * bytes_of_source,
         fetches=plan.fetches,
     )
-
-
-def _ends(sums: int) -> float:
-    """Estimate what it takes to begin and to end a tile."""
-    return _TILE + _SUM * sums + _BURST * sums**2
 
 
 def _row(plan: DirectPlan, machine: Machine, tiles: Tiles) -> float:
@@ -208,13 +210,3 @@ def _limit(products: int, loads: float, turns: int, weights: float) -> float:
     """Return how long it takes to multiply and to load, to finish turns on each sum, and to bring the weights."""
     limits = (float(products), loads, _LATENCY * turns, weights)
     return float(sum(limit**_SHARPNESS for limit in limits) ** (1 / _SHARPNESS))
-
-
-def _rows(layer: Conv) -> float:
-    """Return how many rows of the filter are inside the image, on average."""
-    inside = [
-        0 <= row * layer.strides[0] + tap * layer.dilation[0] - layer.padding[0] < layer.data.height
-        for row in range(layer.out.height)
-        for tap in range(layer.kernel[0])
-    ]
-    return sum(inside) / layer.out.height

@@ -13,7 +13,7 @@ turns.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -255,28 +255,24 @@ def cut_row(layer: Conv, columns: int) -> tuple[Tiles, ...]:
     """Cut a row of the result into as few tiles as possible, of nearly the same size."""
     count = -(-layer.out.width // columns)
     small, large = divmod(layer.out.width, count)
+    stride, dilation, padding = layer.strides[1], layer.dilation[1], layer.padding[1]
+    # Number, how many, columns: tiles may see the padding one by one; without it, those of one size are alike.
+    stretches = [(number, 1, small + (number < large)) for number in range(count)]
+    if not any(layer.padding):
+        stretches = [stretch for stretch in ((0, large, small + 1), (large, count - large, small)) if stretch[1]]
     groups: list[Tiles] = []
-    for number, many, size in _stretches(layer, count, small, large):
+    for number, many, size in stretches:
         start = number * small + min(number, large)
-        inside = _inside(layer, range(start, start + size))
+        inside = tuple(
+            tuple(
+                0 <= column * stride + tap * dilation - padding < layer.data.width
+                for column in range(start, start + size)
+            )
+            for tap in range(layer.kernel[1])
+        )
         last = groups[-1] if groups else None
         if last and (last.columns, last.inside) == (size, inside):
             groups[-1] = replace(last, count=last.count + many)
         else:
             groups.append(Tiles(number, start, many, size, inside))
     return tuple(groups)
-
-
-def _stretches(layer: Conv, count: int, small: int, large: int) -> list[tuple[int, int, int]]:
-    """List tiles as number, how many, columns: one by one if they may see the padding, else those of one size."""
-    if any(layer.padding):
-        return [(number, 1, small + (number < large)) for number in range(count)]
-    return [stretch for stretch in ((0, large, small + 1), (large, count - large, small)) if stretch[1]]
-
-
-def _inside(layer: Conv, columns: Sequence[int]) -> tuple[tuple[bool, ...], ...]:
-    stride, dilation, padding = layer.strides[1], layer.dilation[1], layer.padding[1]
-    return tuple(
-        tuple(0 <= column * stride + tap * dilation - padding < layer.data.width for column in columns)
-        for tap in range(layer.kernel[1])
-    )

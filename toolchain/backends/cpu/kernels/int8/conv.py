@@ -74,18 +74,12 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     shapes = itertools.product(range(1, tallest + 1), range(1, _WIDEST + 1), (1, 2, 3, 4, 6, 8))
     for rows, columns, blocks in shapes if machine.dot else ():
         config = Config(rows, columns, blocks)
-        if _fits(layer, machine, config):
+        flat, rows_of_tile = _flatten(layer, config)
+        is_even = layer.out.blocks % blocks == 0 and not (_is_pointwise(layer) and layer.out.height % rows)
+        registers = rows_of_tile * columns * blocks + blocks + 1
+        if is_even and columns <= flat.out.width and registers <= machine.registers:
             candidates.append((config, _estimate(layer, config, machine)))
     return sorted(candidates, key=lambda candidate: candidate[1])
-
-
-def _fits(layer: Conv, machine: Machine, config: Config) -> bool:
-    flat, rows = _flatten(layer, config)
-    if layer.out.blocks % config.blocks or config.columns > flat.out.width:
-        return False
-    if _is_pointwise(layer) and layer.out.height % config.rows:
-        return False
-    return rows * config.columns * config.blocks + config.blocks + 1 <= machine.registers
 
 
 def _estimate(layer: Conv, config: Config, machine: Machine) -> float:
@@ -198,28 +192,21 @@ class _ByteConvWriter:
         products = layer.flops / 2 / (GROUP * self._machine.lanes)
         with emit.shared(layer.out.batch * groups * strips, products) as work:
             image = T.Bind(work // (groups * strips))
-            if self._keeps_data_close():
+            # A core goes through all weights for few rows, or through all rows for few weights: the larger stay close.
+            if layer.data.height * layer.data.width > layer.kernel[0] * layer.kernel[1] * layer.out.channels:
                 group, strip = T.Bind(work % groups), T.Bind(work // groups % strips)
             else:
                 group, strip = T.Bind(work // strips % groups), T.Bind(work % strips)
-            self._strip(image, group, strip)
-
-    def _keeps_data_close(self) -> bool:
-        """Whether a core goes through all weights for few rows, rather than through all rows for few weights."""
-        data, taps = self._layer.data, self._layer.kernel[0] * self._layer.kernel[1]
-        return data.height * data.width > taps * self._layer.out.channels
-
-    def _strip(self, image: Any, group: Any, strip: Any) -> None:
-        row = T.Bind(strip * self._rows)
-        cuts = list(_cuts(self._layer.out.height, self._rows))
-        if len(cuts) == 1:
-            self._row(cuts[0][2], image, group, row)
-            return
-        with T.If(strip < cuts[0][1]):
-            with T.Then():
-                self._row(cuts[0][2], image, group, row)
-            with T.Else():
-                self._row(cuts[1][2], image, group, row)
+            row = T.Bind(strip * self._rows)
+            (_, strips_of_full_height, rows), *rest = _cuts(layer.out.height, self._rows)
+            if not rest:
+                self._row(rows, image, group, row)
+                return
+            with T.If(strip < strips_of_full_height):
+                with T.Then():
+                    self._row(rows, image, group, row)
+                with T.Else():
+                    self._row(rest[0][2], image, group, row)
 
     def _row(self, rows: int, image: Any, group: Any, row: Any) -> None:
         for start, count, columns in _cuts(self._layer.out.width, self._config.columns):
@@ -271,6 +258,7 @@ class _ByteConvWriter:
         layer, blocks, data = self._layer, self._config.blocks, self._layer.data
         (height, width), fours, (image, group, row, column) = layer.kernel, data.lanes // GROUP, coordinates
         (down, across), (reach, spread) = layer.strides, layer.dilation
+        wide, count = self._machine.lanes * GROUP, size[0] * size[1]
         with T.serial(0, data.blocks) as source, T.serial(0, height) as tap, T.serial(0, width) as side:
             source_pixel = (image, source, row * down + tap * reach, column * across + side * spread)
             if self._images is None:
@@ -279,16 +267,12 @@ class _ByteConvWriter:
                 pixel = T.Bind(emit.offset(self._images.data, column, source, 0, 0))
             line = T.Bind((((group * data.blocks + source) * height + tap) * width + side) * fours * blocks)
             for four in range(fours):
-                self._products(sums, size, pixel + four * GROUP, line + four * blocks)
-
-    def _products(self, sums: emit.Registers, size: tuple[int, int], pixel: Any, line: Any) -> None:
-        """Add the products of four channels."""
-        wide, blocks, count = self._machine.lanes * GROUP, self._config.blocks, size[0] * size[1]
-        weights = [T.Bind(self._weights[emit.ramp((line + block) * wide, wide)]) for block in range(blocks)]
-        for number, four in enumerate(self._fours(size, pixel)):
-            for block, weight in enumerate(weights):
-                index = block * count + number
-                sums[index] = int8.dot(self._machine, sums[index], four, weight)
+                first = line + four * blocks
+                weights = [T.Bind(self._weights[emit.ramp((first + block) * wide, wide)]) for block in range(blocks)]
+                for number, channels in enumerate(self._fours(size, pixel + four * GROUP)):
+                    for block, weight in enumerate(weights):
+                        index = block * count + number
+                        sums[index] = int8.dot(self._machine, sums[index], channels, weight)
 
     def _fours(self, size: tuple[int, int], pixel: Any) -> Iterator[Any]:
         """Yield four channels of each pixel of a tile, in each lane."""

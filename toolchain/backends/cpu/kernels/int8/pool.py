@@ -66,7 +66,11 @@ class _BytePoolWriter:
             block, image = T.Bind(work // out.height % out.blocks), T.Bind(work // (out.height * out.blocks))
             for start, count, inside in self._columns():
                 with T.serial(0, count) as number:
-                    self._window((image, block, row, T.Bind(start + number)), inside=inside)
+                    coordinates = (image, block, row, T.Bind(start + number))
+                    if self._finish is None:
+                        self._largest(coordinates, inside=inside)
+                    else:
+                        self._mean(self._finish, coordinates, inside=inside)
 
     def _columns(self) -> Iterator[tuple[int, int, bool]]:
         """Yield the start and number of columns, and whether their windows are inside the image."""
@@ -75,12 +79,6 @@ class _BytePoolWriter:
         end = max(first, min((layer.data.width - layer.kernel[1] + padding) // stride + 1, layer.out.width))
         pieces = ((0, first, False), (first, end - first, True), (end, layer.out.width - end, False))
         yield from (piece for piece in pieces if piece[1])
-
-    def _window(self, coordinates: tuple[Any, Any, Any, Any], *, inside: bool) -> None:
-        if self._finish is None:
-            self._largest(coordinates, inside=inside)
-        else:
-            self._mean(self._finish, coordinates, inside=inside)
 
     def _largest(self, coordinates: tuple[Any, Any, Any, Any], *, inside: bool) -> None:
         """Write a maximum. A tap outside the image takes the nearest inside, which is in the same window."""

@@ -45,7 +45,7 @@ class _WindowSumWriter:
     """Writes the sums of rows."""
 
     def __init__(self, layer: Conv, machine: Machine, data: Buffer, result: Buffer) -> None:
-        self._layer, self._machine, self._data, self._made = layer, machine, data, result
+        self._layer, self._machine, self._data, self._result = layer, machine, data, result
         together = machine.lanes * GROUP // layer.data.lanes
         self._step = together if layer.strides[1] == 1 and layer.out.width >= together else 1
 
@@ -68,7 +68,7 @@ class _WindowSumWriter:
         else:
             total = self._blocks(first, lanes, last)
         sums = _of_neighbours(total, lanes // self._step, self._step)
-        T.buffer_store(self._made, sums, [emit.ramp(row * layer.out.width + column, self._step)])
+        T.buffer_store(self._result, sums, [emit.ramp(row * layer.out.width + column, self._step)])
 
     def _blocks(self, first: Expr, lanes: int, last: int) -> Expr:
         """Return sums over all blocks; of the last block, those channels that there are."""
@@ -84,25 +84,21 @@ class _WindowSumWriter:
     def _block(self, total: Expr, first: Expr, counted: int) -> Expr:
         """Return sums and the bytes of one block's windows, of so many of its channels."""
         image, (height, width), (down, across) = self._layer.data, self._layer.kernel, self._layer.dilation
-        ones = _ones(image.lanes, counted, self._step)
+        size = image.lanes * self._step
+        ones_and_zeros = [tirx.Broadcast(tirx.const(value, "int8"), size) for value in (1, 0)]
+        # A one for each byte that counts: those are the first ones of each pixel.
+        lanes = [index if index % image.lanes < counted else size + index for index in range(size)]
+        ones = tirx.Shuffle(ones_and_zeros, lanes)
         for tap, side in itertools.product(range(height), range(width)):
             offset = first + (tap * down * image.width + side * across) * image.lanes
-            total = T.Bind(self._added(total, self._data[emit.ramp(offset, self._step * image.lanes)], ones))
+            pixels = self._data[emit.ramp(offset, self._step * image.lanes)]
+            if self._step > 1:
+                four = tirx.reinterpret(emit.wide("int32", self._machine.lanes), pixels)
+                total = T.Bind(int8.dot(self._machine, total, four, ones))
+            else:
+                wide = emit.wide("int32", image.lanes)
+                total = T.Bind(total + tirx.Cast(wide, pixels) * tirx.Cast(wide, ones))
         return total
-
-    def _added(self, total: Expr, pixels: Expr, ones: Expr) -> Expr:
-        if self._step > 1:
-            four = tirx.reinterpret(emit.wide("int32", self._machine.lanes), pixels)
-            return int8.dot(self._machine, total, four, ones)
-        wide = emit.wide("int32", self._layer.data.lanes)
-        return total + tirx.Cast(wide, pixels) * tirx.Cast(wide, ones)
-
-
-def _ones(lanes: int, counted: int, pixels: int) -> Expr:
-    """Return a one for each byte that counts, the first ones of each pixel."""
-    size = lanes * pixels
-    one_and_zero = [tirx.Broadcast(tirx.const(value, "int8"), size) for value in (1, 0)]
-    return tirx.Shuffle(one_and_zero, [index if index % lanes < counted else size + index for index in range(size)])
 
 
 def _of_neighbours(vector: Expr, each: int, count: int) -> Expr:

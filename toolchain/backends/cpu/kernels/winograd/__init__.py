@@ -299,7 +299,10 @@ class _WinogradWriter:
             )
             if plan.by_element:
                 self._fetch_ahead(panel, pass_number, block, lanes * step)
-                self._add_elements(sums, transformed, tiles, T.Bind(panel + block * lanes * step))
+                weights = T.Bind(panel + block * lanes * step)
+                vectors = [transformed.vector(tiles + t * lanes) for t in range(config.tiles)]
+                for channel in range(lanes):
+                    self._add(sums, vectors, weights + channel * step, channel)
             else:
                 full = plan.inputs % lanes == 0
                 with T.serial(0, lanes if full else T.Bind(tirx.min(plan.inputs - block * lanes, lanes))) as channel:
@@ -309,13 +312,6 @@ class _WinogradWriter:
         for number, (block, tile) in enumerate(outputs):
             offset = row * plan.output_line + (block * plan.chunk + pass_number * config.tiles + tile) * lanes
             products.store(sums[number], offset)
-
-    def _add_elements(self, sums: Any, transformed: _Space, tiles: Any, weights: Any) -> None:
-        """Add the products of one block of input channels, with multiplications by one element of a vector."""
-        lanes, step = self._lanes, self._plan.config.blocks * self._lanes
-        vectors = [transformed.vector(tiles + t * lanes) for t in range(self._plan.config.tiles)]
-        for channel in range(lanes):
-            self._add(sums, vectors, weights + channel * step, channel)
 
     def _add(self, sums: Any, numbers: Sequence[Any], line: Any, element: int | None = None) -> None:
         """Add the products of one input channel to all sums."""
