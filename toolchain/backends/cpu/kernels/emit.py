@@ -277,15 +277,15 @@ _Activation = Callable[[Functions, Expr, tuple[float, ...]], Expr]
 
 _ACTIVATIONS: dict[str, _Activation] = {
     "relu": lambda v, x, _: tirx.max(x, v.number(0.0)),
-    "clip": lambda v, x, limits: v.clip(x, *limits),
+    "clip": lambda v, x, limits: v.clipped(x, *limits),
     "leaky_relu": lambda v, x, slope: tirx.max(x, v.number(0.0)) + tirx.min(x, v.number(0.0)) * v.number(*slope),
     "sigmoid": lambda v, x, _: v.sigmoid(x),
     "silu": lambda v, x, _: x * v.sigmoid(x),
     "gelu": lambda v, x, _: _gelu(v, x),
     "gelu_tanh": lambda v, x, _: _half(v, x) * (v.number(1.0) + v.tanh(_cubic(v, x))),
     "tanh": lambda v, x, _: v.tanh(x),
-    "hard_sigmoid": lambda v, x, line: v.clip(x * v.number(line[0]) + v.number(line[1]), 0.0, 1.0),
-    "hard_swish": lambda v, x, _: x * v.clip(x * v.number(1 / 6) + v.number(0.5), 0.0, 1.0),
+    "hard_sigmoid": lambda v, x, line: v.clipped(x * v.number(line[0]) + v.number(line[1]), 0.0, 1.0),
+    "hard_swish": lambda v, x, _: x * v.clipped(x * v.number(1 / 6) + v.number(0.5), 0.0, 1.0),
 }
 
 
