@@ -53,9 +53,12 @@ def test_a_layer_comes_back_from_its_text(layer):
 
 def test_the_text_of_a_layer_is_what_records_of_earlier_versions_hold():
     assert to_json(Dense(1, 2, 3)) == '{"bias":false,"inputs":2,"kind":"dense","outputs":3,"rows":1,"steps":[]}'
-    place = Activation(1, 8, 2, 2, 8, dtype="uint8")
-    held = '{"batch":1,"channels":8,"dtype":"uint8","first":0,"height":2,"held":0,"lanes":8,"width":2}'
-    assert to_json(Map(place, place)) == f'{{"data":{held},"kind":"quantized_map","out":{held},"steps":[]}}'
+    activation = Activation(1, 8, 2, 2, 8, dtype="uint8")
+    activation_text = '{"batch":1,"channels":8,"dtype":"uint8","first":0,"height":2,"held":0,"lanes":8,"width":2}'
+    assert (
+        to_json(Map(activation, activation))
+        == f'{{"data":{activation_text},"kind":"quantized_map","out":{activation_text},"steps":[]}}'
+    )
 
 
 @pytest.mark.parametrize(

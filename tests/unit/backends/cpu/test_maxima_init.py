@@ -33,5 +33,5 @@ def test_what_starts_elsewhere(best: Any, dtype: str) -> None:
 def test_a_number_of_the_model_stays() -> None:
     lowest = tirx.min_value("float32")
     data = te.placeholder((8,), "float32", "data")
-    function = te.create_prim_func([data, te.compute((8,), lambda at: tirx.max(data[at], lowest), "limited")])
+    function = te.create_prim_func([data, te.compute((8,), lambda index: tirx.max(data[index], lowest), "limited")])
     assert start_at_infinity(function).script() == function.script()

@@ -28,8 +28,8 @@ def check(proto, *, stays=True):
     machine, feeds = processor(LANES), relax_nets.feeds(proto)
     module = graph.insert_stand_ins(prepared(proto), machine)
     assert (counts(module)["Map"] == 1) is stays
-    made = graph.emit_kernels(module, machine, lambda layer: kernels.default(layer, machine))
-    [mine], [other] = relax_nets.computed(made, feeds), nets.run(proto, feeds)
+    built = graph.emit_kernels(module, machine, lambda layer: kernels.default(layer, machine))
+    [mine], [other] = relax_nets.computed(built, feeds), nets.run(proto, feeds)
     np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
 
 
@@ -82,6 +82,6 @@ def test_kernels_of_the_importer_are_not_carried():
     )
     block = values.read(module["main"].body.blocks[0], module)
     clip = prepared(between([("Clip", "a n", "b")], n=np.float32(1)))
-    [limit] = [one for one in values.read(clip["main"].body.blocks[0], clip).operations if one.name == "maximum"]
+    [limit] = [item for item in values.read(clip["main"].body.blocks[0], clip).operations if item.name == "maximum"]
     assert not blocked_ops.can_run_blocked(limit, LANES)
-    assert not any(blocked_ops.can_run_blocked(one, LANES) for one in block.operations if one.name == "max")
+    assert not any(blocked_ops.can_run_blocked(item, LANES) for item in block.operations if item.name == "max")

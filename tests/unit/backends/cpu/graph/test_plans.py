@@ -21,10 +21,13 @@ def constant(array):
     return value
 
 
-def conv(weights, effects, groups=1, taken=1):
+def conv(weights, effects, groups=1, layer_groups=1):
     outputs, inputs, *kernel = weights.shape
     bare = Conv(
-        Activation(1, inputs * groups, 4, 5, LANES), Activation(1, outputs, 4, 5, LANES), tuple(kernel), groups=taken
+        Activation(1, inputs * groups, 4, 5, LANES),
+        Activation(1, outputs, 4, 5, LANES),
+        tuple(kernel),
+        groups=layer_groups,
     )
     weights = constant(weights)
     return ImagePlan(image(inputs * groups), image(outputs), 0, weights, effects, bare=bare, groups=groups)
@@ -56,12 +59,12 @@ def test_no_bias_without_a_shift():
     np.testing.assert_array_equal(plan.folded_weights(), np.full((3, 2, 1, 1), 2))
 
 
-def test_groups_are_filled_up_with_zeros():
+def test_layer_groupsare_filled_up_with_zeros():
     weights = np.arange(1, 9, dtype=np.float32).reshape(4, 2, 1, 1)
     plan = conv(weights, [], groups=2)
     expected = [[1, 2, 0, 0], [3, 4, 0, 0], [0, 0, 5, 6], [0, 0, 7, 8]]
     np.testing.assert_array_equal(plan.folded_weights()[:, :, 0, 0], expected)
-    assert conv(weights, [], groups=2, taken=2).folded_weights() is None
+    assert conv(weights, [], groups=2, layer_groups=2).folded_weights() is None
 
 
 def test_weights_of_a_dense_layer_are_transposed():
@@ -76,9 +79,9 @@ def test_weights_of_a_dense_layer_are_transposed():
 def test_other_tensors_lie_where_they_are_told_to():
     other = image(3)
     plan = conv(np.ones((3, 2, 1, 1), np.float32), [Operand("add", other)])
-    place = Activation(1, 3, 4, 5, LANES, first=2, held=7)
-    layer = plan.layer(lambda value: place if value is other else own_activation(value, LANES))
-    assert layer.epilogue[0].other == place
+    activation = Activation(1, 3, 4, 5, LANES, first=2, held=7)
+    layer = plan.layer(lambda value: activation if value is other else own_activation(value, LANES))
+    assert layer.epilogue[0].other == activation
 
 
 def test_data_that_is_read_plain_stays_plain():

@@ -25,8 +25,8 @@ def layer_of(data, channels, lanes=16, padding=SAME, **options) -> Conv:
 
 
 def best(layer, machine, tile, fused) -> Config:
-    found = (config for config, _ in winograd.configs(layer, machine) if config.tile == tile)
-    return replace(next(found), fused=fused)
+    candidates = (config for config, _ in winograd.configs(layer, machine) if config.tile == tile)
+    return replace(next(candidates), fused=fused)
 
 
 def check(layer, machine, config) -> None:
@@ -154,10 +154,10 @@ def exact(data, weights):
 def error(template, layer, config) -> float:
     """Return the largest error against double precision, as a share of the largest result."""
     inputs = kernels.inputs_of(layer)
-    given = kernels.arguments(template, layer, WIDE, config, inputs)
-    result = kernels.run(template.kernel(layer, WIDE, config), given, np.zeros(layer.out.shape, np.float32))
-    wanted = exact(inputs.data, inputs.weights)
-    return float(abs(kernels.unblocked(result, layer.out) - wanted).max() / abs(wanted).max())
+    arguments = kernels.arguments(template, layer, WIDE, config, inputs)
+    result = kernels.run(template.kernel(layer, WIDE, config), arguments, np.zeros(layer.out.shape, np.float32))
+    expected = exact(inputs.data, inputs.weights)
+    return float(abs(kernels.unblocked(result, layer.out) - expected).max() / abs(expected).max())
 
 
 @pytest.mark.parametrize("channels", [64, 512])
@@ -202,12 +202,12 @@ LAYERS = [(64, 64, 56), (128, 128, 28), (96, 208, 14), (512, 512, 7), (3, 5, 1),
 @pytest.mark.parametrize(("inputs", "outputs", "size"), LAYERS)
 def test_candidates(inputs, outputs, size, machine):
     layer = layer_of((1, inputs, size, size), outputs, machine.lanes)
-    found = winograd.configs(layer, machine)
-    costs = [cost for _, cost in found]
+    candidates = winograd.configs(layer, machine)
+    costs = [cost for _, cost in candidates]
     assert costs == sorted(costs)
-    assert len({config for config, _ in found}) == len(found) >= 2
-    assert {config.tile for config, _ in found} == {2, 4}
-    for config, _ in found:
+    assert len({config for config, _ in candidates}) == len(candidates) >= 2
+    assert {config.tile for config, _ in candidates} == {2, 4}
+    for config, _ in candidates:
         assert layer.out.blocks % config.blocks == 0
         assert config.tiles * config.blocks + config.blocks < machine.registers
 
