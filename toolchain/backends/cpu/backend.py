@@ -31,7 +31,7 @@ class Cpu(Backend):
 
     @cached_property
     def host(self) -> tvm.target.Target:
-        """The LLVM target of the board's CPU, without a word about any accelerator.
+        """The LLVM target of the board's CPU, without an accelerator.
 
         Raises:
             InputError: LLVM does not know the CPU.
@@ -50,17 +50,17 @@ class Cpu(Backend):
 
     @property
     def cpu_features(self) -> tuple[str, ...]:
-        """The /proc/cpuinfo flags without which the compiled code must not be run."""
+        """The /proc/cpuinfo flags that the compiled code requires."""
         return target.cpu_features(self.board)
 
     @cached_property
     def cpu_templates(self) -> CpuTemplates:
-        """The kernels for the CPU that are written here, but for those of templates that are left out."""
+        """The CPU's templates, without those that the user excludes."""
         return CpuTemplates(self.machine, self.without)
 
     @property
     def templates(self) -> Templates:
-        """The kernels that are written here."""
+        """The CPU's templates."""
         return self.cpu_templates
 
     @staticmethod
@@ -72,7 +72,7 @@ class Cpu(Backend):
         """Rewrite an imported Relax module into calls of kernels; fused ones say which arguments are weights.
 
         Raises:
-            InputError: Half precision is asked for.
+            InputError: The board file asks for half precision.
         """
         if self.board.target.float16:
             raise InputError(

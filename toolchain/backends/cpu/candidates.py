@@ -41,11 +41,11 @@ class CpuTemplates:
         return tvm.IRModule({"main": function})
 
     def fits(self, layer: str, choice: Mapping[str, Any]) -> bool:
-        """Whether a layer can be computed in a way that was chosen at another time."""
+        """Whether a recorded choice can still compute a layer."""
         return self.read_choice(from_json(layer), choice) is not None
 
     def read_choice(self, layer: Layer, choice: Mapping[str, Any]) -> kernels.Choice | None:
-        """Read a choice for a layer; None if it is none, is left out, or does not fit."""
+        """Read a choice for a layer; None if it is unknown, left out, or does not fit."""
         parsed = kernels.choice(dict(choice))
         if parsed is None or parsed.template in self.without or not kernels.fits(layer, parsed):
             return None

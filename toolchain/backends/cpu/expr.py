@@ -1,4 +1,4 @@
-"""TIR expressions taken apart and put together: the few walks over them that scheduling needs."""
+"""Walks over TIR expressions, and their rewriting, as far as scheduling needs it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _GUARD = ir.Op.get("prim.if_then_else")
 
 
 class UnsupportedError(Exception):
-    """A function is not of the kind that can be written anew; it has to be scheduled in a simpler way."""
+    """A function cannot be rewritten; it has to be scheduled in a simpler way."""
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """Return the operands of an expression.
 
     Raises:
-        UnsupportedError: It is of a kind that is not known here.
+        UnsupportedError: Its kind is not supported here.
     """
     kind = type(expr)
     fields = _FIELDS.get(kind)
@@ -62,11 +62,11 @@ def _with_children(expr: Expr, operands: list[Expr]) -> Expr:
 
 
 def rewrite(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
-    """Return an expression in which every part that `replace` has an answer for is replaced, the outermost first.
+    """Return an expression in which `replace` has replaced nodes, the outermost first.
 
     Args:
         expr: The expression.
-        replace: Returns what takes the place of a part, or None to look into it.
+        replace: Returns a replacement for a node, or None to visit its operands.
     """
     replacement = replace(expr)
     if replacement is not None:

@@ -68,7 +68,7 @@ class Functions:
     """Writes functions of vectors.
 
     Attributes:
-        keep: Told what is used several times; returns what stands for it.
+        keep: Binds a value that is used several times, and returns the variable.
         lanes: Elements of a vector; 1 in a loop that is vectorized afterwards.
     """
 

@@ -35,7 +35,6 @@ def start_at_infinity(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _with(block: Any, body: Any, init: Any) -> Any:
-    """Return a block with another body and start."""
     fields = (block.iter_vars, block.reads, block.writes, block.name_hint, body, init)
     return s_tir.SBlock(*fields, block.alloc_buffers, block.match_buffers, block.annotations, block.span)
 

@@ -21,7 +21,7 @@ _USUAL_CORES = 4  # of a board whose cores are not known
 
 
 def with_equal_pieces(function: tirx.PrimFunc, cores: int) -> tirx.PrimFunc:
-    """Return a kernel whose shared loops have at most so many iterations as there are pieces.
+    """Return a kernel whose shared loops have at most as many iterations as there are pieces.
 
     Args:
         function: A kernel as the code generator gets it.

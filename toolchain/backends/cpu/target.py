@@ -1,4 +1,4 @@
-"""What LLVM is told of a board's CPU, and what the CPU must have."""
+"""The LLVM target of a board's CPU, and the features that the CPU must have."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def target(board: Board) -> tvm.target.Target:
             hint=f"set target.mcpu in the board file: {did_you_mean(mcpu, cpus) or usual}",
         )
     description: dict[str, Any] = {"kind": "llvm", "mtriple": triple, "mcpu": mcpu}
-    if triple.endswith("hf"):  # LLVM passes floats in integer registers unless it is told what the triple says
+    if triple.endswith("hf"):  # LLVM passes floats in integer registers unless the ABI is set
         description["mfloat-abi"] = "hard"
     if board.target.mattr:
         description["mattr"] = list(board.target.mattr)
@@ -41,7 +41,7 @@ def target(board: Board) -> tvm.target.Target:
 
 
 def _cpus(board: Board) -> list[str]:
-    """Name the CPUs that LLVM knows for a board's triple; it would crash over a processor that it does not know."""
+    """Name the CPUs that LLVM knows for a board's triple; LLVM crashes if the processor itself is unknown."""
     processor = board.triple.partition("-")[0]
     plain = re.sub(r"^i[3-6]86$", "i386", re.sub(r"^armv\w+$", "arm", processor))
     targets = [str(name) for name in codegen.llvm_get_targets()]
@@ -55,7 +55,7 @@ def _cpus(board: Board) -> list[str]:
 
 
 def cpu_features(board: Board) -> tuple[str, ...]:
-    """Return what the board file names; for this machine's CPU, the flags that LLVM makes use of."""
+    """Return the features of the board file; for this machine's CPU, the flags that LLVM uses."""
     if board.target.mcpu != NATIVE:
         return board.cpu_features
     used = {_normalized(str(name)) for name in codegen.llvm_get_cpu_features(target(board))}

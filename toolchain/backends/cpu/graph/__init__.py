@@ -59,7 +59,7 @@ def insert_stand_ins(module: tvm.IRModule, machine: Machine, without: frozenset[
 
 
 def _without_uncalled(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module without the kernels that nobody calls any more."""
+    """Remove the kernels that no function calls any more."""
     functions = dict(module.functions_items())
     called_ = {variable for function in functions.values() for variable in _kernels_of(function)}
     remaining = {
@@ -71,7 +71,6 @@ def _without_uncalled(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def _kernels_of(function: Any) -> set[Any]:
-    """Return the global variables that a Relax function names."""
     variables: set[Any] = set()
     if isinstance(function, relax.Function):
         relax.analysis.post_order_visit(
@@ -86,7 +85,7 @@ def emit_kernels(module: tvm.IRModule, machine: Machine, choose: Callable[[Layer
     Args:
         module: What `insert_stand_ins` returned, or what passes made of it.
         machine: The processor.
-        choose: Tells how to compute a layer.
+        choose: Chooses a template and its settings for a layer.
     """
     waiting = {
         variable: str(function.attrs[EXACT])
@@ -101,8 +100,6 @@ def emit_kernels(module: tvm.IRModule, machine: Machine, choose: Callable[[Layer
 
 
 class _KernelEmitter:
-    """Replaces the calls of kernels without code."""
-
     def __init__(
         self,
         builder: relax.BlockBuilder,

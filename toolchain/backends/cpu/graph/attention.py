@@ -38,7 +38,7 @@ class AttentionOperation(Operation):
 
 @dataclass(frozen=True)
 class _ArrayView:
-    """A tensor as a view of another one, times a factor: an array that stands for it, in the place of the other."""
+    """A tensor that is a view of another tensor, times a factor; two NumPy arrays of the same sizes represent them."""
 
     base: Value
     base_array: Array
@@ -65,7 +65,7 @@ def fuse_attention(block: Block, covered: Callable[[Layer], bool]) -> None:
     """Replace each attention by one operation.
 
     Args:
-        block: What it is looked for in.
+        block: The block, which is changed.
         covered: Whether a template computes a layer.
     """
     readers: dict[Value, list[int]] = {}
@@ -143,7 +143,7 @@ def _factor(value: Value) -> tuple[Value, float] | None:
 
 
 def _trace_view(value: Value) -> _ArrayView:
-    """Return what a tensor is a view of, as far up as that goes."""
+    """Follow a tensor through reshapes, transpositions and slices to the tensor that it is a view of."""
     maker = value.maker
     if maker is None or value.shape is None or value.dtype != "float32":
         return _ArrayView.of(value)

@@ -1,4 +1,4 @@
-"""Parts of tensors in blocks, and other shapes of them: each function takes an operation, and says whether it did."""
+"""Concatenations, slices and reshapes of blocked tensors: each rule returns whether it planned the operation."""
 
 from __future__ import annotations
 

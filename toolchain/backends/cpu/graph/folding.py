@@ -18,7 +18,7 @@ _LAYERS = frozenset({"nn.conv2d", "matmul", "add", "subtract", "multiply", "divi
 
 
 def fold_except_bytes(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a Relax module as `fold.folded` does, but for bytes that layers read: they are parameters meanwhile.
+    """Fold constants as `fold.folded` does, but keep bytes that layers read: they are parameters during the folding.
 
     Args:
         module: A module whose weights are constants; only its function `main` is rewritten.
@@ -70,7 +70,7 @@ def _is_rounding_of_constant(call: Any) -> bool:
 
 
 def _is_of_layers(variable: Any, readers: dict[Any, list[Any]], constants: set[Any]) -> bool:
-    """Whether all that read a variable, or what is made of it, may be layers, of something that is not known."""
+    """Whether only layers with data that is not constant read a variable, directly or through a change of its shape."""
     names = [(name_of(binding.value), binding.var) for binding in readers[variable]]
     return isinstance(variable, relax.DataflowVar) and all(
         (name in _LAYERS and result not in constants)

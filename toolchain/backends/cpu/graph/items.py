@@ -14,7 +14,7 @@ from toolchain.backends.graph.values import Block, Operation, Value
 
 @dataclass(eq=False)
 class _SingleOperation:
-    """An operation that is no layer.
+    """An operation that is not a layer.
 
     Attributes:
         operation: The operation.
@@ -121,9 +121,9 @@ Item = LayerPlan | Join | Slice | BlockedOperation | Flat | Heads | Plain
 
 
 def prune(items: list[Item], block: Block) -> list[Item]:
-    """Return the items, in order, without those whose results nobody needs and those that are not worth a kernel.
+    """Remove items whose results are not needed, and those that are not worth a kernel.
 
-    What such a one would have made stays an operation of Relax, and needs what that reads.
+    Such a result stays an operation of Relax, which needs the inputs of that operation.
     """
     candidates = [item for item in items if not isinstance(item, ImagePlan) or item.is_kept]
     provided = {value for item in candidates for value in item.makes}
@@ -195,7 +195,7 @@ def _parents(items: list[Item], lanes: int) -> dict[Value, tuple[Value, int]]:
 
 
 def _is_blocked(item: Item) -> TypeGuard[ImagePlan | Join | Slice | BlockedOperation]:
-    """Whether an item makes a blocked tensor, or tells of a part of one."""
+    """Whether the result of an item is a blocked tensor, or a slice of one."""
     if isinstance(item, ImagePlan):
         return item.bare.out.lanes > 1
     return isinstance(item, (Slice, BlockedOperation)) or (isinstance(item, Join) and not item.plain)

@@ -1,4 +1,4 @@
-"""Which operations are layers, on numbers or on bytes: each function takes an operation, and says whether it did."""
+"""Which operations are layers, on floats or on bytes: each rule returns whether it planned the operation."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _Rule = Callable[[Planning, Operation, int], bool]
 
 
 def plan_items(block: Block, machine: Machine, without: frozenset[str] = frozenset()) -> list[Item]:
-    """Return what becomes of a block, in the order in which it is done: what is needed, with all that needs.
+    """Plan a block: the items that are needed, in the order of the operations.
 
     Args:
         block: The block, with patterns as single operations. Concatenations that are rounded change in it.
@@ -34,7 +34,7 @@ def plan_items(block: Block, machine: Machine, without: frozenset[str] = frozens
 
 
 def element_wise(plans: Planning, operation: Operation, index: int) -> bool:
-    """Do something to each element: before a layer's result is stored, as a layer of its own, or by Relax."""
+    """Plan an element-wise operation: in the epilogue of a layer, as a layer of its own, or in Relax on blocks."""
     if len(operation.outputs) != 1:
         return False
     for value in operation.inputs:
@@ -47,7 +47,7 @@ def element_wise(plans: Planning, operation: Operation, index: int) -> bool:
 
 
 def _fuse_into_layer(plans: Planning, operation: Operation, index: int) -> bool:
-    """Do it before the result of a layer is stored: the last one, if there are several; at best one without bytes."""
+    """Add it to the epilogue of the last layer that it reads; layers without bytes are preferred."""
     ends = [
         (value in plans.bytes, -plan.index, value, plan) for value in operation.inputs if (plan := plans.end(value))
     ]
@@ -59,7 +59,7 @@ def _fuse_into_layer(plans: Planning, operation: Operation, index: int) -> bool:
 
 
 def _plan_map(plans: Planning, operation: Operation, index: int) -> bool:
-    """Make it a layer of its own, if it reads a blocked tensor, or one that would be if its parts fitted."""
+    """Make it a layer of its own if it reads a blocked tensor, or a concatenation of blocked tensors."""
     for value in sorted(
         operation.inputs, key=lambda tensor: -plans.bytes[tensor].index if tensor in plans.bytes else 1
     ):
@@ -80,7 +80,7 @@ def _plan_map(plans: Planning, operation: Operation, index: int) -> bool:
 
 
 def _plan_blocked_operation(plans: Planning, operation: Operation, index: int) -> bool:
-    """Let Relax do it, but on blocked tensors."""
+    """Leave it to Relax, but on blocked tensors."""
     tensors = [value for value in operation.inputs if value.constant is None]
     if not any(value in plans.blocked for value in tensors) or any(value in plans.slices for value in tensors):
         return False

@@ -111,7 +111,7 @@ class Planning:
             self.blocked.add(plan.out)
 
     def end(self, value: Value) -> LayerPlan | None:
-        """Return the layer that makes a tensor, or the bytes that it is, if nobody else needs them."""
+        """Return the layer whose result a tensor is, as floats or as bytes, if nothing else reads it."""
         bytes_ = self.bytes.get(value)
         if bytes_ is not None:
             return self._ends.get(bytes_.value) if bytes_.is_alone else None
@@ -120,7 +120,7 @@ class Planning:
     def extend(
         self, value: Value, more: list[Effect], out: Value, index: int, result_grid: Grid | None = None
     ) -> LayerPlan | None:
-        """Do more before the result of a layer is stored; return the layer then, or None if no template computes it.
+        """Extend the epilogue of a layer; return the longer layer, or None if no template computes it.
 
         Args:
             value: What `end` knows the layer of.
@@ -189,7 +189,7 @@ class Planning:
         return self.note(out, bytes_, plan.index)
 
     def note(self, out: Value, bytes_: Bytes, index: int) -> bool:
-        """Note that a tensor of the network is some bytes, and plan how whoever needs it on plain layout gets it."""
+        """Note that a tensor of the network is some bytes, and plan its change to plain layout for other readers."""
         self.bytes[out] = replace(bytes_, is_alone=bytes_.is_alone and out.is_alone)
         if not bytes_.was_plain:
             grid = None if out.dtype == "float32" else bytes_.grid.moved(self.byte, out.dtype)

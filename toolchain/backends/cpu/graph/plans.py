@@ -120,7 +120,7 @@ class ImagePlan(LayerPlan):
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is worth a kernel of its own, whatever becomes of its result."""
+        """Whether it is worth a kernel of its own, however its result is used."""
         return True
 
     def layer(self, locate: Callable[[Value], Activation]) -> ImageLayer:

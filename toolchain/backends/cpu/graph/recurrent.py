@@ -19,7 +19,7 @@ _WEIGHTS = 1  # number of the argument
 def mark_recurrences(module: tvm.IRModule, without: frozenset[str] = frozenset()) -> tvm.IRModule:
     """Return a module in which the kernels of recurrences that a template computes have `LAYER` and `EXACT`.
 
-    One whose weights come with each run stays as it is, since they are packed ahead of time.
+    A recurrence whose weights are inputs of the network stays as it is: weights are packed ahead of time.
 
     Args:
         module: A Relax module whose weights are constants.
@@ -38,7 +38,7 @@ def mark_recurrences(module: tvm.IRModule, without: frozenset[str] = frozenset()
 
 
 def _with_open_weights(module: tvm.IRModule) -> set[Any]:
-    """Return the kernels that are called with something for weights that is no constant."""
+    """Return the kernels that are called with weights that are not constants."""
     kernels_with_open_weights = set()
     for block in module[ENTRY].body.blocks:
         for binding in block.bindings:

@@ -64,7 +64,7 @@ def dequantize(plans: Planning, operation: Operation, index: int) -> bool:
 
 
 def _import_bytes(plans: Planning, operation: Operation, index: int, grid: Grid) -> Bytes | None:
-    """Bring bytes into blocks that the network does not round: those of its input, for example."""
+    """Move bytes into blocks that the network does not compute by rounding, such as its input."""
     value = operation.inputs[0]
     if value.variable is None or value.constant is not None or quantization.is_quantize(value.maker):
         return None
@@ -88,7 +88,7 @@ def round_inputs(block: Block, lanes: int) -> None:
 
 
 def _round_concat_inputs(block: Block, operation: Operation, lanes: int) -> list[Operation]:
-    """Return a concatenation that is rounded as one of rounded parts; nothing for what is none."""
+    """Return a rounded concatenation as a concatenation of rounded inputs; nothing if that is not possible."""
     source = operation.inputs[0] if quantization.is_quantize(operation) else None
     joined = source.maker if source is not None and source.is_alone and source.is_image else None
     if joined is None or joined.name != "concat" or int(joined.attributes.axis) % 4 != 1:

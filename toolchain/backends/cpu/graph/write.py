@@ -34,7 +34,7 @@ class BlockWriter:
     """Writes one block.
 
     Operations that stay keep their bindings and variables. A variable whose value is blocked gets its binding, a change
-    of layout, when somebody asks for it.
+    of layout, when an operation needs it on plain layout.
     """
 
     def __init__(self, block: Block, items: list[Item], lanes: int, kernels: StandIns) -> None:
@@ -86,7 +86,7 @@ class BlockWriter:
     def _new(
         self, like: Any, suffix: str, shape: Sequence[int], expression: Any, dtype: str = "float32"
     ) -> relax.DataflowVar:
-        """Bind a new variable that holds what another one does, so it comes from the same node."""
+        """Bind a new variable for the value of another one; its span names the same node of the model."""
         kind = relax.TensorType(shape, dtype)
         return self._bind(relax.DataflowVar(f"{like.name}{suffix}", kind, like.span), expression)
 
@@ -98,7 +98,6 @@ class BlockWriter:
         return self._bind(value.variable, relax.op.reshape(other, value.shape))
 
     def _reshape(self, value: Value, shape: tuple[int, ...]) -> Any:
-        """Return a plain tensor in another shape."""
         source = self._plain(value.variable)
         if value.shape == shape:
             return source
@@ -173,7 +172,7 @@ class BlockWriter:
                 yield _constant(next(numbers))
 
     def _source(self, value: Value) -> tuple[Activation, Any]:
-        """Return a tensor on the layout that it happens to be on: its place, and the variable of its buffer."""
+        """Return a tensor on its present layout: its activation, and the variable of its buffer."""
         if value in self._homes:
             return self._blocked(value)
         return own_activation(value, 1), self._plain(value.variable)

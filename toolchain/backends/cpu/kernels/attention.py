@@ -97,8 +97,6 @@ def kernel(layer: Attention, machine: Machine, config: Config) -> tirx.PrimFunc:
 
 
 class _AttentionWriter:
-    """Writes one kernel."""
-
     def __init__(self, layer: Attention, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
         self._layer, self._machine, self._config, self._lanes = layer, machine, config, machine.lanes
         self._q, self._k, self._v, *mask, self._out = buffers
@@ -135,12 +133,12 @@ class _AttentionWriter:
         return T.Bind(view.offset + batch * view.strides[0] + head * view.strides[1])
 
     def _line(self, number: Expr) -> Expr:
-        """Return where the scores of a query of the tile are held: behind keys and values."""
+        """Return the offset of the scores of a query of the tile: behind keys and values."""
         values = self._layer.keys * self._layer.value_size if self._copies else 0
         return (self._layer.size + number) * self._width + values
 
     def _column(self, feature: Expr, block: Expr) -> Expr:
-        """Return where a feature of a vector of keys is held: those that are read together lie together."""
+        """Return the offset of a feature of a vector of keys: those that are read together lie together."""
         group, position = block // self._vectors_per_read, block % self._vectors_per_read
         return ((group * self._layer.size + feature) * self._vectors_per_read + position) * self._lanes
 
@@ -250,7 +248,7 @@ class _AttentionWriter:
         return prim.Select(block < self._vectors - 1, vector, last)
 
     def _exponentials(self, scratch: Any, number: Expr) -> Expr:
-        """Turn the scores of a query into what its values are weighted with, but for a factor, which is returned."""
+        """Replace the scores of a query by their exponentials, and return the factor that normalizes them."""
         lanes, functions = self._lanes, self._functions
         maxima, total = emit.Registers(1, lanes), emit.Registers(1, lanes)
         maxima[0], total[0] = functions.number(-math.inf), functions.number(0.0)
@@ -286,7 +284,6 @@ class _AttentionWriter:
 
 
 def _fold_lanes(vector: Expr, lanes: int, combine: Callable[[Expr, Expr], Expr]) -> Expr:
-    """Return all lanes of a vector combined."""
     vector = T.Bind(vector)
     while lanes > 1:
         lanes //= 2

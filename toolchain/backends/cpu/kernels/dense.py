@@ -129,13 +129,12 @@ def _packed_shape(layer: Dense, machine: Machine, config: Config) -> tuple[int, 
 
 
 def _parts(layer: Dense, machine: Machine, config: Config) -> int:
-    """Return in how many parts the rows of each group of blocks are cut."""
+    """Return into how many shares the rows of each group of blocks are cut."""
     groups = -(-_blocks(layer, machine) // config.blocks)
     return emit.count_shares(groups, max(1, min(_MOST_PARTS, layer.rows // config.rows)), _cores(layer, machine))
 
 
 def _cores(layer: Dense, machine: Machine) -> int:
-    """Return how many cores share a layer."""
     return emit.worker_count(_operations(layer, machine), machine.cores)
 
 
@@ -153,7 +152,6 @@ def _fetches(layer: Dense, machine: Machine, config: Config) -> bool:
 
 
 def _size(layer: Dense, machine: Machine, config: Config) -> int:
-    """Return how many weights a group has."""
     return layer.inputs * config.blocks * machine.lanes
 
 
@@ -169,8 +167,6 @@ def _is_held(layer: Dense, machine: Machine) -> bool:
 
 
 class _DenseWriter:
-    """Writes one kernel."""
-
     def __init__(self, layer: Dense, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
         self._layer, self._machine, self._config, self._lanes = layer, machine, config, machine.lanes
         self._data, self._weights, *rest, self._out = buffers
@@ -236,9 +232,9 @@ class _DenseWriter:
         return [T.Bind(total) for total in totals]
 
     def _fetch(self, group: Expr, tile: Expr, number: Expr) -> None:
-        """Fetch what one input of one tile has to of the weights that come next: those of the next group.
+        """Fetch the share of one input and one tile of the next group's weights.
 
-        Behind the last group there is nothing to fetch, which does no harm.
+        Behind the last group it fetches memory that is not used, which does no harm.
         """
         layer, of_line = self._layer, emit.LINE // _FLOAT_BYTES
         size, tiles = _size(layer, self._machine, self._config), _tiles(layer, self._config)
@@ -264,7 +260,6 @@ class _DenseWriter:
                 yield rest
 
     def _finish(self, sums: Sequence[Expr], group: Expr, row: Expr, rows: int, outputs: int) -> None:
-        """Store the results of a tile, row by row."""
         lanes, blocks = self._lanes, self._config.blocks
         if rows == 1 or not (outputs % lanes or emit.is_long(self._layer.epilogue)):
             for offset in range(rows):

@@ -159,7 +159,6 @@ class _MapWriter(ABC):
                 )
 
     def _every(self, share: _Share, pixel: Callable[[Expr], None]) -> None:
-        """Write all pixels of a share, tile by tile."""
         rest = self._pixels % self._size
         with T.serial(share.begin, share.end) as tile:
             for number in range(self._size):
@@ -186,8 +185,6 @@ class _MapWriter(ABC):
 
 
 class _SameLayoutWriter(_MapWriter):
-    """Keeps the layout."""
-
     def write(self) -> None:
         for share in self._shares(self._inner.batch * self._blocks, self._pixels // self._size):
             image, block = T.Bind(share.group // self._blocks), T.Bind(share.group % self._blocks)

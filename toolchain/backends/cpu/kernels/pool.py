@@ -98,8 +98,6 @@ def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any],
 
 
 class _PoolReduction:
-    """Largest numbers or averages of windows."""
-
     def __init__(self, layer: Pool) -> None:
         self._layer, self._lanes = layer, layer.out.lanes
 

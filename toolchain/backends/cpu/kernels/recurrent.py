@@ -115,7 +115,7 @@ def _estimate(layer: Recurrence, config: Config, machine: Machine) -> float:
 
 
 def _fetching(layer: Recurrence, machine: Machine, cores: int) -> float:
-    """Return what it takes to fetch a vector of weights, of which each core has its part."""
+    """Return the cost of a vector of weights, by the cache that holds the weights of one core."""
     bytes_per_core = len(layer.directions) * layer.gates * layer.held * layer.units * _FLOAT_BYTES / cores
     if bytes_per_core <= machine.l1_bytes // 2:
         return 1.0
@@ -149,18 +149,15 @@ def kernel(layer: Recurrence, machine: Machine, config: Config) -> tirx.PrimFunc
 
 
 def _streams(layer: Recurrence, config: Config) -> int:
-    """Return how many parts do not depend on each other."""
+    """Return how many tiles of sequences and directions are independent of each other."""
     return len(layer.directions) * layer.batch // config.rows
 
 
 def _groups(layer: Recurrence, config: Config, machine: Machine) -> int:
-    """Return in how many groups of vectors the units are cut."""
     return layer.held // (config.blocks * machine.lanes)
 
 
 class _RecurrentWriter:
-    """Writes one kernel."""
-
     def __init__(self, layer: Recurrence, machine: Machine, config: Config, buffers: dict[str, Any]) -> None:
         self._layer, self._machine, self._config, self._buffers = layer, machine, config, buffers
         self._lanes, self._functions = machine.lanes, emit.functions(machine.lanes)
@@ -169,7 +166,6 @@ class _RecurrentWriter:
         self._kept = {name: row for row, name in enumerate(layer.kept, 2)}
 
     def write(self) -> None:
-        """Write all that is done."""
         if self._config.together:
             self._share_steps()
         else:
@@ -247,7 +243,6 @@ class _RecurrentWriter:
             self._store("last", state, unit, self._load("kept", self._row(slot, self._layer.steps % 2, row), unit))
 
     def _phase(self, work: _Work) -> None:
-        """Write a phase of a step for one group of units."""
         before = T.Bind(work.step % 2)
         sums = self._sums(work, before)
         rows, blocks, count = self._config.rows, self._config.blocks, len(work.phase.gates)
@@ -299,7 +294,7 @@ class _RecurrentWriter:
         return [T.Bind(total) for total in totals]
 
     def _finish(self, work: _Work, before: Expr, row: Expr, block: Expr, sums: Sequence[Expr]) -> None:
-        """Write what is made of the sums of one vector of units."""
+        """Write the gates and outputs of one vector of units."""
         layer, slot = self._layer, work.slot
         direction, sequence = self._direction_and_sequence(work.stream, row)
         state = T.Bind(direction * layer.batch + sequence)

@@ -107,7 +107,7 @@ class Tap:
 
 @dataclass(frozen=True)
 class Tile:
-    """Where a tile is.
+    """The position of a tile.
 
     Attributes:
         image: Image of the batch.

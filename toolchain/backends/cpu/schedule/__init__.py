@@ -57,7 +57,7 @@ def _is_open(function: tirx.PrimFunc) -> bool:
 
 
 def _reshapes(function: tirx.PrimFunc) -> bool:
-    """Whether TVM makes a view of a function's result, as long as it recognises the function."""
+    """Whether TVM replaces the function by a view: it recognises unscheduled reshapes only."""
     if len(function.params) != _ONE_INPUT or not all(tirx.is_buffer_var(buffer) for buffer in function.params):
         return False
     shapes = [[constant(extent) for extent in buffer.shape] for buffer in function.params]

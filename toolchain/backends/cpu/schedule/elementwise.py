@@ -99,7 +99,7 @@ def _load_axis(block: Block, machine: Machine) -> Axis | None:
 def _ends_alike(block: Block, axis: Axis, tile: int) -> bool:
     """Whether the last tile along an axis reaches over the edge where the rows that are loaded for it do, or nowhere.
 
-    Each is moved back to the edge that it knows of, and in a sum of several axes those differ.
+    Each tile is moved back to the edge of its own axis; in an index that sums several axes those edges differ.
     """
     indices = [index for index in block.loads[0].indices if axis.var in variables(index)]
     return axis.extent % tile == 0 or all(index.same_as(axis.var) for index in indices)

@@ -34,20 +34,19 @@ def by_blocks(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc | None
 
 
 class _LenientSchedule:
-    """Steps of a schedule, each of which is left out if it is not allowed."""
+    """A schedule that skips steps that TVM refuses."""
 
     def __init__(self, schedule: s_tir.Schedule) -> None:
         self.schedule = schedule
 
     def attempt(self, step: Callable[[s_tir.Schedule], Any]) -> Any:
-        """Return what a step returns; None if it is not allowed, and then nothing has changed."""
+        """Return the result of a step; None if TVM refuses it, and then nothing has changed."""
         try:
             return step(self.schedule)
         except (RuntimeError, ValueError):  # TVM's schedules raise the one, and the other for blocks that are gone
             return None
 
     def inline(self, block: Any) -> None:
-        """Put an element-wise block into those that use it."""
         users = self.attempt(lambda schedule: schedule.get_consumers(block))
         if users and all(set(self._kinds(candidate)) == {tirx.IterVar.DataPar} for candidate in (block, *users)):
             self.attempt(lambda schedule: schedule.compute_inline(block))
@@ -93,5 +92,5 @@ def _rows(schedule: s_tir.Schedule, loops: Sequence[Any], lead: int, *, is_close
 
 
 def _outer_loop(schedule: s_tir.Schedule, loops: Sequence[Any], *, is_closed: bool) -> Any:
-    """Return one loop of several; open extents cannot be taken apart again, and so it is the first one then."""
+    """Fuse loops; with open extents return the first one, since TVM could not split the fused index again."""
     return schedule.fuse(*loops) if is_closed and len(loops) > 1 else loops[0]

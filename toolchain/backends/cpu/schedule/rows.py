@@ -71,7 +71,6 @@ def _is_vector(nest: Nest, axis: Axis) -> bool:
 
 
 def _operand(nest: Nest) -> Expr | None:
-    """Return what is combined with the accumulator."""
     if not isinstance(nest.value, _REDUCTIONS):
         return None
     pair = [nest.value.a, nest.value.b]
@@ -177,7 +176,7 @@ def _fold_lanes(schedule: s_tir.Schedule, block: Block, machine: Machine) -> lis
 
 
 def _narrower(width: int, machine: Machine) -> int:
-    """Return into how many lanes to fold so many."""
+    """Return the next smaller number of lanes to fold into."""
     if width > machine.lanes:
         return machine.lanes if width % machine.lanes == 0 else width // _divisor(width, _SIDE_BY_SIDE)
     return width // 4 if width % 4 == 0 else 1

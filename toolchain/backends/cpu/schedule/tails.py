@@ -26,13 +26,13 @@ _OF_VECTORS = {"tirx.reinterpret", "prim.if_then_else"}
 
 
 def without_edges(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Move tiles that would reach over an edge back: they compute some elements again instead of asking at each.
+    """Move tiles that would reach over an edge back: they compute some elements again instead of guarding each.
 
     That changes nothing as long as what they are computed from is still the same then: `repeats` sees to it that no
     result is stored over its input. Blocks that read what they have stored go on asking.
 
     Args:
-        function: The scheduled kernel, whose blocks ask whether they are inside.
+        function: The scheduled kernel, whose blocks have predicates for the edges.
     """
     extents: dict[Var, int] = {}
 
@@ -82,7 +82,7 @@ def _questions(predicate: Expr) -> Iterator[Expr]:
 
 
 def _axis_of(question: Expr, values: list[Expr]) -> int | None:
-    """Return the number of the axis that a question is about."""
+    """Return the number of the axis that a predicate limits."""
     if not isinstance(question, prim.LT):
         return None
     analyzer = sym.Analyzer()

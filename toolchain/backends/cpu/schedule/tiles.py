@@ -107,7 +107,7 @@ def _cut(
 
 
 def _numbers(block: Block, result: Block) -> dict[int, Axis]:
-    """Return for the number of each axis of the results the reduction's axis that it is.
+    """Map the number of each axis of the results to the same axis of the reduction.
 
     Raises:
         UnsupportedError: They do not have the same elements.

@@ -204,7 +204,6 @@ class DirectWriter:
     # --- the sums --------------------------------------------------------------------------------------------------
 
     def _sum_up(self, tile: _Tile) -> None:
-        """Add what a chunk of the input gives."""
         plan, layer, data = self._plan, self._layer, self._layer.data
         (height, _), (down, _), (top, *_), (reach, _) = layer.kernel, layer.strides, layer.padding, layer.dilation
         row = T.Bind(tile.row * down - top)

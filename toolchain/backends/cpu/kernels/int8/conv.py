@@ -170,8 +170,6 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
 
 
 class _ByteConvWriter:
-    """Writes one kernel."""
-
     def __init__(self, layer: Conv, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
         self._layer, self._rows = _flatten(layer, config)
         self._machine, self._config, self._reads_quads = machine, config, _reads_quads(layer, machine)

@@ -42,7 +42,7 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
 
 
 def _bare(layer: Conv) -> Conv:
-    """Return the windows of a layer; what is done to their sums is none of `window`'s business."""
+    """Return a layer without its epilogue: `_ByteProducts` applies that, since `window` knows only floats."""
     return replace(layer, epilogue=())
 
 
@@ -65,8 +65,6 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
 
 
 class _ByteProducts:
-    """Sums of products with weights."""
-
     def __init__(self, layer: Conv, buffers: Sequence[Any]) -> None:
         self._layer, self._lanes = layer, layer.out.lanes
         self._weights, self._sums, self._scales, parameters, *others, out = buffers

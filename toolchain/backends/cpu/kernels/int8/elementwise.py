@@ -59,8 +59,6 @@ def kernel(layer: Map, machine: Machine, config: Config) -> tirx.PrimFunc:  # no
 
 
 class _ByteMapWriter:
-    """Writes one kernel."""
-
     def __init__(self, layer: Map, machine: Machine, buffers: Sequence[Any]) -> None:
         self._layer, self._machine = layer, machine
         self._lanes = max(activation.lanes for activation in _places(layer))

@@ -1,4 +1,4 @@
-"""Parts that the templates on bytes share: dot products, and what happens between a sum and the byte that is stored."""
+"""What the templates on bytes share: dot products, and the epilogue between a sum and the byte that is stored."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ def arguments(layer: ImageLayer, weights: Argument | None = None) -> list[Argume
 
 
 class ByteEpilogue:
-    """Writes what happens to values before they are stored: a layer's epilogue, and rounding to bytes."""
+    """Writes a layer's epilogue and the rounding to bytes."""
 
     def __init__(self, layer: ImageLayer, parameters: Buffer, others: Sequence[Buffer], out: Buffer) -> None:
-        """Take a layer's flat buffers; `parameters` as `int8_grids.parameters` returns them."""
+        """Take a layer's flat buffers; `parameters` as `grids.parameters` returns them."""
         self._layer, self._parameters, self._others, self._out = layer, parameters, others, out
 
     def mean(self, total: Expr, count: Expr, divisor: Expr, lanes: int) -> Expr:
@@ -102,7 +102,7 @@ class ByteEpilogue:
         return T.Bind(tirx.Cast(emit.wide("float32", lanes), value) * self._splat(0, lanes) + self._splat(1, lanes))
 
     def value(self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int) -> Expr:
-        """Return the end of a vector's way: float32, or int32 whose low bytes are the result.
+        """Return a vector after epilogue and rounding: float32, or int32 whose low bytes are the result.
 
         Args:
             value: float32, in the unit that the parameters start with.
@@ -118,7 +118,7 @@ class ByteEpilogue:
         return T.Bind(tirx.reinterpret(emit.wide("int32", lanes), rounded) + zero)
 
     def store_four(self, machine: Machine, values: Sequence[Expr], coordinates: tuple[Expr, Expr, Expr, Expr]) -> None:
-        """Write the end of the way of four neighbouring columns into a blocked result in bytes.
+        """Store four neighbouring columns, after epilogue and rounding, in a blocked result in bytes.
 
         Args:
             machine: The processor.
@@ -160,12 +160,12 @@ class ByteEpilogue:
         return value, position, next(scaled, True)
 
     def store(self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int) -> None:
-        """Write the end of a vector's way into a blocked result; arguments as for `value`."""
+        """Store a vector, after epilogue and rounding, in a blocked result; arguments as for `value`."""
         result = self.element(value, coordinates, lanes)
         T.buffer_store(self._out, result, [emit.ramp(emit.offset(self._layer.out, *coordinates), lanes)])
 
     def element(self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int) -> Expr:
-        """Return the end of a vector's way as the result holds it; arguments as for `value`."""
+        """Return a vector after epilogue and rounding in the result's type; arguments as for `value`."""
         return tirx.Cast(emit.wide(self._layer.out.dtype, lanes), self.value(value, coordinates, lanes))
 
     def _clip(self, value: Expr, position: int, lanes: int, *, scaled: bool) -> Expr:

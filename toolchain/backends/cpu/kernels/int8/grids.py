@@ -1,4 +1,4 @@
-"""How bytes stand for numbers, and what the kernels of layers on bytes are told of it.
+"""How bytes represent numbers, and the arguments that pass it to the kernels of layers on bytes.
 
 A byte stands for a number as ONNX's QuantizeLinear has it: number = scale * (byte - zero), and
 byte = clamp(round(number / scale) + zero), rounding half to even. A processor's products of bytes want one type of
@@ -54,7 +54,7 @@ def sums(layer: Conv, data: Grid, weights: NDArray[Any], bias: NDArray[Any]) -> 
         data: Grid of its input.
         weights: Its weights above their zeros, OIHW.
         bias: Its bias in the unit of a product (scale of the data times scale of the channel's weights); `fraction`
-            tells what is left of it.
+            returns what is left of it.
 
     Returns:
         int32 [blocks, lanes], zeros behind the last channel.

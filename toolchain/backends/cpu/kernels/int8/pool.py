@@ -51,8 +51,6 @@ def kernel(layer: Pool, machine: Machine, config: Config) -> tirx.PrimFunc:  # n
 
 
 class _BytePoolWriter:
-    """Writes one kernel."""
-
     def __init__(self, layer: Pool, buffers: Sequence[Any]) -> None:
         self._layer, self._lanes = layer, layer.data.lanes
         self._data, *rest, self._out = buffers

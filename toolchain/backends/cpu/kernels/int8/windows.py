@@ -42,8 +42,6 @@ def window_sums(layer: Conv, machine: Machine, data: Buffer) -> Buffer:
 
 
 class _WindowSumWriter:
-    """Writes the sums of rows."""
-
     def __init__(self, layer: Conv, machine: Machine, data: Buffer, result: Buffer) -> None:
         self._layer, self._machine, self._data, self._result = layer, machine, data, result
         together = machine.lanes * GROUP // layer.data.lanes

@@ -101,7 +101,6 @@ class _Space:
     lanes: int
 
     def vector(self, offset: Any) -> Any:
-        """Read a vector."""
         return T.Bind(self.buffer[emit.ramp(self.start + offset, self.lanes)])
 
     def number(self, offset: Any) -> Any:
@@ -109,7 +108,6 @@ class _Space:
         return emit.splat(self.buffer[self.start + offset], self.lanes)
 
     def store(self, value: Any, offset: Any) -> None:
-        """Write a vector."""
         T.buffer_store(self.buffer, value, [emit.ramp(self.start + offset, self.lanes)])
 
 
@@ -151,8 +149,6 @@ class _Strip:
 
 
 class _WinogradWriter:
-    """Writes one kernel."""
-
     def __init__(self, plan: WinogradPlan, machine: Machine, buffers: Sequence[Any]) -> None:
         self._plan, self._layer, self._lanes, self._tile = plan, plan.layer, plan.lanes, plan.config.tile
         self._machine, self._cores = machine, machine.cores
@@ -196,7 +192,6 @@ class _WinogradWriter:
 
     @contextmanager
     def _strips(self, chunk: Any) -> Iterator[_Strip]:
-        """Loop over the strips of a chunk."""
         plan = self._plan
         first = T.Bind(chunk * plan.chunk)
         last = T.Bind(tirx.min(first + plan.chunk, plan.all_tiles) - 1)
@@ -314,7 +309,6 @@ class _WinogradWriter:
             products.store(sums[number], offset)
 
     def _add(self, sums: Any, numbers: Sequence[Any], line: Any, element: int | None = None) -> None:
-        """Add the products of one input channel to all sums."""
         blocks = self._plan.config.blocks
         weights = [T.Bind(self._weights[self._ramp(line + block * self._lanes)]) for block in range(blocks)]
         for tile, number in enumerate(numbers):
@@ -358,7 +352,6 @@ class _WinogradWriter:
                 self._store_row(halves, T.Bind(start), block, strip, T.Bind(strip.column + offset), row)
 
     def _store_row(self, halves: _Space, start: Any, block: Any, strip: _Strip, across: Any, row: Any) -> None:
-        """Store one row of a tile's results."""
         plan, tile, lanes = self._plan, self._tile, self._lanes
         last = self._layer.out.width - (plan.across - 1) * tile
         vectors = [halves.vector(start + column * plan.output_line) for column in range(plan.side)]
