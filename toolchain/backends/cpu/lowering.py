@@ -100,6 +100,7 @@ def _lower(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
         # Marks of TVM's own script, of which its code generator warns the user.
         return statement.body if statement.attr_key == "pragma_scope" else statement
 
+    # Kernels of schedules have blocks and need more passes than those of templates.
     kinds: dict[bool, dict[Any, Any]] = {True: {}, False: {}}
     for name, function in module.functions_items():
         plain = function.with_body(tvm_ffi.structural_map(function.body, (tirx.AttrStmt, without_scope)))

@@ -27,6 +27,7 @@ def start_at_infinity(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """
 
     def start(block: Any) -> Any:
+        # A schedule may have split the start of a reduction off into a block of its own.
         if block.init is not None:
             return _with(block, block.body, with_infinity(block.init))
         return _with(block, with_infinity(block.body), None) if block.name_hint.endswith(_START) else block

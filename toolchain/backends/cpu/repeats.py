@@ -94,6 +94,7 @@ def _is_once(indices: Sequence[Expr], loops: Sequence[Loop]) -> bool:
         index = index.base
     steps += [(coefficient(index, loop.loop_var), constant(loop.extent)) for loop in loops]
     reach = 0  # of the steps so far
+    # Mixed radix: indices are distinct if each stride is larger than what all smaller ones reach together.
     for step, extent in sorted((abs(step or 0), extent or 0) for step, extent in steps if extent != 1):
         if step <= reach or not extent:
             return False

@@ -43,6 +43,7 @@ def target(board: Board) -> tvm.target.Target:
 def _cpus(board: Board) -> list[str]:
     """Name the CPUs that LLVM knows for a board's triple; LLVM crashes if the processor itself is unknown."""
     processor = board.triple.partition("-")[0]
+    # LLVM registers its targets by family, while triples name a version.
     plain = re.sub(r"^i[3-6]86$", "i386", re.sub(r"^armv\w+$", "arm", processor))
     targets = [str(name) for name in codegen.llvm_get_targets()]
     if plain not in targets:

@@ -131,6 +131,7 @@ class _KernelEmitter:
         )
 
     def _kernel(self, exact: str) -> tuple[Any, Layer, Choice]:
+        # The same layer with the same placement is one function, however often the network calls it.
         if exact not in self._made:
             layer = from_json(exact)
             choice = self._choose(layer)
@@ -140,6 +141,7 @@ class _KernelEmitter:
         return self._made[exact]
 
     def _weights(self, constant: Any, layer: Conv | Dense | Recurrence, choice: Choice) -> Any:
+        # Layers that differ only in where their tensors lie read the same packed weights.
         key = constant, (to_json(task_of(layer)), choice)
         if key not in self._packed:
             packed = templates.pack(layer, self._machine, choice, constant.value.numpy())

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from toolchain.backends.cpu.layers import Attention, Layer, View
 from toolchain.backends.graph.values import Block, Operation, Value
 
-_BYTES = 4
-_RANKS = (3, 4)
+_BYTES = 4  # of a float32
+_RANKS = (3, 4)  # of tensors without heads, and with heads
 _RESHAPES = frozenset({"reshape", "squeeze", "expand_dims", "flatten"})
 
 Array = NDArray[np.float32]
@@ -55,6 +55,7 @@ class _ArrayView:
         """Return it as the kernel reads it; None if the elements of a row do not lie together."""
         array = self.view_array if self.view_array.ndim == _RANKS[1] else self.view_array[:, None]
         *steps, step = (stride // _BYTES for stride in array.strides)
+        # The kernel loads vectors along the features of a row.
         if step != 1 and array.shape[-1] > 1:
             return None
         offset = (array.__array_interface__["data"][0] - self.base_array.__array_interface__["data"][0]) // _BYTES
@@ -179,6 +180,7 @@ def _take(array: Array, maker: Operation, _: Value) -> Array | None:
     index = maker.inputs[1]
     if index.constant is None or index.array.size != 1 or maker.attributes.axis is None:
         return None
+    # `take` of one index along an axis is a slice; negative indices count from the end.
     axis, position = int(maker.attributes.axis), int(index.array.reshape(()))
     position += array.shape[axis] if position < 0 else 0
     piece = _cut(array, axis, position, position + 1)
@@ -230,6 +232,7 @@ def _mask(mask: Value, rank: int, scores: tuple[int, int, int, int]) -> View | N
     sizes = sizes if rank == _RANKS[1] else [sizes[0], 1, *sizes[1:]]
     if sizes[3] != scores[3] or any(size not in {1, full} for size, full in zip(sizes, scores, strict=True)):
         return None
+    # A step of 0 reads the same mask for all elements of a batch, all heads or all queries.
     steps = [math.prod(sizes[axis + 1 :]) if sizes[axis] > 1 else 0 for axis in range(3)]
     return View(shape, (steps[0], steps[1], steps[2]))
 

@@ -50,6 +50,7 @@ def can_run_blocked(operation: Operation, lanes: int) -> bool:
     if operation.name == _PRELU:
         slope = operation.inputs[1]
         return data.is_image and slope.constant is not None and int(operation.attributes.axis) == 1
+    # Lanes behind the last channel are computed too; a NaN or an infinity there would reach the next layer's sums.
     filled = out.image[1] % lanes != 0
     if operation.name not in (_ALWAYS_FINITE if filled else _ELEMENT_WISE):
         return False
@@ -96,6 +97,7 @@ def _resize(operation: Operation, data: Any, lanes: int) -> Any:
 def _prelu(operation: Operation, data: Any, lanes: int) -> Any:
     """Return max(x, 0) + slope * min(x, 0)."""
     channels, slopes = operation.out.image[1], operation.inputs[1].array
+    # Slopes in blocks as well; lanes behind the last channel hold zeros, and stay zero.
     padded: NDArray[np.float32] = np.zeros((1, -(-channels // lanes), 1, 1, lanes), np.float32)
     padded.reshape(-1)[:channels] = slopes
     below = relax.op.multiply(relax.op.minimum(data, relax.const(0.0, "float32")), relax.const(padded, "float32"))

@@ -14,7 +14,7 @@ from toolchain.backends.graph import patterns
 from toolchain.backends.graph.quantization import Grid, known
 from toolchain.backends.graph.values import Operation, Value
 
-_GREATEST = 3.4028234663852886e38
+_GREATEST = 3.4028234663852886e38  # the greatest float32: ONNX's default limit of Clip
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +143,7 @@ def _per_channel(constant: NDArray[np.float64], main: Value, axis: int) -> NDArr
         return constant.reshape(())
     sizes = [1] * len(shape)
     sizes[axis] = shape[axis]
+    # NumPy's broadcasting: leading axes may be missing.
     missing = len(shape) - constant.ndim
     if missing < 0 or [1] * missing + list(constant.shape) != sizes:
         return None
@@ -212,6 +213,7 @@ def epilogue(effects: Sequence[Effect], channels: int) -> list[BoundPostOp]:
             is_relu = effect == Function("clip", (0.0, _GREATEST))
             result.append(BoundPostOp(PostOp("relu") if is_relu else PostOp(effect.kind, effect.values)))
         else:
+            # A factor of one, or a sum of zero, is no work.
             if (effect.scale != 1).any():
                 result.append(BoundPostOp(PostOp("scale"), np.broadcast_to(effect.scale, (channels,))))
             if (effect.shift != 0).any():

@@ -130,6 +130,7 @@ def prune(items: list[Item], block: Block) -> list[Item]:
     required: set[Value] = set()
     _want((block.values[variable] for variable in block.escaping), required, provided)
     needed_items: list[Item] = []
+    # Backwards: an item is needed if an item behind it reads its result.
     for item in reversed(candidates):
         if not required.isdisjoint(item.makes):
             needed_items.append(item)
@@ -169,6 +170,7 @@ def assign_buffers(items: list[Item], lanes: int) -> dict[Value, tuple[Value, Ac
     homes_by_value = {}
     for value, activation in activations.items():
         root, first = value, 0
+        # A concatenation may be part of another one: the largest tensor has the buffer.
         while root in parents:
             root, more = parents[root]
             first += more
@@ -181,6 +183,7 @@ def assign_buffers(items: list[Item], lanes: int) -> dict[Value, tuple[Value, Ac
 
 def _parents(items: list[Item], lanes: int) -> dict[Value, tuple[Value, int]]:
     """Return for each tensor that is part of a larger one that one, and its first block there."""
+    # Relax's operations take whole buffers: their inputs cannot be slices of a larger one.
     relax_inputs = {value for item in items if isinstance(item, BlockedOperation) for value in item.operation.inputs}
     movable = {item.out for item in items if _is_blocked(item) and isinstance(item, (ImagePlan, Join))} - relax_inputs
     parents: dict[Value, tuple[Value, int]] = {}

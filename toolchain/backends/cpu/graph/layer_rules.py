@@ -30,6 +30,7 @@ def conv(plans: Planning, operation: Operation, index: int) -> bool:
     layer = operators.conv(operation, plans.activation(data), plans.activation(operation.out), kernel)
     if layer is None:
         return False
+    # With few groups, a convolution of one group with zeros between the groups may be covered where the other is not.
     shares = (layer.groups, 1) if 1 < layer.groups <= _MOST_GROUPS else (layer.groups,)
     return any(
         _conv_of_bytes(plans, operation, index, replace(layer, groups=groups), layer.groups) for groups in shares
@@ -83,6 +84,7 @@ def _dense_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
     scaled = quantization.weights(weights) if bytes_ is not None else None
     if bytes_ is None or scaled is None:
         return False
+    # Rows of bytes are images of one pixel, so that one template does both.
     pixel = Weights(scaled.numbers.reshape(*scaled.numbers.shape, 1, 1), scaled.scales)
     bare = Conv(bytes_.activation, plans.activation(operation.out), (1, 1), offset=scaled.has_offset)
     return plans.take(BytePlan(bytes_.value, operation.out, index, bare=bare, data_grid=bytes_.grid, scaled=pixel))

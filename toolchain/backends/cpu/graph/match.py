@@ -25,6 +25,7 @@ def plan_items(block: Block, machine: Machine, without: frozenset[str] = frozens
         without: Names of templates that must not be used.
     """
     plans = Planning(block, machine, without)
+    # Before planning, so that layers can store bytes straight into the concatenation's buffer.
     if plans.has_bytes:
         rounding.round_inputs(block, plans.lanes)
     for index, operation in enumerate(block.operations):

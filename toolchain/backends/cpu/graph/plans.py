@@ -64,7 +64,7 @@ class LayerPlan(ABC):
         """Return the layer.
 
         Args:
-            locate: Tells where a blocked tensor lies.
+            locate: Returns where a blocked tensor lies.
         """
 
     def split_effects(self) -> tuple[Affine | None, list[BoundPostOp]]:
@@ -183,6 +183,7 @@ class BytePlan(ImagePlan):
 
     def split_effects(self) -> tuple[Affine | None, list[BoundPostOp]]:
         """Return the bias, and the epilogue."""
+        # Only a sum goes into the integer sums; a factor would change the unit of the products.
         first = self.effects[0] if self.effects else None
         if self.scaled is None or not isinstance(first, Affine) or (first.scale != 1).any():
             return None, effects.epilogue(effects.merge(self.effects), self.channels)

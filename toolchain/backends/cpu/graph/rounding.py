@@ -47,6 +47,7 @@ def _rounding(plans: Planning, source: Value, result: Value, index: int, grid: G
             data_grid=bytes_.grid,
             result_grid=grid,
         )
+    # An image of three channels in full blocks would be mostly zeros: dot products take groups of four.
     few = source.pixels[1] <= GROUP
     data = plans.activation(source) if source in plans.blocked and not few else own_activation(source, 1)
     out = own_activation(result, GROUP if few else plans.lanes)

@@ -112,6 +112,7 @@ class BlockWriter:
             return self._bind(variable, self._plain(value.variable))
         if value in self._homes:
             activation, plain = self._homes[value][1], own_activation(value, 1)
+            # A reshape costs nothing: TVM makes a view of it.
             if _is_plain(activation):
                 return self._bind(variable, relax.op.reshape(self._buffer(value), value.shape))
             return self._bind_as(value, plain.shape, self._kernels.call(Map(activation, plain), [self._buffer(value)]))

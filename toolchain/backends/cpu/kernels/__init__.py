@@ -94,6 +94,7 @@ def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = froz
         machine: The processor.
         without: Names of templates that must not be used.
     """
+    # Candidates depend on the task alone, so that all layers of a task share their records.
     layer = task_of(layer)
     ranked = []
     for name, template in _TEMPLATES.items():

@@ -28,7 +28,7 @@ from toolchain.backends.cpu.machine import Machine
 NAME = "attention"
 
 _EXP = 20  # operations of an exponential, and of what else is done to a score
-_MOST_PARTS = 8
+_MOST_PARTS = 8  # of a head's queries: each part transposes the keys anew
 _COPIED = 4  # tiles that read values which are brought together
 _HEAP = 512  # floats: TVM takes smaller buffers for vectors, and then fails to read a single float of them
 
@@ -209,6 +209,7 @@ class _AttentionWriter:
             sums = emit.Registers(rows * blocks, self._lanes)
             for column in range(rows * blocks):
                 sums[column] = emit.splat(0.0, self._lanes)
+            # One number in all lanes for each row, times the vectors that all rows share.
             with T.serial(0, depth) as step:
                 line = [T.Bind(weights(step, block + column)) for column in range(blocks)]
                 for number in range(rows):
@@ -243,6 +244,7 @@ class _AttentionWriter:
             return T.Bind(
                 tirx.Shuffle([*(self._mask[begin + key] for key in range(keys)), *filler], list(range(lanes)))
             )
+        # The last vector is loaded from its end, and its lanes are moved to the front.
         vector = T.Bind(self._mask[emit.ramp(begin + tirx.min(block * lanes, keys - lanes), lanes)])
         last = tirx.Shuffle([vector, vector], list(range(lanes - rest, 2 * lanes - rest)))
         return prim.Select(block < self._vectors - 1, vector, last)
@@ -255,6 +257,7 @@ class _AttentionWriter:
         line = T.Bind(self._line(number))
         with T.serial(0, self._vectors) as block:
             maxima[0] = tirx.max(scratch[emit.ramp(line + block * lanes, lanes)], maxima[0])
+        # Exponentials of differences from the largest score cannot overflow.
         largest = T.Bind(emit.splat(_fold_lanes(maxima[0], lanes, tirx.max), lanes))
         with T.serial(0, self._vectors) as block:
             indices = [emit.ramp(T.Bind(line + block * lanes), lanes)]

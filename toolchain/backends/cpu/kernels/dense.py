@@ -28,7 +28,7 @@ NAME = "dense"
 
 _FLOAT_BYTES = 4
 _COLD = 4  # times longer than a product takes to fetch a vector of weights that no cache holds
-_MOST_PARTS = 16
+_MOST_PARTS = 16  # of a group's rows
 _FEW_ROWS = 128  # that do not hide how long weights take to come
 _AHEAD = 4096  # weights that are fetched ahead at most where all of a group are read at once
 
@@ -69,6 +69,7 @@ def configs(layer: Dense, machine: Machine) -> list[tuple[Config, float]]:
             or registers > machine.registers
         ):
             continue
+        # Several rows have enough independent sums; only a single one needs more of them.
         if inputs > 1 and rows > 1:
             continue
         config = Config(rows, blocks, inputs)
@@ -82,6 +83,7 @@ def _estimate(layer: Dense, config: Config, machine: Machine) -> float:
     for start in range(0, layer.rows, config.rows):
         rows = min(config.rows, layer.rows - start)
         products, loads = rows * config.blocks, rows + config.blocks
+        # A multiply-add ends about eight of its own times after it began.
         waits = 8 / config.inputs
         tiles += max(products, loads, waits) + 0.25 * rows + 0.5 * config.blocks
     groups = -(-_blocks(layer, machine) // config.blocks)
@@ -227,6 +229,7 @@ class _DenseWriter:
             add(T.Bind(steps * step), step)
         add(layer.inputs // step * step, layer.inputs % step)
         totals = [sums[index] for index in range(count)]
+        # Sums of the inputs that were taken at a time are added up at the end.
         for number in range(1, step):
             totals = [T.Bind(total + sums[number * count + index]) for index, total in enumerate(totals)]
         return [T.Bind(total) for total in totals]

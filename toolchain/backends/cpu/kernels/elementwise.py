@@ -22,7 +22,7 @@ from toolchain.backends.cpu.machine import Machine
 
 NAME = "map"
 
-_MOST_PARTS = 64
+_MOST_PARTS = 64  # of a group's tiles
 _LEAST_PART = 16  # tiles: shorter loops are mostly beginnings and ends
 _MOST_CODE = 128  # vectors of a tile
 
@@ -172,7 +172,7 @@ class _MapWriter(ABC):
                     pixel(self._pixels - rest + number)
 
     def _apply_epilogue(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> Expr:
-        return emit.apply_epilogue(value, self._layer.epilogue, self._others, image, block, 0, pixel, self._lanes)
+        return emit.apply_epilogue(value, self._layer.epilogue, self._others, (image, block, 0, pixel), self._lanes)
 
     def _store(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> None:
         """Store one vector with the epilogue done to it."""
@@ -214,6 +214,7 @@ class _ShuffleWriter(_MapWriter):
         outputs = range(block * lanes, min((block + 1) * lanes, channels))
         sources = [channel % groups * (channels // groups) + channel // groups for channel in outputs]
         value = emit.splat(0.0, lanes)
+        # One shuffle for each vector that some of the channels come from.
         for source in sorted({channel // lanes for channel in sources}):
             lane_order = list(range(lanes))
             for lane, channel in enumerate(sources):
@@ -227,6 +228,7 @@ class _TransposeWriter(_MapWriter):
     """Brings plain NCHW into blocks, or blocks into plain NCHW."""
 
     def write(self) -> None:
+        # Fewer pixels than lanes are no square: they are moved one by one.
         small = self._pixels < self._lanes
         tiles = self._pixels if small else -(-self._pixels // self._lanes)
         for share in self._shares(self._inner.batch * self._blocks, tiles):

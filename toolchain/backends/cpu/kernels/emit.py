@@ -23,6 +23,8 @@ from toolchain.backends.cpu.math import wide as wide  # noqa: PLC0414
 
 Expr = Any
 Buffer = Any
+Coordinates = tuple[Expr, Expr, Expr, Expr]
+"""Image, block (counted in the slice), row and column of a pixel."""
 
 LINE = 64
 """Bytes of a line of the caches."""
@@ -53,6 +55,7 @@ def kernel(arguments: Sequence[Argument], body: Callable[..., None], attributes:
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         T.func_attr({"tirx.noalias": True, **attributes})
+        # `noalias`: LLVM may keep loads of one argument in registers across stores to another.
         shaped = [T.arg(argument.name, T.buffer(argument.shape, argument.dtype)) for argument in arguments]
         body(*(flat(argument) for argument in shaped))
     return builder.get()
@@ -137,6 +140,7 @@ def transpose(rows: Sequence[Expr]) -> list[Expr]:
     rows, size = list(rows), len(rows)
     half = size // 2
     while half:
+        # Swap the off-diagonal halves of each square of twice this size.
         for first in (row for row in range(size) if not row & half):
             pair = [rows[first], rows[first + half]]
             upper = [lane + size - half if lane & half else lane for lane in range(size)]
@@ -165,15 +169,8 @@ def arguments_of(epilogue: Sequence[PostOp], out: Activation) -> list[Argument]:
     return arguments
 
 
-def apply_epilogue(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
-    value: Expr,
-    epilogue: Sequence[PostOp],
-    buffers: Sequence[Buffer],
-    image: Expr,
-    block: Expr,
-    row: Expr,
-    column: Expr,
-    lanes: int,
+def apply_epilogue(
+    value: Expr, epilogue: Sequence[PostOp], buffers: Sequence[Buffer], coordinates: Coordinates, lanes: int
 ) -> Expr:
     """Return the epilogue done to one vector of a blocked result.
 
@@ -183,13 +180,10 @@ def apply_epilogue(  # noqa: PLR0913, PLR0917 - a place has that many coordinate
         value: The vector.
         epilogue: What is done.
         buffers: The flat buffers of the post-ops that take an argument, in order.
-        image: Image that the vector is of.
-        block: Its block in the part.
-        row: Its row.
-        column: Its column.
+        coordinates: Where the vector lies in the result.
         lanes: Its lanes.
     """
-    operands = iter(buffers)
+    operands, (image, block, row, column) = iter(buffers), coordinates
     for op in epilogue:
         operand = None
         if op.other is not None:
@@ -201,16 +195,13 @@ def apply_epilogue(  # noqa: PLR0913, PLR0917 - a place has that many coordinate
     return value
 
 
-def store_pixels(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
+def store_pixels(
     values: Sequence[Expr],
     epilogue: Sequence[PostOp],
     buffers: Sequence[Buffer],
     out: Buffer,
     activation: Activation,
-    image: Expr,
-    block: Expr,
-    row: Expr,
-    column: Expr,
+    first: Coordinates,
 ) -> None:
     """Do the epilogue to neighbouring pixels of a row, and store them.
 
@@ -220,15 +211,13 @@ def store_pixels(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
         buffers: The flat buffers of the post-ops that take an argument, in order.
         out: Flat buffer of the result.
         activation: Where the result lies in it.
-        image: Image that the pixels are of.
-        block: Their block in the part.
-        row: Their row.
-        column: Column of the first.
+        first: Where the first pixel lies in the result.
     """
+    image, block, row, column = first
 
     def pixel(value: Expr, number: Expr) -> None:
         coordinates = (image, block, row, column + number)
-        value = apply_epilogue(value, epilogue, buffers, *coordinates, activation.lanes)
+        value = apply_epilogue(value, epilogue, buffers, coordinates, activation.lanes)
         T.buffer_store(out, value, [ramp(offset(activation, *coordinates), activation.lanes)])
 
     if len(values) == 1 or not is_long(epilogue):

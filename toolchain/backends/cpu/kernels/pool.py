@@ -87,13 +87,14 @@ def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any],
             add(step * sums, sums)
         add(pixels // sums * sums, pixels % sums)
         totals = [T.Bind(partial[number]) for number in range(sums)]
+        # A tree of pairs: its depth is the logarithm of the sums.
         while len(totals) > 1:
             totals = [
                 T.Bind(reduced.pair(*totals[index : index + 2])) if index + 1 < len(totals) else totals[index]
                 for index in range(0, len(totals), 2)
             ]
         value = reduced.divide(totals[0], pixels)
-        value = emit.apply_epilogue(value, layer.epilogue, others, image, block, 0, 0, lanes)
+        value = emit.apply_epilogue(value, layer.epilogue, others, (image, block, 0, 0), lanes)
         T.buffer_store(out, value, [emit.ramp(emit.offset(layer.out, image, block, 0, 0), lanes)])
 
 

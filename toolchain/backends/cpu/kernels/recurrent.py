@@ -177,6 +177,7 @@ class _RecurrentWriter:
         """Let each core do whole streams."""
         operations = self._layer.flops / 2 / self._lanes
         with emit.shared(self._streams, operations) as stream:
+            # Inside the parallel loop: each core has the state of its stream for itself.
             self._allocate(1)
             slot_of_stream = T.Bind(stream), 0
             self._start(*slot_of_stream)
@@ -190,6 +191,7 @@ class _RecurrentWriter:
 
     def _share_steps(self) -> None:
         """Let the cores share the groups of each phase."""
+        # Outside the parallel loops: all cores read the state of all streams.
         self._allocate(self._streams)
         with T.serial(0, self._streams) as stream:
             self._start(T.Bind(stream), T.Bind(stream))
@@ -269,6 +271,7 @@ class _RecurrentWriter:
         direction, _ = self._direction_and_sequence(work.stream, 0)
         first = layer.units * layer.held * (direction * layer.gates + phase.gates[0])
         base = T.Bind(first + work.group * (layer.units * vectors * lanes))
+        # Hidden units alternate between two rows, so that a step does not read what it writes.
         source = before if phase.source == "hidden" else self._kept[phase.source]
 
         def add(unit: Expr, inputs: int) -> None:

@@ -24,7 +24,7 @@ _LONGEST = 160  # operations of a row of taps: more are too much code
 _HELD_WEIGHTS = 5  # weights of a row of taps that are worth a register each
 _LOADED_AT_ONCE = 5  # registers for each column of a tile, where LLVM loads all of its pixels and weights first
 _MOVED = 3  # times longer than a product takes to move a vector between the caches
-_MOST_PARTS = 8
+_MOST_PARTS = 8  # of an image's rows
 
 Expr = Any
 
@@ -295,10 +295,11 @@ class WindowWriter:
         for block in range(self._config.blocks):
             line = values[block * width : (block + 1) * width]
             coordinates = (tile.image, tile.block + block, tile.row, tile.column)
-            emit.store_pixels(line, layer.epilogue, others, out, layer.out, *coordinates)
+            emit.store_pixels(line, layer.epilogue, others, out, layer.out, coordinates)
 
     def _reduce_unrolled(self, tile: Tile, down: Span, data: Any) -> list[Expr]:
         """Reduce all windows of a tile in straight-line code."""
+        # None until a window sees its first pixel: a first product needs no addition.
         totals: list[Expr | None] = [None] * (self._config.blocks * tile.across.size)
         for row, is_inside in enumerate(down.inside[0]):
             if is_inside:

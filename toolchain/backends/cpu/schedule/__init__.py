@@ -108,6 +108,7 @@ def _apply_rules(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:
 
 def _one_by_one(function: tirx.PrimFunc, blocks: list[Block], processor: Machine) -> s_tir.Schedule:
     """Schedule each block of a kernel, together with what is computed from a reduction alone."""
+    # Without an axis for vectors among its elements, a reduction has its vectors along what it sums.
     folded = [block.name for block in blocks if block.reduces and vector_axis(block) is None]
     ruled = _schedule(with_lanes(function, processor, folded))
     waiting = _blocks(ruled)

@@ -112,6 +112,7 @@ def _split_axes(nest: Nest) -> Nest:
         {axis.var: _number(0) for axis in nest.axes if axis.extent == 1},
         [axis for axis in nest.axes if axis.extent > 1],
     )
+    # Each split may reveal another division; the limit only guards against an endless loop.
     for _ in range(_MOST_SPLITS):
         division = _find_division(nest)
         if division is None:

@@ -217,6 +217,7 @@ def extent_of(schedule: s_tir.Schedule, loop: Loop) -> int:
 def share(schedule: s_tir.Schedule, loops: Sequence[Loop], machine: Machine) -> list[Loop]:
     """Share the outermost loops among the cores, as many of them as it takes; returns the loops as they are then."""
     count, used = 1, 0
+    # Only as many loops as are needed: inner ones stay contiguous for the caches.
     while used < len(loops) and count < least_pieces(machine):
         count *= extent_of(schedule, loops[used])
         used += 1

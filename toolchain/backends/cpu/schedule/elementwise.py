@@ -50,6 +50,7 @@ def _in_pieces(schedule: s_tir.Schedule, loops: list[Loop], machine: Machine) ->
     """Cut the last loop where those around it have too few steps for the cores."""
     *outer, inner = loops
     count = prod(extent_of(schedule, loop) for loop in outer)
+    # Pieces of whole groups of vectors, so that only the last one has a rest.
     grain = machine.lanes * _UNROLLED
     pieces = min(ceil(least_pieces(machine) / count), extent_of(schedule, inner) // grain)
     if pieces < 2:  # noqa: PLR2004 - nothing to cut

@@ -8,7 +8,7 @@ from tvm import s_tir
 
 from toolchain.backends.cpu.schedule.block import Block, cost
 
-_CHEAP = 4
+_CHEAP = 4  # operations that are sooner repeated than stored and loaded
 _COPY = 1  # a load
 
 

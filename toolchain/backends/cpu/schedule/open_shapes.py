@@ -85,6 +85,7 @@ def _elements(schedule: s_tir.Schedule, loops: Sequence[Any], *, is_closed: bool
 
 def _rows(schedule: s_tir.Schedule, loops: Sequence[Any], lead: int, *, is_closed: bool) -> bool:
     """Share the loops over elements; the last of them goes inside of the reduction, where LLVM makes vectors of it."""
+    # The last axis of elements goes inside the reduction: its loads lie together.
     if lead > 1:
         schedule.reorder(*loops[lead:], loops[lead - 1])
     schedule.parallel(_outer_loop(schedule, loops[: max(1, lead - 1)], is_closed=is_closed))

@@ -21,11 +21,11 @@ from toolchain.backends.cpu.schedule.axes import Nest, map_nests
 from toolchain.backends.cpu.schedule.block import Axis, Block, Loop, extent_of, offset, worth_cores
 from toolchain.backends.cpu.schedule.elementwise import vectors_along
 
-_ROWS_PER_CORE = 2
+_ROWS_PER_CORE = 2  # at least, so that a slow core holds up less
 _SMALL = 8  # blocks with so many times fewer steps than the largest are no reason for or against anything
 _SIDE_BY_SIDE = 4  # vectors: each waits for the one before it
-_WASTE = 1.25
-_UNROLLED = 16
+_WASTE = 1.25  # times the vectors that are needed
+_UNROLLED = 16  # steps of a last reduction
 _KINDS = (tirx.IterVar.DataPar, tirx.IterVar.CommReduce)
 _REDUCTIONS = (prim.Add, prim.Mul, prim.Max, prim.Min)
 
@@ -101,6 +101,7 @@ def count_shared_rows(blocks: list[Block], machine: Machine) -> int | None:
         The number of axes; 0 if there is nothing to share among the cores; None if there is, but no axes for it.
     """
     fewest = machine.cores * _ROWS_PER_CORE if worth_cores(blocks, machine) else 1
+    # The most axes that all blocks can share: larger rows keep more in the cache.
     largest = max(block.steps for block in blocks)
     for rows in range(min(block.lead for block in blocks), 0, -1):
         extents = {tuple(axis.extent for axis in block.axes[:rows]) for block in blocks}
@@ -166,6 +167,7 @@ def _fold_lanes(schedule: s_tir.Schedule, block: Block, machine: Machine) -> lis
     if width == prod(axis.extent for axis in block.axes if axis.reduced):  # there is nothing else to reduce over
         width = _narrower(width, machine)
         loop = schedule.split(loop, [None, width])[1] if width > 1 else loop
+    # rfactor makes one partial reduction for each lane; then a tree of ever fewer lanes is left.
     while width > 1:
         blocks.append(schedule.rfactor(loop, len(block.stores[0].indices)))
         narrower = _narrower(width, machine)

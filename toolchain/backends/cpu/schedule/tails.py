@@ -96,6 +96,7 @@ def _start(question: Expr, extents: Mapping[Var, int]) -> tuple[Expr, Expr] | No
     extent = constant(question.b)
     if extent is None or None in steps.values():
         return None
+    # Only vectorized and unrolled loops are of the tile; the others move it.
     length = 1 + sum((steps[var] or 0) * (extents[var] - 1) for var in tile)
     start = sym.Analyzer().simplify(substitute(question.a, {var: tirx.const(0, "int64") for var in tile}))
     return (start, tirx.min(start, tirx.const(extent - length, "int64"))) if extent >= length else None

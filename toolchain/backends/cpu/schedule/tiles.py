@@ -139,6 +139,7 @@ def _tiles(block: Block, machine: Machine) -> Iterator[ReductionTile]:
     vector = vector_axis(block)
     if vector is None:
         raise UnsupportedError("vectors that lie along the reduction")
+    # All sums of a tile stay in registers, beside some for operands.
     lanes = min(vector.extent, machine.lanes)
     for vectors in range(1, _MOST_VECTORS + 1):
         if vectors * lanes <= vector.extent and vectors <= machine.registers - _SPARE_REGISTERS:

@@ -136,7 +136,7 @@ def test_a_single_pixel_goes_with_all():
         with T.serial(0, 2) as image, T.serial(0, 2) as block, T.serial(0, 3) as row, T.serial(0, 5) as column:
             index = (image, block, row, column)
             where = emit.ramp(emit.offset(activation, *index), 8)
-            T.buffer_store(out, emit.apply_epilogue(source[where], epilogue, others, *index, 8), [where])
+            T.buffer_store(out, emit.apply_epilogue(source[where], epilogue, others, index, 8), [where])
 
     arguments = [
         Argument("data", activation.shape),

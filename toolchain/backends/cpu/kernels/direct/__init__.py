@@ -51,6 +51,7 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
     weights = weights.reshape(*weights.shape[:2], *layer.kernel)
     plan = DirectPlan(layer, config)
     lanes, lanes_in, blocks = layer.out.lanes, layer.data.lanes, config.blocks
+    # Per unit, its output channels by its input channels: zeros stay where they belong to different groups.
     packed = np.zeros((plan.units, blocks * lanes, plan.sources * lanes_in, *layer.kernel), weights.dtype)
     outputs, inputs = layer.out.channels // layer.groups, layer.data.channels // layer.groups
     for unit in range(plan.units):

@@ -144,6 +144,7 @@ def _bytes_of_source(plan: DirectPlan) -> int:
 def _banded(plan: DirectPlan, machine: Machine, rows: float) -> tuple[Config, float]:
     """Return a setting with the number of bands that costs least, and the cost."""
     work = _work(plan, machine, rows)
+    # With few tiles, only those numbers of bands differ that cut them into bands of another size.
     tried: Iterable[int] = range(1, _FINEST + 1)
     if work.tiles <= _FINEST:
         tried = sorted({-(-work.tiles // size) for size in range(1, work.tiles + 1)})
@@ -153,6 +154,7 @@ def _banded(plan: DirectPlan, machine: Machine, rows: float) -> tuple[Config, fl
 
 def _cost(work: _Work, bands: int, machine: Machine) -> float:
     """Estimate what the busiest core spends on a layer."""
+    # The busiest core does this many bands; the last ones of a unit may be shorter.
     rounds = -(-work.units * bands // machine.cores)
     share = min(rounds * -(-work.tiles // bands), -(-rounds * work.tiles // bands) + (work.units > 1))
     computing = share * work.tile + rounds * _BAND
@@ -198,6 +200,7 @@ def _row(plan: DirectPlan, machine: Machine, tiles: Tiles) -> float:
     """Estimate what one input channel costs with one row of the filter."""
     blocks, counts = plan.config.blocks, [sum(inside) for inside in tiles.inside]
     is_near = plan.config.depth * _bytes_of_source(plan) <= machine.l1_bytes
+    # Weights of a chunk that the first cache does not hold come from the second for each tile.
     rate = 0.0 if is_near else machine.lanes * _FLOAT / _L2_RATE
     if plan.is_by_pixel(machine.registers):
         taps = sum(count > 0 for count in counts)

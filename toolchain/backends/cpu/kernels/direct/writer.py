@@ -65,7 +65,6 @@ class _Tile:
     sums: emit.Registers
 
 
-_Coordinates = tuple[Any, Any, Any, Any]
 _Step = Callable[[_Tile, Sequence[int]], None]
 
 
@@ -155,7 +154,7 @@ class DirectWriter:
                 that(tile, blocks)
 
     @staticmethod
-    def _coordinates_of(tile: _Tile, blocks: Sequence[int]) -> list[tuple[int, _Coordinates]]:
+    def _coordinates_of(tile: _Tile, blocks: Sequence[int]) -> list[tuple[int, emit.Coordinates]]:
         """List sums of a tile: number, and image, block, row and column of the result."""
         band, columns = tile.band, tile.tiles.columns
         return [
@@ -163,7 +162,7 @@ class DirectWriter:
             for block, t in itertools.product(blocks, range(columns))
         ]
 
-    def _indices(self, coordinates: _Coordinates) -> Any:
+    def _indices(self, coordinates: emit.Coordinates) -> Any:
         return emit.ramp(emit.offset(self._layer.out, *coordinates), self._lanes)
 
     def _fill(self, tile: _Tile, blocks: Sequence[int]) -> None:
@@ -186,6 +185,7 @@ class DirectWriter:
             T.buffer_store(self._out, tile.sums[number], [self._indices(coordinates)])
 
     def _finish(self, tile: _Tile, blocks: Sequence[int]) -> None:
+        # A long epilogue is a loop over stored sums, since many copies of its code take seconds to compile.
         if not emit.is_long(self._layer.epilogue):
             for number, coordinates in self._coordinates_of(tile, blocks):
                 self._store(tile.sums[number], coordinates)
@@ -197,8 +197,8 @@ class DirectWriter:
             coordinates = (tile.band.image, block, tile.row, tile.start + number % columns)
             self._store(self._out[self._indices(coordinates)], coordinates)
 
-    def _store(self, value: Any, coordinates: _Coordinates) -> None:
-        result = emit.apply_epilogue(value, self._layer.epilogue, self._others, *coordinates, self._lanes)
+    def _store(self, value: Any, coordinates: emit.Coordinates) -> None:
+        result = emit.apply_epilogue(value, self._layer.epilogue, self._others, coordinates, self._lanes)
         T.buffer_store(self._out, result, [self._indices(coordinates)])
 
     # --- the sums --------------------------------------------------------------------------------------------------
@@ -258,6 +258,7 @@ class DirectWriter:
         size = self._layer.data.lanes * plan.config.blocks * self._lanes
         share = -(-size // (_LINE * plan.tiles_of_band))
         ahead = packed + plan.config.depth * height * width
+        # The tiles of a band share the fetching: each weight is fetched once for a band.
         first = T.Bind(ahead * size + number * (share * _LINE))
         for line in range(share):
             emit.fetch(self._weights[first + line * _LINE], 2)

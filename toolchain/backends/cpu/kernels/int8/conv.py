@@ -32,8 +32,8 @@ NAME = "int8"
 
 _MOST = 2**31 - 1  # that a sum may be
 _COPIED = 64  # bytes that are copied at a time
-_WIDEST = 28
-_TALLEST = 4
+_WIDEST = 28  # columns of a tile
+_TALLEST = 4  # rows of a tile
 _QUAD = 4  # pixels
 
 # Costs in the unit of `kernels.Candidate`.
@@ -63,6 +63,7 @@ def covers(layer: Layer) -> bool:
     """Whether this template can compute a layer."""
     if not isinstance(layer, Conv) or layer.groups != 1 or not layer.data.is_bytes:
         return False
+    # A sum that overflows int32 would be wrong without a sign of it.
     largest_sum = 255 * (255 if layer.offset else 128) * math.prod(layer.weights_shape[1:])
     return layer.data.lanes % GROUP == 0 and largest_sum <= _MOST
 
@@ -211,7 +212,7 @@ class _ByteConvWriter:
             with T.serial(0, count) as number:
                 self._tile(rows, columns, (image, group, row, T.Bind(start + number * columns)))
 
-    def _tile(self, rows: int, columns: int, coordinates: tuple[Any, Any, Any, Any]) -> None:
+    def _tile(self, rows: int, columns: int, coordinates: emit.Coordinates) -> None:
         lanes, blocks, count = self._machine.lanes, self._config.blocks, rows * columns
         image, group, row, column = coordinates
         sums = emit.Registers(blocks * count, lanes, "int32")
@@ -230,7 +231,7 @@ class _ByteConvWriter:
                 line = values[below * columns : (below + 1) * columns]
                 self._store(line, (image, group * blocks + block, row + below, column))
 
-    def _offset(self, channels: Any, size: tuple[int, int], coordinates: tuple[Any, Any, Any, Any]) -> Iterator[Any]:
+    def _offset(self, channels: Any, size: tuple[int, int], coordinates: emit.Coordinates) -> Iterator[Any]:
         """Yield what the offset of the weights adds to each sum of a tile, if they have one."""
         (rows, columns), (image, _, row, column), out = size, coordinates, self._layer.out
         offset = None if self._offsets is None else T.Bind(self._offsets[channels])
@@ -238,7 +239,7 @@ class _ByteConvWriter:
             index = ((image * out.height) + row + below) * out.width + column + right
             yield None if offset is None else offset * emit.splat(tirx.Cast("int32", self._windows[index]), out.lanes)
 
-    def _store(self, line: Sequence[Any], coordinates: tuple[Any, Any, Any, Any]) -> None:
+    def _store(self, line: Sequence[Any], coordinates: emit.Coordinates) -> None:
         """Write neighbouring columns of the result: four at a time, then what is left."""
         image, block, row, column = coordinates
         if self._images is not None:
@@ -251,7 +252,7 @@ class _ByteConvWriter:
         for number in range(fours, len(line)):
             self._finish.store(line[number], (image, block, row, column + number), self._machine.lanes)
 
-    def _reduce(self, sums: emit.Registers, size: tuple[int, int], coordinates: tuple[Any, Any, Any, Any]) -> None:
+    def _reduce(self, sums: emit.Registers, size: tuple[int, int], coordinates: emit.Coordinates) -> None:
         """Add the products of all channels and taps to the sums of a tile."""
         layer, blocks, data = self._layer, self._config.blocks, self._layer.data
         (height, width), fours, (image, group, row, column) = layer.kernel, data.lanes // GROUP, coordinates
@@ -290,8 +291,10 @@ class _ByteConvWriter:
     def _pad(self) -> None:
         """Copy the data into an image with the padding around it, and take that for the data."""
         layer, data = self._layer, self._layer.data
+        # As large as the windows reach, which may be less than the image with its padding.
         padded = replace(data.standalone(), height=_reach(layer, 0), width=_reach(layer, 1))
         image = T.alloc_buffer((math.prod(padded.shape),), data.dtype)
+        # The byte that stands for the number zero.
         zero = T.Bind(tirx.Cast(data.dtype, tirx.Cast("int32", self._parameters[0])))
         rows = data.batch * data.blocks * padded.height
         with emit.shared(rows, rows * padded.width * data.lanes / _COPIED) as work:

@@ -100,7 +100,7 @@ class _ByteMapWriter:
             result = self._finish.element(value, coordinates, lanes)
             T.buffer_store(self._out, result, [self._vector(layer.out, coordinates, lanes)])
 
-    def _vector(self, tensor: Activation, coordinates: tuple[Any, Any, Any, Any], lanes: int) -> Any:
+    def _vector(self, tensor: Activation, coordinates: emit.Coordinates, lanes: int) -> Any:
         """Return where a pixel's channels of one block lie: in a plain tensor far from each other."""
         image, block, row, column = coordinates
         if tensor.lanes > 1:

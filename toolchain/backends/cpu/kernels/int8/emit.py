@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.emit import Argument, Buffer, Expr
+from toolchain.backends.cpu.kernels.emit import Argument, Buffer, Coordinates, Expr
 from toolchain.backends.cpu.kernels.int8.grids import parameter_count, quantizer_units
 from toolchain.backends.cpu.kernels.int8.narrow import narrow_to_bytes
 from toolchain.backends.cpu.layers import Conv, ImageLayer
@@ -101,7 +101,7 @@ class ByteEpilogue:
         """Return bytes in the unit that the parameters start with."""
         return T.Bind(tirx.Cast(emit.wide("float32", lanes), value) * self._splat(0, lanes) + self._splat(1, lanes))
 
-    def value(self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int) -> Expr:
+    def value(self, value: Expr, coordinates: Coordinates, lanes: int) -> Expr:
         """Return a vector after epilogue and rounding: float32, or int32 whose low bytes are the result.
 
         Args:
@@ -117,7 +117,7 @@ class ByteEpilogue:
         zero = emit.splat(tirx.Cast("int32", self._parameters[position + 3]), lanes)
         return T.Bind(tirx.reinterpret(emit.wide("int32", lanes), rounded) + zero)
 
-    def store_four(self, machine: Machine, values: Sequence[Expr], coordinates: tuple[Expr, Expr, Expr, Expr]) -> None:
+    def store_four(self, machine: Machine, values: Sequence[Expr], coordinates: Coordinates) -> None:
         """Store four neighbouring columns, after epilogue and rounding, in a blocked result in bytes.
 
         Args:
@@ -134,9 +134,7 @@ class ByteEpilogue:
         indices = emit.ramp(emit.offset(self._layer.out, *coordinates), len(values) * machine.lanes)
         T.buffer_store(self._out, narrow_to_bytes(machine, ready, zero), [indices])
 
-    def _apply_epilogue(
-        self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int
-    ) -> tuple[Expr, int, bool]:
+    def _apply_epilogue(self, value: Expr, coordinates: Coordinates, lanes: int) -> tuple[Expr, int, bool]:
         """Return a vector after the epilogue, the next parameter's position, and whether it is in the next unit."""
         layer, position = self._layer, 2
         others, scaled = iter(self._others), iter(quantizer_units(layer))
@@ -149,6 +147,7 @@ class ByteEpilogue:
                 position += 2
             elif op.kind == "quantize":
                 limited = self._clip(value, position, lanes, scaled=next(scaled))
+                # The zero is left out on the way: it would be subtracted again.
                 value = tirx.nearbyint(limited) * self._splat(position + 3, lanes)
                 position += 4
             elif op.takes_argument:
@@ -159,12 +158,12 @@ class ByteEpilogue:
             value = T.Bind(value)
         return value, position, next(scaled, True)
 
-    def store(self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int) -> None:
+    def store(self, value: Expr, coordinates: Coordinates, lanes: int) -> None:
         """Store a vector, after epilogue and rounding, in a blocked result; arguments as for `value`."""
         result = self.element(value, coordinates, lanes)
         T.buffer_store(self._out, result, [emit.ramp(emit.offset(self._layer.out, *coordinates), lanes)])
 
-    def element(self, value: Expr, coordinates: tuple[Expr, Expr, Expr, Expr], lanes: int) -> Expr:
+    def element(self, value: Expr, coordinates: Coordinates, lanes: int) -> Expr:
         """Return a vector after epilogue and rounding in the result's type; arguments as for `value`."""
         return tirx.Cast(emit.wide(self._layer.out.dtype, lanes), self.value(value, coordinates, lanes))
 

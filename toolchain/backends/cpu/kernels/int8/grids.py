@@ -71,6 +71,7 @@ def to_int8(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.int32]]
     rows, limits = weights.reshape(len(weights), -1), np.iinfo(np.int8)
     fits = (rows.min(axis=1) >= limits.min) & (rows.max(axis=1) <= limits.max)
     offsets = np.where(fits, 0, rows.min(axis=1).astype(np.int32) - limits.min)
+    # Channels that do not fit are moved down so far that their least weight is the least int8.
     low = weights - offsets.reshape(-1, *[1] * (weights.ndim - 1))
     return np.ascontiguousarray(low, np.int8), offsets.astype(np.int32)
 

@@ -51,6 +51,7 @@ def _with_zero(halves: Expr, zero: Expr, lanes: int) -> Expr:
 def _narrow_x86(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
     convert, to_words, to_bytes = (f"x86.{name}" for name in _X86[lanes])
     vector = f"int32x{lanes}"
+    # The instruction of 512 bits takes a mask and a rounding mode; the others have neither.
     masked = lanes == max(_X86)
     rest = (
         (emit.splat(0, lanes, "int32"), tirx.const(-1, "int16"), tirx.const(_ROUND_AS_SET, "int32")) if masked else ()

@@ -78,7 +78,7 @@ class _BytePoolWriter:
         pieces = ((0, first, False), (first, end - first, True), (end, layer.out.width - end, False))
         yield from (piece for piece in pieces if piece[1])
 
-    def _largest(self, coordinates: tuple[Any, Any, Any, Any], *, inside: bool) -> None:
+    def _largest(self, coordinates: emit.Coordinates, *, inside: bool) -> None:
         """Write a maximum. A tap outside the image takes the nearest inside, which is in the same window."""
         layer, data = self._layer, self._layer.data
         (image, block, row, column), (top, before, *_) = coordinates, layer.padding
@@ -86,13 +86,14 @@ class _BytePoolWriter:
         down, across = T.Bind(row * layer.strides[0] - top), T.Bind(column * layer.strides[1] - before)
         rows = [T.Bind(_within(down + tap, data.height) if any(layer.padding) else down + tap) for tap in range(height)]
         columns = [across + tap if inside else T.Bind(_within(across + tap, data.width)) for tap in range(width)]
+        # Straight-line code: windows of pools are small.
         best = None
         for source, side in itertools.product(rows, columns):
             value = T.Bind(self._data[emit.ramp(emit.offset(data, image, block, source, side), self._lanes)])
             best = value if best is None else T.Bind(tirx.max(best, value))
         T.buffer_store(self._out, best, [emit.ramp(emit.offset(layer.out, *coordinates), self._lanes)])
 
-    def _mean(self, finish: int8.ByteEpilogue, coordinates: tuple[Any, Any, Any, Any], *, inside: bool) -> None:
+    def _mean(self, finish: int8.ByteEpilogue, coordinates: emit.Coordinates, *, inside: bool) -> None:
         layer, dtype, (image, block, row, column) = self._layer, emit.wide("int32", self._lanes), coordinates
         rows, counted_rows = self._span(0, row, inside=not any(layer.padding))
         columns, counted_columns = self._span(1, column, inside=inside)

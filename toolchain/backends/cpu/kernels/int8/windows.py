@@ -61,6 +61,7 @@ class _WindowSumWriter:
         first = T.Bind(emit.offset(image, number, 0, below, column * layer.strides[1]))
         last = image.channels % image.lanes
         lanes = self._step * image.lanes // (GROUP if self._step > 1 else 1)
+        # Lanes behind the last channel hold arbitrary bytes, and are not counted.
         if image.blocks == 1:
             total = self._block(emit.splat(0, lanes, "int32"), first, last or image.lanes)
         else:

@@ -176,6 +176,7 @@ class _WinogradWriter:
     def _write_in_two(self) -> None:
         plan, blocks, shares = self._plan, self._layer.data.blocks, self._plan.shares(self._cores)
         size = plan.transformed_size
+        # All inputs are transformed before any product: the cores meet once in between.
         (transformed,) = _spaces(self._lanes, plan.chunks * size)
         with T.parallel(0, plan.chunks * shares) as work:
             (columns,) = _spaces(self._lanes, plan.columns_size)
@@ -353,6 +354,7 @@ class _WinogradWriter:
 
     def _store_row(self, halves: _Space, start: Any, block: Any, strip: _Strip, across: Any, row: Any) -> None:
         plan, tile, lanes = self._plan, self._tile, self._lanes
+        # Columns of the last tile of a row that are inside the result.
         last = self._layer.out.width - (plan.across - 1) * tile
         vectors = [halves.vector(start + column * plan.output_line) for column in range(plan.side)]
         results = algebra.outputs(vectors, lanes)
@@ -362,7 +364,7 @@ class _WinogradWriter:
             for column in columns:
                 coordinates = (strip.image, block, strip.row * tile + row, across * tile + column)
                 value = results[column] if bias is None else results[column] + bias
-                value = emit.apply_epilogue(value, self._layer.epilogue, self._others, *coordinates, lanes)
+                value = emit.apply_epilogue(value, self._layer.epilogue, self._others, coordinates, lanes)
                 T.buffer_store(self._out, value, [self._ramp(emit.offset(self._layer.out, *coordinates))])
 
         store(range(last))

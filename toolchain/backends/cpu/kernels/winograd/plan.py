@@ -13,9 +13,9 @@ STRIP = 8
 """Tiles of a row whose inputs are transformed together."""
 
 _BY_ELEMENT = 4  # lanes of the machines that multiply by one element of a vector; others load it into all lanes
-_BLOCKS = (1, 2, 3, 4, 5, 6, 7)
-_MOST_TILES = 28
-_MOST_PASSES = 8
+_BLOCKS = (1, 2, 3, 4, 5, 6, 7)  # of a group
+_MOST_TILES = 28  # whose sums 32 registers hold, beside operands
+_MOST_PASSES = 8  # through a group's weights
 _MOST_BYTES = 8 * 1024**2  # of all transformed inputs
 
 # In units of one vector multiply-add; measured on a processor with two of 512 bits a cycle.
