@@ -44,7 +44,7 @@ class StandIns:
                 for number, argument in enumerate(arguments)
             ]
             function = emit.kernel([*declared, _result(layer)], lambda *_: T.evaluate(0), {})
-            # Relax's passes expect a root block; the empty body only stands for the layer.
+            # MetaSchedule's passes over a module expect blocks; the empty body only stands for the layer.
             function = function.with_body(rooted(function.body))
             self._known[exact] = self._builder.add_func(called(function, attributes), name(layer))
         return self._known[exact]

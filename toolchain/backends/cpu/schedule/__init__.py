@@ -53,16 +53,12 @@ def _is_open(function: tirx.PrimFunc) -> bool:
     attributes = function.attrs or {}
     if LAYER in attributes or attributes.get(_DONE) or not isinstance(function.body, s_tir.SBlockRealize):
         return False
-    return not _reshapes(function)
-
-
-def _reshapes(function: tirx.PrimFunc) -> bool:
-    """Whether TVM replaces the function by a view: it recognises unscheduled reshapes only."""
     if len(function.params) != _ONE_INPUT or not all(tirx.is_buffer_var(buffer) for buffer in function.params):
-        return False
+        return True
+    # TVM replaces reshapes by views, but recognises only those that are not scheduled.
     shapes = [[constant(extent) for extent in buffer.shape] for buffer in function.params]
     sizes = {None if None in shape else prod(extent or 0 for extent in shape) for shape in shapes}
-    return (len(sizes) == 1 or None in sizes) and bool(has_reshape_pattern(function))
+    return not ((len(sizes) == 1 or None in sizes) and has_reshape_pattern(function))
 
 
 def schedule_kernel(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:

@@ -49,7 +49,11 @@ def _move_inside(realize: Any, extents: Mapping[Var, int]) -> Any:
     values = list(realize.iter_values)
     open_questions: list[Expr] = []
     for question in _questions(realize.predicate):
-        axis = _axis_of(question, values)
+        axis = None  # that the predicate limits
+        if isinstance(question, prim.LT):
+            analyzer = sym.Analyzer()
+            equal = (number for number, value in enumerate(values) if analyzer.can_prove_equal(value, question.a))
+            axis = next(equal, None)
         start = None if axis is None else _start(question, extents)
         if axis is not None and start is not None and _repeatable(realize.block, axis):
             values[axis] = start[1] + sym.Analyzer().simplify(values[axis] - start[0])
@@ -79,14 +83,6 @@ def _questions(predicate: Expr) -> Iterator[Expr]:
         yield from _questions(predicate.b)
     elif constant(predicate) != 1:
         yield predicate
-
-
-def _axis_of(question: Expr, values: list[Expr]) -> int | None:
-    """Return the number of the axis that a predicate limits."""
-    if not isinstance(question, prim.LT):
-        return None
-    analyzer = sym.Analyzer()
-    return next((number for number, value in enumerate(values) if analyzer.can_prove_equal(value, question.a)), None)
 
 
 def _start(question: Expr, extents: Mapping[Var, int]) -> tuple[Expr, Expr] | None:
@@ -126,16 +122,9 @@ def _expand_store(store: Any) -> Any:
         value = expand(store.value, keep)
     except UnsupportedError:
         return store  # an expression of another kind has no such functions
-    if any(
-        _is_for_numbers(node) for expression in (value, *(step.value for step in steps)) for node in walk(expression)
-    ):
+    nodes = (node for expression in (value, *(step.value for step in steps)) for node in walk(expression))
+    operators = {node.op for node in nodes if type(node) is ir.Call and isinstance(node.op, ir.Op)}
+    if any(operator.name not in _OF_VECTORS and not operator.get_attr("TVectorizable") for operator in operators):
         return store
     stored = tirx.BufferStore(store.buffer, value, list(store.indices))
     return tirx.SeqStmt([*steps, stored]) if steps else stored
-
-
-def _is_for_numbers(node: Expr) -> bool:
-    """Whether a part is a function that TVM does not make one of vectors of."""
-    if type(node) is not ir.Call or not isinstance(node.op, ir.Op):
-        return False
-    return node.op.name not in _OF_VECTORS and not node.op.get_attr("TVectorizable")

@@ -113,22 +113,18 @@ class _ByteMapWriter:
 
         A pixel's four bytes are one 32-bit number, so the bytes of different channels meet without a shuffle.
         """
-        lanes, width = self._machine.lanes, self._layer.out.width
+        layer, lanes, width = self._layer, self._machine.lanes, self._layer.out.width
         for start, count, columns in ((0, width // lanes, lanes), (width - width % lanes, width % lanes, 1)):
             with T.serial(0, count) as number:
-                self._pixels(image, block, row, T.Bind(start + number * columns), columns)
-
-    def _pixels(self, image: Any, block: Any, row: Any, column: Any, columns: int) -> None:
-        layer, dtype = self._layer, emit.wide("int32", columns)
-        together = emit.splat(0, columns, "int32")
-        for channel in range(min(GROUP, layer.out.channels)):
-            offset = emit.offset(
-                layer.data, image, tirx.min(block * GROUP + channel, layer.data.channels - 1), row, column
-            )
-            value = self._finish.scaled(self._data[emit.ramp(offset, columns)], columns)
-            byte = self._finish.value(value, (image, block, row, column), columns) & emit.splat(255, columns, "int32")
-            together = T.Bind(together | (byte << emit.splat(8 * channel, columns, "int32")))
-        result = tirx.reinterpret(f"{layer.out.dtype}x{GROUP * columns}", tirx.Cast(dtype, together))
-        T.buffer_store(
-            self._out, result, [emit.ramp(emit.offset(layer.out, image, block, row, column), GROUP * columns)]
-        )
+                column = T.Bind(start + number * columns)
+                together, low_byte = emit.splat(0, columns, "int32"), emit.splat(255, columns, "int32")
+                for channel in range(min(GROUP, layer.out.channels)):
+                    source = tirx.min(block * GROUP + channel, layer.data.channels - 1)
+                    pixels = self._data[emit.ramp(emit.offset(layer.data, image, source, row, column), columns)]
+                    value = self._finish.scaled(pixels, columns)
+                    byte = self._finish.value(value, (image, block, row, column), columns) & low_byte
+                    together = T.Bind(together | (byte << emit.splat(8 * channel, columns, "int32")))
+                integers = tirx.Cast(emit.wide("int32", columns), together)
+                result = tirx.reinterpret(f"{layer.out.dtype}x{GROUP * columns}", integers)
+                offset = emit.offset(layer.out, image, block, row, column)
+                T.buffer_store(self._out, result, [emit.ramp(offset, GROUP * columns)])

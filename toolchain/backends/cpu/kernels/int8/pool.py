@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,25 +58,22 @@ class _BytePoolWriter:
 
     def write(self) -> None:
         out = self._layer.out
+        layer, stride, padding = self._layer, self._layer.strides[1], self._layer.padding[1]
+        # Columns whose windows are inside the image need no limits: they lie between those at the edges.
+        first = min(-(-padding // stride), out.width)
+        end = max(first, min((layer.data.width - layer.kernel[1] + padding) // stride + 1, out.width))
+        pieces = ((0, first, False), (first, end - first, True), (end, out.width - end, False))
         extent = out.batch * out.blocks * out.height
         with emit.shared(extent, extent * out.width * self._layer.kernel[0] * self._layer.kernel[1]) as work:
             row = T.Bind(work % out.height)
             block, image = T.Bind(work // out.height % out.blocks), T.Bind(work // (out.height * out.blocks))
-            for start, count, inside in self._columns():
+            for start, count, inside in (piece for piece in pieces if piece[1]):
                 with T.serial(0, count) as number:
                     coordinates = (image, block, row, T.Bind(start + number))
                     if self._finish is None:
                         self._largest(coordinates, inside=inside)
                     else:
                         self._mean(self._finish, coordinates, inside=inside)
-
-    def _columns(self) -> Iterator[tuple[int, int, bool]]:
-        """Yield the start and number of columns, and whether their windows are inside the image."""
-        layer, stride, padding = self._layer, self._layer.strides[1], self._layer.padding[1]
-        first = min(-(-padding // stride), layer.out.width)
-        end = max(first, min((layer.data.width - layer.kernel[1] + padding) // stride + 1, layer.out.width))
-        pieces = ((0, first, False), (first, end - first, True), (end, layer.out.width - end, False))
-        yield from (piece for piece in pieces if piece[1])
 
     def _largest(self, coordinates: emit.Coordinates, *, inside: bool) -> None:
         """Write a maximum. A tap outside the image takes the nearest inside, which is in the same window."""
