@@ -347,6 +347,7 @@ def to_json(layer: Layer) -> str:
         document[_EPILOGUE] = document.pop("epilogue")
     if isinstance(layer, ImageLayer) and layer.is_quantized:
         document["kind"] = _QUANTIZED + document["kind"]
+        # Records of layers on bytes do not have these fields.
         del document[_NOT_OF_BYTES[type(layer)]]
     if isinstance(layer, Conv) and not layer.offset:
         del document["offset"]  # records are older than it

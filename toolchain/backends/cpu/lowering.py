@@ -132,6 +132,7 @@ def _with_values_on_stack(function: tirx.PrimFunc, _module: tvm.IRModule, _conte
         value = statement.value
         if type(value) is not ir.Call or not _OPERATOR.same_as(value.op):
             return statement
+        # LLVM promotes the buffer of one element to a register.
         buffer = tirx.decl_buffer((1,), value.ty.dtype, "bound")
         read = tirx.Bind(statement.var, tirx.BufferLoad(buffer, [0]))
         return tirx.SeqStmt([tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, value.args[0], [0]), read])

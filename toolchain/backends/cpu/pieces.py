@@ -36,6 +36,7 @@ def with_equal_pieces(function: tirx.PrimFunc, cores: int) -> tirx.PrimFunc:
             return loop
         dtype = str(loop.loop_var.ty.dtype)
         piece = tirx.Var("piece", dtype)
+        # Pieces differ by one iteration at most.
         begin, end = (extent * (piece + offset) // count for offset in (0, 1))
         inner = tirx.For(loop.loop_var, begin, end - begin, ForKind.SERIAL, loop.body)
         return tirx.For(piece, tirx.const(0, dtype), tirx.const(count, dtype), ForKind.PARALLEL, inner)

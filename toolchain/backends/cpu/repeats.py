@@ -75,6 +75,7 @@ def _repeated(function: tirx.PrimFunc) -> dict[Buffer, set[Any]]:
     stores_by_source: dict[Buffer, set[Any]] = defaultdict(set)
     for store in _stores(function.body):
         sources = {load.source for load in _nodes(store.value, ir.TensorLoad)} & set(allocated)
+        # TVM shares memory among the kernel's own buffers only.
         if not sources or store.buffer not in allocated or store.buffer in sources:
             continue
         loops = [loop for loop in around[store] if loop not in allocated[store.buffer]]

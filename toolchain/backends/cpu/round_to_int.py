@@ -44,6 +44,7 @@ def round_without_calls(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimF
 
 def _round_clipped(value: Expr) -> Expr | None:
     """Return max(minimum(round(x) + zero, most), least), as such processors have it, as an int32; None for others."""
+    # The pattern that quantization and `nan_clip` leave; anything else keeps its call.
     if not isinstance(value, prim.Max) or not _is_call(value.a, "tirx.call_llvm_pure_intrin"):
         return None
     number, inner, *others = value.a.args

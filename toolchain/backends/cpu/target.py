@@ -35,6 +35,7 @@ def target(board: Board) -> tvm.target.Target:
         description["mfloat-abi"] = "hard"
     if board.target.mattr:
         description["mattr"] = list(board.target.mattr)
+    # MetaSchedule and the kernels' costs count the cores.
     if board.cores:
         description["num-cores"] = board.cores
     return tvm.target.Target(description)

@@ -41,6 +41,7 @@ def insert_stand_ins(module: tvm.IRModule, machine: Machine, without: frozenset[
         machine: The processor.
         without: Names of templates that must not be used.
     """
+    # Recurrences are functions of their own already: only their attributes change.
     module = recurrent.mark_recurrences(module, without)
     builder = relax.BlockBuilder(module)
     kernels = StandIns(builder)

@@ -90,6 +90,7 @@ def _attention(operation: Operation) -> AttentionOperation | None:
     softmax = weights.maker
     if softmax is None or softmax.name != "nn.softmax" or not weights.is_alone or not _is_tensor(operation.out):
         return None
+    # The softmax has to be over the keys.
     if int(softmax.attributes.axis) not in {-1, len(weights.shape or ()) - 1}:
         return None
     scores = softmax.inputs[0]
@@ -241,6 +242,7 @@ def _absorb_transpose(attention: AttentionOperation, follower: Operation) -> Att
     """Return an attention that writes what a transposition makes of its result."""
     if follower.name != "permute_dims" or follower.attributes.axes is None:
         return None
+    # The features of a row stay together; heads and queries may change places.
     axes, shape = [int(axis) for axis in follower.attributes.axes], follower.out.shape
     if axes[-1] != len(axes) - 1 or shape is None:
         return None

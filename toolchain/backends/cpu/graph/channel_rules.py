@@ -23,6 +23,7 @@ def concat(plans: Planning, operation: Operation, index: int) -> bool:
     if not any(value in plans.blocked for value in operation.inputs):
         return False
     join = Join(operation, index)
+    # Where an input ends within a block, the result is put together on plain layout.
     aligned = all(first % plans.lanes == 0 for _, first in join.offsets())
     join.plain = not aligned
     if not all(_can_enter(plans, value, join) for value in operation.inputs):
@@ -59,6 +60,7 @@ def _concat_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
 
 def _copy_for_concat(plans: Planning, source: Bytes, index: int) -> Value:
     """Return bytes that a concatenation alone reads."""
+    # Other readers of the same bytes would see them change inside the larger buffer.
     if source.is_alone:
         return source.value
     result = plans.new_bytes(source.value)
@@ -78,6 +80,7 @@ def split(plans: Planning, operation: Operation, index: int) -> bool:
         slices.append(Slice(source, output, index, first))
         first += output.image[1]
     needed = [piece for piece in slices if piece.out.readers]
+    # A slice is a view only if it begins with a block.
     if any(piece.first % plans.lanes for piece in needed):
         return False
     for piece in needed:
@@ -113,6 +116,7 @@ def reshape(plans: Planning, operation: Operation, index: int) -> bool:
     """Images of one pixel as rows, or the other way round."""
     source, out = operation.inputs[0], operation.out
     bytes_ = plans.bytes.get(source)
+    # Bytes of the same pixels in another rank are the same bytes.
     if bytes_ is not None and out.has_pixels and source.pixels == out.pixels:
         return plans.note(out, bytes_, index)
     if source not in plans.blocked or source.image[2:] != (1, 1) or out.shape is None:

@@ -107,11 +107,13 @@ def _times(factor: float) -> Affine:
 
 
 def _arithmetic(operation: Operation, main: Value, axis: int) -> list[Effect] | None:
+    # x + x has two operands that are the main input: one of them stays here as the other tensor.
     others = list(operation.inputs)
     others.remove(main)
     effects: list[Effect] = []
     for other in others:
         effect: Effect | None
+        # Constants become factors and sums per channel; anything else is a tensor of its own.
         constant = known(other) if other.dtype == "float32" else None
         if constant is not None:
             numbers = _per_channel(constant, main, axis)

@@ -49,6 +49,7 @@ def fold_except_bytes(module: tvm.IRModule) -> tvm.IRModule:
     body = with_blocks(main, lambda block: type(block)([hide(binding) for binding in block.bindings]))
     if not hidden:
         return fold.folded(module)
+    # As parameters they are unknown to the folding; bound again, they are constants as before.
     folded = fold.folded(with_main(module, with_blocks(body, lambda block: block, [*hidden])))
     closed: tvm.IRModule = relax.transform.BindParams(ENTRY, hidden)(folded)
     return closed

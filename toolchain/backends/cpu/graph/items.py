@@ -146,6 +146,7 @@ def _want(values: Iterable[Value], required: set[Value], provided: set[Value]) -
         if value in required:
             continue
         required.add(value)
+        # No item provides it, so that Relax computes it from its own inputs.
         if value not in provided and value.maker is not None:
             waiting += value.maker.inputs
 

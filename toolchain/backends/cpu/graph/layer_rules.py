@@ -6,19 +6,20 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from toolchain.backends.cpu.graph import operators
 from toolchain.backends.cpu.graph.attention import AttentionOperation
 from toolchain.backends.cpu.graph.items import Flat, Heads, own_activation
 from toolchain.backends.cpu.graph.planning import Planning
 from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, RowPlan
-from toolchain.backends.cpu.layers import Conv, Dense, Map, Pool
+from toolchain.backends.cpu.layers import Activation, Conv, Dense, Map, Pool
 from toolchain.backends.graph import quantization
 from toolchain.backends.graph.quantization import Weights
-from toolchain.backends.graph.values import Operation, Value
+from toolchain.backends.graph.values import Operation, Value, four, pair
 
 _FEW = 4  # channels of an image that a convolution reads as it is
 _MOST_GROUPS = 8  # of a convolution that are worth multiplying zeros for
 _MATRIX = 2  # axes
+_LAYOUTS = ("NCHW", "OIHW", "NCHW")
+_PIXELS = [2, 3]  # axes of NCHW
 
 
 def conv(plans: Planning, operation: Operation, index: int) -> bool:
@@ -27,7 +28,7 @@ def conv(plans: Planning, operation: Operation, index: int) -> bool:
     if not (weights.is_image and data.is_image and operation.out.is_image):
         return False
     kernel = (weights.image[2], weights.image[3])
-    layer = operators.conv(operation, plans.activation(data), plans.activation(operation.out), kernel)
+    layer = _conv_layer(operation, plans.activation(data), plans.activation(operation.out), kernel)
     if layer is None:
         return False
     # With few groups, a convolution of one group with zeros between the groups may be covered where the other is not.
@@ -104,7 +105,7 @@ def pool(plans: Planning, operation: Operation, index: int) -> bool:
         return True
     if not data.is_image or not out.is_image:
         return False
-    bare = operators.pool(operation, plans.activation(data), plans.activation(out))
+    bare = _pool_layer(operation, plans.activation(data), plans.activation(out))
     return bare is not None and plans.take(ImagePlan(data, out, index, bare=bare))
 
 
@@ -113,7 +114,7 @@ def _pool_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
     bytes_, out = plans.bytes.get(operation.inputs[0]), operation.out
     if bytes_ is None or not out.has_pixels:
         return False
-    bare = operators.pool(operation, bytes_.activation, own_activation(out, bytes_.activation.lanes))
+    bare = _pool_layer(operation, bytes_.activation, own_activation(out, bytes_.activation.lanes))
     if bare is None:
         return False
     if bare.reduce == "max":
@@ -135,7 +136,7 @@ def adaptive(plans: Planning, operation: Operation, index: int) -> bool:
 def reduced(plans: Planning, operation: Operation, index: int) -> bool:
     """The mean or maximum of each channel."""
     data, out = operation.inputs[0], operation.out
-    if not data.is_image or not operators.is_over_pixels(operation):
+    if not data.is_image or not _is_over_pixels(operation):
         return False
     if _global(plans, operation, out, operation.name, index):
         return True
@@ -167,3 +168,41 @@ def shuffle(plans: Planning, operation: Operation, index: int) -> bool:
         return False
     bare = Map(plans.activation(data), plans.activation(operation.out), shuffle=int(operation.values[0]))
     return plans.take(ImagePlan(data, operation.out, index, bare=bare))
+
+
+# --- attributes of Relax, read once for layers on floats and on bytes ----------------------------------------
+
+
+def _conv_layer(operation: Operation, data: Activation, out: Activation, kernel: tuple[int, int]) -> Conv | None:
+    """Return a convolution, with the padding of an operation before it; None if its tensors are not NCHW."""
+    attributes = operation.attributes
+    if (str(attributes.data_layout), str(attributes.kernel_layout), str(attributes.out_layout)) != _LAYOUTS:
+        return None
+    top, begin, bottom, right = four(attributes.padding)
+    more = four(operation.values or (0, 0, 0, 0))
+    padding = (top + more[0], begin + more[1], bottom + more[2], right + more[3])
+    shape = (pair(attributes.strides), padding, pair(attributes.dilation), int(attributes.groups))
+    return Conv(data, out, kernel, *shape)
+
+
+def _pool_layer(operation: Operation, data: Activation, out: Activation) -> Pool | None:
+    """Return a pooling; None if its tensors are not NCHW."""
+    attributes, mean = operation.attributes, operation.name == "nn.avg_pool2d"
+    if str(attributes.layout) != "NCHW":
+        return None
+    return Pool(
+        data,
+        out,
+        "mean" if mean else "max",
+        pair(attributes.pool_size),
+        pair(attributes.strides),
+        four(attributes.padding),
+        pair(attributes.dilation),
+        mean and bool(attributes.count_include_pad),
+    )
+
+
+def _is_over_pixels(operation: Operation) -> bool:
+    """Whether a reduction is over height and width of NCHW."""
+    axes = operation.attributes.axis
+    return axes is not None and sorted(int(axis) % 4 for axis in axes) == _PIXELS

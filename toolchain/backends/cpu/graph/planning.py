@@ -73,6 +73,7 @@ class Planning:
         self.bytes: dict[Value, Bytes] = {}
         self._ends: dict[Value, LayerPlan] = {}  # layers by their result, which more can be done to
         self._places: dict[Value, Activation] = {}  # of bytes
+        # Layers of one pixel suffice to ask the templates.
         pixel = Activation(1, self.lanes, 1, 1, self.lanes)
         plain = replace(pixel, lanes=1)
         self.has_blocks = self.covers(Map(pixel, plain)) and self.covers(Map(plain, pixel))
@@ -105,6 +106,7 @@ class Planning:
 
     def _add(self, plan: LayerPlan) -> None:
         self.items.append(plan)
+        # Only a result in blocks or rows can have more post-ops.
         if isinstance(plan, RowPlan) or (isinstance(plan, ImagePlan) and plan.bare.out.lanes > 1):
             self._ends[plan.out] = plan
         if isinstance(plan, ImagePlan) and plan.is_kept and plan.out.is_image and plan.bare.out.lanes == self.lanes:
@@ -145,6 +147,7 @@ class Planning:
             longer = longer.with_result_grid(result_grid, self.byte)
         if longer is None or not self._is_covered(longer):
             return None
+        # The longer layer replaces the shorter one, whose result no longer exists.
         self.items.remove(plan)
         del self._ends[plan.out]
         self.blocked.discard(plan.out)

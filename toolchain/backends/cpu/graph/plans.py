@@ -70,6 +70,7 @@ class LayerPlan(ABC):
     def split_effects(self) -> tuple[Affine | None, list[BoundPostOp]]:
         """Return what goes into weights and bias, and the epilogue."""
         merged = effects.merge(self.effects)
+        # A factor and a sum that come first need no post-ops: they go into the weights and the bias.
         first = merged[0] if merged else None
         if self.weights is None or not isinstance(first, Affine):
             return None, effects.epilogue(merged, self.channels)

@@ -182,6 +182,7 @@ class BlockWriter:
         root, home = self._homes[join.out]
         for value, start in join.offsets():
             first = home.first + start // self._lanes
+            # Its layer has stored it there already.
             if value in self._homes and self._homes[value][0] is root and self._homes[value][1].first == first:
                 continue
             target = replace(own_activation(value, self._lanes), first=first, held=home.held or home.blocks)
@@ -189,6 +190,7 @@ class BlockWriter:
             self._write_buffer(Map(source, target), [data], join.out)
 
     def _plain_join(self, join: Join) -> None:
+        # Each call writes its part into the buffer that the call before returned.
         larger, latest = own_activation(join.out, 1), None
         for value, first in join.offsets():
             source, data = self._source(value)

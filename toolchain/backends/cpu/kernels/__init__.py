@@ -103,6 +103,7 @@ def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = froz
     ranked.sort(key=lambda candidate: candidate.cost)
     if not ranked:
         return []
+    # All that are nearly as cheap as the best, but at least a few and at most so many as tuning has time for.
     promising = [candidate for candidate in ranked if candidate.cost <= _PROMISING * ranked[0].cost]
     return max(promising, ranked[:_LEAST], key=len)[:_MOST]
 
@@ -123,6 +124,7 @@ def choice(document: dict[str, Any]) -> Choice | None:
     """Return the choice of a record; None if there is no such template or setting any more."""
     settings = dict(document)
     template = _TEMPLATES.get(str(settings.pop("template", "")))
+    # Records of another version may name a template or a setting that no longer exists.
     if template is None or set(settings) != {field.name for field in dataclasses.fields(template.Config)}:
         return None
     return Choice(template.NAME, template.Config(**settings))
@@ -145,6 +147,7 @@ def without_subnormals(numbers: NDArray[Any]) -> NDArray[Any]:
     Training leaves such weights where it decays them. A product with one takes a hundred times longer than another on
     x86, and adds nothing to any sum that is worth computing.
     """
+    # Bytes and integers have no subnormals.
     if numbers.dtype != np.float32:
         return numbers
     smallest = np.finfo(np.float32).tiny

@@ -30,6 +30,7 @@ NAME = "attention"
 _EXP = 20  # operations of an exponential, and of what else is done to a score
 _MOST_PARTS = 8  # of a head's queries: each part transposes the keys anew
 _COPIED = 4  # tiles that read values which are brought together
+_SIZES = 16  # multiples of which fill the vectors of any machine
 _HEAP = 512  # floats: TVM takes smaller buffers for vectors, and then fails to read a single float of them
 
 Expr = Any
@@ -53,13 +54,11 @@ def covers(layer: Layer) -> bool:
     return isinstance(layer, Attention) and layer.size % _SIZES == 0 and layer.value_size % _SIZES == 0
 
 
-_SIZES = 16
-
-
 def configs(layer: Attention, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first."""
     candidates = []
     for rows, blocks in itertools.product(range(1, 13), (1, 2, 3, 4, 6, 8)):
+        # Sums, a vector for each block and one broadcast number stay in registers.
         if rows > layer.queries or rows * blocks + blocks + 1 > machine.registers:
             continue
         config = Config(rows, blocks)
@@ -227,6 +226,7 @@ class _AttentionWriter:
             value = value * self._functions.number(layer.scale)
         if mask is not None:
             value = value + self._mask_vector(mask, block)
+        # Lanes behind the last key get minus infinity: their exponentials are zero.
         if layer.keys % lanes:
             lane = emit.splat(block * lanes, lanes, "int32") + tirx.Ramp(tirx.const(0, "int32"), 1, lanes)
             inside = lane < emit.splat(layer.keys, lanes, "int32")

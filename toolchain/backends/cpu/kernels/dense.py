@@ -61,6 +61,7 @@ def configs(layer: Dense, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first."""
     candidates = []
     for rows, blocks, inputs in itertools.product(range(1, 15), (1, 2, 3, 4, 6, 8, 16), (1, 2, 4, 8)):
+        # Sums, weights that several rows use, and one broadcast number.
         registers = rows * blocks * inputs + (blocks if rows > 1 else 1) + 1
         if (
             rows > layer.rows

@@ -39,6 +39,7 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
 def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG001
     """Return weights [channels, 1, height, width] as the kernel reads them: [blocks, height, width, lanes]."""
     channels, _, height, width = weights.shape
+    # Lanes behind the last channel have zero weights, so that they stay zero.
     padded = np.zeros((layer.out.blocks * machine.lanes, height, width), weights.dtype)
     padded[:channels] = weights[:, 0]
     split = padded.reshape(layer.out.blocks, machine.lanes, height, width)

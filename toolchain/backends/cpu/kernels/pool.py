@@ -126,6 +126,7 @@ class _PoolReduction:
         """Return an average of a sum; a largest number as it is."""
         if self._layer.reduce == "max":
             return total
+        # A count that is known here is a factor; otherwise the kernel divides.
         if isinstance(count, int):
             return total * emit.splat(1.0 / count if count else 0.0, self._lanes)
         return total * emit.splat(T.Bind(tirx.const(1.0, "float32") / tirx.Cast("float32", count)), self._lanes)

@@ -299,7 +299,7 @@ class WindowWriter:
 
     def _reduce_unrolled(self, tile: Tile, down: Span, data: Any) -> list[Expr]:
         """Reduce all windows of a tile in straight-line code."""
-        # None until a window sees its first pixel: a first product needs no addition.
+        # None until a window sees its first pixel, which a pool takes as it is.
         totals: list[Expr | None] = [None] * (self._config.blocks * tile.across.size)
         for row, is_inside in enumerate(down.inside[0]):
             if is_inside:
@@ -328,6 +328,7 @@ class WindowWriter:
         line = tile.row * self._down.stride + row * self._down.dilation - self._down.before
         for block in range(self._config.blocks):
             start = tile.column * across.stride - across.before
+            # It may lie before the buffer: only pixels inside the image are added to it and read.
             base = T.Bind(emit.offset(layer.data, tile.image, tile.block + block, line, start))
             for pixel, users in _pixels(across, tile.across).items():
                 vector = T.Bind(data[emit.ramp(base + pixel * lanes, lanes)])

@@ -185,6 +185,7 @@ def _mergeable(nest: Nest, outer: Axis, inner: Axis, parameters: set[Buffer]) ->
         if not merged_vars & variables(element):
             continue
         step = coefficient(element, inner.var)
+        # One step of the outer axis has to be as far as all steps of the inner one.
         if buffer not in parameters or step is None or coefficient(element, outer.var) != step * inner.extent:
             return False
     return True

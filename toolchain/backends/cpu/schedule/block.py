@@ -183,6 +183,7 @@ def cost(value: Expr) -> int:
     for node in walk(value):
         if type(node) is ir.TensorLoad:
             total += 1
+        # A guard is a comparison and a selection; other calls are functions of the C library or their like.
         elif type(node) is ir.Call:
             total += 2 if is_guard(node) else _CALL
         elif isinstance(node, prim.Div) and _is_float(node):

@@ -119,6 +119,7 @@ def _transpose_tiles(schedule: s_tir.Schedule, block: Block, across: Axis, machi
     far, columns = schedule.split(loops[-1], [None, _UNROLLED])
     around = [*loops[:index], outer, *loops[index + 1 : -1], far]
     schedule.reorder(*around, inner, columns)
+    # The copy is what is loaded in vectors; LLVM keeps it in registers and finds the shuffles.
     rows: Any = schedule.cache_read(block.rv, 0, "global")
     if worth_cores([block], machine):
         far = share(schedule, around, machine)[-1]

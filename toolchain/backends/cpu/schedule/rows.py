@@ -142,6 +142,7 @@ def in_rows(schedule: s_tir.Schedule, blocks: list[Block], rows: int, machine: M
         row = schedule.fuse(*loops) if rows > 1 else loops[0]
         if worth_cores(blocks, machine):
             schedule.parallel(row)
+        # Consumers first: a block can only move to where its readers are.
         for rv in reversed(order[:-1]):
             schedule.compute_at(rv, row, preserve_unit_loops=True)
     for block in blocks:

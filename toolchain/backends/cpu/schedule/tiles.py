@@ -63,6 +63,7 @@ def in_tiles(schedule: s_tir.Schedule, block: Block, epilogue: Block | None, mac
         machine: The processor.
     """
     tile = min(_tiles(block, machine), key=lambda candidate: _cycles(block, candidate))
+    # Sums of a tile need a buffer of their own, which LLVM keeps in registers.
     result = epilogue or Block.of(schedule, schedule.cache_write(block.rv, 0, "global"))
     around, inner = _cut(schedule, result, _numbers(block, result), tile)
     if worth_cores([block], machine):
@@ -160,6 +161,7 @@ def _cycles(block: Block, tile: ReductionTile) -> float:
         loading += (tile.vectors * price if across else _SAME) * (tile.rows if along else 1)
     depth = prod(axis.extent for axis in block.axes if axis.reduced)
     sums = tile.vectors * tile.rows
+    # Latency limits small tiles, additions wide ones, and loads those of odd shapes.
     step = max(_LATENCY, sums * _UNIT, loading * _UNIT)
     tiles = ceil(tile.vector.extent / (tile.vectors * tile.lanes))
     tiles *= ceil(tile.row.extent / tile.rows) if tile.row else 1

@@ -57,6 +57,7 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
     for unit in range(plan.units):
         (begin, end), (first, last) = plan.reach(unit), plan.owned(unit)
         row, column = plan.start(unit) * lanes, begin // lanes_in * lanes_in
+        # Only the channels of its own group are copied for each output channel.
         for group in range(begin // inputs, end // inputs):
             top, bottom = max(first, group * outputs), min(last, (group + 1) * outputs)
             where = slice(group * inputs - column, (group + 1) * inputs - column)

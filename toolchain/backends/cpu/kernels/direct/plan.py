@@ -206,6 +206,7 @@ def blocks_of_units(layer: Conv) -> list[int]:
     divisors = [count for count in range(1, blocks + 1) if blocks % count == 0]
     if layer.groups > 1 or blocks <= _SIDE_BY_SIDE or any(1 < count <= _SIDE_BY_SIDE for count in divisors):
         return divisors
+    # With a number of blocks that is no divisor, the last unit wastes little.
     nearly = (count for count in range(2, _SIDE_BY_SIDE + 1) if -(-blocks // count) * count <= _WASTE * blocks)
     return sorted([*divisors, *nearly])
 
@@ -238,6 +239,7 @@ def flatten(layer: Conv) -> Conv:
     (height, width), (top, before, bottom, after) = layer.kernel, layer.padding
     if layer.data.width > 1 or layer.data.height == 1 or (width, before, after) != (1, 0, 0):
         return layer
+    # A column is a row with its axes swapped; its data lies in the same order.
     strides, dilation = layer.strides[::-1], layer.dilation[::-1]
     padding = (before, top, after, bottom)
     return replace(_on_row(layer), kernel=(1, height), strides=strides, dilation=dilation, padding=padding)

@@ -103,6 +103,7 @@ class DirectWriter:
         width = self._plan.tiles_of_row
         with T.serial(band.first // width, (band.end + width - 1) // width) as row:
             before = T.Bind(row * width)
+            # A band may begin and end within a row.
             first, end = T.Bind(tirx.max(band.first - before, 0)), T.Bind(tirx.min(band.end - before, width))
             for tiles in self._plan.tiles:
                 start = tirx.max(first, tiles.number)
@@ -206,6 +207,7 @@ class DirectWriter:
     def _sum_up(self, tile: _Tile) -> None:
         plan, layer, data = self._plan, self._layer, self._layer.data
         (height, _), (down, _), (top, *_), (reach, _) = layer.kernel, layer.strides, layer.padding, layer.dilation
+        # Rows of the filter that lie in the padding are left out of the loop.
         row = T.Bind(tile.row * down - top)
         begin = T.Bind(tirx.max(0, tirx.floordiv(reach - 1 - row, reach))) if top else 0
         end = T.Bind(tirx.min(height, tirx.floordiv(data.height - row + reach - 1, reach)))

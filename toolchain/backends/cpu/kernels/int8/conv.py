@@ -215,6 +215,7 @@ class _ByteConvWriter:
     def _tile(self, rows: int, columns: int, coordinates: emit.Coordinates) -> None:
         lanes, blocks, count = self._machine.lanes, self._config.blocks, rows * columns
         image, group, row, column = coordinates
+        # Bias, zero of the data and offset of the weights are in the start of the sums: see `grids.sums`.
         sums = emit.Registers(blocks * count, lanes, "int32")
         for block in range(blocks):
             channels = emit.ramp((group * blocks + block) * lanes, lanes)
@@ -222,6 +223,7 @@ class _ByteConvWriter:
             for number, more in enumerate(self._offset(channels, (rows, columns), coordinates)):
                 sums[block * count + number] = start if more is None else start + more
         self._reduce(sums, (rows, columns), coordinates)
+        # The fraction of the biases that the integer sums cannot hold.
         above = T.Bind(emit.splat(self._parameters[1], lanes))
         for block in range(blocks):
             scale = T.Bind(self._scales[emit.ramp((group * blocks + block) * lanes, lanes)])

@@ -105,5 +105,6 @@ def _of_neighbours(vector: Expr, each: int, count: int) -> Expr:
     if each == 1:
         return vector
     bound_vector = T.Bind(vector)
+    # Adding even and odd lanes halves the vector until one sum for each pixel is left.
     even, odd = (tirx.Shuffle([bound_vector], list(range(first, each * count, 2))) for first in (0, 1))
     return _of_neighbours(even + odd, each // 2, count)

@@ -231,6 +231,7 @@ class _WinogradWriter:
         count = T.Bind(strip.count * self._tile + 2)
         begin = T.Bind(tirx.max(0 - first, 0)) if before else 0
         end = T.Bind(tirx.min(count, data.width - first))
+        # Columns of the padding, left and right.
         for outside in ((0, begin), (end, count)):
             with T.serial(*outside) as column:
                 self._store_column(columns, column, [emit.splat(0.0, self._lanes)] * self._plan.side)

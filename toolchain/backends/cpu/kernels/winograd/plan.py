@@ -172,6 +172,7 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     for tile, blocks, fused in itertools.product((2, 4), _BLOCKS, (1, 0)):
         if layer.out.blocks % blocks:
             continue
+        # All tiles and passes of a tile size, group and arrangement; only the cheapest is a candidate.
         tried = [
             (config, cost(WinogradPlan(layer, machine.lanes, config), machine))
             for tiles, passes in itertools.product(range(1, _MOST_TILES + 1), range(1, _MOST_PASSES + 1))
