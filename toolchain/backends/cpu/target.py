@@ -69,5 +69,5 @@ def cpu_features(board: Board) -> tuple[str, ...]:
 
 
 def _normalized(feature: str) -> str:
-    """LLVM writes sse4.2 and avx512vnni where the kernel writes sse4_2 and avx512_vnni."""
+    # LLVM writes sse4.2 and avx512vnni where the kernel writes sse4_2 and avx512_vnni.
     return feature.replace(".", "").replace("_", "").replace("-", "")

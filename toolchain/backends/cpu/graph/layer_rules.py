@@ -110,7 +110,7 @@ def pool(plans: Planning, operation: Operation, index: int) -> bool:
 
 
 def _pool_of_bytes(plans: Planning, operation: Operation, index: int) -> bool:
-    """The largest byte stands for the largest number; a mean is of numbers until it is rounded."""
+    # The largest byte stands for the largest number; a mean is of numbers until it is rounded.
     bytes_, out = plans.bytes.get(operation.inputs[0]), operation.out
     if bytes_ is None or not out.has_pixels:
         return False
