@@ -35,7 +35,7 @@ _TIMEOUT_S = 10.0
 def candidates(kind: board.Board, count: int) -> list[tvm.IRModule]:
     """Sample a few schedules of each kernel."""
     backend = backend_of(kind, backend_of(kind).template_names)  # both build what MetaSchedule schedules
-    lowered = backend.lowered(importer.import_model(source.load("squeezenet_v1.1")).module)
+    lowered = backend.lower(importer.import_model(source.load("squeezenet_v1.1")).module)
     found: list[tvm.IRModule] = []
     for task in tasks.extract(lowered, backend):
         found += sampled(task.module, backend.target, len(found) + 1)

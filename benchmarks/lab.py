@@ -156,7 +156,7 @@ def tuned(count: int, given: argparse.Namespace, library: Path, folder: Path) ->
     """Tune on so many boards, once all of them have measured something."""
     kind = board.load("local").resolved()
     backend = Cpu(kind, Cpu.template_names)
-    module = backend.lowered(importer.import_model(models.load(given.model)).module)
+    module = backend.lower(importer.import_model(models.load(given.model)).module)
     found = kernels.extract(module, backend)
     trials = round(count * given.seconds / given.candidate)
     key = Key.of(target_table(backend.target), emulated=True)

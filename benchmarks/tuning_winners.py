@@ -127,7 +127,7 @@ def measured_again(
     """Measure a winner and what it replaces."""
     backend, both = found.backend, candidates(found, task, record)
     with Builder(backend.target, cross.choose(backend.board, ""), files.cache_root() / "candidates") as builder:
-        built = builder.build([backend.completed(one.module) for one in both])
+        built = builder.build([backend.add_half_blocks(one.module) for one in both])
         trials = [
             Trial(made.library, args_of(one.module, packed=True), task.name, passing if task.layer else 0)
             for one, made in zip(both, built, strict=True)

@@ -69,7 +69,7 @@ def compiled(folder, *, half: bool) -> np.ndarray:
     np.savez(folder / "given.npz", *given.values())
     kind = dataclasses.replace(board.load("opencl-local").resolved(), gpu=G610)
     backend = Mali(kind.in_float16() if half else kind)
-    finished = backend.finished(backend.lowered(importer.import_model(model).module), {})
+    finished = backend.apply_choices(backend.lower(importer.import_model(model).module), {})
     built = tvm.compile(finished, target=backend.target)
     built.export_library(str(folder / "net.so"))
     return nets.run(network(), given)[0]

@@ -41,7 +41,7 @@ def transposed(proto, folder, **options) -> tvm.IRModule:
     imported = importer.import_model(model.load(nets.save(proto, folder)))
     transform = relax.transform
     first = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
-    return channels_last(fold.folded(tvm.transform.Sequential(first)(imported.module)), **options)
+    return channels_last(fold.fold_constants(tvm.transform.Sequential(first)(imported.module)), **options)
 
 
 def operators(module: tvm.IRModule) -> collections.Counter[str]:

@@ -162,7 +162,7 @@ def run_imported(imported: Any, inputs: Sequence[Any], kind: str = PROCESSOR) ->
     from toolchain.backends import backend_of
 
     backend = backend_of(board.load(kind).resolved())
-    finished = backend.finished(backend.lowered(imported.module), {})
+    finished = backend.apply_choices(backend.lower(imported.module), {})
     machine, device = _on_processor(finished, backend) if kind == PROCESSOR else _on_opencl(finished, backend)
     result = machine["main"](*(tvm.runtime.tensor(np.array(array, order="C"), device) for array in inputs))
     results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)

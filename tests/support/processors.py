@@ -71,7 +71,7 @@ def computed(name: str, proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray],
         found = _emulated(compiler.build(imported, request, folder / "bundle").folder, feeds, folder)
         return [found[spec.name] for spec in imported.outputs]
     backend = backend_of(kind)
-    finished = backend.finished(backend.lowered(imported.module), {})
+    finished = backend.apply_choices(backend.lower(imported.module), {})
     if name == OPENCL:
         device, library = _opencl(backend), str(folder / "net.so")
         tvm.compile(finished, target=backend.target).export_library(library)

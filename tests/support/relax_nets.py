@@ -29,7 +29,7 @@ def processor(lanes: int) -> Machine:
 def prepared(proto: onnx.ModelProto) -> tvm.IRModule:
     passes = relax.transform
     module = from_onnx(proto)
-    return fold.folded(
+    return fold.fold_constants(
         tvm.transform.Sequential([passes.DecomposeOpsForInference(), passes.CanonicalizeBindings()])(module)
     )
 

@@ -89,7 +89,7 @@ def backend() -> Cpu:
 
 
 def lowered(source: str) -> tvm.IRModule:
-    return backend().lowered(importer.import_model(model.load(source)).module)
+    return backend().lower(importer.import_model(model.load(source)).module)
 
 
 def run(source: str, records: Path, folder: Path, kind: Tuner, trials: int, ahead: int, delay_s: float) -> tuner.Tuning:

@@ -90,12 +90,12 @@ def build(
         InputError: The folder holds something else than a bundle.
     """
     backend, name, known = request.backend, imported.source.name, known or Known()
-    lowered = _guarded(name, lambda: backend.lowered(prepare.fitted(imported, request)))
-    for left in _guarded(name, lambda: backend.left_out(imported.module)):
+    lowered = _guarded(name, lambda: backend.lower(prepare.fitted(imported, request)))
+    for left in _guarded(name, lambda: backend.unsupported_layers(imported.module)):
         request.tell(f"the CPU computes {left}")
     applied: Applied = _guarded(name, lambda: known.applied(lowered, request))
     _tell_of(applied, known, request)
-    finished = _guarded(name, lambda: backend.finished(applied.module, applied.choices))
+    finished = _guarded(name, lambda: backend.apply_choices(applied.module, applied.choices))
     for remark in backend.remarks(finished):
         request.tell(remark)
     driver, modelled = cross.choose(request.board, request.toolchain), _modelled(lowered, applied, backend)
@@ -123,10 +123,10 @@ def scheduled(request: BuildRequest) -> tvm.IRModule:
     loaded = source.load_request(request.model)
     found = records.Known(records.own_records(request), records.shipped_for(request))
     imported = importer.import_model(prepare.suited(loaded, request).source)
-    lowered = _guarded(loaded.name, lambda: backend.lowered(prepare.fitted(imported, request)))
+    lowered = _guarded(loaded.name, lambda: backend.lower(prepare.fitted(imported, request)))
     applied: Applied = _guarded(loaded.name, lambda: found.applied(lowered, request))
     _tell_of(applied, found, request)
-    finished: tvm.IRModule = _guarded(loaded.name, lambda: backend.finished(applied.module, applied.choices))
+    finished: tvm.IRModule = _guarded(loaded.name, lambda: backend.apply_choices(applied.module, applied.choices))
     return finished
 
 

@@ -109,7 +109,7 @@ def fitted(imported: ImportedModel, request: BuildRequest) -> tvm.IRModule:
         every = [*own, *_random(given, model, _MEASURED)]
         return [{one.name: made[one.name] for one in model.inputs} for made in every]
 
-    return request.backend.fitted(imported.module, samples, request.tell)
+    return request.backend.rescale_for_half(imported.module, samples, request.tell)
 
 
 def _obstacle(source: SourceModel) -> str:

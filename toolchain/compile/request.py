@@ -59,7 +59,7 @@ class BuildRequest:
     @property
     def modelled_as(self) -> str:
         """What the records that are applied were computed for by a model; empty where they are none of a model's."""
-        return self.backend.costed_as if self.modelled else ""
+        return self.backend.cost_model_name if self.modelled else ""
 
     @property
     def only_shipped(self) -> bool:

@@ -50,7 +50,7 @@ def estimate_costs(tasks: Sequence[Task], backend: Backend, model: CostModel | N
     """
     if model is None:
         return [CostedTask(task) for task in tasks]
-    estimates = model.estimates([backend.scheduled(task.module) for task in tasks])
+    estimates = model.estimates([backend.schedule(task.module) for task in tasks])
     costs = [CostedTask(task, estimate, model.stamp) for task, estimate in zip(tasks, estimates, strict=True)]
     return sorted(costs, key=lambda cost: -1.0 if cost.ms is None else cost.ms, reverse=True)
 

@@ -108,7 +108,7 @@ def extract(request: BuildRequest) -> Extracted:
     for line in loaded.guessed:
         request.tell(line)
     imported = importer.import_model(prepare.suited(loaded, request).source)
-    lowered = backend.lowered(prepare.fitted(imported, request))
+    lowered = backend.lower(prepare.fitted(imported, request))
     return Extracted(imported, backend, tasks.extract(lowered, backend), lowered)
 
 

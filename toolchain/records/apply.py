@@ -54,7 +54,7 @@ def apply(
     """Choose or schedule the kernels of a model by the best records for its target.
 
     Args:
-        module: What the backend's `lowered` returned.
+        module: What the backend's `lower` returned.
         backend: The board's.
         records: Where to look; what was found for another target or TVM version is passed over.
         shipped: Records of templates that come with the toolchain, whatever CPU of the same instructions they were

@@ -60,7 +60,7 @@ def extract(module: tvm.IRModule, backend: Backend) -> tuple[Task, ...]:
     """List the kernels of a lowered Relax module, in the order in which it calls them.
 
     Args:
-        module: What the backend's `lowered` returned.
+        module: What the backend's `lower` returned.
         backend: The board's.
     """
     extracted = (item for item in _extracted(module, backend.target) if not _is_written(item.dispatched[0]))

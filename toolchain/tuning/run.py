@@ -96,7 +96,7 @@ class Tuning:
         self._ledger = Ledger(file, self.id, key, plan)
         self._on_tick = on_tick
         self._tvm_target = backend.target
-        how = {"completed": backend.completed, "passing": self._passing}
+        how = {"completed": backend.add_half_blocks, "passing": self._passing}
         self._conveyor = Conveyor(builds, measures, pruner, note=self._record, **how)
         by_model = bool(key.modelled)
         self._decider = Decider(builds, measures, ledger=self._ledger, by_model=by_model, note=self._decided, **how)

@@ -82,7 +82,7 @@ class Search:
 
     def __init__(self, backend: Backend, tuner: Tuner, seed: int, shipped: Mapping[str, Choice] | None = None) -> None:
         self._templates = TemplateSearch(backend.templates)
-        self._default = backend.scheduled
+        self._default = backend.schedule
         self._target = backend.target
         self._tuner = tuner
         self._seed = seed

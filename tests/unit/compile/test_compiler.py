@@ -165,7 +165,7 @@ def convolution():
 def records_of(proto, native, folder):
     path = folder / "net.onnx"
     onnx.save(proto, path)
-    lowered = Cpu(native).lowered(importer.import_model(model.load(str(path))).module)
+    lowered = Cpu(native).lower(importer.import_model(model.load(str(path))).module)
     return Records.collect(tunings.of_kernels(lowered, Cpu(native)))
 
 
@@ -245,7 +245,7 @@ def test_a_bundle_says_what_its_kernels_take_in_a_model_of_the_accelerator(tmp_p
     made = quantized(proto, tmp_path)
     told = []
     modelled = build(made.proto, VTA, tmp_path, tell=told.append).manifest.modelled
-    lowered = Vta(VTA).lowered(importer.import_model(made).module)
+    lowered = Vta(VTA).lower(importer.import_model(made).module)
     exact = [*filter(is_layer, (str(one.attrs.get(EXACT, "")) for _, one in tasks.called(lowered)))]
     assert ['"residual_shift":null' in one for one in exact] == [True, False]
     assert modelled.cycles == sum(Vta(VTA).machine_model.cycles(one, None).cycles for one in exact)

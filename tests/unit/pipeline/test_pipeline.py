@@ -31,7 +31,7 @@ def dense(tmp_path_factory):
 @pytest.fixture(scope="module")
 def lines(dense, native):
     imported = importer.import_model(source.load(str(dense)))
-    return tuple(tunings.of_kernels(Cpu(native).lowered(imported.module), Cpu(native)))
+    return tuple(tunings.of_kernels(Cpu(native).lower(imported.module), Cpu(native)))
 
 
 @pytest.fixture

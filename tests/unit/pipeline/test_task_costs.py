@@ -37,7 +37,7 @@ def test_what_costs_most_in_a_run_comes_first(kernels):
     times = [cost.ms for cost in costs if cost.ms is not None]
     assert times == sorted(times, reverse=True)
     for cost in costs:
-        assert cost.estimate == model.of(BACKEND.scheduled(cost.task.module))
+        assert cost.estimate == model.of(BACKEND.schedule(cost.task.module))
         assert cost.ms is None or cost.ms == cost.task.weight * cost.estimate.ms
 
 

@@ -51,7 +51,7 @@ def backend(native):
 
 @pytest.fixture(scope="module")
 def lowered(imported, backend):
-    return backend.lowered(imported.module)
+    return backend.lower(imported.module)
 
 
 @pytest.fixture(scope="module")

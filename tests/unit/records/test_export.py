@@ -25,7 +25,7 @@ def backend(native):
 def lowered(backend, tmp_path_factory):
     path = tmp_path_factory.mktemp("dense") / "dense.onnx"
     onnx.save(bundles.dense(16, 8), path)
-    return backend.lowered(importer.import_model(source.load(str(path))).module)
+    return backend.lower(importer.import_model(source.load(str(path))).module)
 
 
 @pytest.fixture(scope="module")

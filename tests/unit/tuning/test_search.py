@@ -68,7 +68,7 @@ def test_what_a_kernel_is_untuned_is_the_first_candidate(tuner, dense):
     search = Search(backend(), tuner, 0)
     first, *others = search.propose(dense, 0, 4)
     assert (first.trace, first.schedule) == (DEFAULT, None)
-    assert tasks.workload_hash(backend().scheduled(dense.module)) == first.key
+    assert tasks.workload_hash(backend().schedule(dense.module)) == first.key
     assert all(one.trace != DEFAULT for one in others)
     again = search.rebuilt(dense, DEFAULT)
     assert (again.key, again.trace) == (first.key, DEFAULT)

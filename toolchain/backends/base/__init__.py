@@ -116,7 +116,7 @@ class Backend(ABC):
             meta_schedule: TVM's package of that name.
         """
 
-    def fitted(
+    def rescale_for_half(
         self,
         module: tvm.IRModule,
         samples: Callable[[], Sequence[Tensors]],  # noqa: ARG002 - for those whose numbers have ends
@@ -132,7 +132,7 @@ class Backend(ABC):
         return module
 
     @abstractmethod
-    def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
+    def lower(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of kernels, which can be tuned one by one.
 
         Kernels that a template computes have the attribute `attributes.LAYER` and no body yet; the others are fused
@@ -143,35 +143,35 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
+    def schedule(self, module: tvm.IRModule) -> tvm.IRModule:
         """Schedule the kernels that no template computes, as they are where nothing was tuned."""
 
     @abstractmethod
-    def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
+    def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
         """Write the kernels of a lowered module, pack the weights as they want them, and schedule the rest.
 
         Args:
-            module: What `lowered` returned; other kernels may have got a schedule since.
+            module: What `lower` returned; other kernels may have got a schedule since.
             choices: By layer, how to compute it; where nothing fits, in the way that is likely the fastest.
         """
 
-    def completed(self, module: tvm.IRModule) -> tvm.IRModule:
+    def add_half_blocks(self, module: tvm.IRModule) -> tvm.IRModule:
         """Return kernels that have a schedule as they are compiled: those of a build, and candidates of a search."""
         return module
 
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:  # noqa: ARG002 - for those who have something to say
-        """Say what whoever builds should know about the kernels that `finished` returned."""
+        """Say what whoever builds should know about the kernels that `apply_choices` returned."""
         return ()
 
     def on_cpu(self, module: tvm.IRModule) -> tvm.IRModule:
-        """Return what `finished` returned as kernels for this machine's CPU that round as the board's do.
+        """Return what `apply_choices` returned as kernels for this machine's CPU that round as the board's do.
 
         Raises:
             InputError: A kernel cannot be computed here.
         """
         return module
 
-    def left_out(self, module: tvm.IRModule) -> Sequence[str]:  # noqa: ARG002 - for those who leave something out
+    def unsupported_layers(self, module: tvm.IRModule) -> Sequence[str]:  # noqa: ARG002 - for accelerators
         """Name the layers of an imported module that the accelerator leaves to the CPU, each with the cause."""
         return ()
 
@@ -181,7 +181,7 @@ class Backend(ABC):
         return None
 
     @property
-    def costed_as(self) -> str:
+    def cost_model_name(self) -> str:
         """What `cost_model` calls itself, without a compiler; empty where there is none."""
         return ""
 

@@ -68,7 +68,7 @@ class Cpu(Backend):
         """Return TVM's own generator of design spaces, by name, as those of the target import intrinsics."""
         return meta_schedule.space_generator.PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm")
 
-    def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
+    def lower(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of kernels; fused ones say which arguments are weights.
 
         Raises:
@@ -84,11 +84,11 @@ class Cpu(Backend):
         return self._in_kernels(fold_except_bytes(self._prepared(module)), self.machine)
 
     def lowered_floats(self, module: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite a module as `lowered` does, but compute in floats what its file has quantized.
+        """Rewrite a module as `lower` does, but compute in floats what its file has quantized.
 
         Floats hold the integers of a quantized network exactly: results are those of the file, to the bit.
         """
-        return self._in_kernels(fold.folded(self._prepared(module)), replace(self.machine, dot=""))
+        return self._in_kernels(fold.fold_constants(self._prepared(module)), replace(self.machine, dot=""))
 
     def _prepared(self, module: tvm.IRModule) -> tvm.IRModule:
         transform = relax.transform
@@ -103,17 +103,17 @@ class Cpu(Backend):
         with self.host:
             blocked = graph.insert_stand_ins(module, machine, self.without)
             first = [transform.LegalizeOps(), transform.AnnotateTIROpPattern(), transform.FoldConstant()]
-            fused = fusion.fused(tvm.transform.Sequential(first)(blocked))
+            fused = fusion.fuse(tvm.transform.Sequential(first)(blocked))
             rewritten: tvm.IRModule = transform.AttachAttrLayoutFreeBuffers()(fused)
         return rewritten
 
-    def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
+    def schedule(self, module: tvm.IRModule) -> tvm.IRModule:
         """Schedule the kernels that no template computes, as they are where nothing was tuned."""
         return schedule.schedule(module, self.host, self.machine.lanes)
 
-    def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
+    def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
         """Write the kernels of a lowered module, pack the weights as they want them, and schedule the rest."""
-        return self.scheduled(graph.emit_kernels(module, self.machine, lambda layer: self._chosen(layer, choices)))
+        return self.schedule(graph.emit_kernels(module, self.machine, lambda layer: self._chosen(layer, choices)))
 
     def _chosen(self, layer: Layer, choices: Mapping[str, Choice]) -> kernels.Choice:
         task = to_json(task_of(layer))

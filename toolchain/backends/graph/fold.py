@@ -64,7 +64,7 @@ _FUNCTIONS: dict[str, Callable[[Any, tuple[int, ...], Sequence[Array]], Array]] 
 }
 
 
-def folded(module: tvm.IRModule) -> tvm.IRModule:
+def fold_constants(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module without the operations of `main` that follow from constants alone.
 
     The transpose of a matrix stays, since fully connected layers take either.

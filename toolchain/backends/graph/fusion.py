@@ -11,7 +11,7 @@ from tvm import relax
 from toolchain.models import origins
 
 
-def fused(module: tvm.IRModule) -> tvm.IRModule:
+def fuse(module: tvm.IRModule) -> tvm.IRModule:
     """Return a module of single kernels as calls of fused ones.
 
     FuseOps gives the result of a group another variable than the one that had it before. Both are the same computation

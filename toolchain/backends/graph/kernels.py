@@ -10,7 +10,7 @@ _ONE_INPUT = 2  # parameters: the result too
 _OPAQUE = 8  # TVM's kind of operation that no other is fused with
 
 
-def rooted(body: tirx.Stmt) -> tirx.Stmt:
+def in_root_block(body: tirx.Stmt) -> tirx.Stmt:
     """Return statements as MetaSchedule's passes over a whole module expect the body of any kernel: blocks."""
     for name_of_block in ("layer", "root"):
         block = s_tir.SBlock([], [], [], name_of_block, body)
@@ -18,7 +18,7 @@ def rooted(body: tirx.Stmt) -> tirx.Stmt:
     return body
 
 
-def called(function: tirx.PrimFunc, attributes: Mapping[str, str]) -> tirx.PrimFunc:
+def as_opaque(function: tirx.PrimFunc, attributes: Mapping[str, str]) -> tirx.PrimFunc:
     """Return a kernel as a module's function with some attributes, which passes leave alone."""
     # A pass that looks for reshapes wants a block in each kernel that has one input.
     if len(function.params) == _ONE_INPUT and not isinstance(function.body, s_tir.SBlockRealize):

@@ -16,14 +16,14 @@ _HARD_SWISH = (1 / 6, 0.5)  # slope and offset inside of its clip
 _GREATEST = 3.4028234663852886e38  # of float32: a limit that never acts
 
 
-def found(block: Block) -> None:
+def replace(block: Block) -> None:
     """Replace patterns by single operations."""
     for number, operation in enumerate(block.operations):
         tried = (pattern(operation) for pattern in _PATTERNS.get(operation.name, ()))
         better = next((one for one in tried if one is not None), None)
         if better is not None:
             block.operations[number] = operation.out.maker = better
-    block.cleaned()
+    block.remove_dead()
 
 
 def limits(operation: Operation) -> tuple[float, float] | None:

@@ -94,7 +94,7 @@ def grid_of(operation: Operation, byte: str) -> Grid | None:
     return Grid(float(scale.array.reshape(())), int(zero.array.reshape(()))).moved(own, byte)
 
 
-def known(value: Value) -> NDArray[np.float64] | None:
+def constant_of(value: Value) -> NDArray[np.float64] | None:
     """Return what a value is if it follows from constants alone."""
     scaled = _scaled(value)
     if scaled is not None:
@@ -102,9 +102,9 @@ def known(value: Value) -> NDArray[np.float64] | None:
     return None if value.constant is None else value.array.astype(np.float64)
 
 
-def folded(value: Value) -> Value:
+def fold_to_constant(value: Value) -> Value:
     """Return a value after making it a constant, if it follows from constants alone."""
-    numbers = known(value) if value.constant is None and value.dtype == "float32" else None
+    numbers = constant_of(value) if value.constant is None and value.dtype == "float32" else None
     if numbers is not None:
         value.constant = relax.const(numbers.astype(np.float32), "float32")
     return value

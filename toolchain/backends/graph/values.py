@@ -137,7 +137,7 @@ class Block:
         self.values[variable] = Value(variable, shape, dtype)
         return self.values[variable]
 
-    def cleaned(self) -> None:
+    def remove_dead(self) -> None:
         """Count the readers of all values, and leave out the operations that nobody needs."""
         for value in self.values.values():
             value.readers, value.escapes = 0, False
@@ -181,7 +181,7 @@ def read(block: relax.DataflowBlock, module: tvm.IRModule) -> Block:
     reader = _Reader(module)
     for binding in block.bindings:
         reader.binding(binding)
-    reader.block.cleaned()
+    reader.block.remove_dead()
     return reader.block
 
 

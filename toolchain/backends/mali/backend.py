@@ -69,7 +69,7 @@ class Mali(Cpu):
             described["model"] = gpu.model(self.board.gpu)
         return tvm.target.Target(described, host=self.host)
 
-    def fitted(
+    def rescale_for_half(
         self, module: tvm.IRModule, samples: Callable[[], Sequence[Tensors]], tell: Callable[[str], None]
     ) -> tvm.IRModule:
         """Give layers that sum up in half precision greater numbers, where all inputs at hand make those small."""
@@ -80,7 +80,7 @@ class Mali(Cpu):
             tell(str(one))
         return made
 
-    def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
+    def lower(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of fused kernels, which can be tuned one by one.
 
         On a board that computes in half precision, convolutions and dense layers read it, and sum up in it where that
@@ -91,13 +91,13 @@ class Mali(Cpu):
         with self.target:
             first = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings()]
             prepared = tvm.transform.Sequential(first)(with_plain_names(module))
-            folded = fold.folded(prepared if half else on_bytes(prepared))
+            folded = fold.fold_constants(prepared if half else on_bytes(prepared))
             transposed = channels_last(folded, half=half, tiled=self._tiled)
             typed = transform.FoldConstant()(halved(transposed, sums=sums) if half else transposed)
             fused = fusion.fused(gauss.as_quotients(running.in_blocks_of_rows(typed)))
         return self._with_images(winograd.scheduled(without_single_steps(fused)))
 
-    def scheduled(self, module: tvm.IRModule) -> tvm.IRModule:
+    def schedule(self, module: tvm.IRModule) -> tvm.IRModule:
         """Schedule kernels by rules for Mali, and what those do not know with a work-item for each element.
 
         Raises:
@@ -110,9 +110,9 @@ class Mali(Cpu):
             # DLight writes into what it is given.
             scheduled: tvm.IRModule = schedule(recurrent.threaded(module, self.target).clone())
         require_launched(scheduled)
-        return self.completed(scheduled)
+        return self.add_half_blocks(scheduled)
 
-    def completed(self, module: tvm.IRModule) -> tvm.IRModule:
+    def add_half_blocks(self, module: tvm.IRModule) -> tvm.IRModule:
         """Let NaNs through limits, and sum up in half precision where that is asked for."""
         summed = in_blocks(module) if self._sums_in_half else module
         return functions.with_typed_arguments(limits.keeping_nan(summed))
@@ -129,7 +129,7 @@ class Mali(Cpu):
         return images.marked(module) if gpu.means(self.target).images else module
 
     @property
-    def costed_as(self) -> str:
+    def cost_model_name(self) -> str:
         """The GPU that `cost_model` is for; empty where the board file names none."""
         return model.name_of(self.board.gpu) if self.board.gpu else ""
 
@@ -141,6 +141,6 @@ class Mali(Cpu):
     def _sums_in_half(self) -> bool:
         return self.board.target.float16 and self.board.target.half_sums
 
-    def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:  # noqa: ARG002 - none
+    def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:  # noqa: ARG002 - none
         """Schedule the kernels that were not tuned."""
-        return self.scheduled(module)
+        return self.schedule(module)

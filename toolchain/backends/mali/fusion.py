@@ -24,7 +24,7 @@ def fused(module: tvm.IRModule) -> tvm.IRModule:
     """Return a Relax module of operators as calls of fused kernels."""
     transform = relax.transform
     written = tvm.transform.Sequential([transform.LegalizeOps(), transform.AnnotateTIROpPattern()])(module)
-    return fusion.fused(transform.FoldConstant()(_set_apart(written)))
+    return fusion.fuse(transform.FoldConstant()(_set_apart(written)))
 
 
 def _set_apart(module: tvm.IRModule) -> tvm.IRModule:

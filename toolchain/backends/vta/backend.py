@@ -12,7 +12,7 @@ from tvm import relax
 from toolchain.backends.base import Choice
 from toolchain.backends.base.attributes import EXACT, LAYER
 from toolchain.backends.cpu.backend import Cpu
-from toolchain.backends.graph.kernels import called
+from toolchain.backends.graph.kernels import as_opaque
 from toolchain.backends.vta.candidates import TEMPLATE, Model, VtaTemplates
 from toolchain.backends.vta.codegen.functions import kernel
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
@@ -59,16 +59,16 @@ class Vta(Cpu):
         """The kernels that are written here, but for those of templates that are left out."""
         return VtaTemplates(self.device, self.cpu_templates)
 
-    def lowered(self, module: tvm.IRModule) -> tvm.IRModule:
+    def lower(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of kernels: quantized convolutions are the array's.
 
         What comes before and after them is computed in floats, which hold a quantized network's integers exactly.
         """
         if not self.computes_int8:
-            return super().lowered(module)
+            return super().lower(module)
         return self.lowered_floats(self._partitioned(module).module)
 
-    def left_out(self, module: tvm.IRModule) -> tuple[str, ...]:
+    def unsupported_layers(self, module: tvm.IRModule) -> tuple[str, ...]:
         """Name the convolutions that the CPU computes, each with the cause."""
         if not self.computes_int8:
             return ()
@@ -77,10 +77,10 @@ class Vta(Cpu):
     def _partitioned(self, module: tvm.IRModule) -> Partitioned:
         return partitioned(module, self.device.config)
 
-    def finished(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
+    def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
         """Write the kernels of a lowered module, the array's as streams of instructions."""
         streams = {variable: self._realized(function, choices) for variable, function in module.functions_items()}
-        return super().finished(tvm.IRModule(streams, module.attrs, module.global_infos), choices)
+        return super().apply_choices(tvm.IRModule(streams, module.attrs, module.global_infos), choices)
 
     def _realized(self, function: Any, choices: Mapping[str, Choice]) -> Any:
         layer = "" if isinstance(function, relax.Function) else str((function.attrs or {}).get(LAYER, ""))
@@ -89,7 +89,7 @@ class Vta(Cpu):
         exact = str(function.attrs[EXACT])
         choice = self.templates.chosen(exact, choices.get(layer))
         written = kernel(Conv2d.from_json(exact), choice, self.device, stays(function.attrs))
-        return called(written, {LAYER: layer})
+        return as_opaque(written, {LAYER: layer})
 
     @property
     def machine_model(self) -> Model:

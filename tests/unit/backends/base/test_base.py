@@ -17,13 +17,13 @@ class Plain(Backend):
     target = cpu_features = templates = property(lambda _self: None)
     space = staticmethod(lambda _meta_schedule: None)
 
-    def lowered(self, module):
+    def lower(self, module):
         return module
 
-    def scheduled(self, module):
+    def schedule(self, module):
         return module
 
-    def finished(self, module, choices):  # noqa: ARG002 - it has no kernels to choose
+    def apply_choices(self, module, choices):  # noqa: ARG002 - it has no kernels to choose
         return module
 
 
@@ -34,7 +34,7 @@ def test_the_defaults_are_those_of_a_processor_without_an_accelerator():
     found = Plain(LOCAL, ["one"])
     assert (found.board, found.without) == (LOCAL, {"one"})
     assert not found.computes_int8
-    assert found.left_out(None) == ()
+    assert found.unsupported_layers(None) == ()
     assert found.machine_model is None
     assert found.shipped == ""
 

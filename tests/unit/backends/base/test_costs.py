@@ -13,7 +13,7 @@ BOARDS = {name: board.load(name).resolved() for name in board.names()}
 
 
 def test_there_is_a_model_where_the_board_file_names_a_gpu() -> None:
-    modelled = {name for name, kind in BOARDS.items() if backend_of(kind).costed_as}
+    modelled = {name for name, kind in BOARDS.items() if backend_of(kind).cost_model_name}
     assert modelled == {name for name, kind in BOARDS.items() if kind.backend == "mali" and kind.gpu}
     assert {"rk3588", "odroid-n2"} <= modelled < BOARDS.keys()
 

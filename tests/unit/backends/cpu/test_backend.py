@@ -48,37 +48,37 @@ def convolution(actual):
 
 
 def test_layers_of_templates_have_no_body_until_they_are_finished(module):
-    lowered = CPU.lowered(module)
+    lowered = CPU.lower(module)
     assert any(EXACT in (function.attrs or {}) for function in kernels(lowered))
-    finished = CPU.finished(lowered, {})
+    finished = CPU.apply_choices(lowered, {})
     assert not any(EXACT in (function.attrs or {}) for function in kernels(finished))
     assert layers(finished)
     assert tvm.compile(finished, target=CPU.target).mod is not None
 
 
 def test_a_choice_is_followed_where_it_fits_and_passed_over_where_it_does_not(module):
-    lowered = CPU.lowered(module)
+    lowered = CPU.lower(module)
     task = convolution(lowered)
     first, *_, last = CPU.templates.candidates(task)
-    likely, chosen = CPU.finished(lowered, {}), CPU.finished(lowered, {task: last})
+    likely, chosen = CPU.apply_choices(lowered, {}), CPU.apply_choices(lowered, {task: last})
     same = tvm_ffi.structural_equal
-    assert same(CPU.finished(lowered, {task: first}), likely)
-    assert same(CPU.finished(lowered, {task: {"template": "nosuch"}}), likely)
-    assert same(Cpu(KIND).finished(lowered, {task: last}), chosen)
+    assert same(CPU.apply_choices(lowered, {task: first}), likely)
+    assert same(CPU.apply_choices(lowered, {task: {"template": "nosuch"}}), likely)
+    assert same(Cpu(KIND).apply_choices(lowered, {task: last}), chosen)
     assert not same(chosen, likely)
 
 
 def test_without_templates_all_kernels_are_fused_and_scheduled(module):
     plain = Cpu(KIND, Cpu.template_names)
-    lowered = plain.lowered(module)
+    lowered = plain.lower(module)
     assert layers(lowered) == []
-    assert tvm.compile(plain.finished(lowered, {}), target=plain.target).mod is not None
+    assert tvm.compile(plain.apply_choices(lowered, {}), target=plain.target).mod is not None
 
 
 def test_half_precision_is_refused(module):
     half = dataclasses.replace(KIND, target=dataclasses.replace(KIND.target, float16=True))
     with pytest.raises(InputError, match="use float32 or int8") as caught:
-        Cpu(half).lowered(module)
+        Cpu(half).lower(module)
     assert "--float16" in caught.value.hint
 
 

@@ -24,7 +24,7 @@ def names(module):
 def same(proto):
     """Fold a model; what it computes must not change."""
     module = imported(proto)
-    folded = fold.folded(module)
+    folded = fold.fold_constants(module)
     relax.analysis.well_formed(folded)
     feeds = relax_nets.feeds(proto)
     for own, its in zip(relax_nets.computed(folded, feeds), nets.run(proto, feeds), strict=True):
@@ -82,13 +82,13 @@ def test_a_constant_result_stays_a_result():
 def test_what_depends_on_the_input_is_left_alone():
     proto = net([("Neg", "x", "a"), ("Sqrt", "a", "y")], (2, 3))
     module = imported(proto)
-    tvm.ir.assert_structural_equal(fold.folded(module), module)
+    tvm.ir.assert_structural_equal(fold.fold_constants(module), module)
 
 
 def test_open_shapes_are_no_obstacle():
     node = helper.make_node("Mul", ["x", "w"], ["y"])
     proto = nets.model([node], [nets.value("x", ("n", 3))], [nets.value("y", ("n", 3))], {"w": normal(3)})
-    assert names(fold.folded(imported(proto))) == ["multiply"]
+    assert names(fold.fold_constants(imported(proto))) == ["multiply"]
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (40, 50), (2, 3, 4)])
@@ -112,7 +112,7 @@ def test_parts_of_constants_and_constants_put_together():
             both = builder.emit(relax.op.concat([builder.emit(rows), relax.const(whole[:2, :1])], -1))
             out = builder.emit_output(relax.op.add(both, given))
         builder.emit_func_output(out)
-    folded = fold.folded(builder.get())
+    folded = fold.fold_constants(builder.get())
     assert names(folded) == ["add"]
     found = relax_nets.computed(folded, {"given": np.zeros((2, 5), np.float32)})
     np.testing.assert_array_equal(found[0], np.concatenate([whole[5::-3, 1:], whole[:2, :1]], 1))

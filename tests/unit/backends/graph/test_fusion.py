@@ -30,7 +30,7 @@ def test_a_fused_kernel_returns_the_result_of_its_last_node(tmp_path):
         node("Sub", ["b", "d"], ["y"], name="minus"),
     ]
     module = written(tmp_path, nodes, weights)
-    fused = fusion.fused(module)
+    fused = fusion.fuse(module)
     first, last = origins.bindings(fused)
     assert [origins.returns(one.var).name for one in (first, last)] == ["right.relu", "minus"]
     assert first.value.args[1].fields[1].value.numpy()[0, 0] == 2, "the weights of the right product"
@@ -46,6 +46,6 @@ def test_a_kernel_with_several_results_is_fused_as_before(tmp_path):
     ]
     module = written(tmp_path, nodes, {})
     plain = tvm.transform.Sequential([relax.transform.FuseOps(), relax.transform.FuseTIR()])(module)
-    fused = fusion.fused(module)
+    fused = fusion.fuse(module)
     assert fused.script() == plain.script()
     assert origins.returns(list(origins.bindings(fused))[-1].var).name == "relu"

@@ -6,7 +6,7 @@ from tvm import s_tir
 
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.graph.kernels import called
+from toolchain.backends.graph.kernels import as_opaque
 
 
 @pytest.mark.parametrize(("inputs", "wrapped"), [(1, True), (2, False)])
@@ -17,7 +17,7 @@ def test_kernels_with_one_input_become_a_block_and_stay_the_same_code(inputs, wr
         emit.T.buffer_store(others[-1], data[0], [0])
 
     written = emit.kernel(arguments, body, {})
-    function = called(written, {"some": "attribute"})
+    function = as_opaque(written, {"some": "attribute"})
     assert isinstance(function.body, s_tir.SBlockRealize) is wrapped
     assert (str(function.attrs["some"]), int(function.attrs["op_pattern"])) == ("attribute", 8)
     assert "global_symbol" not in function.attrs
@@ -31,5 +31,5 @@ def test_kernels_with_one_input_become_a_block_and_stay_the_same_code(inputs, wr
 
 
 def test_a_block_is_no_second_time_wrapped():
-    function = called(emit.kernel([Argument("a", (8,)), Argument("b", (8,))], lambda *_: emit.T.evaluate(0), {}), {})
-    tvm.ir.assert_structural_equal(called(function, {}), function)
+    function = as_opaque(emit.kernel([Argument("a", (8,)), Argument("b", (8,))], lambda *_: emit.T.evaluate(0), {}), {})
+    tvm.ir.assert_structural_equal(as_opaque(function, {}), function)

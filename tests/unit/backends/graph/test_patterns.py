@@ -15,7 +15,7 @@ def found(proto):
     module = prepared(proto)
     [block] = module["main"].body.blocks
     found = values.read(block, module)
-    patterns.found(found)
+    patterns.replace(found)
     return found.operations
 
 

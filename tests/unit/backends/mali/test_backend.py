@@ -54,7 +54,7 @@ def test_an_unknown_cpu_is_refused():
 
 def test_every_kernel_is_scheduled_for_the_gpu(tmp_path):
     backend = Mali(board.load("rk3588").resolved())
-    finished = backend.finished(backend.lowered(imported(tmp_path).module), {})
+    finished = backend.apply_choices(backend.lower(imported(tmp_path).module), {})
     kernels = [one for _, one in finished.functions_items() if isinstance(one, tirx.PrimFunc)]
     assert kernels
     assert all("threadIdx.x" in one.script() for one in kernels)
@@ -62,7 +62,7 @@ def test_every_kernel_is_scheduled_for_the_gpu(tmp_path):
 
 def test_kernels_become_opencl_c(tmp_path):
     backend = Mali(board.load("rk3588").resolved())
-    finished = backend.finished(backend.lowered(imported(tmp_path).module), {})
+    finished = backend.apply_choices(backend.lower(imported(tmp_path).module), {})
     executable = tvm.compile(finished, target=backend.target)
     (host,) = executable.mod.imports
     (kernels,) = host.imports
@@ -101,7 +101,7 @@ def large(tmp_path):
 def test_large_convolutions_are_winograd_s_in_single_precision_unless_it_is_left_out(tmp_path, without, options, tiled):
     kind = board.load("rk3588").resolved()
     backend = Mali(dataclasses.replace(kind, target=dataclasses.replace(kind.target, **options)), without)
-    lowered = backend.lowered(large(tmp_path).module)
+    lowered = backend.lower(large(tmp_path).module)
     names = {one.name_hint for one in lowered.functions}
     assert ({"winograd_inputs", "winograd_products", "fused_winograd_conv2d_relu"} <= names) == tiled
     assert any("winograd" in one for one in names) == tiled
@@ -110,7 +110,7 @@ def test_large_convolutions_are_winograd_s_in_single_precision_unless_it_is_left
 def test_products_are_what_is_tuned_of_winograd_s_convolution(tmp_path):
     """Transforms are written as they are to run."""
     backend = Mali(board.load("rk3588").resolved())
-    found = [one.name for one in tasks.extract(backend.lowered(large(tmp_path).module), backend)]
+    found = [one.name for one in tasks.extract(backend.lower(large(tmp_path).module), backend)]
     assert "winograd_products" in found
     assert not any("inputs" in one or "conv2d" in one for one in found)
 
@@ -120,9 +120,9 @@ def test_what_is_tuned_and_costed_reads_weights_as_what_is_built(tmp_path):
     weights = {"w": np.ones((256, 64), np.float32)}
     net = nets.model([node("MatMul", ["x", "w"], ["y"])], [value("x", (5, 256))], [value("y", (5, 64))], weights)
     backend = Mali(board.load("rk3588").resolved())
-    lowered = backend.lowered(importer.import_model(source.load(str(nets.save(net, tmp_path)))).module)
+    lowered = backend.lower(importer.import_model(source.load(str(nets.save(net, tmp_path)))).module)
     (task,) = tasks.extract(lowered, backend)
-    (built,) = [one for one in backend.finished(lowered, {}).functions.values() if isinstance(one, tirx.PrimFunc)]
-    names = [one.name for one in backend.scheduled(task.module)["main"].params]
+    (built,) = [one for one in backend.apply_choices(lowered, {}).functions.values() if isinstance(one, tirx.PrimFunc)]
+    names = [one.name for one in backend.schedule(task.module)["main"].params]
     assert names == [one.name for one in built.params]
     assert sum(images.MARK in one for one in names) == 1

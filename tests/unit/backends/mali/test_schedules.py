@@ -44,7 +44,7 @@ def net(nodes, shape, initializers=None):
 def compiled(proto, folder, kind=KIND):
     imported = importer.import_model(source.load(nets.save(proto, folder)))
     backend = Mali(kind)
-    finished = backend.finished(backend.lowered(imported.module), {})
+    finished = backend.apply_choices(backend.lower(imported.module), {})
     return finished, tvm.compile(finished, target=backend.target)
 
 
@@ -216,7 +216,7 @@ def test_a_work_item_has_the_registers_for_its_tile(name, tmp_path):
     shape, weight, attributes = NARROW[name]
     proto = net([node("Conv", ["x", "w"], ["y"], **attributes)], shape, {"w": weights(*weight)})
     backend = Mali(KIND)
-    lowered = backend.lowered(importer.import_model(source.load(nets.save(proto, tmp_path))).module)
+    lowered = backend.lower(importer.import_model(source.load(nets.save(proto, tmp_path))).module)
     (kernel,) = [one for name, one in lowered.functions_items() if "conv2d" in name.name_hint]
     found = schedules.Tiles().apply(kernel, TARGET, False)  # noqa: FBT003 - as TVM calls it
     assert 2 < schedules.registers(found) <= 11
@@ -287,7 +287,7 @@ def test_rules_leave_to_others_what_they_do_not_know():
 
 def test_a_tuned_kernel_keeps_its_schedule(tmp_path):
     proto = net([node("Conv", ["x", "w"], ["y"])], (1, 8, 8, 8), {"w": weights(8, 8, 1, 1)})
-    lowered = Mali(KIND).lowered(importer.import_model(source.load(nets.save(proto, tmp_path))).module)
+    lowered = Mali(KIND).lower(importer.import_model(source.load(nets.save(proto, tmp_path))).module)
     (name,) = [one for one, function in lowered.functions_items() if "conv2d" in one.name_hint]
     schedule = s_tir.Schedule(lowered[name].with_attr("global_symbol", "main"))
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
@@ -295,7 +295,7 @@ def test_a_tuned_kernel_keeps_its_schedule(tmp_path):
         schedule.bind(loop, "threadIdx.x")
     tuned = schedule.mod["main"].with_attr("tirx.is_scheduled", 1)
     lowered[name] = tuned
-    assert tvm_ffi.structural_equal(Mali(KIND).finished(lowered, {})[name], tuned)
+    assert tvm_ffi.structural_equal(Mali(KIND).apply_choices(lowered, {})[name], tuned)
 
 
 def test_it_computes_in_half_precision_and_accumulates_in_single(tmp_path):

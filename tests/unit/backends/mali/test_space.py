@@ -72,7 +72,7 @@ def test_the_cpus_space_is_tvms_own():
 def test_the_default_schedule_leaves_a_kernel_as_it_is():
     """A search asks for it first, and then goes on with the kernel."""
     backend = Mali(board.load("opencl-local").resolved())
-    module = backend.lowered(importer.import_model(source.load("mlp")).module)
+    module = backend.lower(importer.import_model(source.load("mlp")).module)
     search = Search(backend, "evolutionary-random", 0)
     task = next(one for one in tasks.extract(module, backend) if one.operator == "matmul")
     before = tasks.workload_hash(task.module)

@@ -79,7 +79,7 @@ def streams(finished):
 
 def finished(module, kind):
     backend = Vta(kind)
-    return backend.finished(backend.lowered(module), {})
+    return backend.apply_choices(backend.lower(module), {})
 
 
 # --- boards ---
@@ -106,7 +106,7 @@ def test_kernels_are_made_for_the_array_that_a_board_names(name, module):
     found = streams(finished(module, with_device(name)))
     assert {device for device, _ in found} == {"sim"}
     assert {stream.config for _, stream in found} == {DEVICES[name].config}
-    layer = exact_layers(Vta(with_device(name)).lowered(module))[0]
+    layer = exact_layers(Vta(with_device(name)).lower(module))[0]
     side = DEVICES[name].config.block
     assert Vta(with_device(name)).templates.gflop(layer.to_json()) == 2 * 8 * 8 * side * side * 9 / 1e9
 
@@ -136,19 +136,19 @@ def test_records_of_one_accelerator_are_not_anothers(name):
 
 
 def test_quantized_convolutions_are_the_arrays(module):
-    lowered = Vta(X86).lowered(module)
+    lowered = Vta(X86).lower(module)
     assert is_layer(task_of(lowered))
     assert len(exact_layers(lowered)) == 3
     assert len({one.shift for one in exact_layers(lowered)}) > 1
     assert sum(one.residual_shift is not None for one in exact_layers(lowered)) == 1
-    assert Vta(X86).left_out(module) == ()
+    assert Vta(X86).unsupported_layers(module) == ()
 
 
 def test_without_the_template_the_cpu_computes_everything(module):
-    lowered = Vta(X86, ["vta"]).lowered(module)
+    lowered = Vta(X86, ["vta"]).lower(module)
     assert exact_layers(lowered) == []
-    assert Vta(X86, ["vta"]).left_out(module) == ()
-    assert streams(Vta(X86, ["vta"]).finished(lowered, {})) == {}
+    assert Vta(X86, ["vta"]).unsupported_layers(module) == ()
+    assert streams(Vta(X86, ["vta"]).apply_choices(lowered, {})) == {}
 
 
 def test_what_the_cpu_computes_is_named():
@@ -158,26 +158,26 @@ def test_what_the_cpu_computes_is_named():
     spread = net.rounded(net.conv(grouped, 96, 16, 3, dilations=[2, 2]), 4)
     floats = net.add("Conv", [net.add("Sigmoid", [spread]), net.weights(16, 16, 1, 1), net.bias(16)])
     module = from_onnx(net.proto(net.rounded(net.conv(net.rounded(floats, 4), 16, 16), 4)))
-    first, second, third = Vta(X86).left_out(module)
+    first, second, third = Vta(X86).unsupported_layers(module)
     assert first.startswith("convolution 1: 1x96x8x8, 96x3x1x1 -> 1x96x8x8: it has 32 groups")
     assert "dilated" in second
     assert third.startswith("convolution 3: ")
     assert "not quantized" in third
-    assert len(exact_layers(Vta(X86).lowered(module))) == 1
+    assert len(exact_layers(Vta(X86).lower(module))) == 1
 
 
 def test_kernels_without_records_are_the_likely_fastest(module):
-    lowered = Vta(X86).lowered(module)
-    found = {stream for _, stream in streams(Vta(X86).finished(lowered, {}))}
+    lowered = Vta(X86).lower(module)
+    found = {stream for _, stream in streams(Vta(X86).apply_choices(lowered, {}))}
     device = DEVICES["vta-sim"]
     assert found == {kernels.stream(one, likely(one, device)) for one in exact_layers(lowered)}
     assert len(found) == 3
 
 
 def test_one_record_is_applied_to_all_layers_of_its_task(module):
-    lowered, choice = Vta(X86).lowered(module), Choice(tile_h=2, tile_w=4)
+    lowered, choice = Vta(X86).lower(module), Choice(tile_h=2, tile_w=4)
     choices = {task_of(lowered): {"template": "vta", **choice.document()}}
-    found = {stream for _, stream in streams(Vta(X86).finished(lowered, choices))}
+    found = {stream for _, stream in streams(Vta(X86).apply_choices(lowered, choices))}
     assert found == {kernels.stream(one, choice) for one in exact_layers(lowered)}
 
 
@@ -189,10 +189,10 @@ def test_where_a_record_does_not_fit_it_is_the_likely_fastest():
     second = net.layer(data, 32, 16, 3)
     plain, last = second, net.conv(data, 32, 16, 3, pads=[1] * 4)
     whole = net.rounded(net.add("Relu", [net.add("Add", [last, first])]), 4)
-    lowered = Vta(X86).lowered(from_onnx(net.proto(plain, whole)))
+    lowered = Vta(X86).lower(from_onnx(net.proto(plain, whole)))
     choice = Choice(tile_h=28, tile_w=28, tile_ci=2)
     choices = {task_of(lowered): {"template": "vta", **choice.document()}}
-    found = {stream for _, stream in streams(Vta(X86).finished(lowered, choices))}
+    found = {stream for _, stream in streams(Vta(X86).apply_choices(lowered, choices))}
     bare, added = sorted(set(exact_layers(lowered)), key=lambda one: one.residual_shift is not None)
     assert found == {kernels.stream(bare, choice), kernels.stream(added, likely(added, DEVICES["vta-sim"]))}
 

@@ -146,7 +146,7 @@ def layer(tmp_path_factory):
         {"w": np.ones((8, 8, 3, 3), np.float32)},
     )
     source = model.load(nets.save(proto, tmp_path_factory.mktemp("conv")))
-    lowered = Vta(BOARD).lowered(importer.import_model(source).module)
+    lowered = Vta(BOARD).lower(importer.import_model(source).module)
     return next(one.layer for one in tasks.extract(lowered, Vta(BOARD)) if one.operator == "conv2d")
 
 

@@ -24,7 +24,7 @@ from toolchain.backends.cpu.kernels import Choice
 from toolchain.backends.cpu.layers import Conv, Dense, Layer, from_json, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.graph import patterns
-from toolchain.backends.graph.kernels import called
+from toolchain.backends.graph.kernels import as_opaque
 from toolchain.backends.graph.values import read
 from toolchain.models.converters.sequence.recurrence import Recurrence
 
@@ -50,7 +50,7 @@ def insert_stand_ins(module: tvm.IRModule, machine: Machine, without: frozenset[
         if not isinstance(block, relax.DataflowBlock):
             return block
         values = read(block, module)
-        patterns.found(values)
+        patterns.replace(values)
         attention.fuse_attention(values, lambda layer: templates.is_covered(layer, without))
         items = plan_items(values, machine, without)
         return BlockWriter(values, items, machine.lanes, kernels).run()
@@ -137,7 +137,7 @@ class _KernelEmitter:
             layer = from_json(exact)
             choice = self._choose(layer)
             function = templates.kernel(layer, self._machine, choice)
-            variable = self._builder.add_func(called(function, {}), name(layer))
+            variable = self._builder.add_func(as_opaque(function, {}), name(layer))
             self._made[exact] = variable, layer, choice
         return self._made[exact]
 

@@ -82,7 +82,7 @@ def fuse_attention(block: Block, covered: Callable[[Layer], bool]) -> None:
         index, fused = (reader, transposed) if transposed else (position, fused)
         if covered(fused.layer):
             block.operations[index] = fused.out.maker = fused
-    block.cleaned()
+    block.remove_dead()
 
 
 def _attention(operation: Operation) -> AttentionOperation | None:

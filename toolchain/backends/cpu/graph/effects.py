@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toolchain.backends.cpu.layers import PostOp, PostOpKind
 from toolchain.backends.graph import patterns
-from toolchain.backends.graph.quantization import Grid, known
+from toolchain.backends.graph.quantization import Grid, constant_of
 from toolchain.backends.graph.values import Operation, Value
 
 _GREATEST = 3.4028234663852886e38  # the greatest float32: ONNX's default limit of Clip
@@ -114,7 +114,7 @@ def _arithmetic(operation: Operation, main: Value, axis: int) -> list[Effect] | 
     for other in others:
         effect: Effect | None
         # Constants become factors and sums per channel; anything else is a tensor of its own.
-        constant = known(other) if other.dtype == "float32" else None
+        constant = constant_of(other) if other.dtype == "float32" else None
         if constant is not None:
             numbers = _per_channel(constant, main, axis)
             effect = None if numbers is None else _affine(operation, main, numbers)

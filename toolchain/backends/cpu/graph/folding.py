@@ -18,7 +18,7 @@ _LAYERS = frozenset({"nn.conv2d", "matmul", "add", "subtract", "multiply", "divi
 
 
 def fold_except_bytes(module: tvm.IRModule) -> tvm.IRModule:
-    """Fold constants as `fold.folded` does, but keep bytes that layers read: they are parameters during the folding.
+    """Fold constants as `fold.fold_constants` does, but keep bytes that layers read: they are parameters during the folding.
 
     Args:
         module: A module whose weights are constants; only its function `main` is rewritten.
@@ -48,9 +48,9 @@ def fold_except_bytes(module: tvm.IRModule) -> tvm.IRModule:
 
     body = with_blocks(main, lambda block: type(block)([hide(binding) for binding in block.bindings]))
     if not hidden:
-        return fold.folded(module)
+        return fold.fold_constants(module)
     # As parameters they are unknown to the folding; bound again, they are constants as before.
-    folded = fold.folded(with_main(module, with_blocks(body, lambda block: block, [*hidden])))
+    folded = fold.fold_constants(with_main(module, with_blocks(body, lambda block: block, [*hidden])))
     closed: tvm.IRModule = relax.transform.BindParams(ENTRY, hidden)(folded)
     return closed
 

@@ -53,7 +53,7 @@ def _conv_of_bytes(plans: Planning, operation: Operation, index: int, layer: Con
 
 
 def _conv_of_numbers(plans: Planning, operation: Operation, index: int, layer: Conv, groups: int) -> bool:
-    data, weights = operation.inputs[0], quantization.folded(operation.inputs[1])
+    data, weights = operation.inputs[0], quantization.fold_to_constant(operation.inputs[1])
     if weights.constant is None:
         return False
     few = data not in plans.blocked and data.image[1] <= _FEW
@@ -71,7 +71,7 @@ def dense(plans: Planning, operation: Operation, index: int) -> bool:
         return False
     if _dense_of_bytes(plans, operation, index):
         return True
-    if quantization.folded(weights).constant is None:
+    if quantization.fold_to_constant(weights).constant is None:
         return False
     is_transposed = operation.name == "matmul"
     *rows, inputs = data.shape or ()

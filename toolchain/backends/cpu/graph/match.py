@@ -39,7 +39,7 @@ def element_wise(plans: Planning, operation: Operation, index: int) -> bool:
     if len(operation.outputs) != 1:
         return False
     for value in operation.inputs:
-        quantization.folded(value)  # it is a constant from here on, whose bytes are still known
+        quantization.fold_to_constant(value)  # it is a constant from here on, whose bytes are still known
     return (
         _fuse_into_layer(plans, operation, index)
         or _plan_map(plans, operation, index)

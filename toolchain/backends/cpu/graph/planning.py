@@ -97,7 +97,7 @@ class Planning:
     def take(self, plan: LayerPlan) -> bool:
         """Take a layer if a template computes it."""
         # A call of a kernel without code on a constant would be folded, to whatever lay in memory.
-        is_constant = quantization.folded(plan.data).constant is not None
+        is_constant = quantization.fold_to_constant(plan.data).constant is not None
         impossible = is_constant or not (self.has_blocks or isinstance(plan, RowPlan))
         if impossible or not self._is_covered(plan):
             return False

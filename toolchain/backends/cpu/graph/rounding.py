@@ -85,7 +85,7 @@ def round_inputs(block: Block, lanes: int) -> None:
     for operation in block.operations:
         operations += _round_concat_inputs(block, operation, lanes) or [operation]
     block.operations = operations
-    block.cleaned()
+    block.remove_dead()
 
 
 def _round_concat_inputs(block: Block, operation: Operation, lanes: int) -> list[Operation]:

@@ -12,7 +12,7 @@ from toolchain.backends.base.attributes import EXACT, LAYER
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.layers import Attention, Conv, Dense, Layer, Pool, WithResult, task_of, to_json
-from toolchain.backends.graph.kernels import called, rooted
+from toolchain.backends.graph.kernels import as_opaque, in_root_block
 from toolchain.backends.graph.values import shape_of
 from toolchain.models.converters.sequence.recurrence import Recurrence
 
@@ -45,8 +45,8 @@ class StandIns:
             ]
             function = emit.kernel([*declared, _result(layer)], lambda *_: T.evaluate(0), {})
             # MetaSchedule's passes over a module expect blocks; the empty body only stands for the layer.
-            function = function.with_body(rooted(function.body))
-            self._known[exact] = self._builder.add_func(called(function, attributes), name(layer))
+            function = function.with_body(in_root_block(function.body))
+            self._known[exact] = self._builder.add_func(as_opaque(function, attributes), name(layer))
         return self._known[exact]
 
     def call(self, layer: WithResult, arguments: Sequence[Any], buffer: Any = None) -> Any:

@@ -246,6 +246,6 @@ def _constant(value: Value) -> NDArray[Any] | None:
     if value.constant is not None:
         return value.array
     if maker is None or maker.name not in _FOLDED:
-        return quantization.known(value)
+        return quantization.constant_of(value)
     inner = [_constant(one) for one in maker.inputs]
     return None if any(one is None for one in inner) else _FOLDED[maker.name](*inner)

@@ -82,7 +82,7 @@ def _convolution(
     settings = [[int(one) for one in getattr(attributes, name)] for name in ("strides", "padding", "dilation")]
     if whole is not None:
         return Layer(value.variable, value.shape, grid, whole.numbers, _scales(grid, whole), by_channel, *settings)
-    floats = quantization.known(operation.inputs[1]) if by_channel else None
+    floats = quantization.constant_of(operation.inputs[1]) if by_channel else None
     if floats is None or not _is_normal(np.array([grid.scale])):
         return None
     scales = np.full(channels, grid.scale, np.float32)

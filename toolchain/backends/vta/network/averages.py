@@ -14,7 +14,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.math import round_to_int
-from toolchain.backends.graph.kernels import called, rooted
+from toolchain.backends.graph.kernels import as_opaque, in_root_block
 from toolchain.backends.graph.values import Operation, Value, four, pair
 from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.backends.vta.network.chains import Grid, UnfitError, grid, is_dequantize, is_quantize
@@ -54,7 +54,7 @@ class Average:
         """Return the kernel: of the bytes that are read, and those that are made."""
         arguments = [Argument("data", self.shape, "int8"), Argument("out", self.made, "int8")]
         written = emit.kernel(arguments, self._write, {"tirx.is_scheduled": True})
-        return called(written.with_body(rooted(written.body)), {})
+        return as_opaque(written.with_body(in_root_block(written.body)), {})
 
     def _write(self, data: Any, out: Any) -> None:
         images, blocks, height, width, rows, lanes = self.made

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.backends.graph.patterns import limits
-from toolchain.backends.graph.quantization import known
+from toolchain.backends.graph.quantization import constant_of
 from toolchain.backends.graph.values import Operation, Value
 
 QUANTIZE = "write a network that VTA can compute with `toolchain quantize`"
@@ -148,7 +148,7 @@ def follow(value: Value, channels: int, readers: Readers) -> Chain:
             bounds.append(limited)
         elif other is None or bounds:
             raise UnfitError(f"{reader.name or 'an operation'} follows it before its result is int8")
-        elif (numbers := known(other)) is not None:
+        elif (numbers := constant_of(other)) is not None:
             bias = bias + _along_channels(numbers, channels, len(value.shape or ()))
         elif residual is None:
             residual = _addend(other, value)

@@ -11,7 +11,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.graph.kernels import called, rooted
+from toolchain.backends.graph.kernels import as_opaque, in_root_block
 from toolchain.backends.graph.values import Operation, Value
 from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.backends.vta.network.chains import Grid, UnfitError, grid, is_dequantize
@@ -42,7 +42,7 @@ class Mean:
         """Return the kernel: of bytes in blocks, and the result."""
         arguments = [Argument("data", self.shape, "int8"), Argument("out", self.out.shape or ())]
         written = emit.kernel(arguments, self._write, {"tirx.is_scheduled": True})
-        return called(written.with_body(rooted(written.body)), {})
+        return as_opaque(written.with_body(in_root_block(written.body)), {})
 
     def _write(self, data: Any, out: Any) -> None:
         images, channels = (self.out.shape or ())[:2]

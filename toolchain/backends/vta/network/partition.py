@@ -19,7 +19,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 from toolchain.backends.base.attributes import EXACT, LAYER
 from toolchain.backends.cpu.kernels.emit import Argument, kernel
 from toolchain.backends.graph import fold
-from toolchain.backends.graph.kernels import called, rooted
+from toolchain.backends.graph.kernels import as_opaque, in_root_block
 from toolchain.backends.graph.values import Block, Value, read, shape_of
 from toolchain.backends.vta.codegen.layers import FILLING, Conv2d
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
@@ -90,9 +90,9 @@ def _folded(module: tvm.IRModule) -> tvm.IRModule:
 
     body = tvm_ffi.structural_map(main.body, (tvm.ir.GenericConst, hidden))
     if not held:
-        return fold.folded(module)
+        return fold.fold_constants(module)
     opened = _with_body(main, body, [*main.params, *held.values()])
-    folded = fold.folded(_with_main(module, opened))
+    folded = fold.fold_constants(_with_main(module, opened))
     weights = {variable: constant.value for constant, variable in held.items()}
     bound: tvm.IRModule = relax.transform.BindParams(_ENTRY, weights)(folded)
     return bound
@@ -112,7 +112,7 @@ def _kernel(layer: Conv2d, config: VtaConfig) -> tirx.PrimFunc:
     """Return a layer's kernel, without a body."""
     tensors = enumerate(layer.arguments(config))
     function = kernel([Argument(f"tensor{at}", *one) for at, one in tensors], lambda *_: T.evaluate(0), {})
-    return called(function.with_body(rooted(function.body)), {LAYER: layer.task().to_json(), EXACT: layer.to_json()})
+    return as_opaque(function.with_body(in_root_block(function.body)), {LAYER: layer.task().to_json(), EXACT: layer.to_json()})
 
 
 class _Writer:

@@ -116,7 +116,7 @@ def _functions(nodes: list[onnx.NodeProto], tmp_path: Any) -> set[str]:
     proto = nets.model(nodes, inputs, [value("y", shape)], weights, 17)
     imported = importer.import_model(source.load(nets.save(proto, tmp_path)))
     backend = backend_of(board.load("local").resolved())
-    finished = backend.finished(backend.lowered(imported.module), {})
+    finished = backend.apply_choices(backend.lower(imported.module), {})
     run = relax.VirtualMachine(tvm.compile(finished, target=backend.target), tvm.cpu())["main"]
     actual = run(*(tvm.runtime.tensor(array) for array in arguments.values())).numpy()
     np.testing.assert_allclose(actual, expected(proto, list(arguments.values()))[0], rtol=1e-4, atol=1e-5)

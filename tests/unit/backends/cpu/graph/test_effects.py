@@ -18,7 +18,7 @@ def effects_of(nodes, weights=None, axis=1, shape=SHAPE):
     module = prepared(net(nodes, shape, weights))
     [block] = module["main"].body.blocks
     actual = values.read(block, module)
-    patterns.found(actual)
+    patterns.replace(actual)
     last = actual.operations[-1]
     main = next(value for value in last.inputs if value.constant is None)
     return effects.effects(last, main, axis)

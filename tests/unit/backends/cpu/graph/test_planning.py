@@ -21,7 +21,7 @@ def block_of(proto):
     module = imported(proto)
     (block,) = (item for item in module["main"].body.blocks if isinstance(item, relax.DataflowBlock))
     values = read(block, module)
-    patterns.found(values)
+    patterns.replace(values)
     return values
 
 

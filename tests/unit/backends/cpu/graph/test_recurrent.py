@@ -16,7 +16,7 @@ def lowered(tmp_path, inputs=1, without=(), dtype=np.float32):
     path = tmp_path / "lstm.onnx"
     path.write_bytes(proto.SerializeToString())
     imported = importer.import_model(source.load(str(path)))
-    module = backend_of(board.load("local").resolved(), without=without).lowered(imported.module)
+    module = backend_of(board.load("local").resolved(), without=without).lower(imported.module)
     return [str(item.attrs[LAYER]) for _, item in module.functions_items() if item.attrs and LAYER in item.attrs]
 
 

@@ -96,7 +96,7 @@ def test_of_a_network_without_kernels_just_that_is_told() -> None:
 
 
 def test_a_model_is_named_by_what_estimates_depend_on() -> None:
-    assert backend_of(RK3588).costed_as == "g610, 4 cores, 1000 MHz"
+    assert backend_of(RK3588).cost_model_name == "g610, 4 cores, 1000 MHz"
     assert model.name_of(board.Gpu("g52", 2, 800)) == "g52, 2 cores, 800 MHz"
 
 

@@ -30,9 +30,9 @@ def kernels(nodes, shape, initializers, folder):
     (result,) = nets.run(draft, {"x": np.zeros(shape, np.float32)})
     proto = nets.model(nodes, [value("x", shape)], [value("y", result.shape)], initializers)
     backend = Mali(KIND)
-    lowered = backend.lowered(importer.import_model(source.load(nets.save(proto, folder))).module)
+    lowered = backend.lower(importer.import_model(source.load(nets.save(proto, folder))).module)
     marks = [one for _, one in lowered.functions_items() if isinstance(one, tirx.PrimFunc) and blocks.MARK in str(one)]
-    (host,) = tvm.compile(backend.finished(lowered, {}), target=backend.target).mod.imports
+    (host,) = tvm.compile(backend.apply_choices(lowered, {}), target=backend.target).mod.imports
     return len(marks), "".join(one.inspect_source() for one in host.imports)
 
 
@@ -92,12 +92,12 @@ def compiled(kind, folder):
         [node("MatMul", ["x", "w"], ["y"])], [value("x", (4, 64))], [value("y", (4, 32))], {"w": weights(64, 32)}
     )
     backend = Mali(kind)
-    return backend, backend.lowered(importer.import_model(source.load(nets.save(proto, folder))).module)
+    return backend, backend.lower(importer.import_model(source.load(nets.save(proto, folder))).module)
 
 
 def test_who_asked_for_it_is_told_what_sums_in_half(tmp_path):
     backend, lowered = compiled(KIND, tmp_path)
-    (told,) = backend.remarks(backend.finished(lowered, {}))
+    (told,) = backend.remarks(backend.apply_choices(lowered, {}))
     assert told == "1 of 1 kernels that multiply in half precision also sum in it"
     (told,) = backend.remarks(lowered)  # without a schedule, nothing does
     assert re.fullmatch(
@@ -107,7 +107,7 @@ def test_who_asked_for_it_is_told_what_sums_in_half(tmp_path):
 
 def test_nothing_sums_in_half_unless_it_is_asked_for(tmp_path):
     backend, lowered = compiled(board.load("opencl-local").resolved().in_float16(), tmp_path)
-    finished = backend.finished(lowered, {})
+    finished = backend.apply_choices(lowered, {})
     assert backend.remarks(finished) == ()
     assert blocks.MARK not in str(lowered)
     assert blocks._NAME not in str(finished)

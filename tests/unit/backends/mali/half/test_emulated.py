@@ -35,7 +35,7 @@ def computed(nodes, shape, weight, folder, kind=LOCAL):
     proto = nets.model(nodes, [value("x", shape)], [value("y", wanted.shape)], held)
     backend = Mali(kind)
     imported = importer.import_model(source.load(nets.save(proto, folder)))
-    module = backend.on_cpu(backend.finished(backend.lowered(imported.module), {}))
+    module = backend.on_cpu(backend.apply_choices(backend.lower(imported.module), {}))
     machine = relax.VirtualMachine(tvm.compile(module, target=tvm.target.Target("llvm")), tvm.cpu())
     return machine["main"](tvm.runtime.tensor(given)).numpy(), wanted
 

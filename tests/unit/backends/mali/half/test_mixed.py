@@ -23,7 +23,7 @@ def weights(*shape: int) -> np.ndarray:
 
 
 def lowered(proto, folder) -> tvm.IRModule:
-    return Mali(KIND).lowered(importer.import_model(source.load(nets.save(proto, folder))).module)
+    return Mali(KIND).lower(importer.import_model(source.load(nets.save(proto, folder))).module)
 
 
 def net(nodes, initializers, shape=(1, 8, 6, 6), out=(1, 8, 6, 6)):

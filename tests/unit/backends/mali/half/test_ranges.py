@@ -114,9 +114,9 @@ def test_powers_bring_the_greatest_near_sixteen(most, power):
 def test_only_sums_in_half_precision_want_it(tmp_path):
     module, kind, told = imported(tmp_path, 1e-3), board.load("rk3588").resolved(), []
     given = {"x": RANDOM.standard_normal((1, 4, 6, 6)).astype(np.float32)}
-    assert Mali(kind.in_float16()).fitted(module, lambda: [given], told.append) is module
+    assert Mali(kind.in_float16()).rescale_for_half(module, lambda: [given], told.append) is module
     assert told == []
-    assert Mali(kind.in_float16(half_sums=True)).fitted(module, lambda: [given], told.append) is not module
+    assert Mali(kind.in_float16(half_sums=True)).rescale_for_half(module, lambda: [given], told.append) is not module
     assert [one.partition(": input scaled up")[0] for one in told] == [
         "layer 2 (conv2d, weights 8x8x1x1)",
         "layer 3 (conv2d, weights 8x8x1x1)",

@@ -51,7 +51,7 @@ def test_outputs_may_be_greater_than_half_precision_holds(name, sums, tmp_path):
     (wanted,) = nets.run(draft, {"x": array})
     proto = nets.model(NETWORKS[name], [value("x", array.shape)], [value("y", wanted.shape)], used)
     imported = importer.import_model(source.load(nets.save(proto, tmp_path)))
-    lowered = Mali(KIND.in_float16(half_sums=sums)).lowered(imported.module)
+    lowered = Mali(KIND.in_float16(half_sums=sums)).lower(imported.module)
     result = relax.VirtualMachine(tvm.compile(lowered, target=CPU), tvm.cpu())["main"](tvm.runtime.tensor(array))
     found = (result if hasattr(result, "numpy") else result[0]).numpy()
     assert np.abs(wanted).max() > 1e5

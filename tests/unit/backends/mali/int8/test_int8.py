@@ -15,8 +15,8 @@ KIND = board.load("rk3588").resolved()
 def test_kernels_call_the_helper_on_vectors(tmp_path):
     proto = qdq_nets.quantized(qdq_nets.residual(16), tmp_path)
     backend = Mali(KIND)
-    module = backend.lowered(importer.import_model(source.load(nets.save(proto, tmp_path))).module)
-    (host,) = tvm.compile(backend.finished(module, {}), target=backend.target).mod.imports
+    module = backend.lower(importer.import_model(source.load(nets.save(proto, tmp_path))).module)
+    (host,) = tvm.compile(backend.apply_choices(module, {}), target=backend.target).mod.imports
     text = "".join(one.inspect_source() for one in host.imports)
     assert "edge_dot4_int4(((int4)" in text
     assert text.count("int4 edge_dot4_int4(int4 a, int4 b)") == 4

@@ -16,7 +16,7 @@ KIND = board.load("rk3588").resolved()
 
 def lowered(proto, folder, kind=KIND) -> list[str]:
     """Return the names of a network's kernels."""
-    module = Mali(kind).lowered(importer.import_model(source.load(nets.save(proto, folder))).module)
+    module = Mali(kind).lower(importer.import_model(source.load(nets.save(proto, folder))).module)
     return [str(one.name_hint) for one in module.get_global_vars()]
 
 

@@ -257,7 +257,7 @@ def tuned(records: Path, builder, on_trial=lambda: None) -> bytes:
     """Tune a network by that measure; return its file of records."""
     kind = board.load("local").resolved()
     backend = backend_of(kind, backend_of(kind).template_names)
-    found = tasks.extract(backend.lowered(importer.import_model(source.load("mlp")).module), backend)
+    found = tasks.extract(backend.lower(importer.import_model(source.load("mlp")).module), backend)
     with builder(backend) as builds:
         run.Tuning(
             found[:2],
