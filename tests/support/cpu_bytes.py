@@ -262,7 +262,7 @@ def arguments(template: ModuleType, layer: Any, machine: Machine, config: Any, i
     """Return the arguments of a layer's kernel but the last."""
     found = [blocked(inputs.data, layer.data)]
     if isinstance(layer, Conv):
-        low, raised = grids.lowered(inputs.weights)
+        low, raised = grids.to_int8(inputs.weights)
         found.append(template.pack(layer, machine, config, inputs.weights if layer.is_depthwise else low))
         found.append(grids.sums(layer, inputs.data_grid, inputs.weights, inputs.bias))
         found.append(grids.scales(layer, inputs.data_grid, inputs.weight_scales, inputs.grids))

@@ -56,7 +56,7 @@ W = {"w": normal(16, 3, 1, 1)}
 
 def moved(proto: onnx.ModelProto, lanes: int = 8) -> tvm.IRModule:
     """Return a network on blocked layout, with calls of kernels without code."""
-    return graph.blocked(prepared(proto), processor(lanes))
+    return graph.insert_stand_ins(prepared(proto), processor(lanes))
 
 
 def epilogue_kinds(layer) -> list[str]:

@@ -13,7 +13,7 @@ from tvm import relax
 from toolchain.backends.base import Backend, Choice, Templates
 from toolchain.backends.cpu import graph, kernels, schedule, target
 from toolchain.backends.cpu.candidates import CpuTemplates
-from toolchain.backends.cpu.graph.folding import folded_but_bytes
+from toolchain.backends.cpu.graph.folding import fold_except_bytes
 from toolchain.backends.cpu.layers import Layer, task_of, to_json
 from toolchain.backends.cpu.machine import Machine, machine
 from toolchain.backends.graph import fold, fusion
@@ -31,7 +31,7 @@ class Cpu(Backend):
 
     @cached_property
     def host(self) -> tvm.target.Target:
-        """The LLVM target of the board's CPU, without a word about any accelerator.
+        """The LLVM target of the board's CPU, without an accelerator.
 
         Raises:
             InputError: LLVM does not know the CPU.
@@ -50,17 +50,17 @@ class Cpu(Backend):
 
     @property
     def cpu_features(self) -> tuple[str, ...]:
-        """The /proc/cpuinfo flags without which the compiled code must not be run."""
+        """The /proc/cpuinfo flags that the compiled code requires."""
         return target.cpu_features(self.board)
 
     @cached_property
     def cpu_templates(self) -> CpuTemplates:
-        """The kernels for the CPU that are written here, but for those of templates that are left out."""
+        """The CPU's templates, without those that the user excludes."""
         return CpuTemplates(self.machine, self.without)
 
     @property
     def templates(self) -> Templates:
-        """The kernels that are written here."""
+        """The CPU's templates."""
         return self.cpu_templates
 
     @staticmethod
@@ -72,7 +72,7 @@ class Cpu(Backend):
         """Rewrite an imported Relax module into calls of kernels; fused ones say which arguments are weights.
 
         Raises:
-            InputError: Half precision is asked for.
+            InputError: The board file asks for half precision.
         """
         if self.board.target.float16:
             raise InputError(
@@ -81,7 +81,7 @@ class Cpu(Backend):
             )
         if not self.machine.dot:
             return self.lowered_floats(module)
-        return self._in_kernels(folded_but_bytes(self._prepared(module)), self.machine)
+        return self._in_kernels(fold_except_bytes(self._prepared(module)), self.machine)
 
     def lowered_floats(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite a module as `lower` does, but compute in floats what its file has quantized.
@@ -101,7 +101,7 @@ class Cpu(Backend):
     def _in_kernels(self, module: tvm.IRModule, machine: Machine) -> tvm.IRModule:
         transform = relax.transform
         with self.host:
-            blocked = graph.blocked(module, machine, self.without)
+            blocked = graph.insert_stand_ins(module, machine, self.without)
             first = [transform.LegalizeOps(), transform.AnnotateTIROpPattern(), transform.FoldConstant()]
             fused = fusion.fuse(tvm.transform.Sequential(first)(blocked))
             rewritten: tvm.IRModule = transform.AttachAttrLayoutFreeBuffers()(fused)
@@ -113,12 +113,12 @@ class Cpu(Backend):
 
     def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
         """Write the kernels of a lowered module, pack the weights as they want them, and schedule the rest."""
-        return self.schedule(graph.realized(module, self.machine, lambda layer: self._chosen(layer, choices)))
+        return self.schedule(graph.emit_kernels(module, self.machine, lambda layer: self._chosen(layer, choices)))
 
     def _chosen(self, layer: Layer, choices: Mapping[str, Choice]) -> kernels.Choice:
         task = to_json(task_of(layer))
-        known = self.cpu_templates.known(layer, choices[task]) if task in choices else None
-        return known or kernels.default(layer, self.machine, without=self.without)
+        choice = self.cpu_templates.read_choice(layer, choices[task]) if task in choices else None
+        return choice or kernels.default(layer, self.machine, without=self.without)
 
     @property
     def shipped(self) -> str:

@@ -28,46 +28,43 @@ class CpuTemplates:
 
     def candidates(self, layer: str) -> list[dict[str, Any]]:
         """List the ways to compute a layer, the one that is likely the fastest first."""
-        found = kernels.candidates(from_json(layer), self.machine, without=self.without)
-        return [one.choice.document() for one in found]
+        ranked = kernels.candidates(from_json(layer), self.machine, without=self.without)
+        return [candidate.choice.document() for candidate in ranked]
 
     def module(self, layer: str, choice: Mapping[str, Any]) -> tvm.IRModule | None:
         """Return the kernel of a layer as the function `main`; None if it cannot be written in that way any more."""
-        wanted = from_json(layer)
-        known = self.known(wanted, choice)
-        if known is None:
+        described = from_json(layer)
+        parsed = self.read_choice(described, choice)
+        if parsed is None:
             return None
-        function = kernels.kernel(wanted, self.machine, known).with_attr("global_symbol", "main")
+        function = kernels.kernel(described, self.machine, parsed).with_attr("global_symbol", "main")
         return tvm.IRModule({"main": function})
 
     def fits(self, layer: str, choice: Mapping[str, Any]) -> bool:
-        """Whether a layer can be computed in a way that was chosen at another time."""
-        return self.known(from_json(layer), choice) is not None
+        """Whether a recorded choice can still compute a layer."""
+        return self.read_choice(from_json(layer), choice) is not None
 
-    def known(self, layer: Layer, choice: Mapping[str, Any]) -> kernels.Choice | None:
-        """Read a choice for a layer; None if it is none, is left out, or does not fit."""
-        known = kernels.choice(dict(choice))
-        if known is None or known.template in self.without or not kernels.fits(layer, known):
+    def read_choice(self, layer: Layer, choice: Mapping[str, Any]) -> kernels.Choice | None:
+        """Read a choice for a layer; None if it is unknown, left out, or does not fit."""
+        parsed = kernels.choice(dict(choice))
+        if parsed is None or parsed.template in self.without or not kernels.fits(layer, parsed):
             return None
-        return known
+        return parsed
 
     def operator(self, layer: str) -> str:
         """Name what a layer does."""
-        return _operator(from_json(layer))
+        described = from_json(layer)
+        if isinstance(described, (Attention, Dense, Recurrence)):
+            return type(described).__name__.lower()
+        prefix = "int8_" if described.is_quantized else ""
+        if isinstance(described, Conv):
+            if described.is_depthwise:
+                return f"{prefix}depthwise_conv2d"
+            return f"{prefix}conv2d" if described.groups == 1 else f"{prefix}group_conv2d"
+        if isinstance(described, Pool):
+            return f"{prefix}{'avg' if described.reduce == 'mean' else 'max'}_pool2d"
+        return f"{prefix}map"
 
     def gflop(self, layer: str) -> float:
         """Return billions of floating-point operations of one call."""
         return from_json(layer).flops / 1e9
-
-
-def _operator(layer: Layer) -> str:
-    if isinstance(layer, (Attention, Dense, Recurrence)):
-        return type(layer).__name__.lower()
-    on = "int8_" if layer.is_quantized else ""
-    if isinstance(layer, Conv):
-        if layer.is_depthwise:
-            return f"{on}depthwise_conv2d"
-        return f"{on}conv2d" if layer.groups == 1 else f"{on}group_conv2d"
-    if isinstance(layer, Pool):
-        return f"{on}{'avg' if layer.reduce == 'mean' else 'max'}_pool2d"
-    return f"{on}map"

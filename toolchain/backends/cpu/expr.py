@@ -1,4 +1,4 @@
-"""TIR expressions taken apart and put together: the few walks over them that scheduling needs."""
+"""Walks over TIR expressions, and their rewriting, as far as scheduling needs it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _GUARD = ir.Op.get("prim.if_then_else")
 
 
 class UnsupportedError(Exception):
-    """A function is not of the kind that can be written anew; it has to be scheduled in a simpler way."""
+    """A function cannot be rewritten; it has to be scheduled in a simpler way."""
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """Return the operands of an expression.
 
     Raises:
-        UnsupportedError: It is of a kind that is not known here.
+        UnsupportedError: Its kind is not supported here.
     """
     kind = type(expr)
     fields = _FIELDS.get(kind)
@@ -50,64 +50,64 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     raise UnsupportedError(f"an expression of type {kind.__name__}")
 
 
-def _with_children(expr: Expr, parts: list[Expr]) -> Expr:
+def _with_children(expr: Expr, operands: list[Expr]) -> Expr:
     kind = type(expr)
     if kind is ir.TensorLoad:
-        return tirx.BufferLoad(expr.source, parts)
+        return tirx.BufferLoad(expr.source, operands)
     if kind is prim.Cast:
-        return prim.Cast(expr.ty.dtype, parts[0])
+        return prim.Cast(expr.ty.dtype, operands[0])
     if kind is ir.Call:
-        return ir.Call(expr.op, parts, expr.attrs, expr.ty_args, None, expr.ty)
-    return kind(*parts)
+        return ir.Call(expr.op, operands, expr.attrs, expr.ty_args, None, expr.ty)
+    return kind(*operands)
 
 
-def rewritten(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
-    """Return an expression in which every part that `replace` has an answer for is replaced, the outermost first.
+def rewrite(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
+    """Return an expression in which `replace` has replaced nodes, the outermost first.
 
     Args:
         expr: The expression.
-        replace: Returns what takes the place of a part, or None to look into it.
+        replace: Returns a replacement for a node, or None to visit its operands.
     """
-    found = replace(expr)
-    if found is not None:
-        return found
-    old = children(expr)
-    if not old:
+    replacement = replace(expr)
+    if replacement is not None:
+        return replacement
+    operands = children(expr)
+    if not operands:
         return expr
-    new = [rewritten(part, replace) for part in old]
-    if all(one is other for one, other in zip(old, new, strict=True)):
+    new = [rewrite(child, replace) for child in operands]
+    if all(before is after for before, after in zip(operands, new, strict=True)):
         return expr
     return _with_children(expr, new)
 
 
-def substituted(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
+def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     """Return an expression with values in the place of variables."""
-    return rewritten(expr, lambda part: values.get(part) if type(part) is ir.Var else None) if values else expr
+    return rewrite(expr, lambda node: values.get(node) if type(node) is ir.Var else None) if values else expr
 
 
-def parts(expr: Expr) -> list[Expr]:
+def walk(expr: Expr) -> list[Expr]:
     """Return an expression and everything inside it, what is outside before what is inside."""
-    found = [expr]
-    for part in found:  # grows on the way
-        found += children(part)
-    return found
+    nodes = [expr]
+    for node in nodes:  # grows on the way
+        nodes += children(node)
+    return nodes
 
 
 def loads(expr: Expr) -> Iterator[Expr]:
     """Yield every load, those inside of indices too."""
-    return (part for part in parts(expr) if type(part) is ir.TensorLoad)
+    return (node for node in walk(expr) if type(node) is ir.TensorLoad)
 
 
 def variables(expr: Expr) -> set[Var]:
     """Return the variables that an expression depends on."""
-    return {part for part in parts(expr) if type(part) is ir.Var}
+    return {node for node in walk(expr) if type(node) is ir.Var}
 
 
 def conditions(expr: Expr) -> Iterator[Expr]:
     """Yield the conditions that guard a part of an expression, so that a load there stays inside its buffer."""
-    for part in parts(expr):
-        if is_guard(part):
-            yield part.args[0]
+    for node in walk(expr):
+        if is_guard(node):
+            yield node.args[0]
 
 
 def is_guard(expr: Expr) -> bool:
@@ -115,7 +115,7 @@ def is_guard(expr: Expr) -> bool:
     return type(expr) is ir.Call and _GUARD.same_as(expr.op)
 
 
-def bound(axes: Iterable[tuple[Var, int]]) -> sym.Analyzer:
+def range_analyzer(axes: Iterable[tuple[Var, int]]) -> sym.Analyzer:
     """Return an analyzer that knows the range of each axis."""
     analyzer = sym.Analyzer()
     for var, extent in axes:
@@ -125,10 +125,10 @@ def bound(axes: Iterable[tuple[Var, int]]) -> sym.Analyzer:
 
 def coefficient(expr: Expr, var: Var) -> int | None:
     """Return by how much an index grows with a variable; None if it does not grow evenly."""
-    found = sym.detect_linear_equation(expr, [var])
-    if len(found) != 2 or not isinstance(found[0], prim.IntImm):  # noqa: PLR2004 - the coefficient and the rest
+    terms = sym.detect_linear_equation(expr, [var])
+    if len(terms) != 2 or not isinstance(terms[0], prim.IntImm):  # noqa: PLR2004 - the coefficient and the rest
         return None
-    return int(found[0].value)
+    return int(terms[0].value)
 
 
 def constant(expr: Expr) -> int | None:

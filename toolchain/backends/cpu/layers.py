@@ -46,16 +46,16 @@ class Activation:
         return -(-self.channels // self.lanes)
 
     @property
-    def is_part(self) -> bool:
+    def is_slice(self) -> bool:
         """Whether the buffer holds other blocks too."""
         return self.held not in {0, self.blocks}
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the buffer: five dimensions, or four for plain NCHW."""
-        held = self.held or self.blocks
+        blocks = self.held or self.blocks
         lanes = (self.lanes,) if self.lanes > 1 else ()
-        return (self.batch, held, self.height, self.width, *lanes)
+        return (self.batch, blocks, self.height, self.width, *lanes)
 
     @property
     def is_bytes(self) -> bool:
@@ -67,7 +67,7 @@ class Activation:
         """Numbers, without what fills up the last block."""
         return self.batch * self.channels * self.height * self.width
 
-    def whole(self) -> Activation:
+    def standalone(self) -> Activation:
         """Return the same tensor in a buffer of its own."""
         return replace(self, first=0, held=0)
 
@@ -113,7 +113,7 @@ class PostOp:
 
 
 @dataclass(frozen=True)
-class _OnImages:
+class _ImageLayer:
     """What layers on images have in common; their attributes are explained there."""
 
     data: Activation
@@ -126,7 +126,7 @@ class _OnImages:
 
 
 @dataclass(frozen=True)
-class Conv(_OnImages):
+class Conv(_ImageLayer):
     """A two-dimensional convolution with what follows it.
 
     Arguments of the kernel: data, packed weights, bias if there is one ([blocks of `out`, lanes], zeros behind the last
@@ -208,7 +208,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Pool(_OnImages):
+class Pool(_ImageLayer):
     """A two-dimensional pooling with what follows it; global if the window is the whole image.
 
     Arguments of the kernel: data, one for each post-op that takes one, and the result. The mean of bytes has
@@ -243,7 +243,7 @@ class Pool(_OnImages):
 
 
 @dataclass(frozen=True)
-class Map(_OnImages):
+class Map(_ImageLayer):
     """Post-ops on a tensor, element by element: out = epilogue(data). A part may be read, and a part may be written.
 
     Arguments of the kernel: data, `parameters` if there are bytes, one for each post-op that takes one, and the result.
@@ -347,6 +347,7 @@ def to_json(layer: Layer) -> str:
         document[_EPILOGUE] = document.pop("epilogue")
     if isinstance(layer, ImageLayer) and layer.is_quantized:
         document["kind"] = _QUANTIZED + document["kind"]
+        # Records of layers on bytes do not have these fields.
         del document[_NOT_OF_BYTES[type(layer)]]
     if isinstance(layer, Conv) and not layer.offset:
         del document["offset"]  # records are older than it
@@ -365,20 +366,15 @@ def from_json(text: str) -> Layer:
 
 
 def _value(name: str, value: Any) -> Any:
+    if isinstance(value, dict) and "strides" in value:
+        return View(tuple(value["shape"]), tuple(value["strides"]), value["offset"])
     if isinstance(value, dict):
-        return _view(value) if "strides" in value else Activation(**value)
+        return Activation(**value)
     if name == "epilogue":
-        return tuple(_post_op(one) for one in value)
+        return tuple(
+            PostOp(op["kind"], tuple(op["values"]), Activation(**op["other"]) if op["other"] else None) for op in value
+        )
     return tuple(value) if isinstance(value, list) else value
-
-
-def _view(document: dict[str, Any]) -> View:
-    return View(tuple(document["shape"]), tuple(document["strides"]), document["offset"])
-
-
-def _post_op(document: dict[str, Any]) -> PostOp:
-    other = document["other"]
-    return PostOp(document["kind"], tuple(document["values"]), Activation(**other) if other else None)
 
 
 def task_of(layer: Layer) -> Layer:
@@ -391,11 +387,11 @@ def task_of(layer: Layer) -> Layer:
         return layer
     if isinstance(layer, Dense):
         return replace(layer, epilogue=_with_arguments(layer.epilogue))
-    epilogue = tuple(replace(op, other=op.other.whole() if op.other else None) for op in layer.epilogue)
-    whole = replace(layer, data=layer.data.whole(), out=layer.out.whole(), epilogue=epilogue)
-    if isinstance(whole, Conv) and not whole.is_quantized:
-        return replace(whole, epilogue=_with_arguments(epilogue))
-    return whole
+    epilogue = tuple(replace(op, other=op.other.standalone() if op.other else None) for op in layer.epilogue)
+    task = replace(layer, data=layer.data.standalone(), out=layer.out.standalone(), epilogue=epilogue)
+    if isinstance(task, Conv) and not task.is_quantized:
+        return replace(task, epilogue=_with_arguments(epilogue))
+    return task
 
 
 def _with_arguments(epilogue: tuple[PostOp, ...]) -> tuple[PostOp, ...]:

@@ -25,15 +25,11 @@ _BOUND = "tirx.toolchain_bound"
 _READS = 2  # TVM's CallEffectKind::kReadState
 
 
-def _registered() -> ir.Op:
-    """Make the operator that stands around bound values until `_on_stack` takes it away."""
-    tvm.get_global_func("ir.RegisterOp")(_BOUND, "a bound value, which is not simplified together with what uses it")
-    ir.register_op_attr(_BOUND, "TCallEffectKind", _READS)
-    ir.register_op_attr(_BOUND, "TVectorizable", value=True)
-    return ir.Op.get(_BOUND)
-
-
-_OPERATOR = _registered()
+# The operator stands around bound values until `_with_values_on_stack` takes it away.
+tvm.get_global_func("ir.RegisterOp")(_BOUND, "a bound value, which is not simplified together with what uses it")
+ir.register_op_attr(_BOUND, "TCallEffectKind", _READS)
+ir.register_op_attr(_BOUND, "TVectorizable", value=True)
+_OPERATOR = ir.Op.get(_BOUND)
 
 
 def with_values_apart(function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -42,24 +38,15 @@ def with_values_apart(function: tirx.PrimFunc) -> tirx.PrimFunc:
     Args:
         function: The kernel; what it binds as an index is left as it is, since the simplifier has to see through it.
     """
-    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.Bind, _apart)))
 
+    def mark(statement: tirx.Bind) -> tirx.Bind:
+        kind = statement.value.ty
+        dtype = str(getattr(kind, "dtype", ""))
+        if dtype.startswith("bool") or not (dtype.startswith(("float", "bfloat")) or "x" in dtype):
+            return statement
+        return tirx.Bind(statement.var, ir.Call(_OPERATOR, [statement.value], None, None, None, kind))
 
-def _apart(statement: tirx.Bind) -> tirx.Bind:
-    kind = statement.value.ty
-    dtype = str(getattr(kind, "dtype", ""))
-    if dtype.startswith("bool") or not (dtype.startswith(("float", "bfloat")) or "x" in dtype):
-        return statement
-    return tirx.Bind(statement.var, ir.Call(_OPERATOR, [statement.value], None, None, None, kind))
-
-
-def _without_scopes(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel without the marks of TVM's own script, of which its code generator warns the user."""
-
-    def body(found: tirx.AttrStmt) -> tirx.Stmt:
-        return found.body if found.attr_key == "pragma_scope" else found
-
-    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.AttrStmt, body)))
+    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.Bind, mark)))
 
 
 def _sequence(*, scheduled: bool) -> transform.Pass:
@@ -106,23 +93,25 @@ def _sequence(*, scheduled: bool) -> transform.Pass:
 
 
 @transform.module_pass(opt_level=0)  # type: ignore[untyped-decorator]
-def _lowered(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+def _lower(module: tvm.IRModule, _context: Any) -> tvm.IRModule:
     """Lower all kernels of a module, each as its kind asks for."""
+
+    def without_scope(statement: tirx.AttrStmt) -> tirx.Stmt:
+        # Marks of TVM's own script, of which its code generator warns the user.
+        return statement.body if statement.attr_key == "pragma_scope" else statement
+
+    # Kernels of schedules have blocks and need more passes than those of templates.
     kinds: dict[bool, dict[Any, Any]] = {True: {}, False: {}}
     for name, function in module.functions_items():
-        kinds[isinstance(function.body, s_tir.SBlockRealize)][name] = with_values_apart(_without_scopes(function))
-    made: dict[Any, Any] = {}
+        plain = function.with_body(tvm_ffi.structural_map(function.body, (tirx.AttrStmt, without_scope)))
+        kinds[isinstance(function.body, s_tir.SBlockRealize)][name] = with_values_apart(plain)
+    finished: dict[Any, Any] = {}
     for scheduled, functions in kinds.items():
-        made |= dict(_sequence(scheduled=scheduled)(tvm.IRModule(functions)).functions_items())
-    whole = tvm.IRModule({name: made[name] for name, _ in module.functions_items()}, attrs=module.attrs)
-    return _with_signatures()(whole)
-
-
-def _with_signatures() -> transform.Pass:
-    """Return the passes that make a library's functions of lowered kernels."""
-    return transform.Sequential(
+        finished |= dict(_sequence(scheduled=scheduled)(tvm.IRModule(functions)).functions_items())
+    result = tvm.IRModule({name: finished[name] for name, _ in module.functions_items()}, attrs=module.attrs)
+    with_signatures = transform.Sequential(
         [
-            equal_pieces(),
+            equal_pieces,
             tirx.transform.FP8ComputeLegalize(),
             tirx.transform.VerifyMemory(),
             tirx.transform.AnnotateEntryFunc(),
@@ -132,30 +121,28 @@ def _with_signatures() -> transform.Pass:
             tirx.transform.BF16StorageLegalize(),
         ]
     )
+    return with_signatures(result)
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def _with_values_on_stack(function: tirx.PrimFunc, _module: tvm.IRModule, _context: Any) -> tirx.PrimFunc:
     """Undo what `with_values_apart` did, in a way that the code generator does not see through."""
-    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.Bind, _on_stack)))
+
+    def store_and_read(statement: tirx.Bind) -> Any:
+        value = statement.value
+        if type(value) is not ir.Call or not _OPERATOR.same_as(value.op):
+            return statement
+        # LLVM promotes the buffer of one element to a register.
+        buffer = tirx.decl_buffer((1,), value.ty.dtype, "bound")
+        read = tirx.Bind(statement.var, tirx.BufferLoad(buffer, [0]))
+        return tirx.SeqStmt([tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, value.args[0], [0]), read])
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.Bind, store_and_read)))
 
 
-def _on_stack(statement: tirx.Bind) -> Any:
-    value = statement.value
-    if type(value) is not ir.Call or not _OPERATOR.same_as(value.op):
-        return statement
-    place = tirx.decl_buffer((1,), value.ty.dtype, "bound")
-    read = tirx.Bind(statement.var, tirx.BufferLoad(place, [0]))
-    return tirx.SeqStmt([tirx.AllocBuffer(place), tirx.BufferStore(place, value.args[0], [0]), read])
+_FOR_LLVM = transform.Sequential(
+    [tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin(), _with_values_on_stack]
+)
+_FOR_DEVICES = transform.Sequential([])  # a CPU has no device beside it
 
-
-def _for_llvm() -> transform.Pass:
-    steps = (tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin(), _with_values_on_stack)
-    return transform.Sequential(list(steps))
-
-
-def _for_devices() -> transform.Pass:
-    return transform.Sequential([])  # a CPU has none beside it
-
-
-tirx.register_tir_pipeline(PIPELINE, lambda: (_lowered, _for_llvm, _for_devices))
+tirx.register_tir_pipeline(PIPELINE, lambda: (_lower, lambda: _FOR_LLVM, lambda: _FOR_DEVICES))

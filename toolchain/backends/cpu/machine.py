@@ -27,7 +27,7 @@ class Machine:
         loads_apart: Whether only loads read memory; on x86 a product may take one of its factors from there.
         limits_nan: Whether maximum and minimum are NaN if either operand is; on x86 they are the second then.
         vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `multiply_add`.
-        rounds: Whether an instruction rounds floats to whole numbers; see `whole`.
+        rounds: Whether an instruction rounds floats to whole numbers; see `round_to_int`.
     """
 
     lanes: int
@@ -46,16 +46,13 @@ def machine(target: tvm.target.Target) -> Machine:
     """Describe the processor of an LLVM target."""
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     cores = int(target.attrs.get("num-cores", 1))
-    if _is_arm(target):
-        wide = str(target.attrs.get("mtriple", "")).startswith("aarch64")
+    triple = str(target.attrs.get("mtriple", ""))
+    if triple.startswith(("aarch64", "arm")):
+        is_64_bit = triple.startswith("aarch64")
         dot: Dot = "sdot" if "dotprod" in features else ""
-        own = {"vmla": not wide, "rounds": wide}
-        return Machine(4, 32 if wide else 16, dot, cores, loads_apart=True, limits_nan=True, **own)
+        features_of_arm = {"vmla": not is_64_bit, "rounds": is_64_bit}
+        return Machine(4, 32 if is_64_bit else 16, dot, cores, loads_apart=True, limits_nan=True, **features_of_arm)
     dot = "vpdpbusd" if features & {"avx512vnni", "avxvnni"} else ""
     if "avx512f" in features:
         return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB)
     return Machine(8 if "avx" in features else 4, 16, dot, cores)
-
-
-def _is_arm(target: tvm.target.Target) -> bool:
-    return str(target.attrs.get("mtriple", "")).startswith(("aarch64", "arm"))

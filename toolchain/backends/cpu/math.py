@@ -18,7 +18,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.ir import prim
 
-from toolchain.backends.cpu.expr import is_guard, rewritten
+from toolchain.backends.cpu.expr import is_guard, rewrite
 
 Expr = Any
 Keep = Callable[[Expr], Expr]
@@ -54,7 +54,7 @@ def splat(value: Expr | float, lanes: int, dtype: str = "float32") -> Expr:
     return tirx.Broadcast(scalar, lanes) if lanes > 1 else scalar
 
 
-def whole(x: Expr, lanes: int = 1) -> Expr:
+def round_to_int(x: Expr, lanes: int = 1) -> Expr:
     """Return the whole number that is nearest to each of some small floats, as an int32.
 
     Adding and subtracting 1.5 * 2^23 as floats would round, too, but the simplifier takes the two for nothing.
@@ -68,7 +68,7 @@ class Functions:
     """Writes functions of vectors.
 
     Attributes:
-        keep: Told what is used several times; returns what stands for it.
+        keep: Binds a value that is used several times, and returns the variable.
         lanes: Elements of a vector; 1 in a loop that is vectorized afterwards.
     """
 
@@ -79,13 +79,13 @@ class Functions:
         """Return a vector of one number."""
         return splat(float(value), self.lanes)
 
-    def clipped(self, x: Expr, least: float, greatest: float) -> Expr:
-        """Return numbers between limits; a NaN stays one, see `nan`."""
-        return tirx.min(tirx.max(x, self.number(least)), self.number(greatest))
+    def clipped(self, x: Expr, low: float, high: float) -> Expr:
+        """Return numbers between limits; a NaN stays one, see `nan_clip`."""
+        return tirx.min(tirx.max(x, self.number(low)), self.number(high))
 
     def exp(self, x: Expr) -> Expr:
         """Return 2^n e^r, with a small r: the exponent of e^r is n more then."""
-        least, greatest = (self.number(limit) for limit in _EXP_RANGE)
+        low, high = (self.number(limit) for limit in _EXP_RANGE)
         x = self.keep(x)
         # Adding and subtracting it again as floats would round, too, but the simplifier takes the two for nothing.
         n = self._bits(x * self.number(math.log2(math.e)) + self.number(_WHOLE))
@@ -93,8 +93,8 @@ class Functions:
         count = self.keep(self._cast("float32", n))
         r = self.keep(x - count * self.number(_LN2_HIGH) - count * self.number(_LN2_LOW))
         usual = self._floats(self._bits(self._polynomial(r, _EXP)) + self._shifted(n))
-        above = prim.Select(x <= greatest, usual, x * self.number(math.inf))  # a NaN, too
-        return self.keep(prim.Select(x < least, self.number(0.0), above))
+        above = prim.Select(x <= high, usual, x * self.number(math.inf))  # a NaN, too
+        return self.keep(prim.Select(x < low, self.number(0.0), above))
 
     def log(self, x: Expr) -> Expr:
         """Return the natural logarithm: that of the mantissa, and a multiple of log 2."""
@@ -131,7 +131,7 @@ class Functions:
         square = self.keep(x * x)
         return x * self._polynomial(square, _ERF_ABOVE) / self._polynomial(square, _ERF_BELOW)
 
-    def root_below(self, x: Expr) -> Expr:
+    def reciprocal_root(self, x: Expr) -> Expr:
         """Return 1 / sqrt(x), for which TVM has no function of vectors."""
         return self.number(1.0) / tirx.sqrt(x)
 
@@ -143,7 +143,7 @@ class Functions:
         """Return a power that is a product of the number and its roots; None for others."""
         if not isinstance(exponent, prim.FloatImm):
             return None
-        x, one = self.keep(x), self.number(1.0)
+        x, unit = self.keep(x), self.number(1.0)
         root = tirx.sqrt(x)
         return {
             0.25: tirx.sqrt(root),
@@ -153,8 +153,8 @@ class Functions:
             1.5: x * root,
             2.0: x * x,
             3.0: x * x * x,
-            -0.5: one / root,
-            -1.0: one / x,
+            -0.5: unit / root,
+            -1.0: unit / x,
         }.get(float(exponent.value))
 
     def _polynomial(self, x: Expr, factors: Sequence[float]) -> Expr:
@@ -190,12 +190,12 @@ _FUNCTIONS: dict[str, Callable[..., Expr | None]] = {
     "tirx.tanh": Functions.tanh,
     "tirx.erf": Functions.erf,
     "tirx.pow": Functions.power,
-    "tirx.rsqrt": Functions.root_below,
+    "tirx.rsqrt": Functions.reciprocal_root,
     "tirx.isnan": Functions.is_nan,
 }
 
 
-def spelled_out(value: Expr, keep: Keep) -> Expr:
+def expand(value: Expr, keep: Keep) -> Expr:
     """Return an expression with such functions spelled out.
 
     Args:
@@ -204,14 +204,14 @@ def spelled_out(value: Expr, keep: Keep) -> Expr:
     """
     write = Functions(keep)
 
-    def spelled(part: Expr) -> Expr | None:
-        if is_guard(part):
-            return part  # what is kept would be computed whether it is guarded or not
-        if type(part) is not ir.Call or not isinstance(part.op, ir.Op) or not part.args:
+    def spelled(node: Expr) -> Expr | None:
+        if is_guard(node):
+            return node  # what is kept would be computed whether it is guarded or not
+        if type(node) is not ir.Call or not isinstance(node.op, ir.Op) or not node.args:
             return None
-        if str(getattr(part.args[0].ty, "dtype", "")) != "float32":
+        if str(getattr(node.args[0].ty, "dtype", "")) != "float32":
             return None
-        function = _FUNCTIONS.get(str(part.op.name))
-        return None if function is None else function(write, *[rewritten(arg, spelled) for arg in part.args])
+        function = _FUNCTIONS.get(str(node.op.name))
+        return None if function is None else function(write, *[rewrite(arg, spelled) for arg in node.args])
 
-    return rewritten(value, spelled)
+    return rewrite(value, spelled)

@@ -21,7 +21,7 @@ _USUAL_CORES = 4  # of a board whose cores are not known
 
 
 def with_equal_pieces(function: tirx.PrimFunc, cores: int) -> tirx.PrimFunc:
-    """Return a kernel whose shared loops have at most so many iterations as there are pieces.
+    """Return a kernel whose shared loops have at most as many iterations as there are pieces.
 
     Args:
         function: A kernel as the code generator gets it.
@@ -36,7 +36,8 @@ def with_equal_pieces(function: tirx.PrimFunc, cores: int) -> tirx.PrimFunc:
             return loop
         dtype = str(loop.loop_var.ty.dtype)
         piece = tirx.Var("piece", dtype)
-        begin, end = (extent * (piece + one) // count for one in (0, 1))
+        # Pieces differ by one iteration at most.
+        begin, end = (extent * (piece + offset) // count for offset in (0, 1))
         inner = tirx.For(loop.loop_var, begin, end - begin, ForKind.SERIAL, loop.body)
         return tirx.For(piece, tirx.const(0, dtype), tirx.const(count, dtype), ForKind.PARALLEL, inner)
 
@@ -44,12 +45,8 @@ def with_equal_pieces(function: tirx.PrimFunc, cores: int) -> tirx.PrimFunc:
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
-def _equal_pieces(function: tirx.PrimFunc, _module: tvm.IRModule, _context: Any) -> tirx.PrimFunc:
+def equal_pieces(function: tirx.PrimFunc, _module: tvm.IRModule, _context: Any) -> tirx.PrimFunc:
+    """Do `with_equal_pieces` to every kernel, for the cores of its target."""
     target = function.attrs["target"] if function.attrs and "target" in function.attrs else tvm.target.Target.current()
     cores = int(target.attrs.get("num-cores", 0)) if target else 0
     return with_equal_pieces(function, cores or _USUAL_CORES)
-
-
-def equal_pieces() -> tvm.transform.Pass:
-    """Return the pass that does `with_equal_pieces` to every kernel."""
-    return _equal_pieces

@@ -33,7 +33,9 @@ def with_inputs_apart(function: tirx.PrimFunc) -> tirx.PrimFunc:
     readers = _repeated(function)
     if not readers:
         return function
-    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.SeqStmt, lambda one: _read(one, readers))))
+    return function.with_body(
+        tvm_ffi.structural_map(function.body, (tirx.SeqStmt, lambda sequence: _read(sequence, readers)))
+    )
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
@@ -51,9 +53,13 @@ def _read(sequence: tirx.SeqStmt, readers: Mapping[Buffer, set[Any]]) -> tirx.Se
     steps = list(sequence.seq)
     reads: dict[int, list[Any]] = defaultdict(list)
     for source in (step.buffer for step in steps if isinstance(step, tirx.AllocBuffer) and step.buffer in readers):
-        last = max(at for at, step in enumerate(steps) if not readers[source].isdisjoint(_stores(step)))
+        last = max(index for index, step in enumerate(steps) if not readers[source].isdisjoint(_stores(step)))
         reads[last].append(tirx.Evaluate(tirx.BufferLoad(source, [0])))
-    return tirx.SeqStmt([one for at, step in enumerate(steps) for one in (step, *reads[at])]) if reads else sequence
+    return (
+        tirx.SeqStmt([statement for index, step in enumerate(steps) for statement in (step, *reads[index])])
+        if reads
+        else sequence
+    )
 
 
 def _repeated(function: tirx.PrimFunc) -> dict[Buffer, set[Any]]:
@@ -65,29 +71,31 @@ def _repeated(function: tirx.PrimFunc) -> dict[Buffer, set[Any]]:
     for loop in _nodes(function.body, (tirx.For, tirx.While)):
         for inner in _nodes(loop, (tirx.BufferStore, tirx.AllocBuffer)):
             around[inner].append(loop)
-    allocated = {one.buffer: around[one] for one in _nodes(function.body, tirx.AllocBuffer)}
-    found: dict[Buffer, set[Any]] = defaultdict(set)
+    allocated = {allocation.buffer: around[allocation] for allocation in _nodes(function.body, tirx.AllocBuffer)}
+    stores_by_source: dict[Buffer, set[Any]] = defaultdict(set)
     for store in _stores(function.body):
         sources = {load.source for load in _nodes(store.value, ir.TensorLoad)} & set(allocated)
+        # TVM shares memory among the kernel's own buffers only.
         if not sources or store.buffer not in allocated or store.buffer in sources:
             continue
         loops = [loop for loop in around[store] if loop not in allocated[store.buffer]]
         if not _is_once(store.indices, loops):
             for source in sources:
-                found[source].add(store)
-    return found
+                stores_by_source[source].add(store)
+    return stores_by_source
 
 
 def _is_once(indices: Sequence[Expr], loops: Sequence[Loop]) -> bool:
     """Whether every step of some loops is certain to store to an element of its own."""
     if len(indices) != 1 or any(isinstance(loop, tirx.While) for loop in loops):
         return False
-    place, steps = indices[0], []
-    if isinstance(place, tirx.Ramp):
-        steps.append((constant(place.stride), constant(place.lanes)))
-        place = place.base
-    steps += [(coefficient(place, loop.loop_var), constant(loop.extent)) for loop in loops]
+    index, steps = indices[0], []
+    if isinstance(index, tirx.Ramp):
+        steps.append((constant(index.stride), constant(index.lanes)))
+        index = index.base
+    steps += [(coefficient(index, loop.loop_var), constant(loop.extent)) for loop in loops]
     reach = 0  # of the steps so far
+    # Mixed radix: indices are distinct if each stride is larger than what all smaller ones reach together.
     for step, extent in sorted((abs(step or 0), extent or 0) for step, extent in steps if extent != 1):
         if step <= reach or not extent:
             return False
@@ -100,6 +108,6 @@ def _stores(statement: Any) -> list[Any]:
 
 
 def _nodes(statement: Any, kinds: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(statement, (kinds, found.append))
-    return found
+    nodes: list[Any] = []
+    tvm_ffi.structural_walk(statement, (kinds, nodes.append))
+    return nodes

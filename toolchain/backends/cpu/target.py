@@ -1,4 +1,4 @@
-"""What LLVM is told of a board's CPU, and what the CPU must have."""
+"""The LLVM target of a board's CPU, and the features that the CPU must have."""
 
 from __future__ import annotations
 
@@ -19,26 +19,32 @@ def target(board: Board) -> tvm.target.Target:
     Raises:
         InputError: LLVM does not know the board's CPU, or its triple.
     """
-    mcpu, triple = _mcpu(board), board.triple
-    known = _cpus(board)
-    if mcpu not in known:
+    mcpu, triple = board.target.mcpu, board.triple
+    if mcpu == NATIVE:
+        mcpu = str(codegen.llvm_get_system_cpu())
+    cpus = _cpus(board)
+    if mcpu not in cpus:
+        generic = [name for name in cpus if name.startswith("generic")] or cpus
+        usual = f"one of the {len(cpus)} that it has, such as {generic[0]}"
         raise InputError(
             f"LLVM has no CPU named {mcpu!r} for {triple}",
-            hint=f"set target.mcpu in the board file: {did_you_mean(mcpu, known) or _usual(known)}",
+            hint=f"set target.mcpu in the board file: {did_you_mean(mcpu, cpus) or usual}",
         )
     description: dict[str, Any] = {"kind": "llvm", "mtriple": triple, "mcpu": mcpu}
-    if triple.endswith("hf"):  # LLVM passes floats in integer registers unless it is told what the triple says
+    if triple.endswith("hf"):  # LLVM passes floats in integer registers unless the ABI is set
         description["mfloat-abi"] = "hard"
     if board.target.mattr:
         description["mattr"] = list(board.target.mattr)
+    # MetaSchedule and the kernels' costs count the cores.
     if board.cores:
         description["num-cores"] = board.cores
     return tvm.target.Target(description)
 
 
 def _cpus(board: Board) -> list[str]:
-    """Name the CPUs that LLVM knows for a board's triple; it would crash over a processor that it does not know."""
+    """Name the CPUs that LLVM knows for a board's triple; LLVM crashes if the processor itself is unknown."""
     processor = board.triple.partition("-")[0]
+    # LLVM registers its targets by family, while triples name a version.
     plain = re.sub(r"^i[3-6]86$", "i386", re.sub(r"^armv\w+$", "arm", processor))
     targets = [str(name) for name in codegen.llvm_get_targets()]
     if plain not in targets:
@@ -50,32 +56,18 @@ def _cpus(board: Board) -> list[str]:
     return sorted(map(str, codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm", "mtriple": board.triple}))))
 
 
-def _usual(known: list[str]) -> str:
-    """Name a CPU that suits, where no name is close to what was written."""
-    plain = [name for name in known if name.startswith("generic")] or known
-    return f"one of the {len(known)} that it has, such as {plain[0]}"
-
-
-def _mcpu(board: Board) -> str:
-    return str(codegen.llvm_get_system_cpu()) if board.target.mcpu == NATIVE else board.target.mcpu
-
-
 def cpu_features(board: Board) -> tuple[str, ...]:
-    """Return what the board file names; for this machine's CPU, the flags that LLVM makes use of."""
+    """Return the features of the board file; for this machine's CPU, the flags that LLVM uses."""
     if board.target.mcpu != NATIVE:
         return board.cpu_features
     used = {_normalized(str(name)) for name in codegen.llvm_get_cpu_features(target(board))}
-    return tuple(sorted(flag for flag in _own_flags() if _normalized(flag) in used))
-
-
-def _normalized(feature: str) -> str:
-    """LLVM writes sse4.2 and avx512vnni where the kernel writes sse4_2 and avx512_vnni."""
-    return feature.replace(".", "").replace("_", "").replace("-", "")
-
-
-def _own_flags() -> list[str]:
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(":")
         if name.strip() in {"flags", "Features"}:
-            return value.split()
-    return []
+            return tuple(sorted(flag for flag in value.split() if _normalized(flag) in used))
+    return ()
+
+
+def _normalized(feature: str) -> str:
+    # LLVM writes sse4.2 and avx512vnni where the kernel writes sse4_2 and avx512_vnni.
+    return feature.replace(".", "").replace("_", "").replace("-", "")

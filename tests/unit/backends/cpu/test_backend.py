@@ -34,24 +34,24 @@ def module(tmp_path_factory):
     return importer.import_model(source.load(nets.save(proto, tmp_path_factory.mktemp("net")))).module
 
 
-def kernels(found):
-    return [one for _, one in found.functions_items() if isinstance(one, tirx.PrimFunc)]
+def kernels(actual):
+    return [item for _, item in actual.functions_items() if isinstance(item, tirx.PrimFunc)]
 
 
-def layers(found):
-    return [str(one.attrs[LAYER]) for one in kernels(found) if LAYER in (one.attrs or {})]
+def layers(actual):
+    return [str(function.attrs[LAYER]) for function in kernels(actual) if LAYER in (function.attrs or {})]
 
 
-def convolution(found):
-    (layer,) = {one for one in layers(found) if '"kind":"conv"' in one}
+def convolution(actual):
+    (layer,) = {text for text in layers(actual) if '"kind":"conv"' in text}
     return layer
 
 
 def test_layers_of_templates_have_no_body_until_they_are_finished(module):
     lowered = CPU.lower(module)
-    assert any(EXACT in (one.attrs or {}) for one in kernels(lowered))
+    assert any(EXACT in (function.attrs or {}) for function in kernels(lowered))
     finished = CPU.apply_choices(lowered, {})
-    assert not any(EXACT in (one.attrs or {}) for one in kernels(finished))
+    assert not any(EXACT in (function.attrs or {}) for function in kernels(finished))
     assert layers(finished)
     assert tvm.compile(finished, target=CPU.target).mod is not None
 

@@ -26,15 +26,15 @@ LAYER_OF_3X3 = Conv(IMAGE, IMAGE, (3, 3), padding=(1, 1, 1, 1))
 CONV = to_json(task_of(LAYER_OF_3X3))
 
 
-def names(found):
-    return {one["template"] for one in found}
+def names(actual):
+    return {item["template"] for item in actual}
 
 
 def test_the_likely_fastest_comes_first():
-    found = TEMPLATES.candidates(CONV)
-    assert found[0] == kernels.default(LAYER_OF_3X3, SSE).document()
-    assert {"direct", "winograd"} & names(found)
-    assert len({tuple(sorted(one.items())) for one in found}) == len(found) > 1
+    actual = TEMPLATES.candidates(CONV)
+    assert actual[0] == kernels.default(LAYER_OF_3X3, SSE).document()
+    assert {"direct", "winograd"} & names(actual)
+    assert len({tuple(sorted(item.items())) for item in actual}) == len(actual) > 1
 
 
 def test_a_template_that_is_left_out_is_no_candidate_and_does_not_fit():

@@ -40,10 +40,10 @@ def test_a_blocked_tensor_has_room_for_whole_blocks():
 
 
 def test_a_part_of_a_buffer_has_the_buffers_shape():
-    assert PART.is_part
+    assert PART.is_slice
     assert PART.shape == (1, 7, 6, 5, 8)
-    assert not IMAGE.is_part
-    assert PART.whole() == IMAGE
+    assert not IMAGE.is_slice
+    assert PART.standalone() == IMAGE
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
@@ -53,9 +53,12 @@ def test_a_layer_comes_back_from_its_text(layer):
 
 def test_the_text_of_a_layer_is_what_records_of_earlier_versions_hold():
     assert to_json(Dense(1, 2, 3)) == '{"bias":false,"inputs":2,"kind":"dense","outputs":3,"rows":1,"steps":[]}'
-    place = Activation(1, 8, 2, 2, 8, dtype="uint8")
-    held = '{"batch":1,"channels":8,"dtype":"uint8","first":0,"height":2,"held":0,"lanes":8,"width":2}'
-    assert to_json(Map(place, place)) == f'{{"data":{held},"kind":"quantized_map","out":{held},"steps":[]}}'
+    activation = Activation(1, 8, 2, 2, 8, dtype="uint8")
+    activation_text = '{"batch":1,"channels":8,"dtype":"uint8","first":0,"height":2,"held":0,"lanes":8,"width":2}'
+    assert (
+        to_json(Map(activation, activation))
+        == f'{{"data":{activation_text},"kind":"quantized_map","out":{activation_text},"steps":[]}}'
+    )
 
 
 @pytest.mark.parametrize(

@@ -37,40 +37,40 @@ def for_llvm(function):
 
 
 def products(module):
-    found = []
+    actual = []
     for _, function in module.functions_items():
-        tvm_ffi.structural_walk(function.body, (prim.Mul, found.append))
-    return [one for one in found if str(one.ty.dtype).startswith("float32")]
+        tvm_ffi.structural_walk(function.body, (prim.Mul, actual.append))
+    return [item for item in actual if str(item.ty.dtype).startswith("float32")]
 
 
 @pytest.mark.parametrize("lanes", [1, 8])
 def test_what_is_bound_is_there_once(lanes):
-    made = for_llvm(chain(6, lanes).with_attr("global_symbol", "main"))
-    assert len(products(made)) == 6 * 2  # and not two to the power of six
-    assert lowering._BOUND not in made.script()
+    built = for_llvm(chain(6, lanes).with_attr("global_symbol", "main"))
+    assert len(products(built)) == 6 * 2  # and not two to the power of six
+    assert lowering._BOUND not in built.script()
 
 
 @pytest.mark.parametrize("lanes", [1, 8])
 def test_a_function_of_a_function_of_many_more(lanes):
     data = np.linspace(0.1, 0.9, lanes).astype("float32")
-    wanted, out = data, tvm.runtime.tensor(np.zeros(lanes, "float32"))
+    expected, out = data, tvm.runtime.tensor(np.zeros(lanes, "float32"))
     for _ in range(100):
-        wanted = wanted - wanted * wanted * np.float32(0.5)
+        expected = expected - expected * expected * np.float32(0.5)
     library = tvm.tirx.build(chain(100, lanes).with_attr("global_symbol", "main"), TARGET, lowering.PIPELINE)
     library["main"](tvm.runtime.tensor(data), out)
-    np.testing.assert_allclose(out.numpy(), wanted, rtol=1e-5)
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5)
 
 
 def test_indices_are_seen_through():
     def body(data, out):
-        place = T.Bind(tirx.const(3, "int32") * 4)
-        T.buffer_store(out, data[place - 12], [0])
+        activation = T.Bind(tirx.const(3, "int32") * 4)
+        T.buffer_store(out, data[activation - 12], [0])
 
     function = emit.kernel([emit.Argument("data", (1,)), emit.Argument("out", (1,))], body, {})
     loads = []
-    for _, one in for_llvm(function.with_attr("global_symbol", "main")).functions_items():
-        tvm_ffi.structural_walk(one.body, (tirx.BufferStore, lambda store: loads.append(store.value)))
-    assert any(int(one.indices[0]) == 0 for one in loads if isinstance(one, ir.TensorLoad))
+    for _, item in for_llvm(function.with_attr("global_symbol", "main")).functions_items():
+        tvm_ffi.structural_walk(item.body, (tirx.BufferStore, lambda store: loads.append(store.value)))
+    assert any(int(item.indices[0]) == 0 for item in loads if isinstance(item, ir.TensorLoad))
 
 
 def test_a_mark_of_tvms_script_brings_no_warning(capfd):
@@ -80,8 +80,8 @@ def test_a_mark_of_tvms_script_brings_no_warning(capfd):
 
     kernel = emit.kernel([emit.Argument("data", (4,)), emit.Argument("out", (4,))], body, {})
     assert "pragma_scope" in kernel.script()
-    made = tvm.tirx.build(kernel, target=TARGET, pipeline=lowering.PIPELINE)
+    built = tvm.tirx.build(kernel, target=TARGET, pipeline=lowering.PIPELINE)
     data, out = (tvm.runtime.tensor(np.full(4, number, np.float32)) for number in (3, 0))
-    made["main"](data, out)
+    built["main"](data, out)
     assert out.numpy().tolist() == [3] * 4
     assert capfd.readouterr().err == ""

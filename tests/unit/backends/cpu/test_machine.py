@@ -10,14 +10,14 @@ from toolchain.backends.cpu.machine import machine
 
 @pytest.mark.parametrize(("target", "lanes", "registers", "cores"), [(AARCH64, 4, 32, 4), (ARMV7, 4, 16, 2)])
 def test_arm(target, lanes, registers, cores):
-    found = machine(target)
-    assert (found.lanes, found.registers, found.cores) == (lanes, registers, cores)
-    assert found.loads_apart
-    assert found.limits_nan
+    actual = machine(target)
+    assert (actual.lanes, actual.registers, actual.cores) == (lanes, registers, cores)
+    assert actual.loads_apart
+    assert actual.limits_nan
 
 
 def test_only_32_bit_arm_adds_products_by_an_instruction_of_its_own_and_rounds_by_none():
-    assert [(one.vmla, one.rounds) for one in map(machine, (ARMV7, AARCH64, NATIVE))] == [
+    assert [(item.vmla, item.rounds) for item in map(machine, (ARMV7, AARCH64, NATIVE))] == [
         (True, False),
         (False, True),
         (False, True),

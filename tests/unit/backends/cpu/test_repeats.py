@@ -20,9 +20,9 @@ LENGTH = 21
 
 def reads(function):
     """Return the names of the buffers that are read for nothing but to be in use."""
-    found = []
-    tvm_ffi.structural_walk(function.body, (tirx.Evaluate, found.append))
-    return [str(one.value.source.name) for one in found]
+    actual = []
+    tvm_ffi.structural_walk(function.body, (tirx.Evaluate, actual.append))
+    return [str(item.value.source.name) for item in actual]
 
 
 def kernel(body, length=LENGTH):
@@ -30,41 +30,41 @@ def kernel(body, length=LENGTH):
 
     def whole(data, out):
         first, second = (T.alloc_buffer((length,), "float32") for _ in range(2))
-        with T.serial(0, length) as at:
-            T.buffer_store(first, data[at] + 1, [at])
+        with T.serial(0, length) as index:
+            T.buffer_store(first, data[index] + 1, [index])
         body(first, second)
-        with T.serial(0, length) as at:
-            T.buffer_store(out, second[at], [at])
+        with T.serial(0, length) as index:
+            T.buffer_store(out, second[index], [index])
 
     return emit.kernel([emit.Argument("data", (length,)), emit.Argument("out", (length,))], whole, {})
 
 
 def overlapping(first, second):
     with T.serial(0, 2) as tile:
-        place = emit.ramp(tirx.min(tile * 16, LENGTH - 16), 16)
-        T.buffer_store(second, first[place] * emit.splat(2.0, 16), [place])
+        activation = emit.ramp(tirx.min(tile * 16, LENGTH - 16), 16)
+        T.buffer_store(second, first[activation] * emit.splat(2.0, 16), [activation])
 
 
 def again(first, second):
-    with T.serial(0, 2), T.serial(0, LENGTH) as at:
-        T.buffer_store(second, first[at] * 2, [at])
+    with T.serial(0, 2), T.serial(0, LENGTH) as index:
+        T.buffer_store(second, first[index] * 2, [index])
 
 
 def over_each_other(first, second):
     with T.serial(0, 5) as row, T.serial(0, 5) as column:
-        place = row * 4 + column
-        T.buffer_store(second, first[place] * 2, [place])
+        activation = row * 4 + column
+        T.buffer_store(second, first[activation] * 2, [activation])
 
 
 def backwards(first, second):
-    with T.serial(0, LENGTH) as at:
-        T.buffer_store(second, first[LENGTH - 1 - at] * 2, [LENGTH - 1 - at])
+    with T.serial(0, LENGTH) as index:
+        T.buffer_store(second, first[LENGTH - 1 - index] * 2, [LENGTH - 1 - index])
 
 
 def in_rows(first, second):
     with T.serial(0, 3) as row, T.serial(0, 7) as column:
-        place = row * 7 + column
-        T.buffer_store(second, first[place] * 2, [place])
+        activation = row * 7 + column
+        T.buffer_store(second, first[activation] * 2, [activation])
 
 
 REPEATED = (overlapping, again, over_each_other)
@@ -83,8 +83,8 @@ def test_steps_that_are_done_once_may_store_over_their_input(body):
 
 def test_sums_are_left_to_tvm():
     def summed(first, second):
-        with T.serial(0, LENGTH) as at:
-            T.buffer_store(second, second[0] + first[at], [0])
+        with T.serial(0, LENGTH) as index:
+            T.buffer_store(second, second[0] + first[index], [0])
 
     assert reads(repeats.with_inputs_apart(kernel(summed))) == []
 
@@ -95,17 +95,17 @@ def scheduled(data: S.Buffer((LENGTH,), "float32"), out: S.Buffer((LENGTH,), "fl
     second = S.sblock_alloc_buffer((LENGTH,), "float32")
     for i in range(LENGTH):
         with S.sblock("first"):
-            at = S.axis.spatial(LENGTH, i)
-            first[at] = data[at] + S.float32(1)
+            index = S.axis.spatial(LENGTH, i)
+            first[index] = data[index] + S.float32(1)
     for tile in range(2):
         for lane in S.vectorized(16):
             with S.sblock("second"):
-                at = S.axis.spatial(LENGTH, S.min(tile * 16, LENGTH - 16) + lane)
-                second[at] = first[at] * S.float32(2)
+                index = S.axis.spatial(LENGTH, S.min(tile * 16, LENGTH - 16) + lane)
+                second[index] = first[index] * S.float32(2)
     for i in range(LENGTH):
         with S.sblock("third"):
-            at = S.axis.spatial(LENGTH, i)
-            out[at] = second[at]
+            index = S.axis.spatial(LENGTH, i)
+            out[index] = second[index]
 
 
 def test_elements_of_overlapping_tiles_are_computed_from_what_they_were():

@@ -19,15 +19,15 @@ def with_target(kind, **fields):
 
 
 def test_a_boards_cpu_and_cores():
-    found = target(RPI4)
-    assert (found.kind.name, found.attrs["mtriple"], found.attrs["mcpu"]) == ("llvm", RPI4.triple, RPI4.target.mcpu)
-    assert found.attrs["num-cores"] == RPI4.cores
+    actual = target(RPI4)
+    assert (actual.kind.name, actual.attrs["mtriple"], actual.attrs["mcpu"]) == ("llvm", RPI4.triple, RPI4.target.mcpu)
+    assert actual.attrs["num-cores"] == RPI4.cores
     assert "num-cores" not in target(dataclasses.replace(RPI4, cores=0)).attrs
 
 
 def test_features_of_the_board_file_are_passed_on():
-    found = target(with_target(RPI4, mattr=("+dotprod",)))
-    assert [str(one) for one in found.attrs["mattr"]] == ["+dotprod"]
+    actual = target(with_target(RPI4, mattr=("+dotprod",)))
+    assert [str(item) for item in actual.attrs["mattr"]] == ["+dotprod"]
 
 
 @pytest.mark.parametrize(("name", "abi"), [("pynq", "hard"), ("rpi4", "")])
@@ -55,7 +55,7 @@ def test_the_flags_of_a_board_file_are_those_that_it_names():
 
 
 def test_the_flags_of_this_machine_are_flags_that_it_has(native):
-    found = cpu_features(with_target(native, mcpu=board.NATIVE))
-    own = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    assert found
-    assert set(found) <= set(own)
+    actual = cpu_features(with_target(native, mcpu=board.NATIVE))
+    output = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    assert actual
+    assert set(actual) <= set(output)

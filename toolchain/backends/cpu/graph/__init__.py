@@ -1,8 +1,8 @@
 """Move a network to blocked layout and let the templates compute its layers.
 
-`blocked` finds the layers; each becomes one call of a kernel that has no code yet, with weights as they are. That is
-what is tuned, and what tuning records apply to. `realized` puts in the kernels that were chosen, and packs the weights
-as each wants them.
+`insert_stand_ins` finds the layers; each becomes one call of a kernel without code, with weights as they are. Tuning
+and tuning records work on these stand-ins. `emit_kernels` replaces them by the chosen kernels and packs the weights as
+each kernel reads them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tvm import relax, tirx
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.cpu import kernels as templates
 from toolchain.backends.cpu.graph import attention, recurrent
-from toolchain.backends.cpu.graph.match import matched
-from toolchain.backends.cpu.graph.rewriting import ENTRY, normalized, with_blocks, with_main
+from toolchain.backends.cpu.graph.match import plan_items
+from toolchain.backends.cpu.graph.rewriting import ENTRY, with_blocks, with_functions, with_main
 from toolchain.backends.cpu.graph.stand_ins import StandIns, name
-from toolchain.backends.cpu.graph.write import Writer
+from toolchain.backends.cpu.graph.write import BlockWriter
 from toolchain.backends.cpu.kernels import Choice
 from toolchain.backends.cpu.layers import Conv, Dense, Layer, from_json, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
@@ -31,7 +31,7 @@ from toolchain.models.converters.sequence.recurrence import Recurrence
 _CALLS = {"relax.call_tir": 0, "relax.call_tir_inplace": 1}
 
 
-def blocked(module: tvm.IRModule, machine: Machine, without: frozenset[str] = frozenset()) -> tvm.IRModule:
+def insert_stand_ins(module: tvm.IRModule, machine: Machine, without: frozenset[str] = frozenset()) -> tvm.IRModule:
     """Rewrite what the templates can compute into calls of kernels without code, on blocked layout.
 
     Each such kernel has the attributes `LAYER` and `EXACT`. What no template computes stays as it is.
@@ -41,7 +41,8 @@ def blocked(module: tvm.IRModule, machine: Machine, without: frozenset[str] = fr
         machine: The processor.
         without: Names of templates that must not be used.
     """
-    module = recurrent.taken(module, without)
+    # Recurrences are functions of their own already: only their attributes change.
+    module = recurrent.mark_recurrences(module, without)
     builder = relax.BlockBuilder(module)
     kernels = StandIns(builder)
 
@@ -50,63 +51,56 @@ def blocked(module: tvm.IRModule, machine: Machine, without: frozenset[str] = fr
             return block
         values = read(block, module)
         patterns.replace(values)
-        attention.found(values, lambda layer: templates.covered(layer, without))
-        items = matched(values, machine, without)
-        return Writer(values, items, machine.lanes, kernels).run()
+        attention.fuse_attention(values, lambda layer: templates.is_covered(layer, without))
+        items = plan_items(values, machine, without)
+        return BlockWriter(values, items, machine.lanes, kernels).run()
 
     main = with_blocks(module[ENTRY], rewritten)
     return _without_uncalled(with_main(builder.get(), main))
 
 
 def _without_uncalled(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module without the kernels that nobody calls any more."""
+    """Remove the kernels that no function calls any more."""
     functions = dict(module.functions_items())
     called_ = {variable for function in functions.values() for variable in _kernels_of(function)}
-    kept = {
+    remaining = {
         variable: function
         for variable, function in functions.items()
-        if not isinstance(function, tirx.PrimFunc) or variable in called_ or _is_public(function)
+        if not isinstance(function, tirx.PrimFunc) or variable in called_ or "global_symbol" in (function.attrs or {})
     }
-    return normalized(module, kept)
-
-
-def _is_public(function: tirx.PrimFunc) -> bool:
-    return function.attrs is not None and "global_symbol" in function.attrs
+    return with_functions(module, remaining)
 
 
 def _kernels_of(function: Any) -> set[Any]:
-    """Return the global variables that a Relax function names."""
-    found: set[Any] = set()
+    variables: set[Any] = set()
     if isinstance(function, relax.Function):
         relax.analysis.post_order_visit(
-            function, lambda node: found.add(node) if isinstance(node, tvm.ir.GlobalVar) else None
+            function, lambda node: variables.add(node) if isinstance(node, tvm.ir.GlobalVar) else None
         )
-    return found
+    return variables
 
 
-def realized(module: tvm.IRModule, machine: Machine, choose: Callable[[Layer], Choice]) -> tvm.IRModule:
+def emit_kernels(module: tvm.IRModule, machine: Machine, choose: Callable[[Layer], Choice]) -> tvm.IRModule:
     """Put real kernels in the place of those without code.
 
     Args:
-        module: What `blocked` returned, or what passes made of it.
+        module: What `insert_stand_ins` returned, or what passes made of it.
         machine: The processor.
-        choose: Tells how to compute a layer.
+        choose: Chooses a template and its settings for a layer.
     """
     waiting = {
         variable: str(function.attrs[EXACT])
         for variable, function in module.functions_items()
         if isinstance(function, tirx.PrimFunc) and function.attrs is not None and EXACT in function.attrs
     }
-    kept = {variable: function for variable, function in module.functions_items() if variable not in waiting}
-    builder = relax.BlockBuilder(tvm.IRModule(kept, module.attrs, module.global_infos))
-    finisher = _Finisher(builder, machine, choose, waiting)
+    others = {variable: function for variable, function in module.functions_items() if variable not in waiting}
+    builder = relax.BlockBuilder(tvm.IRModule(others, module.attrs, module.global_infos))
+    finisher = _KernelEmitter(builder, machine, choose, waiting)
     main = with_blocks(module[ENTRY], finisher.block)
     return _without_uncalled(with_main(builder.get(), main))
 
 
-class _Finisher:
-    """Replaces the calls of kernels without code."""
-
+class _KernelEmitter:
     def __init__(
         self,
         builder: relax.BlockBuilder,
@@ -138,6 +132,7 @@ class _Finisher:
         )
 
     def _kernel(self, exact: str) -> tuple[Any, Layer, Choice]:
+        # The same layer with the same placement is one function, however often the network calls it.
         if exact not in self._made:
             layer = from_json(exact)
             choice = self._choose(layer)
@@ -147,6 +142,7 @@ class _Finisher:
         return self._made[exact]
 
     def _weights(self, constant: Any, layer: Conv | Dense | Recurrence, choice: Choice) -> Any:
+        # Layers that differ only in where their tensors lie read the same packed weights.
         key = constant, (to_json(task_of(layer)), choice)
         if key not in self._packed:
             packed = templates.pack(layer, self._machine, choice, constant.value.numpy())

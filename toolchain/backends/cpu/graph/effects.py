@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from toolchain.backends.graph import patterns
 from toolchain.backends.graph.quantization import Grid, constant_of
 from toolchain.backends.graph.values import Operation, Value
 
-_GREATEST = 3.4028234663852886e38
+_GREATEST = 3.4028234663852886e38  # the greatest float32: ONNX's default limit of Clip
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +47,13 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Rounded:
+class Rounding:
     """The nearest number that a byte can say."""
 
     grid: Grid
 
 
-Effect = Affine | Function | Operand | Rounded
+Effect = Affine | Function | Operand | Rounding
 
 
 def effects(operation: Operation, main: Value, axis: int) -> list[Effect] | None:
@@ -107,11 +107,13 @@ def _times(factor: float) -> Affine:
 
 
 def _arithmetic(operation: Operation, main: Value, axis: int) -> list[Effect] | None:
+    # x + x has two operands that are the main input: one of them stays here as the other tensor.
     others = list(operation.inputs)
     others.remove(main)
-    made: list[Effect] = []
+    effects: list[Effect] = []
     for other in others:
         effect: Effect | None
+        # Constants become factors and sums per channel; anything else is a tensor of its own.
         constant = constant_of(other) if other.dtype == "float32" else None
         if constant is not None:
             numbers = _per_channel(constant, main, axis)
@@ -120,19 +122,19 @@ def _arithmetic(operation: Operation, main: Value, axis: int) -> list[Effect] | 
             effect = _operand(operation, main, other)
         if effect is None:
             return None
-        made.append(effect)
-    return made
+        effects.append(effect)
+    return effects
 
 
 def _affine(operation: Operation, main: Value, numbers: NDArray[np.float64]) -> Affine | None:
-    one, zero = np.array(1.0), np.array(0.0)
+    unit, zero = np.array(1.0), np.array(0.0)
     first = operation.inputs[0] is main
     if operation.name == "add":
-        return Affine(one, numbers)
+        return Affine(unit, numbers)
     if operation.name == "multiply":
         return Affine(numbers, zero)
     if operation.name == "subtract":
-        return Affine(one, -numbers) if first else Affine(-one, numbers)
+        return Affine(unit, -numbers) if first else Affine(-unit, numbers)
     return Affine(1 / numbers, zero) if first and numbers.all() else None
 
 
@@ -143,6 +145,7 @@ def _per_channel(constant: NDArray[np.float64], main: Value, axis: int) -> NDArr
         return constant.reshape(())
     sizes = [1] * len(shape)
     sizes[axis] = shape[axis]
+    # NumPy's broadcasting: leading axes may be missing.
     missing = len(shape) - constant.ndim
     if missing < 0 or [1] * missing + list(constant.shape) != sizes:
         return None
@@ -158,27 +161,23 @@ def _operand(operation: Operation, main: Value, other: Value) -> Operand | None:
     return Operand(kind, other) if other.shape in {main.shape, pixel} else None
 
 
-def merged(made: Sequence[Effect]) -> list[Effect]:
+def merge(effects: Sequence[Effect]) -> list[Effect]:
     """Return effects with neighbours made one where that is possible, without those that do nothing."""
     result: list[Effect] = []
-    for effect in made:
+    for effect in effects:
         last = result[-1] if result else None
         if isinstance(last, Affine) and isinstance(effect, Affine):
             result[-1] = last.then(effect)
         elif _is_clip(last) and _is_clip(effect):
-            result[-1] = _both(last, effect)
+            low, high = effect.values
+            result[-1] = Function("clip", tuple(min(max(limit, low), high) for limit in last.values))
         else:
             result.append(effect)
     return [effect for effect in result if not _does_nothing(effect)]
 
 
-def _is_clip(effect: Effect | None) -> bool:
+def _is_clip(effect: Effect | None) -> TypeGuard[Function]:
     return isinstance(effect, Function) and effect.kind == "clip"
-
-
-def _both(first: Any, second: Any) -> Function:
-    least, greatest = second.values
-    return Function("clip", tuple(min(max(one, least), greatest) for one in first.values))
 
 
 def _does_nothing(effect: Effect) -> bool:
@@ -188,7 +187,7 @@ def _does_nothing(effect: Effect) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Done:
+class BoundPostOp:
     """A post-op, and what the kernel is given for it.
 
     Attributes:
@@ -204,25 +203,21 @@ class Done:
     grid: Grid | None = None
 
 
-def epilogue(made: Sequence[Effect], channels: int) -> list[Done]:
+def epilogue(effects: Sequence[Effect], channels: int) -> list[BoundPostOp]:
     """Return effects as post-ops."""
     result = []
-    for effect in made:
+    for effect in effects:
         if isinstance(effect, Operand):
-            result.append(Done(PostOp(effect.kind), value=effect.value, grid=effect.grid))
-        elif isinstance(effect, Rounded):
-            result.append(Done(PostOp("quantize"), grid=effect.grid))
+            result.append(BoundPostOp(PostOp(effect.kind), value=effect.value, grid=effect.grid))
+        elif isinstance(effect, Rounding):
+            result.append(BoundPostOp(PostOp("quantize"), grid=effect.grid))
         elif isinstance(effect, Function):
-            result.append(Done(_post_op(effect)))
+            is_relu = effect == Function("clip", (0.0, _GREATEST))
+            result.append(BoundPostOp(PostOp("relu") if is_relu else PostOp(effect.kind, effect.values)))
         else:
+            # A factor of one, or a sum of zero, is no work.
             if (effect.scale != 1).any():
-                result.append(Done(PostOp("scale"), np.broadcast_to(effect.scale, (channels,))))
+                result.append(BoundPostOp(PostOp("scale"), np.broadcast_to(effect.scale, (channels,))))
             if (effect.shift != 0).any():
-                result.append(Done(PostOp("shift"), np.broadcast_to(effect.shift, (channels,))))
+                result.append(BoundPostOp(PostOp("shift"), np.broadcast_to(effect.shift, (channels,))))
     return result
-
-
-def _post_op(effect: Function) -> PostOp:
-    if effect.kind == "clip" and effect.values == (0.0, _GREATEST):
-        return PostOp("relu")
-    return PostOp(effect.kind, effect.values)

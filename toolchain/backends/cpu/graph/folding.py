@@ -17,62 +17,49 @@ _CHANGES = frozenset({"reshape", "permute_dims", "dequantize"})  # what may stan
 _LAYERS = frozenset({"nn.conv2d", "matmul", "add", "subtract", "multiply", "divide"})
 
 
-def folded_but_bytes(module: tvm.IRModule) -> tvm.IRModule:
-    """Fold constants as `fold.fold_constants` does, but not bytes that layers read: they are parameters meanwhile.
+def fold_except_bytes(module: tvm.IRModule) -> tvm.IRModule:
+    """Fold constants as `fold.fold_constants` does, but keep bytes that layers read: they are parameters during the folding.
 
     Args:
         module: A module whose weights are constants; only its function `main` is rewritten.
     """
     main, hidden = module[ENTRY], dict[Any, Any]()
-    readers = _readers(main)
-    known = _known(main)
+    readers: dict[Any, list[Any]] = defaultdict(list)
+    constants: set[Any] = set()
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            free = relax.analysis.free_vars(binding.value)
+            for variable in free:
+                readers[variable].append(binding)
+            if constants.issuperset(free):
+                constants.add(binding.var)
 
-    def opened(binding: Any) -> Any:
+    def hide(binding: Any) -> Any:
         call = binding.value
-        if not _is_rounding_of_constant(call) or not _is_of_layers(binding.var, readers, known):
+        rounds_constant = name_of(call) in _ROUNDINGS and isinstance(call.args[0], tvm.ir.GenericConst)
+        # A single number is a scale or a limit, and no weights.
+        if not rounds_constant or call.args[0].value.numpy().size <= 1:
+            return binding
+        if not _is_of_layers(binding.var, readers, constants):
             return binding
         parameter = relax.Var(f"held{len(hidden)}", call.args[0].ty)
         hidden[parameter] = call.args[0].value
         return relax.VarBinding(binding.var, relax.Call(call.op, [parameter, *call.args[1:]], call.attrs, call.ty_args))
 
-    body = with_blocks(main, lambda block: type(block)([opened(binding) for binding in block.bindings]))
+    body = with_blocks(main, lambda block: type(block)([hide(binding) for binding in block.bindings]))
     if not hidden:
         return fold.fold_constants(module)
+    # As parameters they are unknown to the folding; bound again, they are constants as before.
     folded = fold.fold_constants(with_main(module, with_blocks(body, lambda block: block, [*hidden])))
     closed: tvm.IRModule = relax.transform.BindParams(ENTRY, hidden)(folded)
     return closed
 
 
-def _readers(main: relax.Function) -> dict[Any, list[Any]]:
-    """Return the bindings that read each variable."""
-    readers: dict[Any, list[Any]] = defaultdict(list)
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            for variable in relax.analysis.free_vars(binding.value):
-                readers[variable].append(binding)
-    return readers
-
-
-def _known(main: relax.Function) -> set[Any]:
-    """Return the variables that follow from constants alone."""
-    known: set[Any] = set()
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            if known.issuperset(relax.analysis.free_vars(binding.value)):
-                known.add(binding.var)
-    return known
-
-
-def _is_rounding_of_constant(call: Any) -> bool:
-    """Whether an expression makes several bytes of a constant, or numbers of them."""
-    known = name_of(call) in _ROUNDINGS and isinstance(call.args[0], tvm.ir.GenericConst)
-    return known and call.args[0].value.numpy().size > 1
-
-
-def _is_of_layers(variable: Any, readers: dict[Any, list[Any]], known: set[Any]) -> bool:
-    """Whether all that read a variable, or what is made of it, may be layers, of something that is not known."""
+def _is_of_layers(variable: Any, readers: dict[Any, list[Any]], constants: set[Any]) -> bool:
+    """Whether only layers with data that is not constant read a variable, directly or through a change of its shape."""
     names = [(name_of(binding.value), binding.var) for binding in readers[variable]]
     return isinstance(variable, relax.DataflowVar) and all(
-        (name in _LAYERS and result not in known) or (name in _CHANGES and _is_of_layers(result, readers, known))
+        (name in _LAYERS and result not in constants)
+        or (name in _CHANGES and _is_of_layers(result, readers, constants))
         for name, result in names
     )

@@ -6,23 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from toolchain.backends.cpu.graph.attention import Attended
-from toolchain.backends.cpu.graph.plans import ImagePlan, Plan
+from toolchain.backends.cpu.graph.attention import AttentionOperation
+from toolchain.backends.cpu.graph.plans import ImagePlan, LayerPlan
 from toolchain.backends.cpu.layers import Activation
 from toolchain.backends.graph.values import Block, Operation, Value
 
 
 @dataclass(eq=False)
-class _Done:
-    """An operation that is no layer.
+class _SingleOperation:
+    """An operation that is not a layer.
 
     Attributes:
         operation: The operation.
-        at: Its number.
+        index: Its number.
     """
 
     operation: Operation
-    at: int
+    index: int
 
     @property
     def reads(self) -> Iterable[Value]:
@@ -41,24 +41,24 @@ class _Done:
 
 
 @dataclass(eq=False)
-class Plain(_Done):
+class Plain(_SingleOperation):
     """An operation that stays as it is."""
 
 
 @dataclass(eq=False)
-class Carried(_Done):
+class BlockedOperation(_SingleOperation):
     """An operation of Relax on each element, done on blocked tensors as it is."""
 
 
 @dataclass(eq=False)
-class Heads(_Done):
+class Heads(_SingleOperation):
     """An attention."""
 
-    operation: Attended
+    operation: AttentionOperation
 
 
 @dataclass(eq=False)
-class Join(_Done):
+class Join(_SingleOperation):
     """Tensors put together along the channels, in blocks; those that come from a layer are written in place.
 
     Attributes:
@@ -77,18 +77,18 @@ class Join(_Done):
 
 
 @dataclass(eq=False)
-class _Seen:
+class _TensorView:
     """A blocked tensor, or a part of one, seen as another.
 
     Attributes:
         source: The tensor.
         out: The other.
-        at: Number of the operation.
+        index: Number of the operation.
     """
 
     source: Value
     out: Value
-    at: int
+    index: int
 
     @property
     def reads(self) -> Iterable[Value]:
@@ -102,12 +102,12 @@ class _Seen:
 
 
 @dataclass(eq=False)
-class Flat(_Seen):
+class Flat(_TensorView):
     """An image of one pixel taken as a tensor of another rank, on plain layout."""
 
 
 @dataclass(eq=False)
-class Slice(_Seen):
+class Slice(_TensorView):
     """Some channels, from the beginning of a block.
 
     Attributes:
@@ -117,73 +117,76 @@ class Slice(_Seen):
     first: int
 
 
-Item = Plan | Join | Slice | Carried | Flat | Heads | Plain
+Item = LayerPlan | Join | Slice | BlockedOperation | Flat | Heads | Plain
 
 
-def needed(items: list[Item], block: Block) -> list[Item]:
-    """Return the items, in order, without those whose results nobody needs and those that are not worth a kernel.
+def prune(items: list[Item], block: Block) -> list[Item]:
+    """Remove items whose results are not needed, and those that are not worth a kernel.
 
-    What such a one would have made stays an operation of Relax, and needs what that reads.
+    Such a result stays an operation of Relax, which needs the inputs of that operation.
     """
-    kept = [item for item in items if not isinstance(item, ImagePlan) or item.is_kept]
-    provided = {value for item in kept for value in item.makes}
-    wanted: set[Value] = set()
-    _want((block.values[variable] for variable in block.escaping), wanted, provided)
+    candidates = [item for item in items if not isinstance(item, ImagePlan) or item.is_kept]
+    provided = {value for item in candidates for value in item.makes}
+    required: set[Value] = set()
+    _want((block.values[variable] for variable in block.escaping), required, provided)
     needed_items: list[Item] = []
-    for item in reversed(kept):
-        if not wanted.isdisjoint(item.makes):
+    # Backwards: an item is needed if an item behind it reads its result.
+    for item in reversed(candidates):
+        if not required.isdisjoint(item.makes):
             needed_items.append(item)
-            _want(item.reads, wanted, provided)
+            _want(item.reads, required, provided)
     return needed_items[::-1]
 
 
-def _want(values: Iterable[Value], wanted: set[Value], provided: set[Value]) -> None:
+def _want(values: Iterable[Value], required: set[Value], provided: set[Value]) -> None:
     """Add values to those that are wanted, with all that those need which no item makes."""
-    left = list(values)
-    while left:
-        value = left.pop()
-        if value in wanted:
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if value in required:
             continue
-        wanted.add(value)
+        required.add(value)
+        # No item provides it, so that Relax computes it from its own inputs.
         if value not in provided and value.maker is not None:
-            left += value.maker.inputs
+            waiting += value.maker.inputs
 
 
-def whole(value: Value, lanes: int) -> Activation:
+def own_activation(value: Value, lanes: int) -> Activation:
     """Return a tensor as images in a buffer of its own."""
     return Activation(*value.pixels, lanes, dtype=value.dtype)
 
 
-def homes(items: list[Item], lanes: int) -> dict[Value, tuple[Value, Activation]]:
+def assign_buffers(items: list[Item], lanes: int) -> dict[Value, tuple[Value, Activation]]:
     """Decide where each blocked tensor lies: in a buffer of its own, or in that of a tensor that it is a part of.
 
     Returns:
         For each tensor, the one that fills the whole buffer, and the place in there.
     """
     parents = _parents(items, lanes)
-    places = {item.out: _place(item, lanes) for item in items if _is_blocked(item)}
-    found = {}
-    for value, own in places.items():
+    activations = {
+        item.out: item.bare.out if isinstance(item, ImagePlan) else own_activation(item.out, lanes)
+        for item in items
+        if _is_blocked(item)
+    }
+    homes_by_value = {}
+    for value, activation in activations.items():
         root, first = value, 0
+        # A concatenation may be part of another one: the largest tensor has the buffer.
         while root in parents:
             root, more = parents[root]
             first += more
-        if root is not value and (first, own.blocks) != (0, places[root].blocks):
-            found[value] = root, replace(own, first=first, held=places[root].blocks)
+        if root is not value and (first, activation.blocks) != (0, activations[root].blocks):
+            homes_by_value[value] = root, replace(activation, first=first, held=activations[root].blocks)
         else:
-            found[value] = root, own
-    return found
-
-
-def _place(item: ImagePlan | Join | Slice | Carried, lanes: int) -> Activation:
-    """Return where a tensor lies if it has a buffer of its own."""
-    return item.bare.out if isinstance(item, ImagePlan) else whole(item.out, lanes)
+            homes_by_value[value] = root, activation
+    return homes_by_value
 
 
 def _parents(items: list[Item], lanes: int) -> dict[Value, tuple[Value, int]]:
     """Return for each tensor that is part of a larger one that one, and its first block there."""
-    alone = {value for item in items if isinstance(item, Carried) for value in item.operation.inputs}
-    movable = {item.out for item in items if _is_blocked(item) and isinstance(item, (ImagePlan, Join))} - alone
+    # Relax's operations take whole buffers: their inputs cannot be slices of a larger one.
+    relax_inputs = {value for item in items if isinstance(item, BlockedOperation) for value in item.operation.inputs}
+    movable = {item.out for item in items if _is_blocked(item) and isinstance(item, (ImagePlan, Join))} - relax_inputs
     parents: dict[Value, tuple[Value, int]] = {}
     for item in items:
         if isinstance(item, Slice):
@@ -195,8 +198,8 @@ def _parents(items: list[Item], lanes: int) -> dict[Value, tuple[Value, int]]:
     return parents
 
 
-def _is_blocked(item: Item) -> TypeGuard[ImagePlan | Join | Slice | Carried]:
-    """Whether an item makes a blocked tensor, or tells of a part of one."""
+def _is_blocked(item: Item) -> TypeGuard[ImagePlan | Join | Slice | BlockedOperation]:
+    """Whether the result of an item is a blocked tensor, or a slice of one."""
     if isinstance(item, ImagePlan):
         return item.bare.out.lanes > 1
-    return isinstance(item, (Slice, Carried)) or (isinstance(item, Join) and not item.plain)
+    return isinstance(item, (Slice, BlockedOperation)) or (isinstance(item, Join) and not item.plain)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from toolchain.backends.cpu.graph import carry, effects, layer_rules, parts, rounding
-from toolchain.backends.cpu.graph.items import Carried, Item, Plain, needed, whole
+from toolchain.backends.cpu.graph import blocked_ops, channel_rules, effects, layer_rules, rounding
+from toolchain.backends.cpu.graph.items import BlockedOperation, Item, Plain, own_activation, prune
 from toolchain.backends.cpu.graph.planning import Planning
 from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan
 from toolchain.backends.cpu.layers import Map
@@ -16,8 +16,8 @@ from toolchain.backends.graph.values import Block, Operation
 _Rule = Callable[[Planning, Operation, int], bool]
 
 
-def matched(block: Block, machine: Machine, without: frozenset[str] = frozenset()) -> list[Item]:
-    """Return what becomes of a block, in the order in which it is done: what is needed, with all that needs.
+def plan_items(block: Block, machine: Machine, without: frozenset[str] = frozenset()) -> list[Item]:
+    """Plan a block: the items that are needed, in the order of the operations.
 
     Args:
         block: The block, with patterns as single operations. Concatenations that are rounded change in it.
@@ -25,58 +25,69 @@ def matched(block: Block, machine: Machine, without: frozenset[str] = frozenset(
         without: Names of templates that must not be used.
     """
     plans = Planning(block, machine, without)
+    # Before planning, so that layers can store bytes straight into the concatenation's buffer.
     if plans.has_bytes:
-        rounding.apart(block, plans.lanes)
-    for at, operation in enumerate(block.operations):
-        if not _RULES.get(operation.name, element_wise)(plans, operation, at):
-            plans.items.append(Plain(operation, at))
-    return needed(sorted(plans.items, key=lambda item: item.at), block)
+        rounding.round_inputs(block, plans.lanes)
+    for index, operation in enumerate(block.operations):
+        if not _RULES.get(operation.name, element_wise)(plans, operation, index):
+            plans.items.append(Plain(operation, index))
+    return prune(sorted(plans.items, key=lambda item: item.index), block)
 
 
-def element_wise(plans: Planning, operation: Operation, at: int) -> bool:
-    """Do something to each element: before a layer's result is stored, as a layer of its own, or by Relax."""
+def element_wise(plans: Planning, operation: Operation, index: int) -> bool:
+    """Plan an element-wise operation: in the epilogue of a layer, as a layer of its own, or in Relax on blocks."""
     if len(operation.outputs) != 1:
         return False
     for value in operation.inputs:
         quantization.fold_to_constant(value)  # it is a constant from here on, whose bytes are still known
-    return _joined(plans, operation, at) or _mapped(plans, operation, at) or _carried(plans, operation, at)
+    return (
+        _fuse_into_layer(plans, operation, index)
+        or _plan_map(plans, operation, index)
+        or _plan_blocked_operation(plans, operation, index)
+    )
 
 
-def _joined(plans: Planning, operation: Operation, at: int) -> bool:
-    """Do it before the result of a layer is stored: the last one, if there are several; at best one without bytes."""
-    ends = [(value in plans.bytes, -plan.at, value, plan) for value in operation.inputs if (plan := plans.end(value))]
-    for *_, value, plan in sorted(ends, key=lambda one: one[:2]):
+def _fuse_into_layer(plans: Planning, operation: Operation, index: int) -> bool:
+    """Add it to the epilogue of the last layer that it reads; layers without bytes are preferred."""
+    ends = [
+        (value in plans.bytes, -plan.index, value, plan) for value in operation.inputs if (plan := plans.end(value))
+    ]
+    for *_, value, plan in sorted(ends, key=lambda end: end[:2]):
         more = effects.effects(operation, value, plan.axis_of(value))
-        if more is not None and plans.extend(value, more, operation.out, at):
+        if more is not None and plans.extend(value, more, operation.out, index):
             return True
     return False
 
 
-def _mapped(plans: Planning, operation: Operation, at: int) -> bool:
-    """Make it a layer of its own, if it reads a blocked tensor, or one that would be if its parts fitted."""
-    for value in sorted(operation.inputs, key=lambda one: -plans.bytes[one].at if one in plans.bytes else 1):
+def _plan_map(plans: Planning, operation: Operation, index: int) -> bool:
+    """Make it a layer of its own if it reads a blocked tensor, or a concatenation of blocked tensors."""
+    for value in sorted(
+        operation.inputs, key=lambda tensor: -plans.bytes[tensor].index if tensor in plans.bytes else 1
+    ):
         more = effects.effects(operation, value, value.channel_axis)
         bytes_, out = plans.bytes.get(value), operation.out
         plan: ImagePlan | None = None
         if bytes_ is not None:
-            plan = BytePlan(bytes_.value, out, at, bare=Map(bytes_.place, bytes_.numbers), data_grid=bytes_.grid)
+            plan = BytePlan(
+                bytes_.value, out, index, bare=Map(bytes_.activation, bytes_.numbers), data_grid=bytes_.grid
+            )
         elif value in plans.blocked or value in plans.joined_plain:
             lanes = plans.lanes if value in plans.blocked else 1
-            plan = ImagePlan(value, out, at, bare=Map(whole(value, lanes), plans.whole(value)))
-        suited = plans.suited(plan, more) if plan is not None and more is not None else None
-        if plan is not None and suited is not None and plans.take(plan.then(suited, out, at)):
+            plan = ImagePlan(value, out, index, bare=Map(own_activation(value, lanes), plans.activation(value)))
+        fitting = plans.fit_effects(plan, more) if plan is not None and more is not None else None
+        if plan is not None and fitting is not None and plans.take(plan.then(fitting, out, index)):
             return True
     return False
 
 
-def _carried(plans: Planning, operation: Operation, at: int) -> bool:
-    """Let Relax do it, but on blocked tensors."""
+def _plan_blocked_operation(plans: Planning, operation: Operation, index: int) -> bool:
+    """Leave it to Relax, but on blocked tensors."""
     tensors = [value for value in operation.inputs if value.constant is None]
     if not any(value in plans.blocked for value in tensors) or any(value in plans.slices for value in tensors):
         return False
-    if not plans.has_blocks or not carry.is_carried(operation, plans.lanes):
+    if not plans.has_blocks or not blocked_ops.can_run_blocked(operation, plans.lanes):
         return False
-    plans.items.append(Carried(operation, at))
+    plans.items.append(BlockedOperation(operation, index))
     plans.blocked.add(operation.out)
     return True
 
@@ -92,10 +103,10 @@ _RULES: dict[str, _Rule] = {
     "max": layer_rules.reduced,
     "attention": layer_rules.attention,
     "shuffle": layer_rules.shuffle,
-    "concat": parts.concat,
-    "split": parts.split,
-    "strided_slice": parts.strided_slice,
-    **dict.fromkeys(("reshape", "squeeze", "expand_dims", "flatten"), parts.reshape),
+    "concat": channel_rules.concat,
+    "split": channel_rules.split,
+    "strided_slice": channel_rules.strided_slice,
+    **dict.fromkeys(("reshape", "squeeze", "expand_dims", "flatten"), channel_rules.reshape),
     "quantize": rounding.quantize,
     "dequantize": rounding.dequantize,
 }

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from toolchain.backends.cpu import kernels
-from toolchain.backends.cpu.graph.effects import Effect, Operand, Rounded
-from toolchain.backends.cpu.graph.items import Item, whole
-from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, Plan, RowPlan
+from toolchain.backends.cpu.graph.effects import Effect, Operand, Rounding
+from toolchain.backends.cpu.graph.items import Item, own_activation
+from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, LayerPlan, RowPlan
 from toolchain.backends.cpu.kernels.int8.grids import byte_of
 from toolchain.backends.cpu.layers import Activation, Layer, Map
 from toolchain.backends.cpu.machine import Machine
@@ -27,24 +27,24 @@ class Bytes:
 
     Attributes:
         value: The bytes.
-        place: Where they lie.
+        activation: Where they lie.
         grid: What they stand for.
-        at: Number of the operation that makes them.
+        index: Number of the operation that makes them.
         is_alone: Whether one operation alone needs them.
         was_plain: Whether the same is on plain layout too, or can be had there by no more than rounding.
     """
 
     value: Value
-    place: Activation
+    activation: Activation
     grid: Grid
-    at: int
+    index: int
     is_alone: bool
     was_plain: bool = False
 
     @property
     def numbers(self) -> Activation:
         """The place of the numbers, in blocks as well."""
-        return replace(self.place, dtype="float32")
+        return replace(self.activation, dtype="float32")
 
 
 class Planning:
@@ -71,8 +71,9 @@ class Planning:
         self.slices: set[Value] = set()
         self.joined_plain: set[Value] = set()
         self.bytes: dict[Value, Bytes] = {}
-        self._ends: dict[Value, Plan] = {}  # layers by their result, which more can be done to
+        self._ends: dict[Value, LayerPlan] = {}  # layers by their result, which more can be done to
         self._places: dict[Value, Activation] = {}  # of bytes
+        # Layers of one pixel suffice to ask the templates.
         pixel = Activation(1, self.lanes, 1, 1, self.lanes)
         plain = replace(pixel, lanes=1)
         self.has_blocks = self.covers(Map(pixel, plain)) and self.covers(Map(plain, pixel))
@@ -81,19 +82,19 @@ class Planning:
 
     def covers(self, layer: Layer) -> bool:
         """Whether a template computes a layer."""
-        return kernels.covered(layer, self._without)
+        return kernels.is_covered(layer, self._without)
 
-    def whole(self, value: Value) -> Activation:
+    def activation(self, value: Value) -> Activation:
         """Return a tensor in blocks, in a buffer of its own."""
-        return self._places[value] if value in self._places else whole(value, self.lanes)
+        return self._places[value] if value in self._places else own_activation(value, self.lanes)
 
-    def _is_covered(self, plan: Plan) -> bool:
+    def _is_covered(self, plan: LayerPlan) -> bool:
         if isinstance(plan, BytePlan) and not plan.bare.is_quantized:  # what is rounded only on the way is not kept
-            plan = plan.rounded(NUMBERS, self.byte)
-        own = plan.bare.out if isinstance(plan, ImagePlan) else None
-        return self.covers(plan.layer(lambda value: own if own and value is plan.out else self.whole(value)))
+            plan = plan.with_result_grid(NUMBERS, self.byte)
+        out = plan.bare.out if isinstance(plan, ImagePlan) else None
+        return self.covers(plan.layer(lambda value: out if out and value is plan.out else self.activation(value)))
 
-    def take(self, plan: Plan) -> bool:
+    def take(self, plan: LayerPlan) -> bool:
         """Take a layer if a template computes it."""
         # A call of a kernel without code on a constant would be folded, to whatever lay in memory.
         is_constant = quantization.fold_to_constant(plan.data).constant is not None
@@ -103,67 +104,70 @@ class Planning:
         self._add(plan)
         return True
 
-    def _add(self, plan: Plan) -> None:
+    def _add(self, plan: LayerPlan) -> None:
         self.items.append(plan)
+        # Only a result in blocks or rows can have more post-ops.
         if isinstance(plan, RowPlan) or (isinstance(plan, ImagePlan) and plan.bare.out.lanes > 1):
             self._ends[plan.out] = plan
         if isinstance(plan, ImagePlan) and plan.is_kept and plan.out.is_image and plan.bare.out.lanes == self.lanes:
             self.blocked.add(plan.out)
 
-    def end(self, value: Value) -> Plan | None:
-        """Return the layer that makes a tensor, or the bytes that it is, if nobody else needs them."""
+    def end(self, value: Value) -> LayerPlan | None:
+        """Return the layer whose result a tensor is, as floats or as bytes, if nothing else reads it."""
         bytes_ = self.bytes.get(value)
         if bytes_ is not None:
             return self._ends.get(bytes_.value) if bytes_.is_alone else None
         return self._ends.get(value) if value.is_alone else None
 
     def extend(
-        self, value: Value, more: list[Effect], out: Value, at: int, result_grid: Grid | None = None
-    ) -> Plan | None:
-        """Do more before the result of a layer is stored; return the layer then, or None if no template computes it.
+        self, value: Value, more: list[Effect], out: Value, index: int, result_grid: Grid | None = None
+    ) -> LayerPlan | None:
+        """Extend the epilogue of a layer; return the longer layer, or None if no template computes it.
 
         Args:
             value: What `end` knows the layer of.
             more: What is done.
             out: The result then.
-            at: Number of the last operation.
+            index: Number of the last operation.
             result_grid: The grid of a result in bytes.
         """
         plan, bytes_ = self.end(value), self.bytes.get(value)
         if plan is None or (result_grid is not None and not isinstance(plan, BytePlan)):
             return None
-        before: list[Effect] = [] if bytes_ is None else [Rounded(self._grid_within(plan, bytes_.grid))]
-        suited = self.suited(plan, more)
-        longer = None if suited is None else plan.then([*before, *suited], out, at)
+        before: list[Effect] = []
+        if bytes_ is not None:
+            grid = bytes_.grid
+            # The layer's data may be bytes of the network's type; its kernel rounds to those of the machine.
+            if isinstance(plan, BytePlan) and plan.bare.data.is_bytes:
+                grid = grid.moved(self.byte, plan.bare.data.dtype)
+            before = [Rounding(grid)]
+        fitting = self.fit_effects(plan, more)
+        longer = None if fitting is None else plan.then([*before, *fitting], out, index)
         if longer is not None and isinstance(longer, BytePlan):
-            longer = longer.rounded(result_grid, self.byte)
+            longer = longer.with_result_grid(result_grid, self.byte)
         if longer is None or not self._is_covered(longer):
             return None
+        # The longer layer replaces the shorter one, whose result no longer exists.
         self.items.remove(plan)
         del self._ends[plan.out]
         self.blocked.discard(plan.out)
         self._add(longer)
         return longer
 
-    def _grid_within(self, plan: Plan, grid: Grid) -> Grid:
-        """Return a grid of this machine's bytes for a layer whose data may be bytes of the other type."""
-        data = plan.bare.data if isinstance(plan, BytePlan) else None
-        return grid.moved(self.byte, data.dtype) if data is not None and data.is_bytes else grid
-
-    def suited(self, plan: Plan, more: list[Effect]) -> list[Effect] | None:
+    def fit_effects(self, plan: LayerPlan, more: list[Effect]) -> list[Effect] | None:
         """Return effects as a plan can have them: layers on bytes take other tensors in bytes, and on their blocks."""
         if not isinstance(plan, BytePlan):
             return more
-        suited: list[Effect] = []
+        fitting: list[Effect] = []
         for effect in more:
             if not isinstance(effect, Operand):
-                suited.append(effect)
+                fitting.append(effect)
                 continue
             other = self.bytes.get(effect.value)
-            if other is None or other.place.lanes != plan.bare.out.lanes:
+            if other is None or other.activation.lanes != plan.bare.out.lanes:
                 return None
-            suited.append(replace(effect, value=other.value, grid=other.grid))
-        return suited
+            fitting.append(replace(effect, value=other.value, grid=other.grid))
+        return fitting
 
     # Bytes
 
@@ -182,16 +186,16 @@ class Planning:
 
     def note_result(self, plan: BytePlan, out: Value) -> bool:
         """Note that a tensor of the network is the bytes that a layer of `items` makes."""
-        place, grid, was_plain = plan.bare.out, plan.result_grid or NUMBERS, plan.bare.data.lanes == 1
-        self._places[plan.out] = place
-        bytes_ = Bytes(plan.out, place, grid, plan.at, is_alone=True, was_plain=was_plain)
-        return self.note(out, bytes_, plan.at)
+        activation, grid, was_plain = plan.bare.out, plan.result_grid or NUMBERS, plan.bare.data.lanes == 1
+        self._places[plan.out] = activation
+        bytes_ = Bytes(plan.out, activation, grid, plan.index, is_alone=True, was_plain=was_plain)
+        return self.note(out, bytes_, plan.index)
 
-    def note(self, out: Value, bytes_: Bytes, at: int) -> bool:
-        """Note that a tensor of the network is some bytes, and plan how whoever needs it on plain layout gets it."""
+    def note(self, out: Value, bytes_: Bytes, index: int) -> bool:
+        """Note that a tensor of the network is some bytes, and plan its change to plain layout for other readers."""
         self.bytes[out] = replace(bytes_, is_alone=bytes_.is_alone and out.is_alone)
         if not bytes_.was_plain:
-            own = None if out.dtype == "float32" else bytes_.grid.moved(self.byte, out.dtype)
-            bare = Map(bytes_.place, whole(out, 1))
-            self.take(BytePlan(bytes_.value, out, at, bare=bare, data_grid=bytes_.grid, result_grid=own))
+            grid = None if out.dtype == "float32" else bytes_.grid.moved(self.byte, out.dtype)
+            bare = Map(bytes_.activation, own_activation(out, 1))
+            self.take(BytePlan(bytes_.value, out, index, bare=bare, data_grid=bytes_.grid, result_grid=grid))
         return True

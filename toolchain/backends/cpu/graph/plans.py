@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.backends.cpu.graph import effects
-from toolchain.backends.cpu.graph.effects import Affine, Done, Effect, Operand, Rounded
+from toolchain.backends.cpu.graph.effects import Affine, BoundPostOp, Effect, Operand, Rounding
 from toolchain.backends.cpu.kernels.int8 import grids
 from toolchain.backends.cpu.layers import Activation, Conv, Dense, ImageLayer, Layer, Map
 from toolchain.backends.graph.quantization import NUMBERS, Grid, Weights
@@ -19,20 +19,20 @@ from toolchain.backends.graph.values import Value
 
 
 @dataclass(eq=False)
-class Plan(ABC):
+class LayerPlan(ABC):
     """A layer.
 
     Attributes:
         data: What it reads.
         out: What it makes, after `effects`.
-        at: Number of the last operation it stands for.
+        index: Number of the last operation it stands for.
         weights: Constant with its weights, if it has any.
         effects: What is done to the result.
     """
 
     data: Value
     out: Value
-    at: int
+    index: int
     weights: Value | None = None
     effects: list[Effect] = field(default_factory=list)
 
@@ -55,21 +55,22 @@ class Plan(ABC):
         """The tensor that it makes."""
         return [self.out]
 
-    def then(self, more: list[Effect], out: Value, at: int) -> Self:
+    def then(self, more: list[Effect], out: Value, index: int) -> Self:
         """Return the layer with more done to its result."""
-        return replace(self, effects=[*self.effects, *more], out=out, at=at)
+        return replace(self, effects=[*self.effects, *more], out=out, index=index)
 
     @abstractmethod
-    def layer(self, place: Callable[[Value], Activation]) -> Layer:
+    def layer(self, locate: Callable[[Value], Activation]) -> Layer:
         """Return the layer.
 
         Args:
-            place: Tells where a blocked tensor lies.
+            locate: Returns where a blocked tensor lies.
         """
 
-    def parts(self) -> tuple[Affine | None, list[Done]]:
+    def split_effects(self) -> tuple[Affine | None, list[BoundPostOp]]:
         """Return what goes into weights and bias, and the epilogue."""
-        merged = effects.merged(self.effects)
+        merged = effects.merge(self.effects)
+        # A factor and a sum that come first need no post-ops: they go into the weights and the bias.
         first = merged[0] if merged else None
         if self.weights is None or not isinstance(first, Affine):
             return None, effects.epilogue(merged, self.channels)
@@ -78,17 +79,17 @@ class Plan(ABC):
     @property
     def has_bias(self) -> bool:
         """Whether there is a bias."""
-        folded, _ = self.parts()
+        folded, _ = self.split_effects()
         return folded is not None and bool((folded.shift != 0).any())
 
     def bias(self) -> NDArray[np.float64]:
         """Return the bias."""
-        folded, _ = self.parts()
+        folded, _ = self.split_effects()
         return np.broadcast_to(np.array(0.0) if folded is None else folded.shift, (self.channels,))
 
     def folded_weights(self) -> NDArray[np.float32] | None:
         """Return the weights, outputs first, with a factor for each in them; None if they stay as they are."""
-        folded, _ = self.parts()
+        folded, _ = self.split_effects()
         factors = None if folded is None or (folded.scale == 1).all() else folded.scale
         weights = self._transposed_weights()
         if factors is None or self.weights is None:
@@ -103,7 +104,7 @@ class Plan(ABC):
 
 
 @dataclass(eq=False)
-class ImagePlan(Plan):
+class ImagePlan(LayerPlan):
     """A layer on images.
 
     Attributes:
@@ -120,26 +121,28 @@ class ImagePlan(Plan):
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is worth a kernel of its own, whatever becomes of its result."""
+        """Whether it is worth a kernel of its own, however its result is used."""
         return True
 
-    def layer(self, place: Callable[[Value], Activation]) -> ImageLayer:
+    def layer(self, locate: Callable[[Value], Activation]) -> ImageLayer:
         """Return the layer; what is read or made plain stays so."""
-        post_ops = self.parts()[1]
-        epilogue = tuple(replace(one.op, other=place(one.value)) if one.value else one.op for one in post_ops)
-        data = self.bare.data if self.bare.data.lanes == 1 else place(self.data)
-        out = self.bare.out if self.bare.out.lanes == 1 else place(self.out)
+        post_ops = self.split_effects()[1]
+        epilogue = tuple(
+            replace(post_op.op, other=locate(post_op.value)) if post_op.value else post_op.op for post_op in post_ops
+        )
+        data = self.bare.data if self.bare.data.lanes == 1 else locate(self.data)
+        out = self.bare.out if self.bare.out.lanes == 1 else locate(self.out)
         layer = replace(self.bare, data=data, out=out, epilogue=epilogue)
         return replace(layer, bias=self.has_bias) if isinstance(layer, Conv) else layer
 
     def numbers(self, layer: ImageLayer) -> list[NDArray[Any]]:
         """Return what those post-ops take that want a number for each channel, as [blocks, lanes]."""
-        numbers = [one.numbers for one in self.parts()[1] if one.numbers is not None]
-        return [grids.blocked(layer, one.astype(np.float32)) for one in numbers]
+        vectors = [post_op.numbers for post_op in self.split_effects()[1] if post_op.numbers is not None]
+        return [grids.pad_channels(layer, post_op.astype(np.float32)) for post_op in vectors]
 
     def _transposed_weights(self) -> NDArray[np.float32] | None:
         same = not isinstance(self.bare, Conv) or self.bare.groups == self.groups
-        return None if same or self.weights is None else _ungrouped(self.weights.array, self.groups)
+        return None if same or self.weights is None else _ungroup(self.weights.array, self.groups)
 
 
 @dataclass(eq=False)
@@ -161,7 +164,7 @@ class BytePlan(ImagePlan):
         """Whether it is worth a kernel of its own: Relax makes numbers of bytes together with what follows."""
         if self.result_grid is not None or self.bare.out.lanes == 1 or not isinstance(self.bare, Map):
             return True
-        return self.bare.data.is_bytes and any(isinstance(effect, Rounded) for effect in self.effects)
+        return self.bare.data.is_bytes and any(isinstance(effect, Rounding) for effect in self.effects)
 
     @property
     def is_copy(self) -> bool:
@@ -174,17 +177,18 @@ class BytePlan(ImagePlan):
         """Whether the layer has a bias of its own: those of bytes are in the sums."""
         return False
 
-    def rounded(self, grid: Grid | None, byte: str) -> BytePlan:
+    def with_result_grid(self, grid: Grid | None, byte: str) -> BytePlan:
         """Return the layer with a result on a grid, in a type of byte; without one in numbers."""
         out = replace(self.bare.out, dtype="float32" if grid is None else byte)
         return replace(self, bare=replace(self.bare, out=out), result_grid=grid)
 
-    def parts(self) -> tuple[Affine | None, list[Done]]:
+    def split_effects(self) -> tuple[Affine | None, list[BoundPostOp]]:
         """Return the bias, and the epilogue."""
+        # Only a sum goes into the integer sums; a factor would change the unit of the products.
         first = self.effects[0] if self.effects else None
         if self.scaled is None or not isinstance(first, Affine) or (first.scale != 1).any():
-            return None, effects.epilogue(effects.merged(self.effects), self.channels)
-        return first, effects.epilogue(effects.merged(self.effects[1:]), self.channels)
+            return None, effects.epilogue(effects.merge(self.effects), self.channels)
+        return first, effects.epilogue(effects.merge(self.effects[1:]), self.channels)
 
     def constants(self, layer: ImageLayer) -> list[NDArray[Any]]:
         """Return what the kernel gets behind the data, with the weights before they are packed."""
@@ -196,7 +200,11 @@ class BytePlan(ImagePlan):
     @property
     def _grids(self) -> list[Grid]:
         """Grids as `grids.parameters` wants them."""
-        return [grid for grid in (*(one.grid for one in self.parts()[1]), self.result_grid) if grid is not None]
+        return [
+            grid
+            for grid in (*(post_op.grid for post_op in self.split_effects()[1]), self.result_grid)
+            if grid is not None
+        ]
 
     def _weighted(self, layer: Conv) -> tuple[list[NDArray[Any]], float]:
         """Return weights, sums, scales and offsets, and what is left of the biases."""
@@ -205,7 +213,7 @@ class BytePlan(ImagePlan):
         scaled = self.scaled if layer.groups == self.groups else self.scaled.of_one_group(self.groups)
         unit = scaled.scales * self.data_grid.scale  # a channel whose weights are all zero may have none
         whole_bias = np.divide(self.bias(), unit, out=np.zeros(len(unit)), where=unit != 0)
-        low, raised = grids.lowered(scaled.numbers)
+        low, raised = grids.to_int8(scaled.numbers)
         arrays = [scaled.numbers if layer.is_depthwise else low]
         arrays += [grids.sums(layer, self.data_grid, scaled.numbers, whole_bias)]
         arrays += [grids.scales(layer, self.data_grid, scaled.scales, self._grids)]
@@ -214,12 +222,12 @@ class BytePlan(ImagePlan):
 
     def numbers(self, layer: ImageLayer) -> list[NDArray[Any]]:
         """Return what those post-ops take that want a number for each channel, as [blocks, lanes]."""
-        numbers = [one.numbers for one in self.parts()[1] if one.numbers is not None]
-        return grids.per_channel(layer, self._grids, numbers)
+        vectors = [post_op.numbers for post_op in self.split_effects()[1] if post_op.numbers is not None]
+        return grids.per_channel(layer, self._grids, vectors)
 
 
 @dataclass(eq=False)
-class RowPlan(Plan):
+class RowPlan(LayerPlan):
     """A fully connected layer on plain rows.
 
     Attributes:
@@ -234,18 +242,18 @@ class RowPlan(Plan):
         """Return the axis of the channels in the result: the last."""
         return len(value.shape or ()) - 1
 
-    def layer(self, place: Callable[[Value], Activation]) -> Dense:  # noqa: ARG002 - nothing of it is blocked
+    def layer(self, locate: Callable[[Value], Activation]) -> Dense:  # noqa: ARG002 - nothing of it is blocked
         """Return the layer."""
-        return replace(self.bare, bias=self.has_bias, epilogue=tuple(one.op for one in self.parts()[1]))
+        return replace(self.bare, bias=self.has_bias, epilogue=tuple(post_op.op for post_op in self.split_effects()[1]))
 
     def _transposed_weights(self) -> NDArray[np.float32] | None:
         return self.weights.array.T if self.is_transposed and self.weights is not None else None
 
 
-def _ungrouped(weights: NDArray[np.float32], groups: int) -> NDArray[np.float32]:
+def _ungroup(weights: NDArray[np.float32], groups: int) -> NDArray[np.float32]:
     """Return the weights of a grouped convolution as those of an ordinary one."""
     outputs, inputs, *kernel = weights.shape
-    whole = np.zeros((groups, outputs // groups, groups, inputs, *kernel), np.float32)
-    for group, own in enumerate(weights.reshape(groups, -1, inputs, *kernel)):
-        whole[group, :, group] = own
-    return whole.reshape(outputs, groups * inputs, *kernel)
+    full = np.zeros((groups, outputs // groups, groups, inputs, *kernel), np.float32)
+    for group, block in enumerate(weights.reshape(groups, -1, inputs, *kernel)):
+        full[group, :, group] = block
+    return full.reshape(outputs, groups * inputs, *kernel)

@@ -16,10 +16,10 @@ from toolchain.models.converters.sequence.recurrence import RECURRENCE, from_jso
 _WEIGHTS = 1  # number of the argument
 
 
-def taken(module: tvm.IRModule, without: frozenset[str] = frozenset()) -> tvm.IRModule:
+def mark_recurrences(module: tvm.IRModule, without: frozenset[str] = frozenset()) -> tvm.IRModule:
     """Return a module in which the kernels of recurrences that a template computes have `LAYER` and `EXACT`.
 
-    One whose weights come with each run stays as it is, since they are packed ahead of time.
+    A recurrence whose weights are inputs of the network stays as it is: weights are packed ahead of time.
 
     Args:
         module: A Relax module whose weights are constants.
@@ -31,15 +31,15 @@ def taken(module: tvm.IRModule, without: frozenset[str] = frozenset()) -> tvm.IR
         if not isinstance(function, tirx.PrimFunc) or RECURRENCE not in (function.attrs or {}):
             continue
         layer = from_json(str(function.attrs[RECURRENCE]))
-        if variable not in open_weights and kernels.covered(layer, without):
+        if variable not in open_weights and kernels.is_covered(layer, without):
             attributes = {LAYER: to_json(task_of(layer)), EXACT: to_json(layer)}
             changed.update_func(variable, function.with_attrs(attributes))
     return changed
 
 
 def _with_open_weights(module: tvm.IRModule) -> set[Any]:
-    """Return the kernels that are called with something for weights that is no constant."""
-    found = set()
+    """Return the kernels that are called with weights that are not constants."""
+    kernels_with_open_weights = set()
     for block in module[ENTRY].body.blocks:
         for binding in block.bindings:
             call = binding.value
@@ -48,5 +48,5 @@ def _with_open_weights(module: tvm.IRModule) -> set[Any]:
             if call.op.name != "relax.call_tir" or len(call.args[1].fields) <= _WEIGHTS:
                 continue
             if not isinstance(call.args[1].fields[_WEIGHTS], tvm.ir.GenericConst):
-                found.add(call.args[0])
-    return found
+                kernels_with_open_weights.add(call.args[0])
+    return kernels_with_open_weights

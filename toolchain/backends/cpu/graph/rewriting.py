@@ -20,10 +20,10 @@ def with_blocks(main: relax.Function, rewritten: Callable[[Any], Any], more: Seq
 def with_main(module: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
     """Return a module with another function `main`."""
     functions = {**dict(module.functions_items()), module.get_global_var(ENTRY): main}
-    return normalized(module, functions)
+    return with_functions(module, functions)
 
 
-def normalized(module: tvm.IRModule, functions: dict[Any, Any]) -> tvm.IRModule:
+def with_functions(module: tvm.IRModule, functions: dict[Any, Any]) -> tvm.IRModule:
     """Return a module with other functions."""
-    done: tvm.IRModule = relax.transform.Normalize()(tvm.IRModule(functions, module.attrs, module.global_infos))
-    return done
+    result: tvm.IRModule = relax.transform.Normalize()(tvm.IRModule(functions, module.attrs, module.global_infos))
+    return result

@@ -28,36 +28,40 @@ class StandIns:
         self._builder = builder
         self._known: dict[str, Any] = {}
 
-    def of(self, layer: WithResult, given: Sequence[Any]) -> Any:
+    def of(self, layer: WithResult, arguments: Sequence[Any]) -> Any:
         """Return the global variable of a layer's stand-in.
 
         Args:
             layer: The layer.
-            given: What it is called with, without the result. Weights are as they are in the network; they and all else
-                have the same shapes in each call.
+            arguments: What it is called with, without the result. Weights are as they are in the network; all have the
+                same shapes in each call.
         """
         exact = to_json(layer)
         if exact not in self._known:
             attributes = {LAYER: to_json(task_of(layer)), EXACT: exact}
-            arguments = [_argument(number, one.ty) for number, one in enumerate(given)]
-            function = emit.kernel([*arguments, _result(layer)], lambda *_: T.evaluate(0), {})
+            declared = [
+                Argument(f"given{number}", shape_of(argument.ty) or (), str(argument.ty.dtype))
+                for number, argument in enumerate(arguments)
+            ]
+            function = emit.kernel([*declared, _result(layer)], lambda *_: T.evaluate(0), {})
+            # MetaSchedule's passes over a module expect blocks; the empty body only stands for the layer.
             function = function.with_body(in_root_block(function.body))
             self._known[exact] = self._builder.add_func(as_opaque(function, attributes), name(layer))
         return self._known[exact]
 
-    def call(self, layer: WithResult, given: Sequence[Any], buffer: Any = None) -> Any:
+    def call(self, layer: WithResult, arguments: Sequence[Any], buffer: Any = None) -> Any:
         """Return a call of a layer's stand-in.
 
         Args:
             layer: The layer.
-            given: As for `of`.
+            arguments: As for `of`.
             buffer: What it writes into; by default it makes a new tensor.
         """
-        stand_in, result = self.of(layer, given), _result(layer)
+        stand_in, result = self.of(layer, arguments), _result(layer)
         kind = relax.TensorType(result.shape, result.dtype)
         if buffer is None:
-            return relax.op.call_tir(stand_in, relax.Tuple(list(given)), kind)
-        return relax.op.call_tir_inplace(stand_in, relax.Tuple([*given, buffer]), len(given), kind)
+            return relax.op.call_tir(stand_in, relax.Tuple(list(arguments)), kind)
+        return relax.op.call_tir_inplace(stand_in, relax.Tuple([*arguments, buffer]), len(arguments), kind)
 
 
 def name(layer: Layer) -> str:
@@ -83,7 +87,3 @@ def _result(layer: WithResult) -> Argument:
     if isinstance(layer, Attention):
         return Argument("out", layer.out.shape)
     return Argument("out", layer.out.shape, layer.out.dtype)
-
-
-def _argument(number: int, kind: Any) -> Argument:
-    return Argument(f"given{number}", shape_of(kind) or (), str(kind.dtype))

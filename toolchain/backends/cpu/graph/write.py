@@ -10,9 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from toolchain.backends.cpu.graph.carry import carried
-from toolchain.backends.cpu.graph.items import Carried, Flat, Heads, Item, Join, Plain, homes, whole
-from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, Plan, RowPlan
+from toolchain.backends.cpu.graph.blocked_ops import run_blocked
+from toolchain.backends.cpu.graph.items import (
+    BlockedOperation,
+    Flat,
+    Heads,
+    Item,
+    Join,
+    Plain,
+    assign_buffers,
+    own_activation,
+)
+from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, LayerPlan, RowPlan
 from toolchain.backends.cpu.graph.stand_ins import StandIns
 from toolchain.backends.cpu.kernels import without_subnormals
 from toolchain.backends.cpu.kernels.int8 import grids
@@ -21,16 +30,16 @@ from toolchain.backends.graph.fold import contiguous
 from toolchain.backends.graph.values import Block, Value
 
 
-class Writer:
+class BlockWriter:
     """Writes one block.
 
     Operations that stay keep their bindings and variables. A variable whose value is blocked gets its binding, a change
-    of layout, when somebody asks for it.
+    of layout, when an operation needs it on plain layout.
     """
 
     def __init__(self, block: Block, items: list[Item], lanes: int, kernels: StandIns) -> None:
         self._block, self._items, self._lanes, self._kernels = block, items, lanes, kernels
-        self._homes = homes(items, lanes)
+        self._homes = assign_buffers(items, lanes)
         self._buffers: dict[Value, Any] = {}  # by the tensor that fills it, the variable of its latest state
         self._converted: dict[Value, Any] = {}  # blocked copies of plain tensors
         self._bound: set[Any] = set()
@@ -39,26 +48,29 @@ class Writer:
     def run(self) -> relax.DataflowBlock:
         """Return the new block."""
         for item in self._items:
-            self._item(item)
+            self._write_item(item)
         for variable in self._block.escaping:
             self._plain(variable)
         return relax.DataflowBlock(self._bindings)
 
-    def _item(self, item: Item) -> None:
-        """Write an item; there is nothing to write for a slice, which is a view."""
+    def _write_item(self, item: Item) -> None:
+        # Nothing is written for a slice, which is a view.
         if isinstance(item, ImagePlan):
             self._layer(item)
         elif isinstance(item, RowPlan):
             self._dense(item)
         elif isinstance(item, Join):
             (self._plain_join if item.plain else self._join)(item)
-        elif isinstance(item, Carried):
-            self._carried(item)
+        elif isinstance(item, BlockedOperation):
+            self._blocked_operation(item)
         elif isinstance(item, Flat):
-            self._flat(item)
+            is_plain = _is_plain(self._homes[item.source][1])
+            source = self._buffer(item.source) if is_plain else self._plain(item.source.variable)
+            self._bind(item.out.variable, relax.op.reshape(source, item.out.shape))
         elif isinstance(item, Heads):
-            given = [self._given(value) for value in item.operation.inputs]
-            self._bind(item.operation.out.variable, self._kernels.call(item.operation.layer, given))
+            inputs = item.operation.inputs
+            arguments = [self._plain(value.variable) if value.constant is None else value.constant for value in inputs]
+            self._bind(item.operation.out.variable, self._kernels.call(item.operation.layer, arguments))
         elif isinstance(item, Plain):
             for value in item.operation.outputs:
                 if value.variable in self._block.origins:
@@ -74,7 +86,7 @@ class Writer:
     def _new(
         self, like: Any, suffix: str, shape: Sequence[int], expression: Any, dtype: str = "float32"
     ) -> relax.DataflowVar:
-        """Bind a new variable that holds what another one does, so it comes from the same node."""
+        """Bind a new variable for the value of another one; its span names the same node of the model."""
         kind = relax.TensorType(shape, dtype)
         return self._bind(relax.DataflowVar(f"{like.name}{suffix}", kind, like.span), expression)
 
@@ -85,8 +97,7 @@ class Writer:
         other = self._new(value.variable, "_shaped", shape, expression, value.dtype)
         return self._bind(value.variable, relax.op.reshape(other, value.shape))
 
-    def _shaped(self, value: Value, shape: tuple[int, ...]) -> Any:
-        """Return a plain tensor in another shape."""
+    def _reshape(self, value: Value, shape: tuple[int, ...]) -> Any:
         source = self._plain(value.variable)
         if value.shape == shape:
             return source
@@ -100,10 +111,11 @@ class Writer:
         if value.variable is not None and not value.variable.same_as(variable):
             return self._bind(variable, self._plain(value.variable))
         if value in self._homes:
-            place, plain = self._homes[value][1], whole(value, 1)
-            if _is_plain(place):
+            activation, plain = self._homes[value][1], own_activation(value, 1)
+            # A reshape costs nothing: TVM makes a view of it.
+            if _is_plain(activation):
                 return self._bind(variable, relax.op.reshape(self._buffer(value), value.shape))
-            return self._bind_as(value, plain.shape, self._kernels.call(Map(place, plain), [self._buffer(value)]))
+            return self._bind_as(value, plain.shape, self._kernels.call(Map(activation, plain), [self._buffer(value)]))
         if variable in self._block.origins:
             binding = self._block.origins[variable]
             for needed in relax.analysis.free_vars(binding.value):
@@ -111,10 +123,6 @@ class Writer:
             self._bindings.append(binding)
             self._bound.add(variable)
         return variable
-
-    def _given(self, value: Value) -> Any:
-        """Return a plain tensor, or a constant."""
-        return value.constant if value.constant is not None else self._plain(value.variable)
 
     # Blocked tensors
 
@@ -125,16 +133,16 @@ class Writer:
         """Return where a tensor lies in blocks, and the variable of its buffer."""
         if value in self._homes:
             return self._homes[value][1], self._buffer(value)
-        place = whole(value, self._lanes)
+        activation = own_activation(value, self._lanes)
         if value not in self._converted:
             source = self._plain(value.variable)
-            layer = Map(whole(value, 1), place)
+            layer = Map(own_activation(value, 1), activation)
             self._converted[value] = self._new(
-                value.variable, "_blocked", place.shape, self._kernels.call(layer, [source])
+                value.variable, "_blocked", activation.shape, self._kernels.call(layer, [source])
             )
-        return place, self._converted[value]
+        return activation, self._converted[value]
 
-    def _written(self, layer: ImageLayer, arguments: Sequence[Any], value: Value) -> None:
+    def _write_buffer(self, layer: ImageLayer, arguments: Sequence[Any], value: Value) -> None:
         """Call a kernel that writes a tensor, or a part of it, where that has its home."""
         root = self._homes[value][0]
         call = self._kernels.call(layer, arguments, self._buffers.get(root))
@@ -143,104 +151,108 @@ class Writer:
     def _layer(self, plan: ImagePlan) -> None:
         layer = plan.layer(self._place)
         if isinstance(plan, BytePlan) and plan.is_copy and _is_plain(layer.out):
-            self._buffers[plan.out] = self._shaped(plan.data, layer.out.shape)
+            self._buffers[plan.out] = self._reshape(plan.data, layer.out.shape)
             return
-        data = self._shaped(plan.data, layer.data.shape) if layer.data.lanes == 1 else self._blocked(plan.data)[1]
+        data = self._reshape(plan.data, layer.data.shape) if layer.data.lanes == 1 else self._blocked(plan.data)[1]
         arguments = [data, *_constants(plan, layer), *self._operands(plan, layer)]
         if layer.out.lanes == 1:
             self._bind_as(plan.out, layer.out.shape, self._kernels.call(layer, arguments))
         else:
-            self._written(layer, arguments, plan.out)
+            self._write_buffer(layer, arguments, plan.out)
 
     def _place(self, value: Value) -> Activation:
-        return self._homes[value][1] if value in self._homes else whole(value, self._lanes)
+        return self._homes[value][1] if value in self._homes else own_activation(value, self._lanes)
 
     def _operands(self, plan: ImagePlan, layer: ImageLayer) -> Iterator[Any]:
         """Yield what the post-ops take: other tensors, and numbers for each channel."""
         numbers = iter(plan.numbers(layer))
-        for post_op in plan.parts()[1]:
+        for post_op in plan.split_effects()[1]:
             if post_op.value is not None:
                 yield self._blocked(post_op.value)[1]
             elif post_op.numbers is not None:
                 yield _constant(next(numbers))
 
     def _source(self, value: Value) -> tuple[Activation, Any]:
-        """Return a tensor on the layout that it happens to be on: its place, and the variable of its buffer."""
+        """Return a tensor on its present layout: its activation, and the variable of its buffer."""
         if value in self._homes:
             return self._blocked(value)
-        return whole(value, 1), self._plain(value.variable)
+        return own_activation(value, 1), self._plain(value.variable)
 
     def _join(self, join: Join) -> None:
         root, home = self._homes[join.out]
         for value, start in join.offsets():
             first = home.first + start // self._lanes
+            # Its layer has stored it there already.
             if value in self._homes and self._homes[value][0] is root and self._homes[value][1].first == first:
                 continue
-            part = replace(whole(value, self._lanes), first=first, held=home.held or home.blocks)
+            target = replace(own_activation(value, self._lanes), first=first, held=home.held or home.blocks)
             source, data = self._source(value)
-            self._written(Map(source, part), [data], join.out)
+            self._write_buffer(Map(source, target), [data], join.out)
 
     def _plain_join(self, join: Join) -> None:
-        larger, latest = whole(join.out, 1), None
+        # Each call writes its part into the buffer that the call before returned.
+        larger, latest = own_activation(join.out, 1), None
         for value, first in join.offsets():
             source, data = self._source(value)
-            layer = Map(source, replace(whole(value, 1), first=first, held=larger.blocks))
+            layer = Map(source, replace(own_activation(value, 1), first=first, held=larger.blocks))
             call = self._kernels.call(layer, [data], latest)
             latest = self._new(join.out.variable, f"_{first}", larger.shape, call)
         self._bind(join.out.variable, latest)
 
-    def _carried(self, item: Carried) -> None:
+    def _blocked_operation(self, item: BlockedOperation) -> None:
         operation = item.operation
         blocked = {value: self._blocked(value)[1] for value in operation.inputs if value.constant is None}
-        named = {value.variable: variable for value, variable in blocked.items()}
-        arguments = [named.get(self._first_name(argument), argument) for argument in operation.call.args]
-        expression = carried(operation, blocked, arguments, self._lanes)
-        shape = whole(item.out, self._lanes).shape
+        renamed = {value.variable: variable for value, variable in blocked.items()}
+        arguments = []
+        for argument in operation.call.args:
+            is_value = isinstance(argument, relax.Var) and argument in self._block.values
+            # Relax binds some variables to others: the first one names the tensor.
+            first = self._block.values[argument].variable if is_value else None
+            arguments.append(renamed.get(first, argument))
+        expression = run_blocked(operation, blocked, arguments, self._lanes)
+        shape = own_activation(item.out, self._lanes).shape
         self._buffers[item.out] = self._new(item.out.variable, "", shape, expression)
-
-    def _first_name(self, argument: Any) -> Any:
-        """Return the variable that first had the value of an argument."""
-        if isinstance(argument, relax.Var) and argument in self._block.values:
-            return self._block.values[argument].variable
-        return None
-
-    def _flat(self, item: Flat) -> None:
-        place = self._homes[item.source][1]
-        source = self._buffer(item.source) if _is_plain(place) else self._plain(item.source.variable)
-        self._bind(item.out.variable, relax.op.reshape(source, item.out.shape))
 
     # Dense layers, on plain rows
 
     def _dense(self, plan: RowPlan) -> None:
         layer = plan.layer(self._place)
         rows, result = (layer.rows, layer.inputs), (layer.rows, layer.outputs)
-        arguments = [self._shaped(plan.data, rows)]
+        arguments = [self._reshape(plan.data, rows)]
         if plan.weights is not None:
             arguments.append(_weights(plan.weights, plan))
         if plan.has_bias:
             arguments.append(_constant(plan.bias()))
-        for one in plan.parts()[1]:
-            if one.value is not None:
-                arguments.append(self._shaped(one.value, result))
-            elif one.numbers is not None:
-                arguments.append(_constant(one.numbers))
+        for post_op in plan.split_effects()[1]:
+            if post_op.value is not None:
+                arguments.append(self._reshape(post_op.value, result))
+            elif post_op.numbers is not None:
+                arguments.append(_constant(post_op.numbers))
         self._bind_as(plan.out, result, self._kernels.call(layer, arguments))
 
 
-def _is_plain(place: Activation) -> bool:
+def _is_plain(activation: Activation) -> bool:
     """Whether blocks of channels lie as without blocks: those of images of one pixel, if the channels fill them."""
-    return place.height == place.width == 1 and place.channels % place.lanes == 0 and not place.is_part
+    return (
+        activation.height == activation.width == 1
+        and activation.channels % activation.lanes == 0
+        and not activation.is_slice
+    )
 
 
 def _constants(plan: ImagePlan, layer: ImageLayer) -> list[Any]:
     """Return the constant arguments of a layer's kernel, with the weights before they are packed."""
     if isinstance(plan, BytePlan):
         return [relax.const(array, str(array.dtype)) for array in plan.constants(layer)]
-    found = [] if plan.weights is None else [_weights(plan.weights, plan)]
-    return [*found, _constant(grids.blocked(layer, plan.bias().astype(np.float32)))] if plan.has_bias else found
+    constants = [] if plan.weights is None else [_weights(plan.weights, plan)]
+    return (
+        [*constants, _constant(grids.pad_channels(layer, plan.bias().astype(np.float32)))]
+        if plan.has_bias
+        else constants
+    )
 
 
-def _weights(value: Value, plan: Plan) -> Any:
+def _weights(value: Value, plan: LayerPlan) -> Any:
     folded = plan.folded_weights()
     return value.constant if folded is None else _constant(folded)
 

@@ -29,7 +29,7 @@ from toolchain.backends.cpu.kernels.int8 import elementwise as int8_elementwise
 from toolchain.backends.cpu.kernels.int8 import pool as int8_pool
 from toolchain.backends.cpu.layers import Conv, Dense, Layer, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
-from toolchain.backends.cpu.nan import with_nan
+from toolchain.backends.cpu.nan_clip import with_nan
 from toolchain.errors import BuildError
 from toolchain.models.converters.sequence.recurrence import Recurrence
 
@@ -81,7 +81,7 @@ class Candidate:
     cost: float
 
 
-def covered(layer: Layer, without: frozenset[str] = frozenset()) -> bool:
+def is_covered(layer: Layer, without: frozenset[str] = frozenset()) -> bool:
     """Whether some template can compute a layer, but for those that must not be used."""
     return any(template.covers(layer) for name, template in _TEMPLATES.items() if name not in without)
 
@@ -94,16 +94,18 @@ def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = froz
         machine: The processor.
         without: Names of templates that must not be used.
     """
+    # Candidates depend on the task alone, so that all layers of a task share their records.
     layer = task_of(layer)
-    found = []
+    ranked = []
     for name, template in _TEMPLATES.items():
         if name not in without and template.covers(layer):
-            found += [Candidate(Choice(name, config), cost) for config, cost in template.configs(layer, machine)]
-    found.sort(key=lambda one: one.cost)
-    if not found:
+            ranked += [Candidate(Choice(name, config), cost) for config, cost in template.configs(layer, machine)]
+    ranked.sort(key=lambda candidate: candidate.cost)
+    if not ranked:
         return []
-    promising = [one for one in found if one.cost <= _PROMISING * found[0].cost]
-    return max(promising, found[:_LEAST], key=len)[:_MOST]
+    # All that are nearly as cheap as the best, but at least a few and at most so many as tuning has time for.
+    promising = [candidate for candidate in ranked if candidate.cost <= _PROMISING * ranked[0].cost]
+    return max(promising, ranked[:_LEAST], key=len)[:_MOST]
 
 
 def default(layer: Layer, machine: Machine, *, without: frozenset[str] = frozenset()) -> Choice:
@@ -112,16 +114,17 @@ def default(layer: Layer, machine: Machine, *, without: frozenset[str] = frozens
     Raises:
         BuildError: No template covers the layer.
     """
-    found = candidates(layer, machine, without=without)
-    if not found:
+    ranked = candidates(layer, machine, without=without)
+    if not ranked:
         raise BuildError("no template computes this layer", details=to_json(layer))
-    return found[0].choice
+    return ranked[0].choice
 
 
 def choice(document: dict[str, Any]) -> Choice | None:
     """Return the choice of a record; None if there is no such template or setting any more."""
     settings = dict(document)
     template = _TEMPLATES.get(str(settings.pop("template", "")))
+    # Records of another version may name a template or a setting that no longer exists.
     if template is None or set(settings) != {field.name for field in dataclasses.fields(template.Config)}:
         return None
     return Choice(template.NAME, template.Config(**settings))
@@ -144,10 +147,11 @@ def without_subnormals(numbers: NDArray[Any]) -> NDArray[Any]:
     Training leaves such weights where it decays them. A product with one takes a hundred times longer than another on
     x86, and adds nothing to any sum that is worth computing.
     """
+    # Bytes and integers have no subnormals.
     if numbers.dtype != np.float32:
         return numbers
-    least = np.finfo(np.float32).tiny
-    subnormal = (numbers < least) & (numbers > -least) & (numbers != 0)
+    smallest = np.finfo(np.float32).tiny
+    subnormal = (numbers < smallest) & (numbers > -smallest) & (numbers != 0)
     return np.where(subnormal, np.float32(0), numbers) if subnormal.any() else numbers
 
 

@@ -28,8 +28,9 @@ from toolchain.backends.cpu.machine import Machine
 NAME = "attention"
 
 _EXP = 20  # operations of an exponential, and of what else is done to a score
-_MOST_PARTS = 8
+_MOST_PARTS = 8  # of a head's queries: each part transposes the keys anew
 _COPIED = 4  # tiles that read values which are brought together
+_SIZES = 16  # multiples of which fill the vectors of any machine
 _HEAP = 512  # floats: TVM takes smaller buffers for vectors, and then fails to read a single float of them
 
 Expr = Any
@@ -53,18 +54,16 @@ def covers(layer: Layer) -> bool:
     return isinstance(layer, Attention) and layer.size % _SIZES == 0 and layer.value_size % _SIZES == 0
 
 
-_SIZES = 16
-
-
 def configs(layer: Attention, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first."""
-    found = []
+    candidates = []
     for rows, blocks in itertools.product(range(1, 13), (1, 2, 3, 4, 6, 8)):
+        # Sums, a vector for each block and one broadcast number stay in registers.
         if rows > layer.queries or rows * blocks + blocks + 1 > machine.registers:
             continue
         config = Config(rows, blocks)
-        found.append((config, _estimate(layer, config, machine)))
-    return sorted(found, key=lambda one: one[1])
+        candidates.append((config, _estimate(layer, config, machine)))
+    return sorted(candidates, key=lambda candidate: candidate[1])
 
 
 def _estimate(layer: Attention, config: Config, machine: Machine) -> float:
@@ -74,7 +73,7 @@ def _estimate(layer: Attention, config: Config, machine: Machine) -> float:
     tiles = -(-keys // config.blocks) * layer.size + -(-values // config.blocks) * layer.keys
     each = tiles * tile + keys * config.rows * _EXP
     count = layer.batch * layer.heads * -(-layer.queries // config.rows)
-    return each * count / emit.sharing(_operations(layer, machine), machine.cores)
+    return each * count / emit.worker_count(_operations(layer, machine), machine.cores)
 
 
 def _operations(layer: Attention, machine: Machine) -> float:
@@ -91,77 +90,75 @@ def kernel(layer: Attention, machine: Machine, config: Config) -> tirx.PrimFunc:
     arguments.append(Argument("out", layer.out.shape))
 
     def body(*buffers: Any) -> None:
-        _Writer(layer, machine, config, buffers).write()
+        _AttentionWriter(layer, machine, config, buffers).write()
 
     return with_definitions(emit.kernel(arguments, body, {}), machine)
 
 
-class _Writer:
-    """Writes one kernel."""
-
+class _AttentionWriter:
     def __init__(self, layer: Attention, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
         self._layer, self._machine, self._config, self._lanes = layer, machine, config, machine.lanes
         self._q, self._k, self._v, *mask, self._out = buffers
         self._mask: Any = mask[0] if mask else None
         self._vectors = -(-layer.keys // machine.lanes)
-        self._together = min(config.blocks, self._vectors)  # vectors of keys that are read together
-        self._filled = -(-self._vectors // self._together) * self._together
+        self._vectors_per_read = min(config.blocks, self._vectors)  # vectors of keys that are read together
+        self._filled = -(-self._vectors // self._vectors_per_read) * self._vectors_per_read
         self._width = self._filled * machine.lanes
         self._functions = emit.functions(machine.lanes)
         self._tiles = -(-layer.queries // config.rows)
-        cores = emit.sharing(_operations(layer, machine), machine.cores)
-        self._parts = emit.parts(layer.batch * layer.heads, min(_MOST_PARTS, self._tiles), cores)
+        cores = emit.worker_count(_operations(layer, machine), machine.cores)
+        self._parts = emit.count_shares(layer.batch * layer.heads, min(_MOST_PARTS, self._tiles), cores)
         self._copies = self._tiles // self._parts >= _COPIED and layer.v.strides[2] > layer.value_size
 
     def write(self) -> None:
-        layer, rows, tiles, parts = self._layer, self._config.rows, self._tiles, self._parts
+        layer, rows, tiles, shares = self._layer, self._config.rows, self._tiles, self._parts
         operations = _operations(layer, self._machine)
-        share = -(-tiles // parts)
-        with emit.shared(layer.batch * layer.heads * parts, operations) as work:
-            head = T.Bind(work // parts % layer.heads)
-            batch = T.Bind(work // (parts * layer.heads))
+        share = -(-tiles // shares)
+        with emit.shared(layer.batch * layer.heads * shares, operations) as work:
+            head = T.Bind(work // shares % layer.heads)
+            batch = T.Bind(work // (shares * layer.heads))
             # One buffer: TVM lets two of the same size share their memory when views of both are in use.
-            held = emit.flat(T.alloc_buffer((max(self._line(rows), _HEAP),), "float32"))
-            self._transpose(held, self._begin(layer.k, batch, head))
+            scratch = emit.flat(T.alloc_buffer((max(self._line(rows), _HEAP),), "float32"))
+            self._transpose(scratch, self._bind_start(layer.k, batch, head))
             if self._copies:
-                self._copy(held, self._begin(layer.v, batch, head))
-            begin = T.Bind(work % parts * share)
+                self._copy(scratch, self._bind_start(layer.v, batch, head))
+            begin = T.Bind(work % shares * share)
             with T.serial(begin, T.Bind(tirx.min(begin + share, tiles))) as tile:
                 # The last tile is moved back to end with the queries: some are done twice.
-                self._tile(held, batch, head, T.Bind(tirx.min(tile * rows, layer.queries - rows)))
+                self._tile(scratch, batch, head, T.Bind(tirx.min(tile * rows, layer.queries - rows)))
 
     @staticmethod
-    def _begin(view: View, batch: Expr, head: Expr) -> Expr:
+    def _bind_start(view: View, batch: Expr, head: Expr) -> Expr:
         return T.Bind(view.offset + batch * view.strides[0] + head * view.strides[1])
 
     def _line(self, number: Expr) -> Expr:
-        """Return where the scores of a query of the tile are held: behind keys and values."""
+        """Return the offset of the scores of a query of the tile: behind keys and values."""
         values = self._layer.keys * self._layer.value_size if self._copies else 0
         return (self._layer.size + number) * self._width + values
 
     def _column(self, feature: Expr, block: Expr) -> Expr:
-        """Return where a feature of a vector of keys is held: those that are read together lie together."""
-        group, place = block // self._together, block % self._together
-        return ((group * self._layer.size + feature) * self._together + place) * self._lanes
+        """Return the offset of a feature of a vector of keys: those that are read together lie together."""
+        group, position = block // self._vectors_per_read, block % self._vectors_per_read
+        return ((group * self._layer.size + feature) * self._vectors_per_read + position) * self._lanes
 
-    def _copy(self, held: Any, begin: Expr) -> None:
+    def _copy(self, scratch: Any, begin: Expr) -> None:
         """Bring the values of a head together, where they lie apart: tile after tile reads them."""
         layer, lanes, first = self._layer, self._lanes, self._layer.size * self._width
         with T.serial(0, layer.keys) as key, T.serial(0, layer.value_size // lanes) as block:
             value = self._v[emit.ramp(begin + key * layer.v.strides[2] + block * lanes, lanes)]
-            T.buffer_store(held, value, [emit.ramp(first + key * layer.value_size + block * lanes, lanes)])
+            T.buffer_store(scratch, value, [emit.ramp(first + key * layer.value_size + block * lanes, lanes)])
 
     def _transpose(self, keys: Any, begin: Expr) -> None:
         """Bring the keys of a head into vectors along them; those behind the last are zero."""
         lanes = self._lanes
-        whole, rest = divmod(self._layer.keys, lanes)
-        with T.serial(0, self._layer.size // lanes) as place:
-            feature = T.Bind(place * lanes)
-            if whole:
-                with T.serial(0, whole) as block:
+        full, rest = divmod(self._layer.keys, lanes)
+        with T.serial(0, self._layer.size // lanes) as vector:
+            feature = T.Bind(vector * lanes)
+            if full:
+                with T.serial(0, full) as block:
                     self._square(keys, begin, feature, block, lanes)
             if rest:
-                self._square(keys, begin, feature, whole, rest)
+                self._square(keys, begin, feature, full, rest)
             for block in range(self._vectors, self._filled):
                 self._square(keys, begin, feature, block, 0)
 
@@ -172,30 +169,30 @@ class _Writer:
             T.Bind(self._k[emit.ramp(begin + (first + number) * stride + feature, lanes)]) for number in range(count)
         ]
         rows += [emit.splat(0.0, lanes)] * (lanes - count)
-        for number, column in enumerate(emit.transposed(rows)):
+        for number, column in enumerate(emit.transpose(rows)):
             T.buffer_store(keys, column, [emit.ramp(self._column(feature + number, block), lanes)])
 
-    def _tile(self, held: Any, batch: Expr, head: Expr, row: Expr) -> None:
+    def _tile(self, scratch: Any, batch: Expr, head: Expr, row: Expr) -> None:
         layer, rows, lanes = self._layer, self._config.rows, self._lanes
-        begin = T.Bind(self._begin(layer.q, batch, head) + row * layer.q.strides[2])
+        begin = T.Bind(self._bind_start(layer.q, batch, head) + row * layer.q.strides[2])
         masks_apart = layer.mask.strides[2] if layer.mask else 0
-        masks = T.Bind(self._begin(layer.mask, batch, head) + row * masks_apart) if layer.mask else None
+        masks = T.Bind(self._bind_start(layer.mask, batch, head) + row * masks_apart) if layer.mask else None
 
         def weights(feature: Expr, block: Expr) -> Expr:
-            return held[emit.ramp(self._column(feature, block), lanes)]
+            return scratch[emit.ramp(self._column(feature, block), lanes)]
 
         def query(number: int, feature: Expr) -> Expr:
             return self._q[begin + number * layer.q.strides[2] + feature]
 
         for block, sums, blocks in self._products(layer.size, self._filled, weights, query):
-            for number, place in itertools.product(range(rows), range(blocks)):
+            for number, column in itertools.product(range(rows), range(blocks)):
                 mask = None if masks is None else masks + number * masks_apart
-                value = self._masked(sums[number * blocks + place], mask, block + place)
-                T.buffer_store(held, value, [emit.ramp(self._line(number) + (block + place) * lanes, lanes)])
+                value = self._mask_scores(sums[number * blocks + column], mask, block + column)
+                T.buffer_store(scratch, value, [emit.ramp(self._line(number) + (block + column) * lanes, lanes)])
         factors = emit.on_stack(rows, lanes)
         with T.serial(0, rows) as number:
-            T.buffer_store(factors, emit.splat(self._exponentials(held, number), lanes), [number])
-        self._results(held, factors, batch, head, row)
+            T.buffer_store(factors, emit.splat(self._exponentials(scratch, number), lanes), [number])
+        self._results(scratch, factors, batch, head, row)
 
     def _products(
         self,
@@ -208,26 +205,28 @@ class _Writer:
         rows, blocks = self._config.rows, min(self._config.blocks, vectors)
         with T.serial(0, -(-vectors // blocks)) as group:
             block = T.Bind(tirx.min(group * blocks, vectors - blocks))
-            held = emit.Registers(rows * blocks, self._lanes)
-            for place in range(rows * blocks):
-                held[place] = emit.splat(0.0, self._lanes)
-            with T.serial(0, depth) as at:
-                line = [T.Bind(weights(at, block + place)) for place in range(blocks)]
+            sums = emit.Registers(rows * blocks, self._lanes)
+            for column in range(rows * blocks):
+                sums[column] = emit.splat(0.0, self._lanes)
+            # One number in all lanes for each row, times the vectors that all rows share.
+            with T.serial(0, depth) as step:
+                line = [T.Bind(weights(step, block + column)) for column in range(blocks)]
                 for number in range(rows):
-                    one = T.Bind(emit.splat(factor(number, at), self._lanes))
-                    for place, vector in enumerate(line):
-                        held[number * blocks + place] = multiply_add(
-                            self._machine, held[number * blocks + place], vector, one
+                    number_vector = T.Bind(emit.splat(factor(number, step), self._lanes))
+                    for column, vector in enumerate(line):
+                        sums[number * blocks + column] = multiply_add(
+                            self._machine, sums[number * blocks + column], vector, number_vector
                         )
-            yield block, [T.Bind(held[place]) for place in range(rows * blocks)], blocks
+            yield block, [T.Bind(sums[column]) for column in range(rows * blocks)], blocks
 
-    def _masked(self, value: Expr, mask: Expr, block: Expr) -> Expr:
+    def _mask_scores(self, value: Expr, mask: Expr, block: Expr) -> Expr:
         """Return scores with scale and mask; keys behind the last are never the largest, and weigh nothing."""
         layer, lanes = self._layer, self._lanes
         if layer.scale != 1:
             value = value * self._functions.number(layer.scale)
         if mask is not None:
             value = value + self._mask_vector(mask, block)
+        # Lanes behind the last key get minus infinity: their exponentials are zero.
         if layer.keys % lanes:
             lane = emit.splat(block * lanes, lanes, "int32") + tirx.Ramp(tirx.const(0, "int32"), 1, lanes)
             inside = lane < emit.splat(layer.keys, lanes, "int32")
@@ -245,51 +244,52 @@ class _Writer:
             return T.Bind(
                 tirx.Shuffle([*(self._mask[begin + key] for key in range(keys)), *filler], list(range(lanes)))
             )
+        # The last vector is loaded from its end, and its lanes are moved to the front.
         vector = T.Bind(self._mask[emit.ramp(begin + tirx.min(block * lanes, keys - lanes), lanes)])
         last = tirx.Shuffle([vector, vector], list(range(lanes - rest, 2 * lanes - rest)))
         return prim.Select(block < self._vectors - 1, vector, last)
 
-    def _exponentials(self, held: Any, number: Expr) -> Expr:
-        """Turn the scores of a query into what its values are weighted with, but for a factor, which is returned."""
+    def _exponentials(self, scratch: Any, number: Expr) -> Expr:
+        """Replace the scores of a query by their exponentials, and return the factor that normalizes them."""
         lanes, functions = self._lanes, self._functions
-        most, total = emit.Registers(1, lanes), emit.Registers(1, lanes)
-        most[0], total[0] = functions.number(-math.inf), functions.number(0.0)
+        maxima, total = emit.Registers(1, lanes), emit.Registers(1, lanes)
+        maxima[0], total[0] = functions.number(-math.inf), functions.number(0.0)
         line = T.Bind(self._line(number))
         with T.serial(0, self._vectors) as block:
-            most[0] = tirx.max(held[emit.ramp(line + block * lanes, lanes)], most[0])
-        largest = T.Bind(emit.splat(_folded(most[0], lanes, tirx.max), lanes))
+            maxima[0] = tirx.max(scratch[emit.ramp(line + block * lanes, lanes)], maxima[0])
+        # Exponentials of differences from the largest score cannot overflow.
+        largest = T.Bind(emit.splat(_fold_lanes(maxima[0], lanes, tirx.max), lanes))
         with T.serial(0, self._vectors) as block:
-            at = [emit.ramp(T.Bind(line + block * lanes), lanes)]
-            value = functions.exp(held[at[0]] - largest)
-            T.buffer_store(held, value, at)
+            indices = [emit.ramp(T.Bind(line + block * lanes), lanes)]
+            value = functions.exp(scratch[indices[0]] - largest)
+            T.buffer_store(scratch, value, indices)
             total[0] = total[0] + value
-        return tirx.const(1.0, "float32") / _folded(total[0], lanes, lambda one, other: one + other)
+        return tirx.const(1.0, "float32") / _fold_lanes(total[0], lanes, lambda first, second: first + second)
 
-    def _results(self, held: Any, factors: Any, batch: Expr, head: Expr, row: Expr) -> None:
+    def _results(self, scratch: Any, factors: Any, batch: Expr, head: Expr, row: Expr) -> None:
         layer, rows, lanes = self._layer, self._config.rows, self._lanes
-        values, out = self._begin(layer.v, batch, head), self._begin(layer.out, batch, head)
+        values, out = self._bind_start(layer.v, batch, head), self._bind_start(layer.out, batch, head)
         copied = layer.size * self._width
 
         def weights(key: Expr, block: Expr) -> Expr:
             if self._copies:
-                return held[emit.ramp(copied + key * layer.value_size + block * lanes, lanes)]
+                return scratch[emit.ramp(copied + key * layer.value_size + block * lanes, lanes)]
             return self._v[emit.ramp(values + key * layer.v.strides[2] + block * lanes, lanes)]
 
         def score(number: int, key: Expr) -> Expr:
-            return held[self._line(number) + key]
+            return scratch[self._line(number) + key]
 
         for block, sums, blocks in self._products(layer.keys, layer.value_size // lanes, weights, score):
-            for number, place in itertools.product(range(rows), range(blocks)):
-                at = out + (row + number) * layer.out.strides[2] + (block + place) * lanes
-                value = sums[number * blocks + place] * factors[number]
-                T.buffer_store(self._out, value, [emit.ramp(at, lanes)])
+            for number, column in itertools.product(range(rows), range(blocks)):
+                index = out + (row + number) * layer.out.strides[2] + (block + column) * lanes
+                value = sums[number * blocks + column] * factors[number]
+                T.buffer_store(self._out, value, [emit.ramp(index, lanes)])
 
 
-def _folded(vector: Expr, lanes: int, combined: Callable[[Expr, Expr], Expr]) -> Expr:
-    """Return all lanes of a vector combined."""
+def _fold_lanes(vector: Expr, lanes: int, combine: Callable[[Expr, Expr], Expr]) -> Expr:
     vector = T.Bind(vector)
     while lanes > 1:
         lanes //= 2
         halves = [tirx.Shuffle([vector], list(range(first, first + lanes))) for first in (0, lanes)]
-        vector = T.Bind(combined(*halves))
+        vector = T.Bind(combine(*halves))
     return vector

@@ -28,7 +28,7 @@ NAME = "dense"
 
 _FLOAT_BYTES = 4
 _COLD = 4  # times longer than a product takes to fetch a vector of weights that no cache holds
-_MOST_PARTS = 16
+_MOST_PARTS = 16  # of a group's rows
 _FEW_ROWS = 128  # that do not hide how long weights take to come
 _AHEAD = 4096  # weights that are fetched ahead at most where all of a group are read at once
 
@@ -59,16 +59,23 @@ def covers(layer: Layer) -> bool:
 
 def configs(layer: Dense, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first."""
-    found = []
+    candidates = []
     for rows, blocks, inputs in itertools.product(range(1, 15), (1, 2, 3, 4, 6, 8, 16), (1, 2, 4, 8)):
-        held = rows * blocks * inputs + (blocks if rows > 1 else 1) + 1
-        if rows > layer.rows or inputs > layer.inputs or blocks > _blocks(layer, machine) or held > machine.registers:
+        # Sums, weights that several rows use, and one broadcast number.
+        registers = rows * blocks * inputs + (blocks if rows > 1 else 1) + 1
+        if (
+            rows > layer.rows
+            or inputs > layer.inputs
+            or blocks > _blocks(layer, machine)
+            or registers > machine.registers
+        ):
             continue
+        # Several rows have enough independent sums; only a single one needs more of them.
         if inputs > 1 and rows > 1:
             continue
         config = Config(rows, blocks, inputs)
-        found.append((config, _estimate(layer, config, machine)))
-    return sorted(found, key=lambda one: one[1])
+        candidates.append((config, _estimate(layer, config, machine)))
+    return sorted(candidates, key=lambda candidate: candidate[1])
 
 
 def _estimate(layer: Dense, config: Config, machine: Machine) -> float:
@@ -77,11 +84,12 @@ def _estimate(layer: Dense, config: Config, machine: Machine) -> float:
     for start in range(0, layer.rows, config.rows):
         rows = min(config.rows, layer.rows - start)
         products, loads = rows * config.blocks, rows + config.blocks
+        # A multiply-add ends about eight of its own times after it began.
         waits = 8 / config.inputs
         tiles += max(products, loads, waits) + 0.25 * rows + 0.5 * config.blocks
     groups = -(-_blocks(layer, machine) // config.blocks)
-    parts = _parts(layer, machine, config)
-    return tiles * layer.inputs * -(-groups * parts // _cores(layer, machine)) / parts
+    shares = _parts(layer, machine, config)
+    return tiles * layer.inputs * -(-groups * shares // _cores(layer, machine)) / shares
 
 
 def pack(layer: Dense, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:
@@ -105,11 +113,11 @@ def kernel(layer: Dense, machine: Machine, config: Config) -> tirx.PrimFunc:
     ]
     if layer.bias:
         arguments.append(Argument("bias", (layer.outputs,)))
-    taken = [number for number, op in enumerate(layer.epilogue) if op.takes_argument]
-    arguments += [*(Argument(f"operand{number}", result) for number in taken), Argument("out", result)]
+    operands = [number for number, op in enumerate(layer.epilogue) if op.takes_argument]
+    arguments += [*(Argument(f"operand{number}", result) for number in operands), Argument("out", result)]
 
     def body(*buffers: Any) -> None:
-        _Writer(layer, machine, config, buffers).write()
+        _DenseWriter(layer, machine, config, buffers).write()
 
     return with_definitions(emit.kernel(arguments, body, {}), machine)
 
@@ -124,14 +132,13 @@ def _packed_shape(layer: Dense, machine: Machine, config: Config) -> tuple[int, 
 
 
 def _parts(layer: Dense, machine: Machine, config: Config) -> int:
-    """Return in how many parts the rows of each group of blocks are cut."""
+    """Return into how many shares the rows of each group of blocks are cut."""
     groups = -(-_blocks(layer, machine) // config.blocks)
-    return emit.parts(groups, max(1, min(_MOST_PARTS, layer.rows // config.rows)), _cores(layer, machine))
+    return emit.count_shares(groups, max(1, min(_MOST_PARTS, layer.rows // config.rows)), _cores(layer, machine))
 
 
 def _cores(layer: Dense, machine: Machine) -> int:
-    """Return how many cores share a layer."""
-    return emit.sharing(_operations(layer, machine), machine.cores)
+    return emit.worker_count(_operations(layer, machine), machine.cores)
 
 
 def _operations(layer: Dense, machine: Machine) -> int:
@@ -148,7 +155,6 @@ def _fetches(layer: Dense, machine: Machine, config: Config) -> bool:
 
 
 def _size(layer: Dense, machine: Machine, config: Config) -> int:
-    """Return how many weights a group has."""
     return layer.inputs * config.blocks * machine.lanes
 
 
@@ -163,9 +169,7 @@ def _is_held(layer: Dense, machine: Machine) -> bool:
     return loads * machine.lanes * _FLOAT_BYTES <= machine.l2_bytes // 2
 
 
-class _Writer:
-    """Writes one kernel."""
-
+class _DenseWriter:
     def __init__(self, layer: Dense, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
         self._layer, self._machine, self._config, self._lanes = layer, machine, config, machine.lanes
         self._data, self._weights, *rest, self._out = buffers
@@ -174,36 +178,38 @@ class _Writer:
         self._groups = -(-_blocks(layer, machine) // config.blocks)
 
     def write(self) -> None:
-        parts = _parts(self._layer, self._machine, self._config)
-        with emit.shared(self._groups * parts, _operations(self._layer, self._machine)) as work:
-            group = T.Bind(work // parts)
-            for row, rows in self._tiles(T.Bind(work % parts), parts):
+        shares = _parts(self._layer, self._machine, self._config)
+        with emit.shared(self._groups * shares, _operations(self._layer, self._machine)) as work:
+            group = T.Bind(work // shares)
+            for row, rows in self._tiles(T.Bind(work % shares), shares):
                 sums = self._sums(group, T.Bind(row // self._config.rows), row, rows)
                 for last in self._ends(group):
                     self._finish(sums, group, row, rows, last)
 
-    def _tiles(self, part: Expr, parts: int) -> Iterator[tuple[Expr, int]]:
+    def _tiles(self, share: Expr, shares: int) -> Iterator[tuple[Expr, int]]:
         """Open the loops over the tiles of a part, and yield first row and rows of each."""
         size = self._config.rows
-        whole, rest = divmod(self._layer.rows, size)
-        share = -(-whole // parts)
-        begin, end = (part * share, tirx.min((part + 1) * share, whole)) if parts > 1 else (0, whole)
+        full, rest = divmod(self._layer.rows, size)
+        tiles_per_share = -(-full // shares)
+        begin, end = (
+            (share * tiles_per_share, tirx.min((share + 1) * tiles_per_share, full)) if shares > 1 else (0, full)
+        )
         with T.serial(begin, end) as tile:
             yield T.Bind(tile * size), size
-        if rest and parts > 1:
-            with T.If(part == parts - 1), T.Then():
-                yield whole * size, rest
+        if rest and shares > 1:
+            with T.If(share == shares - 1), T.Then():
+                yield full * size, rest
         elif rest:
-            yield whole * size, rest
+            yield full * size, rest
 
     def _sums(self, group: Expr, tile: Expr, row: Expr, rows: int) -> list[Expr]:
         """Write the products of a tile; return its sums, row by row."""
         layer, blocks, step = self._layer, self._config.blocks, self._config.inputs
         fetches = _fetches(layer, self._machine, self._config)
         count = rows * blocks
-        held = emit.Registers(count * step, self._lanes)
-        for place in range(count * step):
-            held[place] = emit.splat(0.0, self._lanes)
+        sums = emit.Registers(count * step, self._lanes)
+        for index in range(count * step):
+            sums[index] = emit.splat(0.0, self._lanes)
 
         def add(first: Expr, inputs: int) -> None:
             for number in range(inputs):
@@ -213,33 +219,34 @@ class _Writer:
                 ]
                 if fetches:
                     self._fetch(group, tile, first + number)
-                for one in range(rows):
-                    at = (row + one) * layer.inputs + first + number
-                    factor = T.Bind(emit.splat(self._data[at], self._lanes))
+                for line_row in range(rows):
+                    offset = (row + line_row) * layer.inputs + first + number
+                    factor = T.Bind(emit.splat(self._data[offset], self._lanes))
                     for block, weight in enumerate(weights):
-                        place = (number * rows + one) * blocks + block
-                        held[place] = multiply_add(self._machine, held[place], weight, factor)
+                        index = (number * rows + line_row) * blocks + block
+                        sums[index] = multiply_add(self._machine, sums[index], weight, factor)
 
         with T.serial(0, layer.inputs // step) as steps:
             add(T.Bind(steps * step), step)
         add(layer.inputs // step * step, layer.inputs % step)
-        totals = [held[place] for place in range(count)]
+        totals = [sums[index] for index in range(count)]
+        # Sums of the inputs that were taken at a time are added up at the end.
         for number in range(1, step):
-            totals = [T.Bind(total + held[number * count + place]) for place, total in enumerate(totals)]
+            totals = [T.Bind(total + sums[number * count + index]) for index, total in enumerate(totals)]
         return [T.Bind(total) for total in totals]
 
     def _fetch(self, group: Expr, tile: Expr, number: Expr) -> None:
-        """Fetch what one input of one tile has to of the weights that come next: those of the next group.
+        """Fetch the share of one input and one tile of the next group's weights.
 
-        Behind the last group there is nothing to fetch, which does no harm.
+        Behind the last group it fetches memory that is not used, which does no harm.
         """
         layer, of_line = self._layer, emit.LINE // _FLOAT_BYTES
         size, tiles = _size(layer, self._machine, self._config), _tiles(layer, self._config)
         lines = -(-size // of_line)
         share = -(-lines // (layer.inputs * tiles))
         ahead = size if tiles > 1 else min(size, _AHEAD)
-        place = tirx.min((tile * layer.inputs + number) * share, lines - share)
-        first = T.Bind(group * size + ahead + place * of_line)
+        line_index = tirx.min((tile * layer.inputs + number) * share, lines - share)
+        first = T.Bind(group * size + ahead + line_index * of_line)
         for line in range(share):
             emit.fetch(self._weights[first + line * of_line], 2)
 
@@ -257,18 +264,17 @@ class _Writer:
                 yield rest
 
     def _finish(self, sums: Sequence[Expr], group: Expr, row: Expr, rows: int, outputs: int) -> None:
-        """Store the results of a tile, row by row."""
         lanes, blocks = self._lanes, self._config.blocks
         if rows == 1 or not (outputs % lanes or emit.is_long(self._layer.epilogue)):
-            for one in range(rows):
-                self._line(sums[one * blocks : (one + 1) * blocks], group, row + one, outputs)
+            for offset in range(rows):
+                self._line(sums[offset * blocks : (offset + 1) * blocks], group, row + offset, outputs)
             return
         # A loop, since many copies of such code take seconds to compile.
-        held = emit.on_stack(rows * blocks, lanes)
-        for place, total in enumerate(sums):
-            T.buffer_store(held, total, [place])
-        with T.serial(0, rows) as one:
-            self._line([held[one * blocks + block] for block in range(blocks)], group, row + one, outputs)
+        stored = emit.on_stack(rows * blocks, lanes)
+        for index, total in enumerate(sums):
+            T.buffer_store(stored, total, [index])
+        with T.serial(0, rows) as offset:
+            self._line([stored[offset * blocks + block] for block in range(blocks)], group, row + offset, outputs)
 
     def _line(self, totals: Sequence[Expr], group: Expr, row: Expr, outputs: int) -> None:
         """Store the results of one row of a tile: whole vectors, then what is left one by one."""
@@ -278,19 +284,19 @@ class _Writer:
             if (block + 1) * lanes <= outputs:
                 self._store(totals[block], row, output, lanes)
                 continue
-            held = emit.on_stack(lanes, 1)
-            T.buffer_store(held, totals[block], [emit.ramp(0, lanes)])
+            stored = emit.on_stack(lanes, 1)
+            T.buffer_store(stored, totals[block], [emit.ramp(0, lanes)])
             with T.serial(0, outputs % lanes) as lane:
-                self._store(held[lane], row, output + lane, 1)
+                self._store(stored[lane], row, output + lane, 1)
 
     def _store(self, total: Expr, row: Expr, output: Expr, lanes: int) -> None:
         """Store some results that lie together, with bias and epilogue."""
         value = T.Bind(total)
         if self._bias is not None:
             value = T.Bind(value + self._bias[emit.ramp(output, lanes)])
-        at = emit.ramp(row * self._layer.outputs + output, lanes)
-        given = iter(self._others)
+        indices = emit.ramp(row * self._layer.outputs + output, lanes)
+        operands = iter(self._others)
         for op in self._layer.epilogue:
-            operand = next(given)[at] if op.takes_argument else None
-            value = T.Bind(emit.done(op, value, operand, lanes))
-        T.buffer_store(self._out, value, [at])
+            operand = next(operands)[indices] if op.takes_argument else None
+            value = T.Bind(emit.apply_post_op(op, value, operand, lanes))
+        T.buffer_store(self._out, value, [indices])

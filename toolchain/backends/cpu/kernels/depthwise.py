@@ -39,6 +39,7 @@ def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
 def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG001
     """Return weights [channels, 1, height, width] as the kernel reads them: [blocks, height, width, lanes]."""
     channels, _, height, width = weights.shape
+    # Lanes behind the last channel have zero weights, so that they stay zero.
     padded = np.zeros((layer.out.blocks * machine.lanes, height, width), weights.dtype)
     padded[:channels] = weights[:, 0]
     split = padded.reshape(layer.out.blocks, machine.lanes, height, width)
@@ -56,12 +57,14 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     def body(data: Any, weights: Any, *rest: Any) -> None:
         *others, result = rest
         bias = others.pop(0) if layer.bias else None
-        window.Writer(layer, machine, config, _Products(layer, machine, weights, bias)).write(data, others, result)
+        window.WindowWriter(layer, machine, config, _DepthwiseProducts(layer, machine, weights, bias)).write(
+            data, others, result
+        )
 
     return with_definitions(emit.kernel(arguments, body, {}), machine)
 
 
-class _Products:
+class _DepthwiseProducts:
     """Sums of products with weights. Weights of small kernels stay in registers: LLVM moves their loads up."""
 
     def __init__(self, layer: Conv, machine: Machine, weights: Any, bias: Any) -> None:
@@ -75,12 +78,12 @@ class _Products:
     def first(pixel: Any) -> Any:  # noqa: ARG004 - a pixel alone is not what is summed
         return None
 
-    def joined(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:
+    def add_pixel(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:
         (height, width), lanes = self._layer.kernel, self._layer.out.lanes
-        place = (block * height + tap.row) * width + tap.column
-        weight = T.Bind(self._weights[emit.ramp(place * lanes, lanes)])
+        index = (block * height + tap.row) * width + tap.column
+        weight = T.Bind(self._weights[emit.ramp(index * lanes, lanes)])
         return multiply_add(self._machine, total, weight, pixel)
 
     @staticmethod
-    def finished(total: Any, tile: Tile, number: int) -> Any:  # noqa: ARG004 - some reductions need the place
+    def finish(total: Any, tile: Tile, number: int) -> Any:  # noqa: ARG004 - some reductions need the place
         return total

@@ -22,7 +22,7 @@ from toolchain.backends.cpu.machine import Machine
 
 NAME = "map"
 
-_MOST_PARTS = 64
+_MOST_PARTS = 64  # of a group's tiles
 _LEAST_PART = 16  # tiles: shorter loops are mostly beginnings and ends
 _MOST_CODE = 128  # vectors of a tile
 
@@ -62,28 +62,28 @@ def covers(layer: Layer) -> bool:
     if not isinstance(layer, Map):
         return False
     data, out = layer.data, layer.out
-    blocked = {place.lanes for place in (data, out) if place.lanes > 1}
+    blocked = {activation.lanes for activation in (data, out) if activation.lanes > 1}
     others = [op.other for op in layer.epilogue if op.other is not None]
     return (
         len(blocked) == 1
         and (data.lanes == out.lanes or not layer.shuffle)
-        and all(place.dtype == "float32" for place in (data, out, *others))
-        and all(place.lanes in blocked for place in others)
+        and all(activation.dtype == "float32" for activation in (data, out, *others))
+        and all(activation.lanes in blocked for activation in others)
         and (data.batch, data.channels, data.height, data.width) == (out.batch, out.channels, out.height, out.width)
     )
 
 
 def configs(layer: Map, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first."""
-    layer = _flattened(layer)
+    layer = _flatten(layer)
     inner = _inner(layer)
     pixels = inner.width
-    cost = _operations(layer) / emit.sharing(_operations(layer), machine.cores)
+    cost = _operations(layer) / emit.worker_count(_operations(layer), machine.cores)
     if layer.data.lanes != layer.out.lanes:
         return [(Config(inner.lanes), cost * 2)]
     # A shuffle has all blocks in one tile: that much code takes long to compile.
-    most = max(1, _MOST_CODE // inner.blocks) if layer.shuffle else _MOST_CODE
-    sizes = [size for size in (8, 4, 2, 1) if size <= min(pixels, most)]
+    limit = max(1, _MOST_CODE // inner.blocks) if layer.shuffle else _MOST_CODE
+    sizes = [size for size in (8, 4, 2, 1) if size <= min(pixels, limit)]
     return [(Config(size), cost * (1 + 1 / size) + pixels % size) for size in sizes]
 
 
@@ -96,17 +96,23 @@ def kernel(layer: Map, machine: Machine, config: Config) -> tirx.PrimFunc:
     ]
 
     def body(*buffers: Any) -> None:
-        kind = _Shuffled if layer.shuffle else _Same if layer.data.lanes == layer.out.lanes else _Transposed
-        kind(_flattened(layer), machine, config, buffers).write()
+        kind = (
+            _ShuffleWriter
+            if layer.shuffle
+            else _SameLayoutWriter
+            if layer.data.lanes == layer.out.lanes
+            else _TransposeWriter
+        )
+        kind(_flatten(layer), machine, config, buffers).write()
 
     return emit.kernel(arguments, body, {})
 
 
-def _flattened(layer: Map) -> Map:
+def _flatten(layer: Map) -> Map:
     """Return a layer with its pixels in one row; a single pixel that goes with all stays one."""
 
-    def row(place: Activation) -> Activation:
-        return replace(place, height=1, width=place.height * place.width)
+    def row(activation: Activation) -> Activation:
+        return replace(activation, height=1, width=activation.height * activation.width)
 
     epilogue = tuple(replace(op, other=row(op.other) if op.other else None) for op in layer.epilogue)
     return replace(layer, data=row(layer.data), out=row(layer.out), epilogue=epilogue)
@@ -123,7 +129,7 @@ def _operations(layer: Map) -> int:
     return inner.batch * inner.blocks * inner.height * inner.width * (3 + 2 * len(layer.epilogue))
 
 
-class _Writer(ABC):
+class _MapWriter(ABC):
     """What all kinds of kernels share: the loops around them, and the epilogue."""
 
     def __init__(self, layer: Map, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
@@ -138,20 +144,21 @@ class _Writer(ABC):
 
     def _shares(self, groups: int, tiles: int) -> Iterator[_Share]:
         """Open the loop that the cores share, and yield what one iteration of it works on."""
-        most = max(1, min(_MOST_PARTS, tiles // _LEAST_PART))
+        limit = max(1, min(_MOST_PARTS, tiles // _LEAST_PART))
         operations = _operations(self._layer)
-        parts = emit.parts(groups, most, emit.sharing(operations, self._machine.cores))
-        share = -(-tiles // parts)
-        with emit.shared(groups * parts, operations) as work:
-            if parts == 1:
+        shares = emit.count_shares(groups, limit, emit.worker_count(operations, self._machine.cores))
+        tiles_per_share = -(-tiles // shares)
+        with emit.shared(groups * shares, operations) as work:
+            if shares == 1:
                 yield _Share(work, 0, tiles, None)
             else:
-                part = T.Bind(work % parts)
-                end = T.Bind(tirx.min((part + 1) * share, tiles))
-                yield _Share(T.Bind(work // parts), T.Bind(tirx.min(part * share, tiles)), end, part == parts - 1)
+                number = T.Bind(work % shares)
+                end = T.Bind(tirx.min((number + 1) * tiles_per_share, tiles))
+                yield _Share(
+                    T.Bind(work // shares), T.Bind(tirx.min(number * tiles_per_share, tiles)), end, number == shares - 1
+                )
 
     def _every(self, share: _Share, pixel: Callable[[Expr], None]) -> None:
-        """Write all pixels of a share, tile by tile."""
         rest = self._pixels % self._size
         with T.serial(share.begin, share.end) as tile:
             for number in range(self._size):
@@ -164,22 +171,20 @@ class _Writer(ABC):
                 for number in range(rest):
                     pixel(self._pixels - rest + number)
 
-    def _finished(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> Expr:
-        return emit.applied(value, self._layer.epilogue, self._others, image, block, 0, pixel, self._lanes)
+    def _apply_epilogue(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> Expr:
+        return emit.apply_epilogue(value, self._layer.epilogue, self._others, (image, block, 0, pixel), self._lanes)
 
     def _store(self, value: Expr, image: Expr, block: Expr, pixel: Expr) -> None:
         """Store one vector with the epilogue done to it."""
-        at = emit.ramp(emit.offset(self._layer.out, image, block, 0, pixel), self._lanes)
-        T.buffer_store(self._out, self._finished(value, image, block, pixel), [at])
+        indices = emit.ramp(emit.offset(self._layer.out, image, block, 0, pixel), self._lanes)
+        T.buffer_store(self._out, self._apply_epilogue(value, image, block, pixel), [indices])
 
     def _load(self, image: Expr, block: Expr, pixel: Expr) -> Expr:
-        at = emit.offset(self._layer.data, image, block, 0, pixel)
-        return T.Bind(self._data[emit.ramp(at, self._lanes)])
+        offset = emit.offset(self._layer.data, image, block, 0, pixel)
+        return T.Bind(self._data[emit.ramp(offset, self._lanes)])
 
 
-class _Same(_Writer):
-    """Keeps the layout."""
-
+class _SameLayoutWriter(_MapWriter):
     def write(self) -> None:
         for share in self._shares(self._inner.batch * self._blocks, self._pixels // self._size):
             image, block = T.Bind(share.group // self._blocks), T.Bind(share.group % self._blocks)
@@ -190,7 +195,7 @@ class _Same(_Writer):
             self._every(share, pixel)
 
 
-class _Shuffled(_Writer):
+class _ShuffleWriter(_MapWriter):
     """Shuffles channels: each vector is put together from those that hold its channels."""
 
     def write(self) -> None:
@@ -199,29 +204,31 @@ class _Shuffled(_Writer):
             def pixel(number: Expr, image: Expr = share.group) -> None:
                 vectors = [self._load(image, block, number) for block in range(self._blocks)]
                 for block in range(self._blocks):
-                    self._store(self._collected(vectors, block), image, block, number)
+                    self._store(self._collect(vectors, block), image, block, number)
 
             self._every(share, pixel)
 
-    def _collected(self, vectors: Sequence[Expr], block: int) -> Expr:
+    def _collect(self, vectors: Sequence[Expr], block: int) -> Expr:
         """Return the channels of one block; those that fill it up are zero."""
         lanes, channels, groups = self._lanes, self._inner.channels, self._layer.shuffle
-        made = range(block * lanes, min((block + 1) * lanes, channels))
-        sources = [channel % groups * (channels // groups) + channel // groups for channel in made]
+        outputs = range(block * lanes, min((block + 1) * lanes, channels))
+        sources = [channel % groups * (channels // groups) + channel // groups for channel in outputs]
         value = emit.splat(0.0, lanes)
+        # One shuffle for each vector that some of the channels come from.
         for source in sorted({channel // lanes for channel in sources}):
-            taken = list(range(lanes))
+            lane_order = list(range(lanes))
             for lane, channel in enumerate(sources):
                 if channel // lanes == source:
-                    taken[lane] = lanes + channel % lanes
-            value = T.Bind(tirx.Shuffle([value, vectors[source]], taken))
+                    lane_order[lane] = lanes + channel % lanes
+            value = T.Bind(tirx.Shuffle([value, vectors[source]], lane_order))
         return value
 
 
-class _Transposed(_Writer):
+class _TransposeWriter(_MapWriter):
     """Brings plain NCHW into blocks, or blocks into plain NCHW."""
 
     def write(self) -> None:
+        # Fewer pixels than lanes are no square: they are moved one by one.
         small = self._pixels < self._lanes
         tiles = self._pixels if small else -(-self._pixels // self._lanes)
         for share in self._shares(self._inner.batch * self._blocks, tiles):
@@ -250,8 +257,8 @@ class _Transposed(_Writer):
     def _plain(self, image: Expr, block: Expr, channel: int, pixel: Expr) -> Expr:
         """Return where one channel of a block lies in the plain tensor."""
         layer = self._layer
-        place = layer.data if layer.data.lanes == 1 else layer.out
-        return emit.offset(place, image, block * self._lanes + channel, 0, pixel)
+        activation = layer.data if layer.data.lanes == 1 else layer.out
+        return emit.offset(activation, image, block * self._lanes + channel, 0, pixel)
 
     def _square(self, image: Expr, block: Expr, first: Expr, channels: int) -> None:
         """Write one vector of pixels for each channel of a block."""
@@ -261,14 +268,14 @@ class _Transposed(_Writer):
                 T.Bind(self._data[emit.ramp(self._plain(image, block, row, first), lanes)]) for row in range(channels)
             ]
             filler = [emit.splat(0.0, lanes)] * (lanes - channels)
-            for number, value in enumerate(emit.transposed([*rows, *filler])):
+            for number, value in enumerate(emit.transpose([*rows, *filler])):
                 self._store(value, image, block, first + number)
             return
         pixels = [
-            self._finished(self._load(image, block, first + number), image, block, first + number)
+            self._apply_epilogue(self._load(image, block, first + number), image, block, first + number)
             for number in range(lanes)
         ]
-        for channel, row in enumerate(emit.transposed(pixels)[:channels]):
+        for channel, row in enumerate(emit.transpose(pixels)[:channels]):
             T.buffer_store(self._out, row, [emit.ramp(self._plain(image, block, channel, first), lanes)])
 
     def _pixel(self, image: Expr, block: Expr, pixel: Expr, channels: int) -> None:
@@ -280,17 +287,17 @@ class _Transposed(_Writer):
                 self._store(T.Bind(self._data[together]), image, block, pixel)
             else:
                 T.buffer_store(
-                    self._out, self._finished(self._load(image, block, pixel), image, block, pixel), [together]
+                    self._out, self._apply_epilogue(self._load(image, block, pixel), image, block, pixel), [together]
                 )
             return
-        held = emit.on_stack(lanes, 1)
+        stored = emit.on_stack(lanes, 1)
         if is_gather:
-            T.buffer_store(held, emit.splat(0.0, lanes), [emit.ramp(0, lanes)])
+            T.buffer_store(stored, emit.splat(0.0, lanes), [emit.ramp(0, lanes)])
             for channel in range(channels):
-                T.buffer_store(held, self._data[self._plain(image, block, channel, pixel)], [channel])
-            self._store(T.Bind(held[emit.ramp(0, lanes)]), image, block, pixel)
+                T.buffer_store(stored, self._data[self._plain(image, block, channel, pixel)], [channel])
+            self._store(T.Bind(stored[emit.ramp(0, lanes)]), image, block, pixel)
             return
-        value = self._finished(self._load(image, block, pixel), image, block, pixel)
-        T.buffer_store(held, value, [emit.ramp(0, lanes)])
+        value = self._apply_epilogue(self._load(image, block, pixel), image, block, pixel)
+        T.buffer_store(stored, value, [emit.ramp(0, lanes)])
         for channel in range(channels):
-            T.buffer_store(self._out, held[channel], [self._plain(image, block, channel, pixel)])
+            T.buffer_store(self._out, stored[channel], [self._plain(image, block, channel, pixel)])

@@ -23,6 +23,8 @@ from toolchain.backends.cpu.math import wide as wide  # noqa: PLC0414
 
 Expr = Any
 Buffer = Any
+Coordinates = tuple[Expr, Expr, Expr, Expr]
+"""Image, block (counted in the slice), row and column of a pixel."""
 
 LINE = 64
 """Bytes of a line of the caches."""
@@ -53,8 +55,9 @@ def kernel(arguments: Sequence[Argument], body: Callable[..., None], attributes:
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         T.func_attr({"tirx.noalias": True, **attributes})
-        shaped = [T.arg(one.name, T.buffer(one.shape, one.dtype)) for one in arguments]
-        body(*(flat(one) for one in shaped))
+        # `noalias`: LLVM may keep loads of one argument in registers across stores to another.
+        shaped = [T.arg(argument.name, T.buffer(argument.shape, argument.dtype)) for argument in arguments]
+        body(*(flat(argument) for argument in shaped))
     return builder.get()
 
 
@@ -76,17 +79,17 @@ def shared(extent: int, operations: float) -> Any:
     return T.parallel(0, extent) if extent > 1 and operations >= _LEAST_SHARED else T.serial(0, extent)
 
 
-def sharing(operations: float, cores: int) -> int:
+def worker_count(operations: float, cores: int) -> int:
     """Return how many of the cores work on a loop of `shared` with so many vector operations."""
     return cores if operations >= _LEAST_SHARED else 1
 
 
-def parts(groups: int, most: int, cores: int) -> int:
+def count_shares(groups: int, limit: int, cores: int) -> int:
     """Return in how many parts each of some groups of work is cut, so that the cores get nearly equal shares.
 
     Args:
         groups: Groups, which take equally long.
-        most: The most parts that a group can be cut into.
+        limit: The most parts that a group can be cut into.
         cores: Cores that share the work.
     """
 
@@ -94,7 +97,7 @@ def parts(groups: int, most: int, cores: int) -> int:
         work = groups * count
         return work / (-(-work // cores) * cores)
 
-    return next((count for count in range(1, most + 1) if fairness(count) >= _FAIR), most)
+    return next((count for count in range(1, limit + 1) if fairness(count) >= _FAIR), limit)
 
 
 class Registers:
@@ -132,11 +135,12 @@ def fetch(element: Expr, cache: int) -> None:
     T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(element), *settings))
 
 
-def transposed(rows: Sequence[Expr]) -> list[Expr]:
+def transpose(rows: Sequence[Expr]) -> list[Expr]:
     """Return the columns of a square of vectors; their number is a power of two."""
     rows, size = list(rows), len(rows)
     half = size // 2
     while half:
+        # Swap the off-diagonal halves of each square of twice this size.
         for first in (row for row in range(size) if not row & half):
             pair = [rows[first], rows[first + half]]
             upper = [lane + size - half if lane & half else lane for lane in range(size)]
@@ -146,32 +150,27 @@ def transposed(rows: Sequence[Expr]) -> list[Expr]:
     return rows
 
 
-def offset(place: Activation, image: Expr, block: Expr, row: Expr, column: Expr) -> Expr:
+def offset(activation: Activation, image: Expr, block: Expr, row: Expr, column: Expr) -> Expr:
     """Return where the first lane of one pixel of one block lies in the flat buffer; `block` counts in the part."""
-    held = place.held or place.blocks
-    return (((image * held + place.first + block) * place.height + row) * place.width + column) * place.lanes
+    blocks = activation.held or activation.blocks
+    return (
+        ((image * blocks + activation.first + block) * activation.height + row) * activation.width + column
+    ) * activation.lanes
 
 
 def arguments_of(epilogue: Sequence[PostOp], out: Activation) -> list[Argument]:
     """List the arguments that an epilogue takes on a blocked result."""
-    found = []
+    arguments = []
     for number, op in enumerate(epilogue):
         if op.other is not None:
-            found.append(Argument(f"operand{number}", op.other.shape, op.other.dtype))
+            arguments.append(Argument(f"operand{number}", op.other.shape, op.other.dtype))
         elif op.takes_argument:
-            found.append(Argument(f"operand{number}", (out.blocks, out.lanes)))
-    return found
+            arguments.append(Argument(f"operand{number}", (out.blocks, out.lanes)))
+    return arguments
 
 
-def applied(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
-    value: Expr,
-    epilogue: Sequence[PostOp],
-    buffers: Sequence[Buffer],
-    image: Expr,
-    block: Expr,
-    row: Expr,
-    column: Expr,
-    lanes: int,
+def apply_epilogue(
+    value: Expr, epilogue: Sequence[PostOp], buffers: Sequence[Buffer], coordinates: Coordinates, lanes: int
 ) -> Expr:
     """Return the epilogue done to one vector of a blocked result.
 
@@ -181,34 +180,28 @@ def applied(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
         value: The vector.
         epilogue: What is done.
         buffers: The flat buffers of the post-ops that take an argument, in order.
-        image: Image that the vector is of.
-        block: Its block in the part.
-        row: Its row.
-        column: Its column.
+        coordinates: Where the vector lies in the result.
         lanes: Its lanes.
     """
-    given = iter(buffers)
+    operands, (image, block, row, column) = iter(buffers), coordinates
     for op in epilogue:
         operand = None
         if op.other is not None:
             pixel = (0, 0) if op.other.height == op.other.width == 1 else (row, column)
-            operand = next(given)[ramp(offset(op.other, image, block, *pixel), lanes)]
+            operand = next(operands)[ramp(offset(op.other, image, block, *pixel), lanes)]
         elif op.takes_argument:
-            operand = next(given)[ramp(block * lanes, lanes)]
-        value = T.Bind(done(op, value, operand, lanes))
+            operand = next(operands)[ramp(block * lanes, lanes)]
+        value = T.Bind(apply_post_op(op, value, operand, lanes))
     return value
 
 
-def finish(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
+def store_pixels(
     values: Sequence[Expr],
     epilogue: Sequence[PostOp],
     buffers: Sequence[Buffer],
     out: Buffer,
-    place: Activation,
-    image: Expr,
-    block: Expr,
-    row: Expr,
-    column: Expr,
+    activation: Activation,
+    first: Coordinates,
 ) -> None:
     """Do the epilogue to neighbouring pixels of a row, and store them.
 
@@ -217,28 +210,26 @@ def finish(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
         epilogue: What is done.
         buffers: The flat buffers of the post-ops that take an argument, in order.
         out: Flat buffer of the result.
-        place: Where the result lies in it.
-        image: Image that the pixels are of.
-        block: Their block in the part.
-        row: Their row.
-        column: Column of the first.
+        activation: Where the result lies in it.
+        first: Where the first pixel lies in the result.
     """
+    image, block, row, column = first
 
     def pixel(value: Expr, number: Expr) -> None:
-        at = (image, block, row, column + number)
-        value = applied(value, epilogue, buffers, *at, place.lanes)
-        T.buffer_store(out, value, [ramp(offset(place, *at), place.lanes)])
+        coordinates = (image, block, row, column + number)
+        value = apply_epilogue(value, epilogue, buffers, coordinates, activation.lanes)
+        T.buffer_store(out, value, [ramp(offset(activation, *coordinates), activation.lanes)])
 
     if len(values) == 1 or not is_long(epilogue):
         for number, value in enumerate(values):
             pixel(value, number)
         return
     # A loop, since many copies of such code take seconds to compile; it is long enough to hide the memory between.
-    held = on_stack(len(values), place.lanes)
+    stored = on_stack(len(values), activation.lanes)
     for number, value in enumerate(values):
-        T.buffer_store(held, value, [number])
+        T.buffer_store(stored, value, [number])
     with T.serial(0, len(values)) as number:
-        pixel(held[number], number)
+        pixel(stored[number], number)
 
 
 def is_long(epilogue: Sequence[PostOp]) -> bool:
@@ -246,7 +237,7 @@ def is_long(epilogue: Sequence[PostOp]) -> bool:
     return any(op.kind in _LONG for op in epilogue)
 
 
-def done(op: PostOp, value: Expr, operand: Expr, lanes: int) -> Expr:
+def apply_post_op(op: PostOp, value: Expr, operand: Expr, lanes: int) -> Expr:
     """Return one post-op done to a vector; `operand` is what it takes, if it takes something."""
     if op.kind in {"add", "shift"}:
         return value + operand
@@ -261,8 +252,8 @@ def _half(v: Functions, x: Expr) -> Expr:
 
 def _gelu(v: Functions, x: Expr) -> Expr:
     """Return x * (1 + erf(x / sqrt(2))) / 2; far below zero the sum is not exactly 0, and x would show that."""
-    found = _half(v, x) * (v.number(1.0) + v.erf(x * v.number(math.sqrt(0.5))))
-    return prim.Select(x < v.number(-6.0), v.number(0.0), found)
+    value = _half(v, x) * (v.number(1.0) + v.erf(x * v.number(math.sqrt(0.5))))
+    return prim.Select(x < v.number(-6.0), v.number(0.0), value)
 
 
 def _cubic(v: Functions, x: Expr) -> Expr:

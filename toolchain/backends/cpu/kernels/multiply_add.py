@@ -43,15 +43,10 @@ def with_definitions(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc
     """Return a kernel together with what its calls of `multiply_add` call."""
     if not machine.vmla:
         return function
-    text = tvm.ir.StringImm(_definitions())
-    return function.with_body(tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", text, function.body))
-
-
-def _definitions() -> str:
-    """Write the functions in LLVM's language."""
     halves = [f"${{3:{half}}}[{lane}]" for half in "ef" for lane in range(2)]
     by_element = [_definition(f"{_NAME}_{lane}", operand, "t") for lane, operand in enumerate(halves)]
-    return "".join([_definition(_NAME, "${3:q}", "w"), *by_element])
+    text = tvm.ir.StringImm("".join([_definition(_NAME, "${3:q}", "w"), *by_element]))
+    return function.with_body(tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", text, function.body))
 
 
 def _definition(name: str, operand: str, registers: str) -> str:

@@ -35,7 +35,7 @@ def configs(layer: Pool, machine: Machine) -> list[tuple[Config, float]]:
     if not _is_global(layer):
         return window.configs(layer, machine)
     pixels, images = layer.data.height * layer.data.width, layer.data.batch * layer.data.blocks
-    busiest = -(-images // emit.sharing(window.operations(layer), machine.cores))
+    busiest = -(-images // emit.worker_count(window.operations(layer), machine.cores))
     return [(Config(min(_SUMS, pixels), 1), busiest * (pixels + 3 * _SUMS))]
 
 
@@ -53,7 +53,7 @@ def kernel(layer: Pool, machine: Machine, config: Config) -> tirx.PrimFunc:
         if _is_global(layer):
             _write_global(layer, config, data, others, result)
         else:
-            window.Writer(layer, machine, config, _Reduced(layer)).write(data, others, result)
+            window.WindowWriter(layer, machine, config, _PoolReduction(layer)).write(data, others, result)
 
     return emit.kernel(arguments, body, {})
 
@@ -61,49 +61,44 @@ def kernel(layer: Pool, machine: Machine, config: Config) -> tirx.PrimFunc:
 def _is_global(layer: Pool) -> bool:
     """Whether the only window is the whole image."""
     data, out = layer.data, layer.out
-    one = out.height == out.width == layer.dilation[0] == layer.dilation[1] == 1
-    return one and layer.kernel == (data.height, data.width) and layer.padding[:2] == (0, 0) and not _adds(layer)
-
-
-def _adds(layer: Pool) -> bool:
-    """Whether padding behind the image is part of an average."""
+    is_single = out.height == out.width == layer.dilation[0] == layer.dilation[1] == 1
     down, across = window.sides(layer)
-    full = down.padded(0), across.padded(0)
-    return layer.counts_padding and full != (layer.data.height, layer.data.width)
+    # Padding behind the image may be part of an average.
+    adds = layer.counts_padding and (down.padded(0), across.padded(0)) != (data.height, data.width)
+    return is_single and layer.kernel == (data.height, data.width) and layer.padding[:2] == (0, 0) and not adds
 
 
 def _write_global(layer: Pool, config: Config, data: Any, others: Sequence[Any], out: Any) -> None:
-    place, lanes, sums = layer.data, layer.out.lanes, config.columns
-    pixels, reduced = place.height * place.width, _Reduced(layer)
-    with emit.shared(place.batch * place.blocks, window.operations(layer)) as work:
-        image, block = T.Bind(work // place.blocks), T.Bind(work % place.blocks)
-        base = T.Bind(emit.offset(place, image, block, 0, 0))
-        held = emit.Registers(sums, lanes)
+    activation, lanes, sums = layer.data, layer.out.lanes, config.columns
+    pixels, reduced = activation.height * activation.width, _PoolReduction(layer)
+    with emit.shared(activation.batch * activation.blocks, window.operations(layer)) as work:
+        image, block = T.Bind(work // activation.blocks), T.Bind(work % activation.blocks)
+        base = T.Bind(emit.offset(activation, image, block, 0, 0))
+        partial = emit.Registers(sums, lanes)
         for number in range(sums):
-            held[number] = data[emit.ramp(base + number * lanes, lanes)]
+            partial[number] = data[emit.ramp(base + number * lanes, lanes)]
 
         def add(first: Any, count: int) -> None:
             for number in range(count):
                 pixel = T.Bind(data[emit.ramp(base + (first + number) * lanes, lanes)])
-                held[number] = reduced.pair(held[number], pixel)
+                partial[number] = reduced.pair(partial[number], pixel)
 
         with T.serial(1, pixels // sums) as step:
             add(step * sums, sums)
         add(pixels // sums * sums, pixels % sums)
-        totals = [T.Bind(held[number]) for number in range(sums)]
+        totals = [T.Bind(partial[number]) for number in range(sums)]
+        # A tree of pairs: its depth is the logarithm of the sums.
         while len(totals) > 1:
             totals = [
-                T.Bind(reduced.pair(*totals[at : at + 2])) if at + 1 < len(totals) else totals[at]
-                for at in range(0, len(totals), 2)
+                T.Bind(reduced.pair(*totals[index : index + 2])) if index + 1 < len(totals) else totals[index]
+                for index in range(0, len(totals), 2)
             ]
-        value = reduced.divided(totals[0], pixels)
-        value = emit.applied(value, layer.epilogue, others, image, block, 0, 0, lanes)
+        value = reduced.divide(totals[0], pixels)
+        value = emit.apply_epilogue(value, layer.epilogue, others, (image, block, 0, 0), lanes)
         T.buffer_store(out, value, [emit.ramp(emit.offset(layer.out, image, block, 0, 0), lanes)])
 
 
-class _Reduced:
-    """Largest numbers or averages of windows."""
-
+class _PoolReduction:
     def __init__(self, layer: Pool) -> None:
         self._layer, self._lanes = layer, layer.out.lanes
 
@@ -117,20 +112,21 @@ class _Reduced:
     def pair(self, total: Any, pixel: Any) -> Any:
         return total + pixel if self._layer.reduce == "mean" else tirx.max(total, pixel)
 
-    def joined(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:  # noqa: ARG002 - all taps count the same
+    def add_pixel(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:  # noqa: ARG002 - all taps count the same
         return self.pair(total, pixel)
 
-    def finished(self, total: Any, tile: Tile, number: int) -> Any:
+    def finish(self, total: Any, tile: Tile, number: int) -> Any:
         across = tile.across
         if self._layer.counts_padding:
-            return self.divided(total, tile.padded * across.padded[number])
+            return self.divide(total, tile.padded * across.padded[number])
         begin, end = tile.taps
-        return self.divided(total, (end - begin) * sum(across.inside[number]))
+        return self.divide(total, (end - begin) * sum(across.inside[number]))
 
-    def divided(self, total: Any, count: Any) -> Any:
+    def divide(self, total: Any, count: Any) -> Any:
         """Return an average of a sum; a largest number as it is."""
         if self._layer.reduce == "max":
             return total
+        # A count that is known here is a factor; otherwise the kernel divides.
         if isinstance(count, int):
             return total * emit.splat(1.0 / count if count else 0.0, self._lanes)
         return total * emit.splat(T.Bind(tirx.const(1.0, "float32") / tirx.Cast("float32", count)), self._lanes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,25 @@ class Config:
     together: int
 
 
+@dataclass(frozen=True)
+class _Work:
+    """One group of units in one phase of a time step, as expressions.
+
+    Attributes:
+        phase: The phase.
+        stream: Direction and sequences.
+        slot: Where the state of the stream is stored.
+        step: The time step.
+        group: The group of units.
+    """
+
+    phase: Phase
+    stream: Expr
+    slot: Expr
+    step: Expr
+    group: Expr
+
+
 def covers(layer: Layer) -> bool:
     """Whether this template can compute a layer."""
     return isinstance(layer, Recurrence) and layer.dtype == "float32"
@@ -65,7 +84,7 @@ def covers(layer: Layer) -> bool:
 def configs(layer: Recurrence, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first."""
     gates, vectors = max(len(phase.gates) for phase in layer.phases), layer.held // machine.lanes
-    found = []
+    candidates = []
     for rows, blocks, inputs, together in itertools.product(
         (1, 2, 3, 4, 5, 6, 8), (1, 2, 3, 4, 6, 8), (1, 2, 4), (0, 1)
     ):
@@ -75,15 +94,15 @@ def configs(layer: Recurrence, machine: Machine) -> list[tuple[Config, float]]:
         if (inputs > 1 and rows > 1) or inputs > layer.units or (together and machine.cores == 1):
             continue
         config = Config(rows, blocks, inputs, together)
-        found.append((config, _estimate(layer, config, machine)))
-    return sorted(found, key=lambda one: one[1])
+        candidates.append((config, _estimate(layer, config, machine)))
+    return sorted(candidates, key=lambda candidate: candidate[1])
 
 
 def _estimate(layer: Recurrence, config: Config, machine: Machine) -> float:
     """Estimate the cost as `kernels.Candidate` defines it."""
     streams, groups = _streams(layer, config), _groups(layer, config, machine)
-    parts = streams * groups if config.together else streams
-    cores = min(parts, machine.cores)
+    pieces = streams * groups if config.together else streams
+    cores = min(pieces, machine.cores)
     fetch = _fetching(layer, machine, cores)
     total = _WAITING * len(layer.phases) * config.together
     for phase in layer.phases:
@@ -91,16 +110,16 @@ def _estimate(layer: Recurrence, config: Config, machine: Machine) -> float:
         products, loads = config.rows * vectors, vectors * fetch + config.rows
         tile = layer.units * max(products, loads, 8 / config.inputs)
         tile += config.rows * config.blocks * (len(phase.gates) + 1) * _ACTIVATION
-        total += tile * -(-parts // cores) * (1 if config.together else groups)
+        total += tile * -(-pieces // cores) * (1 if config.together else groups)
     return layer.steps * total + _STARTING * config.together
 
 
 def _fetching(layer: Recurrence, machine: Machine, cores: int) -> float:
-    """Return what it takes to fetch a vector of weights, of which each core has its part."""
-    own = len(layer.directions) * layer.gates * layer.held * layer.units * _FLOAT_BYTES / cores
-    if own <= machine.l1_bytes // 2:
+    """Return the cost of a vector of weights, by the cache that holds the weights of one core."""
+    bytes_per_core = len(layer.directions) * layer.gates * layer.held * layer.units * _FLOAT_BYTES / cores
+    if bytes_per_core <= machine.l1_bytes // 2:
         return 1.0
-    return _NEAR if own <= machine.l2_bytes * 3 // 4 else _FAR
+    return _NEAR if bytes_per_core <= machine.l2_bytes * 3 // 4 else _FAR
 
 
 def pack(layer: Recurrence, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:
@@ -111,8 +130,8 @@ def pack(layer: Recurrence, machine: Machine, config: Config, weights: NDArray[A
     """
     directions, groups = len(layer.directions), _groups(layer, config, machine)
     split = weights.reshape(directions, layer.units, layer.gates, groups, config.blocks * machine.lanes)
-    parts = [split[:, :, list(phase.gates)].transpose(0, 3, 1, 2, 4) for phase in layer.phases]
-    return np.ascontiguousarray(np.concatenate([part.reshape(directions, -1) for part in parts], 1))
+    phases = [split[:, :, list(phase.gates)].transpose(0, 3, 1, 2, 4) for phase in layer.phases]
+    return np.ascontiguousarray(np.concatenate([phase_weights.reshape(directions, -1) for phase_weights in phases], 1))
 
 
 def kernel(layer: Recurrence, machine: Machine, config: Config) -> tirx.PrimFunc:
@@ -124,24 +143,21 @@ def kernel(layer: Recurrence, machine: Machine, config: Config) -> tirx.PrimFunc
     ]
 
     def body(*buffers: Any) -> None:
-        _Writer(layer, machine, config, dict(zip(shapes | layer.results, buffers, strict=True))).write()
+        _RecurrentWriter(layer, machine, config, dict(zip(shapes | layer.results, buffers, strict=True))).write()
 
     return with_definitions(emit.kernel(arguments, body, {}), machine)
 
 
 def _streams(layer: Recurrence, config: Config) -> int:
-    """Return how many parts do not depend on each other."""
+    """Return how many tiles of sequences and directions are independent of each other."""
     return len(layer.directions) * layer.batch // config.rows
 
 
 def _groups(layer: Recurrence, config: Config, machine: Machine) -> int:
-    """Return in how many groups of vectors the units are cut."""
     return layer.held // (config.blocks * machine.lanes)
 
 
-class _Writer:
-    """Writes one kernel."""
-
+class _RecurrentWriter:
     def __init__(self, layer: Recurrence, machine: Machine, config: Config, buffers: dict[str, Any]) -> None:
         self._layer, self._machine, self._config, self._buffers = layer, machine, config, buffers
         self._lanes, self._functions = machine.lanes, emit.functions(machine.lanes)
@@ -150,36 +166,32 @@ class _Writer:
         self._kept = {name: row for row, name in enumerate(layer.kept, 2)}
 
     def write(self) -> None:
-        """Write all that is done."""
         if self._config.together:
-            self._together()
+            self._share_steps()
         else:
-            self._apart()
+            self._run_streams()
 
     # --- loops ---------------------------------------------------------------------------------------------
 
-    def _apart(self) -> None:
+    def _run_streams(self) -> None:
         """Let each core do whole streams."""
         operations = self._layer.flops / 2 / self._lanes
         with emit.shared(self._streams, operations) as stream:
+            # Inside the parallel loop: each core has the state of its stream for itself.
             self._allocate(1)
-            at = T.Bind(stream), 0
-            self._start(*at)
+            slot_of_stream = T.Bind(stream), 0
+            self._start(*slot_of_stream)
             with T.serial(0, self._layer.steps) as step:
                 for phase in self._layer.phases:
                     with T.serial(0, self._groups) as number:
-                        self._phase(phase, *at, step, self._there_and_back(step, number))
-            self._end(*at)
+                        # There and back: of weights that are more than a cache holds, it still has the last ones.
+                        group = T.Bind(tirx.Select(step % 2 == 0, number, self._groups - 1 - number))
+                        self._phase(_Work(phase, *slot_of_stream, step, group))
+            self._end(*slot_of_stream)
 
-    def _there_and_back(self, step: Expr, number: Expr) -> Expr:
-        """Return which group is the next: the last one of a step is the first of the step after it.
-
-        Of weights that are more than a cache holds, it still has those that were read last.
-        """
-        return T.Bind(tirx.Select(step % 2 == 0, number, self._groups - 1 - number))
-
-    def _together(self) -> None:
+    def _share_steps(self) -> None:
         """Let the cores share the groups of each phase."""
+        # Outside the parallel loops: all cores read the state of all streams.
         self._allocate(self._streams)
         with T.serial(0, self._streams) as stream:
             self._start(T.Bind(stream), T.Bind(stream))
@@ -188,7 +200,7 @@ class _Writer:
                 with T.parallel(0, self._streams * self._groups) as number:
                     work = T.Bind(number)
                     stream = T.Bind(work // self._groups)
-                    self._phase(phase, stream, stream, step, T.Bind(work % self._groups))
+                    self._phase(_Work(phase, stream, stream, step, T.Bind(work % self._groups)))
         with T.serial(0, self._streams) as stream:
             self._end(T.Bind(stream), T.Bind(stream))
 
@@ -208,7 +220,7 @@ class _Writer:
     def _store(self, name: str, row: Expr, unit: Expr, value: Expr) -> None:
         T.buffer_store(self._buffers[name], value, [emit.ramp(row * self._layer.held + unit, self._lanes)])
 
-    def _place(self, stream: Expr, row: Expr) -> tuple[Expr, Expr]:
+    def _direction_and_sequence(self, stream: Expr, row: Expr) -> tuple[Expr, Expr]:
         """Return direction and sequence of a row of a tile."""
         tiles = self._layer.batch // self._config.rows
         return T.Bind(stream // tiles), T.Bind(stream % tiles * self._config.rows + row)
@@ -217,7 +229,7 @@ class _Writer:
     def _states(self, stream: Expr) -> Iterator[tuple[Expr, Expr, Expr]]:
         """Open loops over all units of a stream: row of the tile, row of the states, and unit."""
         with T.serial(0, self._config.rows) as row, T.serial(0, self._layer.held // self._lanes) as vector:
-            direction, sequence = self._place(stream, row)
+            direction, sequence = self._direction_and_sequence(stream, row)
             yield row, T.Bind(direction * self._layer.batch + sequence), T.Bind(vector * self._lanes)
 
     # --- statements ----------------------------------------------------------------------------------------
@@ -232,111 +244,93 @@ class _Writer:
         with self._states(stream) as (row, state, unit):
             self._store("last", state, unit, self._load("kept", self._row(slot, self._layer.steps % 2, row), unit))
 
-    def _phase(self, phase: Phase, stream: Expr, slot: Expr, step: Expr, group: Expr) -> None:
-        """Write a phase of a step for one group of units."""
-        before = T.Bind(step % 2)
-        sums = self._sums(phase, stream, slot, before, group)
-        rows, blocks, count = self._config.rows, self._config.blocks, len(phase.gates)
+    def _phase(self, work: _Work) -> None:
+        before = T.Bind(work.step % 2)
+        sums = self._sums(work, before)
+        rows, blocks, count = self._config.rows, self._config.blocks, len(work.phase.gates)
         if rows * blocks == 1:
-            self._finish(phase, stream, slot, before, step, group, 0, 0, sums)
+            self._finish(work, before, 0, 0, sums)
             return
         # A loop, since many copies of such code take seconds to compile.
-        held = [emit.on_stack(rows * blocks, self._lanes) for _ in range(count)]
-        for place, total in enumerate(sums):
-            row, gate, block = place // (count * blocks), place // blocks % count, place % blocks
-            T.buffer_store(held[gate], total, [row * blocks + block])
+        stored = [emit.on_stack(rows * blocks, self._lanes) for _ in range(count)]
+        for index, total in enumerate(sums):
+            row, gate, block = index // (count * blocks), index // blocks % count, index % blocks
+            T.buffer_store(stored[gate], total, [row * blocks + block])
         with T.serial(0, rows) as row, T.serial(0, blocks) as block:
-            own = [of_gate[row * blocks + block] for of_gate in held]
-            self._finish(phase, stream, slot, before, step, group, row, block, own)
+            of_unit = [of_gate[row * blocks + block] for of_gate in stored]
+            self._finish(work, before, row, block, of_unit)
 
-    def _sums(self, phase: Phase, stream: Expr, slot: Expr, before: Expr, group: Expr) -> list[Expr]:
+    def _sums(self, work: _Work, before: Expr) -> list[Expr]:
         """Write the products of a tile; return its sums, by row, gate and vector."""
-        layer, config, lanes = self._layer, self._config, self._lanes
+        layer, config, lanes, phase = self._layer, self._config, self._lanes, work.phase
         vectors = len(phase.gates) * config.blocks
         count = config.rows * vectors
-        held = emit.Registers(count * config.inputs, lanes)
-        for place in range(count * config.inputs):
-            held[place] = emit.splat(0.0, lanes)
-        direction, _ = self._place(stream, 0)
+        sums = emit.Registers(count * config.inputs, lanes)
+        for index in range(count * config.inputs):
+            sums[index] = emit.splat(0.0, lanes)
+        direction, _ = self._direction_and_sequence(work.stream, 0)
         first = layer.units * layer.held * (direction * layer.gates + phase.gates[0])
-        base = T.Bind(first + group * (layer.units * vectors * lanes))
+        base = T.Bind(first + work.group * (layer.units * vectors * lanes))
+        # Hidden units alternate between two rows, so that a step does not read what it writes.
         source = before if phase.source == "hidden" else self._kept[phase.source]
 
         def add(unit: Expr, inputs: int) -> None:
             for number in range(inputs):
                 line = T.Bind(base + (unit + number) * (vectors * lanes))
                 weights = [
-                    T.Bind(self._buffers["weights"][emit.ramp(line + one * lanes, lanes)]) for one in range(vectors)
+                    T.Bind(self._buffers["weights"][emit.ramp(line + vector * lanes, lanes)])
+                    for vector in range(vectors)
                 ]
                 for row in range(config.rows):
-                    at = self._row(slot, source, row) * layer.held + unit + number
-                    factor = T.Bind(emit.splat(self._buffers["kept"][at], lanes))
-                    for one, weight in enumerate(weights):
-                        place = (number * config.rows + row) * vectors + one
-                        held[place] = multiply_add(self._machine, held[place], weight, factor)
+                    offset = self._row(work.slot, source, row) * layer.held + unit + number
+                    factor = T.Bind(emit.splat(self._buffers["kept"][offset], lanes))
+                    for vector, weight in enumerate(weights):
+                        index = (number * config.rows + row) * vectors + vector
+                        sums[index] = multiply_add(self._machine, sums[index], weight, factor)
 
         with T.serial(0, layer.units // config.inputs) as steps:
             add(T.Bind(steps * config.inputs), config.inputs)
         add(layer.units // config.inputs * config.inputs, layer.units % config.inputs)
-        totals = [held[place] for place in range(count)]
+        totals = [sums[index] for index in range(count)]
         for number in range(1, config.inputs):
-            totals = [T.Bind(total + held[number * count + place]) for place, total in enumerate(totals)]
+            totals = [T.Bind(total + sums[number * count + index]) for index, total in enumerate(totals)]
         return [T.Bind(total) for total in totals]
 
-    def _finish(  # noqa: PLR0913, PLR0917 - a place has that many coordinates
-        self,
-        phase: Phase,
-        stream: Expr,
-        slot: Expr,
-        before: Expr,
-        step: Expr,
-        group: Expr,
-        row: Expr,
-        block: Expr,
-        sums: Sequence[Expr],
-    ) -> None:
-        """Write what is made of the sums of one vector of units."""
-        layer = self._layer
-        direction, sequence = self._place(stream, row)
+    def _finish(self, work: _Work, before: Expr, row: Expr, block: Expr, sums: Sequence[Expr]) -> None:
+        """Write the gates and outputs of one vector of units."""
+        layer, slot = self._layer, work.slot
+        direction, sequence = self._direction_and_sequence(work.stream, row)
         state = T.Bind(direction * layer.batch + sequence)
-        unit = T.Bind((group * self._config.blocks + block) * self._lanes)
+        unit = T.Bind((work.group * self._config.blocks + block) * self._lanes)
         length = T.Bind(self._buffers["lengths"][sequence]) if layer.lengths else None
-        place = locate(layer, direction, sequence, step, length)
-        every, new = T.Bind(place.every), T.Bind(self._row(slot, 1 - before, row))
+        position = locate(layer, direction, sequence, work.step, length)
+        every, new = T.Bind(position.every), T.Bind(self._row(slot, 1 - before, row))
         old = T.Bind(self._row(slot, before, row))
 
         def inside() -> None:
-            gates = T.Bind((place.row * len(layer.directions) + direction) * layer.gates)
-            kept = {"hidden": old, **{name: self._row(slot, at, row) for name, at in self._kept.items()}}
+            gates = T.Bind((position.row * len(layer.directions) + direction) * layer.gates)
+            states = {"hidden": old, **{name: self._row(slot, number, row) for name, number in self._kept.items()}}
 
-            def load(name: str, at: Expr) -> Expr:
-                return self._load(name, at, unit)
+            def load(name: str, number: Expr) -> Expr:
+                return self._load(name, number, unit)
 
-            units = Units(load, gates, sums.__getitem__, phase, state, direction, kept)
-            for name, value in cell_outputs(layer, phase, self._functions, units).items():
-                made = T.Bind(value)
+            units = Units(load, gates, sums.__getitem__, work.phase, state, direction, states)
+            for name, value in cell_outputs(layer, work.phase, self._functions, units).items():
+                result = T.Bind(value)
                 if name == "hidden":
-                    self._store("kept", new, unit, made)
-                    self._store("every", every, unit, made)
+                    self._store("kept", new, unit, result)
+                    self._store("every", every, unit, result)
                 elif name == "memory":
-                    self._store("memory_last", state, unit, made)
+                    self._store("memory_last", state, unit, result)
                 else:
-                    self._store("kept", kept[name], unit, made)
+                    self._store("kept", states[name], unit, result)
 
-        def behind() -> None:
-            self._store("every", every, unit, self._functions.number(0.0))
-            self._store("kept", new, unit, self._load("kept", old, unit))
-
-        _either(place.inside, inside, behind)
-
-
-def _either(condition: Expr, first: Callable[[], None], second: Callable[[], None]) -> None:
-    """Write statements that are done if a condition holds, and others if not; the first ones alone if it is None."""
-    if condition is None:
-        first()
-        return
-    with T.If(condition):
-        with T.Then():
-            first()
-        with T.Else():
-            second()
+        if position.inside is None:  # all sequences have all steps
+            inside()
+            return
+        with T.If(position.inside):
+            with T.Then():
+                inside()
+            with T.Else():  # behind the end of a sequence its state stays, and its outputs are zero
+                self._store("every", every, unit, self._functions.number(0.0))
+                self._store("kept", new, unit, self._load("kept", old, unit))

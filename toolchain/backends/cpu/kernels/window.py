@@ -24,7 +24,7 @@ _LONGEST = 160  # operations of a row of taps: more are too much code
 _HELD_WEIGHTS = 5  # weights of a row of taps that are worth a register each
 _LOADED_AT_ONCE = 5  # registers for each column of a tile, where LLVM loads all of its pixels and weights first
 _MOVED = 3  # times longer than a product takes to move a vector between the caches
-_MOST_PARTS = 8
+_MOST_PARTS = 8  # of an image's rows
 
 Expr = Any
 
@@ -107,7 +107,7 @@ class Tap:
 
 @dataclass(frozen=True)
 class Tile:
-    """Where a tile is.
+    """The position of a tile.
 
     Attributes:
         image: Image of the batch.
@@ -139,35 +139,35 @@ class Reduction(Protocol):
     def first(self, pixel: Expr) -> Expr | None:
         """Return the sum of nothing but a pixel, if that is less work than adding it to the initial value."""
 
-    def joined(self, total: Expr, pixel: Expr, block: Expr, tap: Tap) -> Expr:
+    def add_pixel(self, total: Expr, pixel: Expr, block: Expr, tap: Tap) -> Expr:
         """Return a sum with one pixel more."""
 
-    def finished(self, total: Expr, tile: Tile, number: int) -> Expr:
+    def finish(self, total: Expr, tile: Tile, number: int) -> Expr:
         """Return the result for the window in column `number` of a tile."""
 
 
 def sides(layer: Conv | Pool) -> tuple[Side, Side]:
     """Return how windows lie down and across an image."""
-    data, out, (top, left, bottom, right) = layer.data, layer.out, layer.padding
+    data, out, (top, before, bottom, after) = layer.data, layer.out, layer.padding
     taps, strides, dilation = layer.kernel, layer.strides, layer.dilation
     return (
         Side(data.height, out.height, taps[0], strides[0], dilation[0], top, bottom),
-        Side(data.width, out.width, taps[1], strides[1], dilation[1], left, right),
+        Side(data.width, out.width, taps[1], strides[1], dilation[1], before, after),
     )
 
 
 def spans(side: Side, size: int) -> list[Span]:
     """Cut windows into tiles of some size and the rest, and put like ones together."""
-    found: list[Span] = []
+    groups: list[Span] = []
     for start in range(0, side.windows, size):
         windows = range(start, min(start + size, side.windows))
-        seen = tuple(side.inside(window) for window in windows), tuple(side.padded(window) for window in windows)
-        last = found[-1] if found else None
-        if last and (last.inside, last.padded) == seen:
-            found[-1] = Span(last.start, last.count + 1, *seen)
+        view = tuple(side.inside(window) for window in windows), tuple(side.padded(window) for window in windows)
+        last = groups[-1] if groups else None
+        if last and (last.inside, last.padded) == view:
+            groups[-1] = Span(last.start, last.count + 1, *view)
         else:
-            found.append(Span(start, 1, *seen))
-    return found
+            groups.append(Span(start, 1, *view))
+    return groups
 
 
 def is_unrolled(layer: Conv | Pool) -> bool:
@@ -179,19 +179,19 @@ def configs(layer: Conv | Pool, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their estimated costs, the cheapest first."""
     width = layer.out.width
     # Wider tiles of straight-line code are not faster, and they take long to compile.
-    whole = width if width <= 14 else 1  # noqa: PLR2004
-    widths, multiples = ((*range(1, 9), whole), (1,)) if is_unrolled(layer) else ((*range(1, 15), 20, 28), (1, 2, 4))
-    found = []
+    full = width if width <= 14 else 1  # noqa: PLR2004
+    widths, multiples = ((*range(1, 9), full), (1,)) if is_unrolled(layer) else ((*range(1, 15), 20, 28), (1, 2, 4))
+    candidates = []
     for columns, blocks in itertools.product(sorted({min(columns, width) for columns in widths}), multiples):
-        held = columns * blocks + min(layer.kernel[1], _HELD_WEIGHTS) + 2
+        registers = columns * blocks + min(layer.kernel[1], _HELD_WEIGHTS) + 2
         if machine.loads_apart:
-            held = max(held, columns * blocks * _LOADED_AT_ONCE)
+            registers = max(registers, columns * blocks * _LOADED_AT_ONCE)
         long = columns * blocks * layer.kernel[1] > _LONGEST
-        if layer.out.blocks % blocks or held > machine.registers or (long and columns * blocks > 1):
+        if layer.out.blocks % blocks or registers > machine.registers or (long and columns * blocks > 1):
             continue
         config = Config(columns, blocks)
-        found.append((config, _estimate(layer, config, machine)))
-    return sorted(found, key=lambda one: one[1])
+        candidates.append((config, _estimate(layer, config, machine)))
+    return sorted(candidates, key=lambda candidate: candidate[1])
 
 
 def _estimate(layer: Conv | Pool, config: Config, machine: Machine) -> float:
@@ -207,28 +207,31 @@ def _estimate(layer: Conv | Pool, config: Config, machine: Machine) -> float:
         row += span.count * (max(products, loads, waits) + 0.25 * loads + 2 * stores + 6 / down.taps + 2)
     rows = sum(sum(down.inside(window)) for window in range(down.windows))
     groups = layer.out.batch * layer.out.blocks // config.blocks
-    cores = emit.sharing(operations(layer), machine.cores)
-    parts = emit.parts(groups, min(_MOST_PARTS, layer.out.height), cores)
-    return row * rows * -(-groups * parts // cores) / parts
+    cores = emit.worker_count(operations(layer), machine.cores)
+    shares = emit.count_shares(groups, min(_MOST_PARTS, layer.out.height), cores)
+    return row * rows * -(-groups * shares // cores) / shares
 
 
 def operations(layer: Conv | Pool) -> int:
     """Return how long a layer takes, in vector operations: by its products, or by what it reads and writes."""
-    data, out = (place.batch * place.blocks * place.height * place.width for place in (layer.data, layer.out))
+    data, out = (
+        activation.batch * activation.blocks * activation.height * activation.width
+        for activation in (layer.data, layer.out)
+    )
     return max(out * layer.kernel[0] * layer.kernel[1], _MOVED * (data + out))
 
 
 def _pixels(side: Side, span: Span) -> dict[int, list[tuple[int, int]]]:
     """Return which windows of a tile see each pixel, and with which tap; pixels count from the tile's first tap."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    users: dict[int, list[tuple[int, int]]] = {}
     for number, inside in enumerate(span.inside):
         for tap, is_inside in enumerate(inside):
             if is_inside:
-                found.setdefault(number * side.stride + tap * side.dilation, []).append((number, tap))
-    return dict(sorted(found.items()))
+                users.setdefault(number * side.stride + tap * side.dilation, []).append((number, tap))
+    return dict(sorted(users.items()))
 
 
-class Writer:
+class WindowWriter:
     """Writes the loops of one kernel."""
 
     def __init__(self, layer: Conv | Pool, machine: Machine, config: Config, reduction: Reduction) -> None:
@@ -245,36 +248,31 @@ class Writer:
         """
         layer, blocks = self._layer, self._config.blocks
         groups = layer.out.blocks // blocks
-        cores = emit.sharing(operations(layer), self._machine.cores)
-        parts = emit.parts(layer.out.batch * groups, min(_MOST_PARTS, layer.out.height), cores)
-        with emit.shared(layer.out.batch * groups * parts, operations(layer)) as work:
-            image = T.Bind(work // (groups * parts))
-            block = T.Bind(work // parts % groups * blocks)
-            for down, row in self._rows(T.Bind(work % parts), parts):
-                self._row(down, image, block, row, (data, others, out))
+        cores = emit.worker_count(operations(layer), self._machine.cores)
+        shares = emit.count_shares(layer.out.batch * groups, min(_MOST_PARTS, layer.out.height), cores)
+        with emit.shared(layer.out.batch * groups * shares, operations(layer)) as work:
+            image = T.Bind(work // (groups * shares))
+            block = T.Bind(work // shares % groups * blocks)
+            for down, row in self._rows(T.Bind(work % shares), shares):
+                taps, padded = self._taps(down, row)
+                for across in spans(self._across, self._config.columns):
+                    with T.serial(0, across.count) as number:
+                        column = T.Bind(across.start + number * across.size)
+                        self._tile(Tile(image, block, row, column, across, down, taps, padded), data, others, out)
 
-    def _rows(self, part: Expr, parts: int) -> Iterator[tuple[Span | None, Expr]]:
+    def _rows(self, share: Expr, shares: int) -> Iterator[tuple[Span | None, Expr]]:
         """Open a loop over the rows of each kind in a part, and yield the row."""
         height = self._layer.out.height
-        share = -(-height // parts)
+        rows_per_share = -(-height // shares)
         every = spans(self._down, 1) if is_unrolled(self._layer) else [None]
         for down in every:
             start, count = (down.start, down.count) if down else (0, height)
             begin, end = 0, count
-            if parts > 1:
-                begin = T.Bind(tirx.max(part * share - start, 0))
-                end = T.Bind(tirx.max(tirx.min((part + 1) * share - start, count), begin))
+            if shares > 1:
+                begin = T.Bind(tirx.max(share * rows_per_share - start, 0))
+                end = T.Bind(tirx.max(tirx.min((share + 1) * rows_per_share - start, count), begin))
             with T.serial(begin, end) as number:
                 yield down, T.Bind(start + number)
-
-    def _row(
-        self, down: Span | None, image: Expr, block: Expr, row: Expr, buffers: tuple[Any, Sequence[Any], Any]
-    ) -> None:
-        taps, padded = self._taps(down, row)
-        for across in spans(self._across, self._config.columns):
-            with T.serial(0, across.count) as number:
-                column = T.Bind(across.start + number * across.size)
-                self._tile(Tile(image, block, row, column, across, down, taps, padded), *buffers)
 
     def _taps(self, down: Span | None, row: Expr) -> tuple[tuple[Expr, Expr], Expr]:
         """Return `Tile.taps` and `Tile.padded` of a row."""
@@ -292,36 +290,37 @@ class Writer:
 
     def _tile(self, tile: Tile, data: Any, others: Sequence[Any], out: Any) -> None:
         layer, width = self._layer, tile.across.size
-        totals = self._looped(tile, data) if tile.down is None else self._unrolled(tile, tile.down, data)
-        values = [T.Bind(self._reduction.finished(one, tile, place % width)) for place, one in enumerate(totals)]
+        totals = self._reduce_in_loop(tile, data) if tile.down is None else self._reduce_unrolled(tile, tile.down, data)
+        values = [T.Bind(self._reduction.finish(total, tile, index % width)) for index, total in enumerate(totals)]
         for block in range(self._config.blocks):
             line = values[block * width : (block + 1) * width]
-            at = (tile.image, tile.block + block, tile.row, tile.column)
-            emit.finish(line, layer.epilogue, others, out, layer.out, *at)
+            coordinates = (tile.image, tile.block + block, tile.row, tile.column)
+            emit.store_pixels(line, layer.epilogue, others, out, layer.out, coordinates)
 
-    def _unrolled(self, tile: Tile, down: Span, data: Any) -> list[Expr]:
+    def _reduce_unrolled(self, tile: Tile, down: Span, data: Any) -> list[Expr]:
         """Reduce all windows of a tile in straight-line code."""
+        # None until a window sees its first pixel, which a pool takes as it is.
         totals: list[Expr | None] = [None] * (self._config.blocks * tile.across.size)
         for row, is_inside in enumerate(down.inside[0]):
             if is_inside:
                 self._add(tile, totals, data, row)
-        return [self._initial(tile, place) if total is None else total for place, total in enumerate(totals)]
+        return [self._initial(tile, index) if total is None else total for index, total in enumerate(totals)]
 
-    def _looped(self, tile: Tile, data: Any) -> list[Expr]:
+    def _reduce_in_loop(self, tile: Tile, data: Any) -> list[Expr]:
         """Reduce all windows of a tile with a loop over the taps down."""
         count = self._config.blocks * tile.across.size
-        held = emit.Registers(count, self._layer.out.lanes)
-        for place in range(count):
-            held[place] = self._initial(tile, place)
+        sums = emit.Registers(count, self._layer.out.lanes)
+        for index in range(count):
+            sums[index] = self._initial(tile, index)
         with T.serial(*tile.taps) as row:
-            totals: list[Expr | None] = [held[place] for place in range(count)]
+            totals: list[Expr | None] = [sums[index] for index in range(count)]
             self._add(tile, totals, data, row)
-            for place, total in enumerate(totals):
-                held[place] = total
-        return [held[place] for place in range(count)]
+            for index, total in enumerate(totals):
+                sums[index] = total
+        return [sums[index] for index in range(count)]
 
-    def _initial(self, tile: Tile, place: int) -> Expr:
-        return self._reduction.initial(tile.block + place // tile.across.size)
+    def _initial(self, tile: Tile, index: int) -> Expr:
+        return self._reduction.initial(tile.block + index // tile.across.size)
 
     def _add(self, tile: Tile, totals: list[Expr | None], data: Any, row: Expr) -> None:
         """Add one row of taps to all windows of a tile."""
@@ -329,17 +328,18 @@ class Writer:
         line = tile.row * self._down.stride + row * self._down.dilation - self._down.before
         for block in range(self._config.blocks):
             start = tile.column * across.stride - across.before
+            # It may lie before the buffer: only pixels inside the image are added to it and read.
             base = T.Bind(emit.offset(layer.data, tile.image, tile.block + block, line, start))
             for pixel, users in _pixels(across, tile.across).items():
                 vector = T.Bind(data[emit.ramp(base + pixel * lanes, lanes)])
                 for number, column in users:
-                    place = block * tile.across.size + number
-                    totals[place] = self._joined(tile, place, totals[place], vector, Tap(row, column))
+                    index = block * tile.across.size + number
+                    totals[index] = self._add_pixel(tile, index, totals[index], vector, Tap(row, column))
 
-    def _joined(self, tile: Tile, place: int, total: Expr | None, pixel: Expr, tap: Tap) -> Expr:
+    def _add_pixel(self, tile: Tile, index: int, total: Expr | None, pixel: Expr, tap: Tap) -> Expr:
         if total is None:
             first = self._reduction.first(pixel)
             if first is not None:
                 return first
-            total = self._initial(tile, place)
-        return T.Bind(self._reduction.joined(total, pixel, tile.block + place // tile.across.size, tap))
+            total = self._initial(tile, index)
+        return T.Bind(self._reduction.add_pixel(total, pixel, tile.block + index // tile.across.size, tap))

@@ -17,17 +17,17 @@ from tvm.relax.analysis import has_reshape_pattern
 from toolchain.backends.base.attributes import LAYER
 from toolchain.backends.cpu.expr import UnsupportedError, constant
 from toolchain.backends.cpu.machine import Machine, machine
-from toolchain.backends.cpu.nan import with_nan
-from toolchain.backends.cpu.schedule.axes import normalised
-from toolchain.backends.cpu.schedule.block import Block, Buffer
-from toolchain.backends.cpu.schedule.elementwise import elementwise
+from toolchain.backends.cpu.maxima_init import start_at_infinity
+from toolchain.backends.cpu.nan_clip import with_nan
+from toolchain.backends.cpu.round_to_int import round_without_calls
+from toolchain.backends.cpu.schedule.axes import normalise_axes
+from toolchain.backends.cpu.schedule.block import Block
+from toolchain.backends.cpu.schedule.elementwise import schedule_elementwise
 from toolchain.backends.cpu.schedule.inline import inline
 from toolchain.backends.cpu.schedule.open_shapes import by_blocks
-from toolchain.backends.cpu.schedule.rows import in_rows, shared_rows, with_lanes
-from toolchain.backends.cpu.schedule.tails import with_functions, without_edges
+from toolchain.backends.cpu.schedule.rows import count_shared_rows, in_rows, with_lanes
+from toolchain.backends.cpu.schedule.tails import expand_functions, without_edges
 from toolchain.backends.cpu.schedule.tiles import in_tiles, vector_axis
-from toolchain.backends.cpu.starts import from_infinity
-from toolchain.backends.cpu.whole import without_calls
 
 _DONE = "tirx.is_scheduled"
 _ONE_INPUT = 2  # buffers of a function with one input
@@ -45,7 +45,7 @@ def schedule(module: tvm.IRModule, target: tvm.target.Target, lanes: int) -> tvm
     changed: tvm.IRModule = module.clone()
     for name, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc) and _is_open(function):
-            changed.update_func(name, scheduled(function, processor))
+            changed.update_func(name, schedule_kernel(function, processor))
     return changed
 
 
@@ -53,23 +53,15 @@ def _is_open(function: tirx.PrimFunc) -> bool:
     attributes = function.attrs or {}
     if LAYER in attributes or attributes.get(_DONE) or not isinstance(function.body, s_tir.SBlockRealize):
         return False
-    return not _reshapes(function)
-
-
-def _reshapes(function: tirx.PrimFunc) -> bool:
-    """Whether TVM makes a view of a function's result, as long as it recognises the function."""
     if len(function.params) != _ONE_INPUT or not all(tirx.is_buffer_var(buffer) for buffer in function.params):
-        return False
-    sizes = {_size(buffer) for buffer in function.params}
-    return (len(sizes) == 1 or None in sizes) and bool(has_reshape_pattern(function))
+        return True
+    # TVM replaces reshapes by views, but recognises only those that are not scheduled.
+    shapes = [[constant(extent) for extent in buffer.shape] for buffer in function.params]
+    sizes = {None if None in shape else prod(extent or 0 for extent in shape) for shape in shapes}
+    return not ((len(sizes) == 1 or None in sizes) and has_reshape_pattern(function))
 
 
-def _size(buffer: Buffer) -> int | None:
-    extents = [constant(extent) for extent in buffer.shape]
-    return None if None in extents else prod(extent or 0 for extent in extents)
-
-
-def scheduled(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:
+def schedule_kernel(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:
     """Schedule one kernel.
 
     Args:
@@ -77,17 +69,17 @@ def scheduled(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:
         processor: What it is scheduled for.
     """
     try:
-        done = _ruled(function, processor)
+        result = _apply_rules(function, processor)
     except (UnsupportedError, RuntimeError, TypeError, ValueError):
         # TVM's own classes raise all of these: whatever a kernel is, it must not keep a network from being built.
-        done = by_blocks(function, processor)
-    if done is None:
-        return from_infinity(function)
-    done = without_calls(with_nan(from_infinity(done), processor), processor)
-    return done.with_attr(_DONE, True)  # noqa: FBT003 - its signature
+        result = by_blocks(function, processor)
+    if result is None:
+        return start_at_infinity(function)
+    result = round_without_calls(with_nan(start_at_infinity(result), processor), processor)
+    return result.with_attr(_DONE, True)  # noqa: FBT003 - its signature
 
 
-def _ruled(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:
+def _apply_rules(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:
     """Schedule a kernel whose extents are known.
 
     Raises:
@@ -95,45 +87,46 @@ def _ruled(function: tirx.PrimFunc, processor: Machine) -> tirx.PrimFunc:
     """
     first = _schedule(function)
     inline(first)
-    plain = normalised(first.mod["main"])
+    plain = normalise_axes(first.mod["main"])
     blocks = _blocks(_schedule(plain))
     reductions = [block for block in blocks if block.reduces]
     across = [block for block in reductions if vector_axis(block)]
-    rows = shared_rows(blocks, processor)
+    rows = count_shared_rows(blocks, processor)
     if rows is None and not across:  # rows for fewer cores
-        rows = shared_rows(blocks, replace(processor, cores=1))
+        rows = count_shared_rows(blocks, replace(processor, cores=1))
     if not reductions or rows is None or len(across) == len(reductions) == 1:
         ruled = _one_by_one(plain, blocks, processor)
     else:
         ruled = _schedule(with_lanes(plain, processor))
         in_rows(ruled, _blocks(ruled), rows, processor)
-    return with_functions(without_edges(ruled.mod["main"]))
+    return expand_functions(without_edges(ruled.mod["main"]))
 
 
 def _one_by_one(function: tirx.PrimFunc, blocks: list[Block], processor: Machine) -> s_tir.Schedule:
     """Schedule each block of a kernel, together with what is computed from a reduction alone."""
+    # Without an axis for vectors among its elements, a reduction has its vectors along what it sums.
     folded = [block.name for block in blocks if block.reduces and vector_axis(block) is None]
     ruled = _schedule(with_lanes(function, processor, folded))
-    left = _blocks(ruled)
-    while left:
-        block = left.pop(0)
+    waiting = _blocks(ruled)
+    while waiting:
+        block = waiting.pop(0)
         if not block.reduces:
-            elementwise(ruled, block, processor)
+            schedule_elementwise(ruled, block, processor)
             continue
-        epilogue = left.pop(0) if left and _is_epilogue(ruled, left[0], block) else None
+        epilogue = waiting.pop(0) if waiting and _is_epilogue(ruled, waiting[0], block) else None
         if block.name not in folded:
             in_tiles(ruled, block, epilogue, processor)
             continue
         in_rows(ruled, [block], block.lead, processor)
         if epilogue:
-            elementwise(ruled, epilogue, processor)
+            schedule_elementwise(ruled, epilogue, processor)
     return ruled
 
 
 def _is_epilogue(ruled: s_tir.Schedule, block: Block, reduction: Block) -> bool:
     """Whether a block computes one value of each that a reduction ends in."""
-    alone = len(ruled.get_consumers(reduction.rv)) == len(ruled.get_producers(block.rv)) == 1
-    return alone and not block.reduces and block.size == reduction.size
+    is_only_use = len(ruled.get_consumers(reduction.rv)) == len(ruled.get_producers(block.rv)) == 1
+    return is_only_use and not block.reduces and block.size == reduction.size
 
 
 def _schedule(function: tirx.PrimFunc) -> s_tir.Schedule:

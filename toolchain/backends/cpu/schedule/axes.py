@@ -13,13 +13,13 @@ from toolchain.backends.cpu.expr import (
     Expr,
     UnsupportedError,
     Var,
-    bound,
     coefficient,
     constant,
     loads,
-    parts,
-    rewritten,
+    range_analyzer,
+    rewrite,
     variables,
+    walk,
 )
 from toolchain.backends.cpu.schedule.block import Axis, Buffer, as_numbers, offset, sequence
 
@@ -37,19 +37,19 @@ class Nest:
     init: Expr | None
     name: str
 
-    def at(self, place: Mapping[Var, Expr], axes: Sequence[Axis]) -> Nest:
+    def substitute(self, values: Mapping[Var, Expr], axes: Sequence[Axis]) -> Nest:
         """Put values in the place of axes, and other axes in the place of all."""
-        analyzer = bound((axis.var, axis.extent) for axis in axes)
+        analyzer = range_analyzer((axis.var, axis.extent) for axis in axes)
 
-        def placed(part: Expr) -> Expr | None:
-            if type(part) is ir.Var:
-                return place.get(part)
-            if type(part) is not ir.TensorLoad:
+        def placed(node: Expr) -> Expr | None:
+            if type(node) is ir.Var:
+                return values.get(node)
+            if type(node) is not ir.TensorLoad:
                 return None
-            return tirx.BufferLoad(part.source, [analyzer.simplify(rewritten(one, placed)) for one in part.indices])
+            return tirx.BufferLoad(node.source, [analyzer.simplify(rewrite(index, placed)) for index in node.indices])
 
-        indices = tuple(analyzer.simplify(rewritten(index, placed)) for index in self.indices)
-        return replace(self, axes=tuple(axes), indices=indices, value=rewritten(self.value, placed))
+        indices = tuple(analyzer.simplify(rewrite(index, placed)) for index in self.indices)
+        return replace(self, axes=tuple(axes), indices=indices, value=rewrite(self.value, placed))
 
     def loads(self) -> list[Expr]:
         """Return the loads, but for that of an accumulator."""
@@ -70,7 +70,7 @@ class Nest:
         return body
 
 
-def normalised(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def normalise_axes(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give a kernel the axes that its indices have.
 
     Args:
@@ -79,11 +79,11 @@ def normalised(function: tirx.PrimFunc) -> tirx.PrimFunc:
     Raises:
         UnsupportedError: It is of another kind.
     """
-    known = set(function.params)
-    return mapped(function, lambda nest: _merged(_apart(nest), known))
+    parameters = set(function.params)
+    return map_nests(function, lambda nest: _merge_axes(_split_axes(nest), parameters))
 
 
-def mapped(function: tirx.PrimFunc, change: Callable[[Nest], Nest]) -> tirx.PrimFunc:
+def map_nests(function: tirx.PrimFunc, change: Callable[[Nest], Nest]) -> tirx.PrimFunc:
     """Change the nests of a kernel; those that store several values at a time stay as they are.
 
     Raises:
@@ -98,95 +98,95 @@ def mapped(function: tirx.PrimFunc, change: Callable[[Nest], Nest]) -> tirx.Prim
         if not isinstance(inner, s_tir.SBlockRealize) or constant(inner.predicate) != 1:
             raise UnsupportedError("loops without a block, or with a predicate")
         plain = isinstance(inner.block.body, tirx.BufferStore)
-        return change(_read(inner.block)).statement() if plain else statement
+        return change(_read_nest(inner.block)).statement() if plain else statement
 
     body = [changed(nest) for nest in sequence(root.body)]
-    whole = body[0] if len(body) == 1 else tirx.SeqStmt(body)
-    block = s_tir.SBlock([], [], [], "root", whole, None, root.alloc_buffers)
+    statements = body[0] if len(body) == 1 else tirx.SeqStmt(body)
+    block = s_tir.SBlock([], [], [], "root", statements, None, root.alloc_buffers)
     return function.with_body(s_tir.SBlockRealize([], True, block))  # noqa: FBT003 - its signature
 
 
-def _apart(nest: Nest) -> Nest:
+def _split_axes(nest: Nest) -> Nest:
     """Drop axes of one step, and make two of each that an index takes apart."""
-    nest = nest.at(
+    nest = nest.substitute(
         {axis.var: _number(0) for axis in nest.axes if axis.extent == 1},
         [axis for axis in nest.axes if axis.extent > 1],
     )
+    # Each split may reveal another division; the limit only guards against an endless loop.
     for _ in range(_MOST_SPLITS):
-        found = _divided(nest)
-        if found is None:
+        division = _find_division(nest)
+        if division is None:
             break
-        nest = _split(nest, *found)
+        axis, length = division
+        outer = Axis(ir.Var(f"{axis.var.name}_o", axis.var.ty), axis.extent // length, axis.reduced)
+        inner = Axis(ir.Var(f"{axis.var.name}_i", axis.var.ty), length, axis.reduced)
+        index = nest.axes.index(axis)
+        axes = [*nest.axes[:index], outer, inner, *nest.axes[index + 1 :]]
+        nest = nest.substitute({axis.var: outer.var * length + inner.var}, axes)
     return nest
 
 
-def _read(block: Any) -> Nest:
-    extents = [constant(one.dom.extent) for one in block.iter_vars]
-    if not all(extents) or any(str(one.var.ty.dtype) != "int64" for one in block.iter_vars):
+def _read_nest(block: Any) -> Nest:
+    extents = [constant(iterator.dom.extent) for iterator in block.iter_vars]
+    if not all(extents) or any(str(iterator.var.ty.dtype) != "int64" for iterator in block.iter_vars):
         raise UnsupportedError("axes without elements, or of open extent")
     axes = (
-        Axis(one.var, extent or 0, one.iter_type == tirx.IterVar.CommReduce)
-        for one, extent in zip(block.iter_vars, extents, strict=True)
+        Axis(iterator.var, extent or 0, iterator.iter_type == tirx.IterVar.CommReduce)
+        for iterator, extent in zip(block.iter_vars, extents, strict=True)
     )
     store, init = block.body, block.init
     first = None if init is None else init.value
     return Nest(tuple(axes), store.buffer, tuple(store.indices), store.value, first, block.name_hint)
 
 
-def _divided(nest: Nest) -> tuple[Axis, int] | None:
+def _find_division(nest: Nest) -> tuple[Axis, int] | None:
     """Find an axis that is divided by a number, and that number; elements of a reduction keep their dimensions."""
     axes = {axis.var: axis for axis in nest.axes if axis.reduced == (nest.init is not None)}
     for expr in (*nest.indices, nest.value):
-        for part in parts(expr):
-            if isinstance(part, (prim.FloorDiv, prim.FloorMod, prim.Div, prim.Mod)) and isinstance(part.a, ir.Var):
-                axis, number = axes.get(part.a), constant(part.b)
+        for node in walk(expr):
+            if isinstance(node, (prim.FloorDiv, prim.FloorMod, prim.Div, prim.Mod)) and isinstance(node.a, ir.Var):
+                axis, number = axes.get(node.a), constant(node.b)
                 if axis is not None and number and axis.extent % number == 0 and 1 < number < axis.extent:
                     return axis, number
     return None
 
 
-def _split(nest: Nest, axis: Axis, inner: int) -> Nest:
-    one = Axis(ir.Var(f"{axis.var.name}_o", axis.var.ty), axis.extent // inner, axis.reduced)
-    other = Axis(ir.Var(f"{axis.var.name}_i", axis.var.ty), inner, axis.reduced)
-    at = nest.axes.index(axis)
-    return nest.at({axis.var: one.var * inner + other.var}, [*nest.axes[:at], one, other, *nest.axes[at + 1 :]])
-
-
-def _merged(nest: Nest, whole: set[Buffer]) -> Nest:
+def _merge_axes(nest: Nest, parameters: set[Buffer]) -> Nest:
     """Make one axis of two neighbours wherever every access runs through both without a gap.
 
     The one is the last index of both then, and runs beyond its dimension: there is no gap between the rows of a
     parameter. Of buffers that TVM makes as large as what is used of them, dimensions have to stay.
     """
-    for at in range(len(nest.axes) - 1, 0, -1):
+    for index in range(len(nest.axes) - 1, 0, -1):
         if _lies_across(nest):
             break
-        outer, inner = nest.axes[at - 1 : at + 1]
-        if outer.reduced == inner.reduced == (nest.init is not None) and _mergeable(nest, outer, inner, whole):
-            both = Axis(ir.Var(inner.var.name, inner.var.ty), outer.extent * inner.extent, inner.reduced)
-            axes = [*nest.axes[: at - 1], both, *nest.axes[at + 1 :]]
-            nest = nest.at({outer.var: _number(0), inner.var: both.var}, axes)
+        outer, inner = nest.axes[index - 1 : index + 1]
+        if outer.reduced == inner.reduced == (nest.init is not None) and _mergeable(nest, outer, inner, parameters):
+            joint = Axis(ir.Var(inner.var.name, inner.var.ty), outer.extent * inner.extent, inner.reduced)
+            axes = [*nest.axes[: index - 1], joint, *nest.axes[index + 1 :]]
+            nest = nest.substitute({outer.var: _number(0), inner.var: joint.var}, axes)
     return nest
 
 
 def _lies_across(nest: Nest) -> bool:
     """Whether loads lie together along another axis than the store: what is copied for that keeps its dimensions."""
     last = nest.axes[-1]
-    places = (offset(load.source, load.indices) for load in nest.loads())
-    return not last.reduced and any((coefficient(place, last.var) or 0) > 1 for place in places)
+    offsets = (offset(load.source, load.indices) for load in nest.loads())
+    return not last.reduced and any((coefficient(element, last.var) or 0) > 1 for element in offsets)
 
 
-def _mergeable(nest: Nest, outer: Axis, inner: Axis, whole: set[Buffer]) -> bool:
-    both = {outer.var, inner.var}
-    if both & set(as_numbers(nest.value)):
+def _mergeable(nest: Nest, outer: Axis, inner: Axis, parameters: set[Buffer]) -> bool:
+    merged_vars = {outer.var, inner.var}
+    if merged_vars & set(as_numbers(nest.value)):
         return False
-    analyzer = bound((axis.var, axis.extent) for axis in nest.axes)
-    for buffer, indices in [(nest.buffer, nest.indices), *((one.source, one.indices) for one in loads(nest.value))]:
-        place = analyzer.simplify(offset(buffer, indices))
-        if not both & variables(place):
+    analyzer = range_analyzer((axis.var, axis.extent) for axis in nest.axes)
+    for buffer, indices in [(nest.buffer, nest.indices), *((load.source, load.indices) for load in loads(nest.value))]:
+        element = analyzer.simplify(offset(buffer, indices))
+        if not merged_vars & variables(element):
             continue
-        step = coefficient(place, inner.var)
-        if buffer not in whole or step is None or coefficient(place, outer.var) != step * inner.extent:
+        step = coefficient(element, inner.var)
+        # One step of the outer axis has to be as far as all steps of the inner one.
+        if buffer not in parameters or step is None or coefficient(element, outer.var) != step * inner.extent:
             return False
     return True
 

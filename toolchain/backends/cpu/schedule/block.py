@@ -15,15 +15,15 @@ from toolchain.backends.cpu.expr import (
     Expr,
     UnsupportedError,
     Var,
-    bound,
     children,
     coefficient,
     conditions,
     constant,
     is_guard,
     loads,
-    parts,
+    range_analyzer,
     variables,
+    walk,
 )
 from toolchain.backends.cpu.machine import Machine
 
@@ -74,14 +74,14 @@ class Block:
         block = schedule.get(rv)
         steps = sequence(block.body)
         stores = tuple(step for step in steps if isinstance(step, tirx.BufferStore))
-        extents = [constant(one.dom.extent) for one in block.iter_vars]
+        extents = [constant(iterator.dom.extent) for iterator in block.iter_vars]
         if not stores or len(stores) + sum(isinstance(step, tirx.Bind) for step in steps) != len(steps):
             raise UnsupportedError("a block that does more than store")
-        if None in extents or any(one.iter_type not in _KINDS for one in block.iter_vars):
+        if None in extents or any(iterator.iter_type not in _KINDS for iterator in block.iter_vars):
             raise UnsupportedError("axes of an unknown kind or extent")
         axes = (
-            Axis(one.var, extent or 0, one.iter_type == tirx.IterVar.CommReduce)
-            for one, extent in zip(block.iter_vars, extents, strict=True)
+            Axis(iterator.var, extent or 0, iterator.iter_type == tirx.IterVar.CommReduce)
+            for iterator, extent in zip(block.iter_vars, extents, strict=True)
         )
         return cls(rv, str(block.name_hint), tuple(axes), stores, tuple(step.value for step in steps))
 
@@ -98,7 +98,7 @@ class Block:
     @property
     def lead(self) -> int:
         """How many axes there are before the first one that is reduced over."""
-        return next((at for at, axis in enumerate(self.axes) if axis.reduced), len(self.axes))
+        return next((index for index, axis in enumerate(self.axes) if axis.reduced), len(self.axes))
 
     @property
     def size(self) -> int:
@@ -113,8 +113,8 @@ class Block:
     @cached_property
     def loads(self) -> list[Expr]:
         """The loads, but for those of accumulators."""
-        own = {store.buffer for store in self.stores}
-        return [load for value in self.values for load in loads(value) if load.source not in own]
+        outputs = {store.buffer for store in self.stores}
+        return [load for value in self.values for load in loads(value) if load.source not in outputs]
 
     @cached_property
     def stored(self) -> Expr:
@@ -131,16 +131,16 @@ class Block:
 
     @cached_property
     def _analyzer(self) -> sym.Analyzer:
-        return bound((axis.var, axis.extent) for axis in self.axes)
+        return range_analyzer((axis.var, axis.extent) for axis in self.axes)
 
     @cached_property
     def guards(self) -> set[Var]:
         """Variables that a guard depends on."""
-        return {var for value in self.values for one in conditions(value) for var in variables(one)}
+        return {var for value in self.values for condition in conditions(value) for var in variables(condition)}
 
     def strides(self, axis: Axis) -> list[int | None]:
         """By how much each load moves along an axis; None where it does not move evenly."""
-        return [coefficient(place, axis.var) for place in self.places]
+        return [coefficient(element, axis.var) for element in self.places]
 
     def stride(self, axis: Axis) -> int | None:
         """By how much the store moves along an axis."""
@@ -162,10 +162,10 @@ def sequence(body: Any) -> list[Any]:
 
 def offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
     """Return the place of an element in a buffer without gaps."""
-    place: Expr = tirx.const(0, "int64")
+    element: Expr = tirx.const(0, "int64")
     for extent, index in zip(buffer.shape, indices, strict=True):
-        place = place * extent + index
-    return place
+        element = element * extent + index
+    return element
 
 
 def as_numbers(expr: Expr) -> Iterator[Var]:
@@ -173,21 +173,22 @@ def as_numbers(expr: Expr) -> Iterator[Var]:
     if isinstance(expr, ir.Var):
         yield expr
     elif not isinstance(expr, ir.TensorLoad):
-        for part in children(expr):
-            yield from as_numbers(part)
+        for child in children(expr):
+            yield from as_numbers(child)
 
 
 def cost(value: Expr) -> int:
     """Estimate what it takes to compute an expression: 1 for each load and each operation on floats."""
     total = 0
-    for part in parts(value):
-        if type(part) is ir.TensorLoad:
+    for node in walk(value):
+        if type(node) is ir.TensorLoad:
             total += 1
-        elif type(part) is ir.Call:
-            total += 2 if is_guard(part) else _CALL
-        elif isinstance(part, prim.Div) and _is_float(part):
+        # A guard is a comparison and a selection; other calls are functions of the C library or their like.
+        elif type(node) is ir.Call:
+            total += 2 if is_guard(node) else _CALL
+        elif isinstance(node, prim.Div) and _is_float(node):
             total += _DIVISION
-        elif isinstance(part, (prim.BinaryOpExpr, prim.Cast, prim.Select)) and _is_float(part):
+        elif isinstance(node, (prim.BinaryOpExpr, prim.Cast, prim.Select)) and _is_float(node):
             total += 1
     return total
 
@@ -204,7 +205,7 @@ def worth_cores(blocks: Sequence[Block], machine: Machine) -> bool:
     return machine.cores > 1 and sum(block.work for block in blocks) >= WORTH_CORES * machine.lanes
 
 
-def pieces_wanted(machine: Machine) -> int:
+def least_pieces(machine: Machine) -> int:
     """Return into how many pieces shared work is cut at least."""
     return machine.cores * _PIECES
 
@@ -216,12 +217,13 @@ def extent_of(schedule: s_tir.Schedule, loop: Loop) -> int:
 
 def share(schedule: s_tir.Schedule, loops: Sequence[Loop], machine: Machine) -> list[Loop]:
     """Share the outermost loops among the cores, as many of them as it takes; returns the loops as they are then."""
-    count, taken = 1, 0
-    while taken < len(loops) and count < pieces_wanted(machine):
-        count *= extent_of(schedule, loops[taken])
-        taken += 1
-    if not taken:
+    count, used = 1, 0
+    # Only as many loops as are needed: inner ones stay contiguous for the caches.
+    while used < len(loops) and count < least_pieces(machine):
+        count *= extent_of(schedule, loops[used])
+        used += 1
+    if not used:
         return list(loops)
-    outer = schedule.fuse(*loops[:taken]) if taken > 1 else loops[0]
+    outer = schedule.fuse(*loops[:used]) if used > 1 else loops[0]
     schedule.parallel(outer)
-    return [outer, *loops[taken:]]
+    return [outer, *loops[used:]]

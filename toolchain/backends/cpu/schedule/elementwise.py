@@ -14,7 +14,7 @@ from toolchain.backends.cpu.schedule.block import (
     Block,
     Loop,
     extent_of,
-    pieces_wanted,
+    least_pieces,
     share,
     worth_cores,
 )
@@ -24,7 +24,7 @@ _NEAR = 4  # what lies farther apart is a row of its own
 _UNROLLED = 4  # vectors of a piece
 
 
-def elementwise(schedule: s_tir.Schedule, block: Block, machine: Machine) -> None:
+def schedule_elementwise(schedule: s_tir.Schedule, block: Block, machine: Machine) -> None:
     """Schedule a block without a reduction.
 
     Args:
@@ -35,9 +35,9 @@ def elementwise(schedule: s_tir.Schedule, block: Block, machine: Machine) -> Non
     loops = schedule.get_loops(block.rv)
     if not loops:
         return
-    across = _across(block, machine)
+    across = _load_axis(block, machine)
     if across is not None:
-        _transposed(schedule, block, across, machine)
+        _transpose_tiles(schedule, block, across, machine)
         return
     inner = loops[-1]
     if worth_cores([block], machine):
@@ -50,8 +50,9 @@ def _in_pieces(schedule: s_tir.Schedule, loops: list[Loop], machine: Machine) ->
     """Cut the last loop where those around it have too few steps for the cores."""
     *outer, inner = loops
     count = prod(extent_of(schedule, loop) for loop in outer)
+    # Pieces of whole groups of vectors, so that only the last one has a rest.
     grain = machine.lanes * _UNROLLED
-    pieces = min(ceil(pieces_wanted(machine) / count), extent_of(schedule, inner) // grain)
+    pieces = min(ceil(least_pieces(machine) / count), extent_of(schedule, inner) // grain)
     if pieces < 2:  # noqa: PLR2004 - nothing to cut
         return loops
     length = ceil(extent_of(schedule, inner) / pieces / grain) * grain
@@ -75,24 +76,31 @@ def vectors_along(schedule: s_tir.Schedule, block: Block, loop: Loop, machine: M
 # --- blocks transposed -----------------------------------------------------------------------------------------
 
 
-def _across(block: Block, machine: Machine) -> Axis | None:
+def _load_axis(block: Block, machine: Machine) -> Axis | None:
     """Return the axis along which the only load of a block lies together, if the store lies along another one."""
     if len(block.loads) != 1 or block.guards or block.stride(block.axes[-1]) != 1:
         return None
     step = block.strides(block.axes[-1])[0]
     if step is None or abs(step) <= _NEAR or block.axes[-1].extent < machine.lanes:
         return None
-    found = next((one for one in block.axes if block.strides(one)[0] == 1 and one.extent >= _rows(machine)), None)
-    if found is None:
+    across = next(
+        (
+            candidate
+            for candidate in block.axes
+            if block.strides(candidate)[0] == 1 and candidate.extent >= _rows(machine)
+        ),
+        None,
+    )
+    if across is None:
         return None
-    tiles = ((found, _rows(machine)), (block.axes[-1], _UNROLLED))
-    return found if all(_ends_alike(block, axis, tile) for axis, tile in tiles) else None
+    tiles = ((across, _rows(machine)), (block.axes[-1], _UNROLLED))
+    return across if all(_ends_alike(block, axis, tile) for axis, tile in tiles) else None
 
 
 def _ends_alike(block: Block, axis: Axis, tile: int) -> bool:
     """Whether the last tile along an axis reaches over the edge where the rows that are loaded for it do, or nowhere.
 
-    Each is moved back to the edge that it knows of, and in a sum of several axes those differ.
+    Each tile is moved back to the edge of its own axis; in an index that sums several axes those edges differ.
     """
     indices = [index for index in block.loads[0].indices if axis.var in variables(index)]
     return axis.extent % tile == 0 or all(index.same_as(axis.var) for index in indices)
@@ -103,20 +111,21 @@ def _rows(machine: Machine) -> int:
     return max(4, machine.lanes // 2)
 
 
-def _transposed(schedule: s_tir.Schedule, block: Block, across: Axis, machine: Machine) -> None:
+def _transpose_tiles(schedule: s_tir.Schedule, block: Block, across: Axis, machine: Machine) -> None:
     """Load rows of vectors along one axis, and store columns along the other."""
     loops = schedule.get_loops(block.rv)
-    at = block.axes.index(across)
-    outer, inner = schedule.split(loops[at], [None, _rows(machine)])
+    index = block.axes.index(across)
+    outer, inner = schedule.split(loops[index], [None, _rows(machine)])
     far, columns = schedule.split(loops[-1], [None, _UNROLLED])
-    around = [*loops[:at], outer, *loops[at + 1 : -1], far]
+    around = [*loops[:index], outer, *loops[index + 1 : -1], far]
     schedule.reorder(*around, inner, columns)
+    # The copy is what is loaded in vectors; LLVM keeps it in registers and finds the shuffles.
     rows: Any = schedule.cache_read(block.rv, 0, "global")
     if worth_cores([block], machine):
         far = share(schedule, around, machine)[-1]
     schedule.compute_at(rows, far, preserve_unit_loops=True)
-    *held, lanes = schedule.get_loops(rows)[-len(schedule.get(rows).iter_vars) :]
-    for loop in [*held, inner]:
+    *rows_of_tile, lanes = schedule.get_loops(rows)[-len(schedule.get(rows).iter_vars) :]
+    for loop in [*rows_of_tile, inner]:
         schedule.unroll(loop)
     schedule.vectorize(lanes)
     schedule.vectorize(columns)

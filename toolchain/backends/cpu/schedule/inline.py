@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
 
 from tvm import s_tir
 
 from toolchain.backends.cpu.schedule.block import Block, cost
 
-_CHEAP = 4
+_CHEAP = 4  # operations that are sooner repeated than stored and loaded
 _COPY = 1  # a load
 
 
@@ -21,19 +21,14 @@ def inline(schedule: s_tir.Schedule) -> None:
     for rv in schedule.get_child_blocks(schedule.get_sblock("root")):
         users = [Block.of(schedule, user) for user in schedule.get_consumers(rv)]
         block = Block.of(schedule, rv)
-        if users and not block.reduces and _pays(block, users):
-            _tried(schedule, rv)
-
-
-def _pays(block: Block, users: list[Block]) -> bool:
-    price, often = cost(block.values[0]), sum(user.steps for user in users) > block.size
-    if any(user.reduces for user in users):
-        return not block.guards and (price <= _COPY or not often)
-    return price <= _CHEAP or not often
-
-
-def _tried(schedule: s_tir.Schedule, rv: Any) -> None:
-    try:
-        schedule.compute_inline(rv)
-    except (RuntimeError, ValueError):
-        return  # TVM's schedule says what cannot be inlined, and nothing has changed
+        if not users or block.reduces:
+            continue
+        price, is_repeated = cost(block.values[0]), sum(user.steps for user in users) > block.size
+        pays = price <= _CHEAP or not is_repeated
+        if any(user.reduces for user in users):  # a reduction runs its value for each step: only copies are as cheap
+            pays = not block.guards and (price <= _COPY or not is_repeated)
+        if pays:
+            with contextlib.suppress(
+                RuntimeError, ValueError
+            ):  # TVM refuses what cannot be inlined, and changes nothing
+                schedule.compute_inline(rv)

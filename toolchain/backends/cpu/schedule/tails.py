@@ -15,24 +15,24 @@ from toolchain.backends.cpu.expr import (
     Var,
     coefficient,
     constant,
-    parts,
-    substituted,
+    substitute,
     variables,
+    walk,
 )
-from toolchain.backends.cpu.math import spelled_out
+from toolchain.backends.cpu.math import expand
 
 _OF_VECTORS = {"tirx.reinterpret", "prim.if_then_else"}
 """What TVM vectorizes without an attribute that says so."""
 
 
 def without_edges(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Move tiles that would reach over an edge back: they compute some elements again instead of asking at each.
+    """Move tiles that would reach over an edge back: they compute some elements again instead of guarding each.
 
     That changes nothing as long as what they are computed from is still the same then: `repeats` sees to it that no
     result is stored over its input. Blocks that read what they have stored go on asking.
 
     Args:
-        function: The scheduled kernel, whose blocks ask whether they are inside.
+        function: The scheduled kernel, whose blocks have predicates for the edges.
     """
     extents: dict[Var, int] = {}
 
@@ -41,35 +41,39 @@ def without_edges(function: tirx.PrimFunc) -> tirx.PrimFunc:
             extents[loop.loop_var] = constant(loop.extent) or 1
 
     tvm_ffi.structural_walk(function.body, (tirx.For, visit))
-    body = tvm_ffi.structural_map(function.body, (s_tir.SBlockRealize, lambda one: _inside(one, extents)))
+    body = tvm_ffi.structural_map(function.body, (s_tir.SBlockRealize, lambda realize: _move_inside(realize, extents)))
     return function.with_body(body)
 
 
-def _inside(realize: Any, extents: Mapping[Var, int]) -> Any:
+def _move_inside(realize: Any, extents: Mapping[Var, int]) -> Any:
     values = list(realize.iter_values)
-    left: list[Expr] = []
+    open_questions: list[Expr] = []
     for question in _questions(realize.predicate):
-        at = _asked(question, values)
-        start = None if at is None else _start(question, extents)
-        if at is not None and start is not None and _repeatable(realize.block, at):
-            values[at] = start[1] + sym.Analyzer().simplify(values[at] - start[0])
+        axis = None  # that the predicate limits
+        if isinstance(question, prim.LT):
+            analyzer = sym.Analyzer()
+            equal = (number for number, value in enumerate(values) if analyzer.can_prove_equal(value, question.a))
+            axis = next(equal, None)
+        start = None if axis is None else _start(question, extents)
+        if axis is not None and start is not None and _repeatable(realize.block, axis):
+            values[axis] = start[1] + sym.Analyzer().simplify(values[axis] - start[0])
         else:
-            left.append(question)
+            open_questions.append(question)
     predicate: Expr = tirx.const(True, "bool")  # noqa: FBT003 - its signature
-    for question in left:
+    for question in open_questions:
         predicate = tirx.And(predicate, question)
     return s_tir.SBlockRealize(values, predicate, realize.block)
 
 
-def _repeatable(block: Any, at: int) -> bool:
+def _repeatable(block: Any, number: int) -> bool:
     """Whether a block may compute the same elements along an axis a second time.
 
     A sum may not along what is summed up; along its elements it starts anew in each tile.
     """
-    if block.iter_vars[at].iter_type != tirx.IterVar.DataPar:
+    if block.iter_vars[number].iter_type != tirx.IterVar.DataPar:
         return False
     sums = any(axis.iter_type == tirx.IterVar.CommReduce for axis in block.iter_vars)
-    stored, read = ({part.source for part in parts} for parts in (block.writes, block.reads))
+    stored, read = ({region.source for region in regions} for regions in (block.writes, block.reads))
     return sums or not stored & read
 
 
@@ -81,14 +85,6 @@ def _questions(predicate: Expr) -> Iterator[Expr]:
         yield predicate
 
 
-def _asked(question: Expr, values: list[Expr]) -> int | None:
-    """Return the number of the axis that a question is about."""
-    if not isinstance(question, prim.LT):
-        return None
-    analyzer = sym.Analyzer()
-    return next((at for at, value in enumerate(values) if analyzer.can_prove_equal(value, question.a)), None)
-
-
 def _start(question: Expr, extents: Mapping[Var, int]) -> tuple[Expr, Expr] | None:
     """Return where a tile starts, and where it has to start to end inside; None if it is longer than the axis."""
     tile = {var for var in variables(question.a) if var in extents}
@@ -96,12 +92,13 @@ def _start(question: Expr, extents: Mapping[Var, int]) -> tuple[Expr, Expr] | No
     extent = constant(question.b)
     if extent is None or None in steps.values():
         return None
+    # Only vectorized and unrolled loops are of the tile; the others move it.
     length = 1 + sum((steps[var] or 0) * (extents[var] - 1) for var in tile)
-    start = sym.Analyzer().simplify(substituted(question.a, {var: tirx.const(0, "int64") for var in tile}))
+    start = sym.Analyzer().simplify(substitute(question.a, {var: tirx.const(0, "int64") for var in tile}))
     return (start, tirx.min(start, tirx.const(extent - length, "int64"))) if extent >= length else None
 
 
-def with_functions(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def expand_functions(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Spell out the functions that LLVM would call the C library for, lane by lane.
 
     TVM takes a vector apart for a function that it has for single numbers alone, but only the store: what is bound
@@ -110,11 +107,11 @@ def with_functions(function: tirx.PrimFunc) -> tirx.PrimFunc:
     Args:
         function: The scheduled kernel.
     """
-    body = tvm_ffi.structural_map(function.body, (tirx.BufferStore, _spelled))
+    body = tvm_ffi.structural_map(function.body, (tirx.BufferStore, _expand_store))
     return function.with_body(body)
 
 
-def _spelled(store: Any) -> Any:
+def _expand_store(store: Any) -> Any:
     steps: list[Any] = []
 
     def keep(value: Expr) -> Expr:
@@ -122,17 +119,12 @@ def _spelled(store: Any) -> Any:
         return steps[-1].var
 
     try:
-        value = spelled_out(store.value, keep)
+        value = expand(store.value, keep)
     except UnsupportedError:
         return store  # an expression of another kind has no such functions
-    if any(_is_for_numbers(part) for whole in (value, *(step.value for step in steps)) for part in parts(whole)):
+    nodes = (node for expression in (value, *(step.value for step in steps)) for node in walk(expression))
+    operators = {node.op for node in nodes if type(node) is ir.Call and isinstance(node.op, ir.Op)}
+    if any(operator.name not in _OF_VECTORS and not operator.get_attr("TVectorizable") for operator in operators):
         return store
-    done = tirx.BufferStore(store.buffer, value, list(store.indices))
-    return tirx.SeqStmt([*steps, done]) if steps else done
-
-
-def _is_for_numbers(part: Expr) -> bool:
-    """Whether a part is a function that TVM does not make one of vectors of."""
-    if type(part) is not ir.Call or not isinstance(part.op, ir.Op):
-        return False
-    return part.op.name not in _OF_VECTORS and not part.op.get_attr("TVectorizable")
+    stored = tirx.BufferStore(store.buffer, value, list(store.indices))
+    return tirx.SeqStmt([*steps, stored]) if steps else stored

@@ -24,7 +24,7 @@ _ROWS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
 
 
 @dataclass(frozen=True)
-class Tile:
+class ReductionTile:
     """A tile of elements.
 
     Attributes:
@@ -62,7 +62,8 @@ def in_tiles(schedule: s_tir.Schedule, block: Block, epilogue: Block | None, mac
         epilogue: What computes the results from its elements, one by one; None if it has the results.
         machine: The processor.
     """
-    tile = _chosen(block, machine)
+    tile = min(_tiles(block, machine), key=lambda candidate: _cycles(block, candidate))
+    # Sums of a tile need a buffer of their own, which LLVM keeps in registers.
     result = epilogue or Block.of(schedule, schedule.cache_write(block.rv, 0, "global"))
     around, inner = _cut(schedule, result, _numbers(block, result), tile)
     if worth_cores([block], machine):
@@ -74,20 +75,20 @@ def in_tiles(schedule: s_tir.Schedule, block: Block, epilogue: Block | None, mac
     _accumulate(schedule, block, tile)
 
 
-def _accumulate(schedule: s_tir.Schedule, block: Block, tile: Tile) -> None:
+def _accumulate(schedule: s_tir.Schedule, block: Block, tile: ReductionTile) -> None:
     loops = dict(zip(block.axes, schedule.get_loops(block.rv)[-len(block.axes) :], strict=True))
     side, lanes = schedule.split(loops[tile.vector], [None, tile.lanes])
     reduced = [loops[axis] for axis in block.axes if axis.reduced]
-    held = [*(loops[axis] for axis in block.spatial if axis is not tile.vector), side]
-    schedule.reorder(*reduced, *held, lanes)
-    for loop in held:
+    kept_loops = [*(loops[axis] for axis in block.spatial if axis is not tile.vector), side]
+    schedule.reorder(*reduced, *kept_loops, lanes)
+    for loop in kept_loops:
         schedule.unroll(loop)
     schedule.vectorize(lanes)
     schedule.decompose_reduction(block.rv, reduced[0])
 
 
 def _cut(
-    schedule: s_tir.Schedule, result: Block, numbers: dict[int, Axis], tile: Tile
+    schedule: s_tir.Schedule, result: Block, numbers: dict[int, Axis], tile: ReductionTile
 ) -> tuple[list[Loop], list[Loop]]:
     """Cut the loops of the results into tiles; returns the loops over tiles, and those within one."""
     around: list[Loop] = []
@@ -107,54 +108,50 @@ def _cut(
 
 
 def _numbers(block: Block, result: Block) -> dict[int, Axis]:
-    """Return for the number of each axis of the results the reduction's axis that it is.
+    """Map the number of each axis of the results to the same axis of the reduction.
 
     Raises:
         UnsupportedError: They do not have the same elements.
     """
-    [place] = [
-        place
-        for load, place in zip(result.loads, result.places, strict=True)
+    [element] = [
+        element
+        for load, element in zip(result.loads, result.places, strict=True)
         if any(load.source.same_as(store.buffer) for store in block.stores) or len(result.loads) == 1
     ][:1]
-    steps = [result.strides(axis)[result.places.index(place)] for axis in result.axes]
-    found: dict[int, Axis] = {}
-    for axis in (one for one in block.spatial if one.extent > 1):
+    steps = [result.strides(axis)[result.places.index(element)] for axis in result.axes]
+    numbers: dict[int, Axis] = {}
+    for axis in (candidate for candidate in block.spatial if candidate.extent > 1):
         same = (
             number
-            for number, one in enumerate(result.axes)
-            if number not in found and one.extent == axis.extent and steps[number] == block.stride(axis)
+            for number, candidate in enumerate(result.axes)
+            if number not in numbers and candidate.extent == axis.extent and steps[number] == block.stride(axis)
         )
         number = next(same, None)
         if number is None:
             raise UnsupportedError("results that are not the elements of the reduction")
-        found[number] = axis
-    return found
+        numbers[number] = axis
+    return numbers
 
 
 # --- which tile ------------------------------------------------------------------------------------------------
 
 
-def _chosen(block: Block, machine: Machine) -> Tile:
-    """Return the tile that is likely the fastest."""
-    return min(_tiles(block, machine), key=lambda tile: _cycles(block, tile))
-
-
-def _tiles(block: Block, machine: Machine) -> Iterator[Tile]:
+def _tiles(block: Block, machine: Machine) -> Iterator[ReductionTile]:
     vector = vector_axis(block)
     if vector is None:
         raise UnsupportedError("vectors that lie along the reduction")
+    # All sums of a tile stay in registers, beside some for operands.
     lanes = min(vector.extent, machine.lanes)
     for vectors in range(1, _MOST_VECTORS + 1):
         if vectors * lanes <= vector.extent and vectors <= machine.registers - _SPARE_REGISTERS:
-            yield Tile(vector, lanes, vectors)
+            yield ReductionTile(vector, lanes, vectors)
             for row in (axis for axis in block.spatial if axis is not vector):
                 for rows in _ROWS:
                     if rows <= row.extent and rows * vectors <= machine.registers - _SPARE_REGISTERS:
-                        yield Tile(vector, lanes, vectors, row, rows)
+                        yield ReductionTile(vector, lanes, vectors, row, rows)
 
 
-def _cycles(block: Block, tile: Tile) -> float:
+def _cycles(block: Block, tile: ReductionTile) -> float:
     """Estimate what a reduction takes in such tiles."""
     loading = 0.0
     for across, along in zip(
@@ -163,9 +160,10 @@ def _cycles(block: Block, tile: Tile) -> float:
         price = float(tile.lanes) if across and across > 1 else 1.0
         loading += (tile.vectors * price if across else _SAME) * (tile.rows if along else 1)
     depth = prod(axis.extent for axis in block.axes if axis.reduced)
-    held = tile.vectors * tile.rows
-    step = max(_LATENCY, held * _UNIT, loading * _UNIT)
+    sums = tile.vectors * tile.rows
+    # Latency limits small tiles, additions wide ones, and loads those of odd shapes.
+    step = max(_LATENCY, sums * _UNIT, loading * _UNIT)
     tiles = ceil(tile.vector.extent / (tile.vectors * tile.lanes))
     tiles *= ceil(tile.row.extent / tile.rows) if tile.row else 1
     others = block.size // tile.vector.extent // (tile.row.extent if tile.row else 1)
-    return others * tiles * (depth * step + _START + held)
+    return others * tiles * (depth * step + _START + sums)

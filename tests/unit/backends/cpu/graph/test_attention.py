@@ -49,9 +49,9 @@ def _apart() -> list[onnx.NodeProto]:
     """Write queries, keys and values as three products."""
     perms = {"q": [0, 2, 1, 3], "k": [0, 2, 3, 1], "v": [0, 2, 1, 3]}
     return [
-        one
+        item
         for name, perm in perms.items()
-        for one in (
+        for item in (
             node("MatMul", ["x", f"w{name}"], [f"{name}m"]),
             node("Reshape", [f"{name}m", "split"], [f"{name}s"]),
             node("Transpose", [f"{name}s"], [name], perm=perm),
@@ -65,7 +65,7 @@ def _together() -> list[onnx.NodeProto]:
         node("MatMul", ["x", "three"], ["m"]),
         node("Reshape", ["m", "parts"], ["s"]),
         node("Transpose", ["s"], ["t"], perm=[2, 0, 3, 1, 4]),
-        *(node("Gather", ["t", f"part{at}"], [name], axis=0) for at, name in enumerate(("q0", "k0", "v"))),
+        *(node("Gather", ["t", f"part{index}"], [name], axis=0) for index, name in enumerate(("q0", "k0", "v"))),
         node("Mul", ["q0", "less"], ["q"]),
         node("Transpose", ["k0"], ["k1"], perm=[0, 1, 3, 2]),
         node("Mul", ["k1", "less"], ["k"]),
@@ -107,19 +107,19 @@ _ROWS = [
 def _functions(nodes: list[onnx.NodeProto], tmp_path: Any) -> set[str]:
     """Compile a network, compare its results with ONNX Runtime's, and return the names of its kernels."""
     shape = (_BATCH, _LENGTH, _HIDDEN)
-    used = {name for one in nodes for name in one.input}
+    used = {name for node in nodes for name in node.input}
     weights = {name: array for name, array in _WEIGHTS.items() if name in used}
-    given = {"x": _numbers(*shape)}
+    arguments = {"x": _numbers(*shape)}
     if "mask" in used:
-        given["mask"] = np.where(_RNG.random((_BATCH, 1, 1, _LENGTH)) < 0.7, 0, -1e4).astype(np.float32)
-    inputs = [value(name, array.shape) for name, array in given.items()]
+        arguments["mask"] = np.where(_RNG.random((_BATCH, 1, 1, _LENGTH)) < 0.7, 0, -1e4).astype(np.float32)
+    inputs = [value(name, array.shape) for name, array in arguments.items()]
     proto = nets.model(nodes, inputs, [value("y", shape)], weights, 17)
     imported = importer.import_model(source.load(nets.save(proto, tmp_path)))
     backend = backend_of(board.load("local").resolved())
     finished = backend.apply_choices(backend.lower(imported.module), {})
     run = relax.VirtualMachine(tvm.compile(finished, target=backend.target), tvm.cpu())["main"]
-    found = run(*(tvm.runtime.tensor(array) for array in given.values())).numpy()
-    np.testing.assert_allclose(found, expected(proto, list(given.values()))[0], rtol=1e-4, atol=1e-5)
+    actual = run(*(tvm.runtime.tensor(array) for array in arguments.values())).numpy()
+    np.testing.assert_allclose(actual, expected(proto, list(arguments.values()))[0], rtol=1e-4, atol=1e-5)
     return {str(variable.name_hint) for variable in finished.get_global_vars()}
 
 
@@ -136,6 +136,6 @@ def test_heads_in_the_batch(tmp_path):
 
 def test_weights_that_are_a_result_too_are_computed_apart(tmp_path):
     nodes = [*_ENCODER, node("ReduceSum", ["w"], ["s1"], keepdims=0), node("Add", ["y0", "s1"], ["y"])]
-    nodes = [onnx.NodeProto.FromString(one.SerializeToString()) for one in nodes]
+    nodes = [onnx.NodeProto.FromString(item.SerializeToString()) for item in nodes]
     nodes[-3].output[0] = "y0"
     assert "attention" not in _functions(nodes, tmp_path)

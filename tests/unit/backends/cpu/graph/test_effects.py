@@ -17,9 +17,9 @@ def effects_of(nodes, weights=None, axis=1, shape=SHAPE):
     """Return what the last operation does to what it reads first, or to the result before it."""
     module = prepared(net(nodes, shape, weights))
     [block] = module["main"].body.blocks
-    found = values.read(block, module)
-    patterns.replace(found)
-    last = found.operations[-1]
+    actual = values.read(block, module)
+    patterns.replace(actual)
+    last = actual.operations[-1]
     main = next(value for value in last.inputs if value.constant is None)
     return effects.effects(last, main, axis)
 
@@ -111,7 +111,7 @@ def test_the_last_axis_of_rows_holds_the_channels():
 
 
 def test_lines_become_one():
-    [line] = effects.merged([affine(2, NUMBERS), affine(NUMBERS, 1), affine(1, 0.5)])
+    [line] = effects.merge([affine(2, NUMBERS), affine(NUMBERS, 1), affine(1, 0.5)])
     x = np.array([0.3, -7.0, 11.0])
     np.testing.assert_allclose(x * line.scale + line.shift, (x * 2 + NUMBERS) * NUMBERS + 1.5, rtol=1e-15)
 
@@ -119,26 +119,26 @@ def test_lines_become_one():
 @pytest.mark.parametrize("first", [(0.0, GREATEST), (-1.0, 2.0), (3.0, 4.0)])
 @pytest.mark.parametrize("second", [(-GREATEST, 6.0), (0.5, 1.0), (5.0, 9.0)])
 def test_limits_become_one(first, second):
-    [limits] = effects.merged([Function("clip", first), Function("clip", second)])
+    [limits] = effects.merge([Function("clip", first), Function("clip", second)])
     x = np.linspace(-10, 10, 201)
     np.testing.assert_array_equal(np.clip(x, *limits.values), np.clip(np.clip(x, *first), *second))
 
 
 def test_what_does_nothing_is_left_out():
     idle = [affine(2, 0), affine(0.5, 0), Function("clip", (-GREATEST, GREATEST))]
-    assert effects.merged(idle) == []
+    assert effects.merge(idle) == []
 
 
 def test_steps():
     value = values.Value(shape=SHAPE, dtype="float32")
-    made = [affine(NUMBERS, 1), Function("clip", (0.0, GREATEST)), Operand("add", value), affine(1, NUMBERS)]
-    done = effects.epilogue(made, 3)
-    assert [one.op.kind for one in done] == ["scale", "shift", "relu", "add", "shift"]
-    np.testing.assert_array_equal(done[1].numbers, [1, 1, 1])
-    np.testing.assert_array_equal(done[4].numbers, NUMBERS)
-    assert done[3].value is value
+    built = [affine(NUMBERS, 1), Function("clip", (0.0, GREATEST)), Operand("add", value), affine(1, NUMBERS)]
+    post_ops = effects.epilogue(built, 3)
+    assert [item.op.kind for item in post_ops] == ["scale", "shift", "relu", "add", "shift"]
+    np.testing.assert_array_equal(post_ops[1].numbers, [1, 1, 1])
+    np.testing.assert_array_equal(post_ops[4].numbers, NUMBERS)
+    assert post_ops[3].value is value
 
 
 def test_limits_other_than_those_of_relu_stay():
-    [done] = effects.epilogue([Function("clip", (0.0, 6.0))], 3)
-    assert (done.op.kind, done.op.values) == ("clip", (0.0, 6.0))
+    [post_ops] = effects.epilogue([Function("clip", (0.0, 6.0))], 3)
+    assert (post_ops.op.kind, post_ops.op.values) == ("clip", (0.0, 6.0))

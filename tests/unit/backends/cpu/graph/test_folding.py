@@ -9,20 +9,25 @@ from tests.support import nets
 from tests.support.nets import node, value
 from tests.support.qdq_nets import imported
 from tests.support.relax_nets import bindings
-from toolchain.backends.cpu.graph.folding import folded_but_bytes
+from toolchain.backends.cpu.graph.folding import fold_except_bytes
 
 
 def constants_of(reader, shape):
     """Return the types of the constants that a network reads whose weights are bytes."""
-    held = {
+    constants = {
         "w": np.arange(np.prod(shape)).astype(np.int8).reshape(shape),
         "scale": np.float32(0.1),
         "zero": np.int8(3),
     }
     nodes = [node("DequantizeLinear", ["w", "scale", "zero"], ["v"]), reader]
-    proto = nets.model(nodes, [value("x", (1, 4, 3, 3))], [value("y", None)], held)
-    calls = [binding.value for binding in bindings(folded_but_bytes(imported(proto)))]
-    return {str(one.ty.dtype) for call in calls for one in call.args if hasattr(one, "value") and one.ty.shape.values}
+    proto = nets.model(nodes, [value("x", (1, 4, 3, 3))], [value("y", None)], constants)
+    calls = [binding.value for binding in bindings(fold_except_bytes(imported(proto)))]
+    return {
+        str(argument.ty.dtype)
+        for call in calls
+        for argument in call.args
+        if hasattr(argument, "value") and argument.ty.shape.values
+    }
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,7 @@ def constants_of(reader, shape):
         (node("PRelu", ["x", "v"], ["y"]), (4, 1, 1), {"float32"}),  # no layer reads its bytes
         (node("Concat", ["x", "v"], ["y"], axis=1), (1, 2, 3, 3), set()),  # in a tuple
     ],
-    ids=lambda one: getattr(one, "op_type", None),
+    ids=lambda item: getattr(item, "op_type", None),
 )
 def test_bytes_of_layers_stay(reader, shape, wanted):
     assert constants_of(reader, shape) == wanted

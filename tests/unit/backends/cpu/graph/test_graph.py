@@ -26,16 +26,16 @@ def choice(machine):
 
 def realized(module, lanes):
     machine = processor(lanes)
-    return graph.realized(graph.blocked(module, machine), machine, choice(machine))
+    return graph.emit_kernels(graph.insert_stand_ins(module, machine), machine, choice(machine))
 
 
 def check(proto, lanes):
     """Compare what the rewritten model computes with another implementation."""
     feeds = relax_nets.feeds(proto)
     mine = relax_nets.computed(realized(prepared(proto), lanes), feeds)
-    for own, its in zip(mine, nets.run(proto, feeds), strict=True):
-        assert own.shape == its.shape
-        np.testing.assert_allclose(own, its, rtol=0, atol=1e-4 * max(0.1, np.abs(its).max()))
+    for output, its in zip(mine, nets.run(proto, feeds), strict=True):
+        assert output.shape == its.shape
+        np.testing.assert_allclose(output, its, rtol=0, atol=1e-4 * max(0.1, np.abs(its).max()))
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 14))])
@@ -67,63 +67,63 @@ def residual():
 
 
 def test_what_follows_a_convolution_is_part_of_its_layer():
-    module = graph.blocked(prepared(residual()), processor(8))
+    module = graph.insert_stand_ins(prepared(residual()), processor(8))
     assert counts(module) == {"Conv": 3, "Map": 1}  # the map: the result, out of blocks
     assert [[op.kind for op in layer.epilogue] for layer in layers(module)[1:3]] == [["add", "relu"]] * 2
 
 
 def test_the_same_layer_twice_is_one_kernel_and_packs_its_weights_once():
     machine = processor(8)
-    made = realized(prepared(residual()), 8)
-    second, third = (binding.value for _, binding in relax_nets.calls(made)[1:3])
+    built = realized(prepared(residual()), 8)
+    second, third = (binding.value for _, binding in relax_nets.calls(built)[1:3])
     assert second.args[0].same_as(third.args[0])
     assert second.args[1].fields[1].same_as(third.args[1].fields[1])
     packed = second.args[1].fields[1].value.numpy()
-    [layer] = set(layers(graph.blocked(prepared(residual()), machine))[1:3])
+    [layer] = set(layers(graph.insert_stand_ins(prepared(residual()), machine))[1:3])
     expected = kernels.pack(layer, machine, kernels.default(layer, machine), normal(20, 20, 3, 3, seed=1))
     np.testing.assert_array_equal(packed, expected)
 
 
 def test_numbers_without_full_precision_become_zeros():
     """Products with them take a hundred times longer than others, and training leaves many."""
-    least = np.finfo(np.float32).tiny
+    smallest = np.finfo(np.float32).tiny
     weights, bias = normal(16, 3, 1, 1), normal(16)
-    weights[1:3, 0], bias[4:6] = [[[1e-40]], [[-least]]], [-1e-40, least]
+    weights[1:3, 0], bias[4:6] = [[[1e-40]], [[-smallest]]], [-1e-40, smallest]
     proto = net([("Conv", "x w", "c"), ("Add", "c b", "y")], (1, 3, 4, 5), {"w": weights, "b": bias.reshape(16, 1, 1)})
     call = relax_nets.bindings(realized(prepared(proto), 8))[0].value
-    found = [one.value.numpy() for one in call.args[1].fields if isinstance(one, tvm.ir.GenericConst)]
-    assert len(found) == 2
-    for numbers, given in zip(found, (weights, bias), strict=True):
-        assert sorted(numbers[numbers != 0]) == sorted(given[np.abs(given) >= least])
+    actual = [argument.value.numpy() for argument in call.args[1].fields if isinstance(argument, tvm.ir.GenericConst)]
+    assert len(actual) == 2
+    for numbers, inputs in zip(actual, (weights, bias), strict=True):
+        assert sorted(numbers[numbers != 0]) == sorted(inputs[np.abs(inputs) >= smallest])
 
 
 def test_kernels_say_what_is_tuned_before_and_after_they_are_written():
-    before = graph.blocked(prepared(residual()), processor(8))
+    before = graph.insert_stand_ins(prepared(residual()), processor(8))
     for function in (before[name] for name in before.get_global_vars()):
         if not isinstance(function, relax.Function):
             exact = from_json(str(function.attrs[EXACT]))
             assert str(function.attrs[LAYER]) == to_json(task_of(exact))
     after = realized(prepared(residual()), 8)
-    told = [
+    described = [
         json.loads(str(after[name].attrs[LAYER]))["kind"]
         for name in after.get_global_vars()
         if name.name_hint != "main"
     ]
-    assert sorted(told) == ["conv", "conv", "map"]
+    assert sorted(described) == ["conv", "conv", "map"]
 
 
 def test_neither_step_changes_its_module():
     module, machine = prepared(residual()), processor(8)
     text = module.script(show_meta=True)
-    moved = graph.blocked(module, machine)
+    moved = graph.insert_stand_ins(module, machine)
     assert module.script(show_meta=True) == text
     moved_text = moved.script(show_meta=True)
-    graph.realized(moved, machine, choice(machine))
+    graph.emit_kernels(moved, machine, choice(machine))
     assert moved.script(show_meta=True) == moved_text
 
 
 def test_kernels_without_code_survive_the_passes_that_fuse_the_rest():
-    module = graph.blocked(prepared(residual()), processor(8))
+    module = graph.insert_stand_ins(prepared(residual()), processor(8))
     with relax_nets.TARGET:
         fused = relax.get_pipeline("zero")(module)
     assert counts(fused) == counts(module)
@@ -132,13 +132,13 @@ def test_kernels_without_code_survive_the_passes_that_fuse_the_rest():
 
 def test_nothing_happens_without_templates():
     module = prepared(residual())
-    same = graph.blocked(module, processor(8), frozenset(kernels.NAMES))
+    same = graph.insert_stand_ins(module, processor(8), frozenset(kernels.NAMES))
     tvm.ir.assert_structural_equal(same, module)
 
 
 def test_a_template_that_is_left_out_is_not_used():
     machine = processor(8)
-    module = graph.blocked(prepared(residual()), machine, frozenset({"map"}))
+    module = graph.insert_stand_ins(prepared(residual()), machine, frozenset({"map"}))
     assert layers(module) == []  # nothing could bring the result out of blocks
 
 
@@ -150,29 +150,29 @@ def test_functions_that_nobody_calls_any_more_are_gone():
     )
     before = prepared(proto)
     assert {name.name_hint for name in before.get_global_vars()} >= {"maximum", "minimum"}
-    after = graph.blocked(before, processor(4))
+    after = graph.insert_stand_ins(before, processor(4))
     assert not {name.name_hint for name in after.get_global_vars()} & {"maximum", "minimum"}
 
 
 def dense_block(count=9, channels=24, growth=8):
     """A tensor that grows: each layer reads all that was made so far."""
-    nodes, weights, seen = [("Conv", "x first", "c0")], {"first": normal(channels, 3, 1, 1)}, "c0"
+    nodes, weights, windows = [("Conv", "x first", "c0")], {"first": normal(channels, 3, 1, 1)}, "c0"
     for number in range(count):
         weights[f"w{number}"] = normal(growth, channels, 3, 3, seed=number)
-        nodes.append(("Conv", f"{seen} w{number}", f"n{number}", {"pads": [1] * 4}))
+        nodes.append(("Conv", f"{windows} w{number}", f"n{number}", {"pads": [1] * 4}))
         nodes.append(("Relu", f"n{number}", f"r{number}"))
-        nodes.append(("Concat", f"{seen} r{number}", f"c{number + 1}", {"axis": 1}))
-        seen, channels = f"c{number + 1}", channels + growth
-    return net([*nodes, ("Relu", seen, "y")], (1, 3, 5, 6), weights)
+        nodes.append(("Concat", f"{windows} r{number}", f"c{number + 1}", {"axis": 1}))
+        windows, channels = f"c{number + 1}", channels + growth
+    return net([*nodes, ("Relu", windows, "y")], (1, 3, 5, 6), weights)
 
 
 def test_a_growing_tensor_is_one_buffer_all_along():
-    module = graph.blocked(prepared(dense_block()), processor(8))
+    module = graph.insert_stand_ins(prepared(dense_block()), processor(8))
     assert counts(module) == {"Conv": 10, "Map": 2}  # the last ReLU, and out of blocks: nothing is copied
-    held = {layer.out.held for layer in layers(module)[:10]}
-    assert held == {(24 + 9 * 8) // 8}
+    constants = {layer.out.held for layer in layers(module)[:10]}
+    assert constants == {(24 + 9 * 8) // 8}
     assert [layer.data.channels for layer in layers(module)[1:10]] == [24 + 8 * number for number in range(9)]
-    kinds = [binding.value.op.name for what, binding in relax_nets.calls(module) if not isinstance(what, str)]
+    kinds = [binding.value.op.name for kind, binding in relax_nets.calls(module) if not isinstance(kind, str)]
     assert kinds.count("relax.call_tir_inplace") == 9
 
 
@@ -191,7 +191,7 @@ def test_a_layer_reads_and_writes_parts_of_the_same_buffer(naive):
         (2, 3, 5, 6),
         {"v": normal(8, 3, 1, 1), "w": normal(12, 8, 3, 3)},
     )
-    module = graph.blocked(prepared(proto), processor(4))
+    module = graph.insert_stand_ins(prepared(proto), processor(4))
     assert [type(layer).__name__ for layer in layers(module)] == ["Conv", "Conv", "Pool", "Map"]
     check(proto, 4)
 

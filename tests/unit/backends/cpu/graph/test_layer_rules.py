@@ -89,7 +89,7 @@ def test_dense_layers(transposed):
     module = moved(net(nodes, (3, 6), {"w": normal(*shape), "b": normal(4)}))
     [dense] = layers(module)
     assert (dense.rows, dense.inputs, dense.outputs, dense.bias, epilogue_kinds(dense)) == (3, 6, 4, True, ["relu"])
-    assert [what for what, _ in relax_nets.calls(module)][-1] == "relax.multiply"
+    assert [kind for kind, _ in relax_nets.calls(module)][-1] == "relax.multiply"
 
 
 def test_leading_axes_of_a_dense_layer_are_rows():
@@ -133,11 +133,11 @@ def test_other_types_stay(dtype):
 
 def test_weights_that_are_inputs_stay():
     node = helper.make_node("Conv", ["x", "w"], ["y"])
-    given = [nets.value("x", (1, 3, 4, 4)), nets.value("w", (16, 3, 1, 1))]
-    assert layers(moved(nets.model([node], given, [nets.value("y", (1, 16, 4, 4))]))) == []
+    inputs = [nets.value("x", (1, 3, 4, 4)), nets.value("w", (16, 3, 1, 1))]
+    assert layers(moved(nets.model([node], inputs, [nets.value("y", (1, 16, 4, 4))]))) == []
 
 
 def test_convolutions_with_one_or_three_axes_stay():
-    one = net([("Conv", "x w", "y")], (1, 3, 4), {"w": normal(16, 3, 1)})
+    item = net([("Conv", "x w", "y")], (1, 3, 4), {"w": normal(16, 3, 1)})
     three = net([("Conv", "x w", "y")], (1, 3, 4, 4, 4), {"w": normal(16, 3, 1, 1, 1)})
-    assert layers(moved(one)) == layers(moved(three)) == []
+    assert layers(moved(item)) == layers(moved(three)) == []

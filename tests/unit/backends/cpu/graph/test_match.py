@@ -60,7 +60,7 @@ def test_a_tensor_on_plain_layout_may_be_added():
             {"w": normal(16, 16, 1, 1)},
         )
     )
-    names = [what if isinstance(what, str) else type(what).__name__ for what, _ in relax_nets.calls(module)]
+    names = [kind if isinstance(kind, str) else type(kind).__name__ for kind, _ in relax_nets.calls(module)]
     assert names == ["relax.nn.softmax", "Map", "Map", "Conv", "Map"]
 
 
@@ -72,8 +72,8 @@ def test_steps_between_layers_are_maps():
         ("Relu", "a", "b"),
         ("Add", "b p", "y"),
     ]
-    _, pool, own, _ = layers(moved(net(nodes, (1, 3, 4, 5), W | {"n": normal(16, 1, 1)})))
-    assert (epilogue_kinds(pool), epilogue_kinds(own)) == ([], ["scale", "relu", "add"])
+    _, pool, output, _ = layers(moved(net(nodes, (1, 3, 4, 5), W | {"n": normal(16, 1, 1)})))
+    assert (epilogue_kinds(pool), epilogue_kinds(output)) == ([], ["scale", "relu", "add"])
 
 
 def test_a_gate_of_one_pixel():
@@ -87,7 +87,7 @@ def test_what_relax_does_to_each_element_stays_in_blocks():
     nodes = [CONV, ("Exp", "c", "a"), ("Sub", "c a", "b"), ("Conv", "b v", "y")]
     module = moved(net(nodes, (1, 3, 4, 5), W | {"v": normal(8, 16, 1, 1)}))
     assert counts(module) == {"Conv": 2, "exp": 1, "subtract": 1, "Map": 1}
-    [exp] = [binding for what, binding in relax_nets.calls(module) if what == "relax.exp"]
+    [exp] = [binding for kind, binding in relax_nets.calls(module) if kind == "relax.exp"]
     assert [int(size) for size in exp.var.ty.shape.values] == [1, 2, 4, 5, 8]
 
 

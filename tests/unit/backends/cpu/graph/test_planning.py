@@ -9,7 +9,7 @@ from tvm import relax
 from tests.support.cpu_bytes import WIDE
 from tests.support.nets import node
 from tests.support.qdq_nets import floating, imported, quantized, residual, weights
-from toolchain.backends.cpu.graph.match import matched
+from toolchain.backends.cpu.graph.match import plan_items
 from toolchain.backends.cpu.graph.plans import BytePlan
 from toolchain.backends.cpu.layers import Conv, Map, Pool
 from toolchain.backends.graph import patterns
@@ -19,7 +19,7 @@ from toolchain.backends.graph.values import read
 
 def block_of(proto):
     module = imported(proto)
-    (block,) = (one for one in module["main"].body.blocks if isinstance(one, relax.DataflowBlock))
+    (block,) = (item for item in module["main"].body.blocks if isinstance(item, relax.DataflowBlock))
     values = read(block, module)
     patterns.replace(values)
     return values
@@ -27,15 +27,15 @@ def block_of(proto):
 
 def plans(proto, without=frozenset()):
     """Return the layers of a network that read or make bytes, in order."""
-    return [item for item in matched(block_of(proto), WIDE, without) if isinstance(item, BytePlan)]
+    return [item for item in plan_items(block_of(proto), WIDE, without) if isinstance(item, BytePlan)]
 
 
 def kinds(plan):
-    return [one.op.kind for one in plan.parts()[1]]
+    return [item.op.kind for item in plan.split_effects()[1]]
 
 
-def convs(found):
-    return [plan for plan in found if isinstance(plan.bare, Conv)]
+def convs(actual):
+    return [plan for plan in actual if isinstance(plan.bare, Conv)]
 
 
 def test_the_first_and_the_last_layer(tmp_path):
@@ -57,36 +57,36 @@ def test_a_layer_has_weights_bias_and_grids(tmp_path):
 
 
 def test_grids_of_post_ops_come_in_order(tmp_path):
-    plan = next(one for one in convs(plans(quantized(residual(), tmp_path))) if "add" in kinds(one))
+    plan = next(item for item in convs(plans(quantized(residual(), tmp_path))) if "add" in kinds(item))
     assert kinds(plan)[:2] == ["quantize", "add"]
-    grids = [*(post_op.grid for post_op in plan.parts()[1] if post_op.grid), plan.result_grid]
+    grids = [*(post_op.grid for post_op in plan.split_effects()[1] if post_op.grid), plan.result_grid]
     assert len(set(grids)) == len(grids) >= 3
 
 
 def test_rounding_twice_to_one_grid_is_rounding_once(tmp_path):
     """The tool rounds what a maximum makes to the grid of its input; a change of shape makes no bytes of its own."""
-    found = plans(quantized(residual(), tmp_path))
-    (pool,) = (one for one in found if isinstance(one.bare, Pool) and one.bare.reduce == "max")
+    actual = plans(quantized(residual(), tmp_path))
+    (pool,) = (item for item in actual if isinstance(item.bare, Pool) and item.bare.reduce == "max")
     assert pool.result_grid == pool.data_grid
-    assert convs(found)[-1].bare.data.shape == (1, 2, 1, 1, 16)
+    assert convs(actual)[-1].bare.data.shape == (1, 2, 1, 1, 16)
 
 
 def two_readers():
-    held = {"w1": weights(16, 16, 1, 1, seed=1), "w2": weights(16, 16, 1, 1, seed=2)}
+    constants = {"w1": weights(16, 16, 1, 1, seed=1), "w2": weights(16, 16, 1, 1, seed=2)}
     nodes = [
         node("Conv", ["x", "w1"], ["c1"]),
         node("Sigmoid", ["c1"], ["s1"]),
         node("Conv", ["c1", "w2"], ["c2"]),
         node("Add", ["s1", "c2"], ["y"]),
     ]
-    return floating(nodes, (1, 16, 4, 4), held)
+    return floating(nodes, (1, 16, 4, 4), constants)
 
 
 def test_bytes_that_others_need_are_made(tmp_path):
-    made = [(type(plan.bare).__name__, kinds(plan)) for plan in plans(quantized(two_readers(), tmp_path))]
-    assert ("Conv", []) in made
-    assert ("Map", ["sigmoid"]) in made
-    assert made[-2] == ("Conv", ["quantize", "add"])
+    built = [(type(plan.bare).__name__, kinds(plan)) for plan in plans(quantized(two_readers(), tmp_path))]
+    assert ("Conv", []) in built
+    assert ("Map", ["sigmoid"]) in built
+    assert built[-2] == ("Conv", ["quantize", "add"])
 
 
 @pytest.mark.parametrize(
@@ -116,5 +116,5 @@ def test_a_deep_network_of_floats_is_looked_at_once():
     for number in range(40):
         nodes += [node("Mul", [name, "s"], [f"m{number}"]), node("Relu", [f"m{number}"], [f"r{number}"])]
         name = f"r{number}"
-    held = {"s": np.linspace(1, 2, 16, dtype=np.float32).reshape(1, 16, 1, 1)}
-    assert plans(floating([*nodes, node("Mul", [name, "s"], ["y"])], (1, 16, 2, 2), held)) == []
+    constants = {"s": np.linspace(1, 2, 16, dtype=np.float32).reshape(1, 16, 1, 1)}
+    assert plans(floating([*nodes, node("Mul", [name, "s"], ["y"])], (1, 16, 2, 2), constants)) == []

@@ -10,14 +10,14 @@ from toolchain.backends.base.attributes import LAYER
 from toolchain.models import importer, source
 
 
-def lowered(tmp_path, given=1, without=(), dtype=np.float32):
+def lowered(tmp_path, inputs=1, without=(), dtype=np.float32):
     weights = [cpu_kernels.random(shape).astype(dtype) for shape in ((3, 1, 4), (1, 16, 4), (1, 16, 4))]
-    proto, _ = model([One("LSTM", weights, {"hidden_size": 4}, given)], 14)
+    proto, _ = model([One("LSTM", weights, {"hidden_size": 4}, inputs)], 14)
     path = tmp_path / "lstm.onnx"
     path.write_bytes(proto.SerializeToString())
     imported = importer.import_model(source.load(str(path)))
     module = backend_of(board.load("local").resolved(), without=without).lower(imported.module)
-    return [str(one.attrs[LAYER]) for _, one in module.functions_items() if one.attrs and LAYER in one.attrs]
+    return [str(item.attrs[LAYER]) for _, item in module.functions_items() if item.attrs and LAYER in item.attrs]
 
 
 def test_a_recurrence_is_a_layer_that_can_be_tuned(tmp_path):

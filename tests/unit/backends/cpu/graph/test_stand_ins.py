@@ -24,9 +24,9 @@ def shapes(function):
 def test_one_stand_in_for_all_layers_that_are_the_same():
     builder = relax.BlockBuilder()
     kernels = StandIns(builder)
-    given = [variable(*PLACE.shape)]
-    first, second = (kernels.of(Map(PLACE, PLACE), given) for _ in range(2))
-    other = kernels.of(Map(PLACE, PART), given)
+    inputs = [variable(*PLACE.shape)]
+    first, second = (kernels.of(Map(PLACE, PLACE), inputs) for _ in range(2))
+    other = kernels.of(Map(PLACE, PART), inputs)
     assert first.same_as(second)
     assert not first.same_as(other)
     assert len(builder.get().get_global_vars()) == 2
@@ -36,8 +36,8 @@ def test_a_stand_in_tells_its_layer_and_takes_its_arguments():
     builder = relax.BlockBuilder()
     layer = Conv(PLACE, PART, (3, 3), bias=True)
     weights = relax.const(np.zeros((16, 16, 3, 3), np.float32))
-    found = StandIns(builder).of(layer, [variable(*PLACE.shape), weights, variable(2, 8)])
-    function = builder.get()[found]
+    actual = StandIns(builder).of(layer, [variable(*PLACE.shape), weights, variable(2, 8)])
+    function = builder.get()[actual]
     assert from_json(str(function.attrs[EXACT])) == layer
     assert from_json(str(function.attrs[LAYER])) == task_of(layer)
     assert shapes(function) == [[1, 2, 4, 4, 8], [16, 16, 3, 3], [2, 8], [1, 4, 4, 4, 8]]
@@ -45,9 +45,9 @@ def test_a_stand_in_tells_its_layer_and_takes_its_arguments():
 
 def test_the_result_of_a_dense_layer_is_rows():
     builder = relax.BlockBuilder()
-    given = [variable(2, 3), variable(5, 3)]
-    found = StandIns(builder).of(Dense(2, 3, 5), given)
-    assert shapes(builder.get()[found])[-1] == [2, 5]
+    inputs = [variable(2, 3), variable(5, 3)]
+    actual = StandIns(builder).of(Dense(2, 3, 5), inputs)
+    assert shapes(builder.get()[actual])[-1] == [2, 5]
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ pytestmark = pytest.mark.usefixtures("naive")
 
 
 def moved(proto):
-    module = graph.blocked(prepared(proto), processor(LANES))
+    module = graph.insert_stand_ins(prepared(proto), processor(LANES))
     relax.analysis.well_formed(module)
     return module
 
 
 def places(layer):
-    return [(place.lanes, place.first, place.held) for place in (layer.data, layer.out)]
+    return [(activation.lanes, activation.first, activation.held) for activation in (layer.data, layer.out)]
 
 
 def branches(*channels, shape=(1, 3, 4, 5)):
@@ -91,7 +91,7 @@ def test_a_change_of_layout_is_made_once():
     ]
     weights |= {"v": normal(8, 8, 1, 1), "u": normal(8, 8, 1, 1, seed=1)}
     module = moved(net([*nodes, *back], (1, 3, 4, 5), weights, outputs=("t", "y", "z")))
-    names = [what if isinstance(what, str) else type(what).__name__ for what, _ in calls(module)]
+    names = [kind if isinstance(kind, str) else type(kind).__name__ for kind, _ in calls(module)]
     assert names.count("Map") == 4  # the first result out, the softmax in, and the two results out
     assert names.count("Conv") == 3
 
@@ -100,10 +100,10 @@ def test_what_stays_keeps_its_binding():
     nodes, weights = branches(8)
     proto = net([*nodes, ("Softmax", "a", "s", {"axis": 1}), ("Relu", "s", "y")], (1, 3, 4, 5), weights)
     before, after = prepared(proto), moved(proto)
-    kept = {binding.var.name: binding.value.op.name for binding in bindings(before)}
-    for what, binding in calls(after):
-        if isinstance(what, str):
-            assert kept[binding.var.name] == what
+    remaining = {binding.var.name: binding.value.op.name for binding in bindings(before)}
+    for kind, binding in calls(after):
+        if isinstance(kind, str):
+            assert remaining[binding.var.name] == kind
 
 
 def test_an_intermediate_result_may_be_an_output_too():
@@ -121,7 +121,7 @@ def test_a_pixel_becomes_a_row_without_a_copy():
         (1, 3, 4, 5),
         weights | {"v": normal(16, 4)},
     )
-    assert [what if isinstance(what, str) else type(what).__name__ for what, _ in calls(moved(proto))] == [
+    assert [kind if isinstance(kind, str) else type(kind).__name__ for kind, _ in calls(moved(proto))] == [
         "Conv",
         "Pool",
         "relax.reshape",
@@ -141,7 +141,7 @@ def test_numbers_for_each_channel_are_filled_up_with_zeros():
 def test_rows_are_made_of_other_shapes_and_back():
     proto = net([("MatMul", "x v", "d"), ("Relu", "d", "y")], (2, 3, 6), {"v": normal(6, 4)})
     module = moved(proto)
-    assert [what if isinstance(what, str) else type(what).__name__ for what, _ in calls(module)] == [
+    assert [kind if isinstance(kind, str) else type(kind).__name__ for kind, _ in calls(module)] == [
         "relax.reshape",
         "Dense",
         "relax.reshape",
@@ -151,7 +151,7 @@ def test_rows_are_made_of_other_shapes_and_back():
 def test_a_matrix_that_is_stored_the_other_way_round_is_not_copied():
     proto = net([("Gemm", "x v", "y", {"transB": 1})], (2, 6), {"v": normal(4, 6)})
     before = prepared(proto)
-    after = graph.blocked(before, processor(LANES))
+    after = graph.insert_stand_ins(before, processor(LANES))
     [matrix] = [binding.value.args[0] for binding in bindings(before) if binding.value.op.name == "relax.permute_dims"]
     dense = bindings(after)[0]
     assert dense.value.args[1].fields[1].same_as(matrix)

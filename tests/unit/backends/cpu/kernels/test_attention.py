@@ -11,49 +11,51 @@ from toolchain.backends.cpu.kernels.attention import Config
 from toolchain.backends.cpu.layers import Attention, View, from_json, task_of, to_json
 
 
-def rows(batch, count, heads, size, parts=1, part=0):
+def rows(batch, count, heads, size, parts=1, number=0):
     """Return the view of [batch, rows, parts, heads, size]."""
     line = parts * heads * size
-    return View((batch, count, parts, heads, size), (count * line, size, line), part * heads * size)
+    return View((batch, count, parts, heads, size), (count * line, size, line), number * heads * size)
 
 
 def layer(queries, keys, size=32, value_size=32, mask=(), *, batch=2, heads=3, scale=0.3):
     views = [rows(batch, count, heads, wide) for count, wide in ((queries, size), (keys, size), (keys, value_size))]
-    place = None
+    mask_view = None
     if mask:
-        kept = [extent > 1 for extent in mask]
+        remaining = [extent > 1 for extent in mask]
         steps = np.cumprod([1, *mask[::-1]])[::-1][1:]
-        place = View(mask, tuple(int(step) if keep else 0 for step, keep in zip(steps[:3], kept[:3], strict=True)))
+        mask_view = View(
+            mask, tuple(int(step) if keep else 0 for step, keep in zip(steps[:3], remaining[:3], strict=True))
+        )
     out = rows(batch, queries, heads, value_size)
-    return Attention(batch, heads, queries, keys, size, value_size, *views, out, place, scale)
+    return Attention(batch, heads, queries, keys, size, value_size, *views, out, mask_view, scale)
 
 
 def seen(array, view, count, size):
     batch, heads = array.shape[0], 3
-    whole = array.reshape(-1)[view.offset :]
+    full = array.reshape(-1)[view.offset :]
     strides = [4 * step for step in (*view.strides, 1)]
-    return np.lib.stride_tricks.as_strided(whole, (batch, heads, count, size), strides).astype(np.float64)
+    return np.lib.stride_tricks.as_strided(full, (batch, heads, count, size), strides).astype(np.float64)
 
 
-def check(one, machine, config):
-    assert from_json(to_json(one)) == task_of(one) == one
-    given = [random(view.shape, seed) for seed, view in enumerate((one.q, one.k, one.v))]
-    masks = [random(one.mask.shape, 5)] if one.mask else []
-    found = run(template.kernel(one, machine, config), [*given, *masks], np.full(one.out.shape, 77, np.float32))
+def check(layer, machine, config):
+    assert from_json(to_json(layer)) == task_of(layer) == layer
+    inputs = [random(view.shape, seed) for seed, view in enumerate((layer.q, layer.k, layer.v))]
+    masks = [random(layer.mask.shape, 5)] if layer.mask else []
+    actual = run(template.kernel(layer, machine, config), [*inputs, *masks], np.full(layer.out.shape, 77, np.float32))
     q, k, v = (
         seen(array, view, count, size)
         for array, view, count, size in zip(
-            given,
-            (one.q, one.k, one.v),
-            (one.queries, one.keys, one.keys),
-            (one.size, one.size, one.value_size),
+            inputs,
+            (layer.q, layer.k, layer.v),
+            (layer.queries, layer.keys, layer.keys),
+            (layer.size, layer.size, layer.value_size),
             strict=True,
         )
     )
-    scores = q @ k.transpose(0, 1, 3, 2) * one.scale + (masks[0] if masks else 0)
+    scores = q @ k.transpose(0, 1, 3, 2) * layer.scale + (masks[0] if masks else 0)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     out = (weights / weights.sum(-1, keepdims=True)) @ v
-    np.testing.assert_allclose(seen(found, one.out, one.queries, one.value_size), out, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(seen(actual, layer.out, layer.queries, layer.value_size), out, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("machine", [WIDE, MIDDLE, NARROW], ids=["wide", "middle", "narrow"])
@@ -91,32 +93,32 @@ def test_tiles_that_do_more_for_each_load_come_first():
 
 @pytest.mark.parametrize(("queries", "copied"), [(6, False), (60, True)], ids=["few tiles", "many tiles"])
 def test_values_that_lie_apart_are_brought_together_for_many_tiles(queries, copied):
-    one = layer(queries, 512, 16, 64)
-    written = template.kernel(one, WIDE, Config(4, 2)).script()
+    item = layer(queries, 512, 16, 64)
+    text = template.kernel(item, WIDE, Config(4, 2)).script()
     scores, keys, values = 4 * 512, 16 * 512, 64 * 512
-    assert (f"({keys + scores + values},)" in written) == copied
+    assert (f"({keys + scores + values},)" in text) == copied
 
 
 def test_parts_of_one_tensor():
-    q, k, v = (rows(2, 20, 3, 32, parts=3, part=part) for part in range(3))
-    one = Attention(2, 3, 20, 20, 32, 32, q, k, v, rows(2, 20, 3, 32))
+    q, k, v = (rows(2, 20, 3, 32, parts=3, number=number) for number in range(3))
+    layer = Attention(2, 3, 20, 20, 32, 32, q, k, v, rows(2, 20, 3, 32))
     data = random(q.shape)
-    found = run(template.kernel(one, WIDE, Config(4, 2)), [data] * 3, np.zeros(one.out.shape, np.float32))
-    q, k, v = (seen(data, view, 20, 32) for view in (one.q, one.k, one.v))
+    actual = run(template.kernel(layer, WIDE, Config(4, 2)), [data] * 3, np.zeros(layer.out.shape, np.float32))
+    q, k, v = (seen(data, view, 20, 32) for view in (layer.q, layer.k, layer.v))
     weights = np.exp(q @ k.transpose(0, 1, 3, 2))
     expected = (weights / weights.sum(-1, keepdims=True)) @ v
-    np.testing.assert_allclose(seen(found, one.out, 20, 32), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(seen(actual, layer.out, 20, 32), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_query_whose_keys_are_all_forbidden_is_none():
-    one = layer(4, 20, mask=(1, 1, 4, 20))
-    mask = np.zeros(one.mask.shape, np.float32)
+    item = layer(4, 20, mask=(1, 1, 4, 20))
+    mask = np.zeros(item.mask.shape, np.float32)
     mask[..., 2, :] = -np.inf
     mask[..., 1, 3:] = -np.inf
-    given = [random(view.shape, seed) for seed, view in enumerate((one.q, one.k, one.v))]
-    found = run(template.kernel(one, WIDE, Config(4, 2)), [*given, mask], np.zeros(one.out.shape, np.float32))
-    assert np.isnan(seen(found, one.out, 4, 32)[:, :, 2]).all()
-    assert np.isfinite(seen(found, one.out, 4, 32)[:, :, [0, 1, 3]]).all()
+    inputs = [random(view.shape, seed) for seed, view in enumerate((item.q, item.k, item.v))]
+    actual = run(template.kernel(item, WIDE, Config(4, 2)), [*inputs, mask], np.zeros(item.out.shape, np.float32))
+    assert np.isnan(seen(actual, item.out, 4, 32)[:, :, 2]).all()
+    assert np.isfinite(seen(actual, item.out, 4, 32)[:, :, [0, 1, 3]]).all()
 
 
 def test_sizes_that_fill_no_vector_are_left_to_the_rules():

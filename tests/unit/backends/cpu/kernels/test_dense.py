@@ -19,10 +19,10 @@ def check(layer, machine, config):
     data, bias = random((layer.rows, layer.inputs)), random((layer.outputs,), 2)
     weights = random(layer.weights_shape, 1) / np.float32(np.sqrt(layer.inputs))
     others = [random((layer.rows, layer.outputs), 3 + n) for n, s in enumerate(layer.epilogue) if s.takes_argument]
-    given = [data, template.pack(layer, machine, config, weights), *([bias] if layer.bias else []), *others]
-    found = run(template.kernel(layer, machine, config), given, np.full((layer.rows, layer.outputs), 77, np.float32))
+    inputs = [data, template.pack(layer, machine, config, weights), *([bias] if layer.bias else []), *others]
+    actual = run(template.kernel(layer, machine, config), inputs, np.full((layer.rows, layer.outputs), 77, np.float32))
     sums = data.astype(np.float64) @ weights.astype(np.float64).T + (bias if layer.bias else 0)
-    np.testing.assert_allclose(found, applied(sums, layer.epilogue, others), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(actual, applied(sums, layer.epilogue, others), rtol=2e-5, atol=2e-5)
 
 
 SHAPES = [(1, 64, 10), (1, 37, 128), (1, 1, 1), (1, 300, 1000), (5, 33, 40), (17, 64, 48), (3, 7, 200), (64, 20, 16)]
@@ -80,10 +80,10 @@ def test_packed_weights_are_read_in_order():
 @pytest.mark.parametrize("shape", [(1, 784, 128), (128, 768, 3072), (4, 9, 10)], ids=str)
 def test_configs_fit(machine, shape):
     layer = Dense(*shape)
-    found = template.configs(layer, machine)
-    assert [cost for _, cost in found] == sorted(cost for _, cost in found)
-    assert all(config.rows * config.blocks * config.inputs < machine.registers for config, _ in found)
-    assert all(config.rows <= layer.rows for config, _ in found)
+    candidates = template.configs(layer, machine)
+    assert [cost for _, cost in candidates] == sorted(cost for _, cost in candidates)
+    assert all(config.rows * config.blocks * config.inputs < machine.registers for config, _ in candidates)
+    assert all(config.rows <= layer.rows for config, _ in candidates)
 
 
 def test_cost_is_near_the_count_of_products():
@@ -124,8 +124,8 @@ def test_result_while_weights_are_fetched(config):
 
 def test_not_covered():
     assert not template.covers(Dense(1, 8, 8, epilogue=(PostOp("scale"),)))
-    place = Activation(1, 8, 1, 1, 4)
-    assert not template.covers(Dense(1, 8, 8, epilogue=(PostOp("add", other=place),)))
+    activation = Activation(1, 8, 1, 1, 4)
+    assert not template.covers(Dense(1, 8, 8, epilogue=(PostOp("add", other=activation),)))
 
 
 @pytest.mark.parametrize(("target", "product"), [(AARCH64, "\tfmla\tv"), (ARMV7, "\tvmul.f32\tq")])

@@ -53,26 +53,32 @@ def test_best_config(case, machine):
 @pytest.mark.parametrize(("kernel", "pad"), [(3, 1), (5, 2)])
 def test_every_config(kernel, pad):
     layer = depthwise((1, 64, 5, 9), (kernel, kernel), 16, padding=(pad,) * 4, epilogue=(PostOp("relu"),))
-    found = template.configs(layer, WIDE)
-    assert len(found) > 3
-    for config, _ in (*found[:3], found[-1]):
+    candidates = template.configs(layer, WIDE)
+    assert len(candidates) > 3
+    for config, _ in (*candidates[:3], candidates[-1]):
         check(template, layer, WIDE, config)
 
 
 def test_parts_and_steps():
     layer = depthwise((1, 32, 6, 6), (3, 3), 16, padding=(1,) * 4)
-    held = replace(layer.out, first=1, held=4)
+    buffer_slice = replace(layer.out, first=1, held=4)
     pixel = Activation(1, 32, 1, 1, 16)
-    epilogue = (PostOp("add", other=held), PostOp("mul", other=pixel), PostOp("scale"), PostOp("shift"), PostOp("relu"))
-    layer = replace(layer, data=replace(layer.data, first=2, held=5), out=held, epilogue=epilogue)
+    epilogue = (
+        PostOp("add", other=buffer_slice),
+        PostOp("mul", other=pixel),
+        PostOp("scale"),
+        PostOp("shift"),
+        PostOp("relu"),
+    )
+    layer = replace(layer, data=replace(layer.data, first=2, held=5), out=buffer_slice, epilogue=epilogue)
     inputs = kernels.inputs_of(layer)
     add, mul, *rest = inputs.operands
     inputs = replace(inputs, operands=(add, mul[:, :, :1, :1], *rest))
     config = template.configs(layer, WIDE)[0][0]
-    given = kernels.arguments(template, layer, WIDE, config, inputs)
-    buffer = kernels.run(template.kernel(layer, WIDE, config), given, np.full(held.shape, 77, np.float32))
-    wanted = kernels.expected(layer, inputs)
-    np.testing.assert_allclose(kernels.unblocked(buffer, held), wanted, rtol=2e-5, atol=2e-5)
+    arguments = kernels.arguments(template, layer, WIDE, config, inputs)
+    buffer = kernels.run(template.kernel(layer, WIDE, config), arguments, np.full(buffer_slice.shape, 77, np.float32))
+    expected = kernels.expected(layer, inputs)
+    np.testing.assert_allclose(kernels.unblocked(buffer, buffer_slice), expected, rtol=2e-5, atol=2e-5)
     assert (buffer[:, [0, 3]] == 77).all()
 
 

@@ -23,13 +23,13 @@ def run(layer, machine, arrays, config=None):
     return kernels.run(function, arrays, np.full(layer.out.shape, 77, np.float32))
 
 
-def check(layer, machine, arrays, wanted, tolerance=1e-6):
+def check(layer, machine, arrays, expected, tolerance=1e-6):
     assert template.covers(layer)
-    found = template.configs(layer, machine)
-    for config, cost in {found[0], found[-1]}:
+    candidates = template.configs(layer, machine)
+    for config, cost in {candidates[0], candidates[-1]}:
         assert cost > 0
         buffer = run(layer, machine, arrays, config)
-        np.testing.assert_allclose(buffer, blocked(wanted, layer.out), rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(buffer, blocked(expected, layer.out), rtol=tolerance, atol=tolerance)
 
 
 @MACHINES
@@ -38,18 +38,23 @@ def test_steps(size, machine):
     lanes = machine.lanes
     data, other, gate = random((2, 40, *size)), random((2, 40, *size), 1), random((2, 40, 1, 1), 2)
     scale, shift = random((40,), 3), random((40,), 4)
-    place, pixel = Activation(2, 40, *size, lanes), Activation(2, 40, 1, 1, lanes)
+    activation, pixel = Activation(2, 40, *size, lanes), Activation(2, 40, 1, 1, lanes)
     epilogue = (
         PostOp("scale"),
         PostOp("shift"),
-        PostOp("add", other=place),
+        PostOp("add", other=activation),
         PostOp("mul", other=pixel),
         PostOp("leaky_relu", (0.1,)),
     )
-    given = [blocked(data, place), by_channel(scale, place), by_channel(shift, place), blocked(other, place)]
+    inputs = [
+        blocked(data, activation),
+        by_channel(scale, activation),
+        by_channel(shift, activation),
+        blocked(other, activation),
+    ]
     sums = (data * scale[:, None, None] + shift[:, None, None] + other) * gate
-    wanted = np.where(sums < 0, np.float32(0.1) * sums, sums)
-    check(Map(place, place, epilogue), machine, [*given, blocked(gate, pixel)], wanted, 2e-6)
+    expected = np.where(sums < 0, np.float32(0.1) * sums, sums)
+    check(Map(activation, activation, epilogue), machine, [*inputs, blocked(gate, pixel)], expected, 2e-6)
 
 
 @MACHINES
@@ -68,38 +73,44 @@ def test_into_blocks(size, channels, machine):
 def test_out_of_blocks(size, channels, machine):
     data, shift = random((2, channels, *size)), random((channels,), 1)
     plain = Activation(2, channels, *size, 1)
-    place = replace(plain, lanes=machine.lanes)
-    layer = Map(place, plain, (PostOp("shift"),))
-    given = [blocked(data, place, 9.0), by_channel(shift, place)]
-    check(layer, machine, given, data + shift[:, None, None], 0)
+    activation = replace(plain, lanes=machine.lanes)
+    layer = Map(activation, plain, (PostOp("shift"),))
+    inputs = [blocked(data, activation, 9.0), by_channel(shift, activation)]
+    check(layer, machine, inputs, data + shift[:, None, None], 0)
 
 
 @MACHINES
 @pytest.mark.parametrize(("channels", "groups"), [(24, 3), (58, 2), (16, 4), (40, 8), (6, 2), (60, 3)])
 def test_shuffle(channels, groups, machine):
     data = random((2, channels, 3, 5))
-    place = Activation(2, channels, 3, 5, machine.lanes)
-    wanted = data.reshape(2, groups, -1, 3, 5).swapaxes(1, 2).reshape(data.shape)
-    check(Map(place, place, (PostOp("relu"),), groups), machine, [blocked(data, place, 9.0)], np.maximum(wanted, 0), 0)
+    activation = Activation(2, channels, 3, 5, machine.lanes)
+    expected = data.reshape(2, groups, -1, 3, 5).swapaxes(1, 2).reshape(data.shape)
+    check(
+        Map(activation, activation, (PostOp("relu"),), groups),
+        machine,
+        [blocked(data, activation, 9.0)],
+        np.maximum(expected, 0),
+        0,
+    )
 
 
 @pytest.mark.parametrize("kind", ["copy", "shuffle", "into", "out"])
 def test_parts(kind):
     data = random((1, 32, 5, 7))
-    held = Activation(1, 32, 5, 7, 16, first=1, held=4)
+    buffer_slice = Activation(1, 32, 5, 7, 16, first=1, held=4)
     plain = Activation(1, 32, 5, 7, 1, first=8, held=50)
     layer = {
-        "copy": Map(replace(held, first=2), held),
-        "shuffle": Map(replace(held, first=2), held, shuffle=2),
-        "into": Map(plain, held),
-        "out": Map(held, plain),
+        "copy": Map(replace(buffer_slice, first=2), buffer_slice),
+        "shuffle": Map(replace(buffer_slice, first=2), buffer_slice, shuffle=2),
+        "into": Map(plain, buffer_slice),
+        "out": Map(buffer_slice, plain),
     }[kind]
-    wanted = data.reshape(1, 2, 16, 5, 7).swapaxes(1, 2).reshape(data.shape) if kind == "shuffle" else data
+    expected = data.reshape(1, 2, 16, 5, 7).swapaxes(1, 2).reshape(data.shape) if kind == "shuffle" else data
     buffer = run(layer, WIDE, [blocked(data, layer.data)])
-    np.testing.assert_array_equal(kernels.unblocked(buffer, layer.out), wanted)
-    own = layer.out.blocks
-    others = np.delete(buffer, np.arange(layer.out.first, layer.out.first + own), axis=1)
-    assert others.shape[1] == layer.out.held - own
+    np.testing.assert_array_equal(kernels.unblocked(buffer, layer.out), expected)
+    output = layer.out.blocks
+    others = np.delete(buffer, np.arange(layer.out.first, layer.out.first + output), axis=1)
+    assert others.shape[1] == layer.out.held - output
     assert (others == 77).all()
 
 
@@ -108,13 +119,13 @@ def test_an_image_is_cut_for_the_cores(kind, monkeypatch):
     monkeypatch.setattr(emit, "_LEAST_SHARED", 0)
     data = random((1, 16, 41, 41))
     plain = Activation(1, 16, 41, 41, 1)
-    place = replace(plain, lanes=16)
-    wanted = data.reshape(1, 2, 8, 41, 41).swapaxes(1, 2).reshape(data.shape) if kind == "shuffle" else data
-    source, out = {"into": (plain, place), "out": (place, plain)}.get(kind, (place, place))
+    activation = replace(plain, lanes=16)
+    expected = data.reshape(1, 2, 8, 41, 41).swapaxes(1, 2).reshape(data.shape) if kind == "shuffle" else data
+    source, out = {"into": (plain, activation), "out": (activation, plain)}.get(kind, (activation, activation))
     layer = Map(source, out, (PostOp("relu"),), 2 if kind == "shuffle" else 0)
     for cores in (2, 3):
         buffer = run(layer, replace(WIDE, cores=cores), [blocked(data, source)])
-        np.testing.assert_array_equal(buffer, blocked(np.maximum(wanted, 0), out))
+        np.testing.assert_array_equal(buffer, blocked(np.maximum(expected, 0), out))
 
 
 @pytest.mark.parametrize(
@@ -140,4 +151,4 @@ def test_squares_are_transposed_in_registers(target, swap):
     plain = Activation(1, 32, 8, 8, 1)
     layer = Map(plain, replace(plain, lanes=4))
     code = assembly(template.kernel(layer, NARROW, template.configs(layer, NARROW)[0][0]), target)
-    assert any(one in code for one in swap)
+    assert any(item in code for item in swap)

@@ -36,11 +36,11 @@ def layer_of(reduce, data, out, lanes, kernel, strides=(1, 1), padding=(0, 0, 0,
     )
 
 
-def check(layer, data, wanted, machine, config):
+def check(layer, data, expected, machine, config):
     buffer = run(
         template.kernel(layer, machine, config), [blocked(data, layer.data, 3.0)], np.zeros(layer.out.shape, "f")
     )
-    np.testing.assert_allclose(unblocked(buffer, layer.out), wanted, rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(unblocked(buffer, layer.out), expected, rtol=2e-6, atol=2e-6)
     assert np.isfinite(buffer).all()
 
 
@@ -82,10 +82,10 @@ CASES = {
 def test_windows(case, machine):
     reduce, shape, kernel, strides, padding, more = CASES[case]
     data = random(shape) - 2  # mostly negative: a zero of the padding would show up as the largest
-    wanted = pooled(reduce, data, kernel, strides, padding, **more)
-    layer = layer_of(reduce, data, wanted, machine.lanes, kernel, strides, padding, **more)
+    expected = pooled(reduce, data, kernel, strides, padding, **more)
+    layer = layer_of(reduce, data, expected, machine.lanes, kernel, strides, padding, **more)
     assert template.covers(layer)
-    check(layer, data, wanted, machine, template.configs(layer, machine)[0][0])
+    check(layer, data, expected, machine, template.configs(layer, machine)[0][0])
 
 
 @pytest.mark.parametrize("machine", [WIDE, NARROW], ids=["wide", "narrow"])
@@ -93,40 +93,40 @@ def test_windows(case, machine):
 @pytest.mark.parametrize("reduce", ["max", "mean"])
 def test_whole_images(reduce, size, machine):
     data = random((2, 40, *size)) + 5
-    wanted = data.max((2, 3), keepdims=True) if reduce == "max" else data.mean((2, 3), np.float64, keepdims=True)
-    layer = layer_of(reduce, data, wanted, machine.lanes, size)
-    check(layer, data, wanted, machine, template.configs(layer, machine)[0][0])
+    expected = data.max((2, 3), keepdims=True) if reduce == "max" else data.mean((2, 3), np.float64, keepdims=True)
+    layer = layer_of(reduce, data, expected, machine.lanes, size)
+    check(layer, data, expected, machine, template.configs(layer, machine)[0][0])
 
 
 def test_average_of_a_whole_image_and_its_padding():
     data = random((1, 16, 3, 3))
-    wanted = pooled("mean", data, (3, 3), padding=(0, 0, 2, 2), strides=(9, 9), count_include_pad=1)
-    layer = layer_of("mean", data, wanted, 16, (3, 3), (9, 9), (0, 0, 2, 2), count_include_pad=1)
-    check(layer, data, wanted, WIDE, template.configs(layer, WIDE)[0][0])
+    expected = pooled("mean", data, (3, 3), padding=(0, 0, 2, 2), strides=(9, 9), count_include_pad=1)
+    layer = layer_of("mean", data, expected, 16, (3, 3), (9, 9), (0, 0, 2, 2), count_include_pad=1)
+    check(layer, data, expected, WIDE, template.configs(layer, WIDE)[0][0])
 
 
 def test_every_config():
     data = random((1, 64, 6, 7))
-    wanted = pooled("max", data, (3, 3), padding=(1, 1, 1, 1))
-    layer = layer_of("max", data, wanted, 16, (3, 3), padding=(1, 1, 1, 1))
-    found = template.configs(layer, WIDE)
-    assert len(found) > 3
-    for config, _ in found:
-        check(layer, data, wanted, WIDE, config)
+    expected = pooled("max", data, (3, 3), padding=(1, 1, 1, 1))
+    layer = layer_of("max", data, expected, 16, (3, 3), padding=(1, 1, 1, 1))
+    candidates = template.configs(layer, WIDE)
+    assert len(candidates) > 3
+    for config, _ in candidates:
+        check(layer, data, expected, WIDE, config)
 
 
 @pytest.mark.parametrize(("kernel", "out"), [((3, 3), (4, 4)), ((6, 6), (1, 1))])
 def test_parts_and_steps(kernel, out):
     data, other = random((1, 32, 6, 6)), random((1, 32, *out), 1)
-    place = Activation(1, 32, *out, 16, first=1, held=4)
-    epilogue = (PostOp("add", other=place), PostOp("relu"))
-    layer = Pool(Activation(1, 32, 6, 6, 16, first=2, held=5), place, "max", kernel, epilogue=epilogue)
-    given = [blocked(data, layer.data), blocked(other, place)]
+    activation = Activation(1, 32, *out, 16, first=1, held=4)
+    epilogue = (PostOp("add", other=activation), PostOp("relu"))
+    layer = Pool(Activation(1, 32, 6, 6, 16, first=2, held=5), activation, "max", kernel, epilogue=epilogue)
+    inputs = [blocked(data, layer.data), blocked(other, activation)]
     buffer = run(
-        template.kernel(layer, WIDE, template.configs(layer, WIDE)[0][0]), given, np.full(place.shape, 77, "f")
+        template.kernel(layer, WIDE, template.configs(layer, WIDE)[0][0]), inputs, np.full(activation.shape, 77, "f")
     )
-    wanted = np.maximum(pooled("max", data, kernel) + other, 0)
-    np.testing.assert_allclose(unblocked(buffer, place), wanted, rtol=1e-6)
+    expected = np.maximum(pooled("max", data, kernel) + other, 0)
+    np.testing.assert_allclose(unblocked(buffer, activation), expected, rtol=1e-6)
     assert (buffer[:, [0, 3]] == 77).all()
 
 
@@ -141,8 +141,8 @@ def test_fillers_stay_zero():
 def test_not_covered():
     plain = Activation(1, 16, 4, 4, 1)
     assert not template.covers(Pool(plain, plain, "max", (2, 2)))
-    whole = Activation(1, 16, 4, 4, 16, dtype="int8")
-    assert not template.covers(Pool(whole, whole, "max", (2, 2)))
+    full = Activation(1, 16, 4, 4, 16, dtype="int8")
+    assert not template.covers(Pool(full, full, "max", (2, 2)))
 
 
 def test_vector_code_for_other_machines():

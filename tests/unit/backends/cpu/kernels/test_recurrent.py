@@ -28,15 +28,15 @@ def ran(function, arguments, about):
     library = tvm.compile(function.with_attr("global_symbol", "main"), target=NATIVE, tir_pipeline=PIPELINE)
     results = [tvm.runtime.tensor(np.full(shape, np.nan, np.float32)) for shape in about.results.values()]
     library(*map(tvm.runtime.tensor, arguments.values()), *results)
-    return [one.numpy() for one in results]
+    return [result.numpy() for result in results]
 
 
 def given(about):
     stream = np.random.default_rng(0)
-    made = {name: (stream.standard_normal(shape) * 0.5).astype("float32") for name, shape in about.arguments.items()}
+    built = {name: (stream.standard_normal(shape) * 0.5).astype("float32") for name, shape in about.arguments.items()}
     if about.lengths:
-        made["lengths"] = np.array([4, 1, 3, 4, 2, 1], np.int32)
-    return made
+        built["lengths"] = np.array([4, 1, 3, 4, 2, 1], np.int32)
+    return built
 
 
 @pytest.mark.parametrize("about", [LSTM, GRU, RESET, RNN], ids=lambda about: about.cell)
@@ -45,8 +45,10 @@ def test_it_computes_what_the_kernel_for_any_processor_does(about):
     expected = ran(generic_kernel(about), arguments, about)
     for processor, cut in zip((WIDE, WIDE, MIDDLE, WIDE, NARROW), CUTS, strict=True):
         packed = {**arguments, "weights": recurrent.pack(about, processor, cut, arguments["weights"])}
-        for found, wanted in zip(ran(recurrent.kernel(about, processor, cut), packed, about), expected, strict=True):
-            np.testing.assert_allclose(found[..., : about.units], wanted[..., : about.units], rtol=1e-5, atol=2e-6)
+        for actual, reference in zip(
+            ran(recurrent.kernel(about, processor, cut), packed, about), expected, strict=True
+        ):
+            np.testing.assert_allclose(actual[..., : about.units], reference[..., : about.units], rtol=1e-5, atol=2e-6)
 
 
 def test_every_other_step_reads_the_weights_from_their_end():
@@ -74,14 +76,14 @@ def test_it_compiles_for_arm(target):
 
 
 def test_candidates():
-    one = dataclasses.replace(LSTM, batch=1, units=512, steps=50)
-    best = kernels.candidates(one, WIDE)[0].choice
+    item = dataclasses.replace(LSTM, batch=1, units=512, steps=50)
+    best = kernels.candidates(item, WIDE)[0].choice
     assert best.template == "recurrent"
     assert kernels.choice(best.document()) == best
-    both = Recurrence("gru_reset", 50, 1, 512, (False,), (SIGMOID, TANH))
-    assert recurrent.configs(both, WIDE)[0][0].together == 1, "a single stream is shared by the cores"
-    small = dataclasses.replace(both, units=16)
+    fused = Recurrence("gru_reset", 50, 1, 512, (False,), (SIGMOID, TANH))
+    assert recurrent.configs(fused, WIDE)[0][0].together == 1, "a single stream is shared by the cores"
+    small = dataclasses.replace(fused, units=16)
     assert recurrent.configs(small, WIDE)[0][0].together == 0, "waiting costs more than such a step"
-    once = dataclasses.replace(both, steps=1, units=128)
+    once = dataclasses.replace(fused, steps=1, units=128)
     assert recurrent.configs(once, WIDE)[0][0].together == 0, "nor does starting pay for one step"
-    assert not recurrent.covers(dataclasses.replace(both, dtype="float64"))
+    assert not recurrent.covers(dataclasses.replace(fused, dtype="float64"))

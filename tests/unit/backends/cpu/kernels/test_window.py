@@ -15,8 +15,8 @@ def brute(side: Side) -> list[list[int]]:
     """List which pixels each window sees, from an image that is really padded."""
     padded = [None] * side.before + list(range(side.size)) + [None] * (side.after + side.taps * side.dilation)
     starts = range(0, side.windows * side.stride, side.stride)
-    seen = [[padded[start + tap * side.dilation] for tap in range(side.taps)] for start in starts]
-    return [[pixel for pixel in one if pixel is not None] for one in seen]
+    windows = [[padded[start + tap * side.dilation] for tap in range(side.taps)] for start in starts]
+    return [[pixel for pixel in item if pixel is not None] for item in windows]
 
 
 SIDES = [
@@ -33,12 +33,12 @@ SIDES = [
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("size", [1, 2, 4, 7])
 def test_spans_cover_every_window_once(side, size):
-    found = window.spans(side, size)
+    actual = window.spans(side, size)
     windows = [
-        (span.start + number * span.size + place, span.inside[place])
-        for span in found
+        (span.start + number * span.size + activation, span.inside[activation])
+        for span in actual
         for number in range(span.count)
-        for place in range(span.size)
+        for activation in range(span.size)
     ]
     assert [number for number, _ in windows] == list(range(side.windows))
     assert [sum(inside) for _, inside in windows] == [len(pixels) for pixels in brute(side)]
@@ -60,10 +60,10 @@ def test_padding_behind_the_last_window_does_not_count():
 @pytest.mark.parametrize(("size", "kernel"), [(112, 3), (14, 3), (7, 5), (1, 3), (56, 7), (64, 31)])
 def test_configs_fit(machine, size, kernel):
     layer = layer_of((1, 96, size, size), 96, (kernel, kernel), machine.lanes, padding=(kernel // 2,) * 4, groups=96)
-    found = window.configs(layer, machine)
-    assert found
-    assert [cost for _, cost in found] == sorted(cost for _, cost in found)
-    for config, cost in found:
+    candidates = window.configs(layer, machine)
+    assert candidates
+    assert [cost for _, cost in candidates] == sorted(cost for _, cost in candidates)
+    for config, cost in candidates:
         assert cost > 0
         assert config.columns <= size
         assert layer.out.blocks % config.blocks == 0

@@ -70,14 +70,14 @@ def scheduled(module, machine):
     changed = tvm.IRModule(dict(module.functions_items()))
     for name, function in module.functions_items():
         if is_kernel(function) and schedule._is_open(function):
-            changed.update_func(name, schedule.scheduled(function, machine))
+            changed.update_func(name, schedule.schedule_kernel(function, machine))
     return changed
 
 
 def run(module, *arrays):
     vm = relax.VirtualMachine(tvm.compile(module, target=HERE, tir_pipeline=PIPELINE), tvm.cpu())
-    found = vm["main"](*(tvm.runtime.tensor(array) for array in arrays))
-    return found.numpy() if hasattr(found, "numpy") else found[0].numpy()
+    actual = vm["main"](*(tvm.runtime.tensor(array) for array in arrays))
+    return actual.numpy() if hasattr(actual, "numpy") else actual[0].numpy()
 
 
 def numbers(shape, dtype="float32", seed=0):
@@ -89,12 +89,12 @@ def numbers(shape, dtype="float32", seed=0):
     return stream.integers(0, 5, shape).astype(dtype)
 
 
-def close(found, wanted):
-    assert found.shape == wanted.shape
-    if np.issubdtype(wanted.dtype, np.floating):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-6 * np.abs(wanted).max(initial=1.0))
+def close(actual, expected):
+    assert actual.shape == expected.shape
+    if np.issubdtype(expected.dtype, np.floating):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=2e-6 * np.abs(expected).max(initial=1.0))
     else:
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def eager(monkeypatch):
 def relax_module(build, *inputs):
     """Return the lowered module of an expression; inputs are (shape, dtype)."""
     builder = relax.BlockBuilder()
-    variables = [relax.Var(f"x{at}", relax.TensorType(shape, dtype)) for at, (shape, dtype) in enumerate(inputs)]
+    variables = [relax.Var(f"x{index}", relax.TensorType(shape, dtype)) for index, (shape, dtype) in enumerate(inputs)]
     with builder.function("main", variables):
         with builder.dataflow():
             out = builder.emit_output(builder.normalize(build(*variables)))
@@ -350,11 +350,11 @@ AGAIN = [
 
 def proto_of(name):
     nodes, inputs, constants = NETWORKS[name]
-    typed = [one if isinstance(one[0], tuple) else (one, "float32") for one in inputs]
-    values = [nets.value("x" if at == 0 else f"x{at}", *one) for at, one in enumerate(typed)]
+    typed = [shape if isinstance(shape[0], tuple) else (shape, "float32") for shape in inputs]
+    values = [nets.value("x" if index == 0 else f"x{index}", *shape) for index, shape in enumerate(typed)]
     proto = nets.model(nodes, values, [onnx.ValueInfoProto(name="y")], constants, opset=17)
     inferred = onnx.shape_inference.infer_shapes(proto)
-    return inferred, [numbers(*one, seed=at) for at, one in enumerate(typed)]
+    return inferred, [numbers(*shape, seed=index) for index, shape in enumerate(typed)]
 
 
 @pytest.mark.parametrize(
@@ -368,11 +368,13 @@ def test_networks(name, machine, eager, tmp_path):
     proto, arrays = proto_of(name)
     names = [value.name for value in proto.graph.input]
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    [wanted, *_] = session.run(None, dict(zip(names, arrays, strict=True)))
+    [expected, *_] = session.run(None, dict(zip(names, arrays, strict=True)))
     module = lowered(importer.import_model(source.load(nets.save(proto, tmp_path))).module)
     changed = scheduled(module, machine)
-    assert all(is_done(one) for one in kernels(changed).values() if schedule._is_open(one) or is_done(one))
-    close(run(changed, *arrays), wanted)
+    assert all(
+        is_done(function) for function in kernels(changed).values() if schedule._is_open(function) or is_done(function)
+    )
+    close(run(changed, *arrays), expected)
 
 
 @pytest.mark.parametrize("length", [5, 16, 20, 70])
@@ -490,9 +492,9 @@ EXPRESSIONS = {
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_expressions(name, eager):
     build, inputs, reference = EXPRESSIONS[name]
-    typed = [one if one and isinstance(one[0], tuple) else (one, "float32") for one in inputs]
+    typed = [shape if shape and isinstance(shape[0], tuple) else (shape, "float32") for shape in inputs]
     module = relax_module(build, *typed)
-    arrays = [numbers(*one, seed=at) for at, one in enumerate(typed)]
+    arrays = [numbers(*shape, seed=index) for index, shape in enumerate(typed)]
     close(run(scheduled(module, WIDE), *arrays), np.asarray(reference(*arrays)))
 
 
@@ -514,10 +516,10 @@ def test_functions_are_exact(name):
     x = np.concatenate([near, np.linspace(-90, 90, 1001), edges, 2.0 ** np.arange(-120, 120)]).astype(np.float32)
     module = scheduled(relax_module(build, (x.shape, "float32")), WIDE)
     assert all(map(is_done, kernels(module).values()))
-    found = run(module, x)
+    actual = run(module, x)
     with np.errstate(all="ignore"):
-        wanted = reference(x.astype(np.float64)).astype(np.float32)
-    np.testing.assert_allclose(found, wanted, rtol=4e-7, atol=3e-38)
+        expected = reference(x.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(actual, expected, rtol=4e-7, atol=3e-38)
 
 
 def test_error_function_is_exact(tmp_path):
@@ -571,8 +573,8 @@ def test_only_work_that_is_worth_it_is_shared():
     much = relax_module(NN.relu, ((1, 64, 112, 112), "float32"))
     texts = [next(iter(kernels(scheduled(module, WIDE)).values())).script() for module in (little, much)]
     assert ["T.parallel" in text for text in texts] == [False, True]
-    alone = next(iter(kernels(scheduled(much, replace(WIDE, cores=1))).values()))
-    assert "T.parallel" not in alone.script()
+    serial = next(iter(kernels(scheduled(much, replace(WIDE, cores=1))).values()))
+    assert "T.parallel" not in serial.script()
 
 
 def test_a_guard_is_seen_as_one():
@@ -629,15 +631,15 @@ def test_open_shapes(name):
     module = relax_module(build, *((shape, "float32") for shape in shapes(tirx.Var("n", "int64"))))
     changed = scheduled(module, WIDE)
     assert all(map(is_done, kernels(changed).values())) == (name != "sum")
-    arrays = [numbers(shape, seed=at) for at, shape in enumerate(shapes(41))]
+    arrays = [numbers(shape, seed=index) for index, shape in enumerate(shapes(41))]
     close(run(changed, *arrays), np.asarray(reference(*arrays)))
 
 
 def test_a_kernel_of_unusual_blocks_is_left_as_it_is():
     shapes = [((8, 10), "float32"), ((8, 3), "int64"), ((8, 3), "float32")]
-    module = relax_module(lambda x, at, by: OP.scatter_elements(x, at, by, 1), *shapes)
-    arrays = [numbers(*shape, seed=at) for at, shape in enumerate(shapes)]
+    module = relax_module(lambda x, index, by: OP.scatter_elements(x, index, by, 1), *shapes)
+    arrays = [numbers(*shape, seed=index) for index, shape in enumerate(shapes)]
     arrays[1] = np.argsort(numbers((8, 10)), axis=1)[:, :3].copy()
-    wanted = arrays[0].copy()
-    np.put_along_axis(wanted, arrays[1], arrays[2], 1)
-    close(run(scheduled(module, WIDE), *arrays), wanted)
+    expected = arrays[0].copy()
+    np.put_along_axis(expected, arrays[1], arrays[2], 1)
+    close(run(scheduled(module, WIDE), *arrays), expected)

@@ -16,8 +16,8 @@ from tvm import tirx
 
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.direct import cost
-from toolchain.backends.cpu.kernels.direct.plan import Config, Plan, flattened
-from toolchain.backends.cpu.kernels.direct.writer import Writer
+from toolchain.backends.cpu.kernels.direct.plan import Config, DirectPlan, flatten
+from toolchain.backends.cpu.kernels.direct.writer import DirectWriter
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.multiply_add import with_definitions
 from toolchain.backends.cpu.layers import Conv, Layer
@@ -47,15 +47,17 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
     Returns:
         [units, blocks in, height, width, lanes in, blocks of a tile, lanes].
     """
-    layer = flattened(layer)
+    layer = flatten(layer)
     weights = weights.reshape(*weights.shape[:2], *layer.kernel)
-    plan = Plan(layer, config)
+    plan = DirectPlan(layer, config)
     lanes, lanes_in, blocks = layer.out.lanes, layer.data.lanes, config.blocks
+    # Per unit, its output channels by its input channels: zeros stay where they belong to different groups.
     packed = np.zeros((plan.units, blocks * lanes, plan.sources * lanes_in, *layer.kernel), weights.dtype)
     outputs, inputs = layer.out.channels // layer.groups, layer.data.channels // layer.groups
     for unit in range(plan.units):
         (begin, end), (first, last) = plan.reach(unit), plan.owned(unit)
         row, column = plan.start(unit) * lanes, begin // lanes_in * lanes_in
+        # Only the channels of its own group are copied for each output channel.
         for group in range(begin // inputs, end // inputs):
             top, bottom = max(first, group * outputs), min(last, (group + 1) * outputs)
             where = slice(group * inputs - column, (group + 1) * inputs - column)
@@ -66,13 +68,13 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     """Write the kernel of a layer."""
-    plan = Plan(flattened(layer), config)
+    plan = DirectPlan(flatten(layer), config)
     arguments = [Argument("data", layer.data.shape), Argument("weights", plan.packed)]
     if layer.bias:
         arguments.append(Argument("bias", (layer.out.blocks, layer.out.lanes)))
     arguments += [*emit.arguments_of(layer.epilogue, layer.out), Argument("out", layer.out.shape)]
 
     def body(*buffers: Any) -> None:
-        Writer(plan, machine, buffers).write()
+        DirectWriter(plan, machine, buffers).write()
 
     return with_definitions(emit.kernel(arguments, body, {}), machine)

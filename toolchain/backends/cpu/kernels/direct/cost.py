@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from toolchain.backends.cpu.kernels.direct.plan import (
     Config,
-    Plan,
+    DirectPlan,
     Tiles,
     blocks_of_units,
-    flattened,
+    flatten,
     has_few_pixels,
     is_by_element,
 )
@@ -69,24 +69,29 @@ class _Work:
 
 def candidates(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     """List ways to cut a layer with their costs, the cheapest first: few, but different ones."""
-    layer = flattened(layer)
-    rows = _rows(layer)
-    found = [_banded(Plan(layer, config), machine, rows) for config in _tilings(layer, machine)]
-    kept: list[tuple[Config, float]] = []
-    for config, cost in sorted(found, key=lambda one: one[1]):
-        alike = [other.columns for other, _ in kept if other.blocks == config.blocks]
-        is_new = all(abs(config.columns - columns) > _NEAR * max(config.columns, columns) for columns in alike)
-        is_good = not kept or cost <= _WORSE * kept[0][1]
-        if is_new and is_good and len(alike) < _ALIKE and len(kept) < _MOST:
-            kept.append((config, cost))
-    return kept
+    layer = flatten(layer)
+    inside = [
+        0 <= row * layer.strides[0] + tap * layer.dilation[0] - layer.padding[0] < layer.data.height
+        for row in range(layer.out.height)
+        for tap in range(layer.kernel[0])
+    ]
+    rows = sum(inside) / layer.out.height  # of the filter that are inside the image, on average
+    banded = [_banded(DirectPlan(layer, config), machine, rows) for config in _tilings(layer, machine)]
+    selected: list[tuple[Config, float]] = []
+    for config, cost in sorted(banded, key=lambda candidate: candidate[1]):
+        similar = [other.columns for other, _ in selected if other.blocks == config.blocks]
+        is_new = all(abs(config.columns - columns) > _NEAR * max(config.columns, columns) for columns in similar)
+        is_good = not selected or cost <= _WORSE * selected[0][1]
+        if is_new and is_good and len(similar) < _ALIKE and len(selected) < _MOST:
+            selected.append((config, cost))
+    return selected
 
 
 def _tilings(layer: Conv, machine: Machine) -> Iterator[Config]:
     """Yield the tiles that fit into the registers, with the chunks that go with them, uncut into bands."""
     for blocks in blocks_of_units(layer):
         depth = _depth(layer, machine, blocks)
-        cut = Plan(layer, Config(1, blocks, depth, 1))
+        cut = DirectPlan(layer, Config(1, blocks, depth, 1))
         if cut.chunks > 1 and cut.of_last < blocks:  # sums that nobody needs are never put aside
             continue
         for columns in range(1, machine.registers // blocks + 1):
@@ -94,11 +99,11 @@ def _tilings(layer: Conv, machine: Machine) -> Iterator[Config]:
             if -(-layer.out.width // count) != columns:  # as many tiles can be narrower
                 continue
             config = Config(columns, blocks, depth, 1)
-            if columns == blocks == 1 or _fits(Plan(layer, config), machine.registers):
+            if columns == blocks == 1 or _fits(DirectPlan(layer, config), machine.registers):
                 yield config
 
 
-def _fits(plan: Plan, registers: int) -> bool:
+def _fits(plan: DirectPlan, registers: int) -> bool:
     """Whether the sums of a tile, weights for them, and data fit into the registers."""
     columns, blocks = plan.config.columns, plan.config.blocks
     if is_by_element(plan.layer):
@@ -108,13 +113,13 @@ def _fits(plan: Plan, registers: int) -> bool:
     if plan.is_by_pixel(registers):
         return True
     taps = plan.layer.kernel[1]
-    held = columns * blocks + blocks + 1
+    needed = columns * blocks + blocks + 1
     if plan.layer.data.lanes > 1 or taps == 1 or taps * columns * blocks > _UNROLLED:
-        return held <= registers
-    return held <= registers and held + _reach(plan, columns) <= _CROWDED * registers
+        return needed <= registers
+    return needed <= registers and needed + _reach(plan, columns) <= _CROWDED * registers
 
 
-def _reach(plan: Plan, columns: int) -> int:
+def _reach(plan: DirectPlan, columns: int) -> int:
     """Return how many neighbouring pixels so many columns see of a row, at most."""
     (_, taps), (_, stride), (_, dilation) = plan.layer.kernel, plan.layer.strides, plan.layer.dilation
     return min(columns * taps, (columns - 1) * stride + (taps - 1) * dilation + 1)
@@ -122,23 +127,24 @@ def _reach(plan: Plan, columns: int) -> int:
 
 def _depth(layer: Conv, machine: Machine, blocks: int) -> int:
     """Return how many input blocks go into a chunk: those whose weights fill the first cache; all if that is no use."""
-    plan = Plan(layer, Config(1, blocks, 1, 1))
+    plan = DirectPlan(layer, Config(1, blocks, 1, 1))
     bytes_of_source = _bytes_of_source(plan)
-    most = machine.l1_bytes if has_few_pixels(layer) else machine.l2_bytes // 2
+    limit = machine.l1_bytes if has_few_pixels(layer) else machine.l2_bytes // 2
     is_single = layer.out.height * layer.out.width == 1
-    if layer.groups > 1 or is_single or plan.sources * bytes_of_source <= most:
+    if layer.groups > 1 or is_single or plan.sources * bytes_of_source <= limit:
         return plan.sources
     return max(1, machine.l1_bytes // bytes_of_source)
 
 
-def _bytes_of_source(plan: Plan) -> int:
+def _bytes_of_source(plan: DirectPlan) -> int:
     height, width = plan.layer.kernel
     return height * width * plan.layer.data.lanes * plan.config.blocks * plan.layer.out.lanes * _FLOAT
 
 
-def _banded(plan: Plan, machine: Machine, rows: float) -> tuple[Config, float]:
+def _banded(plan: DirectPlan, machine: Machine, rows: float) -> tuple[Config, float]:
     """Return a setting with the number of bands that costs least, and the cost."""
     work = _work(plan, machine, rows)
+    # With few tiles, only those numbers of bands differ that cut them into bands of another size.
     tried: Iterable[int] = range(1, _FINEST + 1)
     if work.tiles <= _FINEST:
         tried = sorted({-(-work.tiles // size) for size in range(1, work.tiles + 1)})
@@ -148,6 +154,7 @@ def _banded(plan: Plan, machine: Machine, rows: float) -> tuple[Config, float]:
 
 def _cost(work: _Work, bands: int, machine: Machine) -> float:
     """Estimate what the busiest core spends on a layer."""
+    # The busiest core does this many bands; the last ones of a unit may be shorter.
     rounds = -(-work.units * bands // machine.cores)
     share = min(rounds * -(-work.tiles // bands), -(-rounds * work.tiles // bands) + (work.units > 1))
     computing = share * work.tile + rounds * _BAND
@@ -159,7 +166,7 @@ def _cost(work: _Work, bands: int, machine: Machine) -> float:
     return computing + units * max(0.0, work.bytes_of_unit / _RATE - work.first)
 
 
-def _work(plan: Plan, machine: Machine, rows: float) -> _Work:
+def _work(plan: DirectPlan, machine: Machine, rows: float) -> _Work:
     """Estimate what a plan costs in units of average reach, with so many rows of the filter inside the image."""
     data, blocks = plan.layer.data, plan.config.blocks
     reaches = [plan.reach(unit) for unit in range(1 if plan.is_whole else plan.units)]
@@ -171,15 +178,17 @@ def _work(plan: Plan, machine: Machine, rows: float) -> _Work:
         if data.lanes > 1:
             lines = _reach(plan, tiles.columns) * data.lanes * _FLOAT / _BYTES_OF_LINE
             row += sources * (_TAP * plan.layer.kernel[1] + _LINE * lines)
-        costs.append(rows * (row + sources * _ROW) + plan.chunks * _ends(blocks * tiles.columns))
-    whole = sum(cost * tiles.count for cost, tiles in zip(costs, plan.tiles, strict=True))
+        sums = blocks * tiles.columns
+        ends = _TILE + _SUM * sums + _BURST * sums**2  # to begin and to end a tile
+        costs.append(rows * (row + sources * _ROW) + plan.chunks * ends)
+    row_cost = sum(cost * tiles.count for cost, tiles in zip(costs, plan.tiles, strict=True))
     bytes_of_source = _bytes_of_source(plan)
     together = plan.units if plan.overlaps else 1  # units that one core takes in turns
     return _Work(
         images=plan.layer.out.batch,
         units=plan.layer.out.batch * plan.units // together,
         tiles=plan.tiles_of_image,
-        tile=together * whole / plan.tiles_of_row,
+        tile=together * row_cost / plan.tiles_of_row,
         first=together * costs[0],
         bytes_of_unit=together * plan.sources * bytes_of_source,
         bytes_of_chunk=together * min(plan.config.depth, plan.sources) * bytes_of_source,
@@ -187,15 +196,11 @@ def _work(plan: Plan, machine: Machine, rows: float) -> _Work:
     )
 
 
-def _ends(sums: int) -> float:
-    """Estimate what it takes to begin and to end a tile."""
-    return _TILE + _SUM * sums + _BURST * sums**2
-
-
-def _row(plan: Plan, machine: Machine, tiles: Tiles) -> float:
+def _row(plan: DirectPlan, machine: Machine, tiles: Tiles) -> float:
     """Estimate what one input channel costs with one row of the filter."""
     blocks, counts = plan.config.blocks, [sum(inside) for inside in tiles.inside]
     is_near = plan.config.depth * _bytes_of_source(plan) <= machine.l1_bytes
+    # Weights of a chunk that the first cache does not hold come from the second for each tile.
     rate = 0.0 if is_near else machine.lanes * _FLOAT / _L2_RATE
     if plan.is_by_pixel(machine.registers):
         taps = sum(count > 0 for count in counts)
@@ -208,13 +213,3 @@ def _limit(products: int, loads: float, turns: int, weights: float) -> float:
     """Return how long it takes to multiply and to load, to finish turns on each sum, and to bring the weights."""
     limits = (float(products), loads, _LATENCY * turns, weights)
     return float(sum(limit**_SHARPNESS for limit in limits) ** (1 / _SHARPNESS))
-
-
-def _rows(layer: Conv) -> float:
-    """Return how many rows of the filter are inside the image, on average."""
-    inside = [
-        0 <= row * layer.strides[0] + tap * layer.dilation[0] - layer.padding[0] < layer.data.height
-        for row in range(layer.out.height)
-        for tap in range(layer.kernel[0])
-    ]
-    return sum(inside) / layer.out.height

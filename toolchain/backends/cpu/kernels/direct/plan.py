@@ -13,7 +13,7 @@ turns.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -66,7 +66,7 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DirectPlan:
     """A layer and how it is cut.
 
     Attributes:
@@ -80,7 +80,7 @@ class Plan:
     @cached_property
     def tiles(self) -> tuple[Tiles, ...]:
         """The tiles of one row."""
-        return cut(self.layer, self.config.columns)
+        return cut_row(self.layer, self.config.columns)
 
     @property
     def tiles_of_row(self) -> int:
@@ -147,20 +147,20 @@ class Plan:
         """Whether the weights that come next are fetched meanwhile."""
         return self.chunks > 1 or (self.units > 1 and has_few_pixels(self.layer))
 
-    def start(self, unit: Any, least: Least = min) -> Any:
+    def start(self, unit: Any, minimum: Least = min) -> Any:
         """Return the first output block of a unit.
 
         Args:
             unit: Its number, or an expression for it.
-            least: Returns the less of two of those.
+            minimum: Returns the less of two of those.
         """
         blocks, out = self.config.blocks, self.layer.out
         if not self.overlaps:
             return unit * blocks
         first = unit // self._turns * self._of_group[1] // out.lanes
-        return least(first + unit % self._turns * blocks, out.blocks - blocks)
+        return minimum(first + unit % self._turns * blocks, out.blocks - blocks)
 
-    def reach(self, unit: Any, least: Least = min) -> tuple[Any, Any]:
+    def reach(self, unit: Any, minimum: Least = min) -> tuple[Any, Any]:
         """Return which input channels a unit reads: the first one, and the one behind the last."""
         inputs, outputs = self._of_group
         if self.is_whole:
@@ -168,7 +168,7 @@ class Plan:
         if self.overlaps:
             return unit // self._turns * inputs, (unit // self._turns + 1) * inputs
         width = self.config.blocks * self.layer.out.lanes
-        last = least((unit * width + width - 1) // outputs, self.layer.groups - 1)
+        last = minimum((unit * width + width - 1) // outputs, self.layer.groups - 1)
         return unit * width // outputs * inputs, (last + 1) * inputs
 
     def owned(self, unit: int) -> tuple[int, int]:
@@ -200,14 +200,15 @@ def blocks_of_units(layer: Conv) -> list[int]:
     Where no number of them is a divisor, the last unit computes some that nobody needs.
     """
     blocks = layer.out.blocks
-    if Plan(layer, Config(1, 1, 1, 1)).overlaps:
-        most = _most_blocks(layer)
-        return sorted({-(-most // turns) for turns in range(1, most + 1)})
-    whole = [count for count in range(1, blocks + 1) if blocks % count == 0]
-    if layer.groups > 1 or blocks <= _SIDE_BY_SIDE or any(1 < count <= _SIDE_BY_SIDE for count in whole):
-        return whole
+    if DirectPlan(layer, Config(1, 1, 1, 1)).overlaps:
+        largest = _most_blocks(layer)
+        return sorted({-(-largest // turns) for turns in range(1, largest + 1)})
+    divisors = [count for count in range(1, blocks + 1) if blocks % count == 0]
+    if layer.groups > 1 or blocks <= _SIDE_BY_SIDE or any(1 < count <= _SIDE_BY_SIDE for count in divisors):
+        return divisors
+    # With a number of blocks that is no divisor, the last unit wastes little.
     nearly = (count for count in range(2, _SIDE_BY_SIDE + 1) if -(-blocks // count) * count <= _WASTE * blocks)
-    return sorted([*whole, *nearly])
+    return sorted([*divisors, *nearly])
 
 
 def has_few_pixels(layer: Conv) -> bool:
@@ -227,7 +228,7 @@ def is_by_element(layer: Conv) -> bool:
     return layer.data.lanes == layer.out.lanes <= _ELEMENTS
 
 
-def flattened(layer: Conv) -> Conv:
+def flatten(layer: Conv) -> Conv:
     """Return what gives the same on a single row as a convolution on one, since tiles lie along rows.
 
     That is a pointwise convolution, which has fewer edges so, and one on a single column. Data, weights and result lie
@@ -235,48 +236,45 @@ def flattened(layer: Conv) -> Conv:
     """
     if (layer.kernel, layer.strides, layer.padding) == ((1, 1), (1, 1), (0, 0, 0, 0)):
         return _on_row(layer)
-    (height, width), (top, left, bottom, right) = layer.kernel, layer.padding
-    if layer.data.width > 1 or layer.data.height == 1 or (width, left, right) != (1, 0, 0):
+    (height, width), (top, before, bottom, after) = layer.kernel, layer.padding
+    if layer.data.width > 1 or layer.data.height == 1 or (width, before, after) != (1, 0, 0):
         return layer
+    # A column is a row with its axes swapped; its data lies in the same order.
     strides, dilation = layer.strides[::-1], layer.dilation[::-1]
-    padding = (left, top, right, bottom)
+    padding = (before, top, after, bottom)
     return replace(_on_row(layer), kernel=(1, height), strides=strides, dilation=dilation, padding=padding)
 
 
 def _on_row(layer: Conv) -> Conv:
-    def row(place: Activation) -> Activation:
-        return replace(place, height=1, width=place.height * place.width)
+    def row(activation: Activation) -> Activation:
+        return replace(activation, height=1, width=activation.height * activation.width)
 
     epilogue = tuple(replace(op, other=row(op.other) if op.other else None) for op in layer.epilogue)
     return replace(layer, data=row(layer.data), out=row(layer.out), epilogue=epilogue)
 
 
-def cut(layer: Conv, columns: int) -> tuple[Tiles, ...]:
+def cut_row(layer: Conv, columns: int) -> tuple[Tiles, ...]:
     """Cut a row of the result into as few tiles as possible, of nearly the same size."""
     count = -(-layer.out.width // columns)
     small, large = divmod(layer.out.width, count)
-    found: list[Tiles] = []
-    for number, many, size in _stretches(layer, count, small, large):
+    stride, dilation, padding = layer.strides[1], layer.dilation[1], layer.padding[1]
+    # Number, how many, columns: tiles may see the padding one by one; without it, those of one size are alike.
+    stretches = [(number, 1, small + (number < large)) for number in range(count)]
+    if not any(layer.padding):
+        stretches = [stretch for stretch in ((0, large, small + 1), (large, count - large, small)) if stretch[1]]
+    groups: list[Tiles] = []
+    for number, many, size in stretches:
         start = number * small + min(number, large)
-        inside = _inside(layer, range(start, start + size))
-        last = found[-1] if found else None
+        inside = tuple(
+            tuple(
+                0 <= column * stride + tap * dilation - padding < layer.data.width
+                for column in range(start, start + size)
+            )
+            for tap in range(layer.kernel[1])
+        )
+        last = groups[-1] if groups else None
         if last and (last.columns, last.inside) == (size, inside):
-            found[-1] = replace(last, count=last.count + many)
+            groups[-1] = replace(last, count=last.count + many)
         else:
-            found.append(Tiles(number, start, many, size, inside))
-    return tuple(found)
-
-
-def _stretches(layer: Conv, count: int, small: int, large: int) -> list[tuple[int, int, int]]:
-    """List tiles as number, how many, columns: one by one if they may see the padding, else those of one size."""
-    if any(layer.padding):
-        return [(number, 1, small + (number < large)) for number in range(count)]
-    return [found for found in ((0, large, small + 1), (large, count - large, small)) if found[1]]
-
-
-def _inside(layer: Conv, columns: Sequence[int]) -> tuple[tuple[bool, ...], ...]:
-    stride, dilation, left = layer.strides[1], layer.dilation[1], layer.padding[1]
-    return tuple(
-        tuple(0 <= column * stride + tap * dilation - left < layer.data.width for column in columns)
-        for tap in range(layer.kernel[1])
-    )
+            groups.append(Tiles(number, start, many, size, inside))
+    return tuple(groups)

@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.direct.plan import Plan, Tiles, is_by_element
+from toolchain.backends.cpu.kernels.direct.plan import DirectPlan, Tiles, is_by_element
 from toolchain.backends.cpu.kernels.multiply_add import multiply_add
 from toolchain.backends.cpu.machine import Machine
 
@@ -65,14 +65,13 @@ class _Tile:
     sums: emit.Registers
 
 
-_Place = tuple[Any, Any, Any, Any]
 _Step = Callable[[_Tile, Sequence[int]], None]
 
 
-class Writer:
+class DirectWriter:
     """Writes one kernel."""
 
-    def __init__(self, plan: Plan, machine: Machine, buffers: Sequence[Any]) -> None:
+    def __init__(self, plan: DirectPlan, machine: Machine, buffers: Sequence[Any]) -> None:
         """Take the processor, and the flat buffers of the arguments in order."""
         self._machine = machine
         self._plan, self._layer, self._lanes = plan, plan.layer, plan.layer.out.lanes
@@ -104,6 +103,7 @@ class Writer:
         width = self._plan.tiles_of_row
         with T.serial(band.first // width, (band.end + width - 1) // width) as row:
             before = T.Bind(row * width)
+            # A band may begin and end within a row.
             first, end = T.Bind(tirx.max(band.first - before, 0)), T.Bind(tirx.min(band.end - before, width))
             for tiles in self._plan.tiles:
                 start = tirx.max(first, tiles.number)
@@ -122,9 +122,9 @@ class Writer:
         plan, band = self._plan, tile.band
         if plan.overlaps:
             last = tirx.max(band.unit - 1, 0)
-            known = T.Bind(tirx.Select(band.unit == 0, -1, plan.start(last, tirx.min) + plan.config.blocks - 1))
+            summed = T.Bind(tirx.Select(band.unit == 0, -1, plan.start(last, tirx.min) + plan.config.blocks - 1))
             for block in range(plan.config.blocks):
-                self._either(band.block + block > known, self._fill, self._load, tile, [block])
+                self._either(band.block + block > summed, self._fill, self._load, tile, [block])
         elif plan.chunks > 1:
             self._either(band.chunk == 0, self._fill, self._load, tile, range(plan.config.blocks))
         else:
@@ -135,9 +135,9 @@ class Writer:
         plan, band = self._plan, tile.band
         if plan.overlaps:
             following = plan.start(tirx.min(band.unit + 1, plan.units - 1), tirx.min)
-            known = T.Bind(tirx.Select(band.unit == plan.units - 1, self._layer.out.blocks, following))
+            following_block = T.Bind(tirx.Select(band.unit == plan.units - 1, self._layer.out.blocks, following))
             for block in range(plan.config.blocks):
-                self._either(band.block + block < known, self._finish, self._keep, tile, [block])
+                self._either(band.block + block < following_block, self._finish, self._keep, tile, [block])
         elif plan.chunks > 1:
             self._either(band.chunk == plan.chunks - 1, self._finish, self._keep, tile, range(plan.config.blocks))
         else:
@@ -155,7 +155,7 @@ class Writer:
                 that(tile, blocks)
 
     @staticmethod
-    def _places(tile: _Tile, blocks: Sequence[int]) -> list[tuple[int, _Place]]:
+    def _coordinates_of(tile: _Tile, blocks: Sequence[int]) -> list[tuple[int, emit.Coordinates]]:
         """List sums of a tile: number, and image, block, row and column of the result."""
         band, columns = tile.band, tile.tiles.columns
         return [
@@ -163,8 +163,8 @@ class Writer:
             for block, t in itertools.product(blocks, range(columns))
         ]
 
-    def _vector(self, place: _Place) -> Any:
-        return emit.ramp(emit.offset(self._layer.out, *place), self._lanes)
+    def _indices(self, coordinates: emit.Coordinates) -> Any:
+        return emit.ramp(emit.offset(self._layer.out, *coordinates), self._lanes)
 
     def _fill(self, tile: _Tile, blocks: Sequence[int]) -> None:
         for block in blocks:
@@ -174,39 +174,40 @@ class Writer:
                 if block >= self._plan.of_last:
                     of_result = tirx.min(of_result, self._layer.out.blocks - 1)
                 initial = T.Bind(self._bias[emit.ramp(of_result * self._lanes, self._lanes)])
-            for number, _ in self._places(tile, [block]):
+            for number, _ in self._coordinates_of(tile, [block]):
                 tile.sums[number] = initial
 
     def _load(self, tile: _Tile, blocks: Sequence[int]) -> None:
-        for number, place in self._places(tile, blocks):
-            tile.sums[number] = self._out[self._vector(place)]
+        for number, coordinates in self._coordinates_of(tile, blocks):
+            tile.sums[number] = self._out[self._indices(coordinates)]
 
     def _keep(self, tile: _Tile, blocks: Sequence[int]) -> None:
-        for number, place in self._places(tile, blocks):
-            T.buffer_store(self._out, tile.sums[number], [self._vector(place)])
+        for number, coordinates in self._coordinates_of(tile, blocks):
+            T.buffer_store(self._out, tile.sums[number], [self._indices(coordinates)])
 
     def _finish(self, tile: _Tile, blocks: Sequence[int]) -> None:
+        # A long epilogue is a loop over stored sums, since many copies of its code take seconds to compile.
         if not emit.is_long(self._layer.epilogue):
-            for number, place in self._places(tile, blocks):
-                self._store(tile.sums[number], place)
+            for number, coordinates in self._coordinates_of(tile, blocks):
+                self._store(tile.sums[number], coordinates)
             return
         self._keep(tile, blocks)
         columns = tile.tiles.columns
         with T.serial(0, len(blocks) * columns) as number:
             block = T.Bind(tile.band.block + blocks[0] + number // columns)
-            place = (tile.band.image, block, tile.row, tile.start + number % columns)
-            self._store(self._out[self._vector(place)], place)
+            coordinates = (tile.band.image, block, tile.row, tile.start + number % columns)
+            self._store(self._out[self._indices(coordinates)], coordinates)
 
-    def _store(self, value: Any, place: _Place) -> None:
-        done = emit.applied(value, self._layer.epilogue, self._others, *place, self._lanes)
-        T.buffer_store(self._out, done, [self._vector(place)])
+    def _store(self, value: Any, coordinates: emit.Coordinates) -> None:
+        result = emit.apply_epilogue(value, self._layer.epilogue, self._others, coordinates, self._lanes)
+        T.buffer_store(self._out, result, [self._indices(coordinates)])
 
     # --- the sums --------------------------------------------------------------------------------------------------
 
     def _sum_up(self, tile: _Tile) -> None:
-        """Add what a chunk of the input gives."""
         plan, layer, data = self._plan, self._layer, self._layer.data
         (height, _), (down, _), (top, *_), (reach, _) = layer.kernel, layer.strides, layer.padding, layer.dilation
+        # Rows of the filter that lie in the padding are left out of the loop.
         row = T.Bind(tile.row * down - top)
         begin = T.Bind(tirx.max(0, tirx.floordiv(reach - 1 - row, reach))) if top else 0
         end = T.Bind(tirx.min(height, tirx.floordiv(data.height - row + reach - 1, reach)))
@@ -248,9 +249,9 @@ class Writer:
         first = T.Bind(packed * (blocks * lanes))
         vectors = [self._weights[emit.ramp(first + n * lanes, lanes)] for n in range(layer.kernel[1] * blocks)]
         weights = [T.Bind(vector) for vector in vectors]
-        for place, found in sorted(uses.items()):
-            number = T.Bind(emit.splat(self._data[pixel + place], lanes))
-            for tap, t in found:
+        for offset, users in sorted(uses.items()):
+            number = T.Bind(emit.splat(self._data[pixel + offset], lanes))
+            for tap, t in users:
                 self._multiply(tile, t, number, weights[tap * blocks : (tap + 1) * blocks])
 
     def _fetch(self, packed: Any, number: Any) -> None:
@@ -259,6 +260,7 @@ class Writer:
         size = self._layer.data.lanes * plan.config.blocks * self._lanes
         share = -(-size // (_LINE * plan.tiles_of_band))
         ahead = packed + plan.config.depth * height * width
+        # The tiles of a band share the fetching: each weight is fetched once for a band.
         first = T.Bind(ahead * size + number * (share * _LINE))
         for line in range(share):
             emit.fetch(self._weights[first + line * _LINE], 2)
@@ -287,8 +289,8 @@ class Writer:
         """Add what one tap gives: vectors of channels are loaded, and the weights multiplied with one element each."""
         data, blocks, lanes = self._layer.data, self._plan.config.blocks, self._lanes
         columns = [t for t in range(tile.tiles.columns) if inside[t]]
-        places = [pixel + t * self._layer.strides[1] * lanes for t in columns]
-        vectors = [T.Bind(self._data[emit.ramp(place, lanes)]) for place in places]
+        offsets = [pixel + t * self._layer.strides[1] * lanes for t in columns]
+        vectors = [T.Bind(self._data[emit.ramp(offset, lanes)]) for offset in offsets]
         for channel in range(lanes):
             line = (packed * data.lanes + channel) * (blocks * lanes)
             weights = [T.Bind(self._weights[emit.ramp(line + block * lanes, lanes)]) for block in range(blocks)]
@@ -297,15 +299,15 @@ class Writer:
 
     def _multiply(self, tile: _Tile, t: int, numbers: Any, weights: Sequence[Any], element: int | None = None) -> None:
         for block, weight in enumerate(weights):
-            place = block * tile.tiles.columns + t
-            tile.sums[place] = multiply_add(self._machine, tile.sums[place], weight, numbers, element)
+            index = block * tile.tiles.columns + t
+            tile.sums[index] = multiply_add(self._machine, tile.sums[index], weight, numbers, element)
 
 
 def _alike(taps: Sequence[Sequence[bool]]) -> Iterator[tuple[int, int, Sequence[bool]]]:
     """Yield neighbouring taps for which the same columns are inside the image, if any: first, how many, columns."""
     first = 0
-    for inside, found in itertools.groupby(taps):
-        count = sum(1 for _ in found)
+    for inside, group in itertools.groupby(taps):
+        count = sum(1 for _ in group)
         if any(inside):
             yield first, count, inside
         first += count

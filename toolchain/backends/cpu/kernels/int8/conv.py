@@ -32,8 +32,8 @@ NAME = "int8"
 
 _MOST = 2**31 - 1  # that a sum may be
 _COPIED = 64  # bytes that are copied at a time
-_WIDEST = 28
-_TALLEST = 4
+_WIDEST = 28  # columns of a tile
+_TALLEST = 4  # rows of a tile
 _QUAD = 4  # pixels
 
 # Costs in the unit of `kernels.Candidate`.
@@ -63,43 +63,38 @@ def covers(layer: Layer) -> bool:
     """Whether this template can compute a layer."""
     if not isinstance(layer, Conv) or layer.groups != 1 or not layer.data.is_bytes:
         return False
-    most = 255 * (255 if layer.offset else 128) * math.prod(layer.weights_shape[1:])
-    return layer.data.lanes % GROUP == 0 and most <= _MOST
+    # A sum that overflows int32 would be wrong without a sign of it.
+    largest_sum = 255 * (255 if layer.offset else 128) * math.prod(layer.weights_shape[1:])
+    return layer.data.lanes % GROUP == 0 and largest_sum <= _MOST
 
 
 def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their cost as `kernels.Candidate` defines it; none without dot products."""
-    found = []
+    candidates = []
     tallest = layer.out.height if _is_pointwise(layer) else min(_TALLEST, layer.out.height)
     shapes = itertools.product(range(1, tallest + 1), range(1, _WIDEST + 1), (1, 2, 3, 4, 6, 8))
     for rows, columns, blocks in shapes if machine.dot else ():
         config = Config(rows, columns, blocks)
-        if _fits(layer, machine, config):
-            found.append((config, _estimate(layer, config, machine)))
-    return sorted(found, key=lambda one: one[1])
-
-
-def _fits(layer: Conv, machine: Machine, config: Config) -> bool:
-    seen, rows = _seen(layer, config)
-    if layer.out.blocks % config.blocks or config.columns > seen.out.width:
-        return False
-    if _is_pointwise(layer) and layer.out.height % config.rows:
-        return False
-    return rows * config.columns * config.blocks + config.blocks + 1 <= machine.registers
+        flat, rows_of_tile = _flatten(layer, config)
+        is_even = layer.out.blocks % blocks == 0 and not (_is_pointwise(layer) and layer.out.height % rows)
+        registers = rows_of_tile * columns * blocks + blocks + 1
+        if is_even and columns <= flat.out.width and registers <= machine.registers:
+            candidates.append((config, _estimate(layer, config, machine)))
+    return sorted(candidates, key=lambda candidate: candidate[1])
 
 
 def _estimate(layer: Conv, config: Config, machine: Machine) -> float:
     quads = _reads_quads(layer, machine)
-    layer, rows = _seen(layer, config)
+    layer, rows = _flatten(layer, config)
     steps = layer.kernel[0] * layer.kernel[1] * layer.data.blocks * layer.data.lanes // GROUP
     streamed = steps * config.blocks * machine.lanes * GROUP > machine.l1_bytes
     finish = _FINISH + _POST_OP * len(layer.epilogue)
     strip = 0.0
     for _, count, columns in _cuts(layer.out.width, config.columns):
-        pixels, alone = rows * columns, rows * columns
+        pixels, single_loads = rows * columns, rows * columns
         if quads:
-            alone = rows * (columns % _QUAD)
-        products, loads = pixels * config.blocks, alone + (pixels - alone) // _QUAD + config.blocks
+            single_loads = rows * (columns % _QUAD)
+        products, loads = pixels * config.blocks, single_loads + (pixels - single_loads) // _QUAD + config.blocks
         each = max(products, loads, _LATENCY, _STREAM * config.blocks if streamed else 0) + _LOAD * loads
         strip += count * (each * steps + products * finish + _TILE)
     strips = layer.out.batch * (layer.out.blocks // config.blocks) * layer.out.height / rows
@@ -115,7 +110,7 @@ def _is_matrix(layer: Conv) -> bool:
     return _is_pointwise(layer) and layer.data.height == layer.data.width == 1 < layer.data.batch
 
 
-def _seen(layer: Conv, config: Config) -> tuple[Conv, int]:
+def _flatten(layer: Conv, config: Config) -> tuple[Conv, int]:
     """Return a layer as its kernel sees it, and the rows of a tile.
 
     Some rows of a pointwise convolution are one long row: that has fewer edges. So are images of one pixel, which is
@@ -124,12 +119,12 @@ def _seen(layer: Conv, config: Config) -> tuple[Conv, int]:
     if not _is_pointwise(layer):
         return layer, config.rows
 
-    def long(place: Activation) -> Activation:
+    def long(activation: Activation) -> Activation:
         if _is_matrix(layer):
-            return replace(place, batch=1, width=place.batch)
-        if place.height == place.width == 1:  # it goes with all pixels
-            return place
-        return replace(place, height=place.height // config.rows, width=place.width * config.rows)
+            return replace(activation, batch=1, width=activation.batch)
+        if activation.height == activation.width == 1:  # it goes with all pixels
+            return activation
+        return replace(activation, height=activation.height // config.rows, width=activation.width * config.rows)
 
     epilogue = tuple(replace(op, other=long(op.other) if op.other else None) for op in layer.epilogue)
     return replace(layer, data=long(layer.data), out=long(layer.out), epilogue=epilogue), 1
@@ -137,11 +132,11 @@ def _seen(layer: Conv, config: Config) -> tuple[Conv, int]:
 
 def _cuts(extent: int, size: int) -> Iterator[tuple[int, int, int]]:
     """Yield the start, number and size of the equal pieces, then of what is left."""
-    whole, left = divmod(extent, size)
-    if whole:
-        yield 0, whole, size
-    if left:
-        yield whole * size, 1, left
+    full, rest = divmod(extent, size)
+    if full:
+        yield 0, full, size
+    if rest:
+        yield full * size, 1, rest
 
 
 def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -> NDArray[Any]:
@@ -169,93 +164,86 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     """Write the kernel of a layer."""
 
     def body(*buffers: Any) -> None:
-        _Writer(layer, machine, config, buffers).write()
+        _ByteConvWriter(layer, machine, config, buffers).write()
 
     weights = Argument("weights", _packed_shape(layer, machine, config), "int8")
     return emit.kernel(int8.arguments(layer, weights), body, {})
 
 
-class _Writer:
-    """Writes one kernel."""
-
+class _ByteConvWriter:
     def __init__(self, layer: Conv, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
-        self._layer, self._rows = _seen(layer, config)
+        self._layer, self._rows = _flatten(layer, config)
         self._machine, self._config, self._reads_quads = machine, config, _reads_quads(layer, machine)
         self._data, self._weights, self._sums, self._scales, *rest, out = buffers
         self._offsets = rest.pop(0) if layer.offset else None
         self._windows: Any = None  # sums of the bytes of each window, if they are needed
         self._parameters, *others = rest
         self._images = layer if _is_matrix(layer) else None  # those of one pixel that a long row is made of
-        self._finish = int8.Finish(self._images or self._layer, self._parameters, others, out)
+        self._finish = int8.ByteEpilogue(self._images or self._layer, self._parameters, others, out)
 
     def write(self) -> None:
         if any(self._layer.padding):
             self._pad()
         if self._offsets is not None:
-            self._windows = windows.sums(self._images or self._layer, self._machine, self._data)
+            self._windows = windows.window_sums(self._images or self._layer, self._machine, self._data)
         layer, config = self._layer, self._config
         groups, strips = layer.out.blocks // config.blocks, -(-layer.out.height // self._rows)
         products = layer.flops / 2 / (GROUP * self._machine.lanes)
         with emit.shared(layer.out.batch * groups * strips, products) as work:
             image = T.Bind(work // (groups * strips))
-            if self._keeps_data_close():
+            # A core goes through all weights for few rows, or through all rows for few weights: the larger stay close.
+            if layer.data.height * layer.data.width > layer.kernel[0] * layer.kernel[1] * layer.out.channels:
                 group, strip = T.Bind(work % groups), T.Bind(work // groups % strips)
             else:
                 group, strip = T.Bind(work // strips % groups), T.Bind(work % strips)
-            self._strip(image, group, strip)
-
-    def _keeps_data_close(self) -> bool:
-        """Whether a core goes through all weights for few rows, rather than through all rows for few weights."""
-        data, taps = self._layer.data, self._layer.kernel[0] * self._layer.kernel[1]
-        return data.height * data.width > taps * self._layer.out.channels
-
-    def _strip(self, image: Any, group: Any, strip: Any) -> None:
-        row = T.Bind(strip * self._rows)
-        cuts = list(_cuts(self._layer.out.height, self._rows))
-        if len(cuts) == 1:
-            self._row(cuts[0][2], image, group, row)
-            return
-        with T.If(strip < cuts[0][1]):
-            with T.Then():
-                self._row(cuts[0][2], image, group, row)
-            with T.Else():
-                self._row(cuts[1][2], image, group, row)
+            row = T.Bind(strip * self._rows)
+            (_, strips_of_full_height, rows), *rest = _cuts(layer.out.height, self._rows)
+            if not rest:
+                self._row(rows, image, group, row)
+                return
+            with T.If(strip < strips_of_full_height):
+                with T.Then():
+                    self._row(rows, image, group, row)
+                with T.Else():
+                    self._row(rest[0][2], image, group, row)
 
     def _row(self, rows: int, image: Any, group: Any, row: Any) -> None:
         for start, count, columns in _cuts(self._layer.out.width, self._config.columns):
             with T.serial(0, count) as number:
                 self._tile(rows, columns, (image, group, row, T.Bind(start + number * columns)))
 
-    def _tile(self, rows: int, columns: int, place: tuple[Any, Any, Any, Any]) -> None:
+    def _tile(self, rows: int, columns: int, coordinates: emit.Coordinates) -> None:
         lanes, blocks, count = self._machine.lanes, self._config.blocks, rows * columns
-        image, group, row, column = place
+        image, group, row, column = coordinates
+        # Bias, zero of the data and offset of the weights are in the start of the sums: see `grids.sums`.
         sums = emit.Registers(blocks * count, lanes, "int32")
         for block in range(blocks):
             channels = emit.ramp((group * blocks + block) * lanes, lanes)
             start = T.Bind(self._sums[channels])
-            for number, more in enumerate(self._offset(channels, (rows, columns), place)):
+            for number, more in enumerate(self._offset(channels, (rows, columns), coordinates)):
                 sums[block * count + number] = start if more is None else start + more
-        self._reduce(sums, (rows, columns), place)
+        self._reduce(sums, (rows, columns), coordinates)
+        # The fraction of the biases that the integer sums cannot hold.
         above = T.Bind(emit.splat(self._parameters[1], lanes))
         for block in range(blocks):
             scale = T.Bind(self._scales[emit.ramp((group * blocks + block) * lanes, lanes)])
-            whole = [tirx.Cast(f"float32x{lanes}", sums[block * count + number]) for number in range(count)]
-            values = [(one + above) * scale for one in whole]
+            floats = [tirx.Cast(f"float32x{lanes}", sums[block * count + number]) for number in range(count)]
+            values = [(number_vector + above) * scale for number_vector in floats]
             for below in range(rows):
                 line = values[below * columns : (below + 1) * columns]
                 self._store(line, (image, group * blocks + block, row + below, column))
 
-    def _offset(self, channels: Any, size: tuple[int, int], place: tuple[Any, Any, Any, Any]) -> Iterator[Any]:
+    def _offset(self, channels: Any, size: tuple[int, int], coordinates: emit.Coordinates) -> Iterator[Any]:
         """Yield what the offset of the weights adds to each sum of a tile, if they have one."""
-        (rows, columns), (image, _, row, column), out = size, place, self._layer.out
+        (rows, columns), (image, _, row, column), out = size, coordinates, self._layer.out
         offset = None if self._offsets is None else T.Bind(self._offsets[channels])
         for below, right in itertools.product(range(rows), range(columns)):
-            at = ((image * out.height) + row + below) * out.width + column + right
-            yield None if offset is None else offset * emit.splat(tirx.Cast("int32", self._windows[at]), out.lanes)
+            index = ((image * out.height) + row + below) * out.width + column + right
+            yield None if offset is None else offset * emit.splat(tirx.Cast("int32", self._windows[index]), out.lanes)
 
-    def _store(self, line: Sequence[Any], place: tuple[Any, Any, Any, Any]) -> None:
+    def _store(self, line: Sequence[Any], coordinates: emit.Coordinates) -> None:
         """Write neighbouring columns of the result: four at a time, then what is left."""
-        image, block, row, column = place
+        image, block, row, column = coordinates
         if self._images is not None:
             for number, value in enumerate(line):
                 self._finish.store(value, (column + number, block, 0, 0), self._machine.lanes)
@@ -266,29 +254,26 @@ class _Writer:
         for number in range(fours, len(line)):
             self._finish.store(line[number], (image, block, row, column + number), self._machine.lanes)
 
-    def _reduce(self, sums: emit.Registers, size: tuple[int, int], place: tuple[Any, Any, Any, Any]) -> None:
+    def _reduce(self, sums: emit.Registers, size: tuple[int, int], coordinates: emit.Coordinates) -> None:
         """Add the products of all channels and taps to the sums of a tile."""
         layer, blocks, data = self._layer, self._config.blocks, self._layer.data
-        (height, width), fours, (image, group, row, column) = layer.kernel, data.lanes // GROUP, place
+        (height, width), fours, (image, group, row, column) = layer.kernel, data.lanes // GROUP, coordinates
         (down, across), (reach, spread) = layer.strides, layer.dilation
+        wide, count = self._machine.lanes * GROUP, size[0] * size[1]
         with T.serial(0, data.blocks) as source, T.serial(0, height) as tap, T.serial(0, width) as side:
-            seen = (image, source, row * down + tap * reach, column * across + side * spread)
+            source_pixel = (image, source, row * down + tap * reach, column * across + side * spread)
             if self._images is None:
-                pixel = T.Bind(emit.offset(data, *seen))
+                pixel = T.Bind(emit.offset(data, *source_pixel))
             else:
                 pixel = T.Bind(emit.offset(self._images.data, column, source, 0, 0))
             line = T.Bind((((group * data.blocks + source) * height + tap) * width + side) * fours * blocks)
             for four in range(fours):
-                self._products(sums, size, pixel + four * GROUP, line + four * blocks)
-
-    def _products(self, sums: emit.Registers, size: tuple[int, int], pixel: Any, line: Any) -> None:
-        """Add the products of four channels."""
-        wide, blocks, count = self._machine.lanes * GROUP, self._config.blocks, size[0] * size[1]
-        weights = [T.Bind(self._weights[emit.ramp((line + block) * wide, wide)]) for block in range(blocks)]
-        for number, four in enumerate(self._fours(size, pixel)):
-            for block, weight in enumerate(weights):
-                at = block * count + number
-                sums[at] = int8.dot(self._machine, sums[at], four, weight)
+                first = line + four * blocks
+                weights = [T.Bind(self._weights[emit.ramp((first + block) * wide, wide)]) for block in range(blocks)]
+                for number, channels in enumerate(self._fours(size, pixel + four * GROUP)):
+                    for block, weight in enumerate(weights):
+                        index = block * count + number
+                        sums[index] = int8.dot(self._machine, sums[index], channels, weight)
 
     def _fours(self, size: tuple[int, int], pixel: Any) -> Iterator[Any]:
         """Yield four channels of each pixel of a tile, in each lane."""
@@ -296,20 +281,22 @@ class _Writer:
         quads = columns // _QUAD * _QUAD if self._reads_quads else 0
         apart = across if self._images is None else data.held or data.blocks
         for below, right in itertools.product(range(rows), range(columns)):
-            at = pixel + (below * down * data.width + right * apart) * data.lanes
+            offset = pixel + (below * down * data.width + right * apart) * data.lanes
             if right >= quads:
-                four = int8.four_bytes(self._data, at)
+                four = int8.four_bytes(self._data, offset)
             else:
                 if right % _QUAD == 0:
-                    quad = T.Bind(tirx.reinterpret(f"int32x{_QUAD}", self._data[emit.ramp(at, _QUAD * GROUP)]))
+                    quad = T.Bind(tirx.reinterpret(f"int32x{_QUAD}", self._data[emit.ramp(offset, _QUAD * GROUP)]))
                 four = tirx.Shuffle([quad], [right % _QUAD])
             yield T.Bind(emit.splat(four, self._machine.lanes))
 
     def _pad(self) -> None:
         """Copy the data into an image with the padding around it, and take that for the data."""
         layer, data = self._layer, self._layer.data
-        padded = replace(data.whole(), height=_reach(layer, 0), width=_reach(layer, 1))
+        # As large as the windows reach, which may be less than the image with its padding.
+        padded = replace(data.standalone(), height=_reach(layer, 0), width=_reach(layer, 1))
         image = T.alloc_buffer((math.prod(padded.shape),), data.dtype)
+        # The byte that stands for the number zero.
         zero = T.Bind(tirx.Cast(data.dtype, tirx.Cast("int32", self._parameters[0])))
         rows = data.batch * data.blocks * padded.height
         with emit.shared(rows, rows * padded.width * data.lanes / _COPIED) as work:
@@ -318,28 +305,30 @@ class _Writer:
             self._pad_row(padded, image, zero, (number, block, row))
         self._data, self._layer = image, replace(layer, data=padded)
 
-    def _pad_row(self, padded: Activation, image: Any, zero: Any, place: tuple[Any, Any, Any]) -> None:
-        (number, block, row), data, top = place, self._layer.data, self._layer.padding[0]
-        left = min(self._layer.padding[1], padded.width)
-        taken = min(data.width, padded.width - left)
+    def _pad_row(self, padded: Activation, image: Any, zero: Any, coordinates: tuple[Any, Any, Any]) -> None:
+        (number, block, row), data, top = coordinates, self._layer.data, self._layer.padding[0]
+        before = min(self._layer.padding[1], padded.width)
+        inside = min(data.width, padded.width - before)
         start = T.Bind(emit.offset(padded, number, block, row, 0))
         source = T.Bind(emit.offset(data, number, block, row - top, 0))
 
-        def store(value: Any, at: Any, size: int) -> None:
-            T.buffer_store(image, value, [emit.ramp(start + at, size)])
+        def store(value: Any, offset: Any, size: int) -> None:
+            T.buffer_store(image, value, [emit.ramp(start + offset, size)])
 
         def fill(first: int, count: int) -> None:
             begin = first * data.lanes
-            _moved(count * data.lanes, lambda at, size: store(tirx.Broadcast(zero, size), begin + at, size))
+            _move_bytes(
+                count * data.lanes, lambda offset, size: store(tirx.Broadcast(zero, size), begin + offset, size)
+            )
 
-        def copy(at: Any, size: int) -> None:
-            store(self._data[emit.ramp(source + at, size)], left * data.lanes + at, size)
+        def copy(offset: Any, size: int) -> None:
+            store(self._data[emit.ramp(source + offset, size)], before * data.lanes + offset, size)
 
         with T.If(tirx.all(row >= top, row < top + data.height)):
             with T.Then():
-                fill(0, left)
-                _moved(taken * data.lanes, copy)
-                fill(left + taken, padded.width - left - taken)
+                fill(0, before)
+                _move_bytes(inside * data.lanes, copy)
+                fill(before + inside, padded.width - before - inside)
             with T.Else():
                 fill(0, padded.width)
 
@@ -352,16 +341,16 @@ def _reads_quads(layer: Conv, machine: Machine) -> bool:
 
 def _reach(layer: Conv, axis: int) -> int:
     """Return how many rows (0) or columns (1) of the padded image are looked at."""
-    made = (layer.out.height, layer.out.width)[axis]
-    return (made - 1) * layer.strides[axis] + (layer.kernel[axis] - 1) * layer.dilation[axis] + 1
+    windows = (layer.out.height, layer.out.width)[axis]
+    return (windows - 1) * layer.strides[axis] + (layer.kernel[axis] - 1) * layer.dilation[axis] + 1
 
 
-def _moved(size: int, move: Callable[[Any, int], None]) -> None:
+def _move_bytes(size: int, move: Callable[[Any, int], None]) -> None:
     """Write the moving of neighbouring bytes: `move` is called with a start and a number of bytes, a power of two."""
-    done = 0
+    position = 0
     for width in (_COPIED, 32, 16, 8, 4):
-        count = (size - done) // width
+        count = (size - position) // width
         if count:
             with T.serial(0, count) as number:
-                move(done + number * width, width)
-        done += count * width
+                move(position + number * width, width)
+        position += count * width

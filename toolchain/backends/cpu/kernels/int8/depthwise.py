@@ -38,11 +38,11 @@ def covers(layer: Layer) -> bool:
 
 def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their cost as `kernels.Candidate` defines it."""
-    return [one for one in window.configs(_bare(layer), machine) if one[0].blocks == 1]
+    return [candidate for candidate in window.configs(_bare(layer), machine) if candidate[0].blocks == 1]
 
 
 def _bare(layer: Conv) -> Conv:
-    """Return the windows of a layer; what is done to their sums is none of `window`'s business."""
+    """Return a layer without its epilogue: `_ByteProducts` applies that, since `window` knows only floats."""
     return replace(layer, epilogue=())
 
 
@@ -59,19 +59,17 @@ def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     weights = Argument("weights", (layer.out.blocks, *layer.kernel, layer.out.lanes))
 
     def body(data: Any, *buffers: Any) -> None:
-        window.Writer(_bare(layer), machine, config, _Products(layer, buffers)).write(data, [], buffers[-1])
+        window.WindowWriter(_bare(layer), machine, config, _ByteProducts(layer, buffers)).write(data, [], buffers[-1])
 
     return emit.kernel(int8.arguments(layer, weights), body, {})
 
 
-class _Products:
-    """Sums of products with weights."""
-
+class _ByteProducts:
     def __init__(self, layer: Conv, buffers: Sequence[Any]) -> None:
         self._layer, self._lanes = layer, layer.out.lanes
         self._weights, self._sums, self._scales, parameters, *others, out = buffers
         self._zero, self._above = T.Bind(parameters[0]), T.Bind(parameters[1])
-        self._finish = int8.Finish(layer, parameters, others, out)
+        self._finish = int8.ByteEpilogue(layer, parameters, others, out)
 
     def initial(self, block: Any) -> Any:
         start = self._sums[emit.ramp(block * self._lanes, self._lanes)]
@@ -81,13 +79,13 @@ class _Products:
     def first(pixel: Any) -> Any:  # noqa: ARG004 - a pixel alone is not what is summed
         return None
 
-    def joined(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:
+    def add_pixel(self, total: Any, pixel: Any, block: Any, tap: Tap) -> Any:
         (height, width), lanes = self._layer.kernel, self._lanes
-        place = (block * height + tap.row) * width + tap.column
+        index = (block * height + tap.row) * width + tap.column
         above = T.Bind(tirx.Cast(emit.wide("float32", lanes), pixel) - emit.splat(self._zero, lanes))
-        return total + above * T.Bind(self._weights[emit.ramp(place * lanes, lanes)])
+        return total + above * T.Bind(self._weights[emit.ramp(index * lanes, lanes)])
 
-    def finished(self, total: Any, tile: Tile, number: int) -> Any:
+    def finish(self, total: Any, tile: Tile, number: int) -> Any:
         value = total * self._scales[emit.ramp(tile.block * self._lanes, self._lanes)]
-        place = (tile.image, tile.block, tile.row, tile.column + number)
-        return self._finish.element(value, place, self._lanes)
+        coordinates = (tile.image, tile.block, tile.row, tile.column + number)
+        return self._finish.element(value, coordinates, self._lanes)

@@ -29,7 +29,7 @@ def covers(layer: Layer) -> bool:
     """Whether this template can compute a layer."""
     if not isinstance(layer, Map) or not (layer.data.is_bytes or layer.out.is_bytes):
         return False
-    blocked = {place.lanes for place in _places(layer)} - {1}
+    blocked = {activation.lanes for activation in _places(layer)} - {1}
     if len(blocked) != 1:
         return False
     return not any(op.takes_argument for op in layer.epilogue) or 1 not in {layer.data.lanes, layer.out.lanes}
@@ -46,26 +46,24 @@ def configs(layer: Map, machine: Machine) -> list[tuple[Config, float]]:
 
 def _vectors(layer: Map) -> float:
     out = layer.out
-    return out.batch * out.height * out.width * out.channels / max(place.lanes for place in _places(layer))
+    return out.batch * out.height * out.width * out.channels / max(activation.lanes for activation in _places(layer))
 
 
 def kernel(layer: Map, machine: Machine, config: Config) -> tirx.PrimFunc:  # noqa: ARG001 - as all templates
     """Write the kernel of a layer."""
 
     def body(*buffers: Any) -> None:
-        _Writer(layer, machine, buffers).write()
+        _ByteMapWriter(layer, machine, buffers).write()
 
     return emit.kernel(int8.arguments(layer), body, {})
 
 
-class _Writer:
-    """Writes one kernel."""
-
+class _ByteMapWriter:
     def __init__(self, layer: Map, machine: Machine, buffers: Sequence[Any]) -> None:
         self._layer, self._machine = layer, machine
-        self._lanes = max(place.lanes for place in _places(layer))
+        self._lanes = max(activation.lanes for activation in _places(layer))
         self._data, self._parameters, *others, self._out = buffers
-        self._finish = int8.Finish(layer, self._parameters, others, self._out)
+        self._finish = int8.ByteEpilogue(layer, self._parameters, others, self._out)
 
     def write(self) -> None:
         out = self._layer.out
@@ -82,51 +80,51 @@ class _Writer:
     def _channels(self, image: Any, block: Any, row: Any, blocks: int) -> None:
         """Write a row with vectors of channels; of the last block of a plain tensor only what there is."""
         layer = self._layer
-        left = layer.out.channels % self._lanes
-        if not left or 1 not in {layer.data.lanes, layer.out.lanes}:
+        rest = layer.out.channels % self._lanes
+        if not rest or 1 not in {layer.data.lanes, layer.out.lanes}:
             self._row(image, block, row, self._lanes)
         elif blocks == 1:
-            self._row(image, block, row, left)
+            self._row(image, block, row, rest)
         else:
             with T.If(block < blocks - 1):
                 with T.Then():
                     self._row(image, block, row, self._lanes)
                 with T.Else():
-                    self._row(image, block, row, left)
+                    self._row(image, block, row, rest)
 
     def _row(self, image: Any, block: Any, row: Any, lanes: int) -> None:
         layer = self._layer
         with T.serial(0, layer.out.width) as column:
-            place = (image, block, row, column)
-            value = self._finish.scaled(self._data[self._vector(layer.data, place, lanes)], lanes)
-            done = self._finish.element(value, place, lanes)
-            T.buffer_store(self._out, done, [self._vector(layer.out, place, lanes)])
+            coordinates = (image, block, row, column)
+            value = self._finish.scaled(self._data[self._vector(layer.data, coordinates, lanes)], lanes)
+            result = self._finish.element(value, coordinates, lanes)
+            T.buffer_store(self._out, result, [self._vector(layer.out, coordinates, lanes)])
 
-    def _vector(self, tensor: Activation, place: tuple[Any, Any, Any, Any], lanes: int) -> Any:
+    def _vector(self, tensor: Activation, coordinates: emit.Coordinates, lanes: int) -> Any:
         """Return where a pixel's channels of one block lie: in a plain tensor far from each other."""
-        image, block, row, column = place
+        image, block, row, column = coordinates
         if tensor.lanes > 1:
-            return emit.ramp(emit.offset(tensor, *place), lanes)
-        at = emit.offset(tensor, image, block * self._lanes, row, column)
-        return tirx.Ramp(at, tensor.height * tensor.width, lanes) if lanes > 1 else at
+            return emit.ramp(emit.offset(tensor, *coordinates), lanes)
+        offset = emit.offset(tensor, image, block * self._lanes, row, column)
+        return tirx.Ramp(offset, tensor.height * tensor.width, lanes) if lanes > 1 else offset
 
     def _fours(self, image: Any, block: Any, row: Any) -> None:
         """Write a row of a plain tensor's four channels as bytes, with vectors of columns.
 
         A pixel's four bytes are one 32-bit number, so the bytes of different channels meet without a shuffle.
         """
-        lanes, width = self._machine.lanes, self._layer.out.width
+        layer, lanes, width = self._layer, self._machine.lanes, self._layer.out.width
         for start, count, columns in ((0, width // lanes, lanes), (width - width % lanes, width % lanes, 1)):
             with T.serial(0, count) as number:
-                self._pixels(image, block, row, T.Bind(start + number * columns), columns)
-
-    def _pixels(self, image: Any, block: Any, row: Any, column: Any, columns: int) -> None:
-        layer, whole = self._layer, emit.wide("int32", columns)
-        together = emit.splat(0, columns, "int32")
-        for channel in range(min(GROUP, layer.out.channels)):
-            at = emit.offset(layer.data, image, tirx.min(block * GROUP + channel, layer.data.channels - 1), row, column)
-            value = self._finish.scaled(self._data[emit.ramp(at, columns)], columns)
-            byte = self._finish.value(value, (image, block, row, column), columns) & emit.splat(255, columns, "int32")
-            together = T.Bind(together | (byte << emit.splat(8 * channel, columns, "int32")))
-        done = tirx.reinterpret(f"{layer.out.dtype}x{GROUP * columns}", tirx.Cast(whole, together))
-        T.buffer_store(self._out, done, [emit.ramp(emit.offset(layer.out, image, block, row, column), GROUP * columns)])
+                column = T.Bind(start + number * columns)
+                together, low_byte = emit.splat(0, columns, "int32"), emit.splat(255, columns, "int32")
+                for channel in range(min(GROUP, layer.out.channels)):
+                    source = tirx.min(block * GROUP + channel, layer.data.channels - 1)
+                    pixels = self._data[emit.ramp(emit.offset(layer.data, image, source, row, column), columns)]
+                    value = self._finish.scaled(pixels, columns)
+                    byte = self._finish.value(value, (image, block, row, column), columns) & low_byte
+                    together = T.Bind(together | (byte << emit.splat(8 * channel, columns, "int32")))
+                integers = tirx.Cast(emit.wide("int32", columns), together)
+                result = tirx.reinterpret(f"{layer.out.dtype}x{GROUP * columns}", integers)
+                offset = emit.offset(layer.out, image, block, row, column)
+                T.buffer_store(self._out, result, [emit.ramp(offset, GROUP * columns)])

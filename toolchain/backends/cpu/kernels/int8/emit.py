@@ -1,4 +1,4 @@
-"""Parts that the templates on bytes share: dot products, and what happens between a sum and the byte that is stored."""
+"""What the templates on bytes share: dot products, and the epilogue between a sum and the byte that is stored."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.emit import Argument, Buffer, Expr
+from toolchain.backends.cpu.kernels.emit import Argument, Buffer, Coordinates, Expr
 from toolchain.backends.cpu.kernels.int8.grids import parameter_count, quantizer_units
-from toolchain.backends.cpu.kernels.int8.narrow import narrowed
+from toolchain.backends.cpu.kernels.int8.narrow import narrow_to_bytes
 from toolchain.backends.cpu.layers import Conv, ImageLayer
 from toolchain.backends.cpu.machine import Machine
 
@@ -42,14 +42,14 @@ def dot(machine: Machine, sums: Expr, data: Expr, weights: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, sums, same_bits, weights)
 
 
-def four_bytes(buffer: Buffer, at: Expr) -> Expr:
+def four_bytes(buffer: Buffer, offset: Expr) -> Expr:
     """Return four neighbouring bytes as one int32."""
-    return tirx.reinterpret("int32", buffer[emit.ramp(at, GROUP)])
+    return tirx.reinterpret("int32", buffer[emit.ramp(offset, GROUP)])
 
 
-def loaded(buffer: Buffer, at: Expr, lanes: int) -> Expr:
+def load_float32(buffer: Buffer, offset: Expr, lanes: int) -> Expr:
     """Return neighbouring elements as float32."""
-    value = buffer[emit.ramp(at, lanes)]
+    value = buffer[emit.ramp(offset, lanes)]
     return value if str(buffer.dtype) == "float32" else tirx.Cast(emit.wide("float32", lanes), value)
 
 
@@ -60,27 +60,27 @@ def arguments(layer: ImageLayer, weights: Argument | None = None) -> list[Argume
         layer: The layer.
         weights: Its packed weights; without, the weights are as they are before that.
     """
-    found = [Argument("data", layer.data.shape, layer.data.dtype)]
+    arguments = [Argument("data", layer.data.shape, layer.data.dtype)]
     if isinstance(layer, Conv):
         channels = (layer.out.blocks, layer.out.lanes)
-        found.append(weights or Argument("weights", layer.weights_shape, "int8"))
-        found += [Argument("sums", channels, "int32"), Argument("scales", channels)]
-        found += [Argument("offsets", channels, "int32")] if layer.offset else []
+        arguments.append(weights or Argument("weights", layer.weights_shape, "int8"))
+        arguments += [Argument("sums", channels, "int32"), Argument("scales", channels)]
+        arguments += [Argument("offsets", channels, "int32")] if layer.offset else []
     if parameter_count(layer):
-        found.append(Argument("parameters", (parameter_count(layer),)))
+        arguments.append(Argument("parameters", (parameter_count(layer),)))
     for number, op in enumerate(layer.epilogue):
         if op.other is not None:
-            found.append(Argument(f"operand{number}", op.other.shape, op.other.dtype))
+            arguments.append(Argument(f"operand{number}", op.other.shape, op.other.dtype))
         elif op.takes_argument:
-            found.append(Argument(f"operand{number}", (layer.out.blocks, layer.out.lanes)))
-    return [*found, Argument("out", layer.out.shape, layer.out.dtype)]
+            arguments.append(Argument(f"operand{number}", (layer.out.blocks, layer.out.lanes)))
+    return [*arguments, Argument("out", layer.out.shape, layer.out.dtype)]
 
 
-class Finish:
-    """Writes what happens to values before they are stored: a layer's epilogue, and rounding to bytes."""
+class ByteEpilogue:
+    """Writes a layer's epilogue and the rounding to bytes."""
 
     def __init__(self, layer: ImageLayer, parameters: Buffer, others: Sequence[Buffer], out: Buffer) -> None:
-        """Take a layer's flat buffers; `parameters` as `int8_grids.parameters` returns them."""
+        """Take a layer's flat buffers; `parameters` as `grids.parameters` returns them."""
         self._layer, self._parameters, self._others, self._out = layer, parameters, others, out
 
     def mean(self, total: Expr, count: Expr, divisor: Expr, lanes: int) -> Expr:
@@ -99,78 +99,79 @@ class Finish:
 
     def scaled(self, value: Expr, lanes: int) -> Expr:
         """Return bytes in the unit that the parameters start with."""
-        return T.Bind(tirx.Cast(emit.wide("float32", lanes), value) * self._all(0, lanes) + self._all(1, lanes))
+        return T.Bind(tirx.Cast(emit.wide("float32", lanes), value) * self._splat(0, lanes) + self._splat(1, lanes))
 
-    def value(self, value: Expr, place: tuple[Expr, Expr, Expr, Expr], lanes: int) -> Expr:
-        """Return the end of a vector's way: float32, or int32 whose low bytes are the result.
+    def value(self, value: Expr, coordinates: Coordinates, lanes: int) -> Expr:
+        """Return a vector after epilogue and rounding: float32, or int32 whose low bytes are the result.
 
         Args:
             value: float32, in the unit that the parameters start with.
-            place: Image, block, row and column of the result.
+            coordinates: Image, block, row and column of the result.
             lanes: Elements of the vector.
         """
-        value, position, scaled = self._finished(value, place, lanes)
+        value, position, scaled = self._apply_epilogue(value, coordinates, lanes)
         if not self._layer.out.is_bytes:
             return value
-        limited = self._limited(value, position, lanes, scaled=scaled)
-        whole = T.Bind(limited + emit.splat(_ROUNDING, lanes))
+        limited = self._clip(value, position, lanes, scaled=scaled)
+        rounded = T.Bind(limited + emit.splat(_ROUNDING, lanes))
         zero = emit.splat(tirx.Cast("int32", self._parameters[position + 3]), lanes)
-        return T.Bind(tirx.reinterpret(emit.wide("int32", lanes), whole) + zero)
+        return T.Bind(tirx.reinterpret(emit.wide("int32", lanes), rounded) + zero)
 
-    def store_four(self, machine: Machine, values: Sequence[Expr], place: tuple[Expr, Expr, Expr, Expr]) -> None:
-        """Write the end of the way of four neighbouring columns into a blocked result in bytes.
+    def store_four(self, machine: Machine, values: Sequence[Expr], coordinates: Coordinates) -> None:
+        """Store four neighbouring columns, after epilogue and rounding, in a blocked result in bytes.
 
         Args:
             machine: The processor.
             values: float32, in the unit that the parameters start with; at last all are less than 2^31.
-            place: Image, block, row and first column of the result.
+            coordinates: Image, block, row and first column of the result.
         """
-        image, block, row, column = place
+        image, block, row, column = coordinates
         ready = []
         for number, value in enumerate(values):
-            done, position, scaled = self._finished(value, (image, block, row, column + number), machine.lanes)
-            ready.append(done if scaled else T.Bind(done * self._all(position, machine.lanes)))
+            result, position, scaled = self._apply_epilogue(value, (image, block, row, column + number), machine.lanes)
+            ready.append(result if scaled else T.Bind(result * self._splat(position, machine.lanes)))
         zero = tirx.Cast("int32", self._parameters[position + 3])
-        at = emit.ramp(emit.offset(self._layer.out, *place), len(values) * machine.lanes)
-        T.buffer_store(self._out, narrowed(machine, ready, zero), [at])
+        indices = emit.ramp(emit.offset(self._layer.out, *coordinates), len(values) * machine.lanes)
+        T.buffer_store(self._out, narrow_to_bytes(machine, ready, zero), [indices])
 
-    def _finished(self, value: Expr, place: tuple[Expr, Expr, Expr, Expr], lanes: int) -> tuple[Expr, int, bool]:
+    def _apply_epilogue(self, value: Expr, coordinates: Coordinates, lanes: int) -> tuple[Expr, int, bool]:
         """Return a vector after the epilogue, the next parameter's position, and whether it is in the next unit."""
         layer, position = self._layer, 2
         others, scaled = iter(self._others), iter(quantizer_units(layer))
         for op in layer.epilogue:
             if op.other is not None:
-                at = (*place[:2], 0, 0) if op.other.height == op.other.width == 1 else place
-                other = loaded(next(others), emit.offset(op.other, *at), lanes)
-                operand = other * self._all(position, lanes) + self._all(position + 1, lanes)
-                value = emit.done(op, value, operand, lanes)
+                source = (*coordinates[:2], 0, 0) if op.other.height == op.other.width == 1 else coordinates
+                other = load_float32(next(others), emit.offset(op.other, *source), lanes)
+                operand = other * self._splat(position, lanes) + self._splat(position + 1, lanes)
+                value = emit.apply_post_op(op, value, operand, lanes)
                 position += 2
             elif op.kind == "quantize":
-                limited = self._limited(value, position, lanes, scaled=next(scaled))
-                value = tirx.nearbyint(limited) * self._all(position + 3, lanes)
+                limited = self._clip(value, position, lanes, scaled=next(scaled))
+                # The zero is left out on the way: it would be subtracted again.
+                value = tirx.nearbyint(limited) * self._splat(position + 3, lanes)
                 position += 4
             elif op.takes_argument:
-                operand = next(others)[emit.ramp(place[1] * lanes, lanes)]
-                value = emit.done(op, value, operand, lanes)
+                operand = next(others)[emit.ramp(coordinates[1] * lanes, lanes)]
+                value = emit.apply_post_op(op, value, operand, lanes)
             else:
                 value = emit.activation(op, value, lanes)
             value = T.Bind(value)
         return value, position, next(scaled, True)
 
-    def store(self, value: Expr, place: tuple[Expr, Expr, Expr, Expr], lanes: int) -> None:
-        """Write the end of a vector's way into a blocked result; arguments as for `value`."""
-        done = self.element(value, place, lanes)
-        T.buffer_store(self._out, done, [emit.ramp(emit.offset(self._layer.out, *place), lanes)])
+    def store(self, value: Expr, coordinates: Coordinates, lanes: int) -> None:
+        """Store a vector, after epilogue and rounding, in a blocked result; arguments as for `value`."""
+        result = self.element(value, coordinates, lanes)
+        T.buffer_store(self._out, result, [emit.ramp(emit.offset(self._layer.out, *coordinates), lanes)])
 
-    def element(self, value: Expr, place: tuple[Expr, Expr, Expr, Expr], lanes: int) -> Expr:
-        """Return the end of a vector's way as the result holds it; arguments as for `value`."""
-        return tirx.Cast(emit.wide(self._layer.out.dtype, lanes), self.value(value, place, lanes))
+    def element(self, value: Expr, coordinates: Coordinates, lanes: int) -> Expr:
+        """Return a vector after epilogue and rounding in the result's type; arguments as for `value`."""
+        return tirx.Cast(emit.wide(self._layer.out.dtype, lanes), self.value(value, coordinates, lanes))
 
-    def _limited(self, value: Expr, position: int, lanes: int, *, scaled: bool) -> Expr:
+    def _clip(self, value: Expr, position: int, lanes: int, *, scaled: bool) -> Expr:
         """Return a value in the unit of a grid, between its limits."""
         if not scaled:
-            value = value * self._all(position, lanes)
-        return T.Bind(tirx.min(tirx.max(value, self._all(position + 1, lanes)), self._all(position + 2, lanes)))
+            value = value * self._splat(position, lanes)
+        return T.Bind(tirx.min(tirx.max(value, self._splat(position + 1, lanes)), self._splat(position + 2, lanes)))
 
-    def _all(self, position: int, lanes: int) -> Expr:
+    def _splat(self, position: int, lanes: int) -> Expr:
         return emit.splat(self._parameters[position], lanes)

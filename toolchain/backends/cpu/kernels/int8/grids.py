@@ -1,4 +1,4 @@
-"""How bytes stand for numbers, and what the kernels of layers on bytes are told of it.
+"""How bytes represent numbers, and the arguments that pass it to the kernels of layers on bytes.
 
 A byte stands for a number as ONNX's QuantizeLinear has it: number = scale * (byte - zero), and
 byte = clamp(round(number / scale) + zero), rounding half to even. A processor's products of bytes want one type of
@@ -35,15 +35,15 @@ def quantizer_units(layer: ImageLayer) -> list[bool]:
     Between roundings, values may have any unit if nothing but linear post-ops follow; then the unit of the next grid
     saves a product for each value.
     """
-    found: list[bool] = []
+    in_unit: list[bool] = []
     linear = True
     for op in layer.epilogue:
         if op.kind == "quantize":
-            found.append(linear)
+            in_unit.append(linear)
             linear = True
         else:
             linear = linear and op.kind in _LINEAR
-    return [*found, linear] if layer.out.is_bytes else found
+    return [*in_unit, linear] if layer.out.is_bytes else in_unit
 
 
 def sums(layer: Conv, data: Grid, weights: NDArray[Any], bias: NDArray[Any]) -> NDArray[Any]:
@@ -54,7 +54,7 @@ def sums(layer: Conv, data: Grid, weights: NDArray[Any], bias: NDArray[Any]) -> 
         data: Grid of its input.
         weights: Its weights above their zeros, OIHW.
         bias: Its bias in the unit of a product (scale of the data times scale of the channel's weights); `fraction`
-            tells what is left of it.
+            returns what is left of it.
 
     Returns:
         int32 [blocks, lanes], zeros behind the last channel.
@@ -63,21 +63,22 @@ def sums(layer: Conv, data: Grid, weights: NDArray[Any], bias: NDArray[Any]) -> 
     if not layer.is_depthwise:  # its kernel takes the zero from each byte
         start -= data.zero * weights.astype(np.int64).sum(axis=(1, 2, 3))
     limits = np.iinfo(np.int32)
-    return blocked(layer, np.clip(start, limits.min, limits.max).astype(np.int32))
+    return pad_channels(layer, np.clip(start, limits.min, limits.max).astype(np.int32))
 
 
-def lowered(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
+def to_int8(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
     """Return weights above their zeros, OIHW, as int8 and by how much each output channel's lie higher than those."""
     rows, limits = weights.reshape(len(weights), -1), np.iinfo(np.int8)
     fits = (rows.min(axis=1) >= limits.min) & (rows.max(axis=1) <= limits.max)
     offsets = np.where(fits, 0, rows.min(axis=1).astype(np.int32) - limits.min)
+    # Channels that do not fit are moved down so far that their least weight is the least int8.
     low = weights - offsets.reshape(-1, *[1] * (weights.ndim - 1))
     return np.ascontiguousarray(low, np.int8), offsets.astype(np.int32)
 
 
 def offsets(layer: Conv, raised: NDArray[np.int32]) -> NDArray[Any]:
-    """Return the offsets of `lowered`, int32 [blocks, lanes], zeros behind the last channel."""
-    return blocked(layer, raised)
+    """Return the offsets of `to_int8`, int32 [blocks, lanes], zeros behind the last channel."""
+    return pad_channels(layer, raised)
 
 
 def fraction(bias: NDArray[Any]) -> float:
@@ -103,10 +104,10 @@ def scales(layer: Conv, data: Grid, weight_scales: NDArray[Any], grids: Sequence
         float32 [blocks, lanes], zeros behind the last channel.
     """
     unit = _units(layer, grids)[0]
-    return blocked(layer, (weight_scales.astype(np.float64) * data.scale / unit).astype(np.float32))
+    return pad_channels(layer, (weight_scales.astype(np.float64) * data.scale / unit).astype(np.float32))
 
 
-def blocked(layer: ImageLayer, values: NDArray[Any]) -> NDArray[Any]:
+def pad_channels(layer: ImageLayer, values: NDArray[Any]) -> NDArray[Any]:
     """Return one number for each channel as [blocks, lanes], zeros behind the last channel."""
     filled = np.zeros(layer.out.blocks * layer.out.lanes, values.dtype)
     filled[: len(values)] = values
@@ -129,27 +130,27 @@ def parameters(layer: ImageLayer, data: Grid, grids: Sequence[Grid], above: floa
             result in bytes, in order.
         above: For a convolution, the fraction of its biases.
     """
-    units, given = iter(_units(layer, grids)), iter(grids)
+    units, rest = iter(_units(layer, grids)), iter(grids)
     unit = next(units)
     if isinstance(layer, Conv):
-        found = [float(data.zero), above]
+        numbers = [float(data.zero), above]
     else:
         offset = data.zero if isinstance(layer, Pool) else -data.zero * data.scale / unit
-        found = [data.scale / unit, offset]
+        numbers = [data.scale / unit, offset]
     byte = layer.data.dtype if layer.data.is_bytes else layer.out.dtype
     for op in layer.epilogue:
         if op.kind in {"add", "mul"}:
-            grid, own = next(given), unit if op.kind == "add" else 1.0
-            found += [grid.scale / own, -grid.zero * grid.scale / own]
+            grid, operand_unit = next(rest), unit if op.kind == "add" else 1.0
+            numbers += [grid.scale / operand_unit, -grid.zero * grid.scale / operand_unit]
         elif op.kind == "quantize":
-            grid, before, unit = next(given), unit, next(units)
+            grid, before, unit = next(rest), unit, next(units)
             low = LEAST[byte] - grid.zero
-            found += [before / grid.scale, low, low + 255, grid.scale / unit]
+            numbers += [before / grid.scale, low, low + 255, grid.scale / unit]
     if layer.out.is_bytes:
-        grid = next(given)
+        grid = next(rest)
         low = LEAST[layer.out.dtype] - grid.zero
-        found += [unit / grid.scale, low, low + 255, grid.zero]
-    return np.array(found, np.float32)
+        numbers += [unit / grid.scale, low, low + 255, grid.zero]
+    return np.array(numbers, np.float32)
 
 
 def per_channel(layer: ImageLayer, grids: Sequence[Grid], numbers: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -160,14 +161,16 @@ def per_channel(layer: ImageLayer, grids: Sequence[Grid], numbers: Sequence[NDAr
         grids: As for `parameters`.
         numbers: One number for each channel, for each such post-op in order.
     """
-    units, given = iter(_units(layer, grids)), iter(numbers)
-    unit, found = next(units), []
+    units, values = iter(_units(layer, grids)), iter(numbers)
+    unit, vectors = next(units), []
     for op in layer.epilogue:
         if op.kind == "quantize":
             unit = next(units)
         elif op.kind in {"scale", "shift"}:
-            found.append(blocked(layer, (next(given) / (unit if op.kind == "shift" else 1.0)).astype(np.float32)))
-    return found
+            vectors.append(
+                pad_channels(layer, (next(values) / (unit if op.kind == "shift" else 1.0)).astype(np.float32))
+            )
+    return vectors
 
 
 def parameter_count(layer: ImageLayer) -> int:

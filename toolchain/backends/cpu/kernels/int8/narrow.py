@@ -28,7 +28,7 @@ _X86 = {
 }
 
 
-def narrowed(machine: Machine, values: Sequence[Expr], zero: Expr) -> Expr:
+def narrow_to_bytes(machine: Machine, values: Sequence[Expr], zero: Expr) -> Expr:
     """Return vectors one after the other as bytes of the type that the machine's dot products take.
 
     Args:
@@ -36,28 +36,29 @@ def narrowed(machine: Machine, values: Sequence[Expr], zero: Expr) -> Expr:
         values: Four vectors of float32 in the unit of the bytes' grid, less than 2^31.
         zero: The zero of the grid, int32.
     """
-    return (_narrowed_x86 if machine.dot == "vpdpbusd" else _narrowed_arm)(machine.lanes, values, zero)
+    return (_narrow_x86 if machine.dot == "vpdpbusd" else _narrow_arm)(machine.lanes, values, zero)
 
 
 def _call(dtype: str, name: str, *arguments: Expr) -> Expr:
     return T.Bind(tirx.call_llvm_pure_intrin(dtype, f"llvm.{name}", *arguments))
 
 
-def _with_zero(words: Expr, zero: Expr, lanes: int) -> Expr:
+def _with_zero(halves: Expr, zero: Expr, lanes: int) -> Expr:
     """Return int16 plus a grid's zero, limited to what int16 holds."""
-    return _call(f"int16x{lanes}", "sadd.sat", words, emit.splat(tirx.Cast("int16", zero), lanes))
+    return _call(f"int16x{lanes}", "sadd.sat", halves, emit.splat(tirx.Cast("int16", zero), lanes))
 
 
-def _narrowed_x86(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
+def _narrow_x86(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
     convert, to_words, to_bytes = (f"x86.{name}" for name in _X86[lanes])
     vector = f"int32x{lanes}"
+    # The instruction of 512 bits takes a mask and a rounding mode; the others have neither.
     masked = lanes == max(_X86)
     rest = (
         (emit.splat(0, lanes, "int32"), tirx.const(-1, "int16"), tirx.const(_ROUND_AS_SET, "int32")) if masked else ()
     )
-    whole = [_call(vector, convert, value, *rest) for value in values]
-    words = [_call(f"int16x{2 * lanes}", to_words, *whole[first : first + 2]) for first in (0, 2)]
-    shifted = [_with_zero(one, zero, 2 * lanes) for one in words]
+    integers = [_call(vector, convert, value, *rest) for value in values]
+    halves = [_call(f"int16x{2 * lanes}", to_words, *integers[first : first + 2]) for first in (0, 2)]
+    shifted = [_with_zero(half, zero, 2 * lanes) for half in halves]
     mixed = _call(f"uint8x{FOUR * lanes}", to_bytes, *shifted)
     # Each 128 bits hold a piece of every vector: they are put together again.
     pieces = lanes // FOUR
@@ -66,12 +67,12 @@ def _narrowed_x86(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
     return T.Bind(tirx.reinterpret(f"uint8x{FOUR * lanes}", ordered))
 
 
-def _narrowed_arm(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
+def _narrow_arm(lanes: int, values: Sequence[Expr], zero: Expr) -> Expr:
     def joined(first: Expr, second: Expr, count: int) -> Expr:
         return T.Bind(tirx.Shuffle([first, second], list(range(2 * count))))
 
-    whole = [_call(f"int32x{lanes}", "aarch64.neon.fcvtns", value) for value in values]
-    words = [_call(f"int16x{lanes}", "aarch64.neon.sqxtn", one) for one in whole]
-    pairs = [_with_zero(joined(words[first], words[first + 1], lanes), zero, 2 * lanes) for first in (0, 2)]
+    integers = [_call(f"int32x{lanes}", "aarch64.neon.fcvtns", value) for value in values]
+    shorts = [_call(f"int16x{lanes}", "aarch64.neon.sqxtn", one) for one in integers]
+    pairs = [_with_zero(joined(shorts[first], shorts[first + 1], lanes), zero, 2 * lanes) for first in (0, 2)]
     halves = [_call(f"int8x{2 * lanes}", "aarch64.neon.sqxtn", one) for one in pairs]
     return joined(halves[0], halves[1], 2 * lanes)

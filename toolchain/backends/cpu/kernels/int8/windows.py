@@ -20,7 +20,7 @@ from toolchain.backends.cpu.layers import Conv
 from toolchain.backends.cpu.machine import Machine
 
 
-def sums(layer: Conv, machine: Machine, data: Buffer) -> Buffer:
+def window_sums(layer: Conv, machine: Machine, data: Buffer) -> Buffer:
     """Write the sum of the bytes in each window.
 
     Args:
@@ -32,29 +32,27 @@ def sums(layer: Conv, machine: Machine, data: Buffer) -> Buffer:
         int32 [batch, rows, columns] of the result, flat.
     """
     out = layer.out
-    made = T.alloc_buffer((out.batch * out.height * out.width,), "int32")
-    T.buffer_store(made, 0, [0])  # from here on, so that TVM gives it no memory of vectors that are done with
-    writer = _Writer(layer, machine, data, made)
+    result = T.alloc_buffer((out.batch * out.height * out.width,), "int32")
+    T.buffer_store(result, 0, [0])  # from here on, so that TVM gives it no memory of vectors that are done with
+    writer = _WindowSumWriter(layer, machine, data, result)
     rows, vectors = out.batch * out.height, layer.flops / 2 / out.channels / GROUP / machine.lanes
     with emit.shared(rows, vectors) as row:
         writer.row(row)
-    return made
+    return result
 
 
-class _Writer:
-    """Writes the sums of rows."""
-
-    def __init__(self, layer: Conv, machine: Machine, data: Buffer, made: Buffer) -> None:
-        self._layer, self._machine, self._data, self._made = layer, machine, data, made
+class _WindowSumWriter:
+    def __init__(self, layer: Conv, machine: Machine, data: Buffer, result: Buffer) -> None:
+        self._layer, self._machine, self._data, self._result = layer, machine, data, result
         together = machine.lanes * GROUP // layer.data.lanes
         self._step = together if layer.strides[1] == 1 and layer.out.width >= together else 1
 
     def row(self, row: Expr) -> None:
         """Write one row; where vectors of columns leave a rest, the last one overlaps the one before it."""
-        whole, left = divmod(self._layer.out.width, self._step)
-        with T.serial(0, whole) as number:
+        full, rest = divmod(self._layer.out.width, self._step)
+        with T.serial(0, full) as number:
             self._columns(row, T.Bind(number * self._step))
-        if left:
+        if rest:
             self._columns(row, self._layer.out.width - self._step)
 
     def _columns(self, row: Expr, column: Expr) -> None:
@@ -63,12 +61,13 @@ class _Writer:
         first = T.Bind(emit.offset(image, number, 0, below, column * layer.strides[1]))
         last = image.channels % image.lanes
         lanes = self._step * image.lanes // (GROUP if self._step > 1 else 1)
+        # Lanes behind the last channel hold arbitrary bytes, and are not counted.
         if image.blocks == 1:
             total = self._block(emit.splat(0, lanes, "int32"), first, last or image.lanes)
         else:
             total = self._blocks(first, lanes, last)
         sums = _of_neighbours(total, lanes // self._step, self._step)
-        T.buffer_store(self._made, sums, [emit.ramp(row * layer.out.width + column, self._step)])
+        T.buffer_store(self._result, sums, [emit.ramp(row * layer.out.width + column, self._step)])
 
     def _blocks(self, first: Expr, lanes: int, last: int) -> Expr:
         """Return sums over all blocks; of the last block, those channels that there are."""
@@ -84,31 +83,28 @@ class _Writer:
     def _block(self, total: Expr, first: Expr, counted: int) -> Expr:
         """Return sums and the bytes of one block's windows, of so many of its channels."""
         image, (height, width), (down, across) = self._layer.data, self._layer.kernel, self._layer.dilation
-        ones = _ones(image.lanes, counted, self._step)
+        size = image.lanes * self._step
+        ones_and_zeros = [tirx.Broadcast(tirx.const(value, "int8"), size) for value in (1, 0)]
+        # A one for each byte that counts: those are the first ones of each pixel.
+        lanes = [index if index % image.lanes < counted else size + index for index in range(size)]
+        ones = tirx.Shuffle(ones_and_zeros, lanes)
         for tap, side in itertools.product(range(height), range(width)):
-            at = first + (tap * down * image.width + side * across) * image.lanes
-            total = T.Bind(self._added(total, self._data[emit.ramp(at, self._step * image.lanes)], ones))
+            offset = first + (tap * down * image.width + side * across) * image.lanes
+            pixels = self._data[emit.ramp(offset, self._step * image.lanes)]
+            if self._step > 1:
+                four = tirx.reinterpret(emit.wide("int32", self._machine.lanes), pixels)
+                total = T.Bind(int8.dot(self._machine, total, four, ones))
+            else:
+                wide = emit.wide("int32", image.lanes)
+                total = T.Bind(total + tirx.Cast(wide, pixels) * tirx.Cast(wide, ones))
         return total
 
-    def _added(self, total: Expr, found: Expr, ones: Expr) -> Expr:
-        if self._step > 1:
-            four = tirx.reinterpret(emit.wide("int32", self._machine.lanes), found)
-            return int8.dot(self._machine, total, four, ones)
-        wide = emit.wide("int32", self._layer.data.lanes)
-        return total + tirx.Cast(wide, found) * tirx.Cast(wide, ones)
 
-
-def _ones(lanes: int, counted: int, pixels: int) -> Expr:
-    """Return a one for each byte that counts, the first ones of each pixel."""
-    size = lanes * pixels
-    both = [tirx.Broadcast(tirx.const(value, "int8"), size) for value in (1, 0)]
-    return tirx.Shuffle(both, [at if at % lanes < counted else size + at for at in range(size)])
-
-
-def _of_neighbours(parts: Expr, each: int, count: int) -> Expr:
+def _of_neighbours(vector: Expr, each: int, count: int) -> Expr:
     """Return a vector of sums, of so many neighbours each."""
     if each == 1:
-        return parts
-    held = T.Bind(parts)
-    even, odd = (tirx.Shuffle([held], list(range(first, each * count, 2))) for first in (0, 1))
+        return vector
+    bound_vector = T.Bind(vector)
+    # Adding even and odd lanes halves the vector until one sum for each pixel is left.
+    even, odd = (tirx.Shuffle([bound_vector], list(range(first, each * count, 2))) for first in (0, 1))
     return _of_neighbours(even + odd, each // 2, count)

@@ -30,7 +30,7 @@ from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.multiply_add import multiply_add, with_definitions
 from toolchain.backends.cpu.kernels.winograd import algebra
 from toolchain.backends.cpu.kernels.winograd import plan as winograd_plan
-from toolchain.backends.cpu.kernels.winograd.plan import STRIP, Config, Plan
+from toolchain.backends.cpu.kernels.winograd.plan import STRIP, Config, WinogradPlan
 from toolchain.backends.cpu.layers import Conv, Layer
 from toolchain.backends.cpu.machine import Machine
 
@@ -64,7 +64,7 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
     Returns:
         Single precision, [groups of blocks, components, channels in, blocks of a group, lanes].
     """
-    plan = Plan(layer, machine.lanes, config)
+    plan = WinogradPlan(layer, machine.lanes, config)
     outputs, inputs, _, _ = weights.shape
     padded = np.zeros((plan.components, layer.out.blocks * plan.lanes, plan.inputs), np.float32)
     padded[:, :outputs, :inputs] = algebra.filters(weights, config.tile)
@@ -74,14 +74,14 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
     """Write the kernel of a layer."""
-    plan, out = Plan(layer, machine.lanes, config), layer.out
+    plan, out = WinogradPlan(layer, machine.lanes, config), layer.out
     arguments = [Argument("data", layer.data.shape), Argument("weights", plan.packed)]
     if layer.bias:
         arguments.append(Argument("bias", (out.blocks, out.lanes)))
     arguments += [*emit.arguments_of(layer.epilogue, out), Argument("out", out.shape)]
 
     def body(*buffers: Any) -> None:
-        _Writer(plan, machine, buffers).write()
+        _WinogradWriter(plan, machine, buffers).write()
 
     return with_definitions(emit.kernel(arguments, body, {}), machine)
 
@@ -100,17 +100,15 @@ class _Space:
     start: int
     lanes: int
 
-    def vector(self, place: Any) -> Any:
-        """Read a vector."""
-        return T.Bind(self.buffer[emit.ramp(self.start + place, self.lanes)])
+    def vector(self, offset: Any) -> Any:
+        return T.Bind(self.buffer[emit.ramp(self.start + offset, self.lanes)])
 
-    def number(self, place: Any) -> Any:
+    def number(self, offset: Any) -> Any:
         """Read one element into all lanes of a vector."""
-        return emit.splat(self.buffer[self.start + place], self.lanes)
+        return emit.splat(self.buffer[self.start + offset], self.lanes)
 
-    def store(self, value: Any, place: Any) -> None:
-        """Write a vector."""
-        T.buffer_store(self.buffer, value, [emit.ramp(self.start + place, self.lanes)])
+    def store(self, value: Any, offset: Any) -> None:
+        T.buffer_store(self.buffer, value, [emit.ramp(self.start + offset, self.lanes)])
 
 
 def _spaces(lanes: int, *sizes: int) -> list[_Space]:
@@ -121,8 +119,8 @@ def _spaces(lanes: int, *sizes: int) -> list[_Space]:
     function or the body of a parallel loop. A loop of one iteration is no scope.
     """
     starts = [0, *itertools.accumulate(-(-size * 4 // emit.LINE) * emit.LINE // 4 for size in sizes)]
-    whole = T.decl_buffer((starts[-1],), "float32", data=T.alloc_buffer((starts[-1],), "float32").data)
-    return [_Space(whole, start, lanes) for start in starts[:-1]]
+    memory = T.decl_buffer((starts[-1],), "float32", data=T.alloc_buffer((starts[-1],), "float32").data)
+    return [_Space(memory, start, lanes) for start in starts[:-1]]
 
 
 @contextmanager
@@ -140,20 +138,18 @@ class _Strip:
         row: Their row of tiles in the image.
         column: The first one's column of tiles.
         count: How many.
-        place: The first one's number in its chunk.
+        number: The first one's number in its chunk.
     """
 
     image: Any
     row: Any
     column: Any
     count: Any
-    place: Any
+    number: Any
 
 
-class _Writer:
-    """Writes one kernel."""
-
-    def __init__(self, plan: Plan, machine: Machine, buffers: Sequence[Any]) -> None:
+class _WinogradWriter:
+    def __init__(self, plan: WinogradPlan, machine: Machine, buffers: Sequence[Any]) -> None:
         self._plan, self._layer, self._lanes, self._tile = plan, plan.layer, plan.lanes, plan.config.tile
         self._machine, self._cores = machine, machine.cores
         self._cost = winograd_plan.cost(plan, machine) * machine.cores
@@ -178,13 +174,14 @@ class _Writer:
                 self._group(chunk, group, transformed, 0, halves, products)
 
     def _write_in_two(self) -> None:
-        plan, blocks, parts = self._plan, self._layer.data.blocks, self._plan.parts(self._cores)
+        plan, blocks, shares = self._plan, self._layer.data.blocks, self._plan.shares(self._cores)
         size = plan.transformed_size
+        # All inputs are transformed before any product: the cores meet once in between.
         (transformed,) = _spaces(self._lanes, plan.chunks * size)
-        with T.parallel(0, plan.chunks * parts) as work:
+        with T.parallel(0, plan.chunks * shares) as work:
             (columns,) = _spaces(self._lanes, plan.columns_size)
-            chunk, part = T.Bind(work // parts), T.Bind(work % parts)
-            with T.serial(T.Bind(part * blocks // parts), T.Bind((part + 1) * blocks // parts)) as block:
+            chunk, share = T.Bind(work // shares), T.Bind(work % shares)
+            with T.serial(T.Bind(share * blocks // shares), T.Bind((share + 1) * blocks // shares)) as block:
                 self._transform_inputs(chunk, block, transformed, T.Bind(chunk * size), columns)
         with T.parallel(0, plan.chunks * plan.groups) as work:
             halves, products = _spaces(self._lanes, plan.halves_size, plan.products_size)
@@ -196,7 +193,6 @@ class _Writer:
 
     @contextmanager
     def _strips(self, chunk: Any) -> Iterator[_Strip]:
-        """Loop over the strips of a chunk."""
         plan = self._plan
         first = T.Bind(chunk * plan.chunk)
         last = T.Bind(tirx.min(first + plan.chunk, plan.all_tiles) - 1)
@@ -204,11 +200,14 @@ class _Writer:
             begin = T.Bind(tirx.max(first - row * plan.across, 0))
             end = T.Bind(tirx.min(last + 1 - row * plan.across, plan.across))
             image = T.Bind(row // plan.down) if self._layer.out.batch > 1 else 0
-            own = T.Bind(row % plan.down) if self._layer.out.batch > 1 else row
+            image_row = T.Bind(row % plan.down) if self._layer.out.batch > 1 else row
             with T.serial(0, T.Bind((end - begin + STRIP - 1) // STRIP)) as number:
                 column = T.Bind(begin + number * STRIP)
-                count, place = T.Bind(tirx.min(end - column, STRIP)), T.Bind(row * plan.across + column - first)
-                yield _Strip(image, own, column, count, place)
+                count, number_in_chunk = (
+                    T.Bind(tirx.min(end - column, STRIP)),
+                    T.Bind(row * plan.across + column - first),
+                )
+                yield _Strip(image, image_row, column, count, number_in_chunk)
 
     # --- inputs ------------------------------------------------------------------------------------------------
 
@@ -218,20 +217,21 @@ class _Writer:
         with self._strips(chunk) as strip:
             self._transform_columns(block, strip, columns)
             with T.serial(0, strip.count) as tile:
-                at = T.Bind(base + (block * plan.chunk + strip.place + tile) * self._lanes)
+                offset = T.Bind(base + (block * plan.chunk + strip.number + tile) * self._lanes)
                 with T.serial(0, side) as row:
                     start = T.Bind(tile * self._tile * side + row)
                     vectors = [columns.vector((start + column * side) * self._lanes) for column in range(side)]
                     for column, value in enumerate(algebra.inputs(vectors, self._lanes)):
-                        transformed.store(value, at + (column * side + row) * plan.input_line)
+                        transformed.store(value, offset + (column * side + row) * plan.input_line)
 
     def _transform_columns(self, block: Any, strip: _Strip, columns: _Space) -> None:
         """Transform the columns of a strip; those outside the image become zero."""
-        data, (top, left, *_) = self._layer.data, self._layer.padding
-        first = T.Bind(strip.column * self._tile - left)
+        data, (top, before, *_) = self._layer.data, self._layer.padding
+        first = T.Bind(strip.column * self._tile - before)
         count = T.Bind(strip.count * self._tile + 2)
-        begin = T.Bind(tirx.max(0 - first, 0)) if left else 0
+        begin = T.Bind(tirx.max(0 - first, 0)) if before else 0
         end = T.Bind(tirx.min(count, data.width - first))
+        # Columns of the padding, left and right.
         for outside in ((0, begin), (end, count)):
             with T.serial(*outside) as column:
                 self._store_column(columns, column, [emit.splat(0.0, self._lanes)] * self._plan.side)
@@ -239,10 +239,12 @@ class _Writer:
             with _only_if(tirx.all(strip.row >= rows.start, strip.row < rows.stop)):
                 pixel = T.Bind(emit.offset(data, strip.image, block, strip.row * self._tile - top, first))
                 with T.serial(begin, end) as column:
-                    at = [self._ramp(pixel + (row * data.width + column) * self._lanes) for row in range(len(inside))]
+                    indices = [
+                        self._ramp(pixel + (row * data.width + column) * self._lanes) for row in range(len(inside))
+                    ]
                     vectors = [
-                        T.Bind(self._data[place]) if real else emit.splat(0.0, self._lanes)
-                        for place, real in zip(at, inside, strict=True)
+                        T.Bind(self._data[index]) if real else emit.splat(0.0, self._lanes)
+                        for index, real in zip(indices, inside, strict=True)
                     ]
                     self._store_column(columns, column, algebra.inputs(vectors, self._lanes))
 
@@ -253,14 +255,14 @@ class _Writer:
     def _kinds_of_rows(self) -> list[tuple[range, tuple[bool, ...]]]:
         """List which rows of tiles see the edges in the same way, and which of their inputs are inside the image."""
         top, height = self._layer.padding[0], self._layer.data.height
-        found: list[tuple[range, tuple[bool, ...]]] = []
+        kinds: list[tuple[range, tuple[bool, ...]]] = []
         for row in range(self._plan.down):
             inside = tuple(0 <= row * self._tile - top + i < height for i in range(self._plan.side))
-            if found and found[-1][1] == inside:
-                found[-1] = (range(found[-1][0].start, row + 1), inside)
+            if kinds and kinds[-1][1] == inside:
+                kinds[-1] = (range(kinds[-1][0].start, row + 1), inside)
             else:
-                found.append((range(row, row + 1), inside))
-        return found
+                kinds.append((range(row, row + 1), inside))
+        return kinds
 
     # --- products ----------------------------------------------------------------------------------------------
 
@@ -268,76 +270,73 @@ class _Writer:
         """Multiply the inputs of a chunk with the weights of a group of output blocks, and write the results."""
         plan, side = self._plan, self._plan.side
         with T.serial(0, side) as column:
-            with T.serial(0, side) as row, T.serial(0, plan.config.passes) as part:
-                self._products(T.Bind(column * side + row), row, part, group, transformed, base, products)
+            with T.serial(0, side) as row, T.serial(0, plan.config.passes) as pass_number:
+                self._products(T.Bind(column * side + row), row, pass_number, group, transformed, base, products)
             with T.serial(0, plan.config.blocks * plan.chunk) as number:
-                at = T.Bind(number * self._lanes)
-                vectors = [products.vector(at + row * plan.output_line) for row in range(side)]
+                offset = T.Bind(number * self._lanes)
+                vectors = [products.vector(offset + row * plan.output_line) for row in range(side)]
                 for row, value in enumerate(algebra.outputs(vectors, self._lanes)):
-                    halves.store(value, at + (row * side + column) * plan.output_line)
+                    halves.store(value, offset + (row * side + column) * plan.output_line)
         self._transform_outputs(chunk, group, halves)
 
     def _products(  # noqa: PLR0913, PLR0917 - a product has that many coordinates
-        self, component: Any, row: Any, part: Any, group: Any, transformed: _Space, base: Any, products: _Space
+        self, component: Any, row: Any, pass_number: Any, group: Any, transformed: _Space, base: Any, products: _Space
     ) -> None:
         """Multiply one component: `tiles` tiles of a chunk with a group of output blocks."""
         plan, config, lanes, data = self._plan, self._plan.config, self._lanes, self._layer.data
-        places = [(block, tile) for block in range(config.blocks) for tile in range(config.tiles)]
-        sums = emit.Registers(len(places), lanes)
-        for number in range(len(places)):
+        outputs = [(block, tile) for block in range(config.blocks) for tile in range(config.tiles)]
+        sums = emit.Registers(len(outputs), lanes)
+        for number in range(len(outputs)):
             sums[number] = emit.splat(0.0, lanes)
         step = config.blocks * lanes
         panel = T.Bind((group * plan.components + component) * plan.inputs * step)
         with T.serial(0, data.blocks) as block:
-            tiles = T.Bind(base + component * plan.input_line + (block * plan.chunk + part * config.tiles) * lanes)
+            tiles = T.Bind(
+                base + component * plan.input_line + (block * plan.chunk + pass_number * config.tiles) * lanes
+            )
             if plan.by_element:
-                self._fetch_ahead(panel, part, block, lanes * step)
-                self._add_elements(sums, transformed, tiles, T.Bind(panel + block * lanes * step))
+                self._fetch_ahead(panel, pass_number, block, lanes * step)
+                weights = T.Bind(panel + block * lanes * step)
+                vectors = [transformed.vector(tiles + t * lanes) for t in range(config.tiles)]
+                for channel in range(lanes):
+                    self._add(sums, vectors, weights + channel * step, channel)
             else:
                 full = plan.inputs % lanes == 0
                 with T.serial(0, lanes if full else T.Bind(tirx.min(plan.inputs - block * lanes, lanes))) as channel:
-                    self._fetch_ahead(panel, part, block * lanes + channel, step)
+                    self._fetch_ahead(panel, pass_number, block * lanes + channel, step)
                     numbers = [transformed.number(tiles + channel + t * lanes) for t in range(config.tiles)]
                     self._add(sums, numbers, T.Bind(panel + (block * lanes + channel) * step))
-        for number, (block, tile) in enumerate(places):
-            at = row * plan.output_line + (block * plan.chunk + part * config.tiles + tile) * lanes
-            products.store(sums[number], at)
-
-    def _add_elements(self, sums: Any, transformed: _Space, tiles: Any, weights: Any) -> None:
-        """Add the products of one block of input channels, with multiplications by one element of a vector."""
-        lanes, step = self._lanes, self._plan.config.blocks * self._lanes
-        vectors = [transformed.vector(tiles + t * lanes) for t in range(self._plan.config.tiles)]
-        for channel in range(lanes):
-            self._add(sums, vectors, weights + channel * step, channel)
+        for number, (block, tile) in enumerate(outputs):
+            offset = row * plan.output_line + (block * plan.chunk + pass_number * config.tiles + tile) * lanes
+            products.store(sums[number], offset)
 
     def _add(self, sums: Any, numbers: Sequence[Any], line: Any, element: int | None = None) -> None:
-        """Add the products of one input channel to all sums."""
         blocks = self._plan.config.blocks
         weights = [T.Bind(self._weights[self._ramp(line + block * self._lanes)]) for block in range(blocks)]
         for tile, number in enumerate(numbers):
             value = T.Bind(number)
             for block, weight in enumerate(weights):
-                place = block * len(numbers) + tile
-                sums[place] = multiply_add(self._machine, sums[place], weight, value, element)
+                index = block * len(numbers) + tile
+                sums[index] = multiply_add(self._machine, sums[index], weight, value, element)
 
-    def _fetch_ahead(self, panel: Any, part: Any, number: Any, elements: int) -> None:
+    def _fetch_ahead(self, panel: Any, pass_number: Any, number: Any, elements: int) -> None:
         """Fetch weights while others are used; each pass through a panel fetches its share of the next one.
 
         Args:
             panel: Where the weights of this component and group start.
-            part: The pass.
+            pass_number: The pass.
             number: The use of `elements` weights in this pass.
             elements: How many are used at once.
         """
         plan, of_line = self._plan, emit.LINE // 4
         lines = -(-elements // (of_line * plan.config.passes))
         if plan.config.passes == 1:
-            at = panel + number * elements + _AHEAD * self._lanes // 4
+            first = panel + number * elements + _AHEAD * self._lanes // 4
         else:
             size = plan.inputs * plan.config.blocks * self._lanes
-            at = panel + size + (part * (size // elements) + number) * lines * of_line
+            first = panel + size + (pass_number * (size // elements) + number) * lines * of_line
         for line in range(lines):
-            emit.fetch(self._weights[at + line * of_line], 1)
+            emit.fetch(self._weights[first + line * of_line], 1)
 
     # --- results -----------------------------------------------------------------------------------------------
 
@@ -349,23 +348,25 @@ class _Writer:
             block = T.Bind(group * plan.config.blocks + number)
             rows = tile if complete else T.Bind(tirx.min(tile, out.height - strip.row * tile))
             with T.serial(0, rows) as row, T.serial(0, strip.count) as offset:
-                at = (row * plan.side) * plan.output_line + (number * plan.chunk + strip.place + offset) * self._lanes
-                self._store_row(halves, T.Bind(at), block, strip, T.Bind(strip.column + offset), row)
+                start = (row * plan.side) * plan.output_line + (
+                    number * plan.chunk + strip.number + offset
+                ) * self._lanes
+                self._store_row(halves, T.Bind(start), block, strip, T.Bind(strip.column + offset), row)
 
-    def _store_row(self, halves: _Space, at: Any, block: Any, strip: _Strip, across: Any, row: Any) -> None:
-        """Store one row of a tile's results."""
+    def _store_row(self, halves: _Space, start: Any, block: Any, strip: _Strip, across: Any, row: Any) -> None:
         plan, tile, lanes = self._plan, self._tile, self._lanes
+        # Columns of the last tile of a row that are inside the result.
         last = self._layer.out.width - (plan.across - 1) * tile
-        vectors = [halves.vector(at + column * plan.output_line) for column in range(plan.side)]
+        vectors = [halves.vector(start + column * plan.output_line) for column in range(plan.side)]
         results = algebra.outputs(vectors, lanes)
         bias = None if self._bias is None else T.Bind(self._bias[self._ramp(block * lanes)])
 
         def store(columns: range) -> None:
             for column in columns:
-                place = (strip.image, block, strip.row * tile + row, across * tile + column)
+                coordinates = (strip.image, block, strip.row * tile + row, across * tile + column)
                 value = results[column] if bias is None else results[column] + bias
-                value = emit.applied(value, self._layer.epilogue, self._others, *place, lanes)
-                T.buffer_store(self._out, value, [self._ramp(emit.offset(self._layer.out, *place))])
+                value = emit.apply_epilogue(value, self._layer.epilogue, self._others, coordinates, lanes)
+                T.buffer_store(self._out, value, [self._ramp(emit.offset(self._layer.out, *coordinates))])
 
         store(range(last))
         if last < tile:

@@ -68,7 +68,7 @@ def inputs(d: Sequence[Any], lanes: int) -> list[Any]:
         return [T.Bind(value) for value in (d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3])]
     inner_even, inner_odd = T.Bind(d[4] - c(2) * d[2]), T.Bind(c(POINT) * (d[3] - c(2) * d[1]))
     outer_even, outer_odd = T.Bind(d[4] - c(0.5) * d[2]), T.Bind(c(2 * POINT) * (d[3] - c(0.5) * d[1]))
-    made = (
+    rows = (
         d[0] + d[4] - c(2.5) * d[2],
         inner_even + inner_odd,
         inner_even - inner_odd,
@@ -76,7 +76,7 @@ def inputs(d: Sequence[Any], lanes: int) -> list[Any]:
         outer_even - outer_odd,
         d[1] + d[5] - c(2.5) * d[3],
     )
-    return [T.Bind(value) for value in made]
+    return [T.Bind(value) for value in rows]
 
 
 def outputs(m: Sequence[Any], lanes: int) -> list[Any]:
@@ -89,10 +89,10 @@ def outputs(m: Sequence[Any], lanes: int) -> list[Any]:
     if len(m) == 4:  # noqa: PLR2004 - F(2x2)
         return [T.Bind(m[0] + inner), T.Bind(inner_odd - m[3])]
     outer, outer_odd = T.Bind(m[3] + m[4]), T.Bind(m[3] - m[4])
-    made = (
+    rows = (
         m[0] + inner + outer,
         c(POINT) * (inner_odd + c(2) * outer_odd),
         c(0.5) * inner + c(2) * outer,
         m[5] + c(POINT / 2) * (inner_odd + c(8) * outer_odd),
     )
-    return [T.Bind(value) for value in made]
+    return [T.Bind(value) for value in rows]

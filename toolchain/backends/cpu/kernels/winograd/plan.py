@@ -13,9 +13,9 @@ STRIP = 8
 """Tiles of a row whose inputs are transformed together."""
 
 _BY_ELEMENT = 4  # lanes of the machines that multiply by one element of a vector; others load it into all lanes
-_BLOCKS = (1, 2, 3, 4, 5, 6, 7)
-_MOST_TILES = 28
-_MOST_PASSES = 8
+_BLOCKS = (1, 2, 3, 4, 5, 6, 7)  # of a group
+_MOST_TILES = 28  # whose sums 32 registers hold, beside operands
+_MOST_PASSES = 8  # through a group's weights
 _MOST_BYTES = 8 * 1024**2  # of all transformed inputs
 
 # In units of one vector multiply-add; measured on a processor with two of 512 bits a cycle.
@@ -51,7 +51,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Plan:
+class WinogradPlan:
     """Sizes that follow from a layer and its settings.
 
     Attributes:
@@ -157,32 +157,33 @@ class Plan:
         """Elements of one column of components of a chunk's products for one group."""
         return self.side * self.output_line
 
-    def parts(self, cores: int) -> int:
+    def shares(self, cores: int) -> int:
         """Into how many parts the input blocks of a chunk are cut, for the cores to share their transform."""
-        return emit.parts(self.chunks, self.layer.data.blocks, cores)
+        return emit.count_shares(self.chunks, self.layer.data.blocks, cores)
 
     def fused(self, cores: int) -> bool:
         """Whether a core does all with a chunk: because that is wanted, or nothing else could be shared."""
-        return bool(self.config.fused) or (self.chunks == 1 and 1 in {self.groups, self.parts(cores)})
+        return bool(self.config.fused) or (self.chunks == 1 and 1 in {self.groups, self.shares(cores)})
 
 
 def configs(layer: Conv, machine: Machine) -> list[tuple[Config, float]]:
     """List the candidates with their cost: the best of each tile size, group of blocks and arrangement."""
-    found = []
+    best = []
     for tile, blocks, fused in itertools.product((2, 4), _BLOCKS, (1, 0)):
         if layer.out.blocks % blocks:
             continue
+        # All tiles and passes of a tile size, group and arrangement; only the cheapest is a candidate.
         tried = [
-            (config, cost(Plan(layer, machine.lanes, config), machine))
+            (config, cost(WinogradPlan(layer, machine.lanes, config), machine))
             for tiles, passes in itertools.product(range(1, _MOST_TILES + 1), range(1, _MOST_PASSES + 1))
             if _fits(config := Config(tile, tiles, passes, blocks, fused), layer, machine)
         ]
-        found += sorted(tried, key=lambda one: one[1])[:1]
-    return sorted(found, key=lambda one: one[1])
+        best += sorted(tried, key=lambda candidate: candidate[1])[:1]
+    return sorted(best, key=lambda candidate: candidate[1])
 
 
 def _fits(config: Config, layer: Conv, machine: Machine) -> bool:
-    plan = Plan(layer, machine.lanes, config)
+    plan = WinogradPlan(layer, machine.lanes, config)
     operands = config.blocks + (config.tiles + 2 if plan.by_element else 1)
     registers = config.tiles * config.blocks + operands
     if registers > machine.registers or plan.chunk >= plan.all_tiles + config.tiles:
@@ -192,14 +193,14 @@ def _fits(config: Config, layer: Conv, machine: Machine) -> bool:
     )
 
 
-def cost(plan: Plan, machine: Machine) -> float:
+def cost(plan: WinogradPlan, machine: Machine) -> float:
     """Estimate the time of the busiest core, in units of one vector multiply-add."""
     blocks = plan.layer.data.blocks
     transform, group = plan.chunk * _transform(plan), _gemm(plan, machine) + plan.chunk * _finish(plan)
     weights, inputs = plan.components * plan.inputs * plan.layer.out.blocks * plan.lanes * 4, plan.transformed_size * 4
     fused = plan.fused(machine.cores)
-    held = inputs if fused else plan.chunks * inputs
-    group += _LARGE * inputs if 2 * held > machine.l2_bytes else 0
+    resident = inputs if fused else plan.chunks * inputs
+    group += _LARGE * inputs if 2 * resident > machine.l2_bytes else 0
     if fused:
         turns = -(-plan.chunks // machine.cores)
         work = turns * (blocks * transform + plan.groups * group)
@@ -210,10 +211,10 @@ def cost(plan: Plan, machine: Machine) -> float:
         work += _REGION if machine.cores > 1 else 0
         turns = min(plan.chunks, rounds)
         panels = weights / plan.groups
-        again = rounds * inputs if held > machine.l2_bytes else 0
+        again = rounds * inputs if resident > machine.l2_bytes else 0
         again += rounds * (1 - 1 / turns) * (panels if panels + inputs > machine.l2_bytes else 0)
-    alone = fused or machine.cores == 1
-    first = _either(work / turns, weights * _MEMORY[plan.lanes] * (_ALONE if alone else 1))
+    reads_alone = fused or machine.cores == 1
+    first = _either(work / turns, weights * _MEMORY[plan.lanes] * (_ALONE if reads_alone else 1))
     return first + _either(work * (1 - 1 / turns), again * _CACHE)
 
 
@@ -222,18 +223,20 @@ def _either(*costs: float) -> float:
     return float(sum(cost**4 for cost in costs) ** 0.25)
 
 
-def _gemm(plan: Plan, machine: Machine) -> float:
+def _gemm(plan: WinogradPlan, machine: Machine) -> float:
     """Return the cost of multiplying the inputs of a chunk with the weights of a group."""
     tiles, blocks, passes = plan.config.tiles, plan.config.blocks, plan.config.passes
-    taken = blocks * plan.lanes * 4
-    loads = blocks + tiles / (plan.lanes if plan.by_element else 1) + taken / emit.LINE / passes
+    bytes_of_step = blocks * plan.lanes * 4
+    loads = blocks + tiles / (plan.lanes if plan.by_element else 1) + bytes_of_step / emit.LINE / passes
     step = max(tiles * blocks, loads, _LEAST_SUMS) + _LOAD * loads
-    far = passes if plan.inputs * taken > machine.l1_bytes else 1  # passes whose weights are not in the first level
-    each = far * _either(step, taken * _CACHE) + (passes - far) * step
+    far = (
+        passes if plan.inputs * bytes_of_step > machine.l1_bytes else 1
+    )  # passes whose weights are not in the first level
+    each = far * _either(step, bytes_of_step * _CACHE) + (passes - far) * step
     return plan.components * (plan.inputs * each + passes * (2 * tiles * blocks + _GEMM))
 
 
-def _transform(plan: Plan) -> float:
+def _transform(plan: WinogradPlan) -> float:
     """Return the cost of transforming the inputs of one tile and block."""
     side = plan.side
     columns = plan.config.tile + 2 / plan.strip
@@ -241,7 +244,7 @@ def _transform(plan: Plan) -> float:
     return (columns + side) * operations + _MOVE_INPUT * 2 * side * (columns + side)
 
 
-def _finish(plan: Plan) -> float:
+def _finish(plan: WinogradPlan) -> float:
     """Return the cost of making one tile of results of one block of its products, for all blocks of a group."""
     side, tile, layer = plan.side, plan.config.tile, plan.layer
     operations = {2: 3, 4: 12}[tile] * (side + tile) + (1 + len(layer.epilogue)) * tile**2

@@ -16,7 +16,7 @@ from toolchain.backends.cpu.kernels import direct
 from toolchain.backends.cpu.kernels.direct import Config
 from toolchain.backends.cpu.kernels.direct import cost as conv_cost
 from toolchain.backends.cpu.kernels.direct import plan as conv_plan
-from toolchain.backends.cpu.kernels.direct.plan import Plan
+from toolchain.backends.cpu.kernels.direct.plan import DirectPlan
 from toolchain.backends.cpu.layers import Activation, Dense, PostOp
 from toolchain.backends.cpu.machine import Machine
 
@@ -67,8 +67,8 @@ def layer(name, lanes, **more):
     return layer_of(lanes=lanes, plain="plain" in name, **LAYERS[name], **more)
 
 
-def default(of, machine):
-    return direct.configs(of, machine)[0][0]
+def default(layer, machine):
+    return direct.configs(layer, machine)[0][0]
 
 
 # --- right -----------------------------------------------------------------------------------------------------
@@ -83,26 +83,26 @@ def test_a_column_is_cut_into_tiles_as_a_row_is():
 @pytest.mark.parametrize("machine", [WIDE, NARROW], ids=["16 lanes", "4 lanes"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_result(name, machine):
-    made = layer(name, machine.lanes, epilogue=(PostOp("relu"),))
-    cpu_kernels.check(direct, made, machine, default(made, machine))
+    conv = layer(name, machine.lanes, epilogue=(PostOp("relu"),))
+    cpu_kernels.check(direct, conv, machine, default(conv, machine))
 
 
 @pytest.mark.parametrize("name", ["odd channels and sizes", "plain", "deep, pointwise", "groups that narrow"])
 def test_result_with_few_registers(name):
-    made = layer(name, MIDDLE.lanes)
-    cpu_kernels.check(direct, made, MIDDLE, default(made, MIDDLE))
+    conv = layer(name, MIDDLE.lanes)
+    cpu_kernels.check(direct, conv, MIDDLE, default(conv, MIDDLE))
 
 
 @pytest.mark.parametrize("config", [Config(5, 1, 1, 1), Config(5, 2, 2, 3), Config(13, 1, 3, 9), Config(1, 2, 4, 2)])
 def test_result_however_it_is_cut(config):
-    made = layer_of((2, 56, 9, 13), 32, (3, 3), 16, padding=(1, 1, 1, 1), epilogue=(PostOp("add"), PostOp("relu")))
-    cpu_kernels.check(direct, made, WIDE, config)
+    conv = layer_of((2, 56, 9, 13), 32, (3, 3), 16, padding=(1, 1, 1, 1), epilogue=(PostOp("add"), PostOp("relu")))
+    cpu_kernels.check(direct, conv, WIDE, config)
 
 
 @pytest.mark.parametrize("config", [Config(6, 1, 4, 1), Config(6, 2, 1, 3), Config(11, 2, 3, 2), Config(4, 1, 4, 4)])
 def test_result_however_a_flattened_one_is_cut(config):
-    made = layer_of((2, 56, 3, 7), 32, (1, 1), 16, epilogue=(PostOp("add"),))
-    cpu_kernels.check(direct, made, WIDE, config)
+    conv = layer_of((2, 56, 3, 7), 32, (1, 1), 16, epilogue=(PostOp("add"),))
+    cpu_kernels.check(direct, conv, WIDE, config)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_result_however_a_flattened_one_is_cut(config):
 )
 @pytest.mark.parametrize("bands", [1, 3])
 def test_result_of_groups_however_it_is_cut(name, blocks, bands):
-    made = layer(name, 16, epilogue=(PostOp("add"), PostOp("sigmoid")))
-    cpu_kernels.check(direct, made, WIDE, Config(4, blocks, Plan(made, Config(4, blocks, 1, 1)).sources, bands))
+    conv = layer(name, 16, epilogue=(PostOp("add"), PostOp("sigmoid")))
+    cpu_kernels.check(direct, conv, WIDE, Config(4, blocks, DirectPlan(conv, Config(4, blocks, 1, 1)).sources, bands))
 
 
 @pytest.mark.parametrize(
@@ -125,31 +125,31 @@ def test_result_of_groups_however_it_is_cut(name, blocks, bands):
     ids=lambda epilogue: " ".join(op.kind for op in epilogue),
 )
 def test_steps(epilogue):
-    made = layer_of((2, 40, 5, 6), 40, (3, 3), 16, padding=(1, 1, 1, 1), epilogue=epilogue)
-    cpu_kernels.check(direct, made, WIDE, default(made, WIDE))
+    conv = layer_of((2, 40, 5, 6), 40, (3, 3), 16, padding=(1, 1, 1, 1), epilogue=epilogue)
+    cpu_kernels.check(direct, conv, WIDE, default(conv, WIDE))
 
 
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
 @pytest.mark.parametrize("lanes", [16, 4])
 def test_parts_of_larger_buffers(kernel, lanes):
     machine = WIDE if lanes == 16 else NARROW
-    made = layer_of((2, 32, 5, 6), 24, kernel, lanes, padding=(kernel[0] // 2,) * 4, epilogue=(PostOp("add"),))
-    other = replace(made.out, first=1, held=made.out.blocks + 1)
-    made = replace(
-        made,
-        data=replace(made.data, first=2, held=made.data.blocks + 3),
-        out=replace(made.out, first=1, held=made.out.blocks + 3),
-        epilogue=(replace(made.epilogue[0], other=other),),
+    conv = layer_of((2, 32, 5, 6), 24, kernel, lanes, padding=(kernel[0] // 2,) * 4, epilogue=(PostOp("add"),))
+    other = replace(conv.out, first=1, held=conv.out.blocks + 1)
+    conv = replace(
+        conv,
+        data=replace(conv.data, first=2, held=conv.data.blocks + 3),
+        out=replace(conv.out, first=1, held=conv.out.blocks + 3),
+        epilogue=(replace(conv.epilogue[0], other=other),),
     )
-    cpu_kernels.check(direct, made, machine, default(made, machine))
+    cpu_kernels.check(direct, conv, machine, default(conv, machine))
 
 
 @pytest.mark.parametrize("epilogue", [("add", "relu"), ("add", "silu")], ids=" ".join)
 @pytest.mark.parametrize("config", [Config(5, 2, 2, 1), Config(3, 3, 2, 3), Config(2, 4, 2, 1)], ids=str)
 def test_the_last_unit_may_have_fewer_blocks(config, epilogue):
-    made = layer_of((2, 20, 3, 7), 11 * 16 - 3, (3, 3), 16, padding=(1,) * 4, epilogue=tuple(map(PostOp, epilogue)))
-    made = replace(made, out=replace(made.out, first=1, held=made.out.blocks + 3))
-    cpu_kernels.check(direct, made, WIDE, config)
+    conv = layer_of((2, 20, 3, 7), 11 * 16 - 3, (3, 3), 16, padding=(1,) * 4, epilogue=tuple(map(PostOp, epilogue)))
+    conv = replace(conv, out=replace(conv.out, first=1, held=conv.out.blocks + 3))
+    cpu_kernels.check(direct, conv, WIDE, config)
 
 
 def test_a_prime_number_of_blocks_is_summed_up_side_by_side():
@@ -163,32 +163,32 @@ def test_a_prime_number_of_blocks_is_summed_up_side_by_side():
 
 
 def test_weights_come_once_for_all_images_of_a_batch():
-    one, four = (layer_of((batch, 256, 2, 2), 256, (1, 1), 16) for batch in (1, 4))
+    item, four = (layer_of((batch, 256, 2, 2), 256, (1, 1), 16) for batch in (1, 4))
     near, far = (replace(WIDE, l2_bytes=size * 1024) for size in (1024, 64))
-    costs = [[direct.configs(made, machine)[0][1] for made in (one, four)] for machine in (near, far)]
+    costs = [[direct.configs(conv, machine)[0][1] for conv in (item, four)] for machine in (near, far)]
     assert costs[0][1] / costs[0][0] < costs[1][1] / costs[1][0]
 
 
 def test_sums_that_nobody_needs_are_not_put_aside():
     deep = layer_of((1, 2048, 7, 7), 17 * 16, (3, 3), 16, padding=(1,) * 4)
     for config, _ in direct.configs(deep, WIDE):
-        plan = Plan(deep, config)
+        plan = DirectPlan(deep, config)
         assert plan.chunks == 1 or plan.of_last == config.blocks
 
 
 @pytest.mark.parametrize("name", ["odd channels and sizes", "groups that narrow", "deep, pointwise"])
 def test_fillers_become_zero(name):
-    made = replace(layer(name, 16), out=replace(layer(name, 16).out, channels=20), groups=1)
-    buffer = cpu_kernels.computed(direct, made, WIDE, default(made, WIDE))
+    conv = replace(layer(name, 16), out=replace(layer(name, 16).out, channels=20), groups=1)
+    buffer = cpu_kernels.computed(direct, conv, WIDE, default(conv, WIDE))
     assert buffer[:, 1, :, :, :4].any()
     assert not buffer[:, 1, :, :, 4:].any()
 
 
 @pytest.mark.parametrize("name", [name for name in LAYERS if "groups" in LAYERS[name]])
 def test_each_weight_is_packed_once(name):
-    made = layer(name, 16)
-    weights = np.arange(1, 1 + np.prod(made.weights_shape), dtype=np.float32).reshape(made.weights_shape)
-    packed = direct.pack(made, WIDE, default(made, WIDE), weights)
+    conv = layer(name, 16)
+    weights = np.arange(1, 1 + np.prod(conv.weights_shape), dtype=np.float32).reshape(conv.weights_shape)
+    packed = direct.pack(conv, WIDE, default(conv, WIDE), weights)
     assert np.array_equal(np.sort(packed[packed != 0]), weights.ravel())
 
 
@@ -196,12 +196,12 @@ def test_each_weight_is_packed_once(name):
 
 
 def test_covers():
-    made = layer("deep", 16)
-    assert direct.covers(made)
+    conv = layer("deep", 16)
+    assert direct.covers(conv)
     assert direct.covers(layer("plain", 16))
     assert direct.covers(layer("several from each", 16))
-    assert not direct.covers(replace(made, groups=264, out=replace(made.out, channels=264)))
-    assert not direct.covers(replace(made, data=replace(made.data, dtype="int8")))
+    assert not direct.covers(replace(conv, groups=264, out=replace(conv.out, channels=264)))
+    assert not direct.covers(replace(conv, data=replace(conv.data, dtype="int8")))
     assert not direct.covers(Dense(1, 2, 3))
 
 
@@ -211,35 +211,35 @@ def test_covers():
 @pytest.mark.parametrize("width", [1, 7, 13, 17, 27, 35, 55, 73, 147, 149])
 @pytest.mark.parametrize("columns", [1, 4, 7, 14, 28])
 def test_tiles_cover_a_row(width, columns):
-    made = layer_of((1, 16, 1, width), 16, (1, 3), 16, padding=(0, 1, 0, 1))
-    found = [
+    conv = layer_of((1, 16, 1, width), 16, (1, 3), 16, padding=(0, 1, 0, 1))
+    actual = [
         (tiles.number + n, tiles.start + n * tiles.columns, tiles.columns)
-        for tiles in conv_plan.cut(made, columns)
+        for tiles in conv_plan.cut_row(conv, columns)
         for n in range(tiles.count)
     ]
-    sizes = [size for _, _, size in found]
-    assert [number for number, _, _ in found] == list(range(-(-width // columns)))
-    assert [start for _, start, _ in found] == [0, *itertools.accumulate(sizes)][:-1]
+    sizes = [size for _, _, size in actual]
+    assert [number for number, _, _ in actual] == list(range(-(-width // columns)))
+    assert [start for _, start, _ in actual] == [0, *itertools.accumulate(sizes)][:-1]
     assert sum(sizes) == width
     assert max(sizes) - min(sizes) <= 1
 
 
 def test_a_wide_row_without_padding_is_cut_alike():
-    made = layer_of((1, 16, 1, 100), 16, (1, 1), 16)
-    assert [(tiles.count, tiles.columns) for tiles in conv_plan.cut(made, 7)] == [(10, 7), (5, 6)]
+    conv = layer_of((1, 16, 1, 100), 16, (1, 1), 16)
+    assert [(tiles.count, tiles.columns) for tiles in conv_plan.cut_row(conv, 7)] == [(10, 7), (5, 6)]
 
 
 @pytest.mark.parametrize("machine", [WIDE, MIDDLE, NARROW, Machine(4, 16)])
 @pytest.mark.parametrize("name", LAYERS)
 def test_candidates(name, machine):
-    made = layer(name, machine.lanes)
-    found = direct.configs(made, machine)
-    costs = [cost for _, cost in found]
-    assert 1 <= len(found) <= 6
+    conv = layer(name, machine.lanes)
+    candidates = direct.configs(conv, machine)
+    costs = [cost for _, cost in candidates]
+    assert 1 <= len(candidates) <= 6
     assert costs == sorted(costs)
     assert costs[0] > 0
-    for config, _ in found:
-        assert config.blocks in conv_plan.blocks_of_units(made)
+    for config, _ in candidates:
+        assert config.blocks in conv_plan.blocks_of_units(conv)
         assert config.columns * config.blocks < machine.registers
 
 
@@ -249,38 +249,38 @@ def test_candidates(name, machine):
     [(56, 64, 64, 1), (56, 64, 64, 3), (28, 128, 32, 3), (14, 1024, 256, 1), (14, 256, 256, 3), (7, 512, 2048, 1)],
 )
 def test_cores_get_equal_shares(size, inputs, outputs, taps, cores):
-    made = layer_of((1, inputs, size, size), outputs, (taps, taps), 16, padding=(taps // 2,) * 4)
-    config = default(made, replace(WIDE, cores=cores))
-    plan = Plan(conv_plan.flattened(made), config)
+    conv = layer_of((1, inputs, size, size), outputs, (taps, taps), 16, padding=(taps // 2,) * 4)
+    config = default(conv, replace(WIDE, cores=cores))
+    plan = DirectPlan(conv_plan.flatten(conv), config)
     ends = [band * plan.tiles_of_image // config.bands for band in range(config.bands + 1)]
     sizes = [end - first for first, end in itertools.pairwise(ends)]
     work = sizes * plan.units
     share = -(-len(work) // cores)  # TVM gives each thread as many neighbouring iterations
-    most = max(sum(work[first : first + share]) for first in range(0, len(work), share))
-    assert most * cores <= 1.15 * sum(work)
+    limit = max(sum(work[first : first + share]) for first in range(0, len(work), share))
+    assert limit * cores <= 1.15 * sum(work)
 
 
 def test_more_cores_cost_less():
-    made = layer_of((1, 64, 56, 56), 64, (1, 1), 16)
-    one, two, sixteen = (direct.configs(made, replace(WIDE, cores=cores))[0][1] for cores in (1, 2, 16))
-    assert one / 2 < two < 0.55 * one
-    assert one / 16 < sixteen < 0.09 * one
+    conv = layer_of((1, 64, 56, 56), 64, (1, 1), 16)
+    item, two, sixteen = (direct.configs(conv, replace(WIDE, cores=cores))[0][1] for cores in (1, 2, 16))
+    assert item / 2 < two < 0.55 * item
+    assert item / 16 < sixteen < 0.09 * item
 
 
 def test_weights_that_overflow_the_first_cache_are_cut_into_chunks():
     deep = layer_of((1, 512, 7, 7), 512, (3, 3), 16, padding=(1, 1, 1, 1))
     config = default(deep, WIDE)
-    assert Plan(deep, config).chunks > 1
+    assert DirectPlan(deep, config).chunks > 1
     assert config.depth * config.blocks * 9 * 16 * 16 * 4 <= WIDE.l1_bytes * 1.2
-    assert Plan(deep, config).tiles_of_band > 1
+    assert DirectPlan(deep, config).tiles_of_band > 1
     shallow = layer_of((1, 64, 56, 56), 64, (3, 3), 16, padding=(1, 1, 1, 1))
-    assert Plan(shallow, default(shallow, WIDE)).chunks == 1
+    assert DirectPlan(shallow, default(shallow, WIDE)).chunks == 1
 
 
 def test_costs_compare_with_the_peak():
-    made = layer_of((1, 256, 28, 28), 256, (3, 3), 16, padding=(1, 1, 1, 1))
-    products = made.flops / 2 / 16
-    assert 0.9 * products < direct.configs(made, replace(WIDE, cores=1))[0][1] < 1.2 * products
+    conv = layer_of((1, 256, 28, 28), 256, (3, 3), 16, padding=(1, 1, 1, 1))
+    products = conv.flops / 2 / 16
+    assert 0.9 * products < direct.configs(conv, replace(WIDE, cores=1))[0][1] < 1.2 * products
 
 
 # --- code ------------------------------------------------------------------------------------------------------
@@ -295,8 +295,8 @@ def loops(assembly):
 
 
 def test_sums_stay_in_registers():
-    made = layer_of((1, 64, 14, 14), 64, (3, 3), 16, padding=(1, 1, 1, 1))
-    assembly = cpu_kernels.assembly(direct.kernel(made, WIDE, Config(7, 2, 2, 2)), SERVER)
+    conv = layer_of((1, 64, 14, 14), 64, (3, 3), 16, padding=(1, 1, 1, 1))
+    assembly = cpu_kernels.assembly(direct.kernel(conv, WIDE, Config(7, 2, 2, 2)), SERVER)
     inner = [body for body in loops(assembly) if "vfmadd" in body]
     assert inner
     for body in inner:
@@ -313,24 +313,24 @@ def test_sums_stay_in_registers():
     ids=["next chunk", "next unit", "many pixels"],
 )
 def test_weights_that_come_next_are_fetched(size, config, fetches):
-    made = layer_of((1, 512, size, size), 64, (1, 1), 16)
-    assembly = cpu_kernels.assembly(direct.kernel(made, WIDE, config), SERVER)
+    conv = layer_of((1, 512, size, size), 64, (1, 1), 16)
+    assembly = cpu_kernels.assembly(direct.kernel(conv, WIDE, config), SERVER)
     assert ("prefetcht1" in assembly) == fetches
 
 
 def test_multiplies_by_elements_where_vectors_are_narrow():
-    made = layer_of((1, 64, 14, 14), 64, (3, 3), 4, padding=(1, 1, 1, 1))
-    assembly = cpu_kernels.assembly(direct.kernel(made, NARROW, default(made, NARROW)), cpu_kernels.AARCH64)
+    conv = layer_of((1, 64, 14, 14), 64, (3, 3), 4, padding=(1, 1, 1, 1))
+    assembly = cpu_kernels.assembly(direct.kernel(conv, NARROW, default(conv, NARROW)), cpu_kernels.AARCH64)
     assert len(re.findall(r"fmla\s+v\d+\.4s, v\d+\.4s, v\d+\.s\[\d\]", assembly)) > 50
     assert not re.search(r"ld1r", assembly)
     small = Machine(4, 16)
-    assembly = cpu_kernels.assembly(direct.kernel(made, small, default(made, small)), cpu_kernels.ARMV7)
+    assembly = cpu_kernels.assembly(direct.kernel(conv, small, default(conv, small)), cpu_kernels.ARMV7)
     assert len(re.findall(r"vmul\.f32\s+q\d+, q\d+, d\d+\[\d\]", assembly)) > 20
 
 
 def test_a_part_is_no_other_task():
-    made = layer("odd channels and sizes", 16)
-    part = replace(made, data=replace(made.data, first=1, held=9))
-    assert direct.configs(part, WIDE) == direct.configs(made, WIDE)
-    assert isinstance(part.data, Activation)
-    assert conv_cost.candidates(part, WIDE)[0][0] == default(made, WIDE)
+    conv = layer("odd channels and sizes", 16)
+    number = replace(conv, data=replace(conv.data, first=1, held=9))
+    assert direct.configs(number, WIDE) == direct.configs(conv, WIDE)
+    assert isinstance(number.data, Activation)
+    assert conv_cost.candidates(number, WIDE)[0][0] == default(conv, WIDE)

@@ -75,8 +75,8 @@ def test_tiles_that_leave_a_rest(config):
 
 def test_rows_of_a_matrix_that_are_parts_of_a_buffer():
     layer = conv((9, 32, 1, 1), 32, (1, 1), 16, epilogue=(PostOp("add"),))
-    held = replace(layer.out, first=1, held=4)
-    layer = replace(layer, data=replace(layer.data, first=2, held=5), out=held)
+    buffer_slice = replace(layer.out, first=1, held=4)
+    layer = replace(layer, data=replace(layer.data, first=2, held=5), out=buffer_slice)
     assert Config(1, 4, 2) in dict(template.configs(layer, WIDE))
     check(template, layer, WIDE, Config(1, 4, 2))
 
@@ -95,9 +95,9 @@ def test_numbers_as_the_result():
 
 def test_parts_of_buffers():
     layer = conv((1, 32, 6, 6), 32, (3, 3), 16, padding=(1,) * 4, epilogue=(PostOp("add"),))
-    held = replace(layer.out, first=1, held=4)
-    check(template, replace(layer, data=replace(layer.data, first=2, held=5), out=held), WIDE)
-    check(template, replace(layer, epilogue=(PostOp("add", other=held),)), WIDE)
+    buffer_slice = replace(layer.out, first=1, held=4)
+    check(template, replace(layer, data=replace(layer.data, first=2, held=5), out=buffer_slice), WIDE)
+    check(template, replace(layer, epilogue=(PostOp("add", other=buffer_slice),)), WIDE)
 
 
 def test_half_way_goes_to_the_even_byte():
@@ -108,10 +108,10 @@ def test_half_way_goes_to_the_even_byte():
         ones, unit = np.eye(4, dtype=np.int8)[:, :, None, None], Grid(1.0, zero)
         inputs = int8.Inputs(data, Grid(0.5, 3), (), (unit,), ones, np.ones(4), np.zeros(4))
         config = template.configs(layer, NARROW)[0][0]
-        given = int8.arguments(template, layer, NARROW, config, inputs)
-        found = run(template.kernel(layer, NARROW, config), given, np.zeros(layer.out.shape, np.uint8))
-        wanted = np.rint((np.arange(256) - 3.0) / 2) + zero
-        assert (found.ravel() == np.clip(wanted, 0, 255)).all()
+        arguments = int8.arguments(template, layer, NARROW, config, inputs)
+        actual = run(template.kernel(layer, NARROW, config), arguments, np.zeros(layer.out.shape, np.uint8))
+        expected = np.rint((np.arange(256) - 3.0) / 2) + zero
+        assert (actual.ravel() == np.clip(expected, 0, 255)).all()
 
 
 def test_half_way_goes_up_where_biases_lie_a_quarter_higher():
@@ -121,10 +121,10 @@ def test_half_way_goes_up_where_biases_lie_a_quarter_higher():
     ones = np.eye(4, dtype=np.int8)[:, :, None, None]
     inputs = int8.Inputs(data, Grid(0.5, 3), (), (Grid(1.0, 7),), ones, np.ones(4), np.full(4, 0.25))
     config = template.configs(layer, NARROW)[0][0]
-    given = int8.arguments(template, layer, NARROW, config, inputs)
-    found = run(template.kernel(layer, NARROW, config), given, np.zeros(layer.out.shape, np.uint8))
-    wanted = np.floor((np.arange(256) - 3.0) / 2 + 0.5) + 7
-    assert (found.ravel() == np.clip(wanted, 0, 255)).all()
+    arguments = int8.arguments(template, layer, NARROW, config, inputs)
+    actual = run(template.kernel(layer, NARROW, config), arguments, np.zeros(layer.out.shape, np.uint8))
+    expected = np.floor((np.arange(256) - 3.0) / 2 + 0.5) + 7
+    assert (actual.ravel() == np.clip(expected, 0, 255)).all()
 
 
 def test_cores_share_a_large_layer():
@@ -145,9 +145,9 @@ def test_arm_core(case, offset, tmp_path):
     config = template.configs(layer, processor)[0][0]
     function = template.kernel(layer, processor, config)
     inputs = int8.inputs_of(layer)
-    given = int8.arguments(template, layer, processor, config, inputs)
-    found = int8.emulated(function, given, np.full(layer.out.shape, 77, np.int8), tmp_path)
-    int8.close(unblocked(found, layer.out), int8.expected(layer, inputs))
+    arguments = int8.arguments(template, layer, processor, config, inputs)
+    actual = int8.emulated(function, arguments, np.full(layer.out.shape, 77, np.int8), tmp_path)
+    int8.close(unblocked(actual, layer.out), int8.expected(layer, inputs))
 
 
 def test_inner_loop_of_an_arm_core_has_no_spills():
@@ -163,14 +163,14 @@ def test_greatest_sums_do_not_overflow():
     layer = conv((1, 4096, 1, 1), 16, (1, 1), 16)
     inputs = int8.inputs_of(layer)
     full = replace(inputs, data=np.full_like(inputs.data, 255), weights=np.full_like(inputs.weights, -128))
-    wanted = 255 * -128 * 4096.0
+    expected = 255 * -128 * 4096.0
     grid = Grid(1.0, 0)
     exact = replace(
-        full, data_grid=grid, grids=(Grid(-wanted / 100, 200),), weight_scales=np.ones(16), bias=np.zeros(16)
+        full, data_grid=grid, grids=(Grid(-expected / 100, 200),), weight_scales=np.ones(16), bias=np.zeros(16)
     )
     config = template.configs(layer, WIDE)[0][0]
-    given = int8.arguments(template, layer, WIDE, config, exact)
-    assert (run(template.kernel(layer, WIDE, config), given, np.zeros(layer.out.shape, np.uint8)) == 100).all()
+    arguments = int8.arguments(template, layer, WIDE, config, exact)
+    assert (run(template.kernel(layer, WIDE, config), arguments, np.zeros(layer.out.shape, np.uint8)) == 100).all()
 
 
 def test_bias_beyond_the_sums_of_products_is_limited():
@@ -195,7 +195,7 @@ def test_no_candidates_without_dot_products():
 
 def test_cost_counts_cores_and_products():
     layer = conv((1, 64, 14, 14), 64, (3, 3), 16, padding=(1,) * 4)
-    (_, one), (_, two) = (template.configs(layer, replace(WIDE, cores=cores))[0] for cores in (1, 2))
+    (_, item), (_, two) = (template.configs(layer, replace(WIDE, cores=cores))[0] for cores in (1, 2))
     products = layer.flops / 2 / (4 * 16)
-    assert products <= one <= 1.4 * products
-    assert 0.5 * one <= two <= 0.6 * one
+    assert products <= item <= 1.4 * products
+    assert 0.5 * item <= two <= 0.6 * item

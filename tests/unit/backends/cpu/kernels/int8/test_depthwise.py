@@ -41,9 +41,9 @@ def test_best_config(case, width):
 @pytest.mark.parametrize("kernel", [3, 5])
 def test_every_config(kernel):
     layer = depthwise((1, 32, 5, 9), (kernel, kernel), 16, padding=(kernel // 2,) * 4)
-    found = template.configs(layer, WIDE)
-    assert len(found) > 3
-    for config, _ in (*found[:2], found[-1]):
+    candidates = template.configs(layer, WIDE)
+    assert len(candidates) > 3
+    for config, _ in (*candidates[:2], candidates[-1]):
         check(template, layer, WIDE, config)
 
 
@@ -54,8 +54,8 @@ def test_numbers_as_the_result():
 
 def test_parts_of_buffers():
     layer = depthwise((1, 32, 6, 6), (3, 3), 16, padding=(1,) * 4)
-    held = replace(layer.out, first=1, held=4)
-    check(template, replace(layer, data=replace(layer.data, first=2, held=5), out=held), WIDE)
+    buffer_slice = replace(layer.out, first=1, held=4)
+    check(template, replace(layer, data=replace(layer.data, first=2, held=5), out=buffer_slice), WIDE)
 
 
 def test_arm_core(tmp_path):
@@ -63,10 +63,10 @@ def test_arm_core(tmp_path):
     layer = int8.signed(depthwise((1, 12, 7, 6), (3, 3), 4, padding=(1,) * 4, epilogue=RESIDUAL))
     config = template.configs(layer, processor)[0][0]
     inputs = int8.inputs_of(layer)
-    given = int8.arguments(template, layer, processor, config, inputs)
+    arguments = int8.arguments(template, layer, processor, config, inputs)
     function = template.kernel(layer, processor, config)
-    found = int8.emulated(function, given, np.full(layer.out.shape, 77, np.int8), tmp_path)
-    int8.close(unblocked(found, layer.out), int8.expected(layer, inputs))
+    actual = int8.emulated(function, arguments, np.full(layer.out.shape, 77, np.int8), tmp_path)
+    int8.close(unblocked(actual, layer.out), int8.expected(layer, inputs))
 
 
 def test_what_is_not_covered():

@@ -57,19 +57,19 @@ def test_half_way_goes_to_the_even_byte(lanes):
     layer = Map(place((1, 1, 1, 16), 1, "float32"), place((1, 1, 1, 16), lanes))
     data = (np.arange(16, dtype=np.float32) - 3.5).reshape(1, 1, 1, 16)
     inputs = replace(int8.inputs_of(layer), data=data, data_grid=Grid(1.0, 0), grids=(Grid(1.0, 3),))
-    given = int8.arguments(template, layer, WIDE, None, inputs)
+    arguments = int8.arguments(template, layer, WIDE, None, inputs)
     function = template.kernel(layer, WIDE, template.Config())
-    found = run(function, given, np.zeros(layer.out.shape, np.uint8))
-    assert found[0, 0, 0, :, 0].tolist() == [0, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15]
+    actual = run(function, arguments, np.zeros(layer.out.shape, np.uint8))
+    assert actual[0, 0, 0, :, 0].tolist() == [0, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15]
 
 
 def test_what_lies_outside_of_a_grid_is_its_end():
     layer = Map(place((1, 1, 1, 16), 1, "float32"), place((1, 1, 1, 16), 16))
     data = np.array([1e30, -1e30, 3e38, -3e38] * 4, np.float32).reshape(1, 1, 1, 16)
     inputs = replace(int8.inputs_of(layer), data=data, data_grid=Grid(1.0, 0), grids=(Grid(0.5, 9),))
-    given = int8.arguments(template, layer, WIDE, None, inputs)
-    found = run(template.kernel(layer, WIDE, template.Config()), given, np.zeros(layer.out.shape, np.uint8))
-    assert found[0, 0, 0, :, 0].tolist() == [255, 0, 255, 0] * 4
+    arguments = int8.arguments(template, layer, WIDE, None, inputs)
+    actual = run(template.kernel(layer, WIDE, template.Config()), arguments, np.zeros(layer.out.shape, np.uint8))
+    assert actual[0, 0, 0, :, 0].tolist() == [255, 0, 255, 0] * 4
 
 
 def test_what_is_not_covered():

@@ -26,8 +26,8 @@ def products(machine):
     def body(data, weights, out):
         four = T.Bind(emit.splat(int8_emit.four_bytes(data, 0), machine.lanes))
         sums = emit.splat(1000, machine.lanes, "int32")
-        found = int8_emit.dot(machine, sums, four, weights[emit.ramp(0, 4 * machine.lanes)])
-        T.buffer_store(out, found, [emit.ramp(0, machine.lanes)])
+        actual = int8_emit.dot(machine, sums, four, weights[emit.ramp(0, 4 * machine.lanes)])
+        T.buffer_store(out, actual, [emit.ramp(0, machine.lanes)])
 
     arguments = [Argument("data", (4,), byte), Argument("weights", (machine.lanes * 4,), "int8")]
     return emit.kernel([*arguments, Argument("out", (machine.lanes,), "int32")], body, {})
@@ -42,20 +42,20 @@ def test_unsigned_by_signed(width):
     int8.require_dot()
     machine = MACHINES[width]
     data, weights = np.array([255, 128, 0, 1], np.uint8), int8.random_bytes((machine.lanes * 4,), 1, "int8")
-    found = run(products(machine), [data, weights], np.zeros(machine.lanes, np.int32))
-    assert (found == wanted(data, weights)).all()
+    actual = run(products(machine), [data, weights], np.zeros(machine.lanes, np.int32))
+    assert (actual == wanted(data, weights)).all()
 
 
 def test_signed_by_signed(tmp_path):
     machine = machine_of(CORTEX_A76)
     data, weights = np.array([-128, 127, 0, -1], np.int8), int8.random_bytes((16,), 1, "int8")
-    found = int8.emulated(products(machine), [data, weights], np.zeros(4, np.int32), tmp_path)
-    assert (found == wanted(data, weights)).all()
+    actual = int8.emulated(products(machine), [data, weights], np.zeros(4, np.int32), tmp_path)
+    assert (actual == wanted(data, weights)).all()
 
 
 def test_loaded_numbers_are_as_they_are_and_bytes_become_numbers():
     def body(data, numbers, out):
-        total = int8_emit.loaded(data, 0, 8) + int8_emit.loaded(numbers, 0, 8)
+        total = int8_emit.load_float32(data, 0, 8) + int8_emit.load_float32(numbers, 0, 8)
         T.buffer_store(out, total, [tirx.Ramp(0, 1, 8)])
 
     kernel = emit.kernel([Argument("a", (8,), "int8"), Argument("b", (8,)), Argument("c", (8,))], body, {})
@@ -65,7 +65,7 @@ def test_loaded_numbers_are_as_they_are_and_bytes_become_numbers():
 
 def test_arguments_of_layers():
     def listed(layer):
-        return [(one.name, one.shape, one.dtype) for one in int8_emit.arguments(layer)]
+        return [(item.name, item.shape, item.dtype) for item in int8_emit.arguments(layer)]
 
     layer = conv((1, 20, 4, 5), 24, (3, 3), 16, padding=(1,) * 4, epilogue=(PostOp("add"), PostOp("relu")))
     assert listed(layer) == [

@@ -55,8 +55,8 @@ def test_sums_start_with_the_bias_and_without_what_zero_adds():
     bias = np.arange(20) * 1000.4
     start = grids.sums(layer, Grid(0.5, 100), weights, bias)
     assert (start.dtype, start.shape) == (np.int32, (2, 16))
-    wanted = np.rint(bias) - 100 * weights.reshape(20, -1).sum(axis=1, dtype=np.int64)
-    assert (start.ravel()[:20] == wanted).all()
+    expected = np.rint(bias) - 100 * weights.reshape(20, -1).sum(axis=1, dtype=np.int64)
+    assert (start.ravel()[:20] == expected).all()
     assert (start.ravel()[20:] == 0).all()
 
 
@@ -83,11 +83,11 @@ def test_scales_lead_to_the_unit_of_the_next_grid():
 def test_parameters_of_a_convolution():
     layer = with_steps(*STEPS)
     middle, other, result = Grid(0.5, 10), Grid(0.25, 20), Grid(0.125, 30)
-    found = grids.parameters(layer, Grid(2.0, 7), [middle, other, result])
+    actual = grids.parameters(layer, Grid(2.0, 7), [middle, other, result])
     data, quantize, add, out = [7, 0], [1, -10, 245, 0.5], [0.25, -5], [8, -30, 225, 30]
-    assert found.dtype == np.float32
-    assert found.tolist() == [*data, *quantize, *add, *out]
-    assert grids.parameter_count(layer) == found.size
+    assert actual.dtype == np.float32
+    assert actual.tolist() == [*data, *quantize, *add, *out]
+    assert grids.parameter_count(layer) == actual.size
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_parameters_of_a_convolution():
 )
 def test_what_all_biases_lie_above_whole_numbers_is_kept(bias, wanted):
     assert grids.fraction(np.array(bias)) == wanted
-    place = replace(PLACE, dtype="int8")
-    assert grids.parameters(Conv(place, place, (1, 1)), Grid(2.0, 7), [Grid(0.5, 0)], 0.25)[1] == 0.25
+    activation = replace(PLACE, dtype="int8")
+    assert grids.parameters(Conv(activation, activation, (1, 1)), Grid(2.0, 7), [Grid(0.5, 0)], 0.25)[1] == 0.25
 
 
 def test_parameters_of_signed_bytes():
-    place = replace(PLACE, dtype="int8")
-    layer = Conv(place, place, (1, 1))
+    activation = replace(PLACE, dtype="int8")
+    layer = Conv(activation, activation, (1, 1))
     assert grids.parameters(layer, Grid(2.0, 7), [Grid(0.5, -10)]).tolist() == [7, 0, 1, -118, 137, -10]
 
 

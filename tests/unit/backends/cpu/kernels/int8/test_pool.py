@@ -60,8 +60,8 @@ def test_mean_as_a_number():
 
 def test_parts_of_buffers():
     layer = pool("max", (1, 32, 5, 5), (3, 3), padding=(1,) * 4)
-    held = replace(layer.out, first=1, held=4)
-    check(template, replace(layer, data=replace(layer.data, first=2, held=5), out=held), WIDE)
+    buffer_slice = replace(layer.out, first=1, held=4)
+    check(template, replace(layer, data=replace(layer.data, first=2, held=5), out=buffer_slice), WIDE)
 
 
 def test_what_is_not_covered():

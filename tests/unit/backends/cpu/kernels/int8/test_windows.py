@@ -28,6 +28,6 @@ def test_weights_on_both_sides_of_int8(case, width):
 
 def test_only_channels_that_do_not_fit_have_an_offset():
     weights = np.array([[-128, 127], [0, 255], [-255, 0], [1, 128]], np.int16).reshape(4, 2, 1, 1)
-    low, offsets = grids.lowered(weights)
+    low, offsets = grids.to_int8(weights)
     assert offsets.tolist() == [0, 128, -127, 129]
     assert (low + offsets[:, None, None, None] == weights).all()

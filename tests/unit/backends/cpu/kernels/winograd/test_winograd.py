@@ -13,7 +13,7 @@ from tests.support.cpu_kernels import AARCH64, ARMV7, MIDDLE, NARROW, WIDE
 from toolchain.backends.cpu.kernels import direct as conv
 from toolchain.backends.cpu.kernels import winograd
 from toolchain.backends.cpu.kernels.winograd import Config, algebra
-from toolchain.backends.cpu.kernels.winograd.plan import Plan
+from toolchain.backends.cpu.kernels.winograd.plan import WinogradPlan
 from toolchain.backends.cpu.layers import Conv, Pool, PostOp
 from toolchain.backends.cpu.machine import Machine
 
@@ -25,8 +25,8 @@ def layer_of(data, channels, lanes=16, padding=SAME, **options) -> Conv:
 
 
 def best(layer, machine, tile, fused) -> Config:
-    found = (config for config, _ in winograd.configs(layer, machine) if config.tile == tile)
-    return replace(next(found), fused=fused)
+    candidates = (config for config, _ in winograd.configs(layer, machine) if config.tile == tile)
+    return replace(next(candidates), fused=fused)
 
 
 def check(layer, machine, config) -> None:
@@ -154,10 +154,10 @@ def exact(data, weights):
 def error(template, layer, config) -> float:
     """Return the largest error against double precision, as a share of the largest result."""
     inputs = kernels.inputs_of(layer)
-    given = kernels.arguments(template, layer, WIDE, config, inputs)
-    result = kernels.run(template.kernel(layer, WIDE, config), given, np.zeros(layer.out.shape, np.float32))
-    wanted = exact(inputs.data, inputs.weights)
-    return float(abs(kernels.unblocked(result, layer.out) - wanted).max() / abs(wanted).max())
+    arguments = kernels.arguments(template, layer, WIDE, config, inputs)
+    result = kernels.run(template.kernel(layer, WIDE, config), arguments, np.zeros(layer.out.shape, np.float32))
+    expected = exact(inputs.data, inputs.weights)
+    return float(abs(kernels.unblocked(result, layer.out) - expected).max() / abs(expected).max())
 
 
 @pytest.mark.parametrize("channels", [64, 512])
@@ -187,7 +187,7 @@ def test_weights_are_transformed_in_double_precision():
 def test_weights_of_channels_that_do_not_exist_are_zero():
     layer = layer_of((1, 6, 8, 8), 5, 4)
     packed = winograd.pack(layer, NARROW, Config(4, 2, 1, 2, 1), np.ones(layer.weights_shape, np.float32))
-    assert packed.shape == Plan(layer, 4, Config(4, 2, 1, 2, 1)).packed == (1, 36, 8, 2, 4)
+    assert packed.shape == WinogradPlan(layer, 4, Config(4, 2, 1, 2, 1)).packed == (1, 36, 8, 2, 4)
     assert packed[:, 0, :6, 0].all()
     assert not packed[:, :, 6:].any()
     assert not packed[:, :, :, 1, 1:].any()
@@ -202,12 +202,12 @@ LAYERS = [(64, 64, 56), (128, 128, 28), (96, 208, 14), (512, 512, 7), (3, 5, 1),
 @pytest.mark.parametrize(("inputs", "outputs", "size"), LAYERS)
 def test_candidates(inputs, outputs, size, machine):
     layer = layer_of((1, inputs, size, size), outputs, machine.lanes)
-    found = winograd.configs(layer, machine)
-    costs = [cost for _, cost in found]
+    candidates = winograd.configs(layer, machine)
+    costs = [cost for _, cost in candidates]
     assert costs == sorted(costs)
-    assert len({config for config, _ in found}) == len(found) >= 2
-    assert {config.tile for config, _ in found} == {2, 4}
-    for config, _ in found:
+    assert len({config for config, _ in candidates}) == len(candidates) >= 2
+    assert {config.tile for config, _ in candidates} == {2, 4}
+    for config, _ in candidates:
         assert layer.out.blocks % config.blocks == 0
         assert config.tiles * config.blocks + config.blocks < machine.registers
 

@@ -32,23 +32,23 @@ def with_nan(function: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
         machine: What it is for.
     """
 
-    def limited(found: Expr) -> Expr:
-        dtype = str(found.ty.dtype)
-        if not dtype.startswith("float") or not is_limit(found.b):
-            return found
+    def limited(limit: Expr) -> Expr:
+        dtype = str(limit.ty.dtype)
+        if not dtype.startswith("float") or not is_limit(limit.b):
+            return limit
         if machine.limits_nan and dtype.startswith("float32"):
-            return tirx.call_llvm_pure_intrin(found.ty.dtype, _KINDS[type(found)], found.a, found.b)
-        return type(found)(found.b, found.a)
+            return tirx.call_llvm_pure_intrin(limit.ty.dtype, _KINDS[type(limit)], limit.a, limit.b)
+        return type(limit)(limit.b, limit.a)
 
-    def whole(found: Expr) -> Expr:
-        if not str(found.ty.dtype).startswith(("int", "uint")):
-            return found
-        inner = found.value
+    def whole(cast: Expr) -> Expr:
+        if not str(cast.ty.dtype).startswith(("int", "uint")):
+            return cast
+        inner = cast.value
         if isinstance(inner, prim.Max) and str(inner.ty.dtype).startswith("float32") and is_limit(inner.a):
-            return type(found)(found.ty.dtype, prim.Max(inner.b, inner.a))
+            return type(cast)(cast.ty.dtype, prim.Max(inner.b, inner.a))
         if machine.limits_nan and isinstance(inner, Call) and inner.op.same_as(_INTRINSIC) and is_limit(inner.args[-1]):
-            return type(found)(found.ty.dtype, prim.Max(*inner.args[-2:]))
-        return found
+            return type(cast)(cast.ty.dtype, prim.Max(*inner.args[-2:]))
+        return cast
 
     mapped = tvm_ffi.structural_map(function.body, [(tuple(_KINDS), limited), (prim.Cast, whole)])
     return function.with_body(mapped)

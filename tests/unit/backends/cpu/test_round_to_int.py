@@ -24,27 +24,27 @@ def rounding(zero: int = 0):
     """Return the kernel that makes bytes of numbers."""
     grid = relax.const(np.float32(1)), relax.const(np.int8(zero))
     module = relax_module(lambda x: relax.op.quantize(x, *grid, out_dtype="int8"), (X.shape, "float32"))
-    [function] = (one for name, one in module.functions_items() if name.name_hint != "main")
+    [function] = (item for name, item in module.functions_items() if name.name_hint != "main")
     return function.with_attr("global_symbol", "main")
 
 
 @pytest.mark.parametrize("zero", [0, 3, -128])
 def test_what_comes_of_it(zero):
     processor = replace(machine(NATIVE), rounds=False, limits_nan=True)
-    function = schedule.scheduled(rounding(zero), processor)
+    function = schedule.schedule_kernel(rounding(zero), processor)
     assert "T.round" not in str(function)
-    wanted = np.where(np.isnan(X), -128, np.clip(np.rint(X) + zero, -128, 127)).astype(np.int8)
-    np.testing.assert_array_equal(run(function, [X], np.zeros(X.shape, np.int8)), wanted)
+    expected = np.where(np.isnan(X), -128, np.clip(np.rint(X) + zero, -128, 127)).astype(np.int8)
+    np.testing.assert_array_equal(run(function, [X], np.zeros(X.shape, np.int8)), expected)
 
 
 def test_the_code_for_armv7_has_no_call():
-    code = assembly(schedule.scheduled(rounding(), machine(ARMV7)), ARMV7)
+    code = assembly(schedule.schedule_kernel(rounding(), machine(ARMV7)), ARMV7)
     assert "nearbyint" not in code
     assert "vadd.f32" in code
 
 
 def test_an_instruction_that_rounds_is_taken():
-    assert "T.round" in str(schedule.scheduled(rounding(), machine(NATIVE)))
+    assert "T.round" in str(schedule.schedule_kernel(rounding(), machine(NATIVE)))
 
 
 def test_other_limits_stay_as_they_are():
@@ -55,5 +55,5 @@ def test_other_limits_stay_as_they_are():
         lambda x: relax.op.astype(relax.op.maximum(relax.op.maximum(relax.op.round(x), THREE), FIVE), "int8"),
         (X.shape, "float32"),
     )
-    for one in (module, twice):
-        assert "reinterpret" not in str(schedule.schedule(one, ARMV7, 4))
+    for item in (module, twice):
+        assert "reinterpret" not in str(schedule.schedule(item, ARMV7, 4))

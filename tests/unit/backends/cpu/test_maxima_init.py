@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tvm import te, tirx
 
-from toolchain.backends.cpu.starts import from_infinity
+from toolchain.backends.cpu.maxima_init import start_at_infinity
 
 
 def _reduction(best: Any, dtype: str) -> tirx.PrimFunc:
@@ -20,18 +20,18 @@ def _reduction(best: Any, dtype: str) -> tirx.PrimFunc:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize(("best", "sign"), [(te.max, "-"), (te.min, "")])
 def test_floats(best: Any, sign: str, dtype: str) -> None:
-    changed = from_infinity(_reduction(best, dtype)).script()
+    changed = start_at_infinity(_reduction(best, dtype)).script()
     assert f'T.{dtype}("{sign}{math.inf}")' in changed
 
 
 @pytest.mark.parametrize(("best", "dtype"), [(te.max, "int32"), (te.sum, "float32")])
 def test_what_starts_elsewhere(best: Any, dtype: str) -> None:
     function = _reduction(best, dtype)
-    assert from_infinity(function).script() == function.script()
+    assert start_at_infinity(function).script() == function.script()
 
 
 def test_a_number_of_the_model_stays() -> None:
     lowest = tirx.min_value("float32")
     data = te.placeholder((8,), "float32", "data")
-    function = te.create_prim_func([data, te.compute((8,), lambda at: tirx.max(data[at], lowest), "limited")])
-    assert from_infinity(function).script() == function.script()
+    function = te.create_prim_func([data, te.compute((8,), lambda index: tirx.max(data[index], lowest), "limited")])
+    assert start_at_infinity(function).script() == function.script()

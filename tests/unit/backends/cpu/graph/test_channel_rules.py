@@ -23,8 +23,10 @@ pytestmark = pytest.mark.usefixtures("naive")
 def test_slices(node, expected):
     numbers = {"a": 8, "b": 16, "minus": -8, "three": 3, "one": 1, "two": 2}
     module = moved(net([CONV, node], (1, 3, 18, 5), W | {name: np.array([n]) for name, n in numbers.items()}))
-    place = layers(module)[-1].data
-    assert ("strided_slice" in counts(module)) if expected is None else (place.first, place.channels) == expected
+    activation = layers(module)[-1].data
+    assert (
+        ("strided_slice" in counts(module)) if expected is None else (activation.first, activation.channels) == expected
+    )
 
 
 @pytest.mark.parametrize(("channels", "views"), [(32, True), (24, False)])

@@ -6,7 +6,7 @@ import pytest
 from tests.support import naive_template, nets, relax_nets
 from tests.support.relax_nets import counts, net, normal, prepared, processor
 from toolchain.backends.cpu import graph, kernels
-from toolchain.backends.cpu.graph import carry
+from toolchain.backends.cpu.graph import blocked_ops
 from toolchain.backends.graph import values
 
 LANES = 4
@@ -26,10 +26,10 @@ def between(nodes, channels=8, **weights):
 def check(proto, *, stays=True):
     """Compare what is computed; if it stays in blocks, there is a single change of layout, at the end."""
     machine, feeds = processor(LANES), relax_nets.feeds(proto)
-    module = graph.blocked(prepared(proto), machine)
+    module = graph.insert_stand_ins(prepared(proto), machine)
     assert (counts(module)["Map"] == 1) is stays
-    made = graph.realized(module, machine, lambda layer: kernels.default(layer, machine))
-    [mine], [other] = relax_nets.computed(made, feeds), nets.run(proto, feeds)
+    built = graph.emit_kernels(module, machine, lambda layer: kernels.default(layer, machine))
+    [mine], [other] = relax_nets.computed(built, feeds), nets.run(proto, feeds)
     np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
 
 
@@ -82,6 +82,6 @@ def test_kernels_of_the_importer_are_not_carried():
     )
     block = values.read(module["main"].body.blocks[0], module)
     clip = prepared(between([("Clip", "a n", "b")], n=np.float32(1)))
-    [limit] = [one for one in values.read(clip["main"].body.blocks[0], clip).operations if one.name == "maximum"]
-    assert not carry.is_carried(limit, LANES)
-    assert not any(carry.is_carried(one, LANES) for one in block.operations if one.name == "max")
+    [limit] = [item for item in values.read(clip["main"].body.blocks[0], clip).operations if item.name == "maximum"]
+    assert not blocked_ops.can_run_blocked(limit, LANES)
+    assert not any(blocked_ops.can_run_blocked(item, LANES) for item in block.operations if item.name == "max")

@@ -39,7 +39,7 @@ _ELEMENT_WISE = _ALWAYS_FINITE | frozenset({"log", "rsqrt", "divide", "power"})
 _RESIZE, _PRELU = "image.resize2d", "nn.prelu"
 
 
-def is_carried(operation: Operation, lanes: int) -> bool:
+def can_run_blocked(operation: Operation, lanes: int) -> bool:
     """Whether an operation can be done on tensors in blocks of some lanes."""
     out, call = operation.out, operation.call
     if not out.is_image or call is None or str(call.op.name) != f"relax.{operation.name}":
@@ -50,19 +50,19 @@ def is_carried(operation: Operation, lanes: int) -> bool:
     if operation.name == _PRELU:
         slope = operation.inputs[1]
         return data.is_image and slope.constant is not None and int(operation.attributes.axis) == 1
+    # Lanes behind the last channel are computed too; a NaN or an infinity there would reach the next layer's sums.
     filled = out.image[1] % lanes != 0
     if operation.name not in (_ALWAYS_FINITE if filled else _ELEMENT_WISE):
         return False
     return all(
-        _is_number(value) if value.constant is not None else value.shape == out.shape for value in operation.inputs
+        (value.shape is not None and math.prod(value.shape) == 1)
+        if value.constant is not None
+        else value.shape == out.shape
+        for value in operation.inputs
     )
 
 
-def _is_number(value: Value) -> bool:
-    return value.shape is not None and math.prod(value.shape) == 1
-
-
-def carried(operation: Operation, blocked: Mapping[Value, Any], arguments: list[Any], lanes: int) -> Any:
+def run_blocked(operation: Operation, blocked: Mapping[Value, Any], arguments: list[Any], lanes: int) -> Any:
     """Return the expression of an operation on blocked tensors.
 
     Args:
@@ -78,7 +78,7 @@ def carried(operation: Operation, blocked: Mapping[Value, Any], arguments: list[
     return relax.Call(call.op, arguments, call.attrs, call.ty_args)
 
 
-def _resized(operation: Operation, data: Any, lanes: int) -> Any:
+def _resize(operation: Operation, data: Any, lanes: int) -> Any:
     how = operation.attributes
     return relax.op.image.resize2d(
         data,
@@ -97,10 +97,11 @@ def _resized(operation: Operation, data: Any, lanes: int) -> Any:
 def _prelu(operation: Operation, data: Any, lanes: int) -> Any:
     """Return max(x, 0) + slope * min(x, 0)."""
     channels, slopes = operation.out.image[1], operation.inputs[1].array
+    # Slopes in blocks as well; lanes behind the last channel hold zeros, and stay zero.
     padded: NDArray[np.float32] = np.zeros((1, -(-channels // lanes), 1, 1, lanes), np.float32)
     padded.reshape(-1)[:channels] = slopes
     below = relax.op.multiply(relax.op.minimum(data, relax.const(0.0, "float32")), relax.const(padded, "float32"))
     return relax.op.add(relax.op.nn.relu(data), below)
 
 
-_WRITERS: dict[str, Callable[[Operation, Any, int], Any]] = {_RESIZE: _resized, _PRELU: _prelu}
+_WRITERS: dict[str, Callable[[Operation, Any, int], Any]] = {_RESIZE: _resize, _PRELU: _prelu}

@@ -26,26 +26,26 @@ FUNCTIONS = {"sigmoid": lambda x: 1 / (1 + np.exp(-x)), "tanh": np.tanh}
 def kernel(step, target):
     """Return a kernel that does a step to an image of one row."""
     processor = machine(target)
-    place = Activation(1, processor.lanes, 1, X.size // processor.lanes, processor.lanes)
-    layer = Map(place, place, (step,))
-    return kernels.kernel(layer, processor, kernels.default(layer, processor)), place.shape
+    activation = Activation(1, processor.lanes, 1, X.size // processor.lanes, processor.lanes)
+    layer = Map(activation, activation, (step,))
+    return kernels.kernel(layer, processor, kernels.default(layer, processor)), activation.shape
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_keeps_nan(name):
-    step, wanted = STEPS[name]
+    step, expected = STEPS[name]
     function, shape = kernel(step, NATIVE)
-    found = run(function, [X.reshape(shape)], np.zeros(shape, np.float32))
-    np.testing.assert_allclose(found.reshape(-1), wanted, rtol=1e-6)
+    actual = run(function, [X.reshape(shape)], np.zeros(shape, np.float32))
+    np.testing.assert_allclose(actual.reshape(-1), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_keeps_nan(name):
     function, shape = kernel(PostOp(name), NATIVE)
-    found = run(function, [X.reshape(shape)], np.zeros(shape, np.float32))
+    actual = run(function, [X.reshape(shape)], np.zeros(shape, np.float32))
     with np.errstate(over="ignore"):
-        wanted = FUNCTIONS[name](X.astype(np.float64))
-    np.testing.assert_allclose(found.reshape(-1), wanted, rtol=1e-6)
+        expected = FUNCTIONS[name](X.astype(np.float64))
+    np.testing.assert_allclose(actual.reshape(-1), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
@@ -60,12 +60,12 @@ def test_a_nan_becomes_the_least_byte(dtype):
     [on_arm] = functions(schedule.schedule(module, AARCH64, machine(AARCH64).lanes)).values()
     assert "fmaxnm" in assembly(on_arm.with_attr("global_symbol", "main"), AARCH64)  # of a NaN and a number: the number
     [function] = functions(schedule.schedule(module, NATIVE, machine(NATIVE).lanes)).values()
-    found = run(function.with_attr("global_symbol", "main"), [X], np.zeros_like(X))
+    actual = run(function.with_attr("global_symbol", "main"), [X], np.zeros_like(X))
     limits = np.iinfo(dtype)
     with np.errstate(invalid="ignore"):
-        wanted = np.clip(np.rint(X / np.float32(0.5)) + 3, limits.min, limits.max)
-    wanted[np.isnan(X)] = limits.min
-    np.testing.assert_array_equal(found, (wanted - 3) * np.float32(0.5))
+        expected = np.clip(np.rint(X / np.float32(0.5)) + 3, limits.min, limits.max)
+    expected[np.isnan(X)] = limits.min
+    np.testing.assert_array_equal(actual, (expected - 3) * np.float32(0.5))
 
 
 @pytest.mark.parametrize("target", [AARCH64, ARMV7], ids=["aarch64", "armv7"])
