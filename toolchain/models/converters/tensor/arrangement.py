@@ -1,8 +1,7 @@
-"""Elements that change places: between channels and space, into parts, and into the middle of another size."""
+"""Elements that change places: between channels and space, into parts, and away from edges that are padded."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -21,26 +20,6 @@ def space_to_depth(node: Node) -> Any:
     order = [0, 1, 3, 5, 2, 4] if node.attributes.get("mode", "DCR") == "CRD" else [0, 3, 5, 1, 2, 4]
     permuted = node.emit(relax.op.permute_dims(node.emit(relax.op.reshape(node.input(0), split_shape)), order))
     return relax.op.reshape(permuted, (batch, channels * block**2, height // block, width // block))
-
-
-@converter("CenterCropPad")
-def center_crop_pad(node: Node) -> Any:
-    value, shape = node.input(0), list(node.shape(0))
-    sizes = node.constant(1)
-    axes = [axis % len(shape) for axis in node.attributes.get("axes", range(len(shape)))]
-    if sizes is None or sizes.size != len(axes):
-        raise node.refusal("its shape does not have a number for each axis")
-    pads = [(0, 0)] * len(shape)
-    for axis, size in zip(axes, map(int, sizes), strict=True):
-        growth = size - shape[axis]
-        if growth < 0:
-            start = -growth // 2
-            value = node.emit(relax.op.strided_slice(value, [axis], [start], [start + size]))
-        else:
-            pads[axis] = (growth // 2, growth - growth // 2)
-    if not any(map(sum, pads)):
-        return value
-    return relax.op.nn.pad(value, list(itertools.chain(*pads)), pad_value=0)
 
 
 # TVM's fails for a single output.
