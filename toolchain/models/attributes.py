@@ -5,8 +5,6 @@ Attributes that our converters check are not included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import onnx
 
 from toolchain.errors import InputError, did_you_mean
@@ -39,7 +37,7 @@ _NUMBERS: dict[tuple[str, str], tuple[int, ...]] = {
 
 def check(proto: onnx.ModelProto) -> None:
     """Refuse a model with a value that the standard does not define; the error names the node."""
-    for node in _all_nodes(proto.graph):
+    for node in protos.all_nodes(proto.graph.node):
         for attribute in node.attribute if not node.domain else ():
             key = (node.op_type, attribute.name)
             value: str | int
@@ -55,10 +53,3 @@ def check(proto: onnx.ModelProto) -> None:
                     details="the standard defines: " + ", ".join(choices),
                     hint=did_you_mean(str(value), choices) or "export the model again with one of these values",
                 )
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in protos.bodies(node):
-            yield from _all_nodes(body)

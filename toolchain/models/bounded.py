@@ -55,7 +55,10 @@ def _write_graph(proto: onnx.ModelProto, tail: Tail) -> dict[str, Bound]:
         if extent := tail.extents.get(name):
             count = tail.count(extent)
             if count not in counts:
-                counts[count] = _count_output(tail, count, value.name)
+                counts[count] = count if not count.startswith(PREFIX) else f"{value.name}.count"
+                # A computed count is named after the output that it belongs to.
+                if counts[count] != count:
+                    tail.nodes.append(helper.make_node("Identity", [count], [counts[count]], counts[count]))
             bounds[value.name] = Bound(extent.axis, counts[count])
         if name != value.name:
             tail.nodes.append(helper.make_node("Identity", [name], [value.name], value.name))
@@ -68,17 +71,8 @@ def _write_graph(proto: onnx.ModelProto, tail: Tail) -> dict[str, Bound]:
     return bounds
 
 
-def _count_output(tail: Tail, count: str, output: str) -> str:
-    """Return the name of a count as an output: a computed count is named after the output that it belongs to."""
-    if not count.startswith(PREFIX):
-        return count
-    name = f"{output}.count"
-    tail.nodes.append(helper.make_node("Identity", [count], [name], name))
-    return name
-
-
 def _refusal(sources: list[onnx.NodeProto], fault: Unsupported) -> InputError:
-    """Return the error for a model: the operator with the results, and the node that cannot use them."""
+    """Return an error that names the operator with the results, and the node that cannot use them."""
     node = fault.node
     first = next((source for source in sources if source.output[0] == node.output[0]), None)
     first = first or next((source for source in sources if f"{source.output[0]}.count" in fault.roots), sources[0])

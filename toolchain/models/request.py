@@ -14,5 +14,5 @@ class Model:
 
     source: str
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    given: inputs.Source = inputs.Source()
+    given: inputs.Source = field(default_factory=inputs.Source)
     fixed: Mapping[str, str] = field(default_factory=dict)

@@ -6,6 +6,7 @@ meaning. What reads it must not mix the two: `rules` says how each operator keep
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,7 +145,7 @@ class Tail:
         if all(name in self.shapes for name in node.output if name) and fixed:
             return
         if not onnx.defs.has(node.op_type) or not all(name in self.shapes for name in node.input if name):
-            return  # a rule that needs sizes finds none
+            return  # a rule that needs the sizes will refuse the node
         schema = onnx.defs.get_schema(node.op_type, self.opset)
         types = {
             name: helper.make_tensor_type_proto(self.kinds[name], self.shapes[name]) for name in node.input if name
@@ -221,8 +222,12 @@ class Tail:
 
     def _walk_node(self, node: onnx.NodeProto, rules: Mapping[str, Rule]) -> None:
         read = [name for name in protos.node_reads(node) if name]
-        if self._is_table(node):
-            return
+        if node.input and all(name in self.tables for name in node.input):
+            # What computes sizes from sizes becomes a table; then no node has to compute it.
+            with contextlib.suppress(LookupError, ValueError):
+                inputs = [self.tables[name] for name in node.input]
+                self.set_table(node.output[0], sizes.compute(node.op_type, attribute_values(node), inputs))
+                return
         tables = [self.tables[name] for name in read if name in self.tables]
         is_open = any(name in self.extents for name in read) or not all(table.is_constant for table in tables)
         if node.op_type in ALWAYS or is_open:
@@ -231,17 +236,6 @@ class Tail:
             rules[node.op_type](node, self)
         else:
             self.rewrite(node)
-
-    def _is_table(self, node: onnx.NodeProto) -> bool:
-        """Whether a node computes sizes from sizes; then no node has to compute it."""
-        if not node.input or not all(name in self.tables for name in node.input):
-            return False
-        try:
-            table = sizes.compute(node.op_type, attribute_values(node), [self.tables[name] for name in node.input])
-        except (LookupError, ValueError):
-            return False
-        self.set_table(node.output[0], table)
-        return True
 
     def rewrite(self, node: onnx.NodeProto) -> tuple[str, ...]:
         """Keep a node for the readers of its outputs, and return the names of its results."""

@@ -95,14 +95,11 @@ def _divide(first: Array, second: Array) -> Array:
     return np.asarray(first // second)
 
 
-def _modulo(first: Array, second: Array) -> Array:
-    return np.asarray(first - _divide(first, second) * second)
-
-
 _ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
-    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": _divide, "Mod": _modulo,
-    "Min": lambda *parts: np.minimum.reduce(np.broadcast_arrays(*parts)),
-    "Max": lambda *parts: np.maximum.reduce(np.broadcast_arrays(*parts)),
+    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": _divide,
+    "Mod": lambda first, second: np.asarray(first - _divide(first, second) * second),
+    "Min": lambda *arrays: np.minimum.reduce(np.broadcast_arrays(*arrays)),
+    "Max": lambda *arrays: np.maximum.reduce(np.broadcast_arrays(*arrays)),
     "Neg": np.negative, "Abs": np.abs, "Not": np.logical_not, "And": np.logical_and, "Or": np.logical_or,
     "Equal": np.equal, "Less": np.less, "LessOrEqual": np.less_equal, "Greater": np.greater,
     "GreaterOrEqual": np.greater_equal, "Where": np.where, "Identity": np.asarray,

@@ -26,7 +26,6 @@ def linear_regressor(node: Node) -> Any:
 
 
 # There are as many scores as intercepts.
-# There are as many scores as intercepts.
 @converter(f"{_DOMAIN}.LinearClassifier")
 def linear_classifier(node: Node) -> Any:
     intercepts, labels = number_list(node.attributes, "intercepts"), scores.class_labels(node)

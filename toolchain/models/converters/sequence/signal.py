@@ -26,7 +26,11 @@ Array = NDArray[Any]
 def dft(node: Node) -> Any:
     shape = node.shape(0)
     rank = len(shape)
-    axis = _axis(node) % rank
+    if node.opset < _AXIS_AS_INPUT:
+        axis = int(node.attributes.get("axis", 1)) % rank
+    else:
+        axis_input = node.constant(2)
+        axis = (-2 if axis_input is None else int(axis_input.reshape(()))) % rank
     length_input = node.constant(1)
     inverse, half = (bool(node.attributes.get(name, 0)) for name in ("inverse", "onesided"))
     full_length = 2 * (shape[axis] - 1) if inverse and half else shape[axis]  # the input is one half and its middle
@@ -45,13 +49,6 @@ def dft(node: Node) -> Any:
     components = 1 if real else _PARTS
     spectrum = node.emit(relax.op.reshape(node.emit(product), (*sizes[:-2], -1, components)))
     return _move_axis(node, spectrum, rank - 2, axis)
-
-
-def _axis(node: Node) -> int:
-    if node.opset < _AXIS_AS_INPUT:
-        return int(node.attributes.get("axis", 1))
-    axis_input = node.constant(2)
-    return -2 if axis_input is None else int(axis_input.reshape(()))
 
 
 def _move_axis(node: Node, value: Any, axis: int, to: int) -> Any:

@@ -46,8 +46,15 @@ def pad(node: Node) -> Any:
         data = node.emit(relax.op.strided_slice(data, list(range(len(shape))), starts, ends))
         before, after = ([max(amount, 0) for amount in amounts] for amounts in (before, after))
     mode = node.attributes.get("mode", "constant")
+    if mode == "constant" and node.input(2) is not None and not node.is_constant(2):
+        scalar = node.emit(relax.op.reshape(node.input(2), ()))
+        return node.compute(
+            lambda tensor, number: topi.nn.pad(tensor, before, after, number()), data, scalar, name="pad_with_input"
+        )
     if mode == "constant":
-        return _pad_with(node, data, before, after)
+        constant: NDArray[Any] | None = node.constant(2)
+        number = node.attributes.get("value", 0.0) if constant is None else constant.item()
+        return node.builder.emit_te(topi.nn.pad, data, before, after, number)
     if mode == "reflect":
         return node.builder.emit_te(topi.nn.mirror_pad, data, before, after, "REFLECT")
     return node.builder.emit_te(topi.nn.circular_pad if mode == "wrap" else topi.nn.replicate_pad, data, before, after)
@@ -70,15 +77,3 @@ def _pad_amounts(node: Node) -> tuple[list[int], list[int]]:
             side[axis] = amount
         sides.append(side)
     return sides[0], sides[1]
-
-
-def _pad_with(node: Node, data: Any, before: list[int], after: list[int]) -> Any:
-    value = node.input(2)
-    if value is None or node.is_constant(2):
-        constant: NDArray[Any] | None = node.constant(2)
-        number = node.attributes.get("value", 0.0) if constant is None else constant.item()
-        return node.builder.emit_te(topi.nn.pad, data, before, after, number)
-    scalar = node.emit(relax.op.reshape(value, ()))
-    return node.compute(
-        lambda tensor, number: topi.nn.pad(tensor, before, after, number()), data, scalar, name="pad_with_input"
-    )
