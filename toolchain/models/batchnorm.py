@@ -59,6 +59,7 @@ class _Folder:
         if convolution is not None and convolution.op_type == "Conv" and self._is_read_once(convolution):
             self._scale_convolution(convolution, scale, shift)
             convolution.output[0] = node.output[0]
+            # A second normalization behind this one is folded into the same convolution.
             self._makers[node.output[0]] = convolution
             return []
         data = self._types.get(node.input[0])
@@ -80,6 +81,7 @@ class _Folder:
 
     def _scale_convolution(self, node: onnx.NodeProto, scale: NDArray[np.float64], shift: NDArray[np.float64]) -> None:
         weight = self._value(node.input[1])
+        # Conv's weights are [outputs, channels of a group, *kernel].
         per_channel = scale.reshape(-1, *[1] * (weight.ndim - 1))
         self._store(node.input[1], weight * per_channel, weight.dtype)
         if len(node.input) > 2 and node.input[2]:  # noqa: PLR2004 - Conv's third input is its bias
@@ -104,6 +106,7 @@ class _Folder:
         ]
 
     def _unused(self, name: str) -> str:
+        # A file may use any name.
         while name in self._weights or name in self._makers:
             name += "_"
         return name

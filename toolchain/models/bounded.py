@@ -42,6 +42,7 @@ def with_counts(proto: onnx.ModelProto, convertible: Collection[str]) -> tuple[o
         tail.walk(proto.graph.node, RULES)
     except Unsupported as fault:
         raise _refusal(sources, fault) from fault
+    # The walk has finished without an error: only now is there a model to change.
     changed = protos.clone(proto)
     return changed, _write_graph(changed, tail)
 
@@ -63,6 +64,7 @@ def _write_graph(proto: onnx.ModelProto, tail: Tail) -> dict[str, Bound]:
         if name != value.name:
             tail.nodes.append(helper.make_node("Identity", [name], [value.name], value.name))
     graph = proto.graph
+    # Inferred shapes are those before the rewrite, so they go too.
     for field in ("node", "initializer", "value_info"):
         graph.ClearField(field)
     graph.node.extend(tail.nodes)

@@ -14,6 +14,8 @@ _TF = "pip install tf2onnx; python -m tf2onnx.convert --{kind} {path} --output m
 _KERAS = 'in Python: keras.saving.load_model("{path}").export("model.onnx", format="onnx")'
 _DOWNLOAD = "download the model file itself"
 _PICKLE, _PACKED = "a Python pickle, as written by torch.save", "a compressed file"
+
+# Offset of a magic number, its bytes, the format, and the command that converts it.
 _MAGIC = (
     (4, b"TFL3", "a TensorFlow Lite model", _TF.replace("{kind}", "tflite")),
     (4, b"ORTM", "a model in ONNX Runtime's own format", "use the .onnx file that it was converted from"),
@@ -24,7 +26,6 @@ _MAGIC = (
     (0, b"\xfd7zXZ\0", _PACKED, "unxz {path}"),
     (0, b"\x28\xb5\x2f\xfd", _PACKED, "unzstd {path}"),
 )
-"""Offset of a magic number, its bytes, the format, and the command that converts it."""
 
 
 @dataclass(frozen=True)

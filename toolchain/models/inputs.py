@@ -174,5 +174,6 @@ class Guess:
 def top(scores: NDArray[Any], labels: Sequence[str], count: int = 5) -> tuple[Guess, ...]:
     """Rank the classes of a classifier's output, of any shape, best first."""
     flat = scores.reshape(-1)
+    # Stable: of equal scores, the first class comes first.
     order = np.argsort(-flat.astype(np.float64), kind="stable")[:count]
     return tuple(Guess(int(i), labels[int(i)], float(flat[int(i)])) for i in order)

@@ -15,8 +15,7 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from toolchain.errors import InputError
 from toolchain.models import protos
 
-_MAX_NODES = 200_000
-"""Exporters write some ten thousand, for the largest networks that protobuf can hold."""
+_MAX_NODES = 200_000  # exporters write some ten thousand, for the largest networks that protobuf can hold
 _MAX_BYTES = (1 << 31) - 1  # protobuf's limit for one message
 _MAX_DEPTH = 100
 _CAP = 1 << 62  # sums stop here: each function may double the size, and integers of Python would grow without limit

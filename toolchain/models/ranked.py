@@ -24,10 +24,10 @@ from toolchain.tensors import TOLERANCE, Tensors, Tolerance
 
 _SUPPRESSION = "NonMaxSuppression"
 _ORDERING = frozenset({"TopK", "ArgMax", "ArgMin", _SUPPRESSION})
+
+# The last ones decide about the outputs' rows. Each costs some runs of the reference.
 _MAX_NODES = 8
-"""The last ones decide about the outputs' rows. Each costs some runs of the reference."""
-_GATHERS = 11
-"""The opset that brought GatherElements."""
+_GATHERS = 11  # the opset that brought GatherElements
 _FATAL_ONLY = 4
 
 # How many of the next rows are compared: of few rows, another program may have one that is several ranks behind.
@@ -65,6 +65,7 @@ def _inline_branches(source: SourceModel, inputs: Tensors) -> SourceModel:
     conditions = list(dict.fromkeys(node.input[0] for node in branching))
     watched = [onnx.helper.make_empty_tensor_value_info(name) for name in conditions if name not in declared]
     proto.graph.output.extend(watched)
+    # A first run tells which branches these inputs take.
     values = dict(zip(conditions, _session(proto).run(conditions, dict(inputs)), strict=True))
     proto = as_declared(source)
     nodes: list[onnx.NodeProto] = []
@@ -128,6 +129,7 @@ def _rank_suppression(replay: _Replay, number: int, order: _Order, names: Sequen
         for name in (name for name in names if _rows_of(usual_outputs[name]) == count):
             rows, moved = (values[name].reshape(count, -1) for values in (usual_outputs, reversed_outputs))
             follow += [name] if row_count > 1 and _are_reversed(rows[:row_count], moved[:row_count], limit) else []
+            # Padding behind the rows must not move with them.
             if not np.array_equal(rows[row_count:], moved[row_count:], equal_nan=rows.dtype.kind == "f"):
                 follow = [follower for follower in follow if follower != name]
         if follow:
@@ -143,6 +145,7 @@ def _rows_of(value: NDArray[Any]) -> int:
 def _are_reversed(rows: NDArray[Any], moved: NDArray[Any], limit: float) -> bool:
     is_real = rows.dtype.kind == "f"
     scale = np.abs(rows, dtype=np.float64).max(initial=0, where=np.isfinite(rows)) if is_real else 0
+    # An output that is the same in both orders does not follow the choice.
     same = np.allclose(rows[::-1], moved, rtol=0, atol=limit * scale, equal_nan=is_real)
     return same and not np.array_equal(rows, moved, equal_nan=is_real)
 
@@ -171,6 +174,7 @@ def _outputs_with_rows(
     usual = {name: value for name, value in replay.outputs(replay.values).items() if name in names}
     usual = {name: value for name, value in usual.items() if value.size and value.size % (batch * count) == 0}
     chosen = order.chosen[:, ::-1].copy()
+    # A single row has no reverse: in every other element of the batch, the next one is chosen instead.
     if count == 1:
         chosen[::2] = order.next[::2, :1]
     other = replay.outputs(replay.choose(number, chosen))

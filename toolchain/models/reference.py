@@ -51,7 +51,7 @@ _MARGIN = 4
 _FLOAT16_TOLERANCE = 2e-2
 _BFLOAT16_TOLERANCE = 1e-1
 
-# ONNX Runtime promises what is of this opset or newer.
+# The oldest opset that ONNX Runtime promises to support.
 _OLDEST = 7
 
 
@@ -229,6 +229,7 @@ def _perturb(value: NDArray[Any], stream: np.random.Generator) -> NDArray[Any]:
 
 def _open(source: SourceModel, proto: onnx.ModelProto, *, unoptimized: bool) -> OpenModel:
     options = onnxruntime.SessionOptions()
+    # With one thread, sums are added in the same order on every machine.
     options.intra_op_num_threads = 1
     options.log_severity_level = _FATAL_ONLY
     if unoptimized:

@@ -17,8 +17,8 @@ from toolchain.errors import InputError
 from toolchain.models import protos
 from toolchain.tensors import DTYPES, TensorSpec
 
+# What exporters call a batch, or a dimension of which they know nothing: as the first of several, it is a batch.
 _BATCH = re.compile(r"|\?|n|b|bs|none|-1|.*batch.*|unk_.*|.*dynamic.*|.*dim_?0|s\d+", re.IGNORECASE)
-"""What exporters call a batch, or a dimension of which they know nothing: as the first of several, it is a batch."""
 
 
 # Old models list the weights among the inputs.
@@ -51,6 +51,7 @@ def _parse_constant(value: onnx.ValueInfoProto, text: str) -> np.ndarray[Any, An
     try:
         numbers = [_PARSERS.get(dtype.kind, int)(number) for number in text.split(",")]
         array = np.array(numbers).astype(dtype)
+        # 300 as uint8 would silently become 44.
         exact = dtype.kind == "f" or array.tolist() == numbers
     except (ValueError, OverflowError):
         exact = False
@@ -105,6 +106,7 @@ def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
         sizes_by_name |= {dim: size for dim, size in zip(dims, shape, strict=False) if _is_name(dim)}
         _set_shape(inputs[name], shape)
     empty = {name for name, shape in shapes.items() if 0 in shape}
+    # A size of 0 may reach other inputs through the name of their dimension.
     empty_names = {name for name, size in sizes_by_name.items() if size == 0}
     for value in inputs.values():
         empty |= {value.name for dim in value.type.tensor_type.shape.dim if dim.dim_param in empty_names}

@@ -30,10 +30,9 @@ from toolchain.models.formats import recognise
 from toolchain.models.request import Model
 from toolchain.tensors import TensorSpec
 
-_MAX_BYTES = 2**31
-"""Protobuf's limit for one message, and so the limit of what ONNX checks, infers and converts."""
+_MAX_BYTES = 2**31  # protobuf's limit for one message, and so the limit of what ONNX checks, infers and converts
 
-# What to do, by what the checker says.
+# A hint for each of the checker's messages, by a part of its text.
 _ADVICE = (
     (
         "outside the directory",
@@ -114,6 +113,7 @@ def load(
         raise InputError(f"model {name} has no outputs", hint="export it with its graph's signature")
     if not specs:
         guessed = (*guessed, f"{name} has no inputs: its outputs are constants")
+    # Protobuf may order map entries differently in each process unless it is deterministic.
     digest = files.sha256_bytes(proto.SerializeToString(deterministic=True))
     results = tuple(value.name for value in proto.graph.output)
     return SourceModel(name, origin, proto, digest, specs, results, declared, guessed)

@@ -14,8 +14,7 @@ from onnx import helper, numpy_helper
 from toolchain.models import protos
 
 OPERATOR = "DynamicQuantizeLSTM"
-_WEIGHTS = ((1, 8, 9), (2, 10, 11))
-"""Positions of weights, scale and zero point among the inputs."""
+_WEIGHTS = ((1, 8, 9), (2, 10, 11))  # positions of weights, scale and zero point among the inputs
 _OF_LSTM = 8
 
 

@@ -56,6 +56,7 @@ def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
         options.optimized_model_filepath = str(result)
         options.intra_op_num_threads = 1
         options.log_severity_level = _FATAL_ONLY
+        # Above protobuf's limit, ONNX Runtime writes weights to a file of their own.
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
         try:
             onnxruntime.InferenceSession(

@@ -10,8 +10,8 @@ from onnx import helper, inliner
 from toolchain.models.protos import STANDARD
 from toolchain.models.simplify.opsets import name_of
 
+# Their bodies draw random numbers, which have no converter: an error should name the operator of the file.
 _RANDOM = frozenset({"Bernoulli"})
-"""Their bodies draw random numbers, which have no converter: an error should name the operator of the file."""
 
 
 def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:

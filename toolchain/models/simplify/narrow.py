@@ -27,8 +27,7 @@ _FLOATS = {
     TensorProto.FLOAT8E5M2FNUZ,
     TensorProto.FLOAT8E8M0,
 }
-_BELOW_A_BYTE = {*_INTEGERS, TensorProto.FLOAT4E2M1}
-"""TVM has no tensors of these types."""
+_BELOW_A_BYTE = {*_INTEGERS, TensorProto.FLOAT4E2M1}  # TVM has no tensors of these types
 
 
 def widen_constants(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -26,8 +26,7 @@ Shape = tuple[int, ...]
 Rule = Callable[[onnx.NodeProto, "Tail"], None]
 
 _SIZE_TYPES = frozenset({onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL})
-_MAX_CONSTANT = 64
-"""Elements of a constant that may be a shape, or be computed with one."""
+_MAX_CONSTANT = 64  # elements of a constant that may be a shape, or be computed with one
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,12 +168,14 @@ class Tail:
         if table.is_constant or table.root is None:
             self.hold([numpy_helper.from_array(np.ascontiguousarray(table.constant()), name)])
             return
+        # The table lists the tensor for each value of the count: one of them is read.
         every = self.constant(table.values, "sizes")
         row = self.emit("Gather", [every, table.root], axis=0)
         self.nodes.append(helper.make_node("Reshape", [row, self.constant(np.array(table.shape, np.int64))], [name]))
 
     def count(self, extent: Extent) -> str:
         """Return the name of a tensor, one int64, with the number of valid elements."""
+        # Sizes 0, 1, 2, ... are the count itself.
         if np.array_equal(extent.sizes, np.arange(len(extent.sizes))):
             return extent.root
         return self.emit("Gather", [self.constant(extent.sizes, "sizes"), extent.root], axis=0)
@@ -212,6 +213,7 @@ class Tail:
     def walk(self, nodes: Iterable[onnx.NodeProto], rules: Mapping[str, Rule]) -> None:
         """Rewrite nodes; `Unsupported` if one needs the number of results, or mixes them with what lies behind."""
         for original in nodes:
+            # Errors name the node of the file, so the original stays unchanged.
             node = protos.clone(original)
             self._rename(node)
             try:
@@ -267,7 +269,7 @@ ALWAYS = frozenset({"NonZero", "NonMaxSuppression", "Compress", "Shape", "Size"}
 """Operators that a rule rewrites although nothing that they read depends on the data so far."""
 
 
-class Unsupported(Exception):  # noqa: N818 - not an error of a user, but what makes one
+class Unsupported(Exception):  # noqa: N818 - `bounded` makes an error for the user of it
     """A node that needs the number of results, or mixes them with what lies behind."""
 
     def __init__(self, node: onnx.NodeProto, reason: str, roots: Collection[str]) -> None:

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-_MAX_NUMBERS = 2**24
-"""Numbers of a table: 8 sizes for each of two million values of a count."""
+_MAX_NUMBERS = 2**24  # numbers of a table: 8 sizes for each of two million values of a count
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +89,7 @@ def compute(operator: str, attributes: Mapping[str, Any], inputs: Sequence[Table
 
 
 def _divide(first: Array, second: Array) -> Array:
+    # NumPy rounds down and ONNX towards zero, which is the same for these signs only.
     if (second <= 0).any() or (first < 0).any():
         raise ValueError("the sign or a division by zero depends on the number of results")
     return np.asarray(first // second)
@@ -129,6 +129,7 @@ def _slice(blocks: list[Array], _: Mapping[str, Any], rest: Rest) -> Array:
     chosen = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size = data.shape[axis % (data.ndim - 1) + 1]
+        # For NumPy, an end before the first element would count from the end again.
         last = None if step < 0 and end < -size else end
         chosen[axis % (data.ndim - 1) + 1] = slice(start, last, step)
     return data[tuple(chosen)]

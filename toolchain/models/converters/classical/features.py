@@ -121,6 +121,7 @@ def label_encoder(node: Node) -> Any:
     if len(keys) != len(values) or not len(keys):
         raise node.refusal(f"it has {len(keys)} keys and {len(values)} values")
     data = node.emit(cast_to(node, node.inputs[0], str(keys.dtype)))
+    # An unknown key has the number of keys as its index, where the default is.
     index = node.compute(_find_key(keys), data, scores.constant(keys), name="place_of_key")
     return relax.op.take(scores.constant(np.append(values, default.astype(values.dtype))), index, axis=0, mode="clip")
 

@@ -22,6 +22,8 @@ _DOMAIN = "ai.onnx.ml"
 _NOT_FUSED = 8  # TVM's kind of an operation that none is fused with: that would repeat the walk for each element
 _BINARY = 2
 _HALF = 0.5
+
+# How to compare, in the order of `tree_tables.MODES`. In TVM's code, NaN does not differ from a number.
 _COMPARISONS: Sequence[Callable[[Any, Any], Any]] = (
     lambda value, limit: value <= limit,
     lambda value, limit: value < limit,
@@ -30,7 +32,6 @@ _COMPARISONS: Sequence[Callable[[Any, Any], Any]] = (
     lambda value, limit: value == limit,
     lambda value, limit: tirx.any(tirx.NE(value, limit), tirx.isnan(value), tirx.isnan(limit)),
 )
-"""How to compare, in the order of `tree_tables.MODES`. TVM's code says that NaN does not differ from a number."""
 
 
 @converter(f"{_DOMAIN}.TreeEnsembleRegressor")

@@ -153,6 +153,8 @@ def _output_spans(
         sizes_out = [size * stride for size, stride in zip(sizes, strides, strict=True)]
     else:
         sizes_out = output_shape[-count:]
+    # The output is the middle of the area that whole kernels cover. An odd rest is cut off its start, except for
+    # SAME_UPPER.
     spare = [max(length - size, 0) for length, size in zip(full, sizes_out, strict=True)]
     return [
         (extra // 2 if mode == "SAME_UPPER" else extra - extra // 2, length)

@@ -137,6 +137,7 @@ def _dequantize_weights(node: Node) -> NDArray[np.float32]:
     blocks = -(-inputs // int(attributes["block_size"]))
     numbers = _unpack(packed.reshape(outputs, blocks, -1), bits)[:, :, : int(attributes["block_size"])]
     if zeros is None:
+        # Without zero points, the numbers lie evenly around the middle of their range.
         middle: NDArray[Any] = np.full((outputs, blocks, 1), 1 << (bits - 1))
     elif zeros.dtype == np.uint8:
         middle = _unpack(zeros.reshape(outputs, -1), bits)[:, :blocks, None]

@@ -25,6 +25,8 @@ _DEFAULT_ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "GRU": ("Sigmoid", "Tanh"),
     "RNN": ("Tanh",),
 }
+# Default alpha and beta of activation functions: those of the operators of the same name. None where there is no such
+# operator, or ONNX Runtime has another default.
 _DEFAULT_CONSTANTS: dict[str, tuple[float | None, ...]] = {
     "affine": (None, None),
     "elu": (1.0,),
@@ -33,10 +35,6 @@ _DEFAULT_CONSTANTS: dict[str, tuple[float | None, ...]] = {
     "scaledtanh": (None, None),
     "thresholdedrelu": (None,),
 }
-"""Default alpha and beta of activation functions: those of the operators of the same name.
-
-None where there is no such operator, or ONNX Runtime has another default.
-"""
 
 
 @converter("LSTM", "GRU", "RNN")

@@ -30,6 +30,7 @@ def pairwise(node: Node, function: Callable[[Any, Any], Any], first: Any, second
     """Apply a function to the elements of two tensors that are broadcast to one shape."""
 
     def compute(left: te.Tensor, right: te.Tensor) -> te.Tensor:
+        # Only for TVM's rule of broadcasting: of any element types.
         shape = topi.add(left.astype("int8"), right.astype("int8")).shape
         return te.compute(
             shape, lambda *index: function(_element(left, index), _element(right, index)), node.operator.lower()

@@ -131,6 +131,7 @@ def affine_grid(node: Node) -> Any:
     if corners and 1 in sizes:
         raise node.refusal("align_corners has no meaning for an axis of one element")
     axes = [np.linspace(-1, 1, size) if corners else (2 * np.arange(size) + 1) / size - 1 for size in sizes]
+    # The points are constant; only their product with the input is left to compute. Coordinates are x, y, z.
     last_first = np.meshgrid(*axes, indexing="ij")[::-1]
     points = np.stack([*last_first, np.ones(sizes)], -1).reshape(1, -1, len(sizes) + 1)
     transposed = relax.op.permute_dims(node.input(0), [0, 2, 1])
