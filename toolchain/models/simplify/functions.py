@@ -10,7 +10,7 @@ from onnx import helper, inliner
 from toolchain.models.protos import STANDARD
 from toolchain.models.simplify.opsets import name_of
 
-# Their bodies draw random numbers, which have no converter: an error should name the operator of the file.
+# Their definitions draw random numbers, which have no converter: an error should name the operator of the file.
 _RANDOM = frozenset({"Bernoulli"})
 
 

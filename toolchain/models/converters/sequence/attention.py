@@ -242,11 +242,11 @@ def contrib_attention(node: Node) -> list[Any]:
     q, k, v = (_split_heads(node, node.emit(relax.TupleGetItem(products, index)), heads) for index in range(3))
     past = node.input(4)
     if past is not None:
-        halves = []  # the past of keys and of values in one tensor
-        for index in (0, 1):
+        presents = []
+        for index, value in ((0, k), (1, v)):  # the past of keys and of values are in one tensor
             half = relax.op.take(past, relax.const(np.array([index]), "int64"), axis=0)
-            halves.append(node.emit(relax.op.squeeze(half, axis=[0])))
-        k, v = (_append_to_past(node, half, value) for half, value in zip(halves, (k, v), strict=True))
+            presents.append(_append_to_past(node, node.emit(relax.op.squeeze(half, axis=[0])), value))
+        k, v = presents
     out = _contrib_scores(node, _Heads(q, k, v), 3, node.input(5))
     present = [node.emit(relax.op.stack([k, v], axis=0))] if node.outputs > 1 else []
     return [out.rows, *present]

@@ -57,10 +57,10 @@ def one_hot(node: Node) -> Any:
     axis = node.attributes.get("axis", -1) % (len(shape) + 1)
 
     def compute(indices: te.Tensor, values: te.Tensor) -> te.Tensor:
-        def element(*coordinates: Any) -> Any:
-            index = indices(*coordinates[:axis], *coordinates[axis + 1 :]).astype("int64")
+        def element(*place: Any) -> Any:
+            index = indices(*place[:axis], *place[axis + 1 :]).astype("int64")
             position = tirx.Select(index < 0, index + depth, index)
-            return tirx.Select(position == coordinates[axis].astype("int64"), values(1), values(0))
+            return tirx.Select(position == place[axis].astype("int64"), values(1), values(0))
 
         return te.compute((*shape[:axis], depth, *shape[axis:]), element, "one_hot")
 

@@ -57,9 +57,9 @@ def nonzero_with_count(node: Node) -> Any:
     steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
     def coordinates(flat: te.Tensor) -> te.Tensor:
-        def element(axis: Any, row: Any) -> Any:
+        def element(axis: Any, at: Any) -> Any:
             digits = [
-                tirx.floormod(tirx.floordiv(flat(row), step), size) for step, size in zip(steps, shape, strict=True)
+                tirx.floormod(tirx.floordiv(flat(at), step), size) for step, size in zip(steps, shape, strict=True)
             ]
             result = digits[-1]
             for number in reversed(range(len(shape) - 1)):
