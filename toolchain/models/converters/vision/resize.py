@@ -175,13 +175,12 @@ def _table(node: Node, axis: Axis, points: _POINTS) -> Table:
     drop = bool(node.attributes.get("exclude_outside", 0))
     if mode == "nearest":
         return _nearest(points, axis, node.attributes.get("nearest_mode", "round_prefer_floor"))
-    if mode == "cubic":
-        kernel: Callable[[_POINTS], _POINTS] = partial(_cubic, sharpness=np.float32(sharpness))
-    else:  # a triangle: linear interpolation, made wider where an axis shrinks
-
-        def kernel(away: _POINTS) -> _POINTS:
-            return np.maximum(1 - np.abs(away), np.float32(0))
-
+    # Linear interpolation is a triangle, which antialiasing widens where an axis shrinks.
+    kernel: Callable[[_POINTS], _POINTS] = (
+        partial(_cubic, sharpness=np.float32(sharpness))
+        if mode == "cubic"
+        else lambda away: np.maximum(1 - np.abs(away), np.float32(0))
+    )
     reach = 2 if mode == "cubic" else 1
     if node.attributes.get("antialias", 0) and axis.scale < 1:
         return _antialiased(points, axis, kernel, reach).within(axis.before, drop=drop)
