@@ -80,6 +80,7 @@ def _labels_of_output(
 ) -> Sequence[str]:
     """Return the labels that an output can be; none if it is not made of class labels."""
     node = makers.get(name)
+    # Operators that pass labels on, back to the one that makes them.
     while node is not None and node.op_type in _PASSED_ON:
         node = makers.get(node.input[0])
     if node is None or node.domain != _DOMAIN:

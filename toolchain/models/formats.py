@@ -68,6 +68,7 @@ def _folder(path: Path) -> Format:
 def _by_magic(head: bytes, path: Path) -> Format | None:
     if head.startswith(b"PK\x03\x04"):
         return _archive(path)
+    # A safetensors file begins with the length of its JSON header.
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < _LONGEST_HEADER:
         remedy = f"load the weights into the network, then {_TORCH}"
         return Format("a safetensors file, which contains weights but no network", remedy)

@@ -110,6 +110,7 @@ def _split(
     if any(name not in types for name in outputs):
         return None
     graph.initializer.extend(_empty_constant(name, types[name]) for name in node.output if name in empty)
+    # All elements go to the only output that has any.
     if len(outputs) == 1:
         return [helper.make_node("Identity", [node.input[0]], outputs, node.name)]
     axis = protos.get_attribute(node, "axis", 0)

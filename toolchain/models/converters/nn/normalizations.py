@@ -72,6 +72,7 @@ def group_normalization(node: Node) -> Any:
     shape, groups = node.shape(0), node.attributes["num_groups"]
     if shape[1] % groups:
         raise node.refusal(f"{shape[1]} channels are not a multiple of {groups} groups")
+    # Groups become an axis of their own, so that the mean covers one of them.
     within = (groups, shape[1] // groups)
     data = relax.op.reshape(cast_to(node, node.inputs[0], _wide(node)), (shape[0], *within, *shape[2:]))
     value, _, _ = _normalize(node, node.emit(data), range(2, len(shape) + 1), node.attributes.get("epsilon", 1e-5))

@@ -199,6 +199,7 @@ def _forbid_distant(node: Node, bias: _Bias, queries: int, keys: int) -> None:
         valid = lengths.reshape(shape) if lengths is not None else node.emit(relax.op.reshape(valid, shape))
         bias.allow(_less(node, np.arange(keys).reshape(1, 1, 1, keys), valid))
         if lengths is not None:
+            # The queries are the last of the valid positions.
             offset = valid - queries
         else:
             offset = node.emit(relax.op.subtract(valid, _constant_like(node, queries, 6)))

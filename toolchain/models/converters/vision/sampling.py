@@ -37,6 +37,7 @@ def grid_sample(node: Node) -> Any:
                 (point + 1.0) * ((size - 1) / 2) if corners else ((point + 1.0) * float(size) - 1.0) / 2.0
                 for point, size in zip(coordinates, sizes, strict=True)
             ]
+            # Cubic samples are padded for each neighbour instead, when it is read.
             if padding == "reflection" and mode != "cubic":
                 points = [_reflect(point, size, corners=corners) for point, size in zip(points, sizes, strict=True)]
             if padding == "border" and mode != "cubic":
