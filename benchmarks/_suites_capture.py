@@ -76,9 +76,18 @@ def _save(module: Any, model: onnx.ModelProto, given: Any) -> None:
     path.write_bytes(model.SerializeToString())
     values = module.generate_random_inputs(_closed(model, given or {}), given)
     weights = {tensor.name for tensor in model.graph.initializer}
-    arrays = {name: np.asarray(value) for name, value in values.items() if name not in weights}
+    arrays = {
+        name: np.asarray(value) if name in (given or {}) else _small(np.asarray(value))
+        for name, value in values.items()
+        if name not in weights
+    }
     if arrays and all(str(value.dtype) in DTYPES for value in arrays.values()):
         tensors.save(path.with_suffix(".safetensors"), arrays)
+
+
+def _small(value: Any) -> Any:
+    """Return drawn integers as small numbers: they may be sizes, indices or repeats."""
+    return np.abs(value) % _OPEN if value.dtype.kind == "i" else value
 
 
 def _closed(model: onnx.ModelProto, given: Any) -> onnx.ModelProto:

@@ -151,6 +151,8 @@ def _output_specs(
         ) from fault
     if any(0 in shape for shape in shapes):
         raise InputError(f"an output of {source.name} has no elements", details=str(result))
+    if any(min(shape, default=0) < 0 for shape in shapes):
+        raise InputError(f"an output of {source.name} has a negative size", details=str(result))
     # Counts come behind the outputs, and several outputs may share one.
     names = [*source.output_names, *dict.fromkeys(bound.count for bound in bounds.values())]
     return tuple(

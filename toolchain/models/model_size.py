@@ -40,7 +40,7 @@ class _Size:
 def external_bytes(proto: onnx.ModelProto, folder: Path) -> int:
     """Return the bytes that a model's tensors take from other files; a ValueError if a location is invalid."""
     nodes = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
-    nodes = list(protos.all_nodes(nodes))
+    nodes = list(protos.walk_nodes(nodes))
     graphs = [proto.graph, *(body for node in nodes for body in protos.bodies(node))]
     tensors = [tensor for graph in graphs for tensor in graph.initializer]
     tensors += [
@@ -83,7 +83,7 @@ class _FunctionSizes:
     def of_nodes(self, nodes: Iterable[onnx.NodeProto], path: tuple[_Name, ...]) -> _Size:
         """Return the size of nodes; `path` names the functions that they are in, the outermost first."""
         total = _Size()
-        for node in protos.all_nodes(nodes):
+        for node in protos.walk_nodes(nodes):
             name = (node.domain, node.op_type, node.overload)
             if name in self._functions:
                 total += self._of_function(name, path)

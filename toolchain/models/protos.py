@@ -64,12 +64,12 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
-def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes and those of the graphs inside them, at any depth."""
+def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes, each before those of the bodies in it."""
     for node in nodes:
         yield node
         for body in bodies(node):
-            yield from all_nodes(body.node)
+            yield from walk_nodes(body.node)
 
 
 def drop_unread_weights(graph: onnx.GraphProto) -> None:

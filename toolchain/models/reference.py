@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -53,6 +54,8 @@ _BFLOAT16_TOLERANCE = 1e-1
 
 # The oldest opset that ONNX Runtime promises to support.
 _OLDEST = 7
+# The newest versions that the pinned ONNX Runtime reads; the onnx package is ahead of it.
+_NEWEST_OPSET, _NEWEST_IR = 26, 13
 
 
 # The least precise type that the model or (with `float16`) the device computes in decides, even if outputs have a more
@@ -234,6 +237,7 @@ def _open(source: SourceModel, proto: onnx.ModelProto, *, unoptimized: bool) -> 
     options.log_severity_level = _FATAL_ONLY
     if unoptimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    _lower_versions(proto)
     with _explain_errors(source):
         session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
@@ -243,6 +247,23 @@ def _open(source: SourceModel, proto: onnx.ModelProto, *, unoptimized: bool) -> 
         return {name: np.asarray(value) for name, value in zip(source.output_names, values, strict=True)}
 
     return call
+
+
+def _lower_versions(proto: onnx.ModelProto) -> None:
+    """Give a model versions that ONNX Runtime reads, if none of its operators has changed since then."""
+    proto.ir_version = min(proto.ir_version, _NEWEST_IR)
+    opset = protos.opset(proto)
+    nodes = itertools.chain(proto.graph.node, *(function.node for function in proto.functions))
+    if opset <= _NEWEST_OPSET or any(
+        onnx.defs.get_schema(node.op_type, opset).since_version > _NEWEST_OPSET
+        for node in protos.walk_nodes(nodes)
+        if node.domain in protos.STANDARD
+    ):
+        return
+    for owner in (proto, *proto.functions):
+        for entry in owner.opset_import:
+            if entry.domain in protos.STANDARD:
+                entry.version = min(entry.version, _NEWEST_OPSET)
 
 
 @contextlib.contextmanager

@@ -34,7 +34,6 @@ from toolchain.devices import find_device
 from toolchain.errors import InputError, ToolchainError
 from toolchain.farm import boards as farm_boards
 from toolchain.farm.boards import BoardRequest
-from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.pipeline import anonymous, device_programs
 from toolchain.pipeline.deploy import deploy_bundle

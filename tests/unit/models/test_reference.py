@@ -76,6 +76,28 @@ def test_inputs_that_do_not_fit(layer, feeds):
         reference.run(layer[0], feeds)
 
 
+def _relu(opset: int, ir_version: int) -> onnx.ModelProto:
+    proto = nets.model([node("Relu", ["x"], ["y"])], [value("x", (2,))], [value("y", (2,))])
+    proto.opset_import[0].version, proto.ir_version = opset, ir_version
+    return proto
+
+
+def test_a_model_that_is_newer_than_onnxruntime(tmp_path):
+    newest = onnx.defs.onnx_opset_version()
+    source = model.load(nets.save(_relu(newest, onnx.IR_VERSION), tmp_path))
+    assert reference.run(source, {"x": np.array([-1, 2], np.float32)})["y"].tolist() == [0, 2]
+
+
+def test_the_newest_versions_are_those_of_the_installed_onnxruntime():
+    opset, ir_version = reference._NEWEST_OPSET, reference._NEWEST_IR
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    onnxruntime.InferenceSession(_relu(opset, ir_version).SerializeToString(), options)
+    for newer in (_relu(opset + 1, ir_version), _relu(opset, ir_version + 1)):
+        with pytest.raises(Exception, match="support"):
+            onnxruntime.InferenceSession(newer.SerializeToString(), options)
+
+
 def test_the_name_says_which_version():
     assert f"onnxruntime {onnxruntime.__version__}" == reference.NAME
 

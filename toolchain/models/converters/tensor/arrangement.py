@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, topi
 
-from toolchain.models.converters import Node, converter
+from toolchain.models.converters import UPSTREAM, Node, as_operator, converter
 
 
 # TVM ignores its mode.
@@ -27,11 +27,22 @@ def space_to_depth(node: Node) -> Any:
 def split(node: Node) -> Any:
     axis = int(node.attributes.get("axis", 0)) % len(node.shape(0))
     sizes = node.integers(1, "split")
+    if sizes is not None and (len(sizes) != node.outputs or sum(sizes) != node.shape(0)[axis]):
+        raise node.refusal(f"it splits {node.shape(0)[axis]} elements into {node.outputs} parts of {list(sizes)}")
     if node.outputs == 1:
         return node.inputs[0]
     if sizes is None:
         return relax.op.split(node.inputs[0], node.outputs, axis)
     return relax.op.split(node.inputs[0], [int(end) for end in np.cumsum(sizes)[:-1]], axis)
+
+
+# TVM's takes negative numbers, and a tensor of a negative size is the result.
+@converter("Tile")
+def tile(node: Node) -> Any:
+    repeats = node.constant(1)
+    if repeats is not None and min(repeats.flatten(), default=0) < 0:
+        raise node.refusal(f"it repeats its input {repeats.tolist()} times")
+    return as_operator(node, f"{UPSTREAM}Tile", node.inputs, dict(node.attributes))
 
 
 # TVM's needs a constant value, and pads before it crops.

@@ -85,7 +85,7 @@ def max_roi_pool(node: Node) -> Any:
 
     def compute(data: Any, rois: Any) -> Any:
         def span(region: Any, axis: int, cell_index: Any) -> tuple[Any, Any]:
-            start, end = (tirx.round(rois(region, 2 - axis + 2 * edge) * scale) for edge in (0, 1))
+            start, end = (_round_half_away(rois(region, 2 - axis + 2 * edge) * scale) for edge in (0, 1))
             cell = tirx.max(end - start + 1.0, tirx.const(1, data.dtype)) / float(cells[axis])
             first, last = (
                 tirx.floor(cell_index.astype(data.dtype) * cell),
@@ -107,3 +107,10 @@ def max_roi_pool(node: Node) -> Any:
     greatest = node.compute(compute, node.input(0), node.input(1), name="max_roi_pool")
     least = relax.const(float(te.min_value(node.dtype(0)).value), node.dtype(0))
     return relax.op.where(relax.op.equal(greatest, least), relax.const(0.0, node.dtype(0)), greatest)
+
+
+def _round_half_away(value: Any) -> Any:
+    """Round as C's `round`, which ONNX Runtime uses here; TVM's rounds halves to even numbers."""
+    whole = tirx.trunc(value)
+    nearest_step = tirx.Select(value < 0, -1.0, 1.0)
+    return tirx.Select(tirx.abs(value - whole) < tirx.const(0.5, value.dtype), whole, whole + nearest_step)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import nets
 from tests.support.nets import node, value
-from tests.support.one_node import One, agree, agree_model
+from tests.support.one_node import One, agree, agree_model, refusal
 
 
 def _array(*shape: int) -> Any:
@@ -38,6 +38,18 @@ def test_a_single_part() -> None:
         ],
         opset=13,
     )
+
+
+@pytest.mark.parametrize(
+    ("node_case", "reason"),
+    [
+        (One("Split", [_array(2, 3), np.array([1])], {"axis": 1}), "splits 3 elements into 1 parts of [1]"),
+        (One("Split", [_array(5, 2), np.array([3, 4])], outputs=(True, True)), "into 2 parts of [3, 4]"),
+        (One("Tile", [_array(2, 3), np.array([2, -1])]), "repeats its input [2, -1] times"),
+    ],
+)
+def test_sizes_that_cannot_be(node_case: One, reason: str) -> None:
+    assert reason in refusal(node_case).details
 
 
 def test_padding_with_a_computed_value() -> None:
