@@ -38,6 +38,7 @@ _NUMBERS: dict[tuple[str, str], tuple[int, ...]] = {
 def check(proto: onnx.ModelProto) -> None:
     """Refuse a model with a value that the standard does not define; the error names the node."""
     for node in protos.walk_nodes(proto.graph.node):
+        # Other domains define attributes of the same names with other values.
         for attribute in node.attribute if not node.domain else ():
             key = (node.op_type, attribute.name)
             value: str | int

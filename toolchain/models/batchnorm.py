@@ -56,9 +56,10 @@ class _Folder:
         scale = gamma / np.sqrt(variance + protos.get_attribute(node, "epsilon", _EPSILON))
         shift = beta - mean * scale
         convolution = self._makers.get(node.input[0])
-        if convolution is not None and self._owns_its_weights(convolution):
+        if convolution is not None and convolution.op_type == "Conv" and self._is_read_once(convolution):
             self._scale_convolution(convolution, scale, shift)
             convolution.output[0] = node.output[0]
+            # A second normalization behind this one is folded into the same convolution.
             self._makers[node.output[0]] = convolution
             return []
         data = self._types.get(node.input[0])
@@ -71,17 +72,16 @@ class _Folder:
         value: NDArray[Any] = numpy_helper.to_array(self._weights[name])
         return value
 
-    def _owns_its_weights(self, node: onnx.NodeProto) -> bool:
-        """Whether a node is a convolution whose weights and output nothing else reads."""
+    # A weight or output with another reader must keep its values.
+    def _is_read_once(self, node: onnx.NodeProto) -> bool:
         constants = [name for name in node.input[1:] if name]
-        return (
-            node.op_type == "Conv"
-            and self._uses[node.output[0]] == 1
-            and all(name in self._weights and self._uses[name] == 1 for name in constants)
+        return self._uses[node.output[0]] == 1 and all(
+            name in self._weights and self._uses[name] == 1 for name in constants
         )
 
     def _scale_convolution(self, node: onnx.NodeProto, scale: NDArray[np.float64], shift: NDArray[np.float64]) -> None:
         weight = self._value(node.input[1])
+        # Conv's weights are [outputs, channels of a group, *kernel].
         per_channel = scale.reshape(-1, *[1] * (weight.ndim - 1))
         self._store(node.input[1], weight * per_channel, weight.dtype)
         if len(node.input) > 2 and node.input[2]:  # noqa: PLR2004 - Conv's third input is its bias
@@ -106,6 +106,7 @@ class _Folder:
         ]
 
     def _unused(self, name: str) -> str:
+        # A file may use any name.
         while name in self._weights or name in self._makers:
             name += "_"
         return name

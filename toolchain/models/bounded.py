@@ -42,6 +42,7 @@ def with_counts(proto: onnx.ModelProto, convertible: Collection[str]) -> tuple[o
         tail.walk(proto.graph.node, RULES)
     except Unsupported as fault:
         raise _refusal(sources, fault) from fault
+    # The walk has finished without an error: only now is there a model to change.
     changed = protos.clone(proto)
     return changed, _write_graph(changed, tail)
 
@@ -55,11 +56,15 @@ def _write_graph(proto: onnx.ModelProto, tail: Tail) -> dict[str, Bound]:
         if extent := tail.extents.get(name):
             count = tail.count(extent)
             if count not in counts:
-                counts[count] = _count_output(tail, count, value.name)
+                counts[count] = count if not count.startswith(PREFIX) else f"{value.name}.count"
+                # A computed count is named after the output that it belongs to.
+                if counts[count] != count:
+                    tail.nodes.append(helper.make_node("Identity", [count], [counts[count]], counts[count]))
             bounds[value.name] = Bound(extent.axis, counts[count])
         if name != value.name:
             tail.nodes.append(helper.make_node("Identity", [name], [value.name], value.name))
     graph = proto.graph
+    # Inferred shapes are those before the rewrite, so they go too.
     for field in ("node", "initializer", "value_info"):
         graph.ClearField(field)
     graph.node.extend(tail.nodes)
@@ -68,17 +73,8 @@ def _write_graph(proto: onnx.ModelProto, tail: Tail) -> dict[str, Bound]:
     return bounds
 
 
-def _count_output(tail: Tail, count: str, output: str) -> str:
-    """Return the name of a count as an output: a computed count is named after the output that it belongs to."""
-    if not count.startswith(PREFIX):
-        return count
-    name = f"{output}.count"
-    tail.nodes.append(helper.make_node("Identity", [count], [name], name))
-    return name
-
-
 def _refusal(sources: list[onnx.NodeProto], fault: Unsupported) -> InputError:
-    """Return the error for a model: the operator with the results, and the node that cannot use them."""
+    """Return an error that names the operator with the results, and the node that cannot use them."""
     node = fault.node
     first = next((source for source in sources if source.output[0] == node.output[0]), None)
     first = first or next((source for source in sources if f"{source.output[0]}.count" in fault.roots), sources[0])

@@ -9,8 +9,7 @@ import onnx
 from toolchain.errors import InputError
 from toolchain.models import protos
 
-_STANDARD = "ai.onnx"
-"""The standard's domain; its usual name is the empty one."""
+_STANDARD = "ai.onnx"  # the standard's domain; its usual name is the empty one
 
 _LISTS = {onnx.AttributeProto.INTS: "ints", onnx.AttributeProto.FLOATS: "floats"}
 
@@ -48,8 +47,10 @@ def _make_nodes_canonical(nodes: onnx.GraphProto.node) -> None:
         for item in empty:
             if node.op_type != "Unsqueeze":  # whose axes may not be absent
                 node.attribute.remove(item)
+    # ONNX Runtime loads nodes in any order; the checker and the importer need makers before readers.
     ordered = _sort(list(nodes))
     if ordered is not None:
+        # Copies, since setting the field deletes its old elements.
         protos.set_repeated(nodes, [protos.clone(node) for node in ordered])
 
 

@@ -17,7 +17,7 @@ from toolchain.models import protos
 
 _DOMAIN, _STANDARD = "ai.onnx.ml", frozenset({"", "ai.onnx"})
 _PRODUCES_TEXT = frozenset({"ArrayFeatureExtractor", "LabelEncoder"})
-_OPSET = 13  # of a model that has no operator of the standard, and names no version of them: any would do
+_OPSET = 13  # for a model without operators of the standard, and so without a version of them: any would do
 _PASSED_ON = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
 
 
@@ -62,7 +62,13 @@ def _remove_text_outputs(graph: onnx.GraphProto) -> Iterator[str]:
             )
         if labels:
             graph.output.remove(value)
-            _remove_unread(graph)
+            node_count = -1
+            while node_count != len(graph.node):  # each round may leave others without a reader
+                node_count = len(graph.node)
+                read = set(protos.names_read(graph))
+                nodes = [node for node in graph.node if read.intersection(node.output)]
+                protos.set_repeated(graph.node, nodes)
+            protos.drop_unread_weights(graph)
             yield (
                 f"output {value.name} is text, which no board computes: it is left out; "
                 f"the labels in the order of the classes: {', '.join(labels)}"
@@ -74,6 +80,7 @@ def _labels_of_output(
 ) -> Sequence[str]:
     """Return the labels that an output can be; none if it is not made of class labels."""
     node = makers.get(name)
+    # Operators that pass labels on, back to the one that makes them.
     while node is not None and node.op_type in _PASSED_ON:
         node = makers.get(node.input[0])
     if node is None or node.domain != _DOMAIN:
@@ -98,13 +105,3 @@ def _labels(node: onnx.NodeProto) -> list[str]:
 
 def _texts(values: Sequence[bytes]) -> list[str]:
     return [value.decode(errors="replace") for value in values]
-
-
-def _remove_unread(graph: onnx.GraphProto) -> None:
-    before = -1
-    while before != len(graph.node):
-        before = len(graph.node)
-        read = set(protos.names_read(graph))
-        nodes = [node for node in graph.node if read.intersection(node.output)]
-        protos.set_repeated(graph.node, nodes)
-    protos.drop_unread_weights(graph)

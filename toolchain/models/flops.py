@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import onnx
 
@@ -22,7 +23,14 @@ def count(graph: onnx.GraphProto) -> int | None:
     Only convolutions, matrix products and fully connected layers count, as in the literature. The graph must have
     inferred shapes.
     """
-    shapes = _shapes(graph)
+    shapes: dict[str, _Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for value in [*graph.input, *graph.value_info, *graph.output]:
+        dims = value.type.tensor_type.shape.dim
+        if value.type.tensor_type.HasField("shape") and all(dim.dim_value > 0 for dim in dims):
+            shapes[value.name] = tuple(dim.dim_value for dim in dims)
+    for node in graph.node:
+        values = [a.t for a in node.attribute if node.op_type == "Constant" and a.name == "value"]
+        shapes.update(zip(node.output, (tuple(value.dims) for value in values), strict=False))
     try:
         return sum(_COUNTERS[node.op_type](node, shapes) for node in graph.node if node.op_type in _COUNTERS)
     except _UnknownShapeError:
@@ -40,33 +48,18 @@ def parameters(graph: onnx.GraphProto) -> int:
     return sum(math.prod(tensor.dims) for tensor in weights)
 
 
-def _shapes(graph: onnx.GraphProto) -> dict[str, _Shape]:
-    shapes: dict[str, _Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    for value in [*graph.input, *graph.value_info, *graph.output]:
-        dims = value.type.tensor_type.shape.dim
-        if value.type.tensor_type.HasField("shape") and all(dim.dim_value > 0 for dim in dims):
-            shapes[value.name] = tuple(dim.dim_value for dim in dims)
-    for node in graph.node:
-        values = [a.t for a in node.attribute if node.op_type == "Constant" and a.name == "value"]
-        shapes.update(zip(node.output, (tuple(value.dims) for value in values), strict=False))
-    return shapes
-
-
 def _shape(name: str, shapes: dict[str, _Shape]) -> _Shape:
     if name not in shapes:
         raise _UnknownShapeError(name)
     return shapes[name]
 
 
-def _conv(node: onnx.NodeProto, shapes: dict[str, _Shape]) -> int:
-    weight = _shape(node.input[1], shapes)
-    return 2 * math.prod(_shape(node.output[0], shapes)) * math.prod(weight[1:])
+# Weights are [outputs, channels of a group, *kernel]: each output element needs all of its row.
+def _conv(node: onnx.NodeProto, shapes: dict[str, _Shape], weights: int = 1) -> int:
+    return 2 * math.prod(_shape(node.output[0], shapes)) * math.prod(_shape(node.input[weights], shapes)[1:])
 
 
-def _quantized_conv(node: onnx.NodeProto, shapes: dict[str, _Shape]) -> int:
-    return 2 * math.prod(_shape(node.output[0], shapes)) * math.prod(_shape(node.input[3], shapes)[1:])
-
-
+# Weights are [channels, outputs of a group, *kernel]: each input element is multiplied with all of its row.
 def _conv_transpose(node: onnx.NodeProto, shapes: dict[str, _Shape]) -> int:
     weight = _shape(node.input[1], shapes)
     return 2 * math.prod(_shape(node.input[0], shapes)) * math.prod(weight[1:])
@@ -84,7 +77,7 @@ def _gemm(node: onnx.NodeProto, shapes: dict[str, _Shape]) -> int:
 _COUNTERS: dict[str, Callable[[onnx.NodeProto, dict[str, _Shape]], int]] = {
     "Conv": _conv,
     "ConvInteger": _conv,
-    "QLinearConv": _quantized_conv,
+    "QLinearConv": partial(_conv, weights=3),
     "ConvTranspose": _conv_transpose,
     "MatMul": _matmul,
     "MatMulInteger": _matmul,

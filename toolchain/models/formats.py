@@ -14,6 +14,8 @@ _TF = "pip install tf2onnx; python -m tf2onnx.convert --{kind} {path} --output m
 _KERAS = 'in Python: keras.saving.load_model("{path}").export("model.onnx", format="onnx")'
 _DOWNLOAD = "download the model file itself"
 _PICKLE, _PACKED = "a Python pickle, as written by torch.save", "a compressed file"
+
+# Offset of a magic number, its bytes, the format, and the command that converts it.
 _MAGIC = (
     (4, b"TFL3", "a TensorFlow Lite model", _TF.replace("{kind}", "tflite")),
     (4, b"ORTM", "a model in ONNX Runtime's own format", "use the .onnx file that it was converted from"),
@@ -24,7 +26,6 @@ _MAGIC = (
     (0, b"\xfd7zXZ\0", _PACKED, "unxz {path}"),
     (0, b"\x28\xb5\x2f\xfd", _PACKED, "unzstd {path}"),
 )
-"""Where a magic number is, what it is, whose it is, and the way from there."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,7 @@ def recognise(path: Path) -> Format | None:
         head = stream.read(_HEAD)
     if not head:
         return Format("an empty file", "export the model again, or copy it again")
-    is_protobuf = path.suffix == ".pb"
-    return _by_magic(head, path) or _by_text(head, path) or (_tensorflow(head, path) if is_protobuf else None)
+    return _by_magic(head, path) or _by_start(head, path)
 
 
 def _folder(path: Path) -> Format:
@@ -68,6 +68,7 @@ def _folder(path: Path) -> Format:
 def _by_magic(head: bytes, path: Path) -> Format | None:
     if head.startswith(b"PK\x03\x04"):
         return _archive(path)
+    # A safetensors file begins with the length of its JSON header.
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < _LONGEST_HEADER:
         remedy = f"load the weights into the network, then {_TORCH}"
         return Format("a safetensors file, which contains weights but no network", remedy)
@@ -94,7 +95,7 @@ def _archive(path: Path) -> Format:
     return Format("a zip archive", f"unzip {path}" + (f", then pass {inside}" if inside else ""))
 
 
-def _by_text(head: bytes, path: Path) -> Format | None:
+def _by_start(head: bytes, path: Path) -> Format | None:
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:100].lower()
     if start.startswith(b"version https://git-lfs"):
         return Format("a Git LFS pointer instead of the file", f"git lfs pull --include {path.name}")
@@ -102,14 +103,10 @@ def _by_text(head: bytes, path: Path) -> Format | None:
         return Format("a web page", f"{_DOWNLOAD}; add ?raw=true to a GitHub link")
     if start.startswith((b"{", b"[")):
         return Format("a JSON document", _DOWNLOAD)
-    return None
-
-
-# A GraphDef begins with its first node, an ONNX model with its version; a SavedModel has version 1.
-def _tensorflow(head: bytes, path: Path) -> Format | None:
-    if head.startswith(b"\x0a"):
+    # A GraphDef begins with its first node, an ONNX model with its version; a SavedModel has version 1.
+    if path.suffix == ".pb" and head.startswith(b"\x0a"):
         remedy = _TF.format(kind="graphdef", path=path) + " --inputs NAME:0 --outputs NAME:0"
         return Format("a frozen TensorFlow graph", remedy)
-    if head.startswith(b"\x08\x01\x12"):
+    if path.suffix == ".pb" and head.startswith(b"\x08\x01\x12"):
         return Format("a TensorFlow SavedModel", _TF.format(kind="saved-model", path=path.parent))
     return None

@@ -63,7 +63,7 @@ def import_model(source: SourceModel) -> ImportedModel:
             hint=_advice(unsupported),
         )
     _check_constants(source, proto)
-    for node in proto.graph.node:  # errors tell them apart by their names
+    for node in proto.graph.node:  # so that errors can name them
         node.name = node.name or next(iter(node.output), "")
     try:
         # It warns of renamed inputs (our signature keeps the file's names) and prints on the results' stream.
@@ -153,29 +153,29 @@ def _output_specs(
         raise InputError(f"an output of {source.name} has no elements", details=str(result))
     if any(min(shape, default=0) < 0 for shape in shapes):
         raise InputError(f"an output of {source.name} has a negative size", details=str(result))
+    # Counts come behind the outputs, and several outputs may share one.
     names = [*source.output_names, *dict.fromkeys(bound.count for bound in bounds.values())]
     return tuple(
-        TensorSpec(name, shape, supported_dtype(name, str(kind.dtype)), _counted_from_0(bounds.get(name), len(shape)))
+        TensorSpec(
+            name,
+            shape,
+            supported_dtype(name, str(kind.dtype)),
+            # A file may count the axis from the last one.
+            replace(bound, axis=bound.axis % len(shape)) if (bound := bounds.get(name)) else None,
+        )
         for name, shape, kind in zip(names, shapes, types, strict=True)
     )
-
-
-def _counted_from_0(bound: Bound | None, rank: int) -> Bound | None:
-    """Return a bound whose axis a file may have counted from the last one."""
-    return replace(bound, axis=bound.axis % rank) if bound else None
 
 
 def _first_node_of_unknown_shape(proto: onnx.ModelProto) -> str:
     """Name the first node of the standard whose inputs have known shapes, and whose outputs have not."""
     graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
-    closed = {value.name for value in (*graph.input, *graph.value_info, *graph.output) if _has_fixed_shape(value)}
-    closed |= {tensor.name for tensor in graph.initializer} | {""}
+    closed = {tensor.name for tensor in graph.initializer} | {""}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+            closed.add(value.name)
     for index, node in enumerate(graph.node):
         if onnx.defs.has(node.op_type) and closed.issuperset(node.input) and not closed.issuperset(node.output):
             return f"{node.op_type} at node {index} {node.name or node.output[0]!r}"
     return ""
-
-
-def _has_fixed_shape(value: onnx.ValueInfoProto) -> bool:
-    tensor = value.type.tensor_type
-    return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)

@@ -99,7 +99,7 @@ def arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
 
 
 def _load_arrays(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
-    # A thousand bytes of zeros take one in an archive: what would fill the memory is refused before it is read.
+    # Zeros compress to a thousandth of their size, so a small archive can fill the memory: refuse it before reading.
     size = 0
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
@@ -137,7 +137,10 @@ def from_image(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any
     spec = specs[0]
     channels_first = spec.shape[1] == _RGB
     height, width = spec.shape[2:] if channels_first else spec.shape[1:3]
-    image = _open_image(path)
+    try:
+        image = Image.open(path).convert("RGB")
+    except Exception as fault:  # its decoders raise exceptions of any class
+        raise InputError(f"cannot read the image {path}", details=reason(fault)) from fault
     scale = max(height / image.height, width / image.width) * _RESIZE_RATIO
     resized = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
     left, top = (resized.width - width) // 2, (resized.height - height) // 2
@@ -146,13 +149,6 @@ def from_image(path: Path, specs: Sequence[TensorSpec]) -> dict[str, NDArray[Any
     array = array.transpose(2, 0, 1) if channels_first else array
     batch = np.repeat(array[None], spec.shape[0], axis=0)
     return {spec.name: np.ascontiguousarray(batch, dtype=spec.dtype)}
-
-
-def _open_image(path: Path) -> Image.Image:
-    try:
-        return Image.open(path).convert("RGB")
-    except Exception as fault:  # its decoders raise whatever they trip over, of any class
-        raise InputError(f"cannot read the image {path}", details=reason(fault)) from fault
 
 
 def read_labels(path: Path, classes: int) -> list[str]:
@@ -178,5 +174,6 @@ class Guess:
 def top(scores: NDArray[Any], labels: Sequence[str], count: int = 5) -> tuple[Guess, ...]:
     """Rank the classes of a classifier's output, of any shape, best first."""
     flat = scores.reshape(-1)
+    # Stable: of equal scores, the first class comes first.
     order = np.argsort(-flat.astype(np.float64), kind="stable")[:count]
     return tuple(Guess(int(i), labels[int(i)], float(flat[int(i)])) for i in order)

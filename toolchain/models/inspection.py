@@ -55,14 +55,18 @@ def inspect(source: SourceModel) -> Inspection:
     opsets = {entry.domain: entry.version for entry in source.proto.opset_import}
     work = flops.count(inferred.graph)
     unsupported = tuple(unsupported_nodes(simple))
-    outputs = tuple(map(_output, inferred.graph.output))
+    outputs = []
+    for value in inferred.graph.output:
+        tensor = value.type.tensor_type
+        shape = tuple(size.dim_value for size in tensor.shape.dim) if tensor.HasField("shape") else None
+        outputs.append(Output(value.name, shape, dtype_of(value.name, tensor.elem_type)))
     if not unsupported and any(output.shape is None or 0 in output.shape for output in outputs):
         outputs = _imported_outputs(source, outputs)
     return Inspection(
         name=source.name,
         opset=opsets.get("", opsets.get("ai.onnx", 0)),
         inputs=source.inputs,
-        outputs=outputs,
+        outputs=tuple(outputs),
         parameters=flops.parameters(inferred.graph),
         gflops=None if work is None else round(work / 1e9, 4),
         operators=_operator_counts(source.proto),
@@ -76,14 +80,8 @@ def _operator_counts(proto: onnx.ModelProto) -> dict[str, int]:
     return dict(sorted(collections.Counter(node.op_type for node in proto.graph.node).items()))
 
 
-def _output(value: onnx.ValueInfoProto) -> Output:
-    tensor = value.type.tensor_type
-    shape = tuple(size.dim_value for size in tensor.shape.dim) if tensor.HasField("shape") else None
-    return Output(value.name, shape, dtype_of(value.name, tensor.elem_type))
-
-
 # Shape inference does not support all operators: a build knows more.
-def _imported_outputs(source: SourceModel, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
+def _imported_outputs(source: SourceModel, outputs: list[Output]) -> list[Output]:
     try:
         specs = {spec.name: spec for spec in import_model(source).outputs}
     except InputError:
@@ -93,4 +91,4 @@ def _imported_outputs(source: SourceModel, outputs: tuple[Output, ...]) -> tuple
         open_axis = spec.bound.axis if spec.bound else None
         sizes = tuple(0 if axis == open_axis else size for axis, size in enumerate(spec.shape))
         imported.append(Output(spec.name, sizes, spec.dtype))
-    return tuple(imported)
+    return imported

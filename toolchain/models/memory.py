@@ -49,6 +49,7 @@ def available_bytes() -> int:
     limits = [1024 * (int(amounts.get("MemAvailable", 0)) + int(amounts.get("SwapFree", 0)))]
     soft, _hard = resource.getrlimit(resource.RLIMIT_AS)
     limits += [soft] if soft != resource.RLIM_INFINITY else []
+    # A container's limit, which /proc/meminfo does not show.
     text = _CGROUP.read_text(encoding="ascii").strip() if _CGROUP.is_file() else ""
     limits += [int(text)] if text.isdecimal() else []
     return min(limits)

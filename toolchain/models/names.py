@@ -34,7 +34,7 @@ def network(model: str) -> str:
 def ambiguity(model: str, *, built: bool) -> str:
     """Say which is used if the zoo's network and a path have the same name; empty otherwise.
 
-    `built` says whether the path is used because the command takes packages and bundles, and it is one.
+    `built` says whether the path is a package or bundle, and the command takes those.
     """
     path = Path(model)
     if model not in zoo.NAMES or not path.exists():

@@ -89,4 +89,5 @@ def with_spans(module: tvm.IRModule, spans: Mapping[Any, Span | None]) -> tvm.IR
 
 
 def _identity(expression: Any) -> int:
+    # Each access of TVM's objects makes a new Python object, so `id` and `is` do not identify them.
     return int(expression.__chandle__())

@@ -1,8 +1,8 @@
-"""The one door to ONNX Runtime. Its official builds report to their maker unless they are told not to beforehand.
+"""The only import of ONNX Runtime: its official builds send telemetry unless a variable disables it beforehand.
 
-Left alone, it writes an identifier of the machine and a queue of events into the user's cache folder, and sends them to
-a host of Microsoft's. The variable counts for the whole process, and for those that it starts; whoever imports
-`onnxruntime` elsewhere may be too early for it, so nobody does.
+Otherwise it writes an identifier of the machine and a queue of events into the user's cache folder, and sends them to a
+host of Microsoft's. The variable counts for the whole process and its children. An import of `onnxruntime` elsewhere
+might come before it is set, so a test forbids that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FAULTS: tuple[type[Exception], ...] = (
     _state.NotImplemented,
     _state.RuntimeException,
 )
-"""What it raises for a model that it cannot load or run; they share no base class of their own."""
+"""Exceptions for a model that ONNX Runtime cannot load or run; they share no base class of their own."""
 
 
 def quantization() -> Any:

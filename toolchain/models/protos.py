@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ def clone(message: Any, name: str = "") -> Any:
 
 def set_repeated(field: Any, values: Iterable[Any]) -> None:
     """Replace the elements of a repeated field, which `values` must not read while it is iterated."""
+    # protobuf has no assignment to a repeated field.
     del field[:]
     field.extend(values)
 
@@ -96,14 +97,12 @@ def prefixed_branch(graph: onnx.GraphProto, prefix: str) -> Branch:
     names = {name: f"{prefix}.{name}" for node in graph.node for name in node.output if name}
     names |= {tensor.name: f"{prefix}.{tensor.name}" for tensor in graph.initializer}
     constants = tuple(clone(tensor, names[tensor.name]) for tensor in graph.initializer)
-    nodes = tuple(_rename(node, names) for node in graph.node)
-    return Branch(nodes, constants, tuple(names.get(value.name, value.name) for value in graph.output))
-
-
-def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
-    if list(bodies(node)):
-        raise ValueError("there is a branch or a loop in a branch")
-    copy = clone(node)
-    copy.input[:] = [names.get(name, name) for name in node.input]
-    copy.output[:] = [names.get(name, name) for name in node.output]
-    return copy
+    nodes = []
+    for node in graph.node:
+        if list(bodies(node)):
+            raise ValueError("there is a branch or a loop in a branch")
+        copy = clone(node)
+        copy.input[:] = [names.get(name, name) for name in node.input]
+        copy.output[:] = [names.get(name, name) for name in node.output]
+        nodes.append(copy)
+    return Branch(tuple(nodes), constants, tuple(names.get(value.name, value.name) for value in graph.output))

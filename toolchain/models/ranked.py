@@ -24,18 +24,18 @@ from toolchain.tensors import TOLERANCE, Tensors, Tolerance
 
 _SUPPRESSION = "NonMaxSuppression"
 _ORDERING = frozenset({"TopK", "ArgMax", "ArgMin", _SUPPRESSION})
+
+# The last ones decide about the outputs' rows. Each costs some runs of the reference.
 _MAX_NODES = 8
-"""The last ones decide about the outputs' rows. Each costs some runs of the reference."""
-_GATHERS = 11
-"""The opset that brought GatherElements."""
+_GATHERS = 11  # the opset that brought GatherElements
 _FATAL_ONLY = 4
 
-# How many rows that came next are looked at: of few rows another program may have one that is some places behind.
+# How many of the next rows are compared: of few rows, another program may have one that is several ranks behind.
 _MAX_NEXT = 64
 _MAX_PAGES = 8  # each as long as the rows, and a run of the reference
 _MAX_PAGES_OF_ONE = 2  # of an ArgMax, where three equal ones are rare, and images many
 
-# Rows that are further behind the last one than a few limits are nobody's.
+# Rounding explains no row that is further behind the last one than a few limits.
 _MAX_LIMITS_BEHIND = 4
 
 
@@ -46,15 +46,12 @@ def rankings(source: SourceModel, inputs: Tensors, tolerance: Tolerance | None) 
         nodes = _ordering_nodes(source.proto)[-_MAX_NODES:]
         if not nodes:
             return ()
-        return _find_rankings(_Replay(source, inputs, nodes), _widest_limit(tolerance))
+        limit = TOLERANCE["float32"] if tolerance is None else tolerance
+        if isinstance(limit, Mapping):
+            limit = max([TOLERANCE["float32"], *(value.value for value in limit.values())])
+        return _find_rankings(_Replay(source, inputs, nodes), limit)
     except FAULTS:
-        return ()  # a choice that the model does not make itself may be one that it cannot go on with
-
-
-def _widest_limit(tolerance: Tolerance | None) -> float:
-    if isinstance(tolerance, Mapping):
-        return max([TOLERANCE["float32"], *(limit.value for limit in tolerance.values())])
-    return TOLERANCE["float32"] if tolerance is None else tolerance
+        return ()  # with another choice than its own, a model may reach a state that it cannot compute
 
 
 def _inline_branches(source: SourceModel, inputs: Tensors) -> SourceModel:
@@ -68,6 +65,7 @@ def _inline_branches(source: SourceModel, inputs: Tensors) -> SourceModel:
     conditions = list(dict.fromkeys(node.input[0] for node in branching))
     watched = [onnx.helper.make_empty_tensor_value_info(name) for name in conditions if name not in declared]
     proto.graph.output.extend(watched)
+    # A first run tells which branches these inputs take.
     values = dict(zip(conditions, _session(proto).run(conditions, dict(inputs)), strict=True))
     proto = as_declared(source)
     nodes: list[onnx.NodeProto] = []
@@ -87,7 +85,7 @@ def _inline_branches(source: SourceModel, inputs: Tensors) -> SourceModel:
 
 
 def _operators(node: onnx.NodeProto) -> set[str]:
-    """Return the operators of branches; none if these have branches themselves."""
+    """Return the operators in a node's branches; an empty set if these have branches themselves."""
     nodes = [inner for body in protos.bodies(node) for inner in body.node]
     return set() if any(list(protos.bodies(inner)) for inner in nodes) else {inner.op_type for inner in nodes}
 
@@ -131,6 +129,7 @@ def _rank_suppression(replay: _Replay, number: int, order: _Order, names: Sequen
         for name in (name for name in names if _rows_of(usual_outputs[name]) == count):
             rows, moved = (values[name].reshape(count, -1) for values in (usual_outputs, reversed_outputs))
             follow += [name] if row_count > 1 and _are_reversed(rows[:row_count], moved[:row_count], limit) else []
+            # Padding behind the rows must not move with them.
             if not np.array_equal(rows[row_count:], moved[row_count:], equal_nan=rows.dtype.kind == "f"):
                 follow = [follower for follower in follow if follower != name]
         if follow:
@@ -146,6 +145,7 @@ def _rows_of(value: NDArray[Any]) -> int:
 def _are_reversed(rows: NDArray[Any], moved: NDArray[Any], limit: float) -> bool:
     is_real = rows.dtype.kind == "f"
     scale = np.abs(rows, dtype=np.float64).max(initial=0, where=np.isfinite(rows)) if is_real else 0
+    # An output that is the same in both orders does not follow the choice.
     same = np.allclose(rows[::-1], moved, rtol=0, atol=limit * scale, equal_nan=is_real)
     return same and not np.array_equal(rows, moved, equal_nan=is_real)
 
@@ -174,6 +174,7 @@ def _outputs_with_rows(
     usual = {name: value for name, value in replay.outputs(replay.values).items() if name in names}
     usual = {name: value for name, value in usual.items() if value.size and value.size % (batch * count) == 0}
     chosen = order.chosen[:, ::-1].copy()
+    # A single row has no reverse: in every other element of the batch, the next one is chosen instead.
     if count == 1:
         chosen[::2] = order.next[::2, :1]
     other = replay.outputs(replay.choose(number, chosen))
@@ -192,23 +193,29 @@ def _node_ranking(replay: _Replay, number: int, order: _Order, names: tuple[str,
     """Collect the rows that came next, of this node and of those before it, as far as the limit allows them."""
     batch, count = order.chosen.shape
     usual = {name: replay.values[name].reshape(batch, count, -1) for name in names}
-    candidates = []
+    candidates: list[tuple[NDArray[Any], dict[str, NDArray[Any]]]] = []
     for earlier in range(number + 1):
         choice = replay.order(earlier)
-        if choice.is_ordered:
-            candidates += [_run_with_next(replay, earlier, number, choice, page) for page in choice.pages]
+        for page in choice.pages if choice.is_ordered else []:
+            # The node chooses the page of next rows first; its other rows move behind them.
+            chosen = np.concatenate([page, choice.chosen], axis=1)[:, : choice.chosen.shape[1]]
+            values = replay.choose(earlier, chosen)
+            page_scores = replay.order(number, values).scores
+            if earlier == number:
+                page_scores = page_scores[:, : page.shape[1]]
+            candidates.append((page_scores, replay.outputs(values)))
     if not candidates:  # the node sorts: all elements were chosen
         none = {name: value[:, :0] for name, value in usual.items()}
         return Ranking(names, order.scores, order.scores[:, :0], none)
     scores = np.concatenate([candidate[0] for candidate in candidates], axis=1)
     rows = {}
     for name in names:
-        blocks = [values[name].reshape(batch, count, -1)[:, : scored.shape[1]] for scored, values in candidates]
+        blocks = [outputs[name].reshape(batch, count, -1)[:, : scored.shape[1]] for scored, outputs in candidates]
         rows[name] = np.concatenate(blocks, axis=1)
     sign = -1 if order.is_least else 1
     margin = _MAX_LIMITS_BEHIND * limit * np.abs(order.scores).max(initial=0)
     is_near = sign * scores >= (sign * order.scores[:, -1:]) - margin
-    for index in range(count):  # rows that the usual outputs have are no candidates
+    for index in range(count):  # rows that the usual outputs have are not candidates
         same = scores == order.scores[:, index : index + 1]
         for name in names:
             same &= (rows[name] == usual[name][:, index : index + 1]).all(axis=2)
@@ -217,15 +224,6 @@ def _node_ranking(replay: _Replay, number: int, order: _Order, names: tuple[str,
     next_scores = np.where(np.take_along_axis(is_near, selection, 1), np.take_along_axis(scores, selection, 1), np.nan)
     next_rows = {name: np.take_along_axis(value, selection[:, :, None], 1) for name, value in rows.items()}
     return Ranking(names, order.scores, next_scores, next_rows)
-
-
-def _run_with_next(
-    replay: _Replay, number: int, last: int, order: _Order, page: NDArray[Any]
-) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
-    """Return the scores at the last node, [batch, more], and the outputs, if one node chose what came next."""
-    values = replay.choose(number, np.concatenate([page, order.chosen], axis=1)[:, : order.chosen.shape[1]])
-    scores = replay.order(last, values).scores
-    return (scores[:, : page.shape[1]] if number == last else scores), replay.outputs(values)
 
 
 @dataclass(frozen=True)
@@ -273,7 +271,7 @@ class _Order:
 
 
 class _Replay:
-    """A model in which one ordering node at a time makes the choice that it is given."""
+    """A model in which one ordering node at a time is replaced by an input with its choice."""
 
     def __init__(self, source: SourceModel, inputs: Tensors, nodes: Sequence[onnx.NodeProto]) -> None:
         self.source, self.inputs, self.nodes = source, inputs, nodes

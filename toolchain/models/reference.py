@@ -52,14 +52,14 @@ _MARGIN = 4
 _FLOAT16_TOLERANCE = 2e-2
 _BFLOAT16_TOLERANCE = 1e-1
 
-# ONNX Runtime promises what is of this opset or newer.
+# The oldest opset that ONNX Runtime promises to support.
 _OLDEST = 7
 # The newest versions that the pinned ONNX Runtime reads; the onnx package is ahead of it.
 _NEWEST_OPSET, _NEWEST_IR = 26, 13
 
 
-# The least precise type that the model or (with `float16`) the device computes in decides, also if outputs are more
-# precise.
+# The least precise type that the model or (with `float16`) the device computes in decides, even if outputs have a more
+# precise one.
 def tolerance(source: SourceModel, *, float16: bool = False) -> float | None:
     """Return the limit for a model's relative difference if it does not follow from its output's dtype."""
     if _is_quantized(source):
@@ -102,12 +102,12 @@ def _computed_types(proto: onnx.ModelProto) -> set[int]:
 
 
 def _is_quantized(source: SourceModel) -> bool:
-    return any(node.op_type in _QUANTIZED or _rounds_data(node) for node in source.proto.graph.node)
-
-
-# With this accuracy level, ONNX Runtime multiplies weights of few bits with data that it rounds to 8 bits.
-def _rounds_data(node: onnx.NodeProto) -> bool:
-    return any(attribute.name == _ACCURACY and attribute.i == _OF_8_BITS for attribute in node.attribute)
+    for node in source.proto.graph.node:
+        # With this accuracy level, ONNX Runtime multiplies weights of few bits with data that it rounds to 8 bits.
+        rounds_data = any(attribute.name == _ACCURACY and attribute.i == _OF_8_BITS for attribute in node.attribute)
+        if node.op_type in _QUANTIZED or rounds_data:
+            return True
+    return False
 
 
 def limits(
@@ -232,6 +232,7 @@ def _perturb(value: NDArray[Any], stream: np.random.Generator) -> NDArray[Any]:
 
 def _open(source: SourceModel, proto: onnx.ModelProto, *, unoptimized: bool) -> OpenModel:
     options = onnxruntime.SessionOptions()
+    # With one thread, sums are added in the same order on every machine.
     options.intra_op_num_threads = 1
     options.log_severity_level = _FATAL_ONLY
     if unoptimized:
@@ -270,15 +271,12 @@ def _explain_errors(source: SourceModel) -> Iterator[None]:
     try:
         yield
     except Exception as fault:  # its exceptions share no base class of their own
+        opset = protos.opset(source.proto)
+        hint = "check the model with `toolchain model inspect`"
+        if opset < _OLDEST:
+            hint = f"its opset is {opset}: export it with {_OLDEST} or newer, or try onnx.version_converter"
         raise InputError(
             f"ONNX Runtime cannot run {source.name}, so there are no reference outputs",
             details=str(fault).strip()[-2000:],
-            hint=_advice(source),
+            hint=hint,
         ) from fault
-
-
-def _advice(source: SourceModel) -> str:
-    opset = protos.opset(source.proto)
-    if opset < _OLDEST:
-        return f"its opset is {opset}: export it with {_OLDEST} or newer, or try onnx.version_converter"
-    return "check the model with `toolchain model inspect`"

@@ -48,8 +48,17 @@ def of_file(path: Path, specs: Sequence[TensorSpec]) -> Series:
 
 def of_pictures(paths: Sequence[Path], specs: Sequence[TensorSpec]) -> Series:
     """Read pictures as `inputs.from_image` does, one sample each; folders in the order of their files' names."""
-    pictures = [picture for path in paths for picture in _pictures(path)]
-    # All heads are read first: a bad picture among a thousand should not be found in the middle of the work.
+    pictures: list[Path] = []
+    suffixes = Image.registered_extensions()
+    for path in paths:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        files = [file for file in files if file == path or (file.suffix.lower() in suffixes and file.is_file())]
+        if not files:
+            raise InputError(
+                f"there are no images in {path}", hint="pass a folder with files such as NAME.jpg or NAME.png"
+            )
+        pictures += files
+    # All headers are read first, so that a damaged file among a thousand stops the run before it begins.
     for picture in pictures:
         try:
             Image.open(picture).close()
@@ -61,16 +70,6 @@ def of_pictures(paths: Sequence[Path], specs: Sequence[TensorSpec]) -> Series:
         return _stacked(inputs.from_image(pictures[index], specs) for index in samples)
 
     return Series(len(pictures), take, tuple(map(str, pictures)), single=len(paths) == 1 and not paths[0].is_dir())
-
-
-def _pictures(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    suffixes = Image.registered_extensions()
-    pictures = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes and file.is_file())
-    if not pictures:
-        raise InputError(f"there are no images in {path}", hint="pass a folder with files such as NAME.jpg or NAME.png")
-    return pictures
 
 
 def random(specs: Sequence[TensorSpec], seed: int, count: int) -> Series:

@@ -6,7 +6,7 @@ A library is compiled for fixed shapes. Those that a file leaves open come from 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from toolchain.errors import InputError
 from toolchain.models import protos
 from toolchain.tensors import DTYPES, TensorSpec
 
+# What exporters call a batch, or a dimension of which they know nothing: as the first of several, it is a batch.
 _BATCH = re.compile(r"|\?|n|b|bs|none|-1|.*batch.*|unk_.*|.*dynamic.*|.*dim_?0|s\d+", re.IGNORECASE)
-"""What exporters call a batch, or a dimension of which they know nothing: as the first of several, it is a batch."""
 
 
 # Old models list the weights among the inputs.
@@ -37,12 +37,21 @@ def fix(proto: onnx.ModelProto, values: Mapping[str, str]) -> None:
     drop_weights(proto)
 
 
+# A word that is not a truth value becomes -1, which no conversion keeps.
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+_PARSERS: Mapping[str, Callable[[str], float | int | bool]] = {
+    "b": lambda text: _TRUTHS.get(text.strip().lower(), -1),
+    "f": float,
+}
+
+
 def _parse_constant(value: onnx.ValueInfoProto, text: str) -> np.ndarray[Any, Any]:
     tensor = value.type.tensor_type
     dtype = np.dtype(dtype_of(value.name, tensor.elem_type))
     try:
-        numbers = [_parse_number(number, dtype) for number in text.split(",")]
+        numbers = [_PARSERS.get(dtype.kind, int)(number) for number in text.split(",")]
         array = np.array(numbers).astype(dtype)
+        # 300 as uint8 would silently become 44.
         exact = dtype.kind == "f" or array.tolist() == numbers
     except (ValueError, OverflowError):
         exact = False
@@ -57,12 +66,6 @@ def _parse_constant(value: onnx.ValueInfoProto, text: str) -> np.ndarray[Any, An
         return np.broadcast_to(array if array.size > 1 else array.reshape(()), shape).copy()
     except ValueError as fault:
         raise InputError(f"{text!r} has {array.size} numbers; input {value.name} is {_dims_text(value)}") from fault
-
-
-def _parse_number(text: str, dtype: np.dtype[Any]) -> float | int | bool:
-    if dtype.kind == "b":
-        return {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower(), -1)
-    return float(text) if dtype.kind == "f" else int(text)
 
 
 def open_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
@@ -94,7 +97,7 @@ def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
         InputError: There is no such input, a shape does not fit it, or dimensions stay open.
     """
     inputs = {value.name: value for value in proto.graph.input}
-    declared = {name: _dims_text(value) for name, value in inputs.items()}
+    declared = {name: _dims_text(value) for name, value in inputs.items()}  # errors name the dimensions of the file
     before = [_dims(value) for value in inputs.values()]
     sizes_by_name: dict[str, int] = {}
     for name, shape in shapes.items():
@@ -103,6 +106,7 @@ def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
         sizes_by_name |= {dim: size for dim, size in zip(dims, shape, strict=False) if _is_name(dim)}
         _set_shape(inputs[name], shape)
     empty = {name for name, shape in shapes.items() if 0 in shape}
+    # A size of 0 may reach other inputs through the name of their dimension.
     empty_names = {name for name, size in sizes_by_name.items() if size == 0}
     for value in inputs.values():
         empty |= {value.name for dim in value.type.tensor_type.shape.dim if dim.dim_param in empty_names}
@@ -111,10 +115,14 @@ def set_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
     _make_empty_constants(proto, empty)
     inputs = {name: value for name, value in inputs.items() if name not in empty}
     guessed = tuple(line for value in inputs.values() if (line := _guess_batch(value, sizes_by_name)))
-    for value in inputs.values():
+    for value in inputs.values():  # again: a guessed batch has set more sizes
         _set_by_name(value, sizes_by_name)
     if empty or before != [_dims(value) for value in inputs.values()]:
-        _clear_inferred_shapes(proto.graph)
+        # They were inferred from the open dimensions.
+        del proto.graph.value_info[:]
+        for output in proto.graph.output:
+            if output.type.HasField("tensor_type"):
+                output.type.tensor_type.ClearField("shape")
     _check_closed(inputs.values(), declared)
     return guessed
 
@@ -128,13 +136,6 @@ def _make_empty_constants(proto: onnx.ModelProto, names: Collection[str]) -> Non
             proto.graph.initializer.append(numpy_helper.from_array(np.zeros(sizes, dtype), value.name))
     if names:
         drop_weights(proto)
-
-
-def _clear_inferred_shapes(graph: onnx.GraphProto) -> None:
-    del graph.value_info[:]
-    for output in graph.output:
-        if output.type.HasField("tensor_type"):
-            output.type.tensor_type.ClearField("shape")
 
 
 # A device returns nothing but tensors.

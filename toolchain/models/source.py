@@ -18,10 +18,9 @@ from toolchain.models import (
     canonical,
     class_labels,
     draws,
-    expansion,
-    external,
     inputs,
     memory,
+    model_size,
     names,
     protos,
     signature,
@@ -31,10 +30,9 @@ from toolchain.models.formats import recognise
 from toolchain.models.request import Model
 from toolchain.tensors import TensorSpec
 
-_MAX_BYTES = 2**31
-"""Bytes of what protobuf holds in one piece, and so of what ONNX checks, infers and converts."""
+_MAX_BYTES = 2**31  # protobuf's limit for one message, and so the limit of what ONNX checks, infers and converts
 
-# What to do, by what the checker says.
+# A hint for each of the checker's messages, by a part of its text.
 _ADVICE = (
     (
         "outside the directory",
@@ -93,7 +91,9 @@ def load(
     if network := names.network(source):
         proto, name, origin = zoo.build(network, seed), network, network
     else:
-        proto, name, origin = _read(path), _model_name(path), path.name
+        proto, name, origin = _read(path), path.stem, path.name
+        if not name.isprintable():
+            raise InputError(f"{origin!a} is not a valid model name", hint="rename the file: use printable characters")
     changed = class_labels.make_tensor_outputs(proto)
     signature.drop_weights(proto)
     signature.fix(proto, fixed or {})
@@ -102,7 +102,10 @@ def load(
     array_shapes = {key: shape for key, shape in (array_shapes or {}).items() if key not in shapes}
     array_shapes = signature.open_shapes(proto, array_shapes)
     guessed = (*changed, *signature.set_shapes(proto, {**array_shapes, **shapes}))
-    guessed += tuple(f"input {key} has the shape of its array: {_sizes(shape)}" for key, shape in array_shapes.items())
+    guessed += tuple(
+        f"input {key} has the shape of its array: {' x '.join(map(str, shape)) or 'scalar'}"
+        for key, shape in array_shapes.items()
+    )
     specs = draws.with_draws(proto, signature.specs(proto))
     declared = tuple(value for value in declared if value.name in {spec.name for spec in specs})
     signature.check_outputs(proto)
@@ -110,22 +113,13 @@ def load(
         raise InputError(f"model {name} has no outputs", hint="export it with its graph's signature")
     if not specs:
         guessed = (*guessed, f"{name} has no inputs: its outputs are constants")
+    # Protobuf may order map entries differently in each process unless it is deterministic.
     digest = files.sha256_bytes(proto.SerializeToString(deterministic=True))
     results = tuple(value.name for value in proto.graph.output)
     return SourceModel(name, origin, proto, digest, specs, results, declared, guessed)
 
 
-def _sizes(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape)) or "scalar"
-
-
-def _model_name(path: Path) -> str:
-    if not path.stem.isprintable():
-        raise InputError(f"{path.name!a} is not a valid model name", hint="rename the file: use printable characters")
-    return path.stem
-
-
-# Checked before it is read: a few kilobytes may name one file of weights a thousand times.
+# Before anything is read: a few kilobytes may name one file of weights a thousand times.
 def _check_size(path: Path, more: int = 0) -> None:
     size = path.stat().st_size + more
     if size >= _MAX_BYTES:
@@ -135,7 +129,7 @@ def _check_size(path: Path, more: int = 0) -> None:
         )
 
 
-# The checker requires shapes, which exporters leave out: nobody needs those of outputs.
+# The checker requires shapes, which exporters leave out; those of outputs are not needed.
 def _check(proto: onnx.ModelProto) -> None:
     ends = (*proto.graph.input, *proto.graph.output)
     bare = [value.type.tensor_type for value in ends if value.type.HasField("tensor_type")]
@@ -183,9 +177,9 @@ def _read(path: Path) -> onnx.ModelProto:
             raise InputError(f"{path.name} is {other.name}, not an ONNX model", hint=other.remedy)
         _check_size(path)
         proto = onnx.load_model_from_string(files.read_limited(path, _MAX_BYTES), format="protobuf")
-        _check_size(path, external.size(proto, path.parent))
+        _check_size(path, model_size.external_bytes(proto, path.parent))
         onnx.load_external_data_for_model(proto, str(path.parent))
-        expansion.check(proto)
+        model_size.check_inlined(proto)
         canonical.make_canonical(proto)
         _check(proto)
         attributes.check(proto)

@@ -1,8 +1,7 @@
 """The predefined networks: well-known architectures as ONNX models with seeded random weights.
 
-Nothing is downloaded. The weights mean nothing, but they are chosen such that activations stay moderate through
-the whole network and the output depends on the input: a compiled model that agrees with a reference
-implementation on one of these networks agrees for a reason.
+Nothing is downloaded. The weights are random, but scaled such that activations stay moderate through the whole network
+and the output depends on the input: a constant or saturated output would hide errors of a compiled model.
 
 Every network has one float32 input `data` and one output `prob`, a softmax of shape 1 x classes.
 """
@@ -25,7 +24,7 @@ _IMAGE = (1, 3, 224, 224)
 _IMAGENET = 1000
 _KINETICS = 400
 
-# He's factor 2 makes up for the half of the variance that a ReLU takes away; layers without one take it back.
+# He's factor 2 compensates for the half of the variance that a ReLU removes; layers without a ReLU divide by it.
 _LINEAR = 0.5**0.5
 # The maximum over a 3x3 window has about four times the second moment of its elements.
 _POOLED = 0.5
@@ -199,20 +198,15 @@ _MOBILENET_V2 = (
 def _mobilenet_v2(g: GraphBuilder, x: Tensor) -> Tensor:
     x = _conv_norm_relu6(g, "stem", x, Layer(32, 3, 2, gain=_LINEAR))
     for index, (expansion, channels, stride) in enumerate(_MOBILENET_V2, start=1):
-        width = expansion * x.channels
-        depthwise = Layer(width, 3, stride, groups=width)
-        x = _inverted_residual(g, f"block{index}", x, depthwise, channels)
+        name, width = f"block{index}", expansion * x.channels
+        y = x if expansion == 1 else _conv_norm_relu6(g, f"{name}.expand", x, Layer(width, 1))
+        y = _conv_norm_relu6(g, f"{name}.depthwise", y, Layer(width, 3, stride, groups=width))
+        residual = stride == 1 and channels == x.channels
+        # As in a ResNet: the variance grows by one factor over all residual blocks.
+        gain = _LINEAR * len(_MOBILENET_V2) ** -0.5 if residual else _LINEAR
+        y = _conv_norm(g, f"{name}.project", y, Layer(channels, 1, gain=gain))
+        x = g.add(f"{name}.add", y, x) if residual else y
     return _classifier(g, _conv_norm_relu6(g, "last", x, Layer(1280, 1)), _IMAGENET)
-
-
-def _inverted_residual(g: GraphBuilder, name: str, x: Tensor, depthwise: Layer, channels: int) -> Tensor:
-    width = depthwise.channels
-    y = x if width == x.channels else _conv_norm_relu6(g, f"{name}.expand", x, Layer(width, 1))
-    y = _conv_norm_relu6(g, f"{name}.depthwise", y, depthwise)
-    residual = depthwise.stride == 1 and channels == x.channels
-    gain = _LINEAR * len(_MOBILENET_V2) ** -0.5 if residual else _LINEAR
-    y = _conv_norm(g, f"{name}.project", y, Layer(channels, 1, gain=gain))
-    return g.add(f"{name}.add", y, x) if residual else y
 
 
 # Channels of the squeeze and of each of the two expansions, and whether a pooling comes first.
@@ -231,7 +225,7 @@ def _squeezenet(g: GraphBuilder, x: Tensor) -> Tensor:
         x = _conv_relu(g, f"{name}.squeeze", x, Layer(squeeze, 1, gain=_POOLED if pooled else 1.0))
         expanded = [_conv_relu(g, f"{name}.expand{kernel}x{kernel}", x, Layer(expand, kernel)) for kernel in (1, 3)]
         x = g.concat(f"{name}.concat", expanded)
-    # The mean over the grid follows, which leaves little of the spread: this makes up for it.
+    # The mean over the grid follows, which leaves little of the spread: the gain compensates for that.
     x = _conv_relu(g, "last", x, Layer(_IMAGENET, 1, gain=4.0))
     return g.flatten("flatten", g.global_average_pool("pool", x), x.channels)
 

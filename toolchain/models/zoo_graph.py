@@ -25,11 +25,11 @@ Weights = npt.NDArray[np.float32]
 
 _EPSILON = 1e-5  # what a batch normalisation adds to the variance
 
-# After a ReLU all activations are positive. Purely random filters pass their common mean on, layer by layer, until
-# it hides the input: deep networks would answer nearly the same to everything. So every filter gives up a part
-# of its mean. Filters of mean zero would make the network chaotic, and rounding errors would grow with depth.
+# After a ReLU all activations are positive. Purely random filters pass their common mean on, layer by layer, until it
+# hides the input: deep networks would return nearly the same for all inputs. So a part of each filter's mean is
+# subtracted. Filters of mean zero would make the network chaotic, and rounding errors would grow with depth.
 _CENTRING = 0.3
-# He's variance, 2 / fan-in, made up for what centring takes from the second moment of a rectified normal value.
+# He's variance, 2 / fan-in, divided by the share of a rectified normal value's second moment that centring leaves.
 _VARIANCE = 2.0 / (1.0 - (1.0 - (1.0 - _CENTRING) ** 2) / math.pi)
 
 

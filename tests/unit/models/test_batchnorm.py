@@ -54,8 +54,8 @@ def check_same_outputs(before: onnx.ModelProto, after: onnx.ModelProto, toleranc
         shape = [dim.dim_value for dim in spec.type.tensor_type.shape.dim]
         dtype = helper.tensor_dtype_to_np_dtype(spec.type.tensor_type.elem_type)
         feeds = {spec.name: normal(*shape, dtype=str(dtype))}
-    for wanted, got in zip(nets.run(before, feeds), nets.run(after, feeds), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * max(1, np.abs(wanted).max()))
+    for expected, got in zip(nets.run(before, feeds), nets.run(after, feeds), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * max(1, np.abs(expected).max()))
 
 
 FOLDED = {

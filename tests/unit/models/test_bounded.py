@@ -33,9 +33,9 @@ def results(proto, *arrays):
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
 def test_places_of_what_is_not_zero(kind, share):
     data = (np.random.default_rng(0).random((3, 1, 5)) < share).astype(kind)
-    (found,) = results(model([helper.make_node("NonZero", ["x"], ["y"])], [("x", data)]), data)
-    np.testing.assert_array_equal(found, np.stack(np.nonzero(data)))
-    assert found.dtype == np.int64
+    (output,) = results(model([helper.make_node("NonZero", ["x"], ["y"])], [("x", data)]), data)
+    np.testing.assert_array_equal(output, np.stack(np.nonzero(data)))
+    assert output.dtype == np.int64
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1, None])
@@ -43,16 +43,16 @@ def test_slices_that_are_chosen(axis):
     data = np.random.default_rng(0).normal(size=(4, 5)).astype("float32")
     chosen = np.array([True, False, True, True])
     node = helper.make_node("Compress", ["x", "c"], ["y"], **({} if axis is None else {"axis": axis}))
-    (found,) = results(model([node], [("x", data), ("c", chosen)]), data, chosen)
-    np.testing.assert_array_equal(found, np.compress(chosen, data, axis))
+    (output,) = results(model([node], [("x", data), ("c", chosen)]), data, chosen)
+    np.testing.assert_array_equal(output, np.compress(chosen, data, axis))
 
 
 def test_with_a_constant_condition_the_size_is_known():
     data, chosen = np.arange(12.0, dtype="float32").reshape(3, 4), np.array([True, False, True])
     node = helper.make_node("Compress", ["x", "c"], ["t"], axis=0)
     proto = model([node, helper.make_node("Neg", ["t"], ["y"])], [("x", data)], constants={"c": chosen})
-    (found,) = results(proto, data)
-    np.testing.assert_array_equal(found, -data[chosen])
+    (output,) = results(proto, data)
+    np.testing.assert_array_equal(output, -data[chosen])
 
 
 def test_the_signature_names_the_bound_and_the_count(tmp_path):

@@ -35,10 +35,10 @@ def test_labels_as_text_are_left_out_and_reported(name):
 def test_labels_as_text_alone_are_refused(tmp_path):
     proto = onnx.load(DATA / "sk-forest-text.onnx")
     label = next(value for value in proto.graph.output if value.type.tensor_type.elem_type == TensorProto.STRING)
-    kept = onnx.ValueInfoProto()
-    kept.CopyFrom(label)
+    text_output = onnx.ValueInfoProto()
+    text_output.CopyFrom(label)
     del proto.graph.output[:]
-    proto.graph.output.append(kept)
+    proto.graph.output.append(text_output)
     onnx.save(proto, tmp_path / "net.onnx")
     with pytest.raises(InputError, match="the only output of the model, output_label, is text") as caught:
         source.load(str(tmp_path / "net.onnx"))

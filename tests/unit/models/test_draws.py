@@ -102,9 +102,9 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_integers(name, tmp_path):
-    nodes, ends, weights, wanted = CASES[name]
+    nodes, ends, weights, expected = CASES[name]
     result = {"a divisor": "int64", "a mask by its type": "bool"}.get(name, "float32")
-    assert of(nodes, ends, weights, tmp_path=tmp_path, result=result)["i"] == wanted
+    assert of(nodes, ends, weights, tmp_path=tmp_path, result=result)["i"] == expected
 
 
 @pytest.mark.parametrize("name", ["attention_mask", "decoder.padding_mask", "is_first"])
@@ -117,16 +117,16 @@ def test_masks_by_their_names(name, tmp_path):
     ("operator", "low", "high"), [("Log", 0.05, 1), ("Sqrt", 0, 1), ("Acos", -0.95, 0.95), ("Acosh", 1.05, 3)]
 )
 def test_floats(operator, low, high, tmp_path):
-    found = of([node(operator, ["x"], ["y"])], [value("x", (100,))], tmp_path=tmp_path)
-    assert found == {"x": Draw(low, high)}
-    drawn = inputs.random([TensorSpec("x", (100,), "float32", draw=found["x"])], 0)["x"]
-    assert drawn.dtype == np.float32
-    assert low <= drawn.min() < drawn.max() < high
+    draws = of([node(operator, ["x"], ["y"])], [value("x", (100,))], tmp_path=tmp_path)
+    assert draws == {"x": Draw(low, high)}
+    array = inputs.random([TensorSpec("x", (100,), "float32", draw=draws["x"])], 0)["x"]
+    assert array.dtype == np.float32
+    assert low <= array.min() < array.max() < high
 
 
 def test_what_the_graph_does_not_restrict_is_drawn_as_ever(tmp_path):
-    found = of([node("Relu", ["x"], ["y"]), node("Neg", ["i"], ["z"])], [value("x", (2, 3)), ids(4)], tmp_path=tmp_path)
-    assert found == {"x": None, "i": None}
+    draws = of([node("Relu", ["x"], ["y"]), node("Neg", ["i"], ["z"])], [value("x", (2, 3)), ids(4)], tmp_path=tmp_path)
+    assert draws == {"x": None, "i": None}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])

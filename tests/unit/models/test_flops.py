@@ -16,8 +16,8 @@ def count(proto) -> int | None:
 def conv(groups: int = 1, pads: int = 0, shape=(1, 4, 8, 8)):
     rank = len(shape) - 2
     weight = np.zeros((6, shape[1] // groups, *[3] * rank), "float32")
-    made = node("Conv", ["x", "w"], ["y"], group=groups, pads=[pads] * 2 * rank)
-    return nets.model([made], [value("x", shape)], [value("y", ["n", *["?"] * (rank + 1)])], {"w": weight})
+    layer = node("Conv", ["x", "w"], ["y"], group=groups, pads=[pads] * 2 * rank)
+    return nets.model([layer], [value("x", shape)], [value("y", ["n", *["?"] * (rank + 1)])], {"w": weight})
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ def test_convolutions(proto, expected):
     assert count(proto) == expected
 
 
-def matmul(left, right, out):
-    return nets.model([node("MatMul", ["a", "b"], ["y"])], [value("a", left), value("b", right)], [value("y", out)])
+def matmul(a, b, out):
+    return nets.model([node("MatMul", ["a", "b"], ["y"])], [value("a", a), value("b", b)], [value("y", out)])
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "out", "expected"),
+    ("a", "b", "out", "expected"),
     [
         ((2, 3), (3, 5), (2, 5), 2 * 2 * 3 * 5),
         ((7, 2, 3), (7, 3, 5), (7, 2, 5), 7 * 2 * 2 * 3 * 5),
@@ -50,21 +50,21 @@ def matmul(left, right, out):
     ],
     ids=["plain", "batched", "broadcast", "vector", "two vectors"],
 )
-def test_matrix_products(left, right, out, expected):
-    assert count(matmul(left, right, out)) == expected
+def test_matrix_products(a, b, out, expected):
+    assert count(matmul(a, b, out)) == expected
 
 
 @pytest.mark.parametrize(("flag", "shape"), [(0, (2, 3)), (1, (3, 2))])
 def test_gemm(flag, shape):
-    made = node("Gemm", ["a", "b"], ["y"], transA=flag, transB=1)
-    proto = nets.model([made], [value("a", shape)], [value("y", (2, 5))], {"b": np.zeros((5, 3), "float32")})
+    layer = node("Gemm", ["a", "b"], ["y"], transA=flag, transB=1)
+    proto = nets.model([layer], [value("a", shape)], [value("y", (2, 5))], {"b": np.zeros((5, 3), "float32")})
     assert count(proto) == 2 * 2 * 3 * 5
 
 
 def test_transposed_convolution():
-    made = node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])
+    layer = node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])
     weight = np.zeros((4, 6, 2, 2), "float32")
-    proto = nets.model([made], [value("x", (1, 4, 5, 5))], [value("y", (1, 6, 10, 10))], {"w": weight})
+    proto = nets.model([layer], [value("x", (1, 4, 5, 5))], [value("y", (1, 6, 10, 10))], {"w": weight})
     assert count(proto) == 2 * (4 * 5 * 5) * (6 * 4)
 
 
@@ -72,16 +72,16 @@ SCALES = {"s": np.float32(0.1), "z": np.uint8(128)}
 
 
 def test_quantized_convolution():
-    made = node("QLinearConv", ["x", "s", "z", "w", "s", "z", "s", "z"], ["y"])
+    layer = node("QLinearConv", ["x", "s", "z", "w", "s", "z", "s", "z"], ["y"])
     weights = {"w": np.zeros((6, 4, 3, 3), "uint8"), **SCALES}
-    proto = nets.model([made], [value("x", (1, 4, 8, 8), "uint8")], [value("y", (1, 6, 6, 6), "uint8")], weights)
+    proto = nets.model([layer], [value("x", (1, 4, 8, 8), "uint8")], [value("y", (1, 6, 6, 6), "uint8")], weights)
     assert count(proto) == 2 * (6 * 6 * 6) * (4 * 9)
 
 
 def test_quantized_matrix_product():
-    made = node("QLinearMatMul", ["x", "s", "z", "w", "s", "z", "s", "z"], ["y"])
+    layer = node("QLinearMatMul", ["x", "s", "z", "w", "s", "z", "s", "z"], ["y"])
     weights = {"w": np.zeros((3, 5), "uint8"), **SCALES}
-    proto = nets.model([made], [value("x", (2, 3), "uint8")], [value("y", (2, 5), "uint8")], weights)
+    proto = nets.model([layer], [value("x", (2, 3), "uint8")], [value("y", (2, 5), "uint8")], weights)
     assert count(proto) == 2 * 2 * 3 * 5
 
 
@@ -95,8 +95,8 @@ def test_the_work_of_several_layers_adds_up():
 
 def test_weights_in_constants_have_a_shape():
     tensor = nets.graph([], [], [], {"w": np.zeros((6, 4, 3, 3), "float32")}).initializer[0]
-    made = [node("Constant", [], ["w"], value=tensor), node("Conv", ["x", "w"], ["y"])]
-    proto = nets.model(made, [value("x", (1, 4, 8, 8))], [value("y", (1, 6, 6, 6))])
+    nodes = [node("Constant", [], ["w"], value=tensor), node("Conv", ["x", "w"], ["y"])]
+    proto = nets.model(nodes, [value("x", (1, 4, 8, 8))], [value("y", (1, 6, 6, 6))])
     assert flops.count(proto.graph) == 2 * (6 * 6 * 6) * (4 * 9)
     assert flops.parameters(proto.graph) == 6 * 4 * 9
 

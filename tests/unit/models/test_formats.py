@@ -41,12 +41,12 @@ def test_every_file_has_its_row():
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_file_is_named_and_its_way_told(name):
-    what, way = KINDS[name]
+    what, remedy = KINDS[name]
     with pytest.raises(InputError) as caught:
         source.load(str(DATA / name))
     assert caught.value.message.startswith(f"{name} is {what}")
     assert caught.value.message.endswith("not an ONNX model")
-    assert way in caught.value.hint
+    assert remedy in caught.value.hint
 
 
 def test_an_empty_file_is_named(tmp_path):
@@ -60,13 +60,13 @@ def test_an_empty_file_is_named(tmp_path):
 def test_the_content_tells_and_not_the_ending(tmp_path, name):
     path = tmp_path / "net.onnx"
     path.write_bytes((DATA / name).read_bytes())
-    found = recognise(path)
-    assert found is not None
-    assert found.name.startswith(KINDS[name][0])
+    recognised = recognise(path)
+    assert recognised is not None
+    assert recognised.name.startswith(KINDS[name][0])
 
 
 @pytest.mark.parametrize(
-    ("names", "what", "way"),
+    ("names", "what", "remedy"),
     [
         (["saved_model.pb", "variables"], "a TensorFlow SavedModel", "tf2onnx.convert --saved-model"),
         (["config.json", "model.safetensors"], "a Hugging Face model", "optimum-cli export onnx"),
@@ -75,12 +75,12 @@ def test_the_content_tells_and_not_the_ending(tmp_path, name):
         ([], "a folder", "toolchain model list"),
     ],
 )
-def test_a_folder(tmp_path, names, what, way):
+def test_a_folder(tmp_path, names, what, remedy):
     for name in names:
         (tmp_path / name).touch()
     with pytest.raises(InputError, match=f"is {what}") as caught:
         source.load(str(tmp_path))
-    assert way in caught.value.hint
+    assert remedy in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["net.onnx", "net.pb", "net.bin"])

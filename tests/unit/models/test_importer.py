@@ -95,9 +95,9 @@ def test_a_node_without_a_name_is_told_by_its_output():
 def test_a_failing_import_prints_nothing_of_its_own():
     code = "import sys; from toolchain.models import importer, source; importer.import_model(source.load(sys.argv[1]))"
     argv = [sys.executable, "-c", code, DATA / "wrong-product.onnx"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert not done.stdout
+    process = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert not process.stdout
 
 
 def test_outputs_that_no_bundle_can_describe():

@@ -27,9 +27,9 @@ NEAR = {"rtol": 1e-5, "atol": 1e-6}
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 5)])
 def test_random_has_the_signature(dtype, shape):
-    drawn = inputs.random([TensorSpec("x", shape, dtype)], seed=0)["x"]
-    assert isinstance(drawn, np.ndarray)
-    assert (drawn.shape, str(drawn.dtype)) == (shape, dtype)
+    array = inputs.random([TensorSpec("x", shape, dtype)], seed=0)["x"]
+    assert isinstance(array, np.ndarray)
+    assert (array.shape, str(array.dtype)) == (shape, dtype)
 
 
 @pytest.mark.parametrize(
@@ -37,15 +37,15 @@ def test_random_has_the_signature(dtype, shape):
     [("uint8", 0, 255), ("int8", 0, 127), ("bool", 0, 1), ("int32", 0, 9), ("int64", 0, 9), ("uint16", 0, 9)],
 )
 def test_random_integers_use_their_whole_range(dtype, low, high):
-    drawn = inputs.random([TensorSpec("x", (20_000,), dtype)], seed=0)["x"]
-    assert (drawn.min(), drawn.max()) == (low, high)
+    array = inputs.random([TensorSpec("x", (20_000,), dtype)], seed=0)["x"]
+    assert (array.min(), array.max()) == (low, high)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_random_floats_are_standard_normal(dtype):
-    drawn = inputs.random([TensorSpec("x", (20_000,), dtype)], seed=0)["x"].astype("float64")
-    assert drawn.mean() == pytest.approx(0, abs=0.03)
-    assert drawn.std() == pytest.approx(1, abs=0.03)
+    array = inputs.random([TensorSpec("x", (20_000,), dtype)], seed=0)["x"].astype("float64")
+    assert array.mean() == pytest.approx(0, abs=0.03)
+    assert array.std() == pytest.approx(1, abs=0.03)
 
 
 @given(st.integers(0, 2**63), st.text())
@@ -55,16 +55,16 @@ def test_random_is_reproducible(seed, name):
 
 
 def test_known_random_values():
-    drawn = inputs.random([TensorSpec("data", (3,), "float32")], seed=0)["data"]
-    np.testing.assert_allclose(drawn, np.random.default_rng([0, 2918445923]).standard_normal(3, np.float32))
+    array = inputs.random([TensorSpec("data", (3,), "float32")], seed=0)["data"]
+    np.testing.assert_allclose(array, np.random.default_rng([0, 2918445923]).standard_normal(3, np.float32))
 
 
 def test_random_depends_on_the_seed_and_on_the_name_only():
     a, b = TensorSpec("a", (4,), "float32"), TensorSpec("b", (4,), "float32")
-    alone, together = inputs.random([a], 0)["a"], inputs.random([b, a], 0)
-    np.testing.assert_array_equal(alone, together["a"])
+    single, together = inputs.random([a], 0)["a"], inputs.random([b, a], 0)
+    np.testing.assert_array_equal(single, together["a"])
     assert not np.array_equal(together["a"], together["b"])
-    assert not np.array_equal(alone, inputs.random([a], 1)["a"])
+    assert not np.array_equal(single, inputs.random([a], 1)["a"])
 
 
 # --- which source ----------------------------------------------------------------------------------------------
@@ -247,10 +247,10 @@ def normalized(*rgb: int) -> np.ndarray:
 @pytest.mark.parametrize("size", [(8, 8), (256, 256), (1, 1), (3, 200), (300, 20)], ids=str)
 @pytest.mark.parametrize("colour", [(0, 0, 0), (255, 255, 255), (10, 100, 200)], ids=str)
 def test_a_plain_picture_keeps_its_colour(tmp_path, size, colour):
-    made = inputs.from_image(picture(tmp_path, Image.new("RGB", size, colour)), [FIRST])["data"]
-    assert (made.shape, made.dtype) == ((1, 3, 8, 8), np.float32)
-    wanted = np.broadcast_to(normalized(*colour)[:, None, None], (3, 8, 8))
-    np.testing.assert_allclose(made[0], wanted, **NEAR)
+    pixels = inputs.from_image(picture(tmp_path, Image.new("RGB", size, colour)), [FIRST])["data"]
+    assert (pixels.shape, pixels.dtype) == ((1, 3, 8, 8), np.float32)
+    expected = np.broadcast_to(normalized(*colour)[:, None, None], (3, 8, 8))
+    np.testing.assert_allclose(pixels[0], expected, **NEAR)
 
 
 def test_layouts_hold_the_same_pixels(tmp_path):
@@ -261,18 +261,18 @@ def test_layouts_hold_the_same_pixels(tmp_path):
 
 
 def test_corners_stay_where_they_are(tmp_path):
-    made = inputs.from_image(picture(tmp_path, quarters()), [LAST])["data"][0]
-    np.testing.assert_allclose(made[1, 1], normalized(255, 0, 0), **NEAR)
-    np.testing.assert_allclose(made[1, 6], normalized(0, 255, 0), **NEAR)
-    np.testing.assert_allclose(made[6, 1], normalized(0, 0, 255), **NEAR)
-    np.testing.assert_allclose(made[6, 6], normalized(255, 255, 255), **NEAR)
+    pixels = inputs.from_image(picture(tmp_path, quarters()), [LAST])["data"][0]
+    np.testing.assert_allclose(pixels[1, 1], normalized(255, 0, 0), **NEAR)
+    np.testing.assert_allclose(pixels[1, 6], normalized(0, 255, 0), **NEAR)
+    np.testing.assert_allclose(pixels[6, 1], normalized(0, 0, 255), **NEAR)
+    np.testing.assert_allclose(pixels[6, 6], normalized(255, 255, 255), **NEAR)
 
 
 def test_sides_of_a_wide_picture_are_cut(tmp_path):
     image = Image.new("RGB", (96, 32), "red")
     image.paste("blue", (32, 0, 64, 32))
-    made = inputs.from_image(picture(tmp_path, image), [LAST])["data"][0]
-    np.testing.assert_allclose(made[:, 1:-1], np.broadcast_to(normalized(0, 0, 255), (8, 6, 3)), **NEAR)
+    pixels = inputs.from_image(picture(tmp_path, image), [LAST])["data"][0]
+    np.testing.assert_allclose(pixels[:, 1:-1], np.broadcast_to(normalized(0, 0, 255), (8, 6, 3)), **NEAR)
 
 
 def test_height_and_width_are_not_mixed_up(tmp_path):
@@ -285,14 +285,14 @@ def test_height_and_width_are_not_mixed_up(tmp_path):
 
 
 def test_a_batch_repeats_the_picture(tmp_path):
-    made = inputs.from_image(picture(tmp_path, quarters()), [TensorSpec("data", (2, 3, 8, 8), "float32")])["data"]
-    np.testing.assert_array_equal(made[0], made[1])
+    pixels = inputs.from_image(picture(tmp_path, quarters()), [TensorSpec("data", (2, 3, 8, 8), "float32")])["data"]
+    np.testing.assert_array_equal(pixels[0], pixels[1])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_a_picture_in_the_models_type(tmp_path, dtype):
-    made = inputs.from_image(picture(tmp_path, quarters()), [TensorSpec("data", (1, 3, 8, 8), dtype)])["data"]
-    assert str(made.dtype) == dtype
+    pixels = inputs.from_image(picture(tmp_path, quarters()), [TensorSpec("data", (1, 3, 8, 8), dtype)])["data"]
+    assert str(pixels.dtype) == dtype
 
 
 @pytest.mark.parametrize(
@@ -305,14 +305,14 @@ def test_a_picture_in_the_models_type(tmp_path, dtype):
     ],
 )
 def test_modes_of_a_picture(tmp_path, mode, colour, expected):
-    made = inputs.from_image(picture(tmp_path, Image.new(mode, (16, 16), colour)), [LAST])["data"]
-    np.testing.assert_allclose(made[0, 4, 4], normalized(*expected), **NEAR)
+    pixels = inputs.from_image(picture(tmp_path, Image.new(mode, (16, 16), colour)), [LAST])["data"]
+    np.testing.assert_allclose(pixels[0, 4, 4], normalized(*expected), **NEAR)
 
 
 def test_palette_picture(tmp_path):
     path = picture(tmp_path, quarters().convert("P"), "in.gif")
-    made = inputs.from_image(path, [LAST])["data"][0]
-    np.testing.assert_allclose(made[6, 1], normalized(0, 0, 255), **NEAR)
+    pixels = inputs.from_image(path, [LAST])["data"][0]
+    np.testing.assert_allclose(pixels[6, 1], normalized(0, 0, 255), **NEAR)
 
 
 def encoded(image: Image.Image, kind: str) -> bytes:
@@ -392,9 +392,9 @@ def test_unreadable_labels(tmp_path, content):
 
 def test_top_five():
     scores = np.array([[0.1, 0.5, 0.05, 0.2, 0.04, 0.11]], "float32")
-    found = inputs.top(scores, list("abcdef"))
-    assert "".join(guess.label for guess in found) == "bdfac"
-    assert found[0] == Guess(1, "b", 0.5)
+    guesses = inputs.top(scores, list("abcdef"))
+    assert "".join(guess.label for guess in guesses) == "bdfac"
+    assert guesses[0] == Guess(1, "b", 0.5)
 
 
 @pytest.mark.parametrize("shape", [(6,), (1, 6), (1, 6, 1, 1)])

@@ -32,8 +32,8 @@ def test_inspection_of_a_net_made_by_hand(tmp_path):
         "m": np.zeros((18000, 10), "float32"),
     }
     proto = nets.model(nodes, [value("x", (1, 3, 8, 8))], [value("y", (1, 10))], weights, opset=19)
-    found = inspection.inspect(model.load(nets.save(proto, tmp_path, "hand.onnx")))
-    assert found == inspection.Inspection(
+    summary = inspection.inspect(model.load(nets.save(proto, tmp_path, "hand.onnx")))
+    assert summary == inspection.Inspection(
         name="hand",
         opset=19,
         inputs=(IMAGE,),
@@ -48,32 +48,35 @@ def test_inspection_of_a_net_made_by_hand(tmp_path):
 
 
 def test_inspection_of_a_model_that_cannot_be_imported():
-    found = inspection.inspect(load("unsupported-operators"))
-    assert found.unsupported == (importer.UnsupportedNode("TfIdfVectorizer", "count_words", 1),)
-    assert found.operators == {"Abs": 1, "Det": 1, "TfIdfVectorizer": 1}
+    summary = inspection.inspect(load("unsupported-operators"))
+    assert summary.unsupported == (importer.UnsupportedNode("TfIdfVectorizer", "count_words", 1),)
+    assert summary.operators == {"Abs": 1, "Det": 1, "TfIdfVectorizer": 1}
 
 
 def test_inspection_of_the_zoo():
     # ResNet-18 has 1.8 billion multiply-adds and 11.7 million parameters; its running statistics count as well.
-    found = inspection.inspect(model.load("resnet-18"))
-    assert found.gflops == pytest.approx(3.63, abs=0.05)
-    assert found.parameters == pytest.approx(11_689_512, rel=2e-3)
+    summary = inspection.inspect(model.load("resnet-18"))
+    assert summary.gflops == pytest.approx(3.63, abs=0.05)
+    assert summary.parameters == pytest.approx(11_689_512, rel=2e-3)
 
 
 def test_work_of_an_unknown_shape_is_unknown():
-    found = inspection.inspect(load("data-dependent-output"))
-    assert found.outputs == (inspection.Output("y", (2, 0), "int64"),)
-    assert found.gflops == 0
+    summary = inspection.inspect(load("data-dependent-output"))
+    assert summary.outputs == (inspection.Output("y", (2, 0), "int64"),)
+    assert summary.gflops == 0
 
 
 def test_the_shapes_of_outputs_that_shape_inference_does_not_know():
-    found = inspection.inspect(model.load(str(paths.DATA / "ml" / "sk-forest-two-classes.onnx")))
-    assert [(one.name, one.shape) for one in found.outputs] == [("output_label", (1,)), ("output_probability", (1, 2))]
+    summary = inspection.inspect(model.load(str(paths.DATA / "ml" / "sk-forest-two-classes.onnx")))
+    assert [(output.name, output.shape) for output in summary.outputs] == [
+        ("output_label", (1,)),
+        ("output_probability", (1, 2)),
+    ]
 
 
 def test_an_output_of_no_known_shape(tmp_path):
     nodes = [node("Foreign", ["x"], ["y"], domain="com.example")]
     proto = nets.model(nodes, [value("x", (1, 4))], [value("y", None)])
     proto.opset_import.add(domain="com.example", version=1)
-    (found,) = inspection.inspect(model.load(nets.save(proto, tmp_path))).outputs
-    assert found.shape is None
+    (output,) = inspection.inspect(model.load(nets.save(proto, tmp_path))).outputs
+    assert output.shape is None

@@ -59,12 +59,12 @@ def test_a_tensor_on_the_way_that_is_too_large():
 
 def test_a_build_is_refused_before_the_inputs_are_drawn(source, tmp_path, monkeypatch):
     monkeypatch.setattr("toolchain.models.inputs.make", lambda *_: pytest.fail("drawn"))
-    seen = toolchain("build", source, "--shape", "x:2147483647,2147483647", "-o", tmp_path / "out")
-    assert seen.code == 2
-    assert "GiB or more" in seen.err
+    process = toolchain("build", source, "--shape", "x:2147483647,2147483647", "-o", tmp_path / "out")
+    assert process.code == 2
+    assert "GiB or more" in process.err
 
 
 def test_a_size_that_no_tensor_can_have(source, tmp_path):
-    seen = toolchain("build", source, "--shape", f"x:{10**30},3", "-o", tmp_path / "out")
-    assert seen.code == 2
-    assert "is not of the form NAME:1,3,224,224" in seen.err
+    process = toolchain("build", source, "--shape", f"x:{10**30},3", "-o", tmp_path / "out")
+    assert process.code == 2
+    assert "is not of the form NAME:1,3,224,224" in process.err

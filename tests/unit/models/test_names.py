@@ -18,11 +18,11 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(("word", "network"), [("mlp", "mlp"), ("zoo:mlp", "mlp"), ("./mlp", ""), ("mlp.onnx", "")])
-def test_a_name_is_the_zoos_and_a_path_has_a_slash(word, network):
-    assert names.network(word) == network
+@pytest.mark.parametrize(("name", "network"), [("mlp", "mlp"), ("zoo:mlp", "mlp"), ("./mlp", ""), ("mlp.onnx", "")])
+def test_a_name_is_the_zoos_and_a_path_has_a_slash(name, network):
+    assert names.network(name) == network
     Path("mlp").mkdir()
-    assert names.network(word) == network
+    assert names.network(name) == network
 
 
 def test_a_file_goes_before_the_zoo_and_not_before_the_explicit_form():

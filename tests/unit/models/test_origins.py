@@ -22,8 +22,11 @@ def test_each_variable_comes_from_a_node(tmp_path):
     module = imported(
         tmp_path, [node("Relu", ["x"], ["a"], name="first"), node("Sigmoid", ["a"], ["y"], name="second")]
     )
-    found = [origins.of(binding.var) for binding in origins.bindings(module)]
-    assert [(one.operator, one.name, one.index) for one in found] == [("Relu", "first", 0), ("Sigmoid", "second", 1)]
+    nodes = [origins.of(binding.var) for binding in origins.bindings(module)]
+    assert [(origin.operator, origin.name, origin.index) for origin in nodes] == [
+        ("Relu", "first", 0),
+        ("Sigmoid", "second", 1),
+    ]
 
 
 def test_a_node_without_a_name_is_called_after_its_result(tmp_path):

@@ -37,9 +37,9 @@ def traced(folder: Path, code: str) -> tuple[str, list[str]]:
     home.mkdir()
     model = nets.save(nets.relu((2, 3)), folder)
     environment = {"HOME": str(home), "PATH": os.environ["PATH"], "TMPDIR": str(home)}
-    found = tracing.traced([sys.executable, "-B", "-c", code, model], folder / "calls", CALLS, environment)
+    calls = tracing.traced([sys.executable, "-B", "-c", code, model], folder / "calls", CALLS, environment)
     assert list(home.rglob("*")) == []
-    return found
+    return calls
 
 
 @pytest.mark.parametrize("code", [REFERENCE, PROBE], ids=["reference", "probe"])
@@ -54,8 +54,8 @@ def test_an_inference_writes_nothing_and_calls_nobody(tmp_path, code):
 def test_children_are_told_too():
     code = "import toolchain.models.ort, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
     environment = os.environ | {"ORT_DISABLE_TELEMETRY": "0"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "1\n"
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert process.stdout == "1\n"
 
 
 def test_its_tools_come_through_the_same_door():

@@ -33,18 +33,18 @@ def layer(tmp_path):
 
 def test_agrees_with_numpy(layer):
     source, weights = layer
-    fed = inputs.random(source.inputs, 0)
-    found = reference.run(source, fed)
-    total = fed["x"] @ weights["w"] + weights["b"]
-    assert list(found) == ["y", "s"]
-    np.testing.assert_allclose(found["s"], total, rtol=1e-6)
-    np.testing.assert_allclose(found["y"], np.maximum(total, 0), rtol=1e-6)
+    feeds = inputs.random(source.inputs, 0)
+    outputs = reference.run(source, feeds)
+    total = feeds["x"] @ weights["w"] + weights["b"]
+    assert list(outputs) == ["y", "s"]
+    np.testing.assert_allclose(outputs["s"], total, rtol=1e-6)
+    np.testing.assert_allclose(outputs["y"], np.maximum(total, 0), rtol=1e-6)
 
 
 def test_is_reproducible():
     source = model.load("mlp")
-    fed = inputs.random(source.inputs, 0)
-    first, second = (reference.run(source, fed)["prob"] for _ in range(2))
+    feeds = inputs.random(source.inputs, 0)
+    first, second = (reference.run(source, feeds)["prob"] for _ in range(2))
     assert first.tobytes() == second.tobytes()
     assert first.sum() == pytest.approx(1, abs=1e-5)
 
@@ -52,9 +52,9 @@ def test_is_reproducible():
 @pytest.mark.parametrize("name", ["quantized", "float16", "external", "weights-among-inputs"])
 def test_kinds_of_models(name):
     source = model.load(str(DATA / f"{name}.onnx"))
-    found = reference.run(source, inputs.random(source.inputs, 0))["y"]
-    assert (found.shape, found.dtype) == ((1, 4, 6, 6), source.inputs[0].dtype)
-    assert np.abs(found).max() > 0
+    output = reference.run(source, inputs.random(source.inputs, 0))["y"]
+    assert (output.shape, output.dtype) == ((1, 4, 6, 6), source.inputs[0].dtype)
+    assert np.abs(output).max() > 0
 
 
 @pytest.mark.parametrize("name", ["wrong-product", "unknown-padding", "bfloat16-output"])
@@ -67,13 +67,13 @@ def test_a_model_that_it_rejects(name):
 
 
 @pytest.mark.parametrize(
-    "fed",
+    "feeds",
     [{}, {"x": np.zeros((9, 3), "float32")}, {"x": np.zeros((2, 3))}, {"z": np.zeros((2, 3), "float32")}],
     ids=["none", "shape", "dtype", "name"],
 )
-def test_inputs_that_do_not_fit(layer, fed):
+def test_inputs_that_do_not_fit(layer, feeds):
     with pytest.raises(InputError, match="ONNX Runtime cannot run"):
-        reference.run(layer[0], fed)
+        reference.run(layer[0], feeds)
 
 
 def _relu(opset: int, ir_version: int) -> onnx.ModelProto:
@@ -109,10 +109,10 @@ def test_a_quantized_model_has_a_tolerance_of_its_own(name, limit):
 
 @pytest.mark.parametrize(("level", "limit"), [(None, None), (0, None), (1, None), (4, 5e-2)])
 def test_packed_weights_have_one_where_their_data_is_rounded(level, limit, tmp_path):
-    held = {"w": np.full((4, 1, 8), 0x78, np.uint8), "s": np.ones(4, np.float32)}
+    initializers = {"w": np.full((4, 1, 8), 0x78, np.uint8), "s": np.ones(4, np.float32)}
     more = {} if level is None else {"accuracy_level": level}
     product = nets.node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=16, N=4, block_size=16, **more)
-    proto = nets.model([product], [nets.value("x", (1, 16))], [nets.value("y", (1, 4))], held)
+    proto = nets.model([product], [nets.value("x", (1, 16))], [nets.value("y", (1, 4))], initializers)
     proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
     assert reference.tolerance(model.load(nets.save(proto, tmp_path))) == limit
 
@@ -141,40 +141,40 @@ def test_half_precision_has_a_tolerance_of_its_own(layer):
     assert (reference.tolerance(source), reference.tolerance(source, float16=True)) == (None, 2e-2)
 
 
-def test_to_the_letter_it_is_named_so():
+def test_an_unoptimized_reference_has_a_name_of_its_own():
     assert reference.name() == reference.NAME
     assert reference.name(unoptimized=True) == f"{reference.NAME} without optimisations"
 
 
-def test_to_the_letter_nothing_is_merged(tmp_path):
-    """What is merged rounds at other places, and is one step off here and there."""
+def test_an_unoptimized_reference_merges_nothing(tmp_path):
+    """Merged operators round at other places, so a few elements are one step off."""
     source = model.load(nets.save(int8_nets.residual(size=32), tmp_path))
-    made = quantize.quantized(source, [inputs.random(source.inputs, seed) for seed in range(3)]).source
-    fed = [inputs.random(source.inputs, seed) for seed in range(3, 6)]
-    exact = [reference.run(made, one, unoptimized=True) for one in fed]
-    merged = [reference.run(made, one) for one in fed]
-    wanted = [vta_nets.reference(made.proto, one["x"])[0] for one in fed]
-    assert [next(iter(one.values())).tobytes() for one in exact] == [one.tobytes() for one in wanted]
+    quantized = quantize.quantized(source, [inputs.random(source.inputs, seed) for seed in range(3)]).source
+    samples = [inputs.random(source.inputs, seed) for seed in range(3, 6)]
+    exact = [reference.run(quantized, sample, unoptimized=True) for sample in samples]
+    merged = [reference.run(quantized, sample) for sample in samples]
+    expected = [vta_nets.reference(quantized.proto, sample["x"])[0] for sample in samples]
+    assert [next(iter(outputs.values())).tobytes() for outputs in exact] == [array.tobytes() for array in expected]
     assert str(merged) != str(exact)
 
 
 def test_a_quantized_network_that_the_reference_rounds_in_two_ways_has_a_wider_limit(tmp_path):
     data = {"x": np.array([[1.0, 0.5]], np.float32)}
-    held = {"s": np.float32(0.1), "z": np.uint8(0)}
+    initializers = {"s": np.float32(0.1), "z": np.uint8(0)}
     nodes = [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])]
-    proto = nets.model(nodes, [value("x", (1, 2))], [value("y", (1, 2))], held)
+    proto = nets.model(nodes, [value("x", (1, 2))], [value("y", (1, 2))], initializers)
     source = model.load(nets.save(proto, tmp_path))
     optimized = reference.run(source, data)
     assert reference.limits(source, data, optimized) == {}
-    for own, limit in ((0.02, None), (0.04, 0.09), (0.5, 0.15)):
-        apart = {"y": optimized["y"] * np.float32(1 + own)}
-        found = reference.limits(source, data, optimized, open_models=(lambda _, apart=apart: apart, dict))
-        assert found == {} if limit is None else found["y"].value == pytest.approx(limit, rel=1e-3)
+    for difference, limit in ((0.02, None), (0.04, 0.09), (0.5, 0.15)):
+        apart = {"y": optimized["y"] * np.float32(1 + difference)}
+        limits = reference.limits(source, data, optimized, open_models=(lambda _, apart=apart: apart, dict))
+        assert limits == {} if limit is None else limits["y"].value == pytest.approx(limit, rel=1e-3)
 
 
 def test_a_network_that_amplifies_rounding_has_a_wider_limit(tmp_path, layer):
-    fed = inputs.random(layer[0].inputs, 0)
-    assert reference.limits(layer[0], fed, reference.run(layer[0], fed)) == {}
+    feeds = inputs.random(layer[0].inputs, 0)
+    assert reference.limits(layer[0], feeds, reference.run(layer[0], feeds)) == {}
     stream = np.random.default_rng(0)
     weights = {"w": stream.standard_normal((8, 4, 3, 3), np.float32)}
     weights |= {name: stream.random(8, np.float32) + 0.5 for name in ("scale", "shift", "mean", "variance")}
@@ -184,11 +184,11 @@ def test_a_network_that_amplifies_rounding_has_a_wider_limit(tmp_path, layer):
     ]
     ends = [value("x", (1, 4, 8, 8))], [value("n", None)]
     plain = model.load(nets.save(nets.model(nodes, *ends, weights), tmp_path))
-    fed = inputs.random(plain.inputs, 0)
-    weights["all"] = reference.run(plain, fed, unoptimized=True)["n"]  # what is left of it is rounding alone
+    feeds = inputs.random(plain.inputs, 0)
+    weights["all"] = reference.run(plain, feeds, unoptimized=True)["n"]  # what is left of it is rounding alone
     nodes.append(node("Sub", ["n", "all"], ["y"]))
     amplifies = model.load(nets.save(nets.model(nodes, ends[0], [value("y", None)], weights), tmp_path))
-    assert reference.limits(amplifies, fed, reference.run(amplifies, fed)) == {"y": Limit(5e-2, tensors.ROUNDING)}
+    assert reference.limits(amplifies, feeds, reference.run(amplifies, feeds)) == {"y": Limit(5e-2, tensors.ROUNDING)}
 
 
 def test_a_difference_of_large_values_has_a_limit_that_rounding_explains(tmp_path):
@@ -199,12 +199,12 @@ def test_a_difference_of_large_values_has_a_limit_that_rounding_explains(tmp_pat
     nodes = [node("MatMul", ["x", "a"], ["p"]), node("MatMul", ["x", "b"], ["q"]), node("Sub", ["p", "q"], ["y"])]
     ends = [value("x", (4, 64))], [value("y", (4, 8))]
     source = model.load(nets.save(nets.model(nodes, *ends, {"a": first, "b": second}), tmp_path))
-    fed = inputs.random(source.inputs, 0)
-    outputs = reference.run(source, fed)
-    exact = fed["x"].astype(np.float64) @ first.astype(np.float64) - fed["x"].astype(np.float64) @ second
-    own = np.abs(outputs["y"] - exact).max() / np.abs(exact).max()
-    assert own > 1e-4
-    assert own < reference.limits(source, fed, outputs)["y"].value < 10 * own
+    feeds = inputs.random(source.inputs, 0)
+    outputs = reference.run(source, feeds)
+    exact = feeds["x"].astype(np.float64) @ first.astype(np.float64) - feeds["x"].astype(np.float64) @ second
+    difference = np.abs(outputs["y"] - exact).max() / np.abs(exact).max()
+    assert difference > 1e-4
+    assert difference < reference.limits(source, feeds, outputs)["y"].value < 10 * difference
 
 
 def test_an_output_that_is_a_choice_widens_nothing(tmp_path):
@@ -217,10 +217,10 @@ def test_an_output_that_is_a_choice_widens_nothing(tmp_path):
     ]
     ends = [value("x", (4, 16))], [value("s", (4, 8)), value("y", (4,))]
     source = model.load(nets.save(nets.model(nodes, *ends, {"a": scores}), tmp_path))
-    fed = inputs.random(source.inputs, 0)
-    outputs = reference.run(source, fed)
-    assert not np.array_equal(reference.open_perturbed(source)(fed)["y"], outputs["y"])
-    assert reference.limits(source, fed, outputs) == {}
+    feeds = inputs.random(source.inputs, 0)
+    outputs = reference.run(source, feeds)
+    assert not np.array_equal(reference.open_perturbed(source)(feeds)["y"], outputs["y"])
+    assert reference.limits(source, feeds, outputs) == {}
 
 
 @given(st.integers(0, 2**16), st.sampled_from([1e-3, 3e-3, 1e-2]))
@@ -228,16 +228,16 @@ def test_each_output_has_the_limit_that_rounding_explains(seed, apart):
     """One output is a sum, the other its small difference to another sum: only the difference amplifies rounding."""
     stream = np.random.default_rng(seed)
     first = stream.standard_normal((64, 8)).astype(np.float32)
-    held = {"a": first, "b": first * np.float32(1 + apart)}
+    initializers = {"a": first, "b": first * np.float32(1 + apart)}
     nodes = [node("MatMul", ["x", "a"], ["p"]), node("MatMul", ["x", "b"], ["q"]), node("Sub", ["p", "q"], ["y"])]
-    proto = nets.model(nodes, [value("x", (4, 64))], [value("p", (4, 8)), value("y", (4, 8))], held)
+    proto = nets.model(nodes, [value("x", (4, 64))], [value("p", (4, 8)), value("y", (4, 8))], initializers)
     with tempfile.TemporaryDirectory() as folder:
         source = model.load(nets.save(proto, Path(folder)))
-    fed = {"x": stream.standard_normal((4, 64)).astype(np.float32)}
-    outputs = reference.run(source, fed)
-    limits = reference.limits(source, fed, outputs)
+    feeds = {"x": stream.standard_normal((4, 64)).astype(np.float32)}
+    outputs = reference.run(source, feeds)
+    limits = reference.limits(source, feeds, outputs)
     assert set(limits) <= {"y"}
-    exact = {name: fed["x"].astype(np.float64) @ held[name].astype(np.float64) for name in ("a", "b")}
+    exact = {name: feeds["x"].astype(np.float64) @ initializers[name].astype(np.float64) for name in ("a", "b")}
     right = {"p": exact["a"].astype(np.float32), "y": (exact["a"] - exact["b"]).astype(np.float32)}
     assert tensors.compare(right, outputs, limits).ok
     limit = tensors.limit_of(limits, "y", "float32").value
@@ -245,26 +245,32 @@ def test_each_output_has_the_limit_that_rounding_explains(seed, apart):
     for name, fault in (("p", 2e-4), ("y", 2 * limit)):
         wrong = {key: array.copy() for key, array in outputs.items()}
         wrong[name].flat[5] += np.float32(fault * np.abs(wrong[name]).max())
-        found = tensors.compare(wrong, outputs, limits)
-        assert (found.ok, [one.name for one in found.outputs if not one.ok]) == (False, [name])
-        assert found.tolerance == tensors.limit_of(limits, name, "float32").value
+        comparison = tensors.compare(wrong, outputs, limits)
+        assert (comparison.ok, [output.name for output in comparison.outputs if not output.ok]) == (False, [name])
+        assert comparison.tolerance == tensors.limit_of(limits, name, "float32").value
 
 
 def test_rows_in_another_order_widen_nothing(tmp_path):
     """Scores that are equal but for their last bits: rows change places, and the values are as near as ever."""
     stream = np.random.default_rng(0)
-    held = {"w": np.tile(stream.standard_normal((16, 1), np.float32), (1, 8)), "k": np.array([8]), "t": np.arange(8.0)}
-    held["t"] = (1 + 0.03 * stream.random((8,))).astype(np.float32)
+    initializers = {
+        "w": np.tile(stream.standard_normal((16, 1), np.float32), (1, 8)),
+        "k": np.array([8]),
+        "t": np.arange(8.0),
+    }
+    initializers["t"] = (1 + 0.03 * stream.random((8,))).astype(np.float32)
     nodes = [
         node("MatMul", ["x", "w"], ["s"]),
         node("TopK", ["s", "k"], ["v", "i"], axis=1),
         node("Gather", ["t", "i"], ["y"]),
     ]
     source = model.load(
-        nets.save(nets.model(nodes, [value("x", (1, 16))], [value("v", (1, 8)), value("y", (1, 8))], held), tmp_path)
+        nets.save(
+            nets.model(nodes, [value("x", (1, 16))], [value("v", (1, 8)), value("y", (1, 8))], initializers), tmp_path
+        )
     )
-    fed = inputs.random(source.inputs, 0)
-    outputs = reference.run(source, fed)
-    assert not np.array_equal(reference.open_perturbed(source)(fed)["y"], outputs["y"])
-    assert set(reference.limits(source, fed, outputs)) == {"y"}
-    assert reference.limits(source, fed, outputs, ranked.rankings(source, fed, None)) == {}
+    feeds = inputs.random(source.inputs, 0)
+    outputs = reference.run(source, feeds)
+    assert not np.array_equal(reference.open_perturbed(source)(feeds)["y"], outputs["y"])
+    assert set(reference.limits(source, feeds, outputs)) == {"y"}
+    assert reference.limits(source, feeds, outputs, ranked.rankings(source, feeds, None)) == {}

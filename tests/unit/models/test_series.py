@@ -23,19 +23,19 @@ def saved(folder, **arrays):
 
 
 def test_arrays_of_the_models_own_shapes_are_one_sample(tmp_path):
-    found = series.of_file(saved(tmp_path, x=np.ones((1, 3), np.float32), z=np.int64(4)), [X, Z])
-    taken = found.take(range(1))
-    assert (found.count, found.single) == (1, True)
-    assert {name: value.shape for name, value in taken.items()} == {"x": (1, 1, 3), "z": (1,)}
+    samples = series.of_file(saved(tmp_path, x=np.ones((1, 3), np.float32), z=np.int64(4)), [X, Z])
+    arrays = samples.take(range(1))
+    assert (samples.count, samples.single) == (1, True)
+    assert {name: value.shape for name, value in arrays.items()} == {"x": (1, 1, 3), "z": (1,)}
 
 
 def test_one_more_axis_is_many_samples(tmp_path):
     data = np.arange(15, dtype=np.float32).reshape(5, 1, 3)
-    found = series.of_file(saved(tmp_path, x=data, z=np.arange(5)), [X, Z])
-    assert (found.count, found.single) == (5, False)
-    taken = found.take(range(2, 4))
-    np.testing.assert_array_equal(taken["x"], data[2:4])
-    np.testing.assert_array_equal(taken["z"], [2, 3])
+    samples = series.of_file(saved(tmp_path, x=data, z=np.arange(5)), [X, Z])
+    assert (samples.count, samples.single) == (5, False)
+    arrays = samples.take(range(2, 4))
+    np.testing.assert_array_equal(arrays["x"], data[2:4])
+    np.testing.assert_array_equal(arrays["z"], [2, 3])
 
 
 def test_an_array_alone_is_the_only_input(tmp_path):
@@ -74,18 +74,18 @@ def pictures(tmp_path):
 
 
 def test_a_folder_of_pictures_is_taken_by_name(pictures):
-    found = series.of_pictures([pictures], [PICTURE])
-    assert [name.rpartition("/")[2] for name in found.names] == ["a.jpg", "b.png", "c.JPG"]
-    taken = found.take(range(1, 3))["data"]
-    np.testing.assert_array_equal(taken[0], inputs.from_image(pictures / "b.png", [PICTURE])["data"])
-    assert (taken.shape, found.single) == ((2, 1, 3, 8, 8), False)
+    samples = series.of_pictures([pictures], [PICTURE])
+    assert [name.rpartition("/")[2] for name in samples.names] == ["a.jpg", "b.png", "c.JPG"]
+    arrays = samples.take(range(1, 3))["data"]
+    np.testing.assert_array_equal(arrays[0], inputs.from_image(pictures / "b.png", [PICTURE])["data"])
+    assert (arrays.shape, samples.single) == ((2, 1, 3, 8, 8), False)
 
 
 def test_one_picture_is_one_sample_and_several_are_many(pictures):
     assert series.of_pictures([pictures / "a.jpg"], [PICTURE]).single
-    both = series.of_pictures([pictures / "b.png", pictures / "a.jpg"], [PICTURE])
-    assert (both.count, both.single) == (2, False)
-    assert both.names[0].endswith("b.png")
+    samples = series.of_pictures([pictures / "b.png", pictures / "a.jpg"], [PICTURE])
+    assert (samples.count, samples.single) == (2, False)
+    assert samples.names[0].endswith("b.png")
 
 
 def test_pictures_that_are_none_are_told_before_the_work(pictures):
@@ -100,8 +100,8 @@ def test_pictures_that_are_none_are_told_before_the_work(pictures):
 
 
 def test_random_samples_have_seeds_of_their_own():
-    found = series.random([X, Z], 5, 4)
-    taken = found.take(range(1, 3))
-    np.testing.assert_array_equal(taken["x"][0], inputs.random([X, Z], 6)["x"])
-    np.testing.assert_array_equal(taken["x"][1], inputs.random([X, Z], 7)["x"])
-    assert taken["z"].shape == (2,)
+    samples = series.random([X, Z], 5, 4)
+    arrays = samples.take(range(1, 3))
+    np.testing.assert_array_equal(arrays["x"][0], inputs.random([X, Z], 6)["x"])
+    np.testing.assert_array_equal(arrays["x"][1], inputs.random([X, Z], 7)["x"])
+    assert arrays["z"].shape == (2,)

@@ -76,9 +76,9 @@ def test_an_input_becomes_a_constant(dtype, shape, text, expected):
     proto = with_inputs(value("x", (1,)), value("k", shape, dtype))
     signature.fix(proto, {"k": text})
     assert [item.name for item in proto.graph.input] == ["x"]
-    found = numpy_helper.to_array(proto.graph.initializer[0])
-    assert (found.dtype, found.shape) == (np.asarray(expected).dtype, np.asarray(expected).shape)
-    np.testing.assert_array_equal(found, expected)
+    constant = numpy_helper.to_array(proto.graph.initializer[0])
+    assert (constant.dtype, constant.shape) == (np.asarray(expected).dtype, np.asarray(expected).shape)
+    np.testing.assert_array_equal(constant, expected)
 
 
 @pytest.mark.parametrize(

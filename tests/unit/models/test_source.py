@@ -131,9 +131,9 @@ def test_the_ending_does_not_choose_the_format(tmp_path, ending):
 
 
 def test_every_cut_of_a_file_is_named(tmp_path):
-    whole = (DATA / "quantized.onnx").read_bytes()
-    for length in range(0, len(whole) - 1, 97):
-        (tmp_path / "cut.onnx").write_bytes(whole[:length])
+    content = (DATA / "quantized.onnx").read_bytes()
+    for length in range(0, len(content) - 1, 97):
+        (tmp_path / "cut.onnx").write_bytes(content[:length])
         with pytest.raises(InputError):
             model.load(str(tmp_path / "cut.onnx"))
 
@@ -162,13 +162,13 @@ def test_external_weights_that_are_missing_or_cut(tmp_path, content):
     assert "w" in caught.value.details
 
 
-@pytest.mark.parametrize("given", [{"length": str(1 << 40)}, {"offset": "-1"}, {"length": "x"}, {"length": "9" * 30}])
-def test_external_weights_that_are_said_to_be_elsewhere(tmp_path, given):
+@pytest.mark.parametrize("changed", [{"length": str(1 << 40)}, {"offset": "-1"}, {"length": "x"}, {"length": "9" * 30}])
+def test_external_weights_that_are_said_to_be_elsewhere(tmp_path, changed):
     shutil.copy(DATA / "external.data", tmp_path)
     proto = onnx.load(DATA / "external.onnx", load_external_data=False)
-    kept = {entry.key: entry.value for entry in proto.graph.initializer[0].external_data} | given
+    entries = {entry.key: entry.value for entry in proto.graph.initializer[0].external_data} | changed
     del proto.graph.initializer[0].external_data[:]
-    for key, text in kept.items():
+    for key, text in entries.items():
         proto.graph.initializer[0].external_data.add(key=key, value=text)
     (tmp_path / "net.onnx").write_bytes(proto.SerializeToString())
     with pytest.raises(InputError, match=r"not a valid ONNX model|GiB of weights"):
@@ -304,10 +304,10 @@ def test_open_dimensions_are_those_of_the_users_array(tmp_path):
     path = nets.save(nets.relu(("batch", 3, "height")), tmp_path)
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 3, 5), np.float32))
     np.savez(tmp_path / "other.npz", x=np.zeros((2, 4, 5), np.float32))
-    given = inputs.Source(npz=tmp_path / "x.npz")
-    loaded = model.load_request(Model(path, {}, given))
+    arrays = inputs.Source(npz=tmp_path / "x.npz")
+    loaded = model.load_request(Model(path, {}, arrays))
     assert [spec.shape for spec in loaded.inputs] == [(2, 3, 5)]
     assert loaded.guessed == ("input x has the shape of its array: 2 x 3 x 5",)
-    assert [spec.shape for spec in model.load_request(Model(path, {"x": (1, 3, 7)}, given)).inputs] == [(1, 3, 7)]
+    assert [spec.shape for spec in model.load_request(Model(path, {"x": (1, 3, 7)}, arrays)).inputs] == [(1, 3, 7)]
     with pytest.raises(InputError, match="open dimensions"):
         model.load_request(Model(path, {}, inputs.Source(npz=tmp_path / "other.npz")))

@@ -2,8 +2,8 @@
 
 A converter is a function from a `Node` to its result as a Relax expression, or to a list of results. It is
 registered by the names of its operators; an operator of another domain than the standard's is named `DOMAIN.NAME`. The
-folders go by subject, and all modules in them are loaded. A comment above a converter that replaces TVM's says what is
-wrong with that.
+folders go by subject, and all modules in them are loaded. A comment above a converter that replaces TVM's names the
+fault of TVM's.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ def as_operator(
 
 @functools.cache
 def _load() -> None:
+    # Importing a module registers its converters.
     for module in pkgutil.walk_packages(__path__, f"{__name__}."):
         importlib.import_module(module.name)
 

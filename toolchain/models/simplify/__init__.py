@@ -47,7 +47,14 @@ def plain(source: SourceModel, convertible: Collection[str]) -> onnx.ModelProto:
         InputError: A loop is too long to be unrolled, or an opset is unknown.
     """
     opsets.check(source.proto)
-    if not _is_worth_it(source.proto, convertible):
+    # A network of simple layers stays as it is, bit by bit.
+    if (
+        all(opsets.name_of(node) in convertible for node in source.proto.graph.node)
+        and not source.proto.functions
+        and not opsets.is_old(source.proto)
+        and not constants.has_constants_of_other_forms(source.proto.graph)
+        and not folding.has_constants(source.proto.graph)
+    ):
         return source.proto
     # Branches that are not taken go first: the shapes that were set may suit the one that is taken alone.
     proto = constants.as_initializers(functions.inline_functions(as_declared(source)))
@@ -62,15 +69,3 @@ def plain(source: SourceModel, convertible: Collection[str]) -> onnx.ModelProto:
             break
         proto = folding.fold_constants(proto)
     return proto
-
-
-# A network of simple layers stays as it is, bit by bit.
-def _is_worth_it(proto: onnx.ModelProto, convertible: Collection[str]) -> bool:
-    plain = all(opsets.name_of(node) in convertible for node in proto.graph.node)
-    return (
-        not plain
-        or bool(proto.functions)
-        or opsets.is_old(proto)
-        or constants.has_constants_of_other_forms(proto.graph)
-        or folding.has_constants(proto.graph)
-    )

@@ -7,23 +7,19 @@ compute. So the reference for such a file is the standard's LSTM with these weig
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from toolchain.models import protos
 
 OPERATOR = "DynamicQuantizeLSTM"
-_WEIGHTS = ((1, 8, 9), (2, 10, 11))
-"""Positions of weights, scale and zero point among the inputs."""
+_WEIGHTS = ((1, 8, 9), (2, 10, 11))  # positions of weights, scale and zero point among the inputs
 _OF_LSTM = 8
 
 
 def in_floats(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with the standard's LSTM in place of these; itself if none has constant weights."""
+    """Return a model with the standard's LSTM in place of these; the same model if none has constant weights."""
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
     indices = [
         index
@@ -39,18 +35,21 @@ def in_floats(proto: onnx.ModelProto) -> onnx.ModelProto:
         inputs = list(node.input[:_OF_LSTM])
         for weights, scale, zero in _WEIGHTS:
             positions = (weights, scale, zero)
-            values = [tensors.get(node.input[i]) if i < len(node.input) else None for i in positions]
+            arrays = [
+                numpy_helper.to_array(tensors[node.input[i]]).astype(np.float32)
+                for i in positions
+                if i < len(node.input) and node.input[i] in tensors
+            ]
+            # Bytes [directions, inputs, gates]; scale and zero are for each direction, or for each of its gates.
+            integers, unit = arrays[:2]
+            middle = arrays[-1] if len(arrays) == len(positions) else np.zeros_like(unit)
+            shape = (len(integers), 1, -1)
+            numbers = (integers - middle.reshape(shape)) * unit.reshape(shape)
             inputs[weights] = f"{node.output[0] or node.output[-1]}.weights{weights}"
-            changed.graph.initializer.append(numpy_helper.from_array(_numbers(*values), inputs[weights]))
+            # The standard's LSTM has [directions, gates, inputs].
+            transposed = np.ascontiguousarray(numbers.transpose(0, 2, 1))
+            changed.graph.initializer.append(numpy_helper.from_array(transposed, inputs[weights]))
         plain = helper.make_node("LSTM", inputs, list(node.output), node.name)
         plain.attribute.extend(node.attribute)
         node.CopyFrom(plain)
     return changed
-
-
-def _numbers(weights: Any, scale: Any, zero: Any) -> NDArray[np.float32]:
-    """Return bytes [directions, inputs, gates] as numbers [directions, gates, inputs]."""
-    integers, unit = (numpy_helper.to_array(tensor).astype(np.float32) for tensor in (weights, scale))
-    middle = np.zeros_like(unit) if zero is None else numpy_helper.to_array(zero).astype(np.float32)
-    rows = [tensor.reshape(len(integers), 1, -1) for tensor in (middle, unit)]
-    return np.ascontiguousarray(((integers - rows[0]) * rows[1]).transpose(0, 2, 1))

@@ -24,7 +24,11 @@ def fold_empty(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model in which no node reads or writes a tensor without elements; the same model if it has none."""
     for _ in range(_ROUNDS):
         types = _types(proto)
-        empty = {name for name, tensor in types.items() if _is_empty(tensor)}
+        empty = {
+            name
+            for name, tensor in types.items()
+            if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in tensor.shape.dim)
+        }
         if not empty:
             return proto
         changed = protos.clone(proto)
@@ -32,7 +36,13 @@ def fold_empty(proto: onnx.ModelProto) -> onnx.ModelProto:
             break
         proto = folding.fold_constants(changed)
     for index, node in enumerate(proto.graph.node):
-        if names := empty & (_data_inputs(node) | set(node.output)) - {""}:
+        # Lists of axes, sizes or scales may be empty, as is the shape of a scalar.
+        data_inputs = node.input[:1] if node.op_type in _TAKES_PARAMETERS else node.input
+        if node.op_type.startswith("Reduce"):
+            data_inputs = node.input[:1]
+        elif node.op_type == "ConstantOfShape":
+            data_inputs = []
+        if names := empty & {*data_inputs, *node.output} - {""}:
             raise InputError(
                 f"{node.op_type} at node {index} {node.name or node.output[0]!r} has a tensor without elements",
                 details=f"tensor {min(names)!r} has a size of 0",
@@ -53,10 +63,6 @@ def _types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
     for tensor in graph.initializer:
         types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
     return types
-
-
-def _is_empty(tensor: onnx.TypeProto.Tensor) -> bool:
-    return any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in tensor.shape.dim)
 
 
 def _fold(graph: onnx.GraphProto, empty: set[str], types: Mapping[str, onnx.TypeProto.Tensor]) -> bool:
@@ -104,6 +110,7 @@ def _split(
     if any(name not in types for name in outputs):
         return None
     graph.initializer.extend(_empty_constant(name, types[name]) for name in node.output if name in empty)
+    # All elements go to the only output that has any.
     if len(outputs) == 1:
         return [helper.make_node("Identity", [node.input[0]], outputs, node.name)]
     axis = protos.get_attribute(node, "axis", 0)
@@ -160,10 +167,3 @@ _TAKES_PARAMETERS = frozenset(
         "Upsample",
     }
 )
-
-
-# Lists of axes, sizes or scales may be empty, as is the shape of a scalar.
-def _data_inputs(node: onnx.NodeProto) -> set[str]:
-    if node.op_type == "ConstantOfShape":
-        return set()
-    return set(node.input[:1] if node.op_type in _TAKES_PARAMETERS or node.op_type.startswith("Reduce") else node.input)

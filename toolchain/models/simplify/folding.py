@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 
 import onnx
@@ -28,18 +27,14 @@ def has_constants(graph: onnx.GraphProto) -> bool:
     """Whether there is something to fold: a shape, a subgraph, or a node whose inputs are all constant."""
     constants = {tensor.name for tensor in graph.initializer} | {""}
     for node in graph.node:
+        has_body = any(attribute.HasField("g") for attribute in node.attribute)
         if node.op_type == "Constant":
             constants.update(node.output)
-        elif _is_foldable(node, constants):
+        elif node.op_type not in _NOT_FOLDED and (
+            has_body or node.op_type in {"Shape", "Size"} or all(name in constants for name in node.input)
+        ):
             return True
     return False
-
-
-def _is_foldable(node: onnx.NodeProto, constants: Collection[str]) -> bool:
-    if node.op_type in _NOT_FOLDED:
-        return False
-    has_body = any(attribute.HasField("g") for attribute in node.attribute)
-    return has_body or node.op_type in {"Shape", "Size"} or all(name in constants for name in node.input)
 
 
 def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -55,12 +50,13 @@ def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
         if proto.ByteSize() < _IN_ONE_PIECE:
             model = proto.SerializeToString()
         else:
-            onnx.save(protos.clone(proto), source, save_as_external_data=True)  # which changes the model
+            onnx.save(protos.clone(proto), source, save_as_external_data=True)  # a copy, since saving changes it
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(result)
         options.intra_op_num_threads = 1
         options.log_severity_level = _FATAL_ONLY
+        # Above protobuf's limit, ONNX Runtime writes weights to a file of their own.
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
         try:
             onnxruntime.InferenceSession(

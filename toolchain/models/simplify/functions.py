@@ -10,8 +10,8 @@ from onnx import helper, inliner
 from toolchain.models.protos import STANDARD
 from toolchain.models.simplify.opsets import name_of
 
+# Their definitions draw random numbers, which have no converter: an error should name the operator of the file.
 _RANDOM = frozenset({"Bernoulli"})
-"""Made of random numbers, which nobody converts: it is the operator of the file that is to be named."""
 
 
 def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -33,21 +33,17 @@ def expand_functions(proto: onnx.ModelProto, convertible: Collection[str]) -> tu
     )
     for node in typed.graph.node:
         if node.op_type in operators and _is_function(node):
-            _set_defaults(node)
+            # The inliner drops references to absent attributes, also to those that have a default.
+            present = {attribute.name for attribute in node.attribute}
+            for name, attribute in onnx.defs.get_schema(node.op_type).attributes.items():
+                if name not in present and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
+                    node.attribute.append(attribute.default_value)
     names = [(domain, name) for domain in sorted(STANDARD) for name in sorted(operators)]
     try:
         result = inliner.inline_selected_functions(typed, names, exclude=False, inline_schema_functions=True)
-    except RuntimeError:  # a type that inference does not find out: the operator is then named as one without converter
+    except RuntimeError:  # inference lacks a type: an error then names the operator as one without a converter
         return proto, False
     return result, any(node.op_type not in operators for node in result.graph.node) and result.graph != typed.graph
-
-
-# The inliner drops references to absent attributes, also to those that have a default.
-def _set_defaults(node: onnx.NodeProto) -> None:
-    present = {attribute.name for attribute in node.attribute}
-    for name, attribute in onnx.defs.get_schema(node.op_type).attributes.items():
-        if name not in present and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
-            node.attribute.append(attribute.default_value)
 
 
 def _is_function(node: onnx.NodeProto) -> bool:

@@ -73,6 +73,7 @@ def _loop(node: onnx.NodeProto, context: _Context) -> list[onnx.NodeProto] | Non
     for trip in range(trips):
         iteration = _Iteration(node, trip)
         number = context.constant(iteration.name("trip"), np.array(trip))
+        # The number of iterations is known, so the condition holds in each of them.
         true = context.constant(iteration.name("condition"), np.ones((), bool))
         nodes, results = iteration.inline(body, [number, true, *states], context)
         result += nodes
@@ -162,6 +163,7 @@ def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     copy.input[:] = [names.get(name, name) for name in node.input]
     copy.output[:] = [names.get(name, name) for name in node.output]
     for graph in protos.bodies(copy):
+        # What a graph declares hides the names around it.
         hidden = {value.name for value in [*graph.input, *graph.initializer]}
         inner = {name: new for name, new in names.items() if name not in hidden}
         nodes = [_renamed(item, inner) for item in graph.node]

@@ -27,8 +27,7 @@ _FLOATS = {
     TensorProto.FLOAT8E5M2FNUZ,
     TensorProto.FLOAT8E8M0,
 }
-_BELOW_A_BYTE = {*_INTEGERS, TensorProto.FLOAT4E2M1}
-"""What TVM cannot even hold."""
+_BELOW_A_BYTE = {*_INTEGERS, TensorProto.FLOAT4E2M1}  # TVM has no tensors of these types
 
 
 def widen_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -42,12 +41,21 @@ def widen_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
     changed = protos.clone(proto)
     scaled, others = _readers(proto.graph)
     for tensor in changed.graph.initializer:
-        kind = _wider_type(tensor.data_type, is_scaled=tensor.name in scaled)
+        kind: type | None = _INTEGERS.get(tensor.data_type)
+        # Scales that are 8-bit floats are refused by name later.
+        if tensor.data_type in _FLOATS and tensor.name not in scaled:
+            kind = np.float32
         if kind and tensor.name not in others:
             values = numpy_helper.to_array(tensor).astype(kind)
             tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
         elif tensor.data_type in _BELOW_A_BYTE and tensor.name in others:
-            raise _refusal(tensor, others[tensor.name])
+            name = TensorProto.DataType.Name(tensor.data_type).lower()
+            raise InputError(
+                f"constant {tensor.name} has the element type {name}",
+                details=f"{others[tensor.name]}; numbers of less than 8 bits are supported as weights of "
+                "DequantizeLinear and of Cast",
+                hint="export the model with this constant as int8, uint8 or float32",
+            )
     return changed
 
 
@@ -62,19 +70,3 @@ def _readers(graph: onnx.GraphProto) -> tuple[set[str], dict[str, str]]:
         elif node.op_type != "Cast" or node.domain not in STANDARD:
             others |= dict.fromkeys(node.input, f"{node.op_type} node {node.name or node.output[0]!r} reads it")
     return scaled, others
-
-
-# Scales that are 8-bit floats are refused by name later.
-def _wider_type(element: int, *, is_scaled: bool) -> type | None:
-    if element in _FLOATS:
-        return None if is_scaled else np.float32
-    return _INTEGERS.get(element)
-
-
-def _refusal(tensor: onnx.TensorProto, reader: str) -> InputError:
-    kind = TensorProto.DataType.Name(tensor.data_type).lower()
-    return InputError(
-        f"constant {tensor.name} has the element type {kind}",
-        details=f"{reader}; numbers of less than 8 bits are supported as weights of DequantizeLinear and of Cast",
-        hint="export the model with this constant as int8, uint8 or float32",
-    )

@@ -8,10 +8,10 @@ from onnx import helper, numpy_helper, shape_inference, version_converter
 from toolchain.errors import InputError
 from toolchain.models import protos
 
+# From here on axes are inputs, and Softmax works on one axis: what is older is converted to this.
 _OLDEST_UNCONVERTED = 13
-"""From here on axes are inputs, and Softmax works on one axis: what is older is converted to this."""
 
-_COORDINATES = 11  # since here Resize can be told which places of its input it takes
+_COORDINATES = 11  # the opset since which Resize has attributes for its coordinates
 _SCALES = 2  # input of Resize
 
 
@@ -63,9 +63,9 @@ def _flatten_hardmax(graph: onnx.GraphProto) -> None:
 
 
 def _set_resize_coordinates(graph: onnx.GraphProto) -> bool:
-    """Tell each Resize how it chose its coordinates before opset 11, which onnx's converter ignores.
+    """Write out how each Resize chose its coordinates before opset 11, which onnx's converter ignores.
 
-    Returns whether that is possible: not for those that enlarge one axis and shrink another.
+    Returns whether that is possible: an attribute counts for all axes, so not if one is enlarged and another shrunk.
     """
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     tensors |= {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}

@@ -84,6 +84,7 @@ def _extract_control(
                 return None
             needed += makers[name].input
         elif positions.get(name, 0) >= _STATES:
+            # Its next value is an output of the body, which has one output less than inputs: no iteration number.
             counters.append(positions[name])
             needed.append(body.output[positions[name] - 1].name)
         elif name not in positions:

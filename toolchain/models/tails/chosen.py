@@ -38,6 +38,7 @@ def gather(node: onnx.NodeProto, tail: Tail) -> None:
         tail.materialize(indices)
         if axis == data_extent.axis:
             raise ValueError("one of the results is chosen, which may not be there")
+        # The axes of the indices replace one axis before it.
         after = data_extent.axis if data_extent.axis < axis else data_extent.axis - 1 + tail.rank(indices)
         names = tail.rewrite(node)
         set_extent(tail, names[0], data_extent.along(after))
@@ -106,6 +107,7 @@ def concat(node: onnx.NodeProto, tail: Tail) -> None:
     parent = open_extents[0] if len(open_extents) == 1 else None
     selection = helper.make_node("Compress", [tail.constant(np.arange(total)), all_flags], ["places"], axis=0)
     positions = _emit_counted(tail, selection, (total,), 0, parent)
+    # Constants are joined now, since nothing folds them later.
     if all(name in tail.constants for name in node.input):
         arrays = [numpy_helper.to_array(tail.constants[name]) for name in node.input]
         joined = tail.constant(np.concatenate(arrays, axis))
@@ -177,6 +179,6 @@ def suppress(node: onnx.NodeProto, tail: Tail) -> None:
             raise ValueError("boxes and scores must be of the same results")
         node.input.extend([""] * (5 - len(node.input)))
         node.input.append(tail.count(extent))
-        node.input[1] = tail.filled(node.input[1], -np.inf)  # no NaN, which no order has a place for
+        node.input[1] = tail.filled(node.input[1], -np.inf)  # NaN has no place in an order
     bound = images * classes * min(max(max_boxes, 0), count)
     tail.rename(node.output, [_emit_counted(tail, node, (bound, 3), 0, extent)])

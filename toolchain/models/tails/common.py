@@ -39,6 +39,7 @@ def set_extent(tail: Tail, name: str, extent: Extent) -> None:
     """Note that a tensor has results along an axis, unless their number is constant."""
     if tail.shapes[name][extent.axis] != extent.bound:
         raise ValueError("its size does not follow from the number of results")
+    # A constant number of results needs no care: all of the tensor is valid.
     if (extent.sizes != extent.bound).any():
         tail.extents[name] = extent
 

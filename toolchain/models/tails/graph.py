@@ -6,6 +6,7 @@ meaning. What reads it must not mix the two: `rules` says how each operator keep
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,8 +26,7 @@ Shape = tuple[int, ...]
 Rule = Callable[[onnx.NodeProto, "Tail"], None]
 
 _SIZE_TYPES = frozenset({onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL})
-_MAX_CONSTANT = 64
-"""Elements of a constant that may be a shape, or be computed with one."""
+_MAX_CONSTANT = 64  # elements of a constant that may be a shape, or be computed with one
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +144,7 @@ class Tail:
         if all(name in self.shapes for name in node.output if name) and fixed:
             return
         if not onnx.defs.has(node.op_type) or not all(name in self.shapes for name in node.input if name):
-            return  # a rule that needs sizes finds none
+            return  # a rule that needs the sizes will refuse the node
         schema = onnx.defs.get_schema(node.op_type, self.opset)
         types = {
             name: helper.make_tensor_type_proto(self.kinds[name], self.shapes[name]) for name in node.input if name
@@ -168,12 +168,14 @@ class Tail:
         if table.is_constant or table.root is None:
             self.hold([numpy_helper.from_array(np.ascontiguousarray(table.constant()), name)])
             return
+        # The table lists the tensor for each value of the count: one of them is read.
         every = self.constant(table.values, "sizes")
         row = self.emit("Gather", [every, table.root], axis=0)
         self.nodes.append(helper.make_node("Reshape", [row, self.constant(np.array(table.shape, np.int64))], [name]))
 
     def count(self, extent: Extent) -> str:
         """Return the name of a tensor, one int64, with the number of valid elements."""
+        # Sizes 0, 1, 2, ... are the count itself.
         if np.array_equal(extent.sizes, np.arange(len(extent.sizes))):
             return extent.root
         return self.emit("Gather", [self.constant(extent.sizes, "sizes"), extent.root], axis=0)
@@ -211,6 +213,7 @@ class Tail:
     def walk(self, nodes: Iterable[onnx.NodeProto], rules: Mapping[str, Rule]) -> None:
         """Rewrite nodes; `Unsupported` if one needs the number of results, or mixes them with what lies behind."""
         for original in nodes:
+            # Errors name the node of the file, so the original stays unchanged.
             node = protos.clone(original)
             self._rename(node)
             try:
@@ -221,8 +224,12 @@ class Tail:
 
     def _walk_node(self, node: onnx.NodeProto, rules: Mapping[str, Rule]) -> None:
         read = [name for name in protos.node_reads(node) if name]
-        if self._is_table(node):
-            return
+        if node.input and all(name in self.tables for name in node.input):
+            # What computes sizes from sizes becomes a table; then no node has to compute it.
+            with contextlib.suppress(LookupError, ValueError):
+                inputs = [self.tables[name] for name in node.input]
+                self.set_table(node.output[0], sizes.compute(node.op_type, attribute_values(node), inputs))
+                return
         tables = [self.tables[name] for name in read if name in self.tables]
         is_open = any(name in self.extents for name in read) or not all(table.is_constant for table in tables)
         if node.op_type in ALWAYS or is_open:
@@ -231,17 +238,6 @@ class Tail:
             rules[node.op_type](node, self)
         else:
             self.rewrite(node)
-
-    def _is_table(self, node: onnx.NodeProto) -> bool:
-        """Whether a node computes sizes from sizes; then no node has to compute it."""
-        if not node.input or not all(name in self.tables for name in node.input):
-            return False
-        try:
-            table = sizes.compute(node.op_type, attribute_values(node), [self.tables[name] for name in node.input])
-        except (LookupError, ValueError):
-            return False
-        self.set_table(node.output[0], table)
-        return True
 
     def rewrite(self, node: onnx.NodeProto) -> tuple[str, ...]:
         """Keep a node for the readers of its outputs, and return the names of its results."""
@@ -273,7 +269,7 @@ ALWAYS = frozenset({"NonZero", "NonMaxSuppression", "Compress", "Shape", "Size"}
 """Operators that a rule rewrites although nothing that they read depends on the data so far."""
 
 
-class Unsupported(Exception):  # noqa: N818 - not an error of a user, but what makes one
+class Unsupported(Exception):  # noqa: N818 - `bounded` makes an error for the user of it
     """A node that needs the number of results, or mixes them with what lies behind."""
 
     def __init__(self, node: onnx.NodeProto, reason: str, roots: Collection[str]) -> None:

@@ -44,6 +44,7 @@ from toolchain.models.tails.single import (
 def _inline_branch(node: onnx.NodeProto, tail: Tail) -> None:
     condition = tail.tables[node.input[0]]
     truths = condition.values.reshape(-1)
+    # The branch of the largest count; for other counts it must have the same results, or none.
     is_true = bool(truths[-1])
     other = protos.branch_body(node, condition=not is_true)
     branch = protos.prefixed_branch(protos.branch_body(node, condition=is_true), tail.name_for("branch"))

@@ -118,6 +118,7 @@ def slice_of(node: onnx.NodeProto, tail: Tail) -> None:
     _, (size, first, last) = sizes.align([Table(extent.root, extent.sizes), *bounds])
     first, last = (np.clip(np.where(bound < 0, bound + size, bound), 0, size) for bound in (first, last))
     lengths = np.maximum(last - first, 0)
+    # Where the slice is empty, its start does not matter.
     first = first[lengths > 0]
     if not first.size:
         raise ValueError("no result is left")

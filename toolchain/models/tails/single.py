@@ -97,6 +97,7 @@ def top_k(node: onnx.NodeProto, tail: Tail) -> None:
         raise ValueError("it needs more results than there may be")
     sign = 1 if get_attribute(node, "largest", 1) else -1
     filled = tail.filled(data, _extreme_value(tail.kinds[data], sign))
+    # Compiled for the largest number; the extent of the results says how many of them are valid.
     node.input[:] = [filled, tail.constant(counts.max(keepdims=True))]
     names = tail.rewrite(node)
     for name in filter(None, names):

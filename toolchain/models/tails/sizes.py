@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-_MAX_NUMBERS = 2**24
-"""Numbers of a table: 8 sizes for each of two million values of a count."""
+_MAX_NUMBERS = 2**24  # numbers of a table: 8 sizes for each of two million values of a count
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,19 +89,17 @@ def compute(operator: str, attributes: Mapping[str, Any], inputs: Sequence[Table
 
 
 def _divide(first: Array, second: Array) -> Array:
+    # NumPy rounds down and ONNX towards zero, which is the same for these signs only.
     if (second <= 0).any() or (first < 0).any():
         raise ValueError("the sign or a division by zero depends on the number of results")
     return np.asarray(first // second)
 
 
-def _modulo(first: Array, second: Array) -> Array:
-    return np.asarray(first - _divide(first, second) * second)
-
-
 _ELEMENTWISE: Mapping[str, Callable[..., Array]] = {
-    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": _divide, "Mod": _modulo,
-    "Min": lambda *parts: np.minimum.reduce(np.broadcast_arrays(*parts)),
-    "Max": lambda *parts: np.maximum.reduce(np.broadcast_arrays(*parts)),
+    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": _divide,
+    "Mod": lambda first, second: np.asarray(first - _divide(first, second) * second),
+    "Min": lambda *arrays: np.minimum.reduce(np.broadcast_arrays(*arrays)),
+    "Max": lambda *arrays: np.maximum.reduce(np.broadcast_arrays(*arrays)),
     "Neg": np.negative, "Abs": np.abs, "Not": np.logical_not, "And": np.logical_and, "Or": np.logical_or,
     "Equal": np.equal, "Less": np.less, "LessOrEqual": np.less_equal, "Greater": np.greater,
     "GreaterOrEqual": np.greater_equal, "Where": np.where, "Identity": np.asarray,
@@ -132,6 +129,7 @@ def _slice(blocks: list[Array], _: Mapping[str, Any], rest: Rest) -> Array:
     chosen = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size = data.shape[axis % (data.ndim - 1) + 1]
+        # For NumPy, an end before the first element would count from the end again.
         last = None if step < 0 and end < -size else end
         chosen[axis % (data.ndim - 1) + 1] = slice(start, last, step)
     return data[tuple(chosen)]

@@ -60,16 +60,16 @@ def test_the_importer_is_left_as_it_was(ours):
 
 
 def test_what_a_converter_sees(ours, tmp_path):
-    seen = []
+    nodes = []
 
     @ours("Pad")
     def look(item):
-        seen.append(item)
+        nodes.append(item)
         return item.inputs[0]
 
     pad = node("Pad", ["x", "pads", "", "axes"], ["y"], name="border", mode="reflect")
     imported(tmp_path, pad, weights={"pads": np.array([0, 0]), "axes": np.array([1])}, opset=18)
-    (item,) = seen
+    (item,) = nodes
     assert (item.operator, item.name, item.opset, item.outputs) == ("Pad", "border", 18, 1)
     assert (item.attributes["mode"], item.integers(3, "axes"), item.integers(2, "none")) == ("reflect", [1], None)
     assert (item.shape(0), item.dtype(0), item.input(2), item.input(7)) == ((2, 3), "float32", None, None)

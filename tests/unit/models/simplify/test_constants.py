@@ -17,10 +17,10 @@ NUMBERS = np.array([2.0, 0.0, -1.5], np.float32)
 
 def sparse(array, name=""):
     """Return a tensor with a row of coordinates for each number that is not 0."""
-    places = np.argwhere(array)
-    values = numpy_helper.from_array(array[tuple(places.T)], name)
+    coordinates = np.argwhere(array)
+    values = numpy_helper.from_array(array[tuple(coordinates.T)], name)
     return helper.make_sparse_tensor(
-        values, numpy_helper.from_array(places.astype(np.int64), f"{name}_at"), array.shape
+        values, numpy_helper.from_array(coordinates.astype(np.int64), f"{name}_at"), array.shape
     )
 
 

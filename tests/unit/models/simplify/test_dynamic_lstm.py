@@ -22,8 +22,8 @@ def _network(directions=1):
         "r": stream.standard_normal((directions, 4 * UNITS, UNITS)).astype(np.float32),
         "b": stream.standard_normal((directions, 8 * UNITS)).astype(np.float32),
     }
-    way = {"direction": "bidirectional"} if directions > 1 else {}
-    node = onnx.helper.make_node("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=UNITS, **way)
+    attributes = {"direction": "bidirectional"} if directions > 1 else {}
+    node = onnx.helper.make_node("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=UNITS, **attributes)
     return nets.model([node], [value("x", (STEPS, 1, WIDTH))], [value("y", (STEPS, directions, 1, UNITS))], weights)
 
 
@@ -41,8 +41,8 @@ def test_the_reference_has_the_weights_in_floats(quantized):
     assert any(node.op_type == dynamic_lstm.OPERATOR for node in of_bytes.proto.graph.node)
     plain = reference.with_plain_lstm(of_bytes)
     assert {node.op_type for node in plain.proto.graph.node} == {"LSTM"}
-    fed = {"x": np.random.default_rng(1).standard_normal((STEPS, 1, WIDTH)).astype(np.float32)}
-    exact, near, rounded = (reference.run(one, fed)["y"] for one in (floats, plain, of_bytes))
+    feeds = {"x": np.random.default_rng(1).standard_normal((STEPS, 1, WIDTH)).astype(np.float32)}
+    exact, near, rounded = (reference.run(variant, feeds)["y"] for variant in (floats, plain, of_bytes))
     assert 0 < np.abs(near - exact).max() < 0.1
     assert np.abs(near - exact).max() < np.abs(rounded - exact).max() + 1e-2
     assert reference.tolerance(of_bytes) is None

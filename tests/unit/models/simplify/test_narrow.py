@@ -18,19 +18,19 @@ _OPSET = 21  # since which there are blocks and 4 bits
 def _network(kind: int, names: list[str], axis: int, block: int, scales: tuple[int, ...]) -> onnx.ModelProto:
     """Return a product of `x` with a 4-bit matrix [32, 6]."""
     rng, low = np.random.default_rng(2), -8 if kind == TensorProto.INT4 else 0
-    held = [
+    initializers = [
         helper.make_tensor("w", kind, (32, 6), rng.integers(low, low + 16, 32 * 6)),
         numpy_helper.from_array(rng.random(scales).astype(np.float32), "s"),
     ]
     if "z" in names:
-        held.append(helper.make_tensor("z", kind, scales, rng.integers(low, low + 16, int(np.prod(scales)))))
+        initializers.append(helper.make_tensor("z", kind, scales, rng.integers(low, low + 16, int(np.prod(scales)))))
     nodes = [
         helper.make_node("DequantizeLinear", names, ["n"], "numbers", axis=axis, block_size=block),
         helper.make_node("MatMul", ["x", "n"], ["y"], "product"),
     ]
     value = helper.make_tensor_value_info
     ends = [value("x", TensorProto.FLOAT, (3, 32))], [value("y", TensorProto.FLOAT, (3, 6))]
-    graph = helper.make_graph(nodes, "narrow", *ends, held)
+    graph = helper.make_graph(nodes, "narrow", *ends, initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
 
 
@@ -43,9 +43,9 @@ def test_weights_of_4_bits(kind, names, grid):
     options = onnxruntime.SessionOptions()  # optimized, it would round the data to 8 bits
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    (wanted,) = session.run(None, {"x": data})
-    (found,) = computed(Case("narrow", proto, (data,), (), 0, 0))
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    (expected,) = session.run(None, {"x": data})
+    (output,) = computed(Case("narrow", proto, (data,), (), 0, 0))
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_what_something_else_reads_is_refused_by_name():
@@ -65,5 +65,5 @@ def test_narrow_constants_that_are_cast(kind):
     proto = helper.make_model(helper.make_graph(nodes, "cast", *ends, weights), ir_version=11)
     proto.opset_import[0].version = 25
     data = np.full((2, 2), 0.5, np.float32)
-    (found,) = computed(Case("cast", proto, (data,), (), 0, 0))
-    np.testing.assert_array_equal(found, data + numpy_helper.to_array(weights[0]).astype(np.float32))
+    (output,) = computed(Case("cast", proto, (data,), (), 0, 0))
+    np.testing.assert_array_equal(output, data + numpy_helper.to_array(weights[0]).astype(np.float32))

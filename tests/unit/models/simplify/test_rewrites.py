@@ -35,7 +35,7 @@ def _nodes(*nodes: Any, outputs: tuple[str, ...] = ("y",)) -> list[tuple[str, li
 
 
 def test_a_chain_goes() -> None:
-    chain = [helper.make_node("Identity", [one], [other]) for one, other in (("x", "a"), ("a", "b"), ("b", "c"))]
+    chain = [helper.make_node("Identity", [source], [other]) for source, other in (("x", "a"), ("a", "b"), ("b", "c"))]
     assert _nodes(*chain, helper.make_node("Add", ["c", "a"], ["y"])) == [("Add", ["x", "x"], ["y"])]
 
 

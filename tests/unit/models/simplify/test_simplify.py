@@ -22,13 +22,15 @@ PLAIN = frozenset(
 def simple(proto, tmp_path, shapes=None, convertible=PLAIN, fixed=None):
     """Simplify a model, and compare what both compute."""
     loaded = source.load(nets.save(proto, tmp_path), shapes, fixed=fixed)
-    made = simplify.simplified(loaded, convertible)
+    simplified = simplify.simplified(loaded, convertible)
     stream = np.random.default_rng(0)
     feeds = {spec.name: stream.standard_normal(spec.shape).astype(spec.dtype) for spec in loaded.inputs}
-    if not any(item.domain or "." in item.op_type for item in made.graph.node):
-        for found, expected in zip(nets.run(made, feeds), nets.run(source.as_declared(loaded), feeds), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-    return made
+    if not any(item.domain or "." in item.op_type for item in simplified.graph.node):
+        for output, expected in zip(
+            nets.run(simplified, feeds), nets.run(source.as_declared(loaded), feeds), strict=True
+        ):
+            np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-6)
+    return simplified
 
 
 def counted(proto):
@@ -37,8 +39,8 @@ def counted(proto):
 
 def test_a_network_of_plain_layers_is_left_as_it_is():
     loaded = source.load("squeezenet_v1.1")
-    known = {item.op_type for item in loaded.proto.graph.node}
-    assert simplify.simplified(loaded, known) == loaded.proto
+    convertible = {item.op_type for item in loaded.proto.graph.node}
+    assert simplify.simplified(loaded, convertible) == loaded.proto
     assert "squeezenet_v1.1" in zoo.NAMES
 
 
@@ -51,8 +53,8 @@ def test_chains_of_shapes_are_folded(tmp_path):
         node("Reshape", ["x", "to"], ["y"]),
     ]
     ends = [value("x", ("batch", 3, "side"))], [value("y", None)]
-    made = simple(nets.model(nodes, *ends, {"rest": np.array([-1])}), tmp_path, {"x": (2, 3, 4)})
-    assert counted(made) == {"Reshape": 1}
+    simplified = simple(nets.model(nodes, *ends, {"rest": np.array([-1])}), tmp_path, {"x": (2, 3, 4)})
+    assert counted(simplified) == {"Reshape": 1}
 
 
 def branches(condition, weights):
@@ -63,10 +65,10 @@ def branches(condition, weights):
     return nets.model([*condition, choose], [value("x", (2, 3)), value("k", (), "int64")], [value("y", None)], weights)
 
 
-@pytest.mark.parametrize(("given", "left"), [("16", {"Relu": 1}), ("8", {"Neg": 1})])
-def test_a_branch_on_a_fixed_input(given, left, tmp_path):
+@pytest.mark.parametrize(("fixed", "remaining"), [("16", {"Relu": 1}), ("8", {"Neg": 1})])
+def test_a_branch_on_a_fixed_input(fixed, remaining, tmp_path):
     proto = branches([node("Equal", ["k", "rate"], ["c"])], {"rate": np.array(16)})
-    assert counted(simple(proto, tmp_path, fixed={"k": given}, convertible=PLAIN | {"Neg"})) == left
+    assert counted(simple(proto, tmp_path, fixed={"k": fixed}, convertible=PLAIN | {"Neg"})) == remaining
 
 
 def test_a_branch_for_other_shapes_is_never_looked_at(tmp_path):
@@ -75,8 +77,10 @@ def test_a_branch_for_other_shapes_is_never_looked_at(tmp_path):
     nodes = [node("Equal", ["k", "one"], ["c"]), node("If", ["c"], ["y"], then_branch=inner, else_branch=other)]
     weights = {"one": np.array(1), "narrow": np.ones((3, 2), "float32"), "wide": np.ones((5, 2), "float32")}
     ends = [value("x", ("batch", "width")), value("k", (), "int64")], [value("y", None)]
-    made = simple(nets.model(nodes, *ends, weights), tmp_path, {"x": (1, 3)}, fixed={"k": "1"}, convertible={"MatMul"})
-    assert counted(made) == {"MatMul": 1}
+    simplified = simple(
+        nets.model(nodes, *ends, weights), tmp_path, {"x": (1, 3)}, fixed={"k": "1"}, convertible={"MatMul"}
+    )
+    assert counted(simplified) == {"MatMul": 1}
 
 
 def loop(trips, condition="", goes_on=None, extra=()):
@@ -103,9 +107,9 @@ def loop(trips, condition="", goes_on=None, extra=()):
     "goes_on", [None, node("Constant", [], ["still"], value=numpy_helper.from_array(np.ones((), bool)))]
 )
 def test_a_loop_is_unrolled(condition, goes_on, tmp_path):
-    made = simple(loop(3, condition, goes_on), tmp_path)
-    assert "Loop" not in counted(made)
-    assert counted(made)["Mul"] == 3
+    simplified = simple(loop(3, condition, goes_on), tmp_path)
+    assert "Loop" not in counted(simplified)
+    assert counted(simplified)["Mul"] == 3
 
 
 def test_a_loop_in_a_loop_reads_from_both(tmp_path):
@@ -116,25 +120,25 @@ def test_a_loop_in_a_loop_reads_from_both(tmp_path):
         [value("still2", (), "bool"), value("next2", (2, 3))],
     )
     extra = [node("Loop", ["trips", "", "x"], ["unused"], name="inside", body=inner)]
-    made = simple(loop(2, extra=extra), tmp_path)
-    assert "Loop" not in counted(made)
+    simplified = simple(loop(2, extra=extra), tmp_path)
+    assert "Loop" not in counted(simplified)
 
 
 def test_a_loop_that_ends_when_its_data_says_so_is_left(tmp_path):
-    most = node("ReduceMax", ["state"], ["most"], keepdims=0)
+    maximum = node("ReduceMax", ["state"], ["most"], keepdims=0)
     stops = node("Less", ["most", "two"], ["still"])
-    assert counted(simple(loop(3, goes_on=most, extra=[stops]), tmp_path))["Loop"] == 1
+    assert counted(simple(loop(3, goes_on=maximum, extra=[stops]), tmp_path))["Loop"] == 1
 
 
 def test_a_loop_that_counts_by_itself_is_unrolled(tmp_path):
     stops = node("Less", ["i", "trips"], ["still"])
-    made = simple(loop(3, goes_on=stops), tmp_path)
-    assert counted(made)["Mul"] == 3
+    simplified = simple(loop(3, goes_on=stops), tmp_path)
+    assert counted(simplified)["Mul"] == 3
 
 
-@pytest.mark.parametrize(("trips", "words"), [(10_000, "too long to be unrolled"), (0, "has no rounds")])
-def test_a_loop_that_cannot_be_unrolled(trips, words, tmp_path):
-    with pytest.raises(InputError, match=f"Loop node 'rounds' .*{words}"):
+@pytest.mark.parametrize(("trips", "pattern"), [(10_000, "too long to be unrolled"), (0, "has no rounds")])
+def test_a_loop_that_cannot_be_unrolled(trips, pattern, tmp_path):
+    with pytest.raises(InputError, match=f"Loop node 'rounds' .*{pattern}"):
         simplify.simplified(source.load(nets.save(loop(trips), tmp_path)), PLAIN)
 
 
@@ -151,9 +155,9 @@ def test_a_scan_is_unrolled(backwards, axis, tmp_path):
     turned = {"scan_input_directions": [backwards], "scan_output_directions": [1 - backwards]}
     nodes = [node("Scan", ["start", "x"], ["last", "all"], body=body, num_scan_inputs=1, **options, **turned)]
     ends = [value("x", (3, 3))], [value("last", None), value("all", None)]
-    made = simple(nets.model(nodes, *ends, {"start": np.ones(3, "float32")}), tmp_path)
-    assert "Scan" not in counted(made)
-    assert counted(made)["Add"] == 3
+    simplified = simple(nets.model(nodes, *ends, {"start": np.ones(3, "float32")}), tmp_path)
+    assert "Scan" not in counted(simplified)
+    assert counted(simplified)["Add"] == 3
 
 
 def test_functions_of_the_file_are_inlined(tmp_path):
@@ -176,8 +180,8 @@ def test_old_operators_are_converted(tmp_path):
         [node("Squeeze", ["x"], ["s"], axes=[0]), node("Softmax", ["s"], ["y"], axis=1)],
         [value("x", (1, 2, 3, 4))], [value("y", None)], opset=11,
     )  # fmt: skip
-    made = simple(proto, tmp_path)
-    assert [entry.version for entry in made.opset_import if not entry.domain] == [13]
+    simplified = simple(proto, tmp_path)
+    assert [entry.version for entry in simplified.opset_import if not entry.domain] == [13]
 
 
 def test_an_opset_of_the_future_is_refused(tmp_path):
@@ -190,8 +194,8 @@ def test_an_opset_of_the_future_is_refused(tmp_path):
 def test_other_domains_are_a_part_of_the_name(tmp_path):
     proto = nets.model([node("Gelu", ["x"], ["y"], domain="com.microsoft")], [value("x", (2, 3))], [value("y", (2, 3))])
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    made = simple(proto, tmp_path)
-    assert [(item.op_type, item.domain) for item in made.graph.node] == [("com.microsoft.Gelu", "")]
+    simplified = simple(proto, tmp_path)
+    assert [(item.op_type, item.domain) for item in simplified.graph.node] == [("com.microsoft.Gelu", "")]
 
 
 def test_what_onnx_runtime_cannot_load_is_left_to_the_importer(tmp_path):

@@ -34,8 +34,8 @@ def _while(trip_count: str = "", first: str = "") -> onnx.NodeProto:
     return helper.make_node("Loop", [trip_count, first, "x", "start", "stop"], ["y", "", ""], body=body)
 
 
-def _counted(node: onnx.NodeProto, **known: Any) -> int | None:
-    constants = {name: numpy_helper.from_array(np.asarray(value), name) for name, value in known.items()}
+def _counted(node: onnx.NodeProto, **values: Any) -> int | None:
+    constants = {name: numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()}
     return trips.count(node, constants, OPSETS, MOST)
 
 
@@ -49,9 +49,9 @@ def test_the_trip_count_ends_it_before() -> None:
 
 
 def test_a_condition_that_is_false_from_the_start() -> None:
-    known = {"start": np.int32(0), "stop": 7}
-    assert _counted(_while(first="never"), never=np.zeros((), bool), **known) == 0
-    assert _counted(_while(first="never"), **known) is None
+    constants = {"start": np.int32(0), "stop": 7}
+    assert _counted(_while(first="never"), never=np.zeros((), bool), **constants) == 0
+    assert _counted(_while(first="never"), **constants) is None
 
 
 def test_a_count_that_is_computed_from_the_data() -> None:

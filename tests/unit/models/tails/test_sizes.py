@@ -13,20 +13,20 @@ from toolchain.models.tails.sizes import Table
 COUNT = Table("n", np.arange(9).reshape(-1, 1))
 
 
-def _min_with(table, most):
-    return sizes.compute("Min", {}, [table, sizes.fixed(np.array([most]))])
+def _min_with(table, limit):
+    return sizes.compute("Min", {}, [table, sizes.fixed(np.array([limit]))])
 
 
 @given(st.integers(0, 12))
-def test_what_is_there_and_what_is_missing_add_up(most):
-    there = _min_with(COUNT, most)
-    missing = sizes.compute("Sub", {}, [sizes.fixed(np.array([most])), there])
-    assert sizes.compute("Add", {}, [there, missing]).list() == [most]
-    assert there.is_constant is (most == 0)
+def test_what_is_there_and_what_is_missing_add_up(limit):
+    there = _min_with(COUNT, limit)
+    missing = sizes.compute("Sub", {}, [sizes.fixed(np.array([limit])), there])
+    assert sizes.compute("Add", {}, [there, missing]).list() == [limit]
+    assert there.is_constant is (limit == 0)
 
 
 @pytest.mark.parametrize(
-    ("operator", "attributes", "more", "wanted"),
+    ("operator", "attributes", "more", "expected"),
     [
         ("Concat", {"axis": 0}, [np.array([4])], lambda n: [n, 4]),
         ("Mul", {}, [np.array([[2], [3]])], lambda n: [[2 * n], [3 * n]]),
@@ -43,10 +43,10 @@ def test_what_is_there_and_what_is_missing_add_up(most):
         ("Equal", {}, [np.array([3])], lambda n: [n == 3]),
     ],
 )
-def test_each_value_is_computed(operator, attributes, more, wanted):
-    found = sizes.compute(operator, attributes, [COUNT, *map(sizes.fixed, more)])
-    np.testing.assert_array_equal(found.values, [wanted(n) for n in range(9)])
-    assert found.root == "n"
+def test_each_value_is_computed(operator, attributes, more, expected):
+    table = sizes.compute(operator, attributes, [COUNT, *map(sizes.fixed, more)])
+    np.testing.assert_array_equal(table.values, [expected(n) for n in range(9)])
+    assert table.root == "n"
 
 
 def test_what_has_no_value_for_each_count_is_refused():

@@ -58,11 +58,11 @@ def test_a_detector_with_its_suppression_inside(share):
     boxes = np.concatenate([corner, corner + 0.1 + 0.3 * stream.random((1, BOXES, 2), np.float32)], axis=2)
     scores = (share * (0.3 + stream.random((1, CLASSES, BOXES)))).astype(np.float32)
     proto = detector()
-    (wanted,) = nets.run(proto, {"boxes": boxes, "scores": scores})
-    (found,) = results(proto, boxes, scores)
-    assert found.shape == wanted.shape
-    assert len(found) == 0 if share == 0 else len(found) > CLASSES
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    (expected,) = nets.run(proto, {"boxes": boxes, "scores": scores})
+    (output,) = results(proto, boxes, scores)
+    assert output.shape == expected.shape
+    assert len(output) == 0 if share == 0 else len(output) > CLASSES
+    np.testing.assert_allclose(output, expected, rtol=1e-6)
 
 
 def test_all_outputs_of_a_tail_share_a_count(tmp_path):
@@ -77,9 +77,11 @@ def test_all_outputs_of_a_tail_share_a_count(tmp_path):
     onnx.save(proto, path)
     rows, first, second, count = importer.import_model(source.load(str(path))).outputs
     assert [rows.bound, first.bound, second.bound] == [Bound(0, count.name)] * 3
-    wanted = np.argwhere(data)
-    for found, expected in zip(results(proto, data), (wanted, wanted[:, :1], wanted[:, 1:]), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    coordinates = np.argwhere(data)
+    for output, expected in zip(
+        results(proto, data), (coordinates, coordinates[:, :1], coordinates[:, 1:]), strict=True
+    ):
+        np.testing.assert_array_equal(output, expected)
 
 
 NONE, SOME, FEW, ALL = 0.0, 0.255, 0.6, 1
@@ -89,12 +91,12 @@ NONE, SOME, FEW, ALL = 0.0, 0.255, 0.6, 1
 @pytest.mark.parametrize("name", detector_nets.NETS)
 def test_detectors_as_exporters_write_them(name, share):
     proto, data = detector_nets.NETS[name](), detector_nets.scene(share)
-    wanted = detector_nets.expected(proto, data)
-    found = results(proto, data)
-    for got, other in zip(found, wanted, strict=True):
+    theirs = detector_nets.expected(proto, data)
+    ours = results(proto, data)
+    for got, other in zip(ours, theirs, strict=True):
         assert got.shape == other.shape
         np.testing.assert_allclose(got, other, rtol=1e-6)
-    rows = [int((part[..., 4] > 0).sum()) if part.ndim == 3 else len(part) for part in wanted]
+    rows = [int((output[..., 4] > 0).sum()) if output.ndim == 3 else len(output) for output in theirs]
     above = int((data[:, 4:].max(axis=1) > detector_nets.SCORE).sum())
     assert rows[0] == {NONE: 0, SOME: rows[0], FEW: detector_nets.MOST, ALL: detector_nets.MOST}[share]
     assert share != SOME or 0 < rows[0] < detector_nets.MOST
@@ -105,16 +107,16 @@ def test_detectors_as_exporters_write_them(name, share):
 def test_each_image_has_results_of_its_own(share):
     proto, data = detector_nets.traced(2), detector_nets.scene(share, images=2)
     data[1] = detector_nets.scene(FEW, 1)[0]
-    (wanted,), (found,) = detector_nets.expected(proto, data), results(proto, data)
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
-    assert (wanted[1, :, 4] > 0).all()
+    (theirs,), (ours,) = detector_nets.expected(proto, data), results(proto, data)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert (theirs[1, :, 4] > 0).all()
 
 
 def test_room_for_every_anchor():
     proto, data = detector_nets.traced(rows=detector_nets.ANCHORS), detector_nets.scene(ALL)
-    (wanted,), (found,) = detector_nets.expected(proto, data), results(proto, data)
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
-    assert detector_nets.MOST < (wanted[0, :, 4] > 0).sum() < detector_nets.ANCHORS
+    (theirs,), (ours,) = detector_nets.expected(proto, data), results(proto, data)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert detector_nets.MOST < (theirs[0, :, 4] > 0).sum() < detector_nets.ANCHORS
 
 
 CONSTANTS = {
@@ -221,24 +223,24 @@ def _after(nodes):
 def test_what_follows_the_results(nodes):
     """For no result, one, some and all of them; ONNX Runtime says what is right."""
     proto = _after(nodes)
-    for kept in ([], [4], [1, 3, 5], range(6)):
+    for selected in ([], [4], [1, 3, 5], range(6)):
         data = np.zeros(6, np.float32)
-        data[list(kept)] = 1
+        data[list(selected)] = 1
         data = data.reshape(2, 3)
-        wanted = nets.run(proto, {"x": data})
-        for got, other in zip(results(proto, data), wanted, strict=True):
+        theirs = nets.run(proto, {"x": data})
+        for got, other in zip(results(proto, data), theirs, strict=True):
             assert (got.shape, got.dtype) == (other.shape, other.dtype)
             np.testing.assert_array_equal(got, other)
 
 
 @pytest.mark.parametrize(
-    ("operator", "kept"), [("ReduceMax", [1]), ("ReduceMin", [1, 3, 5]), ("ArgMax", [1, 5]), ("ArgMin", [4, 5])]
+    ("operator", "selected"), [("ReduceMax", [1]), ("ReduceMin", [1, 3, 5]), ("ArgMax", [1, 5]), ("ArgMin", [4, 5])]
 )
 @pytest.mark.parametrize("sign", [1, -1])
-def test_what_lies_behind_the_results_is_no_extreme(operator, kept, sign):
+def test_what_lies_behind_the_results_is_no_extreme(operator, selected, sign):
     """What is there is far from 0, on either side: ONNX Runtime has no answer for no result."""
     data = np.zeros((2, 3), np.float32)
-    data.reshape(-1)[kept] = 1
+    data.reshape(-1)[selected] = 1
     nodes = [make("Sub", ["float", "value"], ["far"]) if sign < 0 else make("Add", ["float", "value"], ["far"])]
     is_index = operator.startswith("Arg")
     nodes.append(make(operator, ["far"], ["y"], axis=0) if is_index else make(operator, ["far", "axes"], ["y"]))
@@ -263,8 +265,8 @@ def test_what_lies_behind_the_results_is_no_extreme(operator, kept, sign):
     ],
 )
 def test_what_needs_the_number_of_results_is_refused(nodes, reason, tmp_path):
-    held = CONSTANTS | {"index_6": np.zeros((1, 6), np.int64)}
-    proto = model([*FIRST, *nodes], [("x", np.zeros((2, 3), "float32"))], constants=held)
+    constants = CONSTANTS | {"index_6": np.zeros((1, 6), np.int64)}
+    proto = model([*FIRST, *nodes], [("x", np.zeros((2, 3), "float32"))], constants=constants)
     onnx.save(proto, tmp_path / "middle.onnx")
     with pytest.raises(InputError, match=r"NonZero node 'where' cannot be compiled") as caught:
         importer.import_model(source.load(str(tmp_path / "middle.onnx")))
@@ -274,7 +276,7 @@ def test_what_needs_the_number_of_results_is_refused(nodes, reason, tmp_path):
 def test_a_branch_that_is_not_for_no_results_is_refused(tmp_path):
     proto = detector_nets.regions()
     branch = next(node for node in proto.graph.node if node.op_type == "If")
-    nothing = next(one.g for one in branch.attribute if one.name == "then_branch")
+    nothing = next(attribute.g for attribute in branch.attribute if attribute.name == "then_branch")
     nothing.node[0].attribute[0].t.int64_data[:] = [3]
     onnx.save(proto, tmp_path / "branch.onnx")
     with pytest.raises(InputError, match="cannot be compiled") as caught:

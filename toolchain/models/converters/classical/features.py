@@ -113,12 +113,17 @@ def feature_vectorizer(node: Node) -> Any:
 @converter(f"{_DOMAIN}.LabelEncoder")
 def label_encoder(node: Node) -> Any:
     keys, values = (_read_table(node, kind) for kind in ("keys", "values"))
-    default = _default_value(node, values)
+    if "default_tensor" in node.attributes:
+        default = number_list(node.attributes, "default_tensor")
+    else:
+        name, usual = ("default_float", -0.0) if values.dtype.kind == "f" else ("default_int64", -1)
+        default = np.asarray([node.attributes.get(name, usual)])
     if len(keys) != len(values) or not len(keys):
         raise node.refusal(f"it has {len(keys)} keys and {len(values)} values")
     data = node.emit(cast_to(node, node.inputs[0], str(keys.dtype)))
+    # An unknown key has the number of keys as its index, where the default is.
     index = node.compute(_find_key(keys), data, scores.constant(keys), name="place_of_key")
-    return relax.op.take(scores.constant(np.append(values, default)), index, axis=0, mode="clip")
+    return relax.op.take(scores.constant(np.append(values, default.astype(values.dtype))), index, axis=0, mode="clip")
 
 
 def _find_key(keys: NDArray[Any]) -> Any:
@@ -153,11 +158,3 @@ def _read_table(node: Node, kind: str) -> NDArray[Any]:
             "encode the labels as numbers before the model is exported, and keep their names in the application",
         )
     return values
-
-
-def _default_value(node: Node, values: NDArray[Any]) -> NDArray[Any]:
-    if "default_tensor" in node.attributes:
-        return number_list(node.attributes, "default_tensor").astype(values.dtype)
-    is_float = values.dtype.kind == "f"
-    name, usual = ("default_float", -0.0) if is_float else ("default_int64", -1)
-    return np.asarray([node.attributes.get(name, usual)]).astype(values.dtype)

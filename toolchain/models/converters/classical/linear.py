@@ -26,7 +26,6 @@ def linear_regressor(node: Node) -> Any:
 
 
 # There are as many scores as intercepts.
-# There are as many scores as intercepts.
 @converter(f"{_DOMAIN}.LinearClassifier")
 def linear_classifier(node: Node) -> Any:
     intercepts, labels = number_list(node.attributes, "intercepts"), scores.class_labels(node)
@@ -36,6 +35,7 @@ def linear_classifier(node: Node) -> Any:
     values = product(node, count, intercepts)
     if count > 1:
         return [scores.best_label(node, values, labels), scores.apply_transform(node, values, transform)]
+    # One score for two classes: if it is positive, the second.
     label = scores.label_where(node, node.emit(relax.op.greater(values, relax.const(0.0, "float32"))), labels)
     return [label, scores.two_columns(node, values, transform, opposite=False)]
 

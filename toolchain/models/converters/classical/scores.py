@@ -61,7 +61,7 @@ def two_columns(node: Node, score: Any, name: str, *, opposite: bool) -> Any:
     return apply_transform(node, columns, name if name == "LOGISTIC" else "NONE")
 
 
-# Relax would narrow an array of 64 bits unless it is told the element type.
+# Without an element type, Relax would narrow an array of 64 bits.
 def constant(array: Any, dtype: str = "") -> Any:
     values = np.ascontiguousarray(array, dtype or None)
     return relax.const(values, str(values.dtype))

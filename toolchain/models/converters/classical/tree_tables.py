@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
-"""How a node compares a feature with its threshold; the number of a mode is its place."""
+"""How a node compares a feature with its threshold; the number of a mode is its index."""
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 """How the weights of all trees become a score, in the order of TreeEnsemble's enumeration."""
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
@@ -105,7 +105,7 @@ class _Rows:
         self.branches.append(branches)
         return len(self.features) - 1
 
-    # Whatever a leaf compares, it leads to itself.
+    # Whatever a leaf compares, it leads to itself: trees of different depths take the same number of steps.
     def add_leaf(self) -> int:
         row = len(self.features)
         return self.add(0, 0.0, -1, missing=False, branches=(row, row))
@@ -174,8 +174,14 @@ def of_leaves(attributes: Mapping[str, Any], targets: int, refusal: Refusal) -> 
     for _ in values:
         rows.add_leaf()
     for row, mode in enumerate(modes):
-        if mode == _MEMBER:
-            _split_members(rows, row, members.pop(0) if members else [])
+        if mode == _MEMBER:  # a node for each member of the set, which is true or leads to the next one
+            values_of_set = members.pop(0) if members else []
+            otherwise, if_true = branches[row]
+            for value in values_of_set[:0:-1]:
+                ends = (otherwise, if_true)
+                otherwise = rows.add(features[row], value, _EQUAL, missing=bool(missing[row]), branches=ends)
+            rows.modes[row], rows.thresholds[row] = _EQUAL, values_of_set[0] if values_of_set else np.nan
+            rows.branches[row] = (otherwise, if_true)
         elif not 0 <= mode < _MEMBER:
             raise refusal(f"the mode {mode} of a node; the standard has 0 to {_MEMBER}")
     weights = np.zeros((len(rows.features), targets), values.dtype)
@@ -212,22 +218,12 @@ def _split_sets(values: Array) -> list[list[float]]:
     return sets
 
 
-def _split_members(rows: _Rows, row: int, members: Sequence[float]) -> None:
-    """Compare with each member of a set: a node for each, which is true or leads to the next one."""
-    otherwise, if_true = rows.branches[row]
-    feature, missing = rows.features[row], rows.missing[row]
-    for value in list(members[:0:-1]):
-        otherwise = rows.add(feature, value, _EQUAL, missing=missing, branches=(otherwise, if_true))
-    rows.modes[row], rows.thresholds[row] = _EQUAL, members[0] if members else np.nan
-    rows.branches[row] = (otherwise, if_true)
-
-
 def _build_trees(rows: _Rows, roots: Sequence[int], weights: Array, has_weight: Array, refusal: Refusal) -> Trees:
     branches = np.asarray(rows.branches, "int32").reshape(-1, 2)
     starts = np.asarray(roots, "int32")
     if branches.min(initial=0) < 0 or not starts.size or starts.min() < 0 or starts.max() >= len(branches):
         raise refusal("a node of its trees leads to one that does not exist")
-    # The mode of a leaf has no meaning: it is one that the other nodes have, so that there is no code for another one.
+    # The mode of a leaf has no meaning: with one that other nodes have, no code is written for another one.
     modes = np.asarray(rows.modes, "int32")
     # The depth: the most steps from a root to a leaf.
     level, depth = np.unique(starts), 0

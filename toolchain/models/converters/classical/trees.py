@@ -22,6 +22,8 @@ _DOMAIN = "ai.onnx.ml"
 _NOT_FUSED = 8  # TVM's kind of an operation that none is fused with: that would repeat the walk for each element
 _BINARY = 2
 _HALF = 0.5
+
+# How to compare, in the order of `tree_tables.MODES`. In TVM's code, NaN does not differ from a number.
 _COMPARISONS: Sequence[Callable[[Any, Any], Any]] = (
     lambda value, limit: value <= limit,
     lambda value, limit: value < limit,
@@ -30,7 +32,6 @@ _COMPARISONS: Sequence[Callable[[Any, Any], Any]] = (
     lambda value, limit: value == limit,
     lambda value, limit: tirx.any(tirx.NE(value, limit), tirx.isnan(value), tirx.isnan(limit)),
 )
-"""How to compare, in the order of `tree_tables.MODES`. TVM's code says that NaN does not differ from a number."""
 
 
 @converter(f"{_DOMAIN}.TreeEnsembleRegressor")
@@ -173,22 +174,19 @@ def _aggregate(node: Node, trees: Trees, function: str) -> Any:
         extremes = node.emit(reduction(weights, axis=1))
         is_outside = node.emit(relax.op.equal(extremes, relax.const(outside, dtype)))
         return node.emit(relax.op.where(is_outside, relax.const(0.0, dtype), extremes))
-    totals = _sum_weights(node, leaves, trees, dtype)
+    groups = trees.by_target
+    if groups is None:
+        weights = scores.constant(trees.weights, dtype)
+        totals = node.compute(_sum_all_targets, leaves, weights, name="sum_of_leaves")
+    else:  # boosting: of the weights of a leaf, at most one is not 0
+        weights = scores.constant(trees.weights.sum(axis=1), dtype)
+        totals = node.compute(_sum_by_target, leaves, weights, scores.constant(groups), name="sum_of_leaves")
     if function == "AVERAGE":
         totals = node.emit(relax.op.divide(totals, relax.const(float(len(trees.roots)), dtype)))
     return totals
 
 
-def _sum_weights(node: Node, leaves: Any, trees: Trees, dtype: str) -> Any:
-    """Return the sum of the weights of the leaves: [rows, targets]."""
-    groups = trees.by_target
-    if groups is None:
-        return node.compute(_sum_all_targets, leaves, scores.constant(trees.weights, dtype), name="sum_of_leaves")
-    weights = scores.constant(trees.weights.sum(axis=1), dtype)  # boosting: of each row, at most one is not 0
-    return node.compute(_sum_by_target, leaves, weights, scores.constant(groups), name="sum_of_leaves")
-
-
-# Each target's own trees, in their order.
+# Only the trees of each target, in their order: floats are added as ONNX Runtime does.
 def _sum_by_target(leaves: te.Tensor, weights: te.Tensor, groups: te.Tensor) -> te.Tensor:
     number = te.reduce_axis((0, groups.shape[1]), "number")
 

@@ -1,4 +1,7 @@
-"""Activation functions whose converters of TVM's are for 32-bit floats, or for some shapes, alone."""
+"""Activation functions that TVM converts only for 32-bit floats, or only for some shapes.
+
+The standard defines most of them by functions, but only from opset 18 on: older models need these converters.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def _exponential(node: Node, above: float, below: float, inside: float = 1.0) ->
     def const(value: float) -> Any:
         return relax.const(value, dtype)
 
-    # What is not taken is computed as well: it must not overflow.
+    # Both branches of a `where` are computed: the exponential must not overflow where it is not used.
     low = relax.op.minimum(data, const(0))
     low = low if inside == 1 else relax.op.multiply(low, const(inside))
     low = relax.op.multiply(const(below), relax.op.subtract(relax.op.exp(low), const(1)))

@@ -41,7 +41,6 @@ class Sweep:
 
 
 # TVM pads for SAME in a separate operation, and computes one and three axes without any of the templates.
-# TVM pads for SAME in a separate operation, and computes one and three axes without any of the templates.
 @converter("Conv")
 def conv(node: Node) -> Any:
     geometry = window(node, node.shape(1)[2:])
@@ -62,10 +61,14 @@ def convolve(node: Node, data: Any, weights: Any, sweep: Sweep) -> Any:
 
     There are one to three sizes; negative padding crops.
     """
-    data, pads = _crop(node, data, sweep.pads)
+    for axis, (before, after) in enumerate(sweep.pads, 2):
+        if min(before, after) < 0:
+            end = node.shape_of(data)[axis] + min(after, 0)
+            data = node.emit(relax.op.strided_slice(data, [axis], [max(-before, 0)], [end]))
+    pads = tuple((max(before, 0), max(after, 0)) for before, after in sweep.pads)
     sweep = replace(sweep, pads=pads)
     axes = len(pads)
-    if axes == 1:
+    if axes == 1:  # a row is an image of one line
         wide = Sweep((1, *sweep.strides), (1, *sweep.dilations), ((0, 0), *pads), sweep.groups)
         image = node.emit(relax.op.expand_dims(data, _PLANE))
         outputs, channels, taps = shape(weights)
@@ -86,14 +89,6 @@ def convolve(node: Node, data: Any, weights: Any, sweep: Sweep) -> Any:
             groups=sweep.groups,
         )
     )
-
-
-def _crop(node: Node, data: Any, pads: Sequence[tuple[int, int]]) -> tuple[Any, tuple[tuple[int, int], ...]]:
-    for axis, (before, after) in enumerate(pads, 2):
-        if min(before, after) < 0:
-            end = node.shape_of(data)[axis] + min(after, 0)
-            data = node.emit(relax.op.strided_slice(data, [axis], [max(-before, 0)], [end]))
-    return data, tuple((max(before, 0), max(after, 0)) for before, after in pads)
 
 
 def _convolve_3d(node: Node, data: Any, weights: Any, sweep: Sweep) -> Any:
@@ -121,7 +116,6 @@ def _convolve_3d(node: Node, data: Any, weights: Any, sweep: Sweep) -> Any:
 
 
 # TVM ignores `output_shape`, and multiplies the zeros of a dilated input.
-# TVM ignores `output_shape`, and multiplies the zeros of a dilated input.
 @converter("ConvTranspose")
 def conv_transpose(node: Node) -> Any:
     channels, outputs, *kernel = node.shape(1)
@@ -132,6 +126,7 @@ def conv_transpose(node: Node) -> Any:
     groups = int(node.attributes.get("group", 1))
     weights = reshape(node, input_weights(node, 1), (groups, channels // groups, outputs, *kernel))
     phases = list(itertools.product(*(axis.phases() for axis in axes)))
+    # Phases that read the same elements are outputs of one convolution: the input is read once.
     if len({tuple((axis_phase.before, len(axis_phase.taps)) for axis_phase in phase) for phase in phases}) == 1:
         results = _convolve_phases_at_once(node, weights, phases, axes)
     else:
@@ -158,6 +153,8 @@ def _output_spans(
         sizes_out = [size * stride for size, stride in zip(sizes, strides, strict=True)]
     else:
         sizes_out = output_shape[-count:]
+    # The output is the middle of the area that whole kernels cover. An odd rest is cut off its start, except for
+    # SAME_UPPER.
     spare = [max(length - size, 0) for length, size in zip(full, sizes_out, strict=True)]
     return [
         (extra // 2 if mode == "SAME_UPPER" else extra - extra // 2, length)
@@ -204,16 +201,17 @@ class TransposedAxis:
         return (sum(self.end) - 1) // self.stride - self.first + 1
 
     def phases(self) -> list[Phase]:
-        return [self._phase(number) for number in range(self.stride)]
-
-    def _phase(self, number: int) -> Phase:
-        taps = tuple(k for k in reversed(range(self.kernel)) if (k * self.dilation - number) % self.stride == 0)
-        if not taps:
-            return Phase((), 1, 0, 0)
+        phases = []
         step = self.dilation // math.gcd(self.dilation, self.stride)
-        before = (taps[0] * self.dilation - number) // self.stride - self.first
-        after = self.count - self.size - before + (len(taps) - 1) * step
-        return Phase(taps, step, before, after)
+        for number in range(self.stride):
+            taps = tuple(k for k in reversed(range(self.kernel)) if (k * self.dilation - number) % self.stride == 0)
+            if not taps:  # nothing of the input reaches these elements
+                phases.append(Phase((), 1, 0, 0))
+                continue
+            before = (taps[0] * self.dilation - number) // self.stride - self.first
+            after = self.count - self.size - before + (len(taps) - 1) * step
+            phases.append(Phase(taps, step, before, after))
+        return phases
 
 
 def _convolve_phases_at_once(
@@ -273,6 +271,7 @@ def _interleave(node: Node, results: Any, axes: Sequence[TransposedAxis], groups
 
         return te.compute((batch, groups * outputs, *(axis.end[1] for axis in axes)), element, name="interleaved")
 
+    # With strides of 1 there is one phase, which is the result.
     if count == sum(strides) and all(axis.end[0] == axis.first for axis in axes):
         return node.emit(relax.op.reshape(results, (batch, groups * outputs, *(axis.count for axis in axes))))
     return node.compute(compute, results, name="interleaved")

@@ -103,21 +103,19 @@ def fused_gemm(node: Node) -> Any:
 @converter("com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul")
 def fused_matmul(node: Node) -> Any:
     """Multiply matrices that are transposed first, and scale the product."""
-    operands = [_transpose_operand(node, index, name) for index, name in enumerate("AB")]
+    operands = []
+    for index, name in enumerate("AB"):
+        rank = len(node.shape(index))
+        axes = list(range(rank))
+        if rank > 1 and node.attributes.get(f"transBatch{name}", 0):  # the first axis becomes the last but one
+            axes = [*axes[1:-1], 0, axes[-1]]
+        if rank > 1 and node.attributes.get(f"trans{name}", 0):
+            axes[-2:] = axes[:-3:-1]
+        operand = node.inputs[index]
+        operands.append(operand if axes == sorted(axes) else node.emit(relax.op.permute_dims(operand, axes)))
     product = node.emit(relax.op.matmul(*operands))
     alpha = float(node.attributes.get("alpha", 1.0))
     return product if alpha == 1 else relax.op.multiply(product, relax.const(alpha, node.dtype(0)))
-
-
-def _transpose_operand(node: Node, index: int, name: str) -> Any:
-    """Return an operand: its first axis may have to become the last but one, and the last two be swapped."""
-    rank = len(node.shape(index))
-    axes = list(range(rank))
-    if rank > 1 and node.attributes.get(f"transBatch{name}", 0):
-        axes = [*axes[1:-1], 0, axes[-1]]
-    if rank > 1 and node.attributes.get(f"trans{name}", 0):
-        axes[-2:] = axes[:-3:-1]
-    return node.inputs[index] if axes == sorted(axes) else node.emit(relax.op.permute_dims(node.inputs[index], axes))
 
 
 # The weights of few bits become floats at compile time.
@@ -139,6 +137,7 @@ def _dequantize_weights(node: Node) -> NDArray[np.float32]:
     blocks = -(-inputs // int(attributes["block_size"]))
     numbers = _unpack(packed.reshape(outputs, blocks, -1), bits)[:, :, : int(attributes["block_size"])]
     if zeros is None:
+        # Without zero points, the numbers lie evenly around the middle of their range.
         middle: NDArray[Any] = np.full((outputs, blocks, 1), 1 << (bits - 1))
     elif zeros.dtype == np.uint8:
         middle = _unpack(zeros.reshape(outputs, -1), bits)[:, :blocks, None]
@@ -160,7 +159,6 @@ def _unpack(packed: NDArray[Any], bits: int) -> NDArray[np.float32]:
 
 
 # TVM's converter ignores the first axis, so that its kernel for several axes fails to compile.
-# TVM's converter ignores the first axis, so that its kernel for several axes fails to compile.
 @converter("SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization", "RMSNormalization")
 def rms_normalization(node: Node) -> Any:
     first = int(node.attributes.get("axis", -1)) % len(node.shape(0))
@@ -171,7 +169,7 @@ def rms_normalization(node: Node) -> Any:
 def _divide_by_root(node: Node, value: Any, axes: Any, scale: Any) -> tuple[Any, Any]:
     """Return the reciprocal of the root mean square, and the value times that and a scale."""
     input_dtype = str(value.ty.dtype)
-    dtype = "float64" if input_dtype == "float64" else "float32"
+    dtype = "float64" if input_dtype == "float64" else "float32"  # squares overflow half precision
     wide = node.emit(relax.op.astype(value, dtype))
     epsilon = float(node.attributes.get("epsilon", 1e-5))
     mean = relax.op.mean(relax.op.multiply(wide, wide), axis=list(axes), keepdims=True)
@@ -190,7 +188,7 @@ def skip_layer_normalization(node: Node) -> Any:
     return _with_sum(node, results, total)
 
 
-# The sum is the fourth output; nobody uses those between.
+# The sum is the fourth output; the two outputs before it are not used.
 def _with_sum(node: Node, results: Any, total: Any) -> Any:
     values = list(results.fields) if isinstance(results, relax.Tuple) else [results]
     if node.outputs <= len(values):

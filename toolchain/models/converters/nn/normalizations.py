@@ -18,6 +18,7 @@ def _normalize(node: Node, data: Any, axes: Sequence[int], epsilon: float) -> tu
     """Return (x - mean) / sqrt(variance + epsilon), the mean, and the reciprocal of the root."""
     dtype = str(data.ty.dtype)
     mean = node.emit(relax.op.mean(data, list(axes), keepdims=True))
+    # The difference of mean square and squared mean would lose the bits of a small variance.
     centred = node.emit(relax.op.subtract(data, mean))
     variance = node.emit(relax.op.mean(relax.op.multiply(centred, centred), list(axes), keepdims=True))
     root = node.emit(relax.op.sqrt(relax.op.add(variance, relax.const(epsilon, dtype))))
@@ -47,6 +48,7 @@ def layer_normalization(node: Node) -> Any:
     axes, epsilon = list(range(node.attributes.get("axis", -1) % rank, rank)), node.attributes.get("epsilon", 1e-5)
     normalized = tuple(node.shape(0)[axis] for axis in axes)
     scale, bias = node.inputs[1], node.input(2)
+    # Relax's own operator, which backends have kernels for, takes scales of the normalized shape only.
     fits = node.shape(1) == normalized and (bias is None or node.shape(2) == normalized)
     if node.outputs == 1 and fits and len(normalized) < len(node.shape(0)) and node.dtype(0) == "float32":
         bias = relax.const(np.zeros(normalized, "float32")) if bias is None else bias
@@ -70,6 +72,7 @@ def group_normalization(node: Node) -> Any:
     shape, groups = node.shape(0), node.attributes["num_groups"]
     if shape[1] % groups:
         raise node.refusal(f"{shape[1]} channels are not a multiple of {groups} groups")
+    # Groups become an axis of their own, so that the mean covers one of them.
     within = (groups, shape[1] // groups)
     data = relax.op.reshape(cast_to(node, node.inputs[0], _wide(node)), (shape[0], *within, *shape[2:]))
     value, _, _ = _normalize(node, node.emit(data), range(2, len(shape) + 1), node.attributes.get("epsilon", 1e-5))

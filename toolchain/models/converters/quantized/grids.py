@@ -55,6 +55,7 @@ def quantize(node: Node, data: Any, grid: Grid, dtype: str) -> Any:
             scale_index = _scale_index(grid, scales, index)
             whole = te.round(numbers(*index).astype("float32") / scales(*scale_index).astype("float32"))
             shifted = whole + zeros(*scale_index).astype("float32")
+            # Limited as floats: the conversion of a float beyond the type's range is undefined.
             limited = te.max(te.min(shifted, _float_limit(tirx.max_value(dtype))), _float_limit(tirx.min_value(dtype)))
             return limited.astype(dtype)
 
@@ -199,7 +200,7 @@ def quantize_dynamically(node: Node, data: Any) -> tuple[Any, Any, Any]:
     lowest, highest = (node.emit(reduce(data)) for reduce in (relax.op.min, relax.op.max))
 
     def scale(low: Any, high: Any) -> Any:
-        span = te.max(high(), 0.0) - te.min(low(), 0.0)
+        span = te.max(high(), 0.0) - te.min(low(), 0.0)  # 0 must lie on the grid
         return te.compute((), lambda: tirx.Select(span > 0, span / _BYTE, 1.0), name="scale")
 
     def zero(low: Any, step: Any) -> Any:

@@ -75,22 +75,18 @@ def integer_matmul(
     data = node.inputs[left[0]] if data is None else data
     zero = node.input(left[1]) if zero is None else zero
     weights = _constant_weights(node, *right, -1)
-    if weights is not None and weights.ndim == _MATRIX and len(node.shape_of(data)) > 1 and _is_single(node, zero):
-        return _product_of_bytes(node, data, zero, weights)
+    shape = node.shape_of(data)
+    if weights is not None and weights.ndim == _MATRIX and len(shape) > 1 and _is_single(node, zero):
+        # The form that backends compute in bytes: rows times constant weights.
+        split = _SplitWeights.of(weights.T)
+        is_matrix = len(shape) == _MATRIX
+        rows = data if is_matrix else node.emit(relax.op.reshape(data, (math.prod(shape[:-1]), shape[-1])))
+        products = node.emit(relax.op.matmul(_dequantize_by_one(node, rows), split.numbers(node, 1)))
+        sums = split.integer_sums(node, products, zero, 1)
+        return sums if is_matrix else node.emit(relax.op.reshape(sums, (*shape[:-1], weights.shape[1])))
     rows = above_zero(node, data, zero, -2)
     columns = above_zero(node, node.inputs[right[0]], node.input(right[1]), -1)
     return node.emit(relax.op.matmul(rows, columns, out_dtype="int32"))
-
-
-# The form that backends compute in bytes.
-def _product_of_bytes(node: Node, data: Any, zero: Any, weights: NDArray[np.int64]) -> Any:
-    split, shape = _SplitWeights.of(weights.T), node.shape_of(data)
-    rows = data if len(shape) == _MATRIX else node.emit(relax.op.reshape(data, (math.prod(shape[:-1]), shape[-1])))
-    products = node.emit(relax.op.matmul(_dequantize_by_one(node, rows), split.numbers(node, 1)))
-    sums = split.integer_sums(node, products, zero, 1)
-    if len(shape) == _MATRIX:
-        return sums
-    return node.emit(relax.op.reshape(sums, (*shape[:-1], weights.shape[1])))
 
 
 def _dequantize_by_one(node: Node, data: Any) -> Any:

@@ -5,7 +5,6 @@ All become the same chain of products and softmax on [batch, heads, sequence, si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +91,9 @@ def _scores(heads: _Heads, bias: _Bias, *, scale: float, softcap: float = 0.0, g
     """
     node, dtype = bias.node, bias.dtype
     q, k, v = (node.emit(relax.op.astype(value, dtype)) for value in (heads.q, heads.k, heads.v))
-    k, v = (_repeat_heads(node, value, node.shape_of(q)[1]) for value in (k, v))
+    heads_per_kv = node.shape_of(q)[1] // node.shape_of(k)[1]
+    if heads_per_kv > 1:  # several queries share a head of keys and values
+        k, v = (node.emit(relax.op.repeat(value, heads_per_kv, axis=1)) for value in (k, v))
     raw = node.emit(relax.op.matmul(q, relax.op.permute_dims(k, [0, 1, 3, 2])))
     if scale != 1:
         raw = node.emit(relax.op.multiply(raw, relax.const(scale, dtype)))
@@ -104,17 +105,11 @@ def _scores(heads: _Heads, bias: _Bias, *, scale: float, softcap: float = 0.0, g
     biased = capped if total is None else node.emit(relax.op.add(capped, total))
     weights = node.emit(relax.op.nn.softmax(biased, axis=-1))
     if total is not None and guarded and bias.may_forbid_all:
-        # Not by the greatest number: a maximum of TVM's begins at the least finite one.
+        # Counted by finite elements, not by the maximum: TVM's maximum begins at the least finite number.
         finite = relax.op.astype(relax.op.greater_equal(total, relax.const(_LOWEST, dtype)), dtype)
         allows_some = relax.op.greater(relax.op.max(finite, axis=-1, keepdims=True), relax.const(0.5, dtype))
         weights = node.emit(relax.op.where(allows_some, weights, relax.const(0, dtype)))
     return _Scores(raw, capped, biased, weights, node.emit(relax.op.matmul(weights, v)))
-
-
-# Several queries may share a head of keys or values.
-def _repeat_heads(node: Node, value: Any, heads: int) -> Any:
-    own_heads = node.shape_of(value)[1]
-    return value if own_heads == heads else node.emit(relax.op.repeat(value, heads // own_heads, axis=1))
 
 
 def _split_heads(node: Node, value: Any, heads: int) -> Any:
@@ -204,6 +199,7 @@ def _forbid_distant(node: Node, bias: _Bias, queries: int, keys: int) -> None:
         valid = lengths.reshape(shape) if lengths is not None else node.emit(relax.op.reshape(valid, shape))
         bias.allow(_less(node, np.arange(keys).reshape(1, 1, 1, keys), valid))
         if lengths is not None:
+            # The queries are the last of the valid positions.
             offset = valid - queries
         else:
             offset = node.emit(relax.op.subtract(valid, _constant_like(node, queries, 6)))
@@ -247,14 +243,14 @@ def contrib_attention(node: Node) -> list[Any]:
     q, k, v = (_split_heads(node, node.emit(relax.TupleGetItem(products, index)), heads) for index in range(3))
     past = node.input(4)
     if past is not None:
-        k, v = (_append_to_past(node, _half(node, past, index), value) for index, value in ((0, k), (1, v)))
+        presents = []
+        for index, value in ((0, k), (1, v)):  # the past of keys and of values are in one tensor
+            half = relax.op.take(past, relax.const(np.array([index]), "int64"), axis=0)
+            presents.append(_append_to_past(node, node.emit(relax.op.squeeze(half, axis=[0])), value))
+        k, v = presents
     out = _contrib_scores(node, _Heads(q, k, v), 3, node.input(5))
     present = [node.emit(relax.op.stack([k, v], axis=0))] if node.outputs > 1 else []
     return [out.rows, *present]
-
-
-def _half(node: Node, past: Any, index: int) -> Any:
-    return node.emit(relax.op.squeeze(relax.op.take(past, relax.const(np.array([index]), "int64"), axis=0), axis=[0]))
 
 
 @dataclass(frozen=True)
@@ -309,24 +305,17 @@ def multi_head_attention(node: Node) -> list[Any]:
         if node.input(index) is not None:
             raise node.refusal(f"input {index}, of a decoder with its own buffers, is not supported")
     heads = int(node.attributes["num_heads"])
-    q, k, v = node.inputs[:3]
+    tensors = list(node.inputs[:3])
     if node.input(3) is not None:
-        q, k, v = _add_bias(node, (q, k, v))
-    split = [_split_heads(node, value, heads) for value in (q, k, v)]
+        hidden = node.shape(0)[-1]
+        biases = node.emit(relax.op.split(node.inputs[3], [hidden, 2 * hidden], axis=0))
+        for index, tensor in enumerate(tensors):
+            if len(node.shape(index)) == _RANK_ROWS:  # keys and values that have heads already include their bias
+                tensors[index] = node.emit(relax.op.add(tensor, relax.TupleGetItem(biases, index)))
+    split = [_split_heads(node, tensor, heads) for tensor in tensors]
     k, v = (_append_to_past(node, node.input(past), value) for past, value in ((6, split[1]), (7, split[2])))
     result = _contrib_scores(node, _Heads(split[0], k, v), 4, node.input(5))
     return [result.rows, k, v, node.emit(relax.op.astype(result.raw_scores, node.dtype(0)))][: node.outputs]
-
-
-# Keys and values that have heads already include their bias.
-def _add_bias(node: Node, tensors: Sequence[Any]) -> list[Any]:
-    is_rows = [len(node.shape_of(tensor)) == _RANK_ROWS for tensor in tensors]
-    hidden = node.shape_of(tensors[0])[-1]
-    biases = node.emit(relax.op.split(node.inputs[3], [hidden, 2 * hidden], axis=0))
-    return [
-        node.emit(relax.op.add(tensor, relax.TupleGetItem(biases, index))) if is_rows[index] else tensor
-        for index, tensor in enumerate(tensors)
-    ]
 
 
 _DECODER_ONLY = ("sliding_window_cache", "kv_cache_bit_width", "qk_output")

@@ -32,8 +32,8 @@ RECURRENCE = "toolchain.recurrence"
 """Attribute of a kernel that computes a recurrence: its description as JSON."""
 
 KIND = "recurrence"
-"""What its JSON says that it describes."""
-_WIDEST = 16  # elements of the widest vectors that there are
+"""Value of "kind" in that JSON."""
+_WIDEST = 16  # elements of the widest vectors of any board: 512 bits of float32
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The kernel of a recurrence for any processor: right, not fast. Backends replace it where they know a better one.
+"""The kernel of a recurrence for any processor: correct, but not fast. Backends replace it where they can.
 
 It has a loop over the time steps, so that neither it nor its compilation grows with them.
 """
@@ -38,17 +38,13 @@ def generic_kernel(recurrence: Recurrence, threads: int = 0) -> tirx.PrimFunc:
             name: T.arg(name, T.buffer(shape, "int32" if name == "lengths" else recurrence.dtype))
             for name, shape in (recurrence.arguments | recurrence.results).items()
         }
-        _Writer(recurrence, {name: _flatten(buffer) for name, buffer in shaped.items()}, threads).write()
+        _RecurrenceWriter(recurrence, {name: _flatten(buffer) for name, buffer in shaped.items()}, threads).write()
     function: tirx.PrimFunc = builder.get()
-    return function.with_body(_in_blocks(function.body)).without_attr("global_symbol")
-
-
-# Passes over a whole module expect the body of each kernel to be in blocks.
-def _in_blocks(body: tirx.Stmt) -> tirx.Stmt:
-    for name in ("recurrence", "root"):
+    body = function.body
+    for name in ("recurrence", "root"):  # passes over a whole module expect the body of each kernel to be in blocks
         block = s_tir.SBlock([], [], [], name, body)
         body = s_tir.SBlockRealize([], True, block)  # noqa: FBT003 - TVM has no name for it
-    return body
+    return function.with_body(body).without_attr("global_symbol")
 
 
 def _flatten(buffer: Buffer) -> Buffer:
@@ -99,7 +95,7 @@ class _Moment:
     location: StepLocation
 
 
-class _Writer:
+class _RecurrenceWriter:
     def __init__(self, recurrence: Recurrence, buffers: dict[str, Buffer], threads: int) -> None:
         self._recurrence, self._buffers, self._gpu = recurrence, buffers, threads > 0
         self._lanes = 1 if self._gpu else _LANES
@@ -107,13 +103,20 @@ class _Writer:
         self._threads = max(divisors, default=1)
         self._thread: Expr = 0
         self._functions = _Intrinsics(recurrence.dtype, self._lanes)
-        # Rows of one buffer: of several, StorageRewrite puts two into the same place that are both in use.
+        # Rows of one buffer: of several buffers, StorageRewrite merges two that are in use at the same time.
         self._kept_rows = {name: row for row, name in enumerate(recurrence.kept, 2)}
 
     def write(self) -> None:
         recurrence = self._recurrence
         with contextlib.ExitStack() as loops:
-            direction, sequence = self._streams(loops)
+            if self._gpu:  # a block for each direction and sequence
+                blocks = len(recurrence.directions) * recurrence.batch
+                stream = loops.enter_context(T.launch_thread("blockIdx.x", blocks))
+                self._thread = loops.enter_context(T.launch_thread("threadIdx.x", self._threads))
+                direction, sequence = T.Bind(stream // recurrence.batch), T.Bind(stream % recurrence.batch)
+            else:
+                direction = loops.enter_context(T.serial(0, len(recurrence.directions)))
+                sequence = loops.enter_context(T.serial(0, recurrence.batch))
             size = (len(self._kept_rows) + 2) * recurrence.held
             scope = "shared" if self._gpu else "global"
             self._buffers["kept"] = _flatten(T.alloc_buffer((size,), recurrence.dtype, scope=scope))
@@ -131,16 +134,6 @@ class _Writer:
                         self._phase(phase, moment, unit)
             with self._units() as unit:
                 self._store("last", state, unit, self._load("kept", recurrence.steps % 2, unit))
-
-    def _streams(self, loops: contextlib.ExitStack) -> tuple[Expr, Expr]:
-        """Open the loops over directions and sequences."""
-        recurrence = self._recurrence
-        if not self._gpu:
-            direction = loops.enter_context(T.serial(0, len(recurrence.directions)))
-            return direction, loops.enter_context(T.serial(0, recurrence.batch))
-        stream = loops.enter_context(T.launch_thread("blockIdx.x", len(recurrence.directions) * recurrence.batch))
-        self._thread = loops.enter_context(T.launch_thread("threadIdx.x", self._threads))
-        return T.Bind(stream // recurrence.batch), T.Bind(stream % recurrence.batch)
 
     @contextlib.contextmanager
     def _units(self) -> Iterator[Expr]:

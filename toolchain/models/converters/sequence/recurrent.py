@@ -25,6 +25,8 @@ _DEFAULT_ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "GRU": ("Sigmoid", "Tanh"),
     "RNN": ("Tanh",),
 }
+# Default alpha and beta of activation functions: those of the operators of the same name. None where there is no such
+# operator, or ONNX Runtime has another default.
 _DEFAULT_CONSTANTS: dict[str, tuple[float | None, ...]] = {
     "affine": (None, None),
     "elu": (1.0,),
@@ -33,10 +35,6 @@ _DEFAULT_CONSTANTS: dict[str, tuple[float | None, ...]] = {
     "scaledtanh": (None, None),
     "thresholdedrelu": (None,),
 }
-"""What alpha and beta of activation functions are where a node does not say it, as the operators of that name have it.
-
-None where there is no such operator, or ONNX Runtime takes another number than its one.
-"""
 
 
 @converter("LSTM", "GRU", "RNN")
@@ -112,20 +110,13 @@ def _read_inputs(node: Node) -> _Inputs:
             value if value is None or not _is_batch_first(node) else node.emit(relax.op.permute_dims(value, (1, 0, 2)))
         )
 
+    lengths = node.input(4)
+    if node.is_constant(4):  # without lengths, the kernel is simpler
+        steps = node.shape(0)[1 if _is_batch_first(node) else 0]
+        lengths = None if (np.asarray(node.constant(4)) == steps).all() else lengths
+    lengths = None if lengths is None else _cast(node, lengths, "int32")
     memory, peepholes = (state(6), read(7)) if node.operator == "LSTM" else (None, None)
-    return _Inputs(read(0), read(1), read(2), read(3), state(5), memory, peepholes, _lengths(node))
-
-
-def _lengths(node: Node) -> Expr:
-    """Return the lengths of the sequences; None if all have all steps."""
-    value = node.input(4)
-    if value is None:
-        return None
-    steps = node.shape(0)[1 if _is_batch_first(node) else 0]
-    lengths = node.constant(4) if node.is_constant(4) else None
-    if lengths is not None and (lengths == steps).all():
-        return None
-    return _cast(node, value, "int32")
+    return _Inputs(read(0), read(1), read(2), read(3), state(5), memory, peepholes, lengths)
 
 
 def _is_batch_first(node: Node) -> bool:
@@ -136,8 +127,10 @@ def _recurrences(node: Node, inputs: _Inputs) -> list[Recurrence]:
     """Return the recurrence of each direction, as if it went forwards."""
     steps, batch, _ = node.shape_of(inputs.data)
     batch_first = _is_batch_first(node)
+    cells: dict[str, Cell] = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}
+    resets_after = node.operator == "GRU" and bool(node.attributes.get("linear_before_reset", 0))
     common = Recurrence(
-        cell=_cell(node),
+        cell="gru_reset" if resets_after else cells[node.operator],
         steps=batch if batch_first else steps,
         batch=steps if batch_first else batch,
         units=node.shape_of(inputs.recurrent)[-1],
@@ -151,12 +144,6 @@ def _recurrences(node: Node, inputs: _Inputs) -> list[Recurrence]:
         dtype=str(inputs.data.ty.dtype),
     )
     return [replace(common, activations=activations) for activations in _activations(node)]
-
-
-def _cell(node: Node) -> Cell:
-    if node.operator == "GRU":
-        return "gru_reset" if node.attributes.get("linear_before_reset", 0) else "gru"
-    return "lstm" if node.operator == "LSTM" else "rnn"
 
 
 def _activations(node: Node) -> list[tuple[Activation, ...]]:

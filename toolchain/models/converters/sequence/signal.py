@@ -26,7 +26,11 @@ Array = NDArray[Any]
 def dft(node: Node) -> Any:
     shape = node.shape(0)
     rank = len(shape)
-    axis = _axis(node) % rank
+    if node.opset < _AXIS_AS_INPUT:
+        axis = int(node.attributes.get("axis", 1)) % rank
+    else:
+        axis_input = node.constant(2)
+        axis = (-2 if axis_input is None else int(axis_input.reshape(()))) % rank
     length_input = node.constant(1)
     inverse, half = (bool(node.attributes.get(name, 0)) for name in ("inverse", "onesided"))
     full_length = 2 * (shape[axis] - 1) if inverse and half else shape[axis]  # the input is one half and its middle
@@ -47,13 +51,6 @@ def dft(node: Node) -> Any:
     return _move_axis(node, spectrum, rank - 2, axis)
 
 
-def _axis(node: Node) -> int:
-    if node.opset < _AXIS_AS_INPUT:
-        return int(node.attributes.get("axis", 1))
-    axis_input = node.constant(2)
-    return -2 if axis_input is None else int(axis_input.reshape(()))
-
-
 def _move_axis(node: Node, value: Any, axis: int, to: int) -> Any:
     if axis == to:
         return value
@@ -65,6 +62,7 @@ def _move_axis(node: Node, value: Any, axis: int, to: int) -> Any:
 def _fourier_matrix(length: int, used: int, *, inverse: bool, half: bool) -> Array:
     """Return the matrix from [used, (real, imaginary)] to [frequencies, (real, imaginary)]."""
     count = length // 2 + 1 if half else length
+    # The remainder keeps angles small: cosines of large ones lose digits.
     turns = np.outer(np.arange(used), np.arange(count)) % length / length * 2 * np.pi
     real, imaginary = np.cos(turns), np.sin(turns) * (1 if inverse else -1)
     matrix = np.stack([np.stack([real, imaginary], -1), np.stack([-imaginary, real], -1)], 1)
@@ -140,6 +138,7 @@ def mel_weight_matrix(node: Node) -> Any:
     """Return triangles between edges that are equally spaced in mel."""
     bands, length, rate, lowest, highest = (_scalar(node, index).item() for index in range(5))
     bins = length // 2 + 1
+    # The mel scale of HTK, which the standard uses.
     low, high = (2595 * np.log10(1 + edge / 700) for edge in (lowest, highest))
     mels = np.arange(bands + 2) * ((high - low) / (bands + 2)) + low
     edges = ((length + 1) * (700 * (10 ** (mels / 2595) - 1)) // rate).astype(int)

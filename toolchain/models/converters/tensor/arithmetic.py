@@ -30,6 +30,7 @@ def pairwise(node: Node, function: Callable[[Any, Any], Any], first: Any, second
     """Apply a function to the elements of two tensors that are broadcast to one shape."""
 
     def compute(left: te.Tensor, right: te.Tensor) -> te.Tensor:
+        # Only for TVM's rule of broadcasting: of any element types.
         shape = topi.add(left.astype("int8"), right.astype("int8")).shape
         return te.compute(
             shape, lambda *index: function(_element(left, index), _element(right, index)), node.operator.lower()
@@ -41,7 +42,8 @@ def pairwise(node: Node, function: Callable[[Any, Any], Any], first: Any, second
 def _element(tensor: te.Tensor, index: tuple[Any, ...]) -> Any:
     """Return the element for an index into the broadcast shape: leading axes dropped, axes of one element at 0."""
     trailing = index[len(index) - len(tensor.shape) :]
-    return tensor(*(0 if int(size) == 1 else place for size, place in zip(tensor.shape, trailing, strict=True)))
+    coordinates = zip(tensor.shape, trailing, strict=True)
+    return tensor(*(0 if int(size) == 1 else coordinate for size, coordinate in coordinates))
 
 
 def _wide(node: Node) -> str:
@@ -195,7 +197,6 @@ def sign(node: Node) -> Any:
     return elementwise(node, lambda x: tirx.Select(x > zero, zero + 1, tirx.Select(x < zero, zero - 1, x)))
 
 
-# LLVM has TVM's functions for 32 and 64 bits only.
 # LLVM has TVM's functions for 32 and 64 bits only.
 @converter("Asin", "Acos", "Atan", "Asinh", "Acosh")
 def inverse(node: Node) -> Any:

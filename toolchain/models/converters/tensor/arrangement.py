@@ -1,8 +1,7 @@
-"""Elements that change places: between channels and space, into parts, and into the middle of another size."""
+"""Elements that change places: between channels and space, into parts, and away from edges that are padded."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -21,26 +20,6 @@ def space_to_depth(node: Node) -> Any:
     order = [0, 1, 3, 5, 2, 4] if node.attributes.get("mode", "DCR") == "CRD" else [0, 3, 5, 1, 2, 4]
     permuted = node.emit(relax.op.permute_dims(node.emit(relax.op.reshape(node.input(0), split_shape)), order))
     return relax.op.reshape(permuted, (batch, channels * block**2, height // block, width // block))
-
-
-@converter("CenterCropPad")
-def center_crop_pad(node: Node) -> Any:
-    value, shape = node.input(0), list(node.shape(0))
-    sizes = node.constant(1)
-    axes = [axis % len(shape) for axis in node.attributes.get("axes", range(len(shape)))]
-    if sizes is None or sizes.size != len(axes):
-        raise node.refusal("its shape does not have a number for each axis")
-    pads = [(0, 0)] * len(shape)
-    for axis, size in zip(axes, map(int, sizes), strict=True):
-        growth = size - shape[axis]
-        if growth < 0:
-            start = -growth // 2
-            value = node.emit(relax.op.strided_slice(value, [axis], [start], [start + size]))
-        else:
-            pads[axis] = (growth // 2, growth - growth // 2)
-    if not any(map(sum, pads)):
-        return value
-    return relax.op.nn.pad(value, list(itertools.chain(*pads)), pad_value=0)
 
 
 # TVM's fails for a single output.
@@ -78,8 +57,15 @@ def pad(node: Node) -> Any:
         data = node.emit(relax.op.strided_slice(data, list(range(len(shape))), starts, ends))
         before, after = ([max(amount, 0) for amount in amounts] for amounts in (before, after))
     mode = node.attributes.get("mode", "constant")
+    if mode == "constant" and node.input(2) is not None and not node.is_constant(2):
+        scalar = node.emit(relax.op.reshape(node.input(2), ()))
+        return node.compute(
+            lambda tensor, number: topi.nn.pad(tensor, before, after, number()), data, scalar, name="pad_with_input"
+        )
     if mode == "constant":
-        return _pad_with(node, data, before, after)
+        constant: NDArray[Any] | None = node.constant(2)
+        number = node.attributes.get("value", 0.0) if constant is None else constant.item()
+        return node.builder.emit_te(topi.nn.pad, data, before, after, number)
     if mode == "reflect":
         return node.builder.emit_te(topi.nn.mirror_pad, data, before, after, "REFLECT")
     return node.builder.emit_te(topi.nn.circular_pad if mode == "wrap" else topi.nn.replicate_pad, data, before, after)
@@ -102,15 +88,3 @@ def _pad_amounts(node: Node) -> tuple[list[int], list[int]]:
             side[axis] = amount
         sides.append(side)
     return sides[0], sides[1]
-
-
-def _pad_with(node: Node, data: Any, before: list[int], after: list[int]) -> Any:
-    value = node.input(2)
-    if value is None or node.is_constant(2):
-        constant: NDArray[Any] | None = node.constant(2)
-        number = node.attributes.get("value", 0.0) if constant is None else constant.item()
-        return node.builder.emit_te(topi.nn.pad, data, before, after, number)
-    scalar = node.emit(relax.op.reshape(value, ()))
-    return node.compute(
-        lambda tensor, number: topi.nn.pad(tensor, before, after, number()), data, scalar, name="pad_with_input"
-    )

@@ -13,7 +13,7 @@ from toolchain.models.converters.tensor.casts import cast_to, dtype_name
 
 
 def _non_negative(node: Node, index: int, size: Any) -> Any:
-    """Return indices of which none counts from the end of an axis."""
+    """Return indices that all count from the start of an axis."""
     indices, dtype = node.inputs[index], node.dtype(index)
     if dtype.startswith("uint"):
         return indices
@@ -76,7 +76,7 @@ def largest(node: Node) -> Any:
     wide = {"float16": "float32", "bfloat16": "float32"}.get(dtype, dtype)
     if dtype.startswith(("int", "uint")) and dtype not in {"int32", "int64"}:
         wide = "int64"
-    if dtype == "uint64":  # the order is kept if the highest bit is turned around
+    if dtype == "uint64":  # with the highest bit flipped, signed integers have the same order
         data = node.emit(relax.op.bitwise_xor(data, relax.const(1 << 63, dtype)))
         data = node.compute(
             lambda tensor: te.compute(tensor.shape, lambda *index: tirx.reinterpret("int64", tensor(*index))),

@@ -36,6 +36,7 @@ def einsum(node: Node) -> Any:
     result = operands.pop(0)
     while operands:
         other = operands.pop(0)
+        # Every other letter can be summed out with this product.
         needed = set(letters).union(*(term.letters for term in operands))
         result = _multiply(node, result, other, needed, sizes)
     result = _sum_out(node, result, set(letters))
@@ -121,6 +122,7 @@ def _permute(node: Node, term: Term, letters: str, sizes: dict[str, int]) -> Ter
 
 def _multiply(node: Node, left: Term, right: Term, needed: set[str], sizes: dict[str, int]) -> Term:
     """Multiply two tensors, and sum over letters that only they have."""
+    # Letters of one operand are summed first, which makes the product smaller.
     left, right = _sum_out(node, left, needed | set(right.letters)), _sum_out(node, right, needed | set(left.letters))
     shared = [letter for letter in left.letters if letter in right.letters]
     batch = "".join(letter for letter in shared if letter in needed)
@@ -167,6 +169,7 @@ def _eliminate(node: Node, matrix: Any, size: int) -> tuple[Any, Any]:
     is_pivot = node.emit(relax.op.equal(numbers, pivot_row))
     row = node.emit(relax.op.sum(node.emit(relax.op.where(is_pivot, matrix, zero)), axis=1, keepdims=True))
     pivot = node.emit(relax.op.strided_slice(row, [2], [0], [1]))
+    # Swapping two rows changes the sign of the determinant.
     sign = relax.op.where(relax.op.equal(pivot_row, relax.const(0, "int64")), unity, relax.const(-1, dtype))
     signed = node.emit(relax.op.reshape(node.emit(relax.op.multiply(pivot, sign)), (-1,)))
     if size == 1:
@@ -174,6 +177,7 @@ def _eliminate(node: Node, matrix: Any, size: int) -> tuple[Any, Any]:
     first = node.emit(relax.op.strided_slice(matrix, [1], [0], [1]))
     swapped = node.emit(relax.op.where(is_pivot, first, matrix))
     swapped = node.emit(relax.op.strided_slice(swapped, [1], [1], [size]))
+    # A pivot of 0 makes the determinant 0; the rest must only not become NaN.
     divisor = relax.op.where(relax.op.equal(pivot, zero), unity, pivot)
     factors = relax.op.divide(relax.op.strided_slice(swapped, [2], [0], [1]), divisor)
     rest = node.emit(relax.op.subtract(swapped, relax.op.multiply(factors, row)))

@@ -54,6 +54,7 @@ def keeps_axes(node: Node) -> bool:
     return bool(node.attributes.get("keepdims", 1))
 
 
+# How each operator reduces, and the function that it applies before.
 _REDUCTIONS: dict[str, tuple[Reduction, Callable[[Any], Any]]] = {
     "ReduceSum": (relax.op.sum, lambda x: x),
     "ReduceProd": (relax.op.prod, lambda x: x),
@@ -62,7 +63,6 @@ _REDUCTIONS: dict[str, tuple[Reduction, Callable[[Any], Any]]] = {
     "ReduceMax": (relax.op.max, lambda x: x),
     "ReduceMin": (relax.op.min, lambda x: x),
 }
-"""How each operator reduces, and the function that it applies before."""
 
 
 # TVM's have no truth values, and too narrow sums of 16-bit floats.

@@ -16,7 +16,6 @@ _SIZE_DEPENDS_ON_DATA = "the number of selected elements depends on the data, bu
 
 
 # TVM's fail, or compute with an unknown size.
-# TVM's fail, or compute with an unknown size.
 @converter("NonZero", "Unique")
 def refuse_unknown_size(node: Node) -> Any:
     raise node.refusal(_SIZE_DEPENDS_ON_DATA, "end the network before it, and compute the rest in the application")
@@ -77,7 +76,7 @@ def true_indices(node: Node, flags: Any) -> tuple[Any, Any]:
     (size,) = node.shape_of(flags)
     numbers = node.emit(relax.op.astype(flags, "int64"))
     targets_if_true = node.emit(relax.op.cumsum(numbers, 0, dtype="int64", exclusive=True))
-    # What is not chosen goes to a place behind the end, which is cut off.
+    # Indices of false elements are all written behind the end, and cut off with it.
     target = node.emit(relax.op.where(flags, targets_if_true, relax.const(size, "int64")))
     all_indices = relax.const(np.arange(size), "int64")
     indices = node.emit(relax.op.scatter_elements(relax.const(np.zeros(size + 1), "int64"), target, all_indices, 0))

@@ -62,6 +62,7 @@ def split(node: Node) -> Any:
     for size in sizes:
         items.append(node.emit(relax.op.strided_slice(node.input(0), [axis], [start], [start + size])))
         start += size
+    # By the standard, keepdims has no effect where sizes are named.
     if node.input(1) is None and not node.attributes.get("keepdims", 1):
         items = [node.emit(relax.op.squeeze(item, [axis])) for item in items]
     return relax.Tuple(items)

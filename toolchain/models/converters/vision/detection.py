@@ -90,6 +90,7 @@ def _suppress(inputs: Any, outputs: Any, limits: Limits) -> Any:
         with T.serial(0, pairs) as pair:
             image, kind = pair // classes, pair % classes
             counts[pair] = T.int32(0)
+            # Best first: a box is compared only with better ones that are kept.
             with T.serial(0, boxes) as rank:
                 box = order[image, kind, rank]
                 is_candidate = counts[pair] < limits.max_boxes
@@ -122,6 +123,7 @@ def _overlaps(corners: Any, image: Any, first: Any, second: Any, limit: float) -
         (corners[image, box, 2] - corners[image, box, 0]) * (corners[image, box, 3] - corners[image, box, 1])
         for box in (first, second)
     ]
+    # Boxes without an area overlap nothing.
     zero = tirx.const(0, "float32")
     common = tirx.max(height, zero) * tirx.max(width, zero)
     return tirx.all(
@@ -145,6 +147,7 @@ def _gather_rows(node: Node, kept_boxes: Any, counts: Any, sizes: tuple[int, int
             over = end(pair) <= row.astype("int32")
             return te.sum(tirx.Select(over, tirx.const(1, "int32"), tirx.const(0, "int32")), axis=pair)
 
+        # The index of a row's image and class: the number of those whose boxes all come before the row.
         owner = te.compute((bound,), passed, name="owner")
 
         def element(row: Any, field: Any) -> Any:

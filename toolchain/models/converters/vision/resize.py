@@ -75,10 +75,19 @@ def resize(node: Node) -> Any:
         raise node.refusal(f"its coordinate_transformation_mode is {mode}")
     axes = [axis for axis in _axes(node, mode) if axis.changes]
     if mode != _CROP and all(axis.after == axis.before for axis in axes):
-        return node.input(0)  # a scale that changes no length: ONNX Runtime moves nothing, and the standard little
+        return node.input(0)  # a scale that changes no length: ONNX Runtime does nothing, the standard hardly anything
     fill = node.attributes.get("extrapolation_value", 0.0) if mode == _CROP else None
     if _fits_upstream(node, mode, axes):
-        return _resize_upstream(node, mode, axes)
+        new_sizes = {axis.axis: axis.after for axis in axes}
+        nearest = node.attributes.get("mode", "nearest") == "nearest"
+        return relax.op.image.resize2d(
+            node.input(0),
+            relax.ShapeExpr([new_sizes.get(axis, node.shape(0)[axis]) for axis in (_IMAGE - 2, _IMAGE - 1)]),
+            layout="NCHW",
+            method="nearest_neighbor" if nearest else "linear",
+            coordinate_transformation_mode=mode,
+            rounding_method=node.attributes.get("nearest_mode", "round_prefer_floor") if nearest else "round",
+        )
     points = {axis: _POSITIONS[mode](np.arange(axis.after, dtype=np.float32), axis) for axis in axes}
     resized = _apply_tables(node, {axis: _table(node, axis, points[axis]) for axis in axes})
     return resized if fill is None else _extrapolate(node, resized, points, fill)
@@ -136,20 +145,6 @@ def _fits_upstream(node: Node, coordinates: str, axes: Sequence[Axis]) -> bool:
     return coordinates != "align_corners" and is_whole_factor
 
 
-def _resize_upstream(node: Node, coordinates: str, axes: Sequence[Axis]) -> Any:
-    new_sizes = {axis.axis: axis.after for axis in axes}
-    sizes = [new_sizes.get(axis, node.shape(0)[axis]) for axis in (_IMAGE - 2, _IMAGE - 1)]
-    nearest = node.attributes.get("mode", "nearest") == "nearest"
-    return relax.op.image.resize2d(
-        node.input(0),
-        relax.ShapeExpr(sizes),
-        layout="NCHW",
-        method="nearest_neighbor" if nearest else "linear",
-        coordinate_transformation_mode=coordinates,
-        rounding_method=node.attributes.get("nearest_mode", "round_prefer_floor") if nearest else "round",
-    )
-
-
 def _optional_constant(node: Node, index: int) -> NDArray[Any] | None:
     value = node.constant(index)
     return None if value is None or value.size == 0 else value
@@ -180,7 +175,12 @@ def _table(node: Node, axis: Axis, points: _POINTS) -> Table:
     drop = bool(node.attributes.get("exclude_outside", 0))
     if mode == "nearest":
         return _nearest(points, axis, node.attributes.get("nearest_mode", "round_prefer_floor"))
-    kernel = partial(_cubic, sharpness=np.float32(sharpness)) if mode == "cubic" else _triangle
+    # Linear interpolation is a triangle, which antialiasing widens where an axis shrinks.
+    kernel: Callable[[_POINTS], _POINTS] = (
+        partial(_cubic, sharpness=np.float32(sharpness))
+        if mode == "cubic"
+        else lambda away: np.maximum(1 - np.abs(away), np.float32(0))
+    )
     reach = 2 if mode == "cubic" else 1
     if node.attributes.get("antialias", 0) and axis.scale < 1:
         return _antialiased(points, axis, kernel, reach).within(axis.before, drop=drop)
@@ -215,11 +215,6 @@ def _antialiased(points: _POINTS, axis: Axis, kernel: Callable[[_POINTS], _POINT
     return Table(indices, weights / weights.sum(1, keepdims=True))
 
 
-def _triangle(away: _POINTS) -> _POINTS:
-    weights: _POINTS = np.maximum(1 - np.abs(away), np.float32(0))
-    return weights
-
-
 def _cubic(away: _POINTS, sharpness: np.float32) -> _POINTS:
     """Keys' kernel: `sharpness` is its slope at 1."""
     x, a = np.abs(away), sharpness
@@ -245,10 +240,6 @@ def _asymmetric(x: _POINTS, axis: Axis) -> _POINTS:
     return x / axis.scale
 
 
-def _corners(x: _POINTS, axis: Axis) -> _POINTS:
-    return x * np.float32(axis.before - 1) / np.float32(axis.after - 1) if axis.after > 1 else x * 0
-
-
 def _cropped(x: _POINTS, axis: Axis) -> _POINTS:
     start, end, last = np.float32(axis.start), np.float32(axis.end), np.float32(axis.before - 1)
     if axis.after > 1:
@@ -261,7 +252,7 @@ _POSITIONS: Mapping[str, Callable[[_POINTS, Axis], _POINTS]] = {
     "half_pixel_symmetric": _symmetric,
     "pytorch_half_pixel": lambda x, axis: _half_pixel(x, axis) if axis.after > 1 else x * 0,
     "tf_half_pixel_for_nn": lambda x, axis: (x + np.float32(0.5)) / axis.scale,
-    "align_corners": _corners,
+    "align_corners": lambda x, axis: x * np.float32(axis.before - 1) / np.float32(max(axis.after - 1, 1)),
     "asymmetric": _asymmetric,
     _CROP: _cropped,
 }

@@ -33,7 +33,11 @@ def grid_sample(node: Node) -> Any:
     def compute(data: Any, grid: Any) -> Any:
         def element(image: Any, channel: Any, *index: Any) -> Any:
             coordinates = [grid(image, *index, len(sizes) - 1 - axis) for axis in range(len(sizes))]
-            points = [_to_pixels(point, size, corners=corners) for point, size in zip(coordinates, sizes, strict=True)]
+            points = [
+                (point + 1.0) * ((size - 1) / 2) if corners else ((point + 1.0) * float(size) - 1.0) / 2.0
+                for point, size in zip(coordinates, sizes, strict=True)
+            ]
+            # Cubic samples are padded for each neighbour instead, when it is read.
             if padding == "reflection" and mode != "cubic":
                 points = [_reflect(point, size, corners=corners) for point, size in zip(points, sizes, strict=True)]
             if padding == "border" and mode != "cubic":
@@ -44,11 +48,6 @@ def grid_sample(node: Node) -> Any:
         return te.compute((*data.shape[:2], *grid.shape[1:-1]), element, name="samples")
 
     return node.compute(compute, node.input(0), node.input(1), name="grid_sample")
-
-
-def _to_pixels(point: Any, size: int, *, corners: bool) -> Any:
-    """Return the pixel position of a coordinate between -1 and 1."""
-    return (point + 1.0) * ((size - 1) / 2) if corners else ((point + 1.0) * float(size) - 1.0) / 2.0
 
 
 def _clip(value: Any, least: float, greatest: float) -> Any:
@@ -94,11 +93,6 @@ def _weighted_sum(read: Reader, axes: Sequence[Weighted]) -> Any:
     return total
 
 
-# Of two equally near elements, the even one.
-def _one_neighbour(point: Any) -> Weighted:
-    return [(tirx.nearbyint(point), None)]
-
-
 def _two_neighbours(point: Any) -> Weighted:
     first = tirx.floor(point)
     share = point - first
@@ -116,18 +110,16 @@ def _four_neighbours(point: Any) -> Weighted:
         return ((a + 2) * x - (a + 3)) * x * x + 1.0
 
     weights = far(share + 1.0), near(share), near(1.0 - share), far(2.0 - share)
-    return [(first + float(place), weight) for place, weight in zip(range(-1, 3), weights, strict=True)]
+    return [(first + float(offset), weight) for offset, weight in zip(range(-1, 3), weights, strict=True)]
 
 
 _NEIGHBOURS: dict[str, Callable[[Any], Weighted]] = {
-    "nearest": _one_neighbour,
+    "nearest": lambda point: [(tirx.nearbyint(point), None)],  # of two equally near elements, the even one
     "linear": _two_neighbours,
     "cubic": _four_neighbours,
 }
 
 
-# TVM lacks volumes of one layer. An axis of one element with aligned corners is refused: the standard and TVM divide by
-# zero there, and ONNX Runtime's result is not part of the standard.
 # TVM lacks volumes of one layer. An axis of one element with aligned corners is refused: the standard and TVM divide by
 # zero there, and ONNX Runtime's result is not part of the standard.
 @converter("AffineGrid")
@@ -140,10 +132,11 @@ def affine_grid(node: Node) -> Any:
     if corners and 1 in sizes:
         raise node.refusal("align_corners has no meaning for an axis of one element")
     axes = [np.linspace(-1, 1, size) if corners else (2 * np.arange(size) + 1) / size - 1 for size in sizes]
+    # The points are constant; only their product with the input is left to compute. Coordinates are x, y, z.
     last_first = np.meshgrid(*axes, indexing="ij")[::-1]
     points = np.stack([*last_first, np.ones(sizes)], -1).reshape(1, -1, len(sizes) + 1)
-    turned = relax.op.permute_dims(node.input(0), [0, 2, 1])
-    grid = relax.op.matmul(relax.const(points.astype(dtype)), node.emit(turned))
+    transposed = relax.op.permute_dims(node.input(0), [0, 2, 1])
+    grid = relax.op.matmul(relax.const(points.astype(dtype)), node.emit(transposed))
     return relax.op.reshape(node.emit(grid), (node.shape(0)[0], *sizes, len(sizes)))
 
 

@@ -17,13 +17,18 @@ def numbers(count):
 
 
 def regressor(count, **attributes):
-    given = {"coefficients": numbers(4 * count), "intercepts": numbers(count), "targets": count, **attributes}
-    return One("LinearRegressor", [ROWS], given, domain="ai.onnx.ml")
+    parameters = {"coefficients": numbers(4 * count), "intercepts": numbers(count), "targets": count, **attributes}
+    return One("LinearRegressor", [ROWS], parameters, domain="ai.onnx.ml")
 
 
 def classifier(count, labels, data=ROWS, **attributes):
-    given = {"coefficients": numbers(4 * count), "intercepts": numbers(count), "classlabels_ints": labels, **attributes}
-    return One("LinearClassifier", [data], given, outputs=(True, True), domain="ai.onnx.ml")
+    parameters = {
+        "coefficients": numbers(4 * count),
+        "intercepts": numbers(count),
+        "classlabels_ints": labels,
+        **attributes,
+    }
+    return One("LinearClassifier", [data], parameters, outputs=(True, True), domain="ai.onnx.ml")
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
@@ -38,8 +43,8 @@ def test_other_element_types():
 
 
 def test_a_regressor_without_intercepts():
-    given = {"coefficients": numbers(8), "targets": 2}
-    agree([One("LinearRegressor", [ROWS], given, domain="ai.onnx.ml")])
+    parameters = {"coefficients": numbers(8), "targets": 2}
+    agree([One("LinearRegressor", [ROWS], parameters, domain="ai.onnx.ml")])
 
 
 @pytest.mark.parametrize(

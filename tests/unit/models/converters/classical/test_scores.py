@@ -24,8 +24,8 @@ def test_labels_are_numbers_and_text_is_counted():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 def test_constants_keep_their_type(dtype):
-    found = scores.constant(np.array([1, 2], dtype))
-    assert found.value.numpy().dtype == dtype
+    constant = scores.constant(np.array([1, 2], dtype))
+    assert constant.value.numpy().dtype == dtype
 
 
 def test_a_transform_that_the_standard_lacks_is_refused():

@@ -43,12 +43,12 @@ def test_leaves_lead_to_themselves():
 
 def test_a_set_is_a_node_for_each_member():
     trees = tree_tables.of_leaves(one_set([2.0, 5.0, 7.0]), 1, ValueError)
-    row, asked = 0, []
+    row, thresholds = 0, []
     while trees.branches[row, 0] != row:
         assert (trees.modes[row], trees.features[row], trees.branches[row, 1]) == (EQUAL, 1, 1)
-        asked.append(float(trees.thresholds[row]))
+        thresholds.append(float(trees.thresholds[row]))
         row = int(trees.branches[row, 0])
-    assert (asked, row, trees.depth) == ([2.0, 5.0, 7.0], 2, 3)
+    assert (thresholds, row, trees.depth) == ([2.0, 5.0, 7.0], 2, 3)
     assert trees.weights[:, 0].tolist()[1:3] == [5.0, 6.0]
 
 
@@ -59,10 +59,10 @@ def test_trees_that_each_have_one_target():
 
 
 def test_numbers_keep_their_precision():
-    given = {"a": [1, 2], "b": [0.5], "c_as_tensor": tensor([0.1], TensorProto.DOUBLE)}
-    kinds = [tree_tables.number_list(given, name).dtype.name for name in "abc"]
+    attributes = {"a": [1, 2], "b": [0.5], "c_as_tensor": tensor([0.1], TensorProto.DOUBLE)}
+    kinds = [tree_tables.number_list(attributes, name).dtype.name for name in "abc"]
     assert kinds == ["int64", "float32", "float64"]
-    assert tree_tables.number_list(given, "d").size == 0
+    assert tree_tables.number_list(attributes, "d").size == 0
 
 
 @pytest.mark.parametrize(

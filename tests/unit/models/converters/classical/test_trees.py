@@ -16,9 +16,9 @@ def regressor(data=None, **attributes):
 
 
 def classifier(labels, data=None, **attributes):
-    given = {"classlabels_int64s": labels, **attributes}
+    parameters = {"classlabels_int64s": labels, **attributes}
     values = [rows() if data is None else data]
-    return One("TreeEnsembleClassifier", values, given, outputs=(True, True), domain="ai.onnx.ml", version=3)
+    return One("TreeEnsembleClassifier", values, parameters, outputs=(True, True), domain="ai.onnx.ml", version=3)
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -62,15 +62,15 @@ def test_trees_of_one_class_each():
 @pytest.mark.parametrize("weight", [positive, normal])
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_two_classes(name, weight):
-    one, both = (forest("class", targets, weight=weight) for targets in ([0], [0, 1]))
+    single, pair = (forest("class", targets, weight=weight) for targets in ([0], [0, 1]))
     agree(
         [
-            classifier([7, 9], post_transform=name, **one),
-            classifier([7, 9], post_transform=name, base_values=[0.1], **one),
-            classifier([7, 9], post_transform=name, base_values=[0.1, 0.2], **one),
+            classifier([7, 9], post_transform=name, **single),
+            classifier([7, 9], post_transform=name, base_values=[0.1], **single),
+            classifier([7, 9], post_transform=name, base_values=[0.1, 0.2], **single),
             classifier([7, 9], post_transform=name, **forest("class", [1], weight=weight)),
-            classifier([7, 9], post_transform=name, **both),
-            classifier([7, 9], post_transform=name, base_values=[0.1, 0.2], **both),
+            classifier([7, 9], post_transform=name, **pair),
+            classifier([7, 9], post_transform=name, base_values=[0.1, 0.2], **pair),
         ]
     )
 

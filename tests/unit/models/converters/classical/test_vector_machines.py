@@ -19,17 +19,17 @@ def numbers(count):
 
 
 def regressor(kernel, **attributes):
-    given = {"coefficients": numbers(5), "support_vectors": numbers(20), "n_supports": 5, "rho": [0.2]}
-    given |= {"kernel_type": kernel, "kernel_params": PARAMETERS, **attributes}
-    return One("SVMRegressor", [ROWS], given, domain="ai.onnx.ml")
+    parameters = {"coefficients": numbers(5), "support_vectors": numbers(20), "n_supports": 5, "rho": [0.2]}
+    parameters |= {"kernel_type": kernel, "kernel_params": PARAMETERS, **attributes}
+    return One("SVMRegressor", [ROWS], parameters, domain="ai.onnx.ml")
 
 
 def classifier(kernel, classes, **attributes):
     count, pairs = EACH * classes, classes * (classes - 1) // 2
-    given = {"coefficients": numbers((classes - 1) * count), "support_vectors": numbers(4 * count)}
-    given |= {"vectors_per_class": [EACH] * classes, "rho": numbers(pairs), "kernel_type": kernel}
-    given |= {"kernel_params": PARAMETERS, "classlabels_ints": list(range(3, 3 + classes)), **attributes}
-    return One("SVMClassifier", [ROWS], given, outputs=(True, True), domain="ai.onnx.ml")
+    parameters = {"coefficients": numbers((classes - 1) * count), "support_vectors": numbers(4 * count)}
+    parameters |= {"vectors_per_class": [EACH] * classes, "rho": numbers(pairs), "kernel_type": kernel}
+    parameters |= {"kernel_params": PARAMETERS, "classlabels_ints": list(range(3, 3 + classes)), **attributes}
+    return One("SVMClassifier", [ROWS], parameters, outputs=(True, True), domain="ai.onnx.ml")
 
 
 def test_regressors():
@@ -55,9 +55,9 @@ def test_classifiers_without_support_vectors():
     nodes = []
     for classes in (2, 3):
         for coefficients in (numbers(4 * classes), np.abs(numbers(4 * classes)).tolist()):
-            given = {"coefficients": coefficients, "rho": [0.2], "classlabels_ints": list(range(3, 3 + classes))}
-            given["kernel_params"] = PARAMETERS
-            nodes.append(One("SVMClassifier", [ROWS], given, outputs=(True, True), domain="ai.onnx.ml"))
+            parameters = {"coefficients": coefficients, "rho": [0.2], "classlabels_ints": list(range(3, 3 + classes))}
+            parameters["kernel_params"] = PARAMETERS
+            nodes.append(One("SVMClassifier", [ROWS], parameters, outputs=(True, True), domain="ai.onnx.ml"))
     agree(nodes)
 
 

@@ -104,27 +104,44 @@ def test_normalizations_of_sums() -> None:
 
 def test_embeddings_of_an_encoder() -> None:
     ids = _RNG.integers(0, 9, (2, 5)).astype(np.int32)
-    words, places, segments = _numbers(9, 16), _numbers(5, 16), _numbers(2, 16)
+    tokens, positions, segments = _numbers(9, 16), _numbers(5, 16), _numbers(2, 16)
     norm = (_LINE, _numbers(16))
-    both = (True, True)
+    all_outputs = (True, True)
     agree(
         [
             _fused(
-                "EmbedLayerNormalization", ids, ids % 2, words, places, segments, *norm, given=2, outputs=(True, False)
+                "EmbedLayerNormalization",
+                ids,
+                ids % 2,
+                tokens,
+                positions,
+                segments,
+                *norm,
+                given=2,
+                outputs=(True, False),
             ),
             _fused(
                 "EmbedLayerNormalization",
                 ids,
                 None,
-                words,
-                places,
+                tokens,
+                positions,
                 None,
                 *norm,
                 (ids % 2).astype(np.int32),
-                outputs=both,
+                outputs=all_outputs,
             ),
             _fused(
-                "EmbedLayerNormalization", ids, None, words, places, None, *norm, None, ids % 5, outputs=(True, False)
+                "EmbedLayerNormalization",
+                ids,
+                None,
+                tokens,
+                positions,
+                None,
+                *norm,
+                None,
+                ids % 5,
+                outputs=(True, False),
             ),
         ]
     )

@@ -19,14 +19,14 @@ def weights(shape, kind="float32"):
 def test_layers(axis):
     data = DATA[:, :, 0].astype("float32")
     scale, bias = weights(data.shape[axis:])
-    asked = {"axis": axis, "epsilon": 1e-3}
+    attributes = {"axis": axis, "epsilon": 1e-3}
     agree(
         [
-            One("LayerNormalization", [data, scale, bias], asked, outputs=(True, True, True)),
-            One("LayerNormalization", [data, scale, bias], asked),
-            One("LayerNormalization", [data, scale], asked),
-            One("LayerNormalization", [data.astype("float64"), scale.astype("float64")], asked),
-            fed("LayerNormalization", data, scale, bias, **asked),
+            One("LayerNormalization", [data, scale, bias], attributes, outputs=(True, True, True)),
+            One("LayerNormalization", [data, scale, bias], attributes),
+            One("LayerNormalization", [data, scale], attributes),
+            One("LayerNormalization", [data.astype("float64"), scale.astype("float64")], attributes),
+            fed("LayerNormalization", data, scale, bias, **attributes),
         ]
     )
 
@@ -42,14 +42,14 @@ def test_root_mean_squares(axis):
 def test_instances(kind):
     scale, bias = weights((6,), kind)
     data = DATA.astype(kind)
-    agree([One("InstanceNormalization", [one, scale, bias]) for one in (data, data[..., 0])])
+    agree([One("InstanceNormalization", [tensor, scale, bias]) for tensor in (data, data[..., 0])])
 
 
 def test_groups():
     scale, bias = weights((6,))
     data = DATA.astype("float32")
     groups = {"num_groups": 3, "epsilon": 1e-2}
-    agree([One("GroupNormalization", [one, scale, bias], groups) for one in (data, data[..., 0])], 21)
+    agree([One("GroupNormalization", [tensor, scale, bias], groups) for tensor in (data, data[..., 0])], 21)
 
 
 def test_vectors():
@@ -84,8 +84,8 @@ def test_data_in_half_precision_with_statistics_in_single():
 @pytest.mark.parametrize("size", [3, 5])
 def test_local_responses(kind, size):
     data = DATA.astype("float32")
-    wanted = expected(*model([fed("LRN", data, size=size, alpha=0.1, bias=2.0)], 17))[0]
+    theirs = expected(*model([fed("LRN", data, size=size, alpha=0.1, bias=2.0)], 17))[0]
     proto, inputs = model([fed("LRN", data.astype(kind), size=size, alpha=0.1, bias=2.0)], 17)
-    (found,) = computed(Case("lrn", proto, inputs, (), 0, 0))
-    assert found.dtype == kind
-    np.testing.assert_allclose(found, wanted, rtol=5e-3 if kind == "float16" else 1e-5)
+    (ours,) = computed(Case("lrn", proto, inputs, (), 0, 0))
+    assert ours.dtype == kind
+    np.testing.assert_allclose(ours, theirs, rtol=5e-3 if kind == "float16" else 1e-5)

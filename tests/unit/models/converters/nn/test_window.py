@@ -18,17 +18,17 @@ def _window(size: int, kernel: int, **attributes: Any) -> Window:
 
 
 @pytest.mark.parametrize(
-    ("how", "pads", "made"),
+    ("how", "pads", "count"),
     [("SAME_UPPER", (0, 1), 5), ("SAME_LOWER", (1, 0), 5), ("VALID", (0, 0), 4), ("NOTSET", (2, 2), 6)],
 )
-def test_padding(how: str, pads: tuple[int, int], made: int) -> None:
-    found = _window(10, 3, auto_pad=how, strides=[2], pads=[2, 2])
-    assert (found.pads, found.output_sizes) == ((pads,), (made,))
+def test_padding(how: str, pads: tuple[int, int], count: int) -> None:
+    geometry = _window(10, 3, auto_pad=how, strides=[2], pads=[2, 2])
+    assert (geometry.pads, geometry.output_sizes) == ((pads,), (count,))
 
 
 def test_the_last_window_may_reach_beyond_the_padding() -> None:
-    found = _window(10, 3, strides=[2], ceil_mode=1)
-    assert (found.output_sizes, found.overhang, found.reach) == ((5,), (1,), ((0, 1),))
+    geometry = _window(10, 3, strides=[2], ceil_mode=1)
+    assert (geometry.output_sizes, geometry.overhang, geometry.reach) == ((5,), (1,), ((0, 1),))
 
 
 def test_no_window_starts_behind_the_image() -> None:

@@ -31,44 +31,49 @@ def scales(*shape, seed=1, dtype="float32"):
 
 
 def test_halves_are_rounded_to_even_and_limited():
-    one = np.array(1, "float32")
-    agree([One("QuantizeLinear", [HALVES, one, np.array(3, kind)], given=1) for kind in TYPES], 21, rtol=0, atol=0)
+    unit = np.array(1, "float32")
+    agree([One("QuantizeLinear", [HALVES, unit, np.array(3, kind)], given=1) for kind in TYPES], 21, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("given", [1, 3])
-def test_quantize_one_scale_each_channel_and_blocks(given):
+@pytest.mark.parametrize("input_count", [1, 3])
+def test_quantize_one_scale_each_channel_and_blocks(input_count):
     tables = [
-        One("QuantizeLinear", [numbers(3, 4), np.array(0.37, "float32"), np.array(7, "uint8")], given=given),
-        One("QuantizeLinear", [numbers(3, 4), scales(1), whole(1, dtype="int8")], given=given),
-        One("QuantizeLinear", [numbers(), scales(), whole(dtype="int8")], given=given),
-        One("QuantizeLinear", [numbers(2, 5, 3), scales(5), whole(5)], given=given),
-        One("QuantizeLinear", [numbers(2, 5, 3), scales(3), whole(3, dtype="int16")], {"axis": -1}, given=given),
-        One("QuantizeLinear", [numbers(2, 5, 3), scales(2), whole(2, dtype="uint16")], {"axis": 0}, given=given),
-        One("QuantizeLinear", [numbers(2, 6), scales(2, 3), whole(2, 3)], {"block_size": 2}, given=given),
-        One("QuantizeLinear", [numbers(5, 2), scales(2, 2), whole(2, 2)], {"block_size": 3, "axis": 0}, given=given),
+        One("QuantizeLinear", [numbers(3, 4), np.array(0.37, "float32"), np.array(7, "uint8")], given=input_count),
+        One("QuantizeLinear", [numbers(3, 4), scales(1), whole(1, dtype="int8")], given=input_count),
+        One("QuantizeLinear", [numbers(), scales(), whole(dtype="int8")], given=input_count),
+        One("QuantizeLinear", [numbers(2, 5, 3), scales(5), whole(5)], given=input_count),
+        One("QuantizeLinear", [numbers(2, 5, 3), scales(3), whole(3, dtype="int16")], {"axis": -1}, given=input_count),
+        One("QuantizeLinear", [numbers(2, 5, 3), scales(2), whole(2, dtype="uint16")], {"axis": 0}, given=input_count),
+        One("QuantizeLinear", [numbers(2, 6), scales(2, 3), whole(2, 3)], {"block_size": 2}, given=input_count),
+        One(
+            "QuantizeLinear",
+            [numbers(5, 2), scales(2, 2), whole(2, 2)],
+            {"block_size": 3, "axis": 0},
+            given=input_count,
+        ),
         One(
             "QuantizeLinear",
             [numbers(3, 4, dtype="float16"), np.array(0.37, "float16"), np.array(7, "uint8")],
-            given=given,
+            given=input_count,
         ),
-        One("QuantizeLinear", [numbers(3, 4), scales()], given=min(given, 2)),
+        One("QuantizeLinear", [numbers(3, 4), scales()], given=min(input_count, 2)),
     ]
     agree(tables, 21, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("given", [1, 3])
-def test_dequantize_each_type_and_kind_of_grid(given):
+@pytest.mark.parametrize("input_count", [1, 3])
+def test_dequantize_each_type_and_kind_of_grid(input_count):
     tables = [
         *(
-            One("DequantizeLinear", [whole(3, 4, dtype=kind), scales(), whole(dtype=kind)], given=given)
+            One("DequantizeLinear", [whole(3, 4, dtype=kind), scales(), whole(dtype=kind)], given=input_count)
             for kind in TYPES
         ),
-        One("DequantizeLinear", [whole(3, 4, dtype="int32"), scales()], given=min(given, 2)),
-        One("DequantizeLinear", [whole(), scales(), whole()], given=given),
-        One("DequantizeLinear", [whole(2, 5, 3), scales(5), whole(5)], {"axis": -2}, given=given),
-        One("DequantizeLinear", [whole(5), scales(5), whole(5)], {"axis": 0}, given=given),
-        One("DequantizeLinear", [whole(2, 6), scales(2, 3), whole(2, 3)], {"block_size": 2}, given=given),
-        One("DequantizeLinear", [whole(3, 4), scales(dtype="float16"), whole()], given=given),
+        One("DequantizeLinear", [whole(3, 4, dtype="int32"), scales()], given=min(input_count, 2)),
+        One("DequantizeLinear", [whole(), scales(), whole()], given=input_count),
+        One("DequantizeLinear", [whole(2, 5, 3), scales(5), whole(5)], {"axis": -2}, given=input_count),
+        One("DequantizeLinear", [whole(5), scales(5), whole(5)], {"axis": 0}, given=input_count),
+        One("DequantizeLinear", [whole(2, 6), scales(2, 3), whole(2, 3)], {"block_size": 2}, given=input_count),
+        One("DequantizeLinear", [whole(3, 4), scales(dtype="float16"), whole()], given=input_count),
     ]
     agree(tables, 21, rtol=1e-6, atol=2e-5)
 

@@ -14,8 +14,8 @@ def whole(*shape, dtype="uint8", seed=0):
     return np.asarray(np.random.default_rng(seed).integers(limits.min, limits.max, shape, dtype, endpoint=True))
 
 
-@pytest.mark.parametrize("given", [1, 4])
-def test_convolutions_of_bytes(given):
+@pytest.mark.parametrize("input_count", [1, 4])
+def test_convolutions_of_bytes(input_count):
     wide = {"pads": [1, 0, 2, 1], "strides": [2, 1], "dilations": [1, 2]}
     tables = [
         One(
@@ -26,20 +26,24 @@ def test_convolutions_of_bytes(given):
         One("ConvInteger", [whole(2, 4, 5, 5), whole(4, 2, 3, 3), np.array(9, "uint8")], {"group": 2}),
         One("ConvInteger", [whole(1, 3, 8), whole(2, 3, 3)], {"auto_pad": "SAME_UPPER"}),
     ]
-    made = [One(one.operator, one.inputs, one.attributes, given=min(given, len(one.inputs))) for one in tables]
-    agree(made, 10, rtol=0, atol=0)
+    nodes = [
+        One(node.operator, node.inputs, node.attributes, given=min(input_count, len(node.inputs))) for node in tables
+    ]
+    agree(nodes, 10, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("given", [1, 4])
-def test_products_of_bytes(given):
+@pytest.mark.parametrize("input_count", [1, 4])
+def test_products_of_bytes(input_count):
     tables = [
         One("MatMulInteger", [whole(5, 300), whole(300, 6, dtype="int8"), np.array(9, "uint8"), np.array(3, "int8")]),
         One("MatMulInteger", [whole(2, 5, 7), whole(7, 6), whole(1), whole(6)]),
         One("MatMulInteger", [whole(2, 3, 5, 7), whole(2, 3, 7, 6, dtype="int8")]),
         One("MatMulInteger", [whole(7), whole(7, 6, dtype="int8"), np.array(9, "uint8")]),
     ]
-    made = [One(one.operator, one.inputs, one.attributes, given=min(given, len(one.inputs))) for one in tables]
-    agree(made, 10, rtol=0, atol=0)
+    nodes = [
+        One(node.operator, node.inputs, node.attributes, given=min(input_count, len(node.inputs))) for node in tables
+    ]
+    agree(nodes, 10, rtol=0, atol=0)
 
 
 @pytest.mark.long

@@ -34,13 +34,13 @@ def check(*nodes, opset=13):
     agree(nodes, opset, rtol=0, atol=STEP)
 
 
-@pytest.mark.parametrize("given", [1, 9])
-def test_convolutions(given):
+@pytest.mark.parametrize("input_count", [1, 9])
+def test_convolutions(input_count):
     weights, scale, zero = whole(4, 3, 3, 3, dtype="int8", seed=1), along(4), np.zeros(4, np.int8)
     bias = np.array([100, -20000, 0, 7], np.int32)
     how = {"pads": [1, 1, 0, 2], "strides": [2, 1]}
     wide = whole(4, 1, 3, 3, seed=2)
-    made = [
+    nodes = [
         One("QLinearConv", [whole(1, 3, 6, 7), *A, weights, scale, zero, *C, bias], how),
         One("QLinearConv", [whole(2, 4, 5, 5), *A, wide, *B, *C], {"group": 4}),
         One(
@@ -49,7 +49,7 @@ def test_convolutions(given):
             {"auto_pad": "SAME_UPPER"},
         ),
     ]
-    check(*(replace(one, given=min(given, len(one.inputs))) for one in made))
+    check(*(replace(node, given=min(input_count, len(node.inputs))) for node in nodes))
 
 
 def test_products_of_matrices():

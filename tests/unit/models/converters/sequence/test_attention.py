@@ -19,8 +19,8 @@ def _numbers(*shape: int) -> Any:
     return _RNG.standard_normal(shape).astype(np.float32)
 
 
-def _mine(operator: str, *inputs: Any, given: int, outputs: Any = (True,), **attributes: Any) -> One:
-    return One(operator, inputs, attributes, given, outputs, "com.microsoft")
+def _mine(operator: str, *inputs: Any, input_count: int, outputs: Any = (True,), **attributes: Any) -> One:
+    return One(operator, inputs, attributes, input_count, outputs, "com.microsoft")
 
 
 _ROWS = [_numbers(_BATCH, _LENGTH, _HIDDEN) for _ in range(3)]
@@ -29,8 +29,8 @@ _PAST = [_numbers(_BATCH, _HEADS, 4, _SIZE) for _ in range(2)]
 _MASK = (_RNG.random((_BATCH, _LENGTH)) < 0.7).astype(np.int32) | np.eye(_BATCH, _LENGTH, dtype=np.int32)
 
 
-def _attention(*more: Any, given: int = 3, outputs: Any = (True,), **attributes: Any) -> One:
-    return One("Attention", [*_IN_HEADS, *more], attributes, given, outputs)
+def _attention(*more: Any, input_count: int = 3, outputs: Any = (True,), **attributes: Any) -> One:
+    return One("Attention", [*_IN_HEADS, *more], attributes, input_count, outputs)
 
 
 def test_masks_known_and_computed() -> None:
@@ -39,9 +39,9 @@ def test_masks_known_and_computed() -> None:
     numbers = _numbers(_BATCH, 1, _LENGTH, _LENGTH)
     agree(
         [
-            _attention(mask, given=given, is_causal=causal)
+            _attention(mask, input_count=input_count, is_causal=causal)
             for mask in (allowed, numbers)
-            for given in (3, 4)
+            for input_count in (3, 4)
             for causal in (0, 1)
         ],
         23,
@@ -61,7 +61,7 @@ def test_a_past_and_shared_heads() -> None:
     heads = {"q_num_heads": 2 * _HEADS, "kv_num_heads": _HEADS}
     agree(
         [
-            _attention(None, *_PAST, given=6, outputs=(True, True, True), is_causal=1),
+            _attention(None, *_PAST, input_count=6, outputs=(True, True, True), is_causal=1),
             One("Attention", [q, *_ROWS[1:]], {**heads, "scale": 0.2}, 3),
         ],
         23,
@@ -71,21 +71,21 @@ def test_a_past_and_shared_heads() -> None:
 def test_the_attention_of_encoders() -> None:
     weights, bias = _numbers(_HIDDEN, 3 * _HIDDEN) / 4, _numbers(3 * _HIDDEN)
     lengths = np.array([3, 5], np.int32)
-    whole = np.tile(_MASK[:, None, :], (1, _LENGTH, 1))
+    square_mask = np.tile(_MASK[:, None, :], (1, _LENGTH, 1))
     extra = _numbers(_BATCH, _HEADS, _LENGTH, _LENGTH)
     past = np.stack(_PAST)
-    both = (True, True)
+    two_outputs = (True, True)
 
     def one(*more: Any, **attributes: Any) -> One:
-        return _mine("Attention", _ROWS[0], weights, bias, *more, given=1, num_heads=_HEADS, **attributes)
+        return _mine("Attention", _ROWS[0], weights, bias, *more, input_count=1, num_heads=_HEADS, **attributes)
 
     agree(
         [
             one(),
             one(_MASK),
             one(lengths),
-            one(whole, unidirectional=1),
-            one(None, past, unidirectional=1, outputs=both),
+            one(square_mask, unidirectional=1),
+            one(None, past, unidirectional=1, outputs=two_outputs),
             one(None, None, extra, scale=0.3),
             one(_MASK, mask_filter_value=-5.0),
         ]
@@ -96,16 +96,16 @@ def test_the_attention_of_several_heads() -> None:
     bias, extra = _numbers(3 * _HIDDEN), _numbers(1, _HEADS, _LENGTH, _LENGTH)
     three = (True, True, True)
 
-    def one(*inputs: Any, given: int, **attributes: Any) -> One:
-        return _mine("MultiHeadAttention", *inputs, given=given, num_heads=_HEADS, **attributes)
+    def one(*inputs: Any, input_count: int, **attributes: Any) -> One:
+        return _mine("MultiHeadAttention", *inputs, input_count=input_count, num_heads=_HEADS, **attributes)
 
     agree(
         [
-            one(*_ROWS, given=3),
-            one(*_ROWS, bias, _MASK, given=3),
-            one(*_ROWS, None, None, extra, given=3, unidirectional=1),
-            one(*_ROWS, None, None, None, *_PAST, given=8, outputs=three),
-            one(_ROWS[0], *_IN_HEADS[1:], given=3),
+            one(*_ROWS, input_count=3),
+            one(*_ROWS, bias, _MASK, input_count=3),
+            one(*_ROWS, None, None, extra, input_count=3, unidirectional=1),
+            one(*_ROWS, None, None, None, *_PAST, input_count=8, outputs=three),
+            one(_ROWS[0], *_IN_HEADS[1:], input_count=3),
         ]
     )
 
@@ -113,22 +113,33 @@ def test_the_attention_of_several_heads() -> None:
 def test_the_attention_of_decoders() -> None:
     q = _numbers(_BATCH, _LENGTH, 2 * _HIDDEN)
     packed = _numbers(_BATCH, _LENGTH, 4 * _HIDDEN)
-    whole = np.full(_BATCH, _LENGTH - 1, np.int32)
+    last_indices = np.full(_BATCH, _LENGTH - 1, np.int32)
     total = np.array(_LENGTH, np.int32)
     angles = _numbers(16, _SIZE // 2)
     tables = [np.cos(angles), np.sin(angles)]
     three = (True, True, True)
 
-    def one(*inputs: Any, given: int, **attributes: Any) -> One:
+    def one(*inputs: Any, input_count: int, **attributes: Any) -> One:
         heads = {"num_heads": 2 * _HEADS, "kv_num_heads": _HEADS}
-        return _mine("GroupQueryAttention", *inputs, given=given, outputs=three, **heads, **attributes)
+        return _mine("GroupQueryAttention", *inputs, input_count=input_count, outputs=three, **heads, **attributes)
 
     agree(
         [
-            one(q, *_ROWS[1:], None, None, whole, total, given=3),
-            one(q, *_ROWS[1:], None, None, whole, total, given=3, local_window_size=2, softcap=2.0),
-            one(packed, None, None, None, None, whole, total, *tables, given=1, do_rotary=1),
-            one(q, *_ROWS[1:], None, None, whole, total, *tables, given=3, do_rotary=1, rotary_interleaved=1),
+            one(q, *_ROWS[1:], None, None, last_indices, total, input_count=3),
+            one(q, *_ROWS[1:], None, None, last_indices, total, input_count=3, local_window_size=2, softcap=2.0),
+            one(packed, None, None, None, None, last_indices, total, *tables, input_count=1, do_rotary=1),
+            one(
+                q,
+                *_ROWS[1:],
+                None,
+                None,
+                last_indices,
+                total,
+                *tables,
+                input_count=3,
+                do_rotary=1,
+                rotary_interleaved=1,
+            ),
         ]
     )
 
@@ -139,7 +150,7 @@ def test_a_decoders_next_token() -> None:
     node = _mine(
         "GroupQueryAttention",
         *(q, k, v, *_PAST, valid, total),
-        given=5,
+        input_count=5,
         outputs=(True, True, True),
         num_heads=_HEADS,
         kv_num_heads=_HEADS,
@@ -152,7 +163,7 @@ def test_a_past_of_unknown_length_is_refused() -> None:
         "GroupQueryAttention",
         *(*(_numbers(_BATCH, 1, _HIDDEN) for _ in range(3)), *_PAST, np.full(_BATCH, 4, np.int32)),
         np.array(5, np.int32),
-        given=6,
+        input_count=6,
         num_heads=_HEADS,
         kv_num_heads=_HEADS,
     )

@@ -14,8 +14,8 @@ class Numbers:
     number, keep = float, staticmethod(lambda value: value)
 
     @staticmethod
-    def clipped(x, least, greatest):
-        return min(max(x, least), greatest)
+    def clipped(x, low, greatest):
+        return min(max(x, low), greatest)
 
     @staticmethod
     def sigmoid(x):
@@ -40,8 +40,8 @@ class Unit:
 
 def test_a_gru_mixes_the_old_state_and_the_candidate():
     about = Recurrence("gru", 1, 1, 1, (False,), (Activation("sigmoid"), Activation("tanh")))
-    made = cell_outputs(about, about.phases[1], Numbers(), Unit())
-    assert made == {"hidden": pytest.approx(0.25 * np.tanh(0.3 + 0.4) + 0.75 * 0.3)}
+    outputs = cell_outputs(about, about.phases[1], Numbers(), Unit())
+    assert outputs == {"hidden": pytest.approx(0.25 * np.tanh(0.3 + 0.4) + 0.75 * 0.3)}
     gates = cell_outputs(about, about.phases[0], Numbers(), Unit())
     assert gates["damped"] == pytest.approx(0.3 / (1 + np.exp(-0.4)))
 
@@ -55,7 +55,7 @@ def test_all_activation_functions_of_the_standard_are_there():
 
 def test_where_a_step_lies():
     about = Recurrence("rnn", 5, 3, 16, (True,), ())
-    place = locate(about, 0, 2, 1)
-    assert (place.row, place.every, place.inside) == (3 * 3 + 2, 3 * 3 + 2, None)
+    location = locate(about, 0, 2, 1)
+    assert (location.row, location.every, location.inside) == (3 * 3 + 2, 3 * 3 + 2, None)
     first = locate(Recurrence("rnn", 5, 3, 16, (False,), (), batch_first=True), 0, 2, 1)
     assert (first.row, first.every) == (2 * 5 + 1, 2 * 5 + 1)

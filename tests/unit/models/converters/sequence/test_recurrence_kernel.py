@@ -24,12 +24,12 @@ def test_it_does_not_grow_with_the_steps():
 
 def test_it_computes():
     generator = np.random.default_rng(0)
-    given = [
+    arrays = [
         generator.standard_normal(shape).astype("float32") * 0.3 for shape in (*RNN.arguments.values(), (6, 1, 2, 16))
     ]
-    projected, weights, state, every = given
+    projected, weights, state, every = arrays
     library = tvm.compile(generic_kernel(RNN).with_attr("global_symbol", "main"), target="llvm")
-    tensors = [tvm.runtime.tensor(one) for one in (projected, weights, state, every, state)]
+    tensors = [tvm.runtime.tensor(array) for array in (projected, weights, state, every, state)]
     library(*tensors)
     for step in range(6):
         state = np.tanh(projected.reshape(6, 2, 16)[step] + state @ weights[0])

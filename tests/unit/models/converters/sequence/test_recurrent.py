@@ -26,7 +26,7 @@ def node(
     lengths=None,
     states=False,
     peepholes=False,
-    given=1,
+    input_count=1,
     dtype=np.float32,
     outputs=None,
     scale=0.5,
@@ -54,8 +54,8 @@ def node(
         inputs += [some(*state) if states else None, some(directions, 3 * units) if peepholes else None]
     while inputs[-1] is None:
         inputs.pop()
-    made = {"hidden_size": units, "direction": direction, **attributes}
-    return One(operator, inputs, made, given, ALL[operator] if outputs is None else outputs)
+    all_attributes = {"hidden_size": units, "direction": direction, **attributes}
+    return One(operator, inputs, all_attributes, input_count, ALL[operator] if outputs is None else outputs)
 
 
 @pytest.mark.parametrize("operator", GATES)
@@ -142,12 +142,12 @@ def test_activation_functions_of_each_gate_and_direction():
 
 
 def test_weights_that_are_inputs():
-    agree([node(operator, "bidirectional", states=True, given=6, lengths=[4, 2]) for operator in GATES])
+    agree([node(operator, "bidirectional", states=True, input_count=6, lengths=[4, 2]) for operator in GATES])
 
 
 def test_some_outputs():
-    wanted = [(True, False, False), (False, True, False), (False, False, True), (True, False, True)]
-    agree([node("LSTM", "bidirectional", outputs=outputs) for outputs in wanted])
+    selections = [(True, False, False), (False, True, False), (False, False, True), (True, False, True)]
+    agree([node("LSTM", "bidirectional", outputs=outputs) for outputs in selections])
     agree([node("GRU", outputs=(False, True)), node("RNN", outputs=(True, False))])
 
 
@@ -157,19 +157,19 @@ def test_double_precision():
     proto, values = model(nodes, 14)
     names = [value.name for value in proto.graph.input]
     expected = ReferenceEvaluator(proto).run(None, dict(zip(names, values, strict=True)))
-    for own, its in zip(computed(Case("double", proto, values, (), 0, 0)), expected, strict=True):
-        assert own.dtype == np.float64
-        np.testing.assert_allclose(own, its, rtol=1e-12, atol=1e-12)
+    for ours, its in zip(computed(Case("double", proto, values, (), 0, 0)), expected, strict=True):
+        assert ours.dtype == np.float64
+        np.testing.assert_allclose(ours, its, rtol=1e-12, atol=1e-12)
 
 
 def test_half_precision_is_computed_in_single():
     half = node("GRU", "bidirectional", dtype=np.float16, states=True)
     proto, values = model([half], 14)
-    found = computed(Case("half", proto, values, (), 0, 0))
-    wide = One("GRU", [None if one is None else one.astype(np.float32) for one in half.inputs], half.attributes)
+    outputs = computed(Case("half", proto, values, (), 0, 0))
+    wide = One("GRU", [None if array is None else array.astype(np.float32) for array in half.inputs], half.attributes)
     expected = computed(Case("single", *model([wide], 14), (), 0, 0))
-    assert all(one.dtype == np.float16 for one in found)
-    np.testing.assert_array_equal(found[0], expected[0].astype(np.float16))
+    assert all(array.dtype == np.float16 for array in outputs)
+    np.testing.assert_array_equal(outputs[0], expected[0].astype(np.float16))
 
 
 def test_batch_first_is_time_first_transposed():
@@ -179,16 +179,16 @@ def test_batch_first_is_time_first_transposed():
     plains = []
     for first in firsts:
         swapped = [
-            one.swapaxes(0, 1) if number in {0, 5, 6} and one is not None else one
-            for number, one in enumerate(first.inputs)
+            array.swapaxes(0, 1) if number in {0, 5, 6} and array is not None else array
+            for number, array in enumerate(first.inputs)
         ]
         plains.append(One(first.operator, swapped, {**first.attributes, "layout": 0}, 1, first.outputs))
-    found = iter(computed(Case("first", *model(firsts, 14), (), 0, 0)))
+    results = iter(computed(Case("first", *model(firsts, 14), (), 0, 0)))
     expected = iter(computed(Case("plain", *model(plains, 14), (), 0, 0)))
-    for one in firsts:
-        np.testing.assert_array_equal(next(found), next(expected).transpose(2, 0, 1, 3))
-        for _ in one.outputs[1:]:
-            np.testing.assert_array_equal(next(found), next(expected).swapaxes(0, 1))
+    for first in firsts:
+        np.testing.assert_array_equal(next(results), next(expected).transpose(2, 0, 1, 3))
+        for _ in first.outputs[1:]:
+            np.testing.assert_array_equal(next(results), next(expected).swapaxes(0, 1))
 
 
 @given(data=st.data())

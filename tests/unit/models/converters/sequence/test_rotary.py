@@ -27,11 +27,11 @@ def test_the_standards() -> None:
         more = {} if pairs == 4 else {"rotary_embedding_dim": 4}
         tables, each = [_numbers(9, pairs), _numbers(9, pairs)], [_numbers(2, 5, pairs), _numbers(2, 5, pairs)]
         for interleaved in (0, 1):
-            given = {"interleaved": interleaved, **more}
+            attributes = {"interleaved": interleaved, **more}
             nodes += [
-                One("RotaryEmbedding", [_HEADS, *tables, _PLACES], given),
-                One("RotaryEmbedding", [_HEADS, *each], given, 3),
-                One("RotaryEmbedding", [_ROWS, *tables, _PLACES], {**given, "num_heads": 3}, 4),
+                One("RotaryEmbedding", [_HEADS, *tables, _PLACES], attributes),
+                One("RotaryEmbedding", [_HEADS, *each], attributes, 3),
+                One("RotaryEmbedding", [_ROWS, *tables, _PLACES], {**attributes, "num_heads": 3}, 4),
             ]
     agree(nodes, 23)
 
@@ -39,9 +39,9 @@ def test_the_standards() -> None:
 def test_onnx_runtimes() -> None:
     tables = [_numbers(9, 4), _numbers(9, 4)]
     nodes = [
-        One("RotaryEmbedding", [data, places, *tables], {"interleaved": interleaved}, 2, domain="com.microsoft")
+        One("RotaryEmbedding", [data, positions, *tables], {"interleaved": interleaved}, 2, domain="com.microsoft")
         for data in (_ROWS, _HEADS)
-        for places in (_PLACES, np.array([3]))
+        for positions in (_PLACES, np.array([3]))
         for interleaved in (0, 1)
     ]
     agree(nodes)

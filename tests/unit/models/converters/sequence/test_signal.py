@@ -28,8 +28,12 @@ def test_transforms(inverse: int) -> None:
     both = {"inverse": inverse}
     real, complex_ = _array(2, 15, 4, 1), _array(2, 15, 4, 2)
     lengths = [None, _number(12), _number(20)]
-    agree([One("DFT", [one, length], both) for one in (real, complex_) for length in lengths], 17, atol=1e-4)
-    agree([One("DFT", [one, None, _number(axis)], both) for one in (real, complex_) for axis in (1, -2)], 20, atol=1e-4)
+    agree([One("DFT", [signal, length], both) for signal in (real, complex_) for length in lengths], 17, atol=1e-4)
+    agree(
+        [One("DFT", [signal, None, _number(axis)], both) for signal in (real, complex_) for axis in (1, -2)],
+        20,
+        atol=1e-4,
+    )
 
 
 def test_half_of_a_spectrum() -> None:
@@ -51,7 +55,7 @@ def test_frames() -> None:
 
 @pytest.mark.parametrize("name", ["HannWindow", "HammingWindow", "BlackmanWindow"])
 def test_windows(name: str) -> None:
-    agree([_ANY, *(One(name, [_number(9)], {"periodic": one}, given=0) for one in (0, 1))], 17)
+    agree([_ANY, *(One(name, [_number(9)], {"periodic": periodic}, given=0) for periodic in (0, 1))], 17)
 
 
 def test_mel() -> None:

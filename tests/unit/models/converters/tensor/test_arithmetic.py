@@ -89,7 +89,7 @@ def test_the_least_of_several_of_any_kind():
 
 def test_infinities():
     signs = [{"detect_positive": positive, "detect_negative": negative} for positive in (0, 1) for negative in (0, 1)]
-    agree([fed("IsInf", ODD.astype(kind), **asked) for kind in ("float32", "float64") for asked in signs], 20)
+    agree([fed("IsInf", ODD.astype(kind), **attributes) for kind in ("float32", "float64") for attributes in signs], 20)
 
 
 def test_hyperbolic_functions():

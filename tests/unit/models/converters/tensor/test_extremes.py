@@ -29,7 +29,10 @@ def test_rows_behind_a_mask(kind: str) -> None:
 def test_places_behind_a_mask() -> None:
     data = _masked()
     how = [{"axis": axis, "select_last_index": last} for axis in (0, -1) for last in (0, 1)]
-    agree([One("ArgMax", [data], one) for one in how] + [One("ArgMin", [-data], one) for one in how])
+    agree(
+        [One("ArgMax", [data], attributes) for attributes in how]
+        + [One("ArgMin", [-data], attributes) for attributes in how]
+    )
     agree([One("Hardmax", [data], {"axis": axis}) for axis in (0, 1, -1)])
 
 
@@ -38,10 +41,10 @@ def test_the_first_and_the_last_of_equal_ones() -> None:
     how = [{"axis": 1, "select_last_index": last, "keepdims": last} for last in (0, 1)]
     agree(
         [
-            One(name, [data.astype(kind)], one)
+            One(name, [data.astype(kind)], attributes)
             for name in ("ArgMax", "ArgMin")
             for kind in ("float32", "int32")
-            for one in how
+            for attributes in how
         ]
     )
 
@@ -49,8 +52,8 @@ def test_the_first_and_the_last_of_equal_ones() -> None:
 def test_the_place_in_a_row_of_nan_is_in_it() -> None:
     data = np.full((2, 5), np.nan, "float32")
     proto, values = model([One("ArgMax", [data], {"axis": 1}), One("ArgMin", [data], {"axis": 1})], 18)
-    for found in computed(Case("nan", proto, values, (), 0.0, 0.0)):
-        assert ((found >= 0) & (found < 5)).all()
+    for indices in computed(Case("nan", proto, values, (), 0.0, 0.0)):
+        assert ((indices >= 0) & (indices < 5)).all()
 
 
 def test_all_axes_and_none() -> None:

@@ -35,13 +35,13 @@ def test_slices_are_scattered(reduction):
 
 def test_gathering():
     data = DATA.astype("float32")
-    places = [np.array([[0, -1], [3, -4]], kind) for kind in ("int32", "int64")]
+    index_tensors = [np.array([[0, -1], [3, -4]], kind) for kind in ("int32", "int64")]
     agree(
-        [fed("Gather", data, at, axis=0) for at in places]
-        + [fed("GatherElements", data, at[:, :, None], axis=0) for at in places]
-        + [fed("GatherND", data, at.astype("int64")) for at in places]
+        [fed("Gather", data, indices, axis=0) for indices in index_tensors]
+        + [fed("GatherElements", data, indices[:, :, None], axis=0) for indices in index_tensors]
+        + [fed("GatherND", data, indices.astype("int64")) for indices in index_tensors]
         + [fed("GatherND", data, np.array([[1], [-1], [0], [2]]), batch_dims=1)]
-        + [fed("Gather", DATA > 0, places[0], axis=0), fed("Gather", data, np.array(-2), axis=1)]
+        + [fed("Gather", DATA > 0, index_tensors[0], axis=0), fed("Gather", data, np.array(-2), axis=1)]
     )
 
 
@@ -78,7 +78,9 @@ def test_sequences_are_reversed():
 @pytest.mark.parametrize("upper", [0, 1])
 def test_triangles(upper):
     kinds = ("float32", "int64", "bool")
-    agree([One("Trilu", [DATA.astype(k), np.array(at)], {"upper": upper}) for k in kinds for at in (-1, 0, 1, 9)])
+    agree(
+        [One("Trilu", [DATA.astype(k), np.array(offset)], {"upper": upper}) for k in kinds for offset in (-1, 0, 1, 9)]
+    )
 
 
 def test_identities_and_sizes():

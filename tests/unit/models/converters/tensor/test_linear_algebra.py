@@ -25,8 +25,10 @@ _EQUATIONS: list[tuple[str, list[tuple[int, ...]]]] = [
 
 def test_equations() -> None:
     random = np.random.default_rng(0)
-    given = [(text, [random.standard_normal(one).astype(np.float32) for one in shapes]) for text, shapes in _EQUATIONS]
-    agree([One("Einsum", arrays, {"equation": text}, given=len(arrays)) for text, arrays in given])
+    cases = [
+        (text, [random.standard_normal(sizes).astype(np.float32) for sizes in shapes]) for text, shapes in _EQUATIONS
+    ]
+    agree([One("Einsum", arrays, {"equation": text}, given=len(arrays)) for text, arrays in cases])
 
 
 def test_determinants() -> None:
@@ -34,7 +36,7 @@ def test_determinants() -> None:
     matrices = [random.standard_normal(shape).astype(np.float32) for shape in ((3, 3), (2, 3, 5, 5), (1, 1))]
     agree(
         [
-            One("Det", [one])
-            for one in (*matrices, np.zeros((3, 3), np.float32), np.eye(4, dtype=np.float32)[::-1].copy())
+            One("Det", [matrix])
+            for matrix in (*matrices, np.zeros((3, 3), np.float32), np.eye(4, dtype=np.float32)[::-1].copy())
         ]
     )

@@ -50,7 +50,11 @@ def test_means_of_integers_round_toward_zero():
 def test_places(name):
     ties = np.array([[2, 1, 2, 1], [0, 3, 3, 0]])
     kinds = ("float32", "float64", "int32", "int8", "uint8", "float16")
-    last = [fed(name, ties.astype(kind), axis=-1, select_last_index=at, keepdims=at) for kind in kinds for at in (0, 1)]
+    last = [
+        fed(name, ties.astype(kind), axis=-1, select_last_index=flag, keepdims=flag)
+        for kind in kinds
+        for flag in (0, 1)
+    ]
     agree([*last, fed(name, ties.astype("float32"))], 13)
 
 
@@ -60,7 +64,13 @@ def test_places_of_old_operators():
 
 @pytest.mark.parametrize("reverse", [0, 1])
 def test_running_sums(reverse):
-    asked = [{"reverse": reverse, "exclusive": exclusive} for exclusive in (0, 1)]
+    all_attributes = [{"reverse": reverse, "exclusive": exclusive} for exclusive in (0, 1)]
     kinds = ("float32", "float64", "int32", "int64")
-    agree([One("CumSum", [DATA.astype(kind), np.array(-2)], one) for kind in kinds for one in asked])
-    agree([One("CumProd", [DATA.astype("float32"), np.array(1)], one) for one in asked], 26)
+    agree(
+        [
+            One("CumSum", [DATA.astype(kind), np.array(-2)], attributes)
+            for kind in kinds
+            for attributes in all_attributes
+        ]
+    )
+    agree([One("CumProd", [DATA.astype("float32"), np.array(1)], attributes) for attributes in all_attributes], 26)

@@ -17,10 +17,12 @@ _X = np.arange(35, dtype=np.float32).reshape(5, 7)
 
 def _case(nodes: list[Any], constants: dict[str, Any]) -> Case:
     """Return a network from `x` to `y`."""
-    known = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()]
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, _X.shape)
+    initializers = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()]
+    graph_input = helper.make_tensor_value_info("x", TensorProto.FLOAT, _X.shape)
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([helper.make_node(*node[:3], **node[3]) for node in nodes], "s", [given], [result], known)
+    graph = helper.make_graph(
+        [helper.make_node(*node[:3], **node[3]) for node in nodes], "s", [graph_input], [result], initializers
+    )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
     return Case("sequences", proto, [_X], [], 1e-6, 0.0)
 
@@ -28,17 +30,17 @@ def _case(nodes: list[Any], constants: dict[str, Any]) -> Case:
 def _agree(nodes: list[Any], **constants: Any) -> None:
     case = _case(nodes, constants)
     session = onnxruntime.InferenceSession(case.proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    [wanted] = session.run(None, {"x": _X})
-    np.testing.assert_array_equal(computed(case)[0], wanted)
+    [expected] = session.run(None, {"x": _X})
+    np.testing.assert_array_equal(computed(case)[0], expected)
 
 
 def _split(*inputs: str, **how: Any) -> tuple[Any, ...]:
     return ("SplitToSequence", ["x", *inputs], ["s"], how)
 
 
-@pytest.mark.parametrize(("size", "at"), [(2, -1), ([1, 4], 1), (5, 0), (3, -2)])
-def test_parts_of_any_size(size: Any, at: int) -> None:
-    _agree([_split("size", axis=0), ("SequenceAt", ["s", "at"], ["y"], {})], size=size, at=at)
+@pytest.mark.parametrize(("size", "position"), [(2, -1), ([1, 4], 1), (5, 0), (3, -2)])
+def test_parts_of_any_size(size: Any, position: int) -> None:
+    _agree([_split("size", axis=0), ("SequenceAt", ["s", "at"], ["y"], {})], size=size, at=position)
 
 
 @pytest.mark.parametrize("keepdims", [0, 1])
@@ -46,10 +48,10 @@ def test_single_rows(keepdims: int) -> None:
     _agree([_split(axis=-1, keepdims=keepdims), ("SequenceAt", ["s", "at"], ["y"], {})], at=-3)
 
 
-@pytest.mark.parametrize("at", [0, -1, 2, 3])
-def test_a_tensor_more(at: int) -> None:
+@pytest.mark.parametrize("position", [0, -1, 2, 3])
+def test_a_tensor_more(position: int) -> None:
     put = ("SequenceInsert", ["s", "x", "at"], ["t"], {})
-    _agree([_split("size"), put, ("ConcatFromSequence", ["t"], ["y"], {"axis": 0})], size=2, at=at)
+    _agree([_split("size"), put, ("ConcatFromSequence", ["t"], ["y"], {"axis": 0})], size=2, at=position)
 
 
 def test_a_tensor_more_at_the_end_and_one_less() -> None:

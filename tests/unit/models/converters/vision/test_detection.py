@@ -12,8 +12,8 @@ _RANDOM = np.random.default_rng(0)
 _BOXES, _SCORES = (_RANDOM.random(shape).astype(np.float32) for shape in ((2, 40, 4), (2, 3, 40)))
 
 
-def _node(most: int, overlap: float, *score: float, by_centre: int = 0) -> One:
-    numbers = [np.array([most], np.int64), *(np.array([one], np.float32) for one in (overlap, *score))]
+def _node(max_boxes: int, overlap: float, *score: float, by_centre: int = 0) -> One:
+    numbers = [np.array([max_boxes], np.int64), *(np.array([number], np.float32) for number in (overlap, *score))]
     return One("NonMaxSuppression", [_BOXES, _SCORES, *numbers], {"center_point_box": by_centre}, given=2)
 
 

@@ -92,9 +92,11 @@ def test_element_types(dtype: str) -> None:
 
 def test_before_opset_11_there_was_no_choice() -> None:
     larger, smaller = (1.0, 1.0, 2.0, 3.0), (1.0, 1.0, 0.61, 0.4)
-    agree([One("Resize", [_IMAGE, np.float32(one)], {"mode": mode}) for mode, one in _simple(larger, smaller)], 10)
-    agree([One("Upsample", [_IMAGE, np.float32(one)], {"mode": mode}) for mode, one in _simple(larger)], 9)
-    agree([One("Upsample", [_IMAGE], {"mode": mode, "scales": one}) for mode, one in _simple(larger)], 7)
+    agree(
+        [One("Resize", [_IMAGE, np.float32(scales)], {"mode": mode}) for mode, scales in _simple(larger, smaller)], 10
+    )
+    agree([One("Upsample", [_IMAGE, np.float32(scales)], {"mode": mode}) for mode, scales in _simple(larger)], 9)
+    agree([One("Upsample", [_IMAGE], {"mode": mode, "scales": scales}) for mode, scales in _simple(larger)], 7)
 
 
 def _simple(*scales: tuple[float, ...]) -> list[tuple[str, tuple[float, ...]]]:

@@ -25,8 +25,8 @@ def test_samples_of_images_and_volumes(padding: str) -> None:
     kinds += [(volume, "linear", 1), (volume, "nearest", 0)]
     agree(
         [
-            One("GridSample", given, {"mode": mode, "padding_mode": padding, "align_corners": corners}, given=2)
-            for given, mode, corners in kinds
+            One("GridSample", tensors, {"mode": mode, "padding_mode": padding, "align_corners": corners}, given=2)
+            for tensors, mode, corners in kinds
         ],
         22,
     )
@@ -35,8 +35,8 @@ def test_samples_of_images_and_volumes(padding: str) -> None:
 @pytest.mark.parametrize("align_corners", [0, 1])
 def test_grids(align_corners: int) -> None:
     sizes = [(2, 3, 4, 5), (2, 3, 1 + align_corners, 5), (2, 1, 4, 5, 2)]
-    given = [(_array(2, len(size) - 2, len(size) - 1), np.array(size)) for size in sizes]
-    agree([One("AffineGrid", one, {"align_corners": align_corners}) for one in given], 20)
+    cases = [(_array(2, len(size) - 2, len(size) - 1), np.array(size)) for size in sizes]
+    agree([One("AffineGrid", tensors, {"align_corners": align_corners}) for tensors in cases], 20)
 
 
 def test_corners_of_a_single_element_are_refused() -> None:
@@ -46,11 +46,11 @@ def test_corners_of_a_single_element_are_refused() -> None:
 
 def test_deformed_convolutions() -> None:
     data, parted = _array(2, 3, 6, 7), _array(2, 4, 6, 7)
-    whole = [data, _array(4, 3, 3, 3), _array(2, 18, 6, 7), _array(4), _array(2, 9, 6, 7)]
+    tensors = [data, _array(4, 3, 3, 3), _array(2, 18, 6, 7), _array(4), _array(2, 9, 6, 7)]
     how = {"group": 2, "offset_group": 2, "strides": [2, 2], "pads": [1, 1, 1, 0]}
     agree(
         [
-            One("DeformConv", whole, {"pads": [1, 1, 1, 1]}, given=5),
+            One("DeformConv", tensors, {"pads": [1, 1, 1, 1]}, given=5),
             One("DeformConv", [parted, _array(4, 2, 3, 3), _array(2, 36, 3, 3)], how, given=3),
         ],
         19,

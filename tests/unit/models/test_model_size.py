@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from tests.support import memory, nets
 from toolchain.errors import InputError
-from toolchain.models import expansion, source
+from toolchain.models import model_size, source
 
 LITTLE_KIB = 100 << 10
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
@@ -30,14 +30,14 @@ def chain(count: int, calls: int = 2) -> onnx.ModelProto:
     pairs = list(itertools.pairwise(names))
     bodies = [[call(number + 1, x, y) for x, y in pairs] for number in range(count - 1)]
     last = [helper.make_node("Relu", ["x"], ["y"])]
-    made = [function(number, body) for number, body in enumerate([*bodies, last])]
+    functions = [function(number, body) for number, body in enumerate([*bodies, last])]
     graph = helper.make_graph([call(0)], "net", [X], [Y])
-    return helper.make_model(graph, functions=made, opset_imports=OPSETS, ir_version=8)
+    return helper.make_model(graph, functions=functions, opset_imports=OPSETS, ir_version=8)
 
 
 def refused(proto: onnx.ModelProto, match: str) -> None:
     with memory.at_most(LITTLE_KIB), pytest.raises(InputError, match=match):
-        expansion.check(proto)
+        model_size.check_inlined(proto)
 
 
 def test_functions_that_double_are_refused_before_anything_expands_them(tmp_path):
@@ -51,7 +51,7 @@ def test_a_number_that_nobody_can_print_is_refused():
 
 
 def test_a_few_functions_are_a_model(tmp_path):
-    expansion.check(chain(10))
+    model_size.check_inlined(chain(10))
     source.load(str(nets.save(chain(10), tmp_path, "few.onnx")))
 
 
@@ -69,13 +69,13 @@ def test_calls_in_branches_count():
     proto = chain(17)
     branch = helper.make_graph([call(0, "x", "b")], "branch", [], [helper.make_tensor_value_info("b", 1, [2])])
     node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
-    expansion.check(proto)
+    model_size.check_inlined(proto)
     proto.graph.node.extend([node, node])
     refused(proto, "its graph would have 327682 operators")
 
 
 def test_weights_of_a_function_count_each_time(monkeypatch):
-    monkeypatch.setattr(expansion, "_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(model_size, "_MAX_BYTES", 1 << 20)
     proto = chain(8)
     weights = helper.make_node("Constant", [], ["w"], value=helper.make_tensor("w", 1, [4096], bytes(16384), raw=True))
     proto.functions[7].node.extend([weights])

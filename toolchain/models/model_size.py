@@ -1,20 +1,24 @@
-"""The size of a model with inlined functions: a few of them, each calling the next twice, fill any memory."""
+"""The size of a model in memory, checked while it is small: with weights from other files, and with inlined functions.
+
+A few functions, each calling the next twice, fill any memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from toolchain.errors import InputError
 from toolchain.models import protos
 
-_MAX_NODES = 200_000
-"""Exporters write some ten thousand, for the largest networks that protobuf can hold."""
-_MAX_BYTES = (1 << 31) - 1  # of what protobuf holds in one piece
+_MAX_NODES = 200_000  # exporters write some ten thousand, for the largest networks that protobuf can hold
+_MAX_BYTES = (1 << 31) - 1  # protobuf's limit for one message
 _MAX_DEPTH = 100
-_CAP = 1 << 62  # more is the same: each function may double what came before
+_CAP = 1 << 62  # sums stop here: each function may double the size, and integers of Python would grow without limit
 _HINT = "export the model again without functions of its own"
 
 _Name = tuple[str, str, str]
@@ -33,7 +37,32 @@ class _Size:
         return self.nodes > _MAX_NODES or self.bytes > _MAX_BYTES
 
 
-def check(proto: onnx.ModelProto) -> None:
+def external_bytes(proto: onnx.ModelProto, folder: Path) -> int:
+    """Return the bytes that a model's tensors take from other files; a ValueError if a location is invalid."""
+    nodes = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
+    nodes = list(protos.walk_nodes(nodes))
+    graphs = [proto.graph, *(body for node in nodes for body in protos.bodies(node))]
+    tensors = [tensor for graph in graphs for tensor in graph.initializer]
+    tensors += [
+        tensor for graph in graphs for sparse in graph.sparse_initializer for tensor in (sparse.values, sparse.indices)
+    ]
+    tensors += [
+        tensor for node in nodes for attribute in node.attribute for tensor in (attribute.t, *attribute.tensors)
+    ]
+    total = 0
+    for tensor in filter(uses_external_data, tensors):
+        info = ExternalDataInfo(tensor)
+        if "\0" in info.location:  # the reader would end the name there, and open another file
+            raise ValueError(f"the location of the weights {tensor.name} has a NUL byte: {info.location!r}")
+        path = folder / info.location
+        if info.length is not None:
+            total += int(info.length)
+        elif path.is_file():
+            total += max(path.stat().st_size - int(info.offset or 0), 0)
+    return total
+
+
+def check_inlined(proto: onnx.ModelProto) -> None:
     """Refuse a model that would be too large with inlined functions, or whose functions call themselves."""
     if not proto.functions:
         return
@@ -56,7 +85,12 @@ class _FunctionSizes:
         total = _Size()
         for node in protos.walk_nodes(nodes):
             name = (node.domain, node.op_type, node.overload)
-            total += self._of_function(name, path) if name in self._functions else _Size(1, _own_bytes(node))
+            if name in self._functions:
+                total += self._of_function(name, path)
+                continue
+            # The nodes of subgraphs are counted one by one; their weights belong to this node.
+            inner: int = sum(nested.ByteSize() for graph in protos.bodies(node) for nested in graph.node)
+            total += _Size(1, max(int(node.ByteSize()) - inner, 0))
         return total
 
     def _of_function(self, name: _Name, path: tuple[_Name, ...]) -> _Size:
@@ -88,9 +122,3 @@ def _amount(count: int) -> str:
 
 def _text(name: _Name) -> str:
     return ".".join(filter(None, name))
-
-
-# The nodes of subgraphs are counted one by one; their weights belong to this node.
-def _own_bytes(node: onnx.NodeProto) -> int:
-    inner: int = sum(nested.ByteSize() for graph in protos.bodies(node) for nested in graph.node)
-    return max(int(node.ByteSize()) - inner, 0)
