@@ -231,7 +231,7 @@ def _compared(console: Console, source: str, asked: TuneOptions, found: TuneRepo
     found = dataclasses.replace(found, end_to_end=EndToEnd(compared.outcome, compared.warnings, compared.document()))
     if compared.ratio.verdict != "slower":
         return found
-    return retraction.taken_back(found, RecordFile(asked.records or default_path(found.board)))
+    return retraction.take_back(found, RecordFile(asked.records or default_path(found.board)))
 
 
 def _opened(device: DeviceOptions, wanted: BoardRequest) -> Connect | None:

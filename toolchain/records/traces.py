@@ -18,7 +18,7 @@ DEFAULT = UNTUNED
 """In place of a trace: the backend's own schedule."""
 
 
-def know_rule(module: tvm.IRModule, target: tvm.target.Target) -> None:
+def register_rules(module: tvm.IRModule, target: tvm.target.Target) -> None:
     """Register the schedule rules that a kernel asks for by name and TVM does not bring, as doing nothing.
 
     That is what MetaSchedule does with a rule that it does not know, with a warning on stderr for every design space.

@@ -1,4 +1,4 @@
-"""What a tuning run writes down, the moment that it is known."""
+"""Writes the records of a tuning run as soon as their results are known."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _TOO_SHORT = "a run is shorter than the resolution of the board's clock; increas
 
 
 class Ledger:
-    """Writes the records of one run; several threads may.
+    """Writes the records of one run; thread-safe.
 
     Args:
-        file: Where they go.
+        file: The file of records.
         run: Name of the run.
-        key: What they are found under.
-        plan: What the run is asked for.
+        key: What the records are made for.
+        plan: The settings of the run.
 
     Attributes:
-        lock: Is held while a record is written and noted.
+        lock: Held while a record is written and noted.
     """
 
     def __init__(self, file: RecordFile, run: str, key: Key, plan: Plan) -> None:
@@ -41,7 +41,7 @@ class Ledger:
         self.lock = threading.Lock()
 
     def write(self, record: Record, note: Callable[[], None]) -> None:
-        """Write a record and, before the next one is written, take note of it.
+        """Write a record, and call `note` before the next one is written.
 
         Raises:
             InputError: It cannot be written.
@@ -51,13 +51,13 @@ class Ledger:
             note()
 
     def line(self, task: Task, candidate: Candidate, measured: Measured, **fields: Any) -> Record:
-        """Return the record of something that the run measured.
+        """Return the record of a measurement.
 
         Args:
             task: The kernel.
             candidate: How it was computed.
-            measured: What came of it; a time that no kernel takes is a failure.
-            fields: What else the record says.
+            measured: The result; impossibly short times are recorded as a failure.
+            fields: Further fields of the record.
         """
         if any(sample < LEAST_S for sample in measured.samples_s):
             measured = replace(measured, samples_s=(), cause="suspicious", error=_TOO_SHORT)
