@@ -288,9 +288,10 @@ class Worker:
             if len(order) == 1:  # no rival can win any more
                 break
             take = functools.partial(measure_session.measure_turn, trial=trial, options=self._options, order=order)
-            outcome = self._run_session(job, take, first=not number)
-            if isinstance(outcome, Condition):
-                return outcome
+            result = self._run_session(job, take, first=not number)
+            if isinstance(result, Condition):
+                return result
+            outcome = result
             seconds += outcome.seconds
             if outcome.failure is not None:
                 return replace(outcome, seconds=seconds)
@@ -300,9 +301,7 @@ class Worker:
         doubt = next(filter(None, (doubts.too_fast(medians, trial.gflop, self._peak) for medians in times)), "")
         return replace(outcome, samples=tuple(map(tuple, times)), seconds=seconds, doubt=doubt)
 
-    def _run_session(
-        self, job: Job, take: Callable[[Session], Taken], *, first: bool = True
-    ) -> _Outcome | Condition:
+    def _run_session(self, job: Job, take: Callable[[Session], Taken], *, first: bool = True) -> _Outcome | Condition:
         """Measure in one session.
 
         Args:

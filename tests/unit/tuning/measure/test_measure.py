@@ -150,11 +150,11 @@ def pretended(monkeypatch):
             raise GONE
         return Pulse(session.place, first_of(board.canaries), first_of(board.celsius))
 
-    monkeypatch.setattr(measure_session, "measured", measured)
-    monkeypatch.setattr(measure_session, "turn", turn)
-    monkeypatch.setattr(measure_session, "peak", lambda session: session.board.peak_gflops)
-    monkeypatch.setattr(measure_session, "pulse", pulse)
-    monkeypatch.setattr(measure_session, "send_something", lambda _: None)
+    monkeypatch.setattr(measure_session, "measure_trial", measured)
+    monkeypatch.setattr(measure_session, "measure_turn", turn)
+    monkeypatch.setattr(measure_session, "measure_peak", lambda session: session.board.peak_gflops)
+    monkeypatch.setattr(measure_session, "take_pulse", pulse)
+    monkeypatch.setattr(measure_session, "send_file", lambda _: None)
 
 
 @pytest.fixture
@@ -607,7 +607,7 @@ def test_what_nobody_waits_for_is_not_measured(pool, trial):
 )
 def test_samples_that_differ_much_are_taken_again(takes, budget_s, kept, count):
     taken = iter(takes)
-    found = calls._sampled(lambda: next(taken), 1.5, budget_s)
+    found = calls._sample(lambda: next(taken), 1.5, budget_s)
     assert found == kept
     assert len(takes) - len(list(taken)) == count
 
@@ -638,7 +638,7 @@ def test_samples_that_differ_much_are_taken_again(takes, budget_s, kept, count):
 )
 def test_what_a_failure_means(fault, cause, told):
     found = measure_session.failure(fault)
-    assert (found.cause, found.told) == (cause, told)
+    assert (found.cause, found.reported) == (cause, told)
     assert found.error
 
 
