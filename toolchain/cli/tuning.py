@@ -186,7 +186,7 @@ def tune(console: Console, /, source: str, asked: TuneOptions, *, as_json: bool)
     found = tuned(console, source, asked)
     if not asked.no_compare:
         found = _compared(console, source, asked, found)
-    result = Result(report.shown(found), found.document(), as_json)
+    result = Result(report.render_text(found), found.document(), as_json)
     return written(result, None, {asked.html_path: lambda: report.html(found).encode()})
 
 

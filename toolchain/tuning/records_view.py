@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import tvm
 
-from toolchain.records import Begun, Catalog, Choice, Key, Record, Start, traces
+from toolchain.records import Catalog, Key, Record, RecordFilter, RunStart, Start, traces
 from toolchain.records.results import PRUNED
 from toolchain.records.tasks import layer_of
 from toolchain.tuning.search import Search
@@ -40,36 +40,36 @@ class RecordsView:
     workloads: Collection[str]
 
     @property
-    def begun(self) -> Begun:
+    def run_start(self) -> RunStart:
         """Where the run began; at the top of a file from which that line was removed in the meantime."""
-        return self.records.runs.get(self.start.run, Begun(self.start, 0))
+        return self.records.runs.get(self.start.run, RunStart(self.start, 0))
 
     def earlier(self, most: int = _MOST_EARLIER) -> tuple[Record, ...]:
         """Return the last trials of other runs from before this run began.
 
         Candidates that a model ruled out for them are not among them: this run may measure those.
         """
-        begun = self.begun
-        others = replace(self._choice, before=begun.place, other_than=self.start.run, without=PRUNED, trials=True)
+        run = self.run_start
+        others = replace(self._filter, before=run.index, other_than=self.start.run, without=PRUNED, trials=True)
         return self.records.only(others).last(most)
 
     def own(self) -> dict[int, list[Record]]:
         """Return the run's own trials by round."""
         rounds: dict[int, list[Record]] = {}
-        for record in self.records.only(replace(self._choice, run=self.start.run, trials=True)).trials:
+        for record in self.records.only(replace(self._filter, run=self.start.run, trials=True)).trials:
             rounds.setdefault(record.round, []).append(record)
         return rounds
 
     def now(self) -> Catalog:
         """Return all present records of the run's kernels: what finals choose from, and what they decided."""
-        return self.records.only(replace(self._choice, workloads=frozenset(self.workloads)))
+        return self.records.only(replace(self._filter, workloads=frozenset(self.workloads)))
 
     @property
-    def _choice(self) -> Choice:
+    def _filter(self) -> RecordFilter:
         """The records for the run's key that have not expired; a fresh run ignores older ones of its kernels."""
-        begun = self.begun
-        stale = frozenset(self.workloads) if begun.start.fresh else frozenset()
-        return Choice(self.key, moment=begun.start.time, since=begun.place, renewed=stale)
+        run = self.run_start
+        stale = frozenset(self.workloads) if run.start.fresh else frozenset()
+        return RecordFilter(self.key, moment=run.start.time, since=run.index, renewed=stale)
 
 
 def learn_earlier(view: RecordsView, search: Search, states: Sequence[TaskState], target: tvm.target.Target) -> None:

@@ -166,7 +166,7 @@ class Tuning:
         """Learn from earlier records, and load those of an earlier part of this run."""
         view = self._view(self._file.begin(self._start))
         # The pace decides what each round learns from, so a resumed run keeps the pace that it began with.
-        self._pace = Pace(view.begun.start.batch, view.begun.start.ahead)
+        self._pace = Pace(view.run_start.start.batch, view.run_start.start.ahead)
         self._recorded = view.own()
         with self.shares.timed("search"):
             learn_earlier(view, self._search, self.states, self._tvm_target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.tunings import KEY, record
-from toolchain.records import EXPIRY_S, Begun, Key, Records, Start
+from toolchain.records import EXPIRY_S, Key, Records, RunStart, Start
 from toolchain.tuning.records_view import RecordsView
 
 NOW = 1e9
@@ -16,7 +16,7 @@ def trial(number, **fields):
 
 def view_of(*trials, place, fresh=False, key=KEY):
     start = Start(run="me", time=NOW, fresh=fresh)
-    return RecordsView(Records(trials=trials, runs={"me": Begun(start, place)}), key, start, {MINE})
+    return RecordsView(Records(trials=trials, runs={"me": RunStart(start, place)}), key, start, {MINE})
 
 
 def numbers(trials):
