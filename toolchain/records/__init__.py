@@ -198,6 +198,7 @@ class RecordFile:
         """Find out which workloads the file has: the first time, and if another file has replaced it."""
         status = os.fstat(handle)
         identity = (status.st_dev, status.st_ino)
+        # Other tools may have replaced the file.
         if identity != self._identity:
             self._workloads = set((records or self.catalog()).workloads)
             self._identity = identity
@@ -253,6 +254,7 @@ def _mend(handle: int, where: str) -> None:
         start -= length
         tail = os.pread(handle, length, start) + tail
     line = tail.rpartition(b"\n")[2]
+    # Only the writer that holds the lock may do this: for readers the line may still be growing.
     if is_torn(line):
         os.ftruncate(handle, start + len(tail) - len(line))
     elif line:

@@ -144,6 +144,7 @@ def _schedule(
         for name, function in functions.items()
         if isinstance(function, tirx.PrimFunc) and not layer_of(function)
     }
+    # MetaSchedule finds the schedules by the workload in the database.
     with target, database:
         scheduled = passes.MetaScheduleApplyDatabase()(tvm.IRModule(fused))
         merged = tvm.IRModule({**functions, **dict(scheduled.functions_items())}, module.attrs, module.global_infos)

@@ -45,7 +45,6 @@ def claim_run(records: Path, run: str, owner: Owner) -> Iterator[None]:
 
 
 def _lock(path: Path, owner: Owner, records: Path) -> int:
-    """Open and lock the claim's file."""
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,6 @@ class Which:
     before: float | None = None
 
     def fits(self, trial: Record, records: Catalog) -> bool:
-        """Whether a record is to be forgotten."""
         workload = records.workloads.get(trial.workload)
         return (
             (self.workloads is None or trial.workload in self.workloads)
@@ -79,7 +78,6 @@ class _Partition:
 
     @classmethod
     def by(cls, which: Which, records: Catalog) -> _Partition:
-        """Read each record once."""
         result = cls(records)
         for trial in records.trials:
             is_removed = which.fits(trial, records)
@@ -94,7 +92,6 @@ class _Partition:
 
     @property
     def forgotten(self) -> Forgotten:
-        """The counts."""
         count = sum(self.removed)
         return Forgotten(len(self.removed) - count, count - self.finals, self.finals, len(self.removed_kernels))
 
@@ -119,6 +116,7 @@ def forget(file: RecordFile, which: Which, *, dry: bool = False) -> Forgotten:
         InputError: There is no such file, or it cannot be written.
     """
     records = file.catalog()  # before `replace`, which would create a missing file
+    # A file of which nothing is removed is not rewritten.
     if dry or not any(which.fits(trial, records) for trial in records.trials):
         return _Partition.by(which, records).forgotten
     partitions: list[_Partition] = []

@@ -78,6 +78,7 @@ class Key:
         options: Mapping[str, int] | None = None,
     ) -> Key:
         """Return the key of a target for the installed TVM, or for version `tvm`."""
+        # Usual options are left out, so that records from before options have the same key.
         unusual = _compact(options, sort=True) if options and dict(options) != dict(USUAL) else ""
         emulated = emulated or bool(modelled)
         return cls(_compact(target, sort=True), tvm or tvm_version(), emulated, modelled, threads, unusual)
@@ -150,8 +151,8 @@ class Workload:
 
     @classmethod
     def of(cls, workload: str, name: str, flops: float, text: str) -> Workload:
-        """Create a line from a module's JSON text."""
         packed = _COMPRESSED + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+        # Short modules stay readable.
         return cls(workload=workload, name=name, flops=flops, module=text if len(text) <= _PLAIN_LENGTH else packed)
 
     def text(self) -> str:
@@ -261,7 +262,6 @@ class Record:
 
     @functools.cached_property
     def key(self) -> Key:
-        """What the schedule was measured for."""
         return Key.of(
             self.target,
             emulated=self.emulated,

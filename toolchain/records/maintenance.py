@@ -50,6 +50,7 @@ def _unique_trials(catalogs: Sequence[Catalog]) -> Iterator[Record]:
     by_time = heapq.merge(*(records.by_time() for records in catalogs), key=lambda trial: trial.time)
     for _, group in itertools.groupby(by_time, key=lambda trial: trial.time):
         trials = list(group)
+        # Trials of the same time are sorted, so that the order of the files does not matter.
         for trial in sorted(trials, key=_order) if len(trials) > 1 else trials:
             identity = _identity(trial)
             if identity not in known:
@@ -144,15 +145,15 @@ class Table:
 
 def tables(records: Catalog) -> tuple[Table, ...]:
     """Summarize a file by key, in the order of the file."""
-    return tuple(Table(key.id, key, _rows(records, key)) for key in records.keys)
+    return tuple(_table(records, key) for key in records.keys)
 
 
-def _rows(records: Catalog, key: Key) -> tuple[Row, ...]:
+def _table(records: Catalog, key: Key) -> Table:
     fastest, decided = records.fastest(key), records.decided(key)
     best = {name: trials[0] for name, trials in fastest.items()} | decided
     tallies: dict[str, Mapping[str, int]] = {**{name: {} for name in decided}, **records.tallies(key)}
     rows = [_row(records, name, tally, best.get(name)) for name, tally in tallies.items()]
-    return tuple(sorted(rows, key=lambda row: (-(row.latency_s or 0.0), row.workload)))
+    return Table(key.id, key, tuple(sorted(rows, key=lambda row: (-(row.latency_s or 0.0), row.workload))))
 
 
 def _row(records: Catalog, workload: str, tally: Mapping[str, int], best: Record | None) -> Row:

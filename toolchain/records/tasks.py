@@ -64,7 +64,9 @@ def extract(module: tvm.IRModule, backend: Backend) -> tuple[Task, ...]:
         backend: The board's backend.
     """
     extracted = meta_schedule().relax_integration.extract_tasks(module, backend.target)
+    # Kernels with a fixed schedule, such as loops over time, have nothing to search for.
     fused = {workload_hash(item.dispatched[0]): item for item in extracted if not _is_scheduled(item.dispatched[0])}
+    # Functions with different names may be the same kernel, which is tuned once.
     calls: dict[str, list[tuple[str, Any]]] = {}
     for name, function in called(module):
         calls.setdefault(_key(function), []).append((name, function))
@@ -74,12 +76,15 @@ def extract(module: tvm.IRModule, backend: Backend) -> tuple[Task, ...]:
         if layer_of(function):
             tasks.append(_layer_task(len(tasks), name, function, len(same), backend.templates))
         elif key in fused:
-            tasks.append(_task(len(tasks), fused[key], key))
+            item, kernel = fused[key], fused[key].dispatched[0]
+            operator = _operator(kernel, str(item.task_name))
+            gflop = float(tvm.s_tir.analysis.estimate_tir_flops(kernel)) / 1e9
+            args, weight = args_of(kernel), int(item.weight)
+            tasks.append(Task(len(tasks), str(item.task_name), operator, args, weight, gflop, key, kernel))
     return tuple(tasks)
 
 
 def _is_scheduled(module: tvm.IRModule) -> bool:
-    """Whether a kernel has a fixed schedule, such as a loop over time: there is nothing to search for."""
     return any("tirx.is_scheduled" in (function.attrs or {}) for function in module.functions.values())
 
 
@@ -96,7 +101,6 @@ def _key(function: Any) -> str:
 
 
 def layer_hash(layer: str) -> str:
-    """Return the hash of a layer as 16 hexadecimal digits."""
     return files.sha256_bytes(layer.encode())[:16]
 
 
@@ -126,12 +130,6 @@ def kernel_of(value: Any) -> str:
     return str(value.args[0].name_hint) if is_call else ""
 
 
-def _task(number: int, item: Any, key: str) -> Task:
-    module = item.dispatched[0]
-    name, weight = str(item.task_name), int(item.weight)
-    return Task(number, name, _operator(module, name), args_of(module), weight, _gflop(module), key, module)
-
-
 def _operator(module: tvm.IRModule, name: str) -> str:
     anchor = tvm.s_tir.analysis.find_anchor_sblock(module)
     block = str(anchor.name_hint) if anchor is not None else ""
@@ -149,10 +147,6 @@ def args_of(module: tvm.IRModule, *, packed: bool = False) -> tuple[TensorArg, .
     infos = meta_schedule().arg_info.ArgInfo.from_entry_func(module, packed)
     rows = [info.as_json() for info in infos]
     return tuple(TensorArg(str(dtype), tuple(int(size) for size in shape)) for _kind, dtype, shape in rows)
-
-
-def _gflop(module: tvm.IRModule) -> float:
-    return float(tvm.s_tir.analysis.estimate_tir_flops(module)) / 1e9
 
 
 def select(tasks: Sequence[Task], names: Sequence[str]) -> tuple[Task, ...]:

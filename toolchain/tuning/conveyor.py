@@ -48,11 +48,9 @@ class Round:
 
     @property
     def missing(self) -> list[int]:
-        """Indices of the candidates without a result."""
         return [index for index, record in enumerate(self.results) if record is None]
 
     def module(self, index: int) -> tvm.IRModule:
-        """Return the module of a candidate without a result."""
         candidate = self.candidates[index]
         if candidate is None:
             raise AssertionError("only candidates without a result are built")
@@ -85,7 +83,6 @@ class Conveyor:
         self._thread = threading.Thread(target=self._run, name="conveyor", daemon=True)
 
     def __enter__(self) -> Self:
-        """Start the thread."""
         self._thread.start()
         return self
 
@@ -125,7 +122,6 @@ class Conveyor:
                 return
 
     def _send(self, planned: Round) -> None:
-        """Prune, build and submit a round."""
         self._prune(planned)
         planned.passed["model"].set()
         missing = planned.missing
@@ -133,6 +129,7 @@ class Conveyor:
         if self._ended.is_set():
             return
         planned.passed["build"].set()
+        # Set up before the first submission, whose result may arrive at once.
         latch = CountDownLatch(sum(built.library is not None for built in results), planned.passed["run"])
         task = planned.state.task
         for index, built in zip(missing, results, strict=True):
@@ -152,6 +149,7 @@ class Conveyor:
         candidates = [
             candidate and replace(candidate, module=complete(candidate.module)) for candidate in planned.candidates
         ]
+        # Recorded candidates are judged, too: the verdicts depend on the best of all candidates so far.
         verdicts = self._pruner.verdicts(planned.state.task.workload, candidates)
         for index, verdict in enumerate(verdicts):
             if verdict is not None and planned.results[index] is None:
@@ -160,7 +158,6 @@ class Conveyor:
     def _finish(
         self, planned: Round, index: int, built: Built, latch: CountDownLatch, future: Future[Measured]
     ) -> None:
-        """Note a result, in the thread that produced it."""
         try:
             self._trials.builds.discard(built)
             self._note(planned, index, future.result())
@@ -179,7 +176,6 @@ class CountDownLatch:
             event.set()
 
     def count_down(self) -> None:
-        """Count one call; the last one sets the event."""
         with self._lock:
             self._count -= 1
             if not self._count:

@@ -76,6 +76,7 @@ class Decider:
             if future.cancelled() or future.exception() is not None:  # `hold` raises it
                 return
             measured = future.result()
+            # Neither means that there was nothing to measure; see `_submit`.
             if measured.samples_s or measured.cause:
                 self._record(final, finals.decide(final, results, measured))
             else:

@@ -46,12 +46,10 @@ class Final:
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """All candidates, the untuned kernel first."""
         return (self.base, *self.rivals)
 
     @property
     def among(self) -> tuple[str, ...]:
-        """The keys of all candidates."""
         return tuple(candidate.key for candidate in self.candidates)
 
 
@@ -83,6 +81,7 @@ def due(tasks: Iterable[Task], search: Search, records: Catalog, key: Key) -> li
     """
     finals = (_final(task, search, records.ranked(key, task.workload)) for task in tasks)
     decided = {workload: set(record.among) for workload, record in records.decided(key).items()}
+    # A final with the same candidates would only repeat the measurement.
     return [final for final in finals if final is not None and decided.get(final.task.workload) != set(final.among)]
 
 

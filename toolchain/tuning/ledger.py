@@ -47,6 +47,7 @@ class Ledger:
             InputError: It cannot be written.
         """
         with self.lock:
+            # Both under one lock: the order of the counts is that of the file.
             self._file.append([record])
             note()
 
@@ -59,6 +60,7 @@ class Ledger:
             measured: The result; impossibly short times are recorded as a failure.
             fields: Further fields of the record.
         """
+        # A coarse clock reads 0 for a short run; such a time would win every final.
         if any(sample < LEAST_S for sample in measured.samples_s):
             measured = replace(measured, samples_s=(), cause="suspicious", error=_TOO_SHORT)
         return Record(

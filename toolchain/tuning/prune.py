@@ -55,6 +55,7 @@ class Pruner:
         times = [estimate.ms for estimate in estimates if estimate.ms is not None and not estimate.spills]
         best_ms = min([self._best_ms.get(workload, math.inf), *times])
         self._best_ms[workload] = best_ms
+        # Estimates exist only for candidates that could be rebuilt.
         remaining = iter(estimates)
         return [
             None if candidate is None else self._verdict(candidate, next(remaining), best_ms)

@@ -54,7 +54,6 @@ class RecordsView:
         return self.records.only(others).last(most)
 
     def own(self) -> dict[int, list[Record]]:
-        """Return the run's own trials by round."""
         rounds: dict[int, list[Record]] = {}
         for record in self.records.only(replace(self._filter, run=self.start.run, trials=True)).trials:
             rounds.setdefault(record.round, []).append(record)
@@ -78,6 +77,7 @@ def learn_earlier(view: RecordsView, search: Search, states: Sequence[TaskState]
     for workload, group in itertools.groupby(view.earlier(), key=lambda record: record.workload):
         state, records = by_workload.get(workload), list(group)
         if state is not None:
+            # Traces of an older toolchain may no longer fit.
             rebuilt = [(search.rebuild(state.task, json.loads(record.trace)), record) for record in records]
             pairs = [(candidate, record) for candidate, record in rebuilt if candidate is not None]
             search.learn(state.task, [candidate for candidate, _ in pairs], [record.samples_s for _, record in pairs])

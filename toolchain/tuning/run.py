@@ -112,7 +112,6 @@ class Tuning:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the run began."""
         return time.monotonic() - self._began
 
     @property
@@ -128,7 +127,6 @@ class Tuning:
 
     @property
     def first_batch(self) -> int:
-        """Trials of the first round of a task; each task gets one before any task gets a second."""
         return self._pace.first_batch
 
     def untuned_s(self) -> dict[str, float]:
@@ -157,7 +155,14 @@ class Tuning:
                 planned = self._plan_round(number)
                 if planned is None:
                     break
-                self._begin(planned)
+                self.current = planned.state
+                with self._ledger.lock:
+                    for record in planned.results:
+                        if record is not None:
+                            self._count(planned.state, record)
+                self._pending.append(planned)
+                self._conveyor.put(planned)
+                self._check()
             self._learn_until(0)
         with self.shares.timed("finals"):
             self._hold_finals()
@@ -181,6 +186,7 @@ class Tuning:
     def _plan_round(self, number: int) -> Round | None:
         """Decide what the next round tries; None if the run is over."""
         recorded = self._recorded_round(number)
+        # The limits do not apply: these trials were made already.
         if recorded is not None:
             return recorded
         remaining = self.plan.trials - sum(state.planned for state in self.states)
@@ -189,7 +195,7 @@ class Tuning:
         if self.plan.budget_s and self.seconds >= self.plan.budget_s:
             self.ended = "the time of --time-budget is used up"
             return None
-        while (index := task_scheduler.pick([self._progress(state) for state in self.states])) is not None:
+        while (index := self._next_task()) is not None:
             state = self.states[index]
             with self.shares.timed("search"):
                 count = self._pace.batch if state.planned else self._pace.first_batch
@@ -197,6 +203,7 @@ class Tuning:
             if candidates:
                 of_task = self.plan.per_task - state.planned if self.plan.per_task else remaining
                 return self._new_round(number, state, candidates, min(remaining, of_task))
+            # The search has no candidates left for this task; the next one is tried.
             state.exhausted = True
         counts = Counter(map(self.why_done, self.states))
         self.ended = ", ".join(f"{reason} for {count} kernels" for reason, count in counts.items())
@@ -206,6 +213,7 @@ class Tuning:
         """Return a round of which the records have every candidate."""
         records = self._recorded.get(number, [])
         by_index = {record.index: record for record in records}
+        # An incomplete round is proposed again, which makes the same candidates; only the missing ones are measured.
         if not records or len(by_index) < records[0].of:
             return None
         ordered = [by_index[index] for index in sorted(by_index)]
@@ -228,10 +236,20 @@ class Tuning:
         candidates: list[Candidate | None] = [proposed[index] for index in indices]
         return Round(number, state, candidates, [results[index] for index in indices], len(proposed))
 
-    def _progress(self, state: TaskState) -> task_scheduler.Progress:
-        pending = sum(planned.state is state for planned in self._pending)
-        done = bool(self.why_done(state))
-        return task_scheduler.Progress(state.task.weight, state.planned, state.best_s, pending, done)
+    def _next_task(self) -> int | None:
+        pending = Counter(planned.state.task.workload for planned in self._pending)
+        return task_scheduler.pick(
+            [
+                task_scheduler.Progress(
+                    weight=state.task.weight,
+                    trials=state.planned,
+                    best_s=state.best_s,
+                    pending=pending[state.task.workload],
+                    done=bool(self.why_done(state)),
+                )
+                for state in self.states
+            ]
+        )
 
     def why_done(self, state: TaskState) -> str:
         """Return why a task is not searched any further; empty while it is."""
@@ -249,30 +267,20 @@ class Tuning:
         """Whether a kernel beside those of templates takes too little of the model's time to be worth a search."""
         if state.task.layer or not any(other.task.layer for other in self.states):
             return False
+        # Shares are known only once every task has a latency.
         totals = [other.task.weight * other.known_s for other in self.states if other.best_s]
         return len(totals) == len(self.states) and state.task.weight * state.known_s < _NEGLIGIBLE * sum(totals)
 
     # --- building and measuring ---
 
-    def _begin(self, planned: Round) -> None:
-        """Send a round to the builder and the boards."""
-        self.current = planned.state
-        with self._ledger.lock:
-            for record in planned.results:
-                if record is not None:
-                    self._count(planned.state, record)
-        self._pending.append(planned)
-        self._conveyor.put(planned)
-        self._check()
-
     def _record(self, planned: Round, index: int, measured: Measured) -> None:
-        """Record the result of a candidate."""
         candidate = planned.candidates[index]
         if candidate is None:
             return
         task = planned.state.task
         record = self._ledger.line(task, candidate, measured, round=planned.number, index=index, of=planned.of)
 
+        # Called under the lock of the ledger, so that the counts agree with the file.
         def note() -> None:
             planned.results[index] = record
             self._count(planned.state, record)
@@ -308,14 +316,19 @@ class Tuning:
     def _learn_until(self, limit: int) -> None:
         """Wait for the oldest rounds and learn from them, until at most `limit` candidates are pending."""
         while self._pending and sum(planned.of for planned in self._pending) > limit:
+            # In the order of the rounds, whatever order results arrive in, so that a resumed run learns the same.
             oldest = self._pending[0]
             for stage in self._stages:
                 with self.shares.timed(stage):
                     self._wait(oldest.passed[stage])
             self._check()
             del self._pending[0]
+            results = zip(oldest.candidates, oldest.results, strict=True)
+            pairs = [(candidate, record) for candidate, record in results if candidate and record]
+            samples = [record.samples_s for _, record in pairs]
             with self.shares.timed("search"):
-                self._learn(oldest)
+                self._search.learn(oldest.state.task, [candidate for candidate, _ in pairs], samples)
+                oldest.state.learn([record for _, record in pairs])
             self._on_tick()
 
     def _wait(self, passed: threading.Event) -> None:
@@ -323,18 +336,11 @@ class Tuning:
             self._check()
             self._on_tick()
 
-    def _learn(self, measured: Round) -> None:
-        results = zip(measured.candidates, measured.results, strict=True)
-        pairs = [(candidate, record) for candidate, record in results if candidate is not None and record is not None]
-        self._search.learn(
-            measured.state.task, [candidate for candidate, _ in pairs], [record.samples_s for _, record in pairs]
-        )
-        measured.state.learn([record for _, record in pairs])
-
     def _check(self) -> None:
         """Raise if the run was interrupted, a background thread failed, or no candidate works."""
         interrupts.check()
         self._conveyor.check()
+        # A run with few trials is aborted when all of them have failed.
         hopeless = min(_HOPELESS, self.plan.trials)
         if self.trials >= hopeless and all(math.isinf(state.fastest_s) for state in self.states):
             boards = "" if self._key.modelled else "; `toolchain farm status` shows the boards"

@@ -115,7 +115,12 @@ class Search:
         """
         if task.layer:
             return self._templates.propose(task, count)
-        proposals = self._grid(task) if self._tuner == "grid" else self._evolve(task, number, count)
+        if self._tuner != "grid":
+            proposals = self._evolve(task, number, count)
+        elif task.workload in self._grids:
+            proposals = self._grids[task.workload]
+        else:
+            proposals = self._grids[task.workload] = _enumerate(self._space_of(task), self.of_task(task))
         tried = set(self.of_task(task).tried)
         fresh: list[Candidate] = []
         # The untuned kernel is the first trial: a record must be faster than it to be of any use.
@@ -154,22 +159,21 @@ class Search:
 
     def _search_half(self, task: Task, state: int, count: int) -> list[Any]:
         search = self.of_task(task)
-        wanted = min(count + len(search.tried), _MOST_ASKED * count)
+        count_asked = min(count + len(search.tried), _MOST_ASKED * count)
         context = self._context(task, self._strategy(), state)
-        context.pre_tuning(_ENDLESS, wanted, self._space_of(task), search.database, self._model(state))
+        # The learned model is used once it has data; before that, candidates get random scores from `state`.
+        informed = self._tuner == "evolutionary-xgb" and self._cost_model.data_size >= _WARM_UP
+        model = self._cost_model if informed else _random_model(state)
+        context.pre_tuning(_ENDLESS, count_asked, self._space_of(task), search.database, model)
         candidates = context.generate_measure_candidates()
         context.post_tuning()
         return [candidate.sch for candidate in candidates or []]
 
     def _state(self, task: Task, number: int, half: int = 0) -> int:
         """Return a random state for a round: 1 to 2**31 - 1, the same for the same run, round and kernel."""
+        # The workload is part of it, so that the order of tasks does not change what is found for each.
         digest = files.sha256_bytes(f"{self._seed} {number} {half} {task.workload}".encode())
         return int(digest[:8], 16) % (2**31 - 2) + 1
-
-    def _model(self, state: int) -> Any:
-        """Return the cost model of a round: the learned one once it has data, else random scores from `state`."""
-        informed = self._tuner == "evolutionary-xgb" and self._cost_model.data_size >= _WARM_UP
-        return self._cost_model if informed else _random_model(state)
 
     def _context(self, task: Task, strategy: Any, state: int) -> Any:
         return meta_schedule().TuneContext(
@@ -184,6 +188,7 @@ class Search:
 
     def _strategy(self) -> Any:
         strategies = meta_schedule().search_strategy
+        # ReplayTrace draws each candidate independently, without a cost model.
         if self._tuner == "random":
             return strategies.ReplayTrace()
         return strategies.EvolutionarySearch(
@@ -193,14 +198,10 @@ class Search:
     def _space_of(self, task: Task) -> Sequence[Any]:
         if task.workload not in self._spaces:
             traces.register_rules(task.module, self._target)
+            # The generator draws random decisions; a state of its own makes the spaces the same in every run.
             context = self._context(task, None, self._state(task, -1))
             self._spaces[task.workload] = context.generate_design_space()
         return self._spaces[task.workload]
-
-    def _grid(self, task: Task) -> Iterator[Candidate]:
-        if task.workload not in self._grids:
-            self._grids[task.workload] = _enumerate(self._space_of(task), self.of_task(task))
-        return self._grids[task.workload]
 
     def exclude(self, task: Task, keys: Iterable[str]) -> None:
         """Do not propose some candidates again: they are being measured."""
@@ -221,13 +222,19 @@ class Search:
             self.exclude(task, (candidate.key for candidate in candidates))
             return
         search = self.of_task(task)
+        stock = meta_schedule()
         scheduled = []  # all but the untuned kernel, which has no schedule of MetaSchedule's
         for candidate, seconds in zip(candidates, samples, strict=True):
             search.tried.add(candidate.key)
             if candidate.schedule is not None:
                 scheduled.append((candidate.schedule, seconds))
                 if seconds:
-                    search.database.commit_tuning_record(self._tuning_record(search, candidate, seconds))
+                    args = stock.arg_info.ArgInfo.from_entry_func(candidate.module, True)  # noqa: FBT003 - TVM's way
+                    latency, trace = [float(np.median(seconds))], candidate.schedule.trace
+                    search.database.commit_tuning_record(
+                        stock.database.TuningRecord(trace, search.workload, latency, self._target, args)
+                    )
+        # Failed candidates are not in the database, but the cost model learns from them, too.
         search.forget_slow()
         self.learn_costs(task.module, [schedule for schedule, _ in scheduled], [seconds for _, seconds in scheduled])
 
@@ -244,14 +251,10 @@ class Search:
         groups = self._cost_model.data.values()
         if sum(len(group.features) for group in groups) > _MOST_LEARNED:
             for group in groups:  # keep the newer half of each kernel's results
+                # Kernels keep the same share, so that none is forgotten.
                 half = len(group.features) // 2
                 del group.features[:half]
                 group.costs = group.costs[half:]
-
-    def _tuning_record(self, search: TaskSearch, candidate: Candidate, seconds: Sequence[float]) -> Any:
-        args = meta_schedule().arg_info.ArgInfo.from_entry_func(candidate.module, True)  # noqa: FBT003 - TVM's way
-        latency, trace = [float(np.median(seconds))], candidate.schedule.trace
-        return meta_schedule().database.TuningRecord(trace, search.workload, latency, self._target, args)
 
     def rebuild(self, task: Task, trace: Any) -> Candidate | None:
         """Rebuild a candidate from its trace; None if the trace no longer fits the kernel."""

@@ -49,7 +49,6 @@ class TaskState:
         return self.best_s[-1] if self.best_s else math.inf
 
     def count(self, record: Record) -> None:
-        """Count a result."""
         self.measured += 1
         self.pruned += record.cause in PRUNED
         self.failed += _has_failed(record)
@@ -62,9 +61,9 @@ class TaskState:
             self.best_s = (self.fastest_s,)
 
     def learn(self, records: list[Record]) -> None:
-        """Learn from the results of a round."""
         before = self.known_s
         best = min([before, *(record.latency_s for record in records)])
+        # Counted per round, since results within a round arrive in any order.
         self.stale = 0 if best < before else self.stale + len(records)
         self.hopeless = self.hopeless + sum(map(_has_failed, records)) if math.isinf(best) else 0
         self.best_s = (*self.best_s, best)

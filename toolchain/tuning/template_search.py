@@ -61,5 +61,5 @@ class TemplateSearch:
 
 
 def choice_hash(choice: Any) -> str:
-    """Return the hash of a template's settings as 16 hexadecimal digits."""
+    # Sorted, so that equal settings have the same hash.
     return files.sha256_bytes(json.dumps(choice, sort_keys=True).encode())[:16]

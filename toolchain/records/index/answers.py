@@ -66,6 +66,7 @@ class Indexed(CatalogBase):
 
     def decided(self, key: Key) -> dict[str, Record]:
         condition = f"{self._matches(key)} AND flags & {VERDICT}"
+        # Decisions of a workload are in the order of the file, so the last one has the highest place.
         rows = self.select("max(place)", condition, "GROUP BY workload ORDER BY min(place)")
         records = (record for (index,) in list(rows) for record in self.records(f"place = {index}"))
         return {record.workload: record for record in records}

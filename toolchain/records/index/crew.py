@@ -83,9 +83,11 @@ def start_crew(source: Source) -> Iterator[Crew]:
         workers: queue.SimpleQueue[process.Serving] = queue.SimpleQueue()
         pool = stack.enter_context(ThreadPoolExecutor(count))
         for _ in range(count):
+            # A signal in between would leave a process without a callback that ends it.
             with process.signals_later():
                 worker = process.serve([*_COMMAND, source.path_of_handle], log=log)
                 stack.callback(_end, worker)
             workers.put(worker)
+        # Last, so that it runs first at the end of the block: jobs are cancelled before their processes end.
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         yield Crew(workers, pool, count)

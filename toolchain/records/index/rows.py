@@ -82,7 +82,6 @@ class Reader:
         return rows
 
     def facts(self, record: Record) -> Facts:
-        """Return the facts of a record."""
         flags = (
             (FINAL if record.is_final else 0)
             | (VERDICT if record.verdict else 0)
@@ -95,6 +94,7 @@ class Reader:
 
     def _key(self, record: Record) -> str:
         fields: Any = record.target, record.tvm, record.emulated, record.modelled, record.threads, record.options
+        # Nested values cannot be dictionary keys; marshalled bytes can.
         data = marshal.dumps(fields, _VERSION)
         if data not in self._keys:
             self._keys[data] = key_text(record.key)
@@ -110,7 +110,6 @@ class _Indices(dict[str, int]):
 
 
 def digest(block: bytes) -> str:
-    """Return the digest of a chunk."""
     return hashlib.sha256(block).hexdigest()
 
 

@@ -55,12 +55,12 @@ def save(records: Path, rows: sqlite3.Connection) -> None:
 
 
 def remove(records: Path) -> None:
-    """Remove the saved rows of a file of records, if there are any."""
     with contextlib.suppress(OSError):
         path_of(records).unlink(missing_ok=True)
 
 
 def _read(path: Path) -> bytes:
+    # Neither a link nor a pipe in a shared folder may be followed or block.
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(handle, "rb") as stream:  # noqa: PTH123 - it is open already
         if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -29,6 +29,7 @@ _QUIET_S = 2.0
 _AT_ONCE = 2  # threads for digests: they are faster than most disks
 _REPORTED = 64 << 20  # bytes whose reading takes so long that its progress is reported
 
+# Texts such as hashes repeat very often, so rows contain their numbers in the table `word`.
 _TABLES = """
 CREATE TABLE stamp (text TEXT);
 CREATE TABLE chunk (start INTEGER PRIMARY KEY, stop INTEGER, next_line INTEGER, digest TEXT);
@@ -85,8 +86,10 @@ class Store:
                 self._add(first, stop, rows or self.reader.rows(first, stop, self._next_line()))
                 if size - start > _REPORTED:
                     tell(Step(f"indexing {self.source.where}", stop // 10**6, size // 10**6, "MB"))
+        # After the rows: an index on a filled table is made faster than it is kept up to date.
         self.database.execute(_ORDER)
         self.database.execute("DELETE FROM stamp")
+        # Without a stamp, the next reader compares the digests.
         if not _is_fresh(self.source.status):
             self.database.execute("INSERT INTO stamp VALUES (?)", (_stamp(self.source.status),))
         self.database.commit()
@@ -105,6 +108,7 @@ class Store:
         """Return the offset up to which the rows agree with the file; the last chunk is read again if it may grow."""
         chunks = self.database.execute("SELECT start, stop, digest FROM chunk ORDER BY start").fetchall()
         with ThreadPoolExecutor(_AT_ONCE) as pool:
+            # Up to the first chunk that differs.
             same = [*pool.map(self._is_same, chunks), False]
         fit = chunks[: same.index(False)]
         if len(fit) == len(chunks) and fit:  # extends the last chunk instead of adding many small ones
@@ -116,7 +120,6 @@ class Store:
         return stop <= self.source.status.st_size and digest(self.source.read(start, stop)) == expected
 
     def runs(self) -> dict[str, RunStart]:
-        """Return the last beginning of each run."""
         starts: dict[str, RunStart] = {}
         for offset, size, index in self.database.execute("SELECT at, size, place FROM beginning ORDER BY at"):
             item = self.line(offset, size)
@@ -182,7 +185,6 @@ class Store:
             self._add(start, stop, self.reader.rows(start, stop, self._next_line()))
 
     def _next_line(self) -> int:
-        """Return the number of the line after the last chunk."""
         row = self.database.execute("SELECT next_line FROM chunk ORDER BY start DESC LIMIT 1").fetchone()
         return row[0] if row else 1
 

@@ -18,7 +18,6 @@ from toolchain.records.index.source import Source
 
 
 def main(path: Path) -> None:
-    """Serve until the input ends."""
     jobs, answers = worker.streams()
     worker.end_with_input(jobs)
     reader = Reader(Source(path))

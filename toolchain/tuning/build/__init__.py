@@ -31,8 +31,6 @@ _PREFIX = "candidates-"
 
 @dataclass(frozen=True)
 class _Compiled:
-    """The result of compiling one candidate: its objects, or an error."""
-
     objects: tuple[Path, ...]
     error: str
     seconds: float
@@ -72,7 +70,6 @@ class Builder:
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        """Start the processes, without waiting until they are ready."""
         import tvm  # noqa: PLC0415 - a Dask worker imports this room, too, and computes nothing itself
 
         with contextlib.ExitStack() as stack:
@@ -89,12 +86,10 @@ class Builder:
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """Process IDs of the workers on this machine."""
         return self._crew.pids
 
     @property
     def rows(self) -> tuple[BuilderRow, ...]:
-        """The work of each builder; empty if only this machine builds."""
         return self._crew.rows
 
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
@@ -118,7 +113,6 @@ class Builder:
 
     @staticmethod
     def discard(built: Built) -> None:
-        """Remove a library that was measured."""
         if built.library is not None:
             built.library.unlink(missing_ok=True)
 
@@ -134,6 +128,7 @@ class Builder:
         results = list(zip(libraries, compiled, strict=True))
         pairs: list[Pair] = [(library, result.objects) for library, result in results if not result.error]
         start = time.monotonic()
+        # One call, since a linker in a container takes long to start.
         faults = iter(self._cross.link_all(pairs, timeout=_LINK_TIMEOUT_S))
         share = (time.monotonic() - start) / max(len(pairs), 1)
         built = []
@@ -166,6 +161,7 @@ def _session_folder(parent: Path) -> Iterator[Path]:
             lock.enter_context(_locked(folder))
     except OSError as fault:
         raise files.unwritable(parent, fault) from fault
+    # From here on the folder is locked, so its removal cannot race with another process.
     with lock:
         try:
             yield folder

@@ -79,6 +79,7 @@ class Worker:
         Returns:
             Its answer, or a dict with an `error`; None if it had ended before the job.
         """
+        # Only the output of this job is part of a crash report.
         mark = self._log.stat().st_size
         self._jobs += 1
         try:
@@ -96,7 +97,12 @@ class Worker:
 
     def _answer(self, message: dict[str, Any] | None, timeout_s: float) -> Any:
         """Send a message, if any, and wait for the next answer; None if the process ends or is ended."""
-        guard = threading.Timer(timeout_s, self._expire)
+
+        def expire() -> None:
+            self._is_late.set()
+            process.kill_group(self._process)
+
+        guard = threading.Timer(timeout_s, expire)
         guard.daemon = True
         guard.start()
         try:
@@ -107,10 +113,6 @@ class Worker:
             guard.cancel()
             guard.join()  # if the timer has fired, it must have killed the process before this job ends
 
-    def _expire(self) -> None:
-        self._is_late.set()
-        process.kill_group(self._process)
-
     def _crash_text(self, mark: int) -> str:
         """Return how the process ended, with its output since a position in the log."""
         code = self._process.returncode
@@ -119,7 +121,6 @@ class Worker:
         return f"the compiler crashed: {end}\n{process.tail(output)}".strip()
 
     def kill(self) -> None:
-        """End the process."""
         if self._process.poll() is None:
             process.kill_group(self._process)
 
@@ -131,7 +132,6 @@ class Worker:
                 stream.close()
 
     def output(self) -> str:
-        """Return the end of its output."""
         return process.tail(self._log.read_text(encoding="utf-8", errors="replace"))
 
 
@@ -195,13 +195,11 @@ class LocalCrew:
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="build")
 
     def __enter__(self) -> Self:
-        """Start the workers, without waiting until they are ready."""
         for _ in range(self._count):
             self._idle.put(self._start())
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the workers and their jobs."""
         with self._lock:
             self._is_closed = True
         for worker in self._workers:
@@ -212,17 +210,14 @@ class LocalCrew:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process IDs of the workers."""
         with self._lock:
             return tuple(worker.pid for worker in self._workers)
 
     @property
     def rows(self) -> tuple[BuilderRow, ...]:
-        """Empty: only this machine builds."""
         return ()
 
     def map(self, call: Callable[..., _T], *arguments: Iterable[Any]) -> Iterator[_T]:
-        """Call a function, which must call `ask` once, with each tuple of arguments."""
         return self._threads.map(call, *arguments)
 
     def ask(self, job: dict[str, Any], timeout_s: float) -> tuple[dict[str, Any], float]:
@@ -234,6 +229,7 @@ class LocalCrew:
         Raises:
             BuildError: No worker can be started.
         """
+        # A worker may have ended between two jobs; then the next one gets the job.
         for _ in range(_STARTS):
             with self._ready_worker() as worker:
                 start = time.monotonic()
@@ -255,6 +251,7 @@ class LocalCrew:
                 starts += 1
             yield worker
         finally:
+            # Put back even on errors: a lost worker would block a thread of `map` for ever.
             self._idle.put(self._replace(worker) if worker.is_spent else worker)
 
     def _replace(self, worker: Worker) -> Worker:

@@ -30,7 +30,6 @@ _GRACE_S = 5.0
 
 
 def main() -> None:
-    """Serve until the input ends."""
     jobs, answers = worker.streams()
     os.nice(_NICER)
     worker.leave_no_core()

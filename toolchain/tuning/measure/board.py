@@ -89,6 +89,7 @@ class Board:
             VerificationError: It is not the board that was asked for.
         """
         session = self._place.open(self._rules.open_s, session_s, self._cut)
+        # `cut` of another thread ends the session from now on.
         self._session = session
         self._on_session(session)
         try:
@@ -129,6 +130,7 @@ class Board:
 
     def check_after_failure(self, session: Session) -> Condition:
         """Check the board after a trial failed in this session, which has ended."""
+        # The server answers at once even if the board is busy; opening a session would wait much longer.
         if not session.stock and not session.answers(self._rules.answer_s):
             return Condition(State.LOST, f"the board server at {session.place} does not answer")
         return self.check()

@@ -98,6 +98,7 @@ def _sampler(visit: Visit, trial: Trial, options: Options, built: Rival, name: s
     """Load a candidate on the board as the file `name`; return a function that takes samples of it."""
     name += built.library.suffix
     visit.rpc.upload(bytearray(built.library.read_bytes()), name)
+    # Kept until the session ends: freeing a remote object is a call of its own, which may hang.
     module = visit.keep(visit.rpc.load_module(name))
     # TVM names the CPU's target after its compiler.
     device = visit.rpc.device("cpu" if options.device == "llvm" else options.device, 0)
@@ -131,6 +132,7 @@ def _sampling(visit: Visit, trial: Trial, options: Options) -> dict[str, Any]:
     usual = {"number": options.number, "repeat": options.repeat, "min_repeat_ms": options.min_repeat_ms}
     if options.cache_flush or not trial.passing_bytes:
         return {**usual, "f_preproc": _FLUSH if options.cache_flush else ""}
+    # Weights are cold only in the first run after the flush, so each sample is a single run.
     cold = {"number": 1, "repeat": _COLD_REPEAT, "min_repeat_ms": 0}
     passing = visit.function(_PASSING)
     if passing is None:  # TVM's own server

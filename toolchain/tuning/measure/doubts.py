@@ -24,6 +24,7 @@ def too_fast(samples: Sequence[float], gflop: float, peak_gflops: float) -> str:
     fastest = min(samples)
     if fastest < LEAST_S:
         return f"{fastest:.3g} s is shorter than any call can be"
+    # Such times come from a clock that jumps, or from a kernel that did not do its work.
     if gflop and peak_gflops and gflop / fastest > SAVED * peak_gflops:
         return f"{gflop / fastest:.3g} GFLOPS, but the board reaches at most {peak_gflops:.3g}"
     return ""

@@ -33,13 +33,11 @@ class Estimated(ABC):
         """Compute the times of scheduled modules, or why there are none."""
 
     def _built_in(self, seconds: float) -> Built:
-        """Return the build result of a candidate that takes `seconds`."""
         name = Path(f"modelled-{next(self._numbers)}")  # no file: the name only distinguishes candidates
         self._seconds[name] = seconds
         return Built(name, "", 0.0)
 
     def discard(self, built: Built) -> None:
-        """Forget a candidate."""
         if built.library is not None:
             self._seconds.pop(built.library, None)
 

@@ -84,8 +84,10 @@ class Health:
     def __init__(self, rules: Rules, *, steady: bool) -> None:
         self._rules = rules
         self._steady = steady
+        # By board: a tracker may assign different boards to one place, of different speed.
         self._best: dict[str, float] = {}
         self._trials = 0
+        # The first check is always due.
         self._last = -float("inf")
         self.failures = 0
 
@@ -101,11 +103,9 @@ class Health:
         return float(min(first * 2 ** max(self.failures - self._rules.failures, 0), longest))
 
     def count(self) -> None:
-        """Count a trial."""
         self._trials += 1
 
     def due(self, now: float) -> bool:
-        """Whether it is time for a canary."""
         enough_trials = self._trials >= self._rules.canary_trials
         return self._steady and (enough_trials or now - self._last >= self._rules.canary_every_s)
 

@@ -53,10 +53,13 @@ class Jobs:
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        # An error in a thread of the pool: without it, jobs would wait for ever.
         self._broken: BaseException | None = None
         self._faults: dict[str, str] = dict.fromkeys(names, "")
         self._patience_s = patience_s
+        # The time since when no board is available; None while there is one.
         self._none_since: float | None = None
+        # Boards for which waiting does not help; if all are, waiting jobs fail at once.
         self._hopeless: set[str] = set()
 
     def put(self, job: Job) -> None:
@@ -84,6 +87,7 @@ class Jobs:
         with self._changed:
             while not self._closed:
                 while self._waiting:
+                    # Jobs whose future was cancelled are dropped here.
                     job = self._waiting.popleft()
                     if not job.future.done():
                         return job
@@ -149,5 +153,6 @@ class Jobs:
             details=details,
             hint="make a board available again: `toolchain farm status` lists them",
         )
+        # Outside the lock, since the callbacks of a future run here.
         for job in jobs:
             job.fail(fault)

@@ -27,13 +27,15 @@ class Modelled(Estimated):
 
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
         """Count the cycles of kernels of templates; a kernel that cannot be built is a failure."""
-        return [self._to_built(module[_ENTRY]) for module in modules]
-
-    def _to_built(self, function: tvm.tirx.PrimFunc) -> Built:
-        try:
-            estimate = self._model.cycles(layer_of(function), json.loads(str(function.attrs[CHOICE])))
-        except BuildError as fault:
-            return Built(None, fault.message, 0.0)
-        if estimate is None:
-            return Built(None, f"the model {self._model.name} knows nothing of this kernel", 0.0)
-        return self._built_in(estimate.cycles / self._model.clock_mhz / 1e6)
+        results = []
+        for function in (module[_ENTRY] for module in modules):
+            try:
+                estimate = self._model.cycles(layer_of(function), json.loads(str(function.attrs[CHOICE])))
+            except BuildError as fault:
+                results.append(Built(None, fault.message, 0.0))
+                continue
+            if estimate is None:
+                results.append(Built(None, f"the model {self._model.name} knows nothing of this kernel", 0.0))
+            else:
+                results.append(self._built_in(estimate.cycles / self._model.clock_mhz / 1e6))
+        return results

@@ -29,6 +29,7 @@ def order(times: Sequence[Sequence[float]], number: int) -> list[int]:
     """
     base, *rivals = times
     indices = [0, *(index for index, rival in enumerate(rivals, 1) if not _is_hopeless(rival, base))]
+    # The first kernel of a turn may find other caches and clocks than the rest, so the order rotates.
     first = number % len(indices)
     return [*indices[first:], *indices[:first]]
 

@@ -103,7 +103,6 @@ class Worker:
     # --- called by the pool ---
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -131,9 +130,13 @@ class Worker:
     def _run(self) -> None:
         try:
             if self._fits():
-                while not self._ending.is_set():
-                    self._step()
-            self._confirm_last()
+                self._work()
+            if self._unconfirmed and not self._stop.is_set():
+                condition = self._board.check()
+                if condition.state is State.SLOW:  # other boards measure the last results again
+                    self._repeat_unconfirmed(condition.fault)
+                else:
+                    self._confirm()
         except Exception as fault:  # noqa: BLE001 - passed on to those who wait for results
             self._jobs.break_off(fault)
             for job, _ in self._unconfirmed:
@@ -145,15 +148,16 @@ class Worker:
         self._jobs.leave(self.name)
         self._on_end()
 
-    def _step(self) -> None:
-        if self._state is State.LOST:
-            self._probe()
-        elif self._state is State.SLOW:
-            self._rest()
-        elif job := self._jobs.take(0.0 if self._unconfirmed else _IDLE_S):
-            self._serve(job)
-        elif self._unconfirmed:  # no trial is waiting: confirm the last results at once
-            self._enter(self._board.check())
+    def _work(self) -> None:
+        while not self._ending.is_set():
+            if self._state is State.LOST:
+                self._probe()
+            elif self._state is State.SLOW:
+                self._rest()
+            elif job := self._jobs.take(0.0 if self._unconfirmed else _IDLE_S):
+                self._serve(job)
+            elif self._unconfirmed:  # no trial is waiting: confirm the last results at once
+                self._enter(self._board.check())
 
     def _enter(self, condition: Condition) -> None:
         """Change to the state that a check has found, and do what that requires."""
@@ -184,6 +188,7 @@ class Worker:
     def _lose(self, condition: Condition) -> None:
         if self._stop.is_set():
             return
+        # A lost board may not come back for long; its results must not wait for that.
         self._confirm()  # the board was well when it last answered
         self._health.failures += 1
         self._jobs.lost(self.name, condition.fault, hopeless=condition.hopeless)
@@ -208,16 +213,6 @@ class Worker:
         self._rested_s += self._pause_s
         self._pause_s = min(2 * self._pause_s, self._rules.cool_s[1])
         self._enter(self._board.check())
-
-    def _confirm_last(self) -> None:
-        """Check whether the last results count when the thread ends; if not, other boards measure them again."""
-        if not self._unconfirmed or self._stop.is_set():
-            return
-        condition = self._board.check()
-        if condition.state is State.SLOW:
-            self._repeat_unconfirmed(condition.fault)
-        else:
-            self._confirm()
 
     def _confirm(self) -> None:
         """Deliver the results that waited for a check."""
@@ -248,8 +243,13 @@ class Worker:
 
     def _serve(self, job: Job) -> None:
         """Run a trial, and deal with its outcome."""
+        options, trial = self._options, job.trial
+
+        def take(session: Session) -> Taken:
+            return measure_session.measure_trial(session, trial, options, self._rules.spread, options.timeout_s)
+
         try:
-            outcome = self._hold_final(job) if job.trial.rivals else self._run_trial(job)
+            outcome = self._hold_final(job) if trial.rivals else self._run_session(job, take)
         except (ToolchainError, OSError) as fault:  # the options do not fit, or the library is not there
             job.fail(fault)
             return
@@ -266,18 +266,15 @@ class Worker:
         elif outcome.failure is not None:
             self._blame(job, outcome, outcome.failure)
         elif outcome.doubt:
-            self._repeat(job, outcome)
+            job.again += 1
+            if job.again <= self._rules.again:
+                self._jobs.put_back(job)
+            else:
+                error = f"{outcome.doubt}, in each of {job.again} measurements"
+                self._reject(job, outcome, Failure("suspicious", error, reported=False))
         else:
             self._accept(job, outcome)
         self._ending.wait(self._options.cooldown_s)
-
-    def _run_trial(self, job: Job) -> _Outcome | Condition:
-        rules, options, trial = self._rules, self._options, job.trial
-
-        def take(session: Session) -> Taken:
-            return measure_session.measure_trial(session, trial, options, rules.spread, options.timeout_s)
-
-        return self._run_session(job, take)
 
     def _hold_final(self, job: Job) -> _Outcome | Condition:
         """Run each turn of a final in its own session: each has another memory layout, which favours another rival."""
@@ -317,6 +314,7 @@ class Worker:
             OSError: A library cannot be read.
         """
         rules, trial = self._rules, job.trial
+        # The time limits of a session are set on the board when it is opened, so uploads must be estimated.
         slack = rules.slack_s * (_EMULATED_SLOWER if self._place.emulated else 1)
         libraries = [trial.library, *(rival.library for rival in trial.rivals)]
         upload_s = sum(library.stat().st_size for library in libraries) / rules.upload_bytes_s + slack
@@ -340,6 +338,7 @@ class Worker:
     ) -> _Outcome | Condition:
         start = time.monotonic()
         try:
+            # The server ends the session at its own limit first, and reports why; this is for a server that hangs.
             with rpc.deadline(session, timeout_s):
                 taken = take(session)
                 self._learn_peak(session, trial, taken.samples_s[0])
@@ -370,23 +369,16 @@ class Worker:
         samples, *rivals = outcome.samples
         measured = self._measured(job, outcome, samples_s=samples, rivals_s=tuple(rivals))
         self._tell("ended", trial=job.trial, measured=measured)
+        # The board may have throttled during the trial, which only the next check shows.
         if self._health.holds(outcome.session.place):
             self._unconfirmed.append((job, measured))
         else:
             job.deliver(measured)
 
-    def _repeat(self, job: Job, outcome: _Outcome) -> None:
-        """Measure a doubtful trial again; it fails if it stays doubtful."""
-        job.again += 1
-        if job.again <= self._rules.again:
-            self._jobs.put_back(job)
-        else:
-            error = f"{outcome.doubt}, in each of {job.again} measurements"
-            self._reject(job, outcome, Failure("suspicious", error, reported=False))
-
     def _blame(self, job: Job, outcome: _Outcome, failure: Failure) -> None:
         """Decide whether the candidate or the board is to blame for a failure."""
         may_be_guilty = failure.reported or outcome.session.stock
+        # A board that vanished without a report says nothing about the candidate.
         if not may_be_guilty:
             self._retry(job, outcome, failure.error)  # before the check, so that other boards need not wait for it
         condition = self._board.check_after_failure(outcome.session)

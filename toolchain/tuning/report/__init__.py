@@ -69,7 +69,6 @@ class TaskRow:
 
     @property
     def total_s(self) -> float | None:
-        """Seconds of all its calls in one run of the model."""
         return None if self.best_s is None else self.weight * self.best_s
 
 
@@ -230,7 +229,6 @@ class TuneReport:
 
     @property
     def failed(self) -> dict[str, int]:
-        """Trials without a latency by cause."""
         return {
             cause: number for cause, number in sorted(self.causes.items()) if cause not in {_OK, *PRUNED} and number
         }
@@ -290,7 +288,15 @@ def live(rows: Sequence[TaskRow], totals: Totals) -> list[str | Table]:
 
     Latencies are the best so far: of one call, and of all calls in one run of the model.
     """
-    return [_task_table(rows), _footer(totals)]
+    eta = _NOTHING if totals.eta_s is None else f"{totals.eta_s:.0f} s"
+    fields = [
+        f"Estimate: {_time(totals.estimated_s)}",
+        f"Trials: {totals.trials}/{totals.planned}",
+        f"Time: {totals.seconds:.0f} s",
+        f"ETA: {eta}",
+        f"Next task: {_NOTHING if totals.next_id is None else totals.next_id}",
+    ]
+    return [_task_table(rows), "  ".join(fields)]
 
 
 _TASK_COLUMNS = ("ID", "TASK", "LATENCY", "GFLOPS", "TRIALS", "FAILED", "WEIGHT", "TOTAL", "SHARE", "DONE")
@@ -317,18 +323,6 @@ def _task_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str, ...]:
         _NOTHING if share is None else f"{share:.1%}",
         "yes" if row.done else "",
     )
-
-
-def _footer(totals: Totals) -> str:
-    eta = _NOTHING if totals.eta_s is None else f"{totals.eta_s:.0f} s"
-    fields = [
-        f"Estimate: {_time(totals.estimated_s)}",
-        f"Trials: {totals.trials}/{totals.planned}",
-        f"Time: {totals.seconds:.0f} s",
-        f"ETA: {eta}",
-        f"Next task: {_NOTHING if totals.next_id is None else totals.next_id}",
-    ]
-    return "  ".join(fields)
 
 
 def _time(seconds: float | None) -> str:
@@ -443,24 +437,31 @@ def _time_text(report: TuneReport) -> str:
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_plain(value)}" for name, value in values.items())
-
-
-def _plain(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    texts = {
+        name: " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        for name, value in values.items()
+    }
+    return ", ".join(f"{name} {text}" for name, text in texts.items())
 
 
 # --- the page --------------------------------------------------------------------------------------------------
 
 
 def html(report: TuneReport) -> str:
-    """Render a report as one self-contained HTML page."""
+    # The tasks that take most of the time come first, those without a latency last.
+    rows = [_html_cells(row, report.tasks) for row in sorted(report.tasks, key=lambda row: -(row.total_s or 0.0))]
+    boards = [_board_cells(row) for row in report.boards]
+    builders = [_builder_cells(row) for row in report.builders]
     sections = [
         page.Section("The run", [page.Facts(summary(report))]),
         page.Section("Estimated latency over time", [_steps(report), page.Text(_plot_text(report))]),
-        page.Section("Tasks", [page.Table(_TASK_HEAD, _html_rows(report.tasks), range(3, len(_TASK_HEAD)), "tasks")]),
-        page.Section("Boards", [_boards(report.boards)]),
-        *([page.Section("Builders", [_builders(report.builders)])] if report.builders else []),
+        page.Section("Tasks", [page.Table(_TASK_HEAD, rows, range(3, len(_TASK_HEAD)), "tasks")]),
+        page.Section("Boards", [page.Table(_capitalize(_BOARD_HEAD), boards, [1, 2, 3], "boards")]),
+        *(
+            [page.Section("Builders", [page.Table(_capitalize(_BUILDER_HEAD), builders, [1, 2], "builders")])]
+            if builders
+            else []
+        ),
     ]
     marks = [page.MODELLED] if report.modelled else [page.EMULATED] if report.emulated else []
     title = f"{report.model} tuned for {report.board}"
@@ -475,11 +476,6 @@ _TASK_HEAD = (
 )
 
 
-def _html_rows(rows: Sequence[TaskRow]) -> list[tuple[str | page.Cell, ...]]:
-    """Sort by the total time, the longest first; tasks without a latency come last."""
-    return [_html_cells(row, rows) for row in sorted(rows, key=lambda row: -(row.total_s or 0.0))]
-
-
 def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | page.Cell, ...]:
     _, _, latency, gflops, trials, failed, weight, total, _, _ = _task_cells(row, rows)
     gain, share = _NOTHING if row.gain is None else f"{_gain(row.gain)}x", _share(row, rows)
@@ -487,16 +483,8 @@ def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | page.Cell,
     return (*task, weight, _time(row.untuned_s), latency, gain, total, gflops, trials, failed)
 
 
-def _boards(rows: Sequence[BoardRow]) -> page.Part:
-    return page.Table(
-        [name.capitalize() for name in _BOARD_HEAD], [_board_cells(row) for row in rows], [1, 2, 3], "boards"
-    )
-
-
-def _builders(rows: Sequence[BuilderRow]) -> page.Part:
-    return page.Table(
-        [name.capitalize() for name in _BUILDER_HEAD], [_builder_cells(row) for row in rows], [1, 2], "builders"
-    )
+def _capitalize(names: Sequence[str]) -> list[str]:
+    return [name.capitalize() for name in names]
 
 
 def _steps(report: TuneReport) -> page.Part:

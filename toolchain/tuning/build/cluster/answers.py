@@ -35,6 +35,7 @@ class Answer:
         Raises:
             InputError: They cannot be written.
         """
+        # Names are ours, not those of the worker.
         paths = [folder / f"{number}.o" for number in range(len(self.objects))]
         try:
             folder.mkdir()

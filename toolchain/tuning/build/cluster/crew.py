@@ -88,7 +88,6 @@ class DaskCrew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the crews of the workers and of this machine."""
         with self._lock:
             self._is_closed = True
         try:
@@ -100,7 +99,6 @@ class DaskCrew:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process IDs of the workers on this machine."""
         return self._local.pids if self._local else ()
 
     @property
@@ -116,7 +114,6 @@ class DaskCrew:
         return tuple(rows)
 
     def map(self, call: Callable[..., _T], *arguments: Iterable[Any]) -> Iterator[_T]:
-        """Call a function, which must call `ask` once, with each tuple of arguments."""
         return self._threads.map(call, *arguments)
 
     def ask(self, job: dict[str, Any], timeout_s: float) -> tuple[dict[str, Any], float]:
@@ -148,6 +145,7 @@ class DaskCrew:
             raise _NotDoneError(_ALONE)
         try:
             args = (self._roster.name, job["module"], timeout_s)
+            # Not pure: Dask would otherwise return the cached result of an equal job.
             future = self._client.submit(self._compile, *args, workers=list(workers), pure=False)
             try:
                 answer = self._validate(future, self._result(future, workers, timeout_s))
@@ -187,6 +185,7 @@ class DaskCrew:
         if isinstance(answer, Answer) and answer.worker in self._roster.used:
             return answer
         fault = answer if isinstance(answer, str) else "it says that it is another"
+        # The worker that holds the result, not the one that the answer names.
         holders = self._ask_scheduler(self._client.scheduler.who_has, keys=[future.key]).get(future.key, ())
         self._roster.strike(holders, f"a wrong answer: {fault}")
         raise _NotDoneError(_WRONG)

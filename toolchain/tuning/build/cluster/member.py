@@ -79,7 +79,6 @@ class Member(WorkerPlugin):  # type: ignore[misc]
         self._target = target
 
     def setup(self, worker: Any) -> None:
-        """Start the processes, without waiting until they are ready."""
         self._address, self._count = worker.address, worker.state.nthreads
         self._folder = Path(tempfile.mkdtemp(prefix="builder-", dir=worker.local_directory))
         self._numbers = itertools.count()
@@ -91,7 +90,6 @@ class Member(WorkerPlugin):  # type: ignore[misc]
             pass
 
     def teardown(self, worker: Any) -> None:
-        """End the processes and their jobs."""
         del worker
         with self._lock:
             self._timer.cancel()

@@ -36,7 +36,6 @@ class Worker:
 
     @property
     def is_used(self) -> bool:
-        """Whether it gets jobs."""
         return self.is_present and not self.refused
 
     @property
@@ -101,18 +100,17 @@ class Roster:
         """Let the workers end our crew; one that does not answer ends it after a while by itself."""
         self._ended.set()
         self._thread.join(_ANSWER_S)
+        # In a thread of its own, since a call to lost workers may take very long.
         dismissal = threading.Thread(target=self._dismiss, daemon=True)
         dismissal.start()
         dismissal.join(_ANSWER_S)
 
     @property
     def workers(self) -> tuple[Worker, ...]:
-        """All workers that were ever present."""
         return tuple(self._workers.values())
 
     @property
     def used(self) -> tuple[str, ...]:
-        """Addresses of the workers that get jobs."""
         return tuple(worker.address for worker in self.workers if worker.is_used) if self._is_answering else ()
 
     def strike(self, addresses: Iterable[str], why: str) -> None:
@@ -147,6 +145,7 @@ class Roster:
             if worker.is_present and (worker.address not in present or present[worker.address]["id"] != worker.id):
                 worker.is_present = False
                 self.tell(f"builder {worker.address}: gone")
+        # By ID, since a restarted worker has the address of its predecessor.
         ids = {worker.id for worker in self.workers}
         candidates = [Worker(address, facts["id"], int(facts["nthreads"])) for address, facts in present.items()]
         self._enlist([worker for worker in candidates if worker.id not in ids])

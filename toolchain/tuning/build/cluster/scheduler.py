@@ -119,7 +119,13 @@ class Scheduler:
         security = distributed.Security(**files)
         missing = [option for name, option in _OPTIONS.items() if not getattr(security, name)]
         if self.scheme == "tcp" or (self.scheme == "dask" and len(missing) == len(_OPTIONS)):
-            self._check_plain()
+            if not (self.is_loopback or self.access.plain):
+                raise InputError(
+                    f"{self} is another machine, and the connection would be without TLS",
+                    details="any machine that can reach or intercept it can run code on its workers and here",
+                    hint="give --builders-ca, --builders-cert and --builders-key; --builders-plain is for a network"
+                    " that is yours alone",
+                )
             return None
         if missing:
             raise InputError(
@@ -136,15 +142,6 @@ class Scheduler:
                 details=", ".join(f"{option} {getattr(security, name)}" for name, option in _OPTIONS.items()),
             ) from fault
         return security
-
-    def _check_plain(self) -> None:
-        if not (self.is_loopback or self.access.plain):
-            raise InputError(
-                f"{self} is another machine, and the connection would be without TLS",
-                details="any machine that can reach or intercept it can run code on its workers and here",
-                hint="give --builders-ca, --builders-cert and --builders-key; --builders-plain is for a network that is"
-                " yours alone",
-            )
 
 
 def parse(text: str, access: Access) -> Scheduler:
