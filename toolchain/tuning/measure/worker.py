@@ -11,47 +11,23 @@ one that is LOST is tried again from time to time. `_enter` is the only function
 
 from __future__ import annotations
 
-import functools
-import statistics
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from toolchain import rpc
-from toolchain.errors import DeviceError, ToolchainError, VerificationError
-from toolchain.rpc import CallError, Session
+from toolchain.errors import ToolchainError
+from toolchain.rpc import Session
 from toolchain.rpc.places import Place
-from toolchain.tuning.measure import doubts, turns
-from toolchain.tuning.measure import trial as measure_session
-from toolchain.tuning.measure.board import Board, Condition, State, lost
+from toolchain.tuning.measure.board import Board, Condition, State
 from toolchain.tuning.measure.events import Event, Kind, Observer
 from toolchain.tuning.measure.health import Health, Rules
 from toolchain.tuning.measure.jobs import Job, Jobs
-from toolchain.tuning.measure.trial import Failure, Samples, Taken
+from toolchain.tuning.measure.runner import Outcome, TrialRunner
+from toolchain.tuning.measure.trial import Failure
 from toolchain.tuning.trials import Measured, Options, Trial
 
 _IDLE_S = 1.0
-_EMULATED_SLOWER = 3  # times that an emulated board takes for an upload
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """The outcome of a trial: its samples or a failure.
-
-    Attributes:
-        session: Its session, or the last one of several.
-        samples: The samples of the trial and of each rival; empty if it failed.
-        failure: Why it failed; None if it did not.
-        seconds: Duration of the measurement.
-        doubt: Why the samples are not credible; empty if they are.
-    """
-
-    session: Session
-    samples: tuple[Samples, ...]
-    failure: Failure | None
-    seconds: float
-    doubt: str = ""
 
 
 class Worker:
@@ -87,6 +63,9 @@ class Worker:
         self._observer = observer
         self._health = Health(rules, steady=not place.emulated)
         self._board = Board(place, rules, self._health, self._greet)
+        self._runner = TrialRunner(
+            self._board, self._health, options, rules, emulated=place.emulated, on_well=self._enter
+        )
         self._state = State.WELL
         self._fault = ""  # why the board rests
         self._pause_s = self._rested_s = 0.0
@@ -96,7 +75,6 @@ class Worker:
         self._stop = threading.Event()
         self._ending = threading.Event()  # set by `stop`, too
         self._on_end: Callable[[], None] = lambda: None
-        self._peak = 0.0  # GFLOPS; 0 while it is unknown
         self._greeted = False
         self._thread = threading.Thread(target=self._run, name=f"measure-{place.name}", daemon=True)
 
@@ -243,13 +221,13 @@ class Worker:
 
     def _serve(self, job: Job) -> None:
         """Run a trial, and deal with its outcome."""
-        options, trial = self._options, job.trial
 
-        def take(session: Session) -> Taken:
-            return measure_session.measure_trial(session, trial, options, self._rules.spread, options.timeout_s)
+        def on_start() -> None:
+            job.attempts += 1
+            self._tell("started", trial=job.trial)
 
         try:
-            outcome = self._hold_final(job) if trial.rivals else self._run_session(job, take)
+            outcome = self._runner.run(job.trial, on_start)
         except (ToolchainError, OSError) as fault:  # the options do not fit, or the library is not there
             job.fail(fault)
             return
@@ -276,96 +254,7 @@ class Worker:
             self._accept(job, outcome)
         self._ending.wait(self._options.cooldown_s)
 
-    def _hold_final(self, job: Job) -> _Outcome | Condition:
-        """Run each turn of a final in its own session: each has another memory layout, which favours another rival."""
-        trial, seconds = job.trial, 0.0
-        times: list[list[float]] = [[] for _ in range(1 + len(trial.rivals))]
-        for number in range(turns.TURNS):
-            order = turns.order(times, number)
-            if len(order) == 1:  # no rival can win any more
-                break
-            take = functools.partial(measure_session.measure_turn, trial=trial, options=self._options, order=order)
-            result = self._run_session(job, take, first=not number)
-            if isinstance(result, Condition):
-                return result
-            outcome = result
-            seconds += outcome.seconds
-            if outcome.failure is not None:
-                return replace(outcome, seconds=seconds)
-            for medians, samples in zip(times, outcome.samples, strict=True):
-                medians.extend([statistics.median(samples)] if samples else [])
-        # Turns are not checked for steadiness: what disturbs a turn disturbs all rivals alike.
-        doubt = next(filter(None, (doubts.too_fast(medians, trial.gflop, self._peak) for medians in times)), "")
-        return replace(outcome, samples=tuple(map(tuple, times)), seconds=seconds, doubt=doubt)
-
-    def _run_session(self, job: Job, take: Callable[[Session], Taken], *, first: bool = True) -> _Outcome | Condition:
-        """Measure in one session.
-
-        Args:
-            job: The trial.
-            take: Measures it.
-            first: Whether it is the first session of the job.
-
-        Returns:
-            The outcome, or the condition of a board that is not well.
-
-        Raises:
-            ToolchainError: The options do not fit the board.
-            OSError: A library cannot be read.
-        """
-        rules, trial = self._rules, job.trial
-        # The time limits of a session are set on the board when it is opened, so uploads must be estimated.
-        slack = rules.slack_s * (_EMULATED_SLOWER if self._place.emulated else 1)
-        libraries = [trial.library, *(rival.library for rival in trial.rivals)]
-        upload_s = sum(library.stat().st_size for library in libraries) / rules.upload_bytes_s + slack
-        session_s = upload_s + self._options.timeout_s * len(libraries)
-        try:
-            with self._board.session(session_s) as session:
-                if self._health.due(time.monotonic()):
-                    condition = self._board.check_clock(session)
-                    if condition.state is not State.WELL:
-                        return condition
-                    self._enter(condition)
-                if first:
-                    job.attempts += 1
-                    self._tell("started", trial=trial)
-                return self._take(session, trial, take, session_s + rules.grace_s)
-        except (DeviceError, VerificationError) as fault:
-            return lost(fault)
-
-    def _take(
-        self, session: Session, trial: Trial, take: Callable[[Session], Taken], timeout_s: float
-    ) -> _Outcome | Condition:
-        start = time.monotonic()
-        try:
-            # The server ends the session at its own limit first, and reports why; this is for a server that hangs.
-            with rpc.deadline(session, timeout_s):
-                taken = take(session)
-                self._learn_peak(session, trial, taken.samples_s[0])
-        except VerificationError as fault:
-            return lost(fault)
-        except (CallError, DeviceError) as fault:
-            return _Outcome(session, (), measure_session.failure(fault), time.monotonic() - start)
-        doubt = "" if trial.rivals else self._doubt(trial, taken)
-        return _Outcome(session, taken.samples_s, None, time.monotonic() - start, doubt)
-
-    def _learn_peak(self, session: Session, trial: Trial, samples: Samples) -> None:
-        """Measure the board's peak once, and again if a kernel seems to exceed it."""
-        if not trial.gflop or self._options.device != "llvm" or self._place.emulated:
-            return
-        if not self._peak or doubts.too_fast(samples, trial.gflop, self._peak):
-            self._peak = max(self._peak, measure_session.measure_peak(session))
-
-    def _doubt(self, trial: Trial, taken: Taken) -> str:
-        samples = taken.samples_s[0]
-        doubt = doubts.too_fast(samples, trial.gflop, self._peak)
-        if doubt or self._place.emulated:  # an emulator's clock tells nothing else
-            return doubt
-        return doubts.unsteady(samples, self._rules) or doubts.disturbed(taken.waited, self._rules)
-
-    # --- results ---
-
-    def _accept(self, job: Job, outcome: _Outcome) -> None:
+    def _accept(self, job: Job, outcome: Outcome) -> None:
         samples, *rivals = outcome.samples
         measured = self._measured(job, outcome, samples_s=samples, rivals_s=tuple(rivals))
         self._tell("ended", trial=job.trial, measured=measured)
@@ -375,7 +264,7 @@ class Worker:
         else:
             job.deliver(measured)
 
-    def _blame(self, job: Job, outcome: _Outcome, failure: Failure) -> None:
+    def _blame(self, job: Job, outcome: Outcome, failure: Failure) -> None:
         """Decide whether the candidate or the board is to blame for a failure."""
         may_be_guilty = failure.reported or outcome.session.stock
         # A board that vanished without a report says nothing about the candidate.
@@ -394,7 +283,7 @@ class Worker:
         elif not may_be_guilty:
             self._tell("lost", f"{failure.error}; it works again", job.trial)
 
-    def _retry(self, job: Job, outcome: _Outcome, fault: str) -> None:
+    def _retry(self, job: Job, outcome: Outcome, fault: str) -> None:
         """Let another board run a trial, unless too many were lost with it."""
         job.lost += 1
         if job.lost < self._rules.boards_lost:
@@ -403,11 +292,11 @@ class Worker:
             error = f"{job.lost} boards failed with it, the last one was {self.name}: {fault}"
             self._reject(job, outcome, Failure("crash", error, reported=False))
 
-    def _reject(self, job: Job, outcome: _Outcome, failure: Failure) -> None:
+    def _reject(self, job: Job, outcome: Outcome, failure: Failure) -> None:
         measured = self._measured(job, outcome, cause=failure.cause, error=failure.error)
         self._tell("ended", trial=job.trial, measured=measured)
         job.deliver(measured)
 
-    def _measured(self, job: Job, outcome: _Outcome, **fields: object) -> Measured:
+    def _measured(self, job: Job, outcome: Outcome, **fields: object) -> Measured:
         common = {"board": self.name, "attempts": job.attempts, "seconds": outcome.seconds}
         return Measured(**{"samples_s": (), **common, **fields})  # type: ignore[arg-type]
