@@ -61,10 +61,7 @@ def silent(_line: str) -> None:
 def best_bytes(records: Catalog, key: Key, only: Collection[str] | None = None) -> bytes:
     """Return the deciding record of each workload as the bytes of a file, without who measured it, where and when.
 
-    Args:
-        records: The records.
-        key: Their key.
-        only: Hashes of the workloads; all by default.
+    `only` has the hashes of the workloads to return; all by default.
     """
     best = {name: record for name, record in records.best(key).items() if only is None or name in only}
     workloads = [records.workloads[name] for name in best if name in records.workloads]

@@ -20,12 +20,7 @@ _LONGEST_OWNER = 1000
 
 @contextlib.contextmanager
 def claim_run(records: Path, run: str, owner: Owner) -> Iterator[None]:
-    """Claim a run for the duration of a block.
-
-    Args:
-        records: The file of records.
-        run: Name of the run.
-        owner: Who claims it; named in the error of other clients.
+    """Claim a run for the duration of a block; the error of other clients names the owner.
 
     Raises:
         BusyError: Another client has claimed it.

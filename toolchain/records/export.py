@@ -20,10 +20,7 @@ FILES = ("database_workload.json", "database_tuning_record.json")
 def export(records: Catalog, key: Key, folder: Path) -> int:
     """Write the trials with a latency as a database that `JSONDatabase` opens.
 
-    Args:
-        records: The records.
-        key: The key of the records to export: a database of MetaSchedule does not distinguish targets.
-        folder: The folder for the two files, created if missing.
+    Only those of one key: a database of MetaSchedule does not distinguish targets.
 
     Returns:
         The number of records written: those of MetaSchedule's schedules that still fit their kernel. Records of

@@ -107,11 +107,6 @@ class _Partition:
 def forget(file: RecordFile, which: Which, *, dry: bool = False) -> Forgotten:
     """Remove records from a file. Readers see the old file or the new one, and other writers wait.
 
-    Args:
-        file: The file.
-        which: The records to forget.
-        dry: Whether to change nothing, and only count.
-
     Raises:
         InputError: There is no such file, or it cannot be written.
     """

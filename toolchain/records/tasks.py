@@ -57,12 +57,7 @@ class Task:
 
 
 def extract(module: tvm.IRModule, backend: Backend) -> tuple[Task, ...]:
-    """List the kernels of a lowered Relax module, in the order in which it calls them.
-
-    Args:
-        module: The module that the backend's `lowered` returned.
-        backend: The board's backend.
-    """
+    """List the kernels of a module that `backend` has lowered, in the order in which it calls them."""
     extracted = meta_schedule().relax_integration.extract_tasks(module, backend.target)
     # Kernels with a fixed schedule, such as loops over time, have nothing to search for.
     fused = {workload_hash(item.dispatched[0]): item for item in extracted if not _is_scheduled(item.dispatched[0])}

@@ -55,12 +55,7 @@ def _plain(value: Any) -> Any:
 
 
 class Rebuilder:
-    """Rebuilds schedules of one kernel.
-
-    Args:
-        module: TIR module of the kernel.
-        target: TVM code-generation target.
-    """
+    """Rebuilds schedules of one kernel."""
 
     def __init__(self, module: tvm.IRModule, target: tvm.target.Target) -> None:
         self._module = module

@@ -68,7 +68,6 @@ class Conveyor:
     its workers.
 
     Args:
-        trials: Builds and measures candidates.
         pruner: Rules out candidates before they are built; None to measure all.
         note: Called with each result as soon as it is known, in the thread that produced it.
     """

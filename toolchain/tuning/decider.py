@@ -20,8 +20,6 @@ class Decider:
     """Holds finals and records what they decide.
 
     Args:
-        trials: Builds and measures candidates.
-        ledger: Where decisions are written.
         by_model: Whether a model stands in for the boards.
         note: Called with each decision that was written.
     """
@@ -35,10 +33,6 @@ class Decider:
 
     def hold(self, due: Sequence[Final], wait: Callable[[threading.Event], None]) -> None:
         """Hold finals, all at once if there are enough boards, and wait until all are decided.
-
-        Args:
-            due: The finals.
-            wait: Waits for an event.
 
         Raises:
             BuildError: No candidate can be built.

@@ -71,14 +71,7 @@ class Decision:
 
 
 def due(tasks: Iterable[Task], search: Search, records: Catalog, key: Key) -> list[Final]:
-    """Return the finals to be held: of each kernel with working candidates, unless the same final was held already.
-
-    Args:
-        tasks: The kernels.
-        search: Rebuilds their candidates.
-        records: The records to choose from.
-        key: What they were measured for.
-    """
+    """Return the finals to be held: of each kernel with working candidates, unless the same final was held already."""
     finals = (_final(task, search, records.ranked(key, task.workload)) for task in tasks)
     decided = {workload: set(record.among) for workload, record in records.decided(key).items()}
     # A final with the same candidates would only repeat the measurement.
@@ -100,13 +93,7 @@ def _final(task: Task, search: Search, ranked: Iterable[Record]) -> Final | None
 
 
 def trial(final: Final, results: Sequence[Built], passing_bytes: int) -> Trial | None:
-    """Return the trial of a final; None unless the untuned kernel and at least one rival were built.
-
-    Args:
-        final: The final.
-        results: The build result of each candidate.
-        passing_bytes: See `Trial`.
-    """
+    """Return the trial of a final; None unless the untuned kernel and at least one rival were built."""
     base, built = results[0].library, _built_rivals(final, results)
     if base is None or not built:
         return None
@@ -127,11 +114,8 @@ def _args(candidate: Candidate) -> tuple[TensorArg, ...]:
 def decide_unmeasured(final: Final, results: Sequence[Built], *, by_model: bool) -> Decision:
     """Decide a final in which nothing can be measured.
 
-    Args:
-        final: The final.
-        results: The build result of each candidate.
-        by_model: Whether a model stands in for the boards. If it has no time for the untuned kernel, for example
-            because that spills, any candidate with a time is better.
+    If a model stands in for the boards and has no time for the untuned kernel, for example because that spills, any
+    candidate with a time is better.
     """
     base = results[0]
     if base.library is None and by_model:
@@ -142,13 +126,7 @@ def decide_unmeasured(final: Final, results: Sequence[Built], *, by_model: bool)
 
 
 def decide(final: Final, results: Sequence[Built], measured: Measured) -> Decision:
-    """Decide a final by its turns.
-
-    Args:
-        final: The final.
-        results: The build result of each candidate.
-        measured: The result of its trial.
-    """
+    """Decide a final by its turns."""
     base, base_s = final.base, measured.samples_s
     if measured.cause:
         return Decision(base, measured)

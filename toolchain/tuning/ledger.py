@@ -22,12 +22,6 @@ _TOO_SHORT = "a run is shorter than the resolution of the board's clock; increas
 class Ledger:
     """Writes the records of one run; thread-safe.
 
-    Args:
-        file: The file of records.
-        run: Name of the run.
-        key: What the records are made for.
-        plan: The settings of the run.
-
     Attributes:
         lock: Held while a record is written and noted.
     """
@@ -52,14 +46,7 @@ class Ledger:
             note()
 
     def line(self, task: Task, candidate: Candidate, measured: Measured, **fields: Any) -> Record:
-        """Return the record of a measurement.
-
-        Args:
-            task: The kernel.
-            candidate: How it was computed.
-            measured: The result; impossibly short times are recorded as a failure.
-            fields: Further fields of the record.
-        """
+        """Return the record of a measurement with further `fields`; impossibly short times are a failure."""
         # A coarse clock reads 0 for a short run; such a time would win every final.
         if any(sample < LEAST_S for sample in measured.samples_s):
             measured = replace(measured, samples_s=(), cause="suspicious", error=_TOO_SHORT)

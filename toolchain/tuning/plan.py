@@ -44,11 +44,8 @@ UNDISTURBED = Pace(ahead=0)
 def pace_for(boards: int, trials_each: int) -> Pace:
     """Return a pace at which boards always have work.
 
-    The later a search learns of results, the less they guide it: with few boards, rounds are short.
-
-    Args:
-        boards: Number of boards.
-        trials_each: Trials of the run for each of its tasks.
+    The later a search learns of results, the less they guide it: with few boards, rounds are short. `trials_each` are
+    the trials of the run for each of its tasks.
     """
     batch = max(BATCH, min(_MOST_BATCH, _ROUND_PER_BOARD * boards, trials_each // _ROUNDS_OF_A_TASK))
     return Pace(batch, max(AHEAD, _PENDING_PER_BOARD * boards))

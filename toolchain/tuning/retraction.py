@@ -14,10 +14,6 @@ from toolchain.tuning.report import TuneReport
 def take_back(report: TuneReport, file: RecordFile) -> TuneReport:
     """Record that the kernels of a run stay untuned, because the model is significantly slower with its winners.
 
-    Args:
-        report: The report of the run, with the comparison of the whole model.
-        file: Its file of records.
-
     Returns:
         The report without the winners.
 

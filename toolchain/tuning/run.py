@@ -49,13 +49,8 @@ class Tuning:
     """One run.
 
     Args:
-        tasks: The kernels to tune.
-        backend: The board's backend.
         key: What the records are made for.
         file: Where records are read from and appended to.
-        plan: The settings of the run.
-        builds: Compiles candidates.
-        measures: Measures them.
         pruner: Rules out candidates before they are built; None to measure all.
         shipped: By workload, how records that come with the toolchain compute a layer: finals compare with that.
         on_tick: Called about twice a second, and after each round.

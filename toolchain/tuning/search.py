@@ -74,9 +74,6 @@ class Search:
     For a layer that a template computes, the template's few candidates are proposed, whatever the strategy.
 
     Args:
-        backend: The board's backend.
-        tuner: The search strategy.
-        seed: The run's seed.
         shipped: By workload, how records that come with the toolchain compute a layer.
     """
 
@@ -103,15 +100,9 @@ class Search:
     # --- proposing ---
 
     def propose(self, task: Task, number: int, count: int) -> list[Candidate]:
-        """Return candidates that were not tried yet.
+        """Return at most `count` candidates that were not tried yet, the most promising first; empty if none is left.
 
-        Args:
-            task: The kernel.
-            number: The round's number in the run; part of the random state.
-            count: How many.
-
-        Returns:
-            At most `count`, the most promising first; empty if nothing is left to try.
+        The number of the round is part of the random state.
         """
         if task.layer:
             return self._templates.propose(task, count)
@@ -211,13 +202,7 @@ class Search:
     # --- learning ---
 
     def learn(self, task: Task, candidates: Sequence[Candidate], samples: Sequence[Sequence[float]]) -> None:
-        """Use the results of a round in later ones.
-
-        Args:
-            task: The kernel.
-            candidates: What was measured.
-            samples: The seconds of each candidate's samples; empty if it failed.
-        """
+        """Use the results of a round in later ones; the samples of a failed candidate are empty."""
         if task.layer:
             self.exclude(task, (candidate.key for candidate in candidates))
             return

@@ -26,10 +26,6 @@ remove = snapshot.remove
 def open_index(path: Path, tell: Tell) -> Indexed:
     """Open the index of a file of records, which is created or updated.
 
-    Args:
-        path: The file.
-        tell: Called with steps if that takes some time.
-
     Raises:
         InputError: A line is damaged.
         OSError: The file does not exist.

@@ -71,9 +71,6 @@ class Store:
     def catch_up(self, tell: Tell) -> None:
         """Drop the rows of lines that are no longer in the file, and add those of new lines.
 
-        Args:
-            tell: Called with steps if that takes some time.
-
         Raises:
             InputError: A line is damaged.
         """

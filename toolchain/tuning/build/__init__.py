@@ -42,11 +42,8 @@ class Builder:
     A candidate that crashes the compiler or exceeds its deadline fails alone; its process is replaced.
 
     Args:
-        target: TVM code-generation target.
-        cross: Links the libraries.
         folder: The folder for the libraries, created if missing; all are removed at the end.
         workers: Processes of this machine that compile; one for each CPU by default.
-        timeout_s: Seconds that compiling one candidate may take.
         hire: Creates another pool of workers instead.
     """
 
@@ -94,9 +91,6 @@ class Builder:
 
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
         """Build candidates; an error of one does not affect the others.
-
-        Args:
-            modules: Scheduled TIR modules with the function `main`.
 
         Returns:
             One result for each, in their order.

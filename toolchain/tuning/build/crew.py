@@ -179,8 +179,6 @@ class LocalCrew:
 
     Args:
         target: TVM target as JSON text.
-        folder: Folder for their logs.
-        count: Number of workers.
     """
 
     def __init__(self, target: str, folder: Path, count: int) -> None:

@@ -27,7 +27,6 @@ class MeasurePool:
 
     Args:
         places: Where trials run; their names differ.
-        options: How trials are measured.
         observer: Called with every event, in the thread of the place.
         rules: When a board is no longer trusted, and how long everything may take.
 
@@ -82,12 +81,7 @@ class MeasurePool:
             added.start()
 
     def retire(self, name: str, on_end: Callable[[], None]) -> None:
-        """Stop measuring on a place after the trial that runs there; its result counts.
-
-        Args:
-            name: The place's name.
-            on_end: Called when nothing runs there any more.
-        """
+        """Stop measuring on a place after the trial that runs there, whose result counts; then call `on_end`."""
         with self._changing:
             for worker in self._workers:
                 if worker.name == name:

@@ -59,9 +59,6 @@ class Board:
     """Opens sessions on one place, one at a time, for one thread; `cut` may be called by any.
 
     Args:
-        place: Where sessions are opened.
-        rules: How long everything may take.
-        health: The health of the place.
         on_session: Called with each session that was opened.
     """
 

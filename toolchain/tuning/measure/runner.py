@@ -44,11 +44,8 @@ class TrialRunner:
     """Runs trials on one board.
 
     Args:
-        board: The board.
         health: Its health, which says when its clock is checked before a trial.
-        options: How trials are measured.
         rules: Time limits, and which samples are doubtful.
-        emulated: Whether the board is emulated, so that its clock means nothing.
         on_well: Called when the check before a trial finds the board well.
     """
 

@@ -71,12 +71,7 @@ class Taken:
 def measure_trial(session: Session, trial: Trial, options: Options, spread: float, budget_s: float) -> Taken:
     """Measure a trial.
 
-    Args:
-        session: The session.
-        trial: The trial.
-        options: How it is measured.
-        spread: Ratio of the slowest to the fastest sample beyond which samples are taken again.
-        budget_s: Seconds that running it may take; samples are taken again only if there is time for it.
+    Samples are taken again if the slowest is more than `spread` times the fastest, and `budget_s` allows it.
 
     Raises:
         CallError: TVM's error for any failure of the board or the connection.
@@ -89,13 +84,9 @@ def measure_trial(session: Session, trial: Trial, options: Options, spread: floa
 
 
 def measure_turn(session: Session, trial: Trial, options: Options, order: Sequence[int]) -> Taken:
-    """Measure a trial and its rivals one after the other, in this order and in the reverse order.
+    """Measure a trial and its rivals one after the other, in `order` and then in the reverse order.
 
-    Args:
-        session: The session.
-        trial: The trial.
-        options: How all are measured.
-        order: The indices of the kernels to measure: 0 is the trial, 1 its first rival.
+    `order` has the indices of the kernels: 0 is the trial, 1 its first rival.
 
     Raises:
         ToolchainError: As `measure_trial`.

@@ -34,10 +34,6 @@ class Worker:
     """The thread of one place.
 
     Args:
-        place: The place.
-        jobs: The queue of trials.
-        options: How they are measured.
-        rules: When the board is no longer trusted.
         observer: Called with every event.
         fits: Called first, in the place's thread: whether the place may be measured on.
 

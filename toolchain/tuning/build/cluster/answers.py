@@ -47,12 +47,7 @@ class Answer:
 
 
 def read(answer: Any, triple: str) -> Answer | str:
-    """Return an answer as an `Answer`, or what is wrong with it as text.
-
-    Args:
-        answer: The received object.
-        triple: GNU triple that the objects must be for.
-    """
+    """Return an answer as an `Answer`, or what is wrong with it as text."""
     # Exact types, since subclasses could redefine what is called below.
     if type(answer) is not dict or {name: type(value) for name, value in answer.items()} != _SHAPE:
         return "it is not a valid answer"

@@ -32,12 +32,7 @@ _T = TypeVar("_T")
 
 
 class _NotDoneError(Exception):
-    """The cluster did not do a job.
-
-    Args:
-        why: A reason from above.
-        message: The message of Dask or the worker.
-    """
+    """The cluster did not do a job."""
 
     def __init__(self, why: str, message: str = "") -> None:
         super().__init__(why, message)
@@ -48,9 +43,7 @@ class DaskCrew:
     """Gives jobs to the workers of a Dask scheduler; this machine does those that fail there. Use it in a `with`.
 
     Args:
-        scheduler: The scheduler.
         triple: GNU triple that the objects must be for.
-        tell: Called with lines about the workers.
         target: TVM target as JSON text.
         folder: Folder for the logs of processes of this machine.
     """

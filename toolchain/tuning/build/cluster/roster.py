@@ -114,12 +114,7 @@ class Roster:
         return tuple(worker.address for worker in self.workers if worker.is_used) if self._is_answering else ()
 
     def strike(self, addresses: Iterable[str], why: str) -> None:
-        """Give some workers no further jobs.
-
-        Args:
-            addresses: Their addresses.
-            why: The reason.
-        """
+        """Give some workers no further jobs."""
         for address in addresses:
             if (worker := self._workers.get(address)) and worker.is_used:
                 worker.refused = why
