@@ -28,7 +28,7 @@ from toolchain.cli.console import Console
 from toolchain.records import Key, Record, RecordFile, Start, Workload, forgetting, maintenance
 from toolchain.records.forgetting import Which
 from toolchain.records.lines import USUAL, Line, encoded
-from toolchain.tuning.seen import Seen
+from toolchain.tuning.records_view import RecordsView
 
 KERNELS, ROUND, RUN, LOOPS = 200, 16, 20_000, 12
 TARGET = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "mattr": ["+neon"], "num-cores": 4}
@@ -109,12 +109,12 @@ def append(path: Path) -> None:
 def begin(path: Path) -> None:
     """Do what a run begins with: note that it begins, find its own trials, and what others know."""
     start = Start(run=run(0), time=NOW)
-    seen = Seen(RecordFile(path).begin(start), KEY, start, {f"{one:016x}" for one in range(20)})
+    seen = RecordsView(RecordFile(path).begin(start), KEY, start, {f"{one:016x}" for one in range(20)})
     if not seen.own() or len(seen.records.workloads) != KERNELS:
         raise SystemExit("the run finds nothing of its own")
     seen.earlier(1000)
     fresh = Start(run="another", time=NOW)
-    if len(Seen(seen.records.beginning(fresh), KEY, fresh, set()).earlier(1000)) != APPENDED:
+    if len(RecordsView(seen.records.beginning(fresh), KEY, fresh, set()).earlier(1000)) != APPENDED:
         raise SystemExit("another run finds nothing of this one")
 
 
@@ -122,7 +122,7 @@ def finals(path: Path) -> None:
     """Ask what finals ask: the best candidates of each kernel, and what was decided."""
     start = Start(run=run(0), time=NOW)
     names = [f"{one:016x}" for one in range(20)]
-    now = Seen(RecordFile(path).catalog(), KEY, start, names).now()
+    now = RecordsView(RecordFile(path).catalog(), KEY, start, names).now()
     if not now.decided(KEY) or not all(next(now.ranked(KEY, name)) for name in names):
         raise SystemExit("nothing is known of a kernel")
 

@@ -105,7 +105,7 @@ def candidates(found: tune.Extracted, task: Task, record: Record) -> list[Candid
     backend = found.backend
     own = shipped_choices([task], known.shipped_records(backend), backend.templates)
     search = Search(backend, "random", 0, own)
-    winner = search.rebuilt(task, json.loads(record.trace))
+    winner = search.rebuild(task, json.loads(record.trace))
     return [search.base(task), *([winner] if winner else [])]
 
 

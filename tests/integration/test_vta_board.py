@@ -41,7 +41,7 @@ from toolchain.records.results import TensorArg
 from toolchain.rpc import CallError
 from toolchain.rpc.child import Visit
 from toolchain.shell import SshOptions, open_shell
-from toolchain.tuning.measure.trial import measured
+from toolchain.tuning.measure.trial import measure_trial
 from toolchain.tuning.trials import Options, Trial
 
 HERE = "vta-sim-x86_64"
@@ -265,7 +265,7 @@ def test_a_kernel_is_timed_over_rpc(session, tmp_path):
         library(tmp_path / "kernel.so", function), tuple(TensorArg(kind, shape) for shape, kind in LAYER.arguments())
     )
     with session() as opened:
-        taken = measured(opened, trial, Options(number=1, repeat=3, min_repeat_ms=0), 2.0, 10.0)
+        taken = measure_trial(opened, trial, Options(number=1, repeat=3, min_repeat_ms=0), 2.0, 10.0)
         (samples,) = taken.samples_s
         assert len(samples) == 3
         assert all(0 < one < 1 for one in samples)

@@ -22,7 +22,7 @@ from toolchain.tables import Table
 
 if TYPE_CHECKING:
     from toolchain.tuning.build.cluster.scheduler import Scheduler
-    from toolchain.tuning.build.cluster.survey import Seen
+    from toolchain.tuning.build.cluster.survey import BuilderStatus
     from toolchain.virtual.fleet import VirtualBoard
 
 _HEADS = ("NAME", "BOARD", "STATE", "CLIENT", "LEASE", "LAST TRIAL", "TEMP", "FAILURES", "NOTES")
@@ -261,13 +261,13 @@ def _shown(
     return Result(told, document, as_json)
 
 
-def _builders(scheduler: Scheduler) -> Sequence[Seen]:
+def _builders(scheduler: Scheduler) -> Sequence[BuilderStatus]:
     from toolchain.tuning.build.cluster.survey import survey
 
     return survey(scheduler)
 
 
-def _builder_table(found: Sequence[Seen]) -> Table:
+def _builder_table(found: Sequence[BuilderStatus]) -> Table:
     rows = [(o.name, str(o.processes), str(o.candidates), o.refused and f"refused: {o.refused}") for o in found]
     return Table(rows, ("BUILDER", "PROCESSES", "CANDIDATES", "NOTES"), numbers=[1, 2], spare=[3])
 

@@ -186,7 +186,7 @@ def tune(console: Console, /, source: str, asked: TuneOptions, *, as_json: bool)
     found = tuned(console, source, asked)
     if not asked.no_compare:
         found = _compared(console, source, asked, found)
-    result = Result(report.shown(found), found.document(), as_json)
+    result = Result(report.render_text(found), found.document(), as_json)
     return written(result, None, {asked.html_path: lambda: report.html(found).encode()})
 
 
@@ -231,7 +231,7 @@ def _compared(console: Console, source: str, asked: TuneOptions, found: TuneRepo
     found = dataclasses.replace(found, end_to_end=EndToEnd(compared.outcome, compared.warnings, compared.document()))
     if compared.ratio.verdict != "slower":
         return found
-    return retraction.taken_back(found, RecordFile(asked.records or default_path(found.board)))
+    return retraction.take_back(found, RecordFile(asked.records or default_path(found.board)))
 
 
 def _opened(device: DeviceOptions, wanted: BoardRequest) -> Connect | None:

@@ -183,7 +183,7 @@ def run(request: TuneRequest, tell: Tell, redraw: Callable[[Shown], None]) -> Tu
     name = request.plan.run_id(record_key(extracted.backend), selected, str(bool(judge)))
     owner = Owner.here(request.boards.purpose)
     with contextlib.ExitStack() as stack:
-        request.boards.patience.get(lambda: stack.enter_context(claims.claimed(file.path, name, owner)))
+        request.boards.patience.get(lambda: stack.enter_context(claims.claim_run(file.path, name, owner)))
         return _run(_Session(request, extracted, selected, file, redraw), judge, tell)
 
 

@@ -1,8 +1,8 @@
-"""Tuning records: one JSON line for each trial, in a file that outlives the process that writes it; knows no TVM.
+"""Tuning records: one JSON line for each trial, in a file that survives a crash of its writer; imports no TVM.
 
-A file is only ever appended to. A writer that is killed leaves at most a torn last line, which readers pass over and
-the next writer cuts off. What was found for one target, TVM version, emulator or number of threads is never handed out
-for another. A trial decides nothing: of each kernel, the last final does.
+A file is only ever appended to. A killed writer leaves at most a torn last line, which readers ignore and the next
+writer removes. Records of one target, TVM version, emulator or number of threads are never used for another. Trials
+only nominate candidates: the last final of a kernel decides.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pathlib import Path
 from toolchain import files, locks, state
 from toolchain.errors import InputError
 from toolchain.records import index
-from toolchain.records.catalog import EXPIRY_S, Begun, Catalog, Choice, Records
+from toolchain.records.catalog import EXPIRY_S, Catalog, RecordFilter, Records, RunStart
 from toolchain.records.lines import Key, Line, Record, Start, Workload, encoded, is_torn, parsed, tvm_version
 
 __all__ = [
     "EXPIRY_S",
     "SHIPPED",
-    "Begun",
     "Catalog",
-    "Choice",
     "Key",
     "Record",
     "RecordFile",
+    "RecordFilter",
     "Records",
+    "RunStart",
     "Start",
     "Tell",
     "Workload",
@@ -38,41 +38,38 @@ __all__ = [
     "best_bytes",
     "default_path",
     "encode",
-    "nobody",
     "parse",
+    "silent",
     "tvm_version",
     "write",
 ]
 
 SHIPPED = "shipped"
-"""What an option calls the records that come with the toolchain."""
+"""The name of the records that come with the toolchain, in options."""
 
 Tell = Callable[[str], None]
-"""Called with steps of what takes some time."""
+"""Called with the steps of a long operation."""
 
 _BLOCK = 1 << 16
-_PATIENCE_S = 600.0  # the records of a large lab are merged in minutes
+_PATIENCE_S = 600.0  # to merge the records of a large lab takes minutes
 
 
-def nobody(_line: str) -> None:
-    """Tell nobody."""
+def silent(_line: str) -> None:
+    """Report nothing."""
 
 
 def best_bytes(records: Catalog, key: Key, only: Collection[str] | None = None) -> bytes:
-    """Return what decides of each workload as a file that is the same bytes whoever found it, and when.
+    """Return the deciding record of each workload as the bytes of a file, without who measured it, where and when.
 
-    Args:
-        records: Where to look.
-        key: What the schedules must have been found for.
-        only: Hashes of the workloads that count; all by default.
+    `only` has the hashes of the workloads to return; all by default.
     """
-    best = {name: trial for name, trial in records.best(key).items() if only is None or name in only}
-    known = [records.workloads[name] for name in best if name in records.workloads]
-    return encode([*known, *(trial.canonical() for trial in best.values())])
+    best = {name: record for name, record in records.best(key).items() if only is None or name in only}
+    workloads = [records.workloads[name] for name in best if name in records.workloads]
+    return encode([*workloads, *(record.canonical() for record in best.values())])
 
 
 def default_path(board: str) -> Path:
-    """Return where a board's records are: in `$TOOLCHAIN_RECORDS`, in the project, or in the user's own folder."""
+    """Return the path of a board's records: in `$TOOLCHAIN_RECORDS`, in the project, or in the user's folder."""
     return state.records_path(board)
 
 
@@ -80,36 +77,36 @@ def parse(data: bytes, where: str) -> Records:
     """Read the bytes of a file.
 
     Raises:
-        InputError: A line is damaged, other than the last of a writer that was killed.
+        InputError: A line is damaged; a torn last line of a killed writer is ignored.
     """
-    *whole, tail = data.split(b"\n")
-    items = [parsed(line, number, where) for number, line in enumerate(whole, 1)]
+    *lines, tail = data.split(b"\n")
+    items = [parsed(line, number, where) for number, line in enumerate(lines, 1)]
     if tail and not is_torn(tail):
-        items.append(parsed(tail, len(whole) + 1, where))
+        items.append(parsed(tail, len(lines) + 1, where))
     return Records.collect(items)
 
 
 def encode(items: Iterable[Line]) -> bytes:
-    """Return the bytes of a file that holds some lines."""
+    """Return the bytes of a file of some lines."""
     return b"".join(encoded(item) for item in items)
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written to a file: how many workloads, and how many trials and finals."""
+    """What was written to a file: the number of workloads, and of trials and finals."""
 
     workloads: int
     trials: int
 
 
 def write(path: Path, items: Iterable[Line]) -> Written:
-    """Write a file of records, whole or not at all, each line when its turn comes.
+    """Write a file of records atomically, and line by line to save memory.
 
     Raises:
         InputError: It cannot be written.
     """
     kinds: Counter[str] = Counter()
-    with files.atomic_path(path) as part, part.open("wb") as stream:
+    with files.atomic_path(path) as temporary, temporary.open("wb") as stream:
         for item in items:
             kinds[item.kind] += 1
             stream.write(encoded(item))
@@ -120,27 +117,27 @@ class RecordFile:
     """A file of records that several processes may append to.
 
     Args:
-        path: Where it is; it and its folder are made by the first `append`.
-        tell: Called with steps where reading it takes some time.
+        path: The file; the first `append` creates it and its folder.
+        tell: Called with steps if reading it takes some time.
     """
 
-    def __init__(self, path: Path, tell: Tell = nobody) -> None:
+    def __init__(self, path: Path, tell: Tell = silent) -> None:
         self.path = path
         self._tell = tell
-        self._known: set[str] = set()
-        self._seen: tuple[int, int] | None = None  # the file that they are known of
+        self._workloads: set[str] = set()  # those that the file has
+        self._identity: tuple[int, int] | None = None  # device and inode of that file
 
     def read(self) -> Records:
-        """Read all of it; a torn last line is left out.
+        """Read the whole file; a torn last line is ignored.
 
         Raises:
-            InputError: There is no such file, or it is no file of records.
+            InputError: The file does not exist, or is not a file of records.
         """
         with self._readable():
             return parse(self.path.read_bytes(), str(self.path))
 
     def catalog(self) -> Catalog:
-        """Return what is in it by now, for questions: a large file is not read, but its index is asked.
+        """Return the present contents for queries: from memory, or from the index of a large file.
 
         Raises:
             InputError: As `read`.
@@ -148,7 +145,7 @@ class RecordFile:
         with self._readable():
             if self.path.stat().st_size < index.LEAST:
                 return self.read()
-            return index.opened(self.path, self._tell)
+            return index.open_index(self.path, self._tell)
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[None]:
@@ -161,69 +158,68 @@ class RecordFile:
             ) from fault
 
     def begin(self, start: Start) -> Catalog:
-        """Note that a run begins here, unless it has before; return all that is known by then.
+        """Append the beginning of a run, unless the file has it; return the contents at that time.
 
-        One that began so long ago that what it knew has expired begins anew.
+        A run that began so long ago that the records before it have expired begins anew.
 
         Raises:
             InputError: As `append`.
         """
         with self._locked() as handle:
-            known = self.catalog()
-            self._learn(handle, known)
-            before = known.runs.get(start.run)
-            if before and not start.fresh and start.time - before.start.time <= EXPIRY_S:
-                return known
+            records = self.catalog()
+            self._load_workloads(handle, records)
+            run = records.runs.get(start.run)
+            if run and not start.fresh and start.time - run.start.time <= EXPIRY_S:
+                return records
             _write(handle, encoded(start))
             os.fsync(handle)
-        return known.beginning(start)
+        return records.beginning(start)
 
     def append(self, items: Iterable[Line]) -> None:
-        """Append lines and wait until they are on the disk; a workload that the file has is not written again.
+        """Append lines and wait until they are on the disk; workloads that the file has are skipped.
 
         Raises:
-            InputError: The file holds something else, or cannot be written; what was in it before is still there.
+            InputError: The file is not a file of records, or cannot be written; its earlier contents are unchanged.
         """
         with self._locked() as handle:
-            self._learn(handle)
+            self._load_workloads(handle)
             for item in items:
-                self._append_one(handle, item)
+                if isinstance(item, Workload) and item.workload in self._workloads:
+                    continue
+                _write(handle, encoded(item))
+                if isinstance(item, Workload):
+                    self._workloads.add(item.workload)
             os.fsync(handle)
 
-    def _append_one(self, handle: int, item: Line) -> None:
-        if isinstance(item, Workload) and item.workload in self._known:
-            return
-        _write(handle, encoded(item))
-        if isinstance(item, Workload):
-            self._known.add(item.workload)
-
-    def _learn(self, handle: int, known: Catalog | None = None) -> None:
-        """Find out which workloads the file has, once for each file that has had the path."""
+    def _load_workloads(self, handle: int, records: Catalog | None = None) -> None:
+        """Find out which workloads the file has: the first time, and if another file has replaced it."""
         status = os.fstat(handle)
         identity = (status.st_dev, status.st_ino)
-        if identity != self._seen:
-            self._known = set((known or self.catalog()).workloads)
-            self._seen = identity
+        # Other tools may have replaced the file.
+        if identity != self._identity:
+            self._workloads = set((records or self.catalog()).workloads)
+            self._identity = identity
 
     def replace(self, make: Callable[[], Iterable[Line]]) -> Written:
-        """Put other lines in place of those there are, all at once, while no other process appends."""
+        """Replace all lines atomically, while other processes wait to append."""
         with self._locked():
-            made = write(self.path, make())
+            written = write(self.path, make())
             index.remove(self.path)
-        return made
+        return written
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
-        """Open the file for appending, alone, after any torn last line has been cut off.
+        """Open the file for appending under its lock, and remove a torn last line.
 
         Raises:
-            BusyError: Another process keeps the lock.
+            BusyError: Another process holds the lock.
             InputError: It cannot be written.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as stack:
-                lock = locks.open_lock(_beside(self.path), locks.mode_beside(self.path))
+                # A file of its own: a user who may only read the records could lock them for ever.
+                lock = locks.open_lock(self.path.with_name(f".{self.path.name}.lock"), locks.mode_beside(self.path))
                 stack.callback(os.close, lock)
                 locks.acquire(lock, f"the file of tuning records {self.path}", _PATIENCE_S, self._tell)
                 handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -232,11 +228,6 @@ class RecordFile:
                 yield handle
         except OSError as fault:
             raise files.unwritable(self.path, fault) from fault
-
-
-def _beside(path: Path) -> Path:
-    """Return the file whose lock is that of the records: others may read those, and so could lock them for ever."""
-    return path.with_name(f".{path.name}.lock")
 
 
 def _write(handle: int, line: bytes) -> None:
@@ -253,13 +244,14 @@ def _write(handle: int, line: bytes) -> None:
 
 
 def _mend(handle: int, where: str) -> None:
-    """Cut off a last line that lost its end, and end one that lost nothing but its newline."""
+    """Remove a torn last line, and complete one that lacks only its newline."""
     start, tail = os.fstat(handle).st_size, b""
     while start and b"\n" not in tail:
         length = min(start, _BLOCK)
         start -= length
         tail = os.pread(handle, length, start) + tail
     line = tail.rpartition(b"\n")[2]
+    # Only the writer that holds the lock may do this: for readers the line may still be growing.
     if is_torn(line):
         os.ftruncate(handle, start + len(tail) - len(line))
     elif line:

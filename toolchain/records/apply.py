@@ -1,11 +1,10 @@
-"""Records put to use: each kernel of a model gets the best schedule that is known for it."""
+"""Applies records: each kernel of a model gets the best schedule that the records have for it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import tvm
 from tvm import relax, tirx
@@ -19,18 +18,18 @@ from toolchain.records.tasks import Task, extract, layer_of, workload_hash
 
 @dataclass(frozen=True)
 class Applied:
-    """A model whose kernels are scheduled, as far as there were records for them.
+    """A model whose kernels are scheduled by the records that were found for them.
 
     Attributes:
-        module: The Relax module; weights are still constants, and are packed as the schedules want them.
-        choices: By layer, how its template shall compute it.
-        tasks: How many kernels it has, each counted once.
-        tuned: For how many of them a record was applied.
-        shipped: For how many more a record that comes with the toolchain was.
-        records: The records that were applied, as the bytes of a file, but for those that come with the toolchain;
-            empty if there are none.
-        skipped: Names of the tasks whose record does not fit any more.
-        modelled: What the times of the applied records were computed for by a model, and by what; empty otherwise.
+        module: The Relax module; weights are still constants, and are packed as the schedules require.
+        choices: By layer, how its template computes it.
+        tasks: Number of kernels, each counted once.
+        tuned: Number of kernels for which a record was applied.
+        shipped: Number of further kernels for which a record that comes with the toolchain was applied.
+        records: The applied records as the bytes of a file, without those that come with the toolchain; empty if there
+            are none.
+        skipped: Names of the tasks whose record no longer fits.
+        modelled: The machine and the model of the records' times, if a model computed them; empty otherwise.
     """
 
     module: tvm.IRModule
@@ -54,40 +53,37 @@ def apply(
     """Choose or schedule the kernels of a model by the best records for its target.
 
     Args:
-        module: What the backend's `lower` returned.
-        backend: The board's.
-        records: Where to look; what was found for another target or TVM version is passed over.
-        shipped: Records of templates that come with the toolchain, whatever CPU of the same instructions they were
-            found on; they count where `records` has nothing.
-        key: What the records are of that are wanted; None for those of a real board.
+        module: The module that the backend's `lowered` returned.
+        backend: The board's backend.
+        records: The user's records; those of another target or TVM version are ignored.
+        shipped: Records of templates that come with the toolchain, measured on any CPU with the same instructions; they
+            are used for layers without a record in `records`.
+        key: The key of the records to apply; by default that of a real board.
     """
     target, templates = backend.target, backend.templates
     key = key or Key.of(target_table(target))
-    best = {name: one for name, one in records.best(key).items() if one.verdict != "untuned"}
+    best = {name: record for name, record in records.best(key).items() if record.verdict != "untuned"}
     tasks = extract(module, backend)
-    mine = [_applied(task, best[task.workload], target, templates) for task in tasks if task.workload in best]
-    fitting = [one for one in mine if one.fits]
-    known = {one.task.workload for one in fitting}
+    picks = [_pick(task, best[task.workload], target, templates) for task in tasks if task.workload in best]
+    fitting = [pick for pick in picks if pick.fits]
+    known = {pick.task.workload for pick in fitting}
     others = _shipped([task for task in tasks if task.layer and task.workload not in known], shipped, templates)
-    traces = [(one.task, one.record, one.trace) for one in fitting if one.trace is not None]
+    traces = [(pick.task, pick.record, pick.trace) for pick in fitting if pick.trace is not None]
     return Applied(
-        _rewritten(module, target, traces) if traces else module,
-        {one.task.layer: one.choice for one in [*others, *fitting] if one.choice},
+        _schedule(module, target, traces) if traces else module,
+        {pick.task.layer: pick.choice for pick in [*others, *fitting] if pick.choice},
         len(tasks),
         len(fitting),
         len(others),
         best_bytes(records, key, known) if known else b"",
-        tuple(one.task.name for one in mine if not one.fits),
+        tuple(pick.task.name for pick in picks if not pick.fits),
         key.modelled if known else "",
     )
 
 
 @dataclass(frozen=True)
 class _Pick:
-    """A record of a task, and what it says: a trace, a choice, or the backend's own schedule.
-
-    None of them is there if the record does not fit any more.
-    """
+    """A record of a task with its trace, its choice, or the backend's own schedule; none if it no longer fits."""
 
     task: Task
     record: Record
@@ -100,42 +96,38 @@ class _Pick:
         return self.trace is not None or self.choice is not None or self.default
 
 
-def _applied(task: Task, record: Record, target: tvm.target.Target, templates: Templates) -> _Pick:
+def _pick(task: Task, record: Record, target: tvm.target.Target, templates: Templates) -> _Pick:
     try:
-        said = json.loads(record.trace)
+        trace = json.loads(record.trace)
     except ValueError:
         return _Pick(task, record)
-    if not task.layer and said == schedules.DEFAULT:
+    if task.layer:
+        fits = isinstance(trace, dict) and templates.fits(task.layer, trace)
+        return _Pick(task, record, choice=trace if fits else None)
+    if trace == schedules.DEFAULT:
         return _Pick(task, record, default=True)
-    if not task.layer:
-        return _Pick(task, record, trace=_scheduled(task, record, said, target))
-    fits = isinstance(said, dict) and templates.fits(task.layer, said)
-    return _Pick(task, record, choice=said if fits else None)
+    schedule = schedules.Rebuilder(task.module, target).from_json(trace)
+    # A newer TVM may make another schedule of the same trace than the one that was measured.
+    if schedule is None or workload_hash(schedule.mod) != record.candidate:
+        return _Pick(task, record)
+    return _Pick(task, record, trace=schedule.trace)
 
 
 def shipped_choices(tasks: Sequence[Task], shipped: Catalog | None, templates: Templates) -> dict[str, Choice]:
-    """Return how the layers among some tasks are computed by records that come with the toolchain, by workload."""
-    found = _shipped([task for task in tasks if task.layer], shipped, templates)
-    return {one.task.workload: one.choice for one in found if one.choice}
+    """Return by workload how records that come with the toolchain compute layers."""
+    picks = _shipped([task for task in tasks if task.layer], shipped, templates)
+    return {pick.task.workload: pick.choice for pick in picks if pick.choice}
 
 
 def _shipped(tasks: Sequence[Task], shipped: Catalog | None, templates: Templates) -> list[_Pick]:
-    found: dict[str, Record] = {}
+    best: dict[str, Record] = {}
     for key in shipped.keys if shipped else ():
-        found.update(shipped.best(key) if shipped else {})
-    picks = [_applied(task, found[task.workload], None, templates) for task in tasks if task.workload in found]
-    return [one for one in picks if one.fits]
+        best.update(shipped.best(key) if shipped else {})
+    picks = [_pick(task, best[task.workload], None, templates) for task in tasks if task.workload in best]
+    return [pick for pick in picks if pick.fits]
 
 
-def _scheduled(task: Task, record: Record, said: Any, target: tvm.target.Target) -> tvm.s_tir.schedule.Trace | None:
-    """Make the schedule of a record again; None unless it is the very one that was measured."""
-    schedule = schedules.Rebuilder(task.module, target).from_json(said)
-    if schedule is None or workload_hash(schedule.mod) != record.candidate:
-        return None
-    return schedule.trace
-
-
-def _rewritten(
+def _schedule(
     module: tvm.IRModule,
     target: tvm.target.Target,
     traces: list[tuple[Task, Record, tvm.s_tir.schedule.Trace]],
@@ -146,12 +138,17 @@ def _rewritten(
         workload = database.commit_workload(task.module)
         database.commit_tuning_record(stock.TuningRecord(trace, workload, list(record.samples_s), target))
     passes, functions = relax.transform, dict(module.functions_items())
-    # The kernels that templates compute have no body yet, which the pass would trip over.
-    fused = {name: one for name, one in functions.items() if isinstance(one, tirx.PrimFunc) and not layer_of(one)}
+    # Kernels of templates have no body yet, on which the pass would fail.
+    fused = {
+        name: function
+        for name, function in functions.items()
+        if isinstance(function, tirx.PrimFunc) and not layer_of(function)
+    }
+    # MetaSchedule finds the schedules by the workload in the database.
     with target, database:
         scheduled = passes.MetaScheduleApplyDatabase()(tvm.IRModule(fused))
-        whole = tvm.IRModule({**functions, **dict(scheduled.functions_items())}, module.attrs, module.global_infos)
+        merged = tvm.IRModule({**functions, **dict(scheduled.functions_items())}, module.attrs, module.global_infos)
         done: tvm.IRModule = tvm.transform.Sequential([passes.SplitLayoutRewritePreproc(), passes.FoldConstant()])(
-            whole
+            merged
         )
     return done

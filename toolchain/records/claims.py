@@ -1,7 +1,7 @@
-"""One client at a time for each run of a file: a second one with the same command would do all of its trials again.
+"""One client at a time for each run of a file: a second one with the same command would repeat all of its trials.
 
-A claim is the lock of a small file beside the records. The kernel gives it back when its client ends, however that
-ends; what a killed one leaves is an empty promise that the next client takes over and removes.
+A claim is a lock on a small file beside the records. The kernel releases it when the client ends, however that happens;
+the next client takes over and removes the file of a killed one.
 """
 
 from __future__ import annotations
@@ -19,35 +19,33 @@ _LONGEST_OWNER = 1000
 
 
 @contextlib.contextmanager
-def claimed(records: Path, run: str, owner: Owner) -> Iterator[None]:
-    """Claim a run for the time of a block.
-
-    Args:
-        records: The file of records.
-        run: Name of the run.
-        owner: Who claims it; others are told.
+def claim_run(records: Path, run: str, owner: Owner) -> Iterator[None]:
+    """Claim a run for the duration of a block; the error of other clients names the owner.
 
     Raises:
-        BusyError: Another client has it. What that one records, this one will find in the file: nothing is lost.
+        BusyError: Another client has claimed it.
         InputError: The folder cannot be written.
     """
     path = records.with_name(f".{records.name}.{run}.claim")
     is_new = not path.parent.exists()
-    handle = _taken(path, owner, records)
+    handle = _lock(path, owner, records)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # first, so that who takes it next makes a new one
+        path.unlink(missing_ok=True)  # before the lock is released, so that the next client creates a new file
         os.close(handle)
-        if is_new:  # a run that records nothing leaves nothing
+        if is_new:  # succeeds only if the run has recorded nothing
             with contextlib.suppress(OSError):
                 path.parent.rmdir()
 
 
-def _taken(path: Path, owner: Owner, records: Path) -> int:
-    """Return the claim's file, locked; the path may lead to another one by the time that there is a lock."""
+def _lock(path: Path, owner: Owner, records: Path) -> int:
     while True:
-        handle = _opened(path, records)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = locks.open_lock(path, locks.mode_beside(records))
+        except OSError as fault:
+            raise files.unwritable(path, fault) from fault
         if not locks.attempt(handle):
             other = Owner.read(os.pread(handle, _LONGEST_OWNER, 0).decode(errors="replace"))
             holder = locks.holder(handle)
@@ -58,16 +56,8 @@ def _taken(path: Path, owner: Owner, records: Path) -> int:
                 hint="wait for it with --wait 1h and continue from its records, or use another --seed",
                 owner=str(other),
             )
-        if files.is_at(handle, path):
+        if files.is_at(handle, path):  # the former client may have removed the file before it was locked here
             os.truncate(handle, 0)
             os.pwrite(handle, owner.line().encode(), 0)
             return handle
         os.close(handle)
-
-
-def _opened(path: Path, records: Path) -> int:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return locks.open_lock(path, locks.mode_beside(records))
-    except OSError as fault:
-        raise files.unwritable(path, fault) from fault

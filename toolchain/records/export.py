@@ -1,4 +1,4 @@
-"""Records in the format of MetaSchedule's own database, for tools that know that one."""
+"""Exports records to a database of MetaSchedule, for tools that read those."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ FILES = ("database_workload.json", "database_tuning_record.json")
 def export(records: Catalog, key: Key, folder: Path) -> int:
     """Write the trials with a latency as a database that `JSONDatabase` opens.
 
-    Args:
-        records: What to export.
-        key: What of it; MetaSchedule's databases do not keep targets apart.
-        folder: Where the two files go; it is made if need be.
+    Only those of one key: a database of MetaSchedule does not distinguish targets.
 
     Returns:
-        The number of records written: those of MetaSchedule's schedules that still fit their kernel; those of
-        templates mean nothing to it.
+        The number of records written: those of MetaSchedule's schedules that still fit their kernel. Records of
+        templates are left out, since MetaSchedule has none.
 
     Raises:
         InputError: The folder holds a database already, or a workload's module is not in the records.
@@ -43,22 +40,22 @@ def export(records: Catalog, key: Key, folder: Path) -> int:
 
 
 def _module(records: Catalog, workload: str) -> tvm.IRModule:
-    known = records.workloads.get(workload)
-    if known is None:
+    line = records.workloads.get(workload)
+    if line is None:
         raise InputError(f"the records do not contain the module of workload {workload}")
     try:
-        return tvm.ir.load_json(known.text())
+        return tvm.ir.load_json(line.text())
     except (RuntimeError, ValueError, TypeError) as fault:
-        raise InputError(f"the module of workload {known.name} cannot be read", details=str(fault)[-500:]) from fault
+        raise InputError(f"the module of workload {line.name} cannot be read", details=str(fault)[-500:]) from fault
 
 
 def _commit(database: Any, module: tvm.IRModule, target: tvm.target.Target, trials: Sequence[Record]) -> int:
-    """Add the trials of one workload, with MetaSchedule's postprocessing, which its own records contain."""
+    """Add the trials of one workload, with MetaSchedule's postprocessing, which its own records contain, too."""
     stock, rebuilder = meta_schedule(), traces.Rebuilder(module, target)
     workload = database.commit_workload(module)
-    arguments = stock.arg_info.ArgInfo.from_entry_func(module, False)  # noqa: FBT003 - TVM takes no name for it
-    made = [(trial, rebuilder.from_json(json.loads(trial.trace))) for trial in trials if trial.samples_s]
-    fitting = [(trial, schedule) for trial, schedule in made if schedule is not None]
+    arguments = stock.arg_info.ArgInfo.from_entry_func(module, False)  # noqa: FBT003 - positional-only in TVM
+    rebuilt = [(trial, rebuilder.from_json(json.loads(trial.trace))) for trial in trials if trial.samples_s]
+    fitting = [(trial, schedule) for trial, schedule in rebuilt if schedule is not None]
     for trial, schedule in fitting:
         samples = list(trial.samples_s)
         database.commit_tuning_record(stock.database.TuningRecord(schedule.trace, workload, samples, target, arguments))

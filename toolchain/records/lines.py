@@ -1,4 +1,4 @@
-"""The three kinds of lines that a file of tuning records holds, and their reading and writing; knows no TVM."""
+"""The three kinds of lines in a file of tuning records, and how they are read and written; imports no TVM."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from toolchain.errors import InputError
 from toolchain.records.results import LEAST_S, Cause, Verdict
 
 USUAL: Mapping[str, int] = {"number": 3, "repeat": 3, "min_repeat_ms": 20, "cache_flush": 0}
-"""How candidates are measured where nobody says otherwise, and what records of before that was written stand for."""
+"""The default measurement options, and those of records from before options were recorded."""
 
 BATCH, AHEAD = 16, 16
-"""Candidates of a round of tuning, and of those on their way while others are searched, where one board measures."""
+"""Candidates of a round of tuning, and pending candidates while others are searched, for one board."""
 
 UNTUNED = "default"
-"""In place of a trace: what a kernel is where nothing was tuned."""
+"""Instead of a trace: the untuned kernel."""
 
 EARLIER, _SCHEMA = 1, 2
 _BY = "; "
@@ -47,16 +47,16 @@ _Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
 
 @dataclass(frozen=True)
 class Key:
-    """What a schedule was found for, and what alone it is used for.
+    """What a schedule was measured for; it is used for nothing else.
 
     Attributes:
         target: TVM target as canonical JSON.
         tvm: Version of TVM.
         emulated: Whether the times are an emulator's, or a model's.
-        modelled: What a model computed the times for, if they are none of a board, and after a `;` what by; those of
-            two are never compared.
-        threads: Threads that kernels ran on; 0 for as many as the board file says.
-        options: How it was measured, as canonical JSON; empty for the usual way.
+        modelled: If a model computed the times: the machine, then `;` and the model. Times of two models are never
+            compared.
+        threads: Threads that kernels ran on; 0 for the number in the board file.
+        options: Measurement options as canonical JSON; empty for the usual ones.
     """
 
     target: str
@@ -77,50 +77,47 @@ class Key:
         threads: int = 0,
         options: Mapping[str, int] | None = None,
     ) -> Key:
-        """Make the key of a target for the TVM that is installed, or for version `tvm`."""
+        """Return the key of a target for the installed TVM, or for version `tvm`."""
+        # Usual options are left out, so that records from before options have the same key.
         unusual = _compact(options, sort=True) if options and dict(options) != dict(USUAL) else ""
         emulated = emulated or bool(modelled)
         return cls(_compact(target, sort=True), tvm or tvm_version(), emulated, modelled, threads, unusual)
 
     @property
     def in_any_way(self) -> Key:
-        """The same, however it was measured."""
+        """The same key with the usual measurement options."""
         return dataclasses.replace(self, options="")
 
     @property
     def mark(self) -> str:
-        """What times of it are marked with: `modelled`, `emulated`, or nothing where a board was measured."""
+        """The mark of its times: `modelled`, `emulated`, or empty if a board was measured."""
         return "modelled" if self.modelled else "emulated" if self.emulated else ""
 
     @property
     def of_any_version(self) -> Key:
-        """The same without what the times were computed by."""
+        """The same key without the model."""
         return dataclasses.replace(self, modelled=self.modelled.partition(_BY)[0])
 
     @property
     def version(self) -> tuple[int, ...]:
-        """The numbers of the version of what the times were computed by, the first of what is told of it."""
+        """The numbers of the model's version, which comes first in its description."""
         return tuple(map(int, re.findall(r"\d{1,18}", self.modelled.partition(_BY)[2].partition(",")[0])))
 
     @property
     def id(self) -> str:
-        """Twelve hexadecimal digits that name it on a command line."""
+        """Twelve hexadecimal digits as a name for the command line."""
         return _key_id(self)
 
 
 def modelled_by(machine: str, model: str) -> str:
-    """Return what a key says of times that a model computed: what for, and by which model."""
+    """Return the `modelled` of a key: the machine and the model."""
     return f"{machine}{_BY}{model}"
 
 
 @functools.cache
 def _key_id(key: Key) -> str:
     fields = dataclasses.asdict(key)
-    for name in (
-        "modelled",
-        "threads",
-        "options",
-    ):  # so that other keys are called what they were before there were any
+    for name in ("modelled", "threads", "options"):  # older keys, without these fields, keep their names
         if not fields[name]:
             del fields[name]
     return files.sha256_bytes(_compact(fields, sort=True).encode())[:12]
@@ -128,7 +125,7 @@ def _key_id(key: Key) -> str:
 
 @functools.cache
 def tvm_version() -> str:
-    """Return the version of the TVM that is installed, without importing it."""
+    """Return the version of the installed TVM, without importing it."""
     return importlib.metadata.version("apache-tvm")
 
 
@@ -140,7 +137,7 @@ class Workload:
         workload: Structural hash of its module, in hexadecimal.
         name: Name of its task.
         flops: Floating-point operations of one call.
-        module: Its module as `tvm.ir.save_json` writes it, compressed where it is long; see `of` and `text`.
+        module: Its module as `tvm.ir.save_json` writes it, compressed if long; see `of` and `text`.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -154,8 +151,8 @@ class Workload:
 
     @classmethod
     def of(cls, workload: str, name: str, flops: float, text: str) -> Workload:
-        """Make one from a module's JSON text."""
         packed = _COMPRESSED + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+        # Short modules stay readable.
         return cls(workload=workload, name=name, flops=flops, module=text if len(text) <= _PLAIN_LENGTH else packed)
 
     def text(self) -> str:
@@ -173,32 +170,32 @@ class Workload:
 
 
 def _unpacked(data: bytes) -> bytes:
-    """Unpack a module: a thousand of its bytes may be one here, and a million would fill the memory."""
+    """Decompress a module, up to a limit: a small line could otherwise expand to more than the memory."""
     unpacker = zlib.decompressobj()
-    found = unpacker.decompress(data, _LARGEST_MODULE)
+    module = unpacker.decompress(data, _LARGEST_MODULE)
     if unpacker.unconsumed_tail or not unpacker.eof:
         raise ValueError(f"it is truncated, or has more than {_LARGEST_MODULE} bytes")
-    return found
+    return module
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One trial: a candidate, and its latency or the cause that it has none; or what a final decided of a kernel.
+    """One trial: a candidate with its latency, or the cause of its failure; or the decision of a final.
 
-    Records of schema 1 do not say how they were measured: they stand for the usual options and for as many threads as
-    the board file says. There were no finals then, so that the fastest of them decides; of others only a final does.
+    Records of schema 1 have no measurement options: they stand for the usual options and for the number of threads in
+    the board file. There were no finals then, so the fastest of them decides; of later records only a final does.
 
     Attributes:
         workload: Structural hash of the kernel's module, in hexadecimal.
         target: TVM target that it was built for.
         tvm: Version of TVM that built it.
         emulated: Whether the times are an emulator's, or a model's.
-        modelled: What a model computed the times for, and what by; empty where something ran.
+        modelled: See `Key`; empty if something ran.
         candidate: Structural hash of the scheduled module, in hexadecimal.
         trace: The schedule, as the JSON text of `Trace.as_json()`.
-        samples_s: Seconds of one run, one value per sample; empty if there is a cause.
-        cause: Why there are none; empty if there are some.
-        error: The compiler's or the board's words, or why a final decided so; 500 characters at most.
+        samples_s: Seconds of one run, one value per sample; empty if it failed.
+        cause: Why it failed; empty if it did not.
+        error: The message of the compiler or the board, or the reason for a decision; 500 characters at most.
         board: Name of the board it was measured on.
         run: Name of the tuning run that it is a part of.
         tuner: Name of the search.
@@ -207,11 +204,11 @@ class Record:
         index: Place in the round, from 0.
         of: Candidates of the round.
         time: When it was measured, in seconds since 1970 (UTC).
-        threads: Threads that the kernel ran on; 0 for as many as the board file says.
-        options: How it was measured, as in `USUAL`; empty in records of schema 1.
+        threads: Threads that the kernel ran on; 0 for the number in the board file.
+        options: Measurement options as in `USUAL`; empty in records of schema 1.
         verdict: What a final decided; empty for a trial.
-        base_s: Of a final's winner: seconds of one run of the kernel untuned in the same turns as each of `samples_s`.
-        among: Candidates that were in the final; the first one is the kernel untuned.
+        base_s: In a decision: seconds of one run of the untuned kernel, in the same turns as each of `samples_s`.
+        among: In a decision: the candidates of the final; the first is the untuned kernel.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -254,7 +251,7 @@ class Record:
         if not all(0 < sample < math.inf for sample in (*self.samples_s, *self.base_s)):
             raise ValueError("samples must be positive numbers of seconds")
         if not _is_plain(self.target):
-            _compact(self.target)  # a number that JSON lacks, such as infinity, has no place in a key
+            _compact(self.target)  # raises for a number that JSON lacks, such as infinity
         if len(self.error) > _ERROR_LENGTH:
             object.__setattr__(self, "error", self.error[:_ERROR_LENGTH])
 
@@ -265,7 +262,6 @@ class Record:
 
     @functools.cached_property
     def key(self) -> Key:
-        """What the schedule was found for."""
         return Key.of(
             self.target,
             emulated=self.emulated,
@@ -277,21 +273,21 @@ class Record:
 
     @property
     def is_final(self) -> bool:
-        """Whether it is of a final, which decided something or failed, and not of a trial."""
+        """Whether it is of a final, which decided or failed, and not of a trial."""
         return bool(self.verdict or self.among)
 
     @property
     def is_possible(self) -> bool:
-        """Whether its times can be true."""
+        """Whether its times are possible: none is shorter than a call."""
         return min(self.samples_s, default=LEAST_S) >= LEAST_S
 
     @property
     def base_latency_s(self) -> float | None:
-        """Median of what the kernel took untuned in the same turns; None where nothing was measured beside it."""
+        """Median latency of the untuned kernel in the same turns; None if that was not measured."""
         return statistics.median(self.base_s) if self.base_s else None
 
     def canonical(self) -> Record:
-        """Return it without what differs between two searches that find the same: who, where and when."""
+        """Return it without fields that differ between two searches with the same result: who, where and when."""
         return Record(
             schema=self.schema,
             workload=self.workload,
@@ -312,14 +308,14 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """The beginning of a tuning run, in its place: what stands before it is what the run knew of others.
+    """The beginning of a tuning run. The lines before it are the earlier records that the run knew.
 
     Attributes:
         run: Name of the run.
         time: When it began, in seconds since 1970 (UTC).
-        fresh: Whether it passes over what stands before it of its kernels.
+        fresh: Whether it ignores earlier records of its kernels.
         batch: Candidates of its rounds.
-        ahead: Candidates of it that are on their way while others are searched.
+        ahead: Pending candidates while others are searched.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -336,7 +332,7 @@ class Start:
 Line = Workload | Record | Start
 _READER: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="kind")])
 _SINCE_2 = ("threads", "options", "verdict", "base_s", "among")
-# What every line of ours begins with; a torn one may be shorter.
+# Every line begins with this; a torn line may be shorter.
 _START = b'{"kind":"'
 
 
@@ -345,7 +341,7 @@ def _compact(value: Any, *, sort: bool = False) -> str:
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell what surely is JSON; finding that out by writing it takes a third of the time that reading a line does."""
+    """Whether a value certainly is JSON. To try by writing it would take a third of the time of reading a line."""
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     if isinstance(value, list):
@@ -357,7 +353,7 @@ def encoded(item: Line) -> bytes:
     """Return an item as one line of a file, its newline included."""
     fields = {entry.name: getattr(item, entry.name) for entry in dataclasses.fields(item)}
     empty = {"modelled", "verdict", "base_s", "among"} if item.schema > EARLIER else {"modelled", *_SINCE_2}
-    for name in empty:  # lines of schema 1 are read by older toolchains, too
+    for name in empty:  # older toolchains read lines of schema 1, and reject unknown keys
         if not fields.get(name):
             fields.pop(name, None)
     return (_compact(fields) + "\n").encode()
@@ -372,7 +368,7 @@ def parsed(line: bytes, number: int, where: str) -> Line:
         where: What errors call the file.
 
     Raises:
-        InputError: It is no line of a file of records.
+        InputError: It is not a valid line.
     """
     if len(line) > _LONG and _has_many_keys(line):
         raise _damaged(line, number, where, "it has unknown keys")
@@ -383,7 +379,7 @@ def parsed(line: bytes, number: int, where: str) -> Line:
 
 
 def _has_many_keys(line: bytes) -> bool:
-    """Tell whether there would be a fault for each of very many keys, which all are kept before any is told."""
+    """Whether validation would report very many unknown keys: it collects all faults in memory first."""
     try:
         return len(json.loads(line)) > _MOST_KEYS
     except (TypeError, ValueError, RecursionError):
@@ -411,13 +407,13 @@ def _schema_of(line: bytes) -> int | None:
         document = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    found = document.get("schema") if isinstance(document, dict) else None
-    return found if isinstance(found, int) else None
+    schema = document.get("schema") if isinstance(document, dict) else None
+    return schema if isinstance(schema, int) else None
 
 
 def is_torn(tail: bytes) -> bool:
-    """Tell a line that lost its end from a whole one without its newline and from what is no line of ours."""
-    text = tail.rstrip(b"\0")  # a file system may have kept the length of a line and not its bytes
+    """Whether a last line is incomplete, unlike a complete one without its newline, or one of another format."""
+    text = tail.rstrip(b"\0")  # after a power cut the file may have its new length but zeros as content
     if not _START.startswith(text[: len(_START)]):
         return False
     try:

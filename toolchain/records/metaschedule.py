@@ -18,15 +18,15 @@ _MODEL = "model"
 def meta_schedule() -> Any:
     """Return `tvm.s_tir.meta_schedule`; import it by this function alone.
 
-    Its first use imports every intrinsic there is, unless a package of that name is there already. The rules that are
-    chosen by the target look intrinsics up; those that are called `llvm` do without.
+    Its first use imports all tensor intrinsics, unless `light_intrinsics` has put an empty package in their place. The
+    rules of some targets look intrinsics up; those of `llvm` do not.
     """
     light_intrinsics()
     return importlib.import_module("tvm.s_tir.meta_schedule")
 
 
 def light_intrinsics() -> None:
-    """Let `import tvm.s_tir.tensor_intrin` find a package that imports nothing; its modules stay importable."""
+    """Let `import tvm.s_tir.tensor_intrin` import an empty package; its modules remain importable."""
     if _PACKAGE in sys.modules:
         return
     package = types.ModuleType(_PACKAGE)
@@ -38,8 +38,8 @@ def light_intrinsics() -> None:
 def target_table(target: tvm.target.Target) -> dict[str, Any]:
     """Return a target as plain values: its kind and its attributes, in the order of their names.
 
-    What TVM derives from them, such as `feature.has_asimd`, is left out, and so is the model's name, which decides
-    nothing of a candidate.
+    Attributes that TVM derives, such as `feature.has_asimd`, are left out, and so is the model's name, which does not
+    affect candidates.
     """
     attributes = {
         str(key): _plain(value) for key, value in target.attrs.items() if "." not in str(key) and str(key) != _MODEL

@@ -1,4 +1,4 @@
-"""What is said of a candidate that ran, or did not, in tuning and in records alike."""
+"""The results of candidates, in tuning and in records alike."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 Cause = Literal["", "build", "crash", "timeout", "refused", "suspicious", "spills", "costly"]
-"""Why a candidate has no latency: it did not compile; it ended the process that ran it; it took too long; what
-runs it reported an error; its times cannot be believed, however often they are taken; or a model said that it spills or
-costs too much, so that no board was asked. Empty where it has one. A lost board is no cause: the trial is run again
-elsewhere."""
+"""Why a candidate has no latency: it did not compile; it crashed its process; it took too long; the server reported an
+error; its times stayed doubtful when they were taken again; or a model saw that it spills or costs too much, so it was
+not measured. Empty if it has a latency. A lost board is not a cause: the trial is run again on another board."""
 
 Verdict = Literal["", "faster", "untuned"]
-"""What a final decided of a kernel: that its record's candidate is faster than what the kernel is untuned, or that it
-stays untuned. Empty where a record is of a single trial, which decides nothing."""
+"""What a final decided: that the record's candidate is faster than the untuned kernel, or that the kernel stays
+untuned. Empty in the record of a trial, which decides nothing."""
 
 LEAST_S = 5e-9
-"""Seconds that no kernel takes less than: calling one takes longer."""
+"""Least possible latency of a kernel in seconds: a call takes longer."""
 
 PRUNED: frozenset[str] = frozenset({"spills", "costly"})
-"""The causes of candidates that no board was asked about."""
+"""The causes of candidates that were not measured."""
 
 
 @dataclass(frozen=True)

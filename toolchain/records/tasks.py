@@ -1,4 +1,4 @@
-"""What is tuned: the kernels of a model, each once, with the number of times that the model calls it."""
+"""Tasks of tuning: the kernels of a model, each once, with the number of times that the model calls it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Task:
     Attributes:
         id: Its place in the order in which the model calls its kernels.
         name: Name of the first function that calls it.
-        operator: What most of its work is, such as `conv2d_nchw`.
+        operator: Its main operator, such as `conv2d_nchw`.
         args: Its arguments in order, the result last.
         weight: How many times one run of the model calls it.
         gflop: Billions of floating-point operations of one call.
@@ -52,39 +52,39 @@ class Task:
     @property
     def shape(self) -> str:
         """The arguments' shapes, such as `1x3x224x224, 32x3x3x3 -> 1x32x112x112`."""
-        *given, result = ["x".join(map(str, arg.shape)) or "scalar" for arg in self.args]
-        return f"{', '.join(given)} -> {result}"
+        *inputs, result = ["x".join(map(str, arg.shape)) or "scalar" for arg in self.args]
+        return f"{', '.join(inputs)} -> {result}"
 
 
 def extract(module: tvm.IRModule, backend: Backend) -> tuple[Task, ...]:
-    """List the kernels of a lowered Relax module, in the order in which it calls them.
-
-    Args:
-        module: What the backend's `lower` returned.
-        backend: The board's.
-    """
-    extracted = (item for item in _extracted(module, backend.target) if not _is_written(item.dispatched[0]))
-    fused = {workload_hash(item.dispatched[0]): item for item in extracted}
+    """List the kernels of a module that `backend` has lowered, in the order in which it calls them."""
+    extracted = meta_schedule().relax_integration.extract_tasks(module, backend.target)
+    # Kernels with a fixed schedule, such as loops over time, have nothing to search for.
+    fused = {workload_hash(item.dispatched[0]): item for item in extracted if not _is_scheduled(item.dispatched[0])}
+    # Functions with different names may be the same kernel, which is tuned once.
     calls: dict[str, list[tuple[str, Any]]] = {}
     for name, function in called(module):
         calls.setdefault(_key(function), []).append((name, function))
-    found: list[Task] = []
+    tasks: list[Task] = []
     for key, same in calls.items():
         name, function = same[0]
         if layer_of(function):
-            found.append(_layer_task(len(found), name, function, len(same), backend.templates))
+            tasks.append(_layer_task(len(tasks), name, function, len(same), backend.templates))
         elif key in fused:
-            found.append(_task(len(found), fused[key], key))
-    return tuple(found)
+            item, kernel = fused[key], fused[key].dispatched[0]
+            operator = _operator(kernel, str(item.task_name))
+            gflop = float(tvm.s_tir.analysis.estimate_tir_flops(kernel)) / 1e9
+            args, weight = args_of(kernel), int(item.weight)
+            tasks.append(Task(len(tasks), str(item.task_name), operator, args, weight, gflop, key, kernel))
+    return tuple(tasks)
 
 
-def _is_written(module: tvm.IRModule) -> bool:
-    """Whether a kernel was written as it is to run, such as a loop over time: there is nothing to search for."""
+def _is_scheduled(module: tvm.IRModule) -> bool:
     return any("tirx.is_scheduled" in (function.attrs or {}) for function in module.functions.values())
 
 
 def layer_of(function: Any) -> str:
-    """Return the layer that a template computes with a kernel, as JSON; empty if there is no template for it."""
+    """Return the layer that a template computes by a kernel, as JSON; empty if there is no template for it."""
     return str((function.attrs or {}).get(LAYER, ""))
 
 
@@ -96,7 +96,6 @@ def _key(function: Any) -> str:
 
 
 def layer_hash(layer: str) -> str:
-    """Return the hash of a layer as 16 hexadecimal digits."""
     return files.sha256_bytes(layer.encode())[:16]
 
 
@@ -105,11 +104,6 @@ def _layer_task(number: int, name: str, function: Any, weight: int, templates: T
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main").without_attr(EXACT)})
     operator, gflop = templates.operator(layer), templates.gflop(layer)
     return Task(number, name, operator, args_of(module), weight, gflop, layer_hash(layer), module, layer)
-
-
-def _extracted(module: tvm.IRModule, target: tvm.target.Target) -> Sequence[Any]:
-    found: Sequence[Any] = meta_schedule().relax_integration.extract_tasks(module, target)
-    return found
 
 
 def workload_hash(module: tvm.IRModule) -> str:
@@ -131,17 +125,11 @@ def kernel_of(value: Any) -> str:
     return str(value.args[0].name_hint) if is_call else ""
 
 
-def _task(number: int, item: Any, key: str) -> Task:
-    module = item.dispatched[0]
-    name, weight = str(item.task_name), int(item.weight)
-    return Task(number, name, _operator(module, name), args_of(module), weight, _gflop(module), key, module)
-
-
 def _operator(module: tvm.IRModule, name: str) -> str:
     anchor = tvm.s_tir.analysis.find_anchor_sblock(module)
-    found = str(anchor.name_hint) if anchor is not None else ""
-    # Reductions are called after variables, or after a step on their way; the function's name says more then.
-    return found if found and not _NO_OPERATOR.match(found) else _DIGITS.sub("", name.removeprefix("fused_"))
+    block = str(anchor.name_hint) if anchor is not None else ""
+    # Blocks of reductions have the names of variables or of an intermediate step; the function's name says more then.
+    return block if block and not _NO_OPERATOR.match(block) else _DIGITS.sub("", name.removeprefix("fused_"))
 
 
 def args_of(module: tvm.IRModule, *, packed: bool = False) -> tuple[TensorArg, ...]:
@@ -149,33 +137,29 @@ def args_of(module: tvm.IRModule, *, packed: bool = False) -> tuple[TensorArg, .
 
     Args:
         module: TIR module with the function `main`.
-        packed: Whether weights count in the layout that a schedule chose for them, in which a candidate takes them.
+        packed: Whether weights have the layout that a schedule chose for them, as a candidate's arguments do.
     """
-    found = meta_schedule().arg_info.ArgInfo.from_entry_func(module, packed)
-    rows = [one.as_json() for one in found]
+    infos = meta_schedule().arg_info.ArgInfo.from_entry_func(module, packed)
+    rows = [info.as_json() for info in infos]
     return tuple(TensorArg(str(dtype), tuple(int(size) for size in shape)) for _kind, dtype, shape in rows)
 
 
-def _gflop(module: tvm.IRModule) -> float:
-    return float(tvm.s_tir.analysis.estimate_tir_flops(module)) / 1e9
-
-
-def select(tasks: Sequence[Task], wanted: Sequence[str]) -> tuple[Task, ...]:
-    """Keep the tasks that `--op` names: by operator, by a part of the task's name, or by ID; all if nothing is named.
+def select(tasks: Sequence[Task], names: Sequence[str]) -> tuple[Task, ...]:
+    """Return the tasks that `--op` selects by operator, by a part of the name, or by ID; all if `names` is empty.
 
     Raises:
-        InputError: A word names no task.
+        InputError: A name matches no task.
     """
-    for word in wanted:
-        if not any(_is_named(task, word) for task in tasks):
-            known = sorted({task.operator for task in tasks})
+    for name in names:
+        if not any(_is_named(task, name) for task in tasks):
+            operators = sorted({task.operator for task in tasks})
             raise InputError(
-                f"no task is named {word!r}",
-                details="operators: " + ", ".join(known),
-                hint=did_you_mean(word, known) or "list the tasks: `toolchain tasks MODEL`",
+                f"no task is named {name!r}",
+                details="operators: " + ", ".join(operators),
+                hint=did_you_mean(name, operators) or "list the tasks: `toolchain tasks MODEL`",
             )
-    return tuple(task for task in tasks if not wanted or any(_is_named(task, word) for word in wanted))
+    return tuple(task for task in tasks if not names or any(_is_named(task, name) for name in names))
 
 
-def _is_named(task: Task, word: str) -> bool:
-    return word == str(task.id) if _DIGITS.fullmatch(word) else word == task.operator or word in task.name
+def _is_named(task: Task, name: str) -> bool:
+    return name == str(task.id) if _DIGITS.fullmatch(name) else name == task.operator or name in task.name

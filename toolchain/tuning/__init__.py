@@ -1,1 +1,1 @@
-"""Tuning: what is tuned (tasks), how (search), where it is measured (measure) and what is kept (records)."""
+"""Tuning: searches, builds and measures candidates for the kernels of a model, and records the results."""

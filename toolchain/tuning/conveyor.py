@@ -1,10 +1,10 @@
-"""The way of candidates from the search to the boards: what was found is built and measured while more is searched."""
+"""Builds and measures rounds of candidates in the background while the search goes on."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,27 +14,27 @@ from typing import Self
 import tvm
 
 from toolchain.records import Record
-from toolchain.records.tasks import Task, args_of
+from toolchain.records.tasks import args_of
 from toolchain.tuning.prune import Pruner
 from toolchain.tuning.task_state import TaskState
 from toolchain.tuning.template_search import Candidate
-from toolchain.tuning.trials import Builds, Built, Measured, Measures, Trial
+from toolchain.tuning.trials import Built, Measured, Trial, Trials
 
 STAGES = ("model", "build", "run")
-"""What happens to a round on its way, in this order."""
+"""The stages of a round, in this order."""
 
 
 @dataclass(eq=False)
 class Round:
-    """One round on its way.
+    """One round of candidates of one task.
 
     Attributes:
         number: Its number in the run.
         state: Its task.
-        candidates: What it tries; None for one whose recorded trace does not fit any more.
-        results: One record per candidate, once there is one.
-        of: Candidates that the search found for it.
-        passed: The stages of its way, and the events that tell that it has passed each.
+        candidates: What it tries; None for a candidate whose recorded trace no longer fits the kernel.
+        results: The record of each candidate; None until there is a result.
+        of: Candidates that the search proposed for it.
+        passed: For each stage, an event that is set when the round has passed it.
     """
 
     number: int
@@ -48,50 +48,33 @@ class Round:
 
     @property
     def missing(self) -> list[int]:
-        """Places of the candidates without a result."""
-        return [place for place, record in enumerate(self.results) if record is None]
+        return [index for index, record in enumerate(self.results) if record is None]
 
-    def module(self, place: int) -> tvm.IRModule:
-        """Return the module of a candidate without a result."""
-        candidate = self.candidates[place]
+    def module(self, index: int) -> tvm.IRModule:
+        candidate = self.candidates[index]
         if candidate is None:
             raise AssertionError("only candidates without a result are built")
         return candidate.module
 
 
 Note = Callable[[Round, int, Measured], None]
-"""Is told the result of a candidate of a round: the round, the candidate's place there, and what became of it."""
+"""Called with the result of a candidate: the round, the candidate's index in it, and the result."""
 
 
 class Conveyor:
-    """Builds rounds in the order that they come, and hands what was built to the boards; to be used in a `with`.
+    """Builds rounds in the order in which they are put, and submits the libraries to the boards. Use it in a `with`.
 
-    Its one thread takes a round after the other, as all that can build work on the candidates of one at once.
+    A single thread builds one round after the other: the builder already spreads the candidates of a round over all
+    its workers.
 
     Args:
-        builds: Compiles candidates.
-        measures: Measures them.
         pruner: Rules out candidates before they are built; None to measure all.
-        completed: Makes of a candidate's module what a build makes of it.
-        passing: Bytes that pass the caches between two runs of a task's kernel.
-        note: Is told each result the moment that it is known, in the thread that it comes in.
+        note: Called with each result as soon as it is known, in the thread that produced it.
     """
 
-    def __init__(
-        self,
-        builds: Builds,
-        measures: Measures,
-        pruner: Pruner | None,
-        *,
-        completed: Callable[[tvm.IRModule], tvm.IRModule],
-        passing: Callable[[Task], int],
-        note: Note,
-    ) -> None:
-        self._builds = builds
-        self._measures = measures
+    def __init__(self, trials: Trials, pruner: Pruner | None, note: Note) -> None:
+        self._trials = trials
         self._pruner = pruner
-        self._completed = completed
-        self._passing = passing
         self._note = note
         self._rounds: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
         self._fault: Exception | None = None
@@ -99,25 +82,24 @@ class Conveyor:
         self._thread = threading.Thread(target=self._run, name="conveyor", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take nothing more; what a builder that is ended says from now on is no result."""
+        """Stop. Results of a builder that is being ended are ignored: they are failures of no candidate."""
         self._ended.set()
         self._rounds.put(None)
         if fault is None:
             self._thread.join()
 
     def put(self, planned: Round) -> None:
-        """Take a round; nobody else changes it until all its events are set."""
+        """Add a round. Only the conveyor changes it until all its events are set."""
         self._rounds.put(planned)
 
     def check(self) -> None:
-        """Raise what has gone wrong on the way, if anything has.
+        """Raise the first error of the background threads, if there was one.
 
         Raises:
             BuildError: No candidate can be built.
@@ -134,7 +116,7 @@ class Conveyor:
         while (planned := self._rounds.get()) is not None:
             try:
                 self._send(planned)
-            except Exception as fault:  # noqa: BLE001 - whoever waits for the round is told; see `check`
+            except Exception as fault:  # noqa: BLE001 - `check` raises it in the thread that waits for the round
                 self._fail(fault)
                 return
 
@@ -142,61 +124,57 @@ class Conveyor:
         self._prune(planned)
         planned.passed["model"].set()
         missing = planned.missing
-        modules = [self._completed(planned.module(place)) for place in missing]
-        built = self._builds.build(modules) if modules else []
+        results = self._trials.build([planned.module(index) for index in missing])
         if self._ended.is_set():
             return
         planned.passed["build"].set()
-        self._measure(planned, list(zip(missing, built, strict=True)))
+        # Set up before the first submission, whose result may arrive at once.
+        latch = CountDownLatch(sum(built.library is not None for built in results), planned.passed["run"])
+        task = planned.state.task
+        for index, built in zip(missing, results, strict=True):
+            if built.library is None:
+                self._note(planned, index, Measured((), "build", built.error, seconds=built.seconds))
+                continue
+            args = args_of(planned.module(index), packed=True)
+            trial = Trial(built.library, args, task.name, self._trials.passing_bytes(task), task.gflop)
+            future = self._trials.measures.submit(trial)
+            future.add_done_callback(partial(self._finish, planned, index, built, latch))
 
     def _prune(self, planned: Round) -> None:
-        """Note what the model rules out, so that no board is asked about it."""
+        """Note the candidates that the model rules out, so that no board measures them."""
         if self._pruner is None or planned.state.task.layer:
             return
-        as_built = [one and replace(one, module=self._completed(one.module)) for one in planned.candidates]
-        verdicts = self._pruner.verdicts(planned.state.task.workload, as_built)
-        for place, one in enumerate(verdicts):
-            if one is not None and planned.results[place] is None:
-                self._note(planned, place, Measured((), one.cause, one.error))
+        complete = self._trials.complete
+        candidates = [
+            candidate and replace(candidate, module=complete(candidate.module)) for candidate in planned.candidates
+        ]
+        # Recorded candidates are judged, too: the verdicts depend on the best of all candidates so far.
+        verdicts = self._pruner.verdicts(planned.state.task.workload, candidates)
+        for index, verdict in enumerate(verdicts):
+            if verdict is not None and planned.results[index] is None:
+                self._note(planned, index, Measured((), verdict.cause, verdict.error))
 
-    def _measure(self, planned: Round, built: Sequence[tuple[int, Built]]) -> None:
-        left = _Left(sum(one.library is not None for _, one in built), planned.passed["run"])
-        for place, one in built:
-            if one.library is None:
-                self._note(planned, place, Measured((), "build", one.error, seconds=one.seconds))
-                continue
-            task = planned.state.task
-            args = args_of(planned.module(place), packed=True)
-            trial = Trial(one.library, args, task.name, self._passing(task), task.gflop)
-            future = self._measures.submit(trial)
-            future.add_done_callback(partial(self._measured, planned, place, one, left))
-
-    def _measured(self, planned: Round, place: int, built: Built, left: _Left, future: Future[Measured]) -> None:
-        """Pass a result on the moment that it comes, in the thread that it comes in."""
+    def _finish(
+        self, planned: Round, index: int, built: Built, latch: CountDownLatch, future: Future[Measured]
+    ) -> None:
         try:
-            self._builds.discard(built)
-            self._note(planned, place, future.result())
-        except Exception as fault:  # noqa: BLE001 - a callback has nobody to tell; whoever waits is told
+            self._trials.builds.discard(built)
+            self._note(planned, index, future.result())
+        except Exception as fault:  # noqa: BLE001 - an exception in a callback would be lost; `check` raises it
             self._fail(fault)
         finally:
-            left.one_less()
+            latch.count_down()
 
 
-class _Left:
-    """Counts down, and sets an event at the end.
-
-    Args:
-        count: How many are left.
-        event: What is set when none is.
-    """
+class CountDownLatch:
+    """Sets an event after a number of `count_down` calls; at once if that number is 0."""
 
     def __init__(self, count: int, event: threading.Event) -> None:
         self._count, self._event, self._lock = count, event, threading.Lock()
         if not count:
             event.set()
 
-    def one_less(self) -> None:
-        """Note that there is one less."""
+    def count_down(self) -> None:
         with self._lock:
             self._count -= 1
             if not self._count:

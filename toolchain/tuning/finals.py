@@ -1,7 +1,8 @@
-"""Finals: when the search of a kernel is over, its best candidates are measured in turns with what it is untuned.
+"""Finals: after the search of a kernel, its best candidates are measured in turns with the untuned kernel.
 
-A search measures each candidate once, at some moment of a machine that others use. The lowest of many such figures is
-low by luck, and no gain. So only what is surely faster in turns replaces what a deploy does without the user's records.
+A search measures each candidate once, on a machine that may be doing other work. The minimum of many noisy samples is
+biased, so trials only nominate candidates. Only a candidate that is significantly faster in turns replaces the kernel
+that a deploy without the user's records would use.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from toolchain.tuning.template_search import Candidate
 from toolchain.tuning.trials import Built, Measured, Rival, Trial
 
 RIVALS = 3
-"""Candidates of a final, beside what is untuned."""
+"""Candidates of a final, beside the untuned kernel."""
 LEAST_GAIN = 0.01
-"""What a winner surely gains: for less than that, nothing is replaced."""
+"""The least gain of a winner, as a share of the latency: a smaller one is not worth another kernel."""
 
 
 @dataclass(frozen=True)
 class Final:
-    """A final that is to be held.
+    """A final to be held.
 
     Attributes:
         task: The kernel.
-        base: What it is untuned.
+        base: The kernel untuned.
         rivals: Its best candidates, the fastest first.
         fastest: The trial of the first of them.
     """
@@ -45,24 +46,22 @@ class Final:
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """All of them, what is untuned first."""
         return (self.base, *self.rivals)
 
     @property
     def among(self) -> tuple[str, ...]:
-        """Their keys."""
-        return tuple(one.key for one in self.candidates)
+        return tuple(candidate.key for candidate in self.candidates)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What came out of a final.
+    """The result of a final.
 
     Attributes:
-        winner: The candidate that is used from now on; what is untuned if none is surely faster.
-        measured: Its times, one for each turn; or why there are none, and so no decision.
-        base_s: The times of what is untuned.
-        why: In words.
+        winner: The candidate to use from now on; the untuned kernel if none is significantly faster.
+        measured: Its times, one for each turn; or a failure, which decides nothing.
+        base_s: The times of the untuned kernel.
+        why: The reason, as text.
     """
 
     winner: Candidate
@@ -71,96 +70,79 @@ class Decision:
     why: str = ""
 
 
-def due(tasks: Iterable[Task], search: Search, known: Catalog, key: Key) -> list[Final]:
-    """Return the finals that are to be held: of each kernel with candidates that work, unless one of the same was.
-
-    Args:
-        tasks: The kernels.
-        search: Makes their candidates again.
-        known: What counts by now.
-        key: What it was found for.
-    """
-    found = (_final(task, search, known.ranked(key, task.workload)) for task in tasks)
-    decided = {name: set(one.among) for name, one in known.decided(key).items()}
-    return [one for one in found if one is not None and decided.get(one.task.workload) != set(one.among)]
+def due(tasks: Iterable[Task], search: Search, records: Catalog, key: Key) -> list[Final]:
+    """Return the finals to be held: of each kernel with working candidates, unless the same final was held already."""
+    finals = (_final(task, search, records.ranked(key, task.workload)) for task in tasks)
+    decided = {workload: set(record.among) for workload, record in records.decided(key).items()}
+    # A final with the same candidates would only repeat the measurement.
+    return [final for final in finals if final is not None and decided.get(final.task.workload) != set(final.among)]
 
 
 def _final(task: Task, search: Search, ranked: Iterable[Record]) -> Final | None:
     base = search.base(task)
-    working = (one for one in ranked if one.candidate != base.key)
-    rebuilt = ((one, search.rebuilt(task, json.loads(one.trace))) for one in working)
-    fitting = ((one, made) for one, made in rebuilt if made is not None and made.key == one.candidate)
-    chosen = list(itertools.islice(fitting, RIVALS))
-    if not chosen:
+    working = (record for record in ranked if record.candidate != base.key)
+    rebuilt = ((record, search.rebuild(task, json.loads(record.trace))) for record in working)
+    # Another version of the search may rebuild a trace to another kernel than the one that was measured.
+    fitting = (
+        (record, candidate)
+        for record, candidate in rebuilt
+        if candidate is not None and candidate.key == record.candidate
+    )
+    best = list(itertools.islice(fitting, RIVALS))
+    return Final(task, base, tuple(candidate for _, candidate in best), best[0][0]) if best else None
+
+
+def trial(final: Final, results: Sequence[Built], passing_bytes: int) -> Trial | None:
+    """Return the trial of a final; None unless the untuned kernel and at least one rival were built."""
+    base, built = results[0].library, _built_rivals(final, results)
+    if base is None or not built:
         return None
-    return Final(task, base, tuple(made for _, made in chosen), chosen[0][0])
-
-
-def trial(final: Final, built: Sequence[Built], passing_bytes: int) -> Trial | None:
-    """Return what is measured in a final: its candidates that were built; None if there are not two of them.
-
-    Args:
-        final: It.
-        built: What became of its candidates in the builder, in their order.
-        passing_bytes: As a trial has it.
-    """
-    base, running = built[0].library, _running(final, built)
-    if base is None or not running:
-        return None
-    rivals = tuple(Rival(library, _args(one)) for one, library in running)
+    rivals = tuple(Rival(library, _args(candidate)) for candidate, library in built)
     name = f"final of {final.task.name}"
     return Trial(base, _args(final.base), name, passing_bytes, final.task.gflop, rivals)
 
 
-def _running(final: Final, built: Sequence[Built]) -> list[tuple[Candidate, Path]]:
-    pairs = zip(final.rivals, built[1:], strict=True)
-    return [(one, made.library) for one, made in pairs if made.library is not None]
+def _built_rivals(final: Final, results: Sequence[Built]) -> list[tuple[Candidate, Path]]:
+    pairs = zip(final.rivals, results[1:], strict=True)
+    return [(candidate, built.library) for candidate, built in pairs if built.library is not None]
 
 
 def _args(candidate: Candidate) -> tuple[TensorArg, ...]:
     return args_of(candidate.module, packed=True)
 
 
-def undecided(final: Final, built: Sequence[Built], *, by_model: bool) -> Decision:
-    """Decide a final in which nothing is measured.
+def decide_unmeasured(final: Final, results: Sequence[Built], *, by_model: bool) -> Decision:
+    """Decide a final in which nothing can be measured.
 
-    Args:
-        final: It.
-        built: What became of its candidates in the builder.
-        by_model: Whether a model stands in for the boards. A kernel that it has no time for untuned, such as one that
-            spills, is better off with any candidate that it has one for.
+    If a model stands in for the boards and has no time for the untuned kernel, for example because that spills, any
+    candidate with a time is better.
     """
-    base = built[0]
+    base = results[0]
     if base.library is None and by_model:
         measured = Measured(final.fastest.samples_s, board=final.fastest.board)
         return Decision(final.rivals[0], measured, why=f"the untuned kernel could not be measured: {base.error}")
-    fault = base.error or next(one.error for one in built if one.error)
+    fault = base.error or next(built.error for built in results if built.error)
     return Decision(final.base, Measured((), "build", f"a candidate of the final does not compile: {fault}"))
 
 
-def decided(final: Final, built: Sequence[Built], measured: Measured) -> Decision:
-    """Decide a final by its turns.
-
-    Args:
-        final: It.
-        built: What became of its candidates in the builder.
-        measured: What came of its trial.
-    """
+def decide(final: Final, results: Sequence[Built], measured: Measured) -> Decision:
+    """Decide a final by its turns."""
     base, base_s = final.base, measured.samples_s
     if measured.cause:
         return Decision(base, measured)
-    rivals = zip((one for one, _ in _running(final, built)), measured.rivals_s, strict=True)
-    full = [(one, samples) for one, samples in rivals if len(samples) == turns.TURNS and min(samples) >= LEAST_S]
-    judged = [(turns.change(base_s, samples), one, samples) for one, samples in full]
-    judged.sort(key=lambda one: one[0].value)
-    surely = next((one for one in judged if one[0].high < -LEAST_GAIN), None)
-    if surely is None:
-        closest = f"; the best of them: {_words(judged[0][0])}" if judged else ""
+    rivals = zip((candidate for candidate, _ in _built_rivals(final, results)), measured.rivals_s, strict=True)
+    # A rival that was dropped early cannot win.
+    complete = [pair for pair in rivals if len(pair[1]) == turns.TURNS and min(pair[1]) >= LEAST_S]
+    changes = [(turns.change(base_s, samples), candidate, samples) for candidate, samples in complete]
+    changes.sort(key=lambda row: row[0].value)
+    winner = next((row for row in changes if row[0].high < -LEAST_GAIN), None)
+    if winner is None:
+        closest = f"; the best of them: {_to_text(changes[0][0])}" if changes else ""
         return Decision(base, measured, base_s, f"none of {len(final.rivals)} candidates is measurably faster{closest}")
-    change, winner, samples_s = surely
-    return Decision(winner, replace(measured, samples_s=samples_s), base_s, _words(change))
+    change, candidate, samples_s = winner
+    return Decision(candidate, replace(measured, samples_s=samples_s), base_s, _to_text(change))
 
 
-def _words(change: Estimate) -> str:
-    within = f"{1 / (1 + change.high):.3f} to {1 / (1 + change.low):.3f}"
-    return f"{1 / (1 + change.value):.3f} times as fast as untuned, {change.confidence:.0%} within {within}"
+def _to_text(change: Estimate) -> str:
+    interval = f"{1 / (1 + change.high):.3f} to {1 / (1 + change.low):.3f}"
+    return f"{1 / (1 + change.value):.3f} times as fast as untuned, {change.confidence:.0%} within {interval}"

@@ -1,4 +1,4 @@
-"""What a tuning run writes down, the moment that it is known."""
+"""Writes the records of a tuning run as soon as their results are known."""
 
 from __future__ import annotations
 
@@ -20,16 +20,10 @@ _TOO_SHORT = "a run is shorter than the resolution of the board's clock; increas
 
 
 class Ledger:
-    """Writes the records of one run; several threads may.
-
-    Args:
-        file: Where they go.
-        run: Name of the run.
-        key: What they are found under.
-        plan: What the run is asked for.
+    """Writes the records of one run; thread-safe.
 
     Attributes:
-        lock: Is held while a record is written and noted.
+        lock: Held while a record is written and noted.
     """
 
     def __init__(self, file: RecordFile, run: str, key: Key, plan: Plan) -> None:
@@ -41,24 +35,19 @@ class Ledger:
         self.lock = threading.Lock()
 
     def write(self, record: Record, note: Callable[[], None]) -> None:
-        """Write a record and, before the next one is written, take note of it.
+        """Write a record, and call `note` before the next one is written.
 
         Raises:
             InputError: It cannot be written.
         """
         with self.lock:
+            # Both under one lock: the order of the counts is that of the file.
             self._file.append([record])
             note()
 
     def line(self, task: Task, candidate: Candidate, measured: Measured, **fields: Any) -> Record:
-        """Return the record of something that the run measured.
-
-        Args:
-            task: The kernel.
-            candidate: How it was computed.
-            measured: What came of it; a time that no kernel takes is a failure.
-            fields: What else the record says.
-        """
+        """Return the record of a measurement with further `fields`; impossibly short times are a failure."""
+        # A coarse clock reads 0 for a short run; such a time would win every final.
         if any(sample < LEAST_S for sample in measured.samples_s):
             measured = replace(measured, samples_s=(), cause="suspicious", error=_TOO_SHORT)
         return Record(

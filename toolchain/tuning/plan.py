@@ -1,4 +1,4 @@
-"""What a tuning run is asked for, and how much of it is on its way at a time."""
+"""The settings of a tuning run, and how many of its candidates are pending at a time."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from toolchain.tuning.search import Tuner
 from toolchain.tuning.trials import Options
 
 _MOST_BATCH = 128
-_BOARDS_A_ROUND = 4  # candidates of a round for each board: a search costs little more where more is found at once
-_ON_THEIR_WAY = 4  # candidates for each board while others are searched: one runs, the others are built or wait for it
-_ROUNDS_OF_A_TASK = 2  # at least, so that a search learns of what it found
+_ROUND_PER_BOARD = 4  # candidates of a round for each board: a search for more at once costs little more
+_PENDING_PER_BOARD = 4  # candidates while others are searched: one runs, the others are built or wait
+_ROUNDS_OF_A_TASK = 2  # at least, so that the search learns from results
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How much of a run is on its way at a time. What a run finds follows from it, so it stays what it was at first.
+    """How many candidates of a run are pending at a time. The results depend on it, so a resumed run keeps its pace.
 
     Attributes:
         batch: Candidates of one round.
         ahead: Candidates that are built and measured while others are searched; 0 where that would disturb the
-            measuring.
+            measurements.
     """
 
     batch: int = BATCH
@@ -38,39 +38,36 @@ class Pace:
 
 
 UNDISTURBED = Pace(ahead=0)
-"""For a machine that searches and builds what it measures itself."""
+"""For a machine that measures on its own CPUs: it must not search or build meanwhile."""
 
 
 def pace_for(boards: int, trials_each: int) -> Pace:
-    """Return a pace at which boards have work at any time.
+    """Return a pace at which boards always have work.
 
-    The later a search learns of results, the less it is guided by them: few boards have short rounds.
-
-    Args:
-        boards: How many there are.
-        trials_each: Trials of the run for each of its tasks.
+    The later a search learns of results, the less they guide it: with few boards, rounds are short. `trials_each` are
+    the trials of the run for each of its tasks.
     """
-    batch = max(BATCH, min(_MOST_BATCH, _BOARDS_A_ROUND * boards, trials_each // _ROUNDS_OF_A_TASK))
-    return Pace(batch, max(AHEAD, _ON_THEIR_WAY * boards))
+    batch = max(BATCH, min(_MOST_BATCH, _ROUND_PER_BOARD * boards, trials_each // _ROUNDS_OF_A_TASK))
+    return Pace(batch, max(AHEAD, _PENDING_PER_BOARD * boards))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is asked for.
+    """The settings of a run.
 
     Attributes:
         tuner: Search strategy.
         trials: Trials of the whole run, those of an earlier part of it included.
         seed: Seed of the search.
         per_task: Most trials of one task; 0 for no limit.
-        early_stop: Trials without a gain after which a task is left; 0 for never.
+        early_stop: Trials without a gain after which a task is not tuned any further; 0 for never.
         budget_s: Seconds after which no new round begins; 0 for no limit.
         options: How candidates are measured.
-        pace: How much is on its way at a time.
+        pace: How many candidates are pending at a time.
         passing_bytes: Bytes of the model's weights.
-        prune: How many times as much as the best known a candidate may cost by a model, which must not see it spill
-            either, to be measured; 0 where no model is asked.
-        fresh: Whether all is measured anew, and what there is of these kernels is passed over.
+        prune: A candidate is measured only if a model sees no spills in it and its cost is at most this many times that
+            of the best; 0 to measure all.
+        fresh: Whether earlier records of these kernels are ignored, and all is measured anew.
     """
 
     tuner: Tuner = "evolutionary-xgb"
@@ -86,18 +83,18 @@ class Plan:
     fresh: bool = False
 
     def run_id(self, key: Key, tasks: Sequence[Task], pruned_by: str = "") -> str:
-        """Name the run that these settings make: records of the same name are a part of it.
+        """Return the name of the run with these settings: records of the same name are a part of it.
 
         Args:
-            key: What its records are found under.
-            tasks: What is tuned.
-            pruned_by: Which model rules candidates out: another one rules out others.
+            key: What its records are made for.
+            tasks: The kernels to tune.
+            pruned_by: The model that rules candidates out: another model rules out others.
         """
         settings = asdict(self)
-        # Where a run ends or begins does not change the way there, and its pace is kept with its beginning.
+        # A run may be resumed with other limits; its pace is recorded with its beginning.
         for name in ("trials", "budget_s", "fresh", "pace"):
             del settings[name]
-        if not self.prune:  # such runs are called what they were before there was pruning
+        if not self.prune:  # keeps the names of runs from before there was pruning
             del settings["prune"]
-        named = [settings, key.id, sorted(task.workload for task in tasks), *([pruned_by] if pruned_by else [])]
-        return files.sha256_bytes(files.canonical_json(named))[:12]
+        identity = [settings, key.id, sorted(task.workload for task in tasks), *([pruned_by] if pruned_by else [])]
+        return files.sha256_bytes(files.canonical_json(identity))[:12]

@@ -1,4 +1,4 @@
-"""Candidates that a model rules out before a board is asked about them."""
+"""A model rules out candidates before they are built and measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolchain.tuning.template_search import Candidate
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a candidate is not sent to a board: the cause that its record has, and the model's words."""
+    """Why a candidate is not measured: the cause and the error of its record."""
 
     cause: Cause
     error: str
@@ -22,15 +22,15 @@ class Verdict:
 
 @dataclass
 class Pruner:
-    """Rules out candidates that spill, and those that cost much more than the best known of their kernel.
+    """Rules out candidates that spill, and those that cost much more than the best of their kernel so far.
 
-    What a round rules out follows from the rounds before it alone, whether or not their results were recorded in an
-    earlier part of the run: all candidates are estimated again, which the model's cache makes cheap. What a kernel is
-    untuned is never ruled out, and neither is a candidate that the model cannot judge.
+    The verdicts of a round depend only on the rounds before it, also in a resumed run: all candidates are estimated
+    again, which the model's cache makes cheap. Neither the untuned kernel nor a candidate that the model cannot judge
+    is ever ruled out.
 
     Attributes:
         model: Estimates candidates.
-        most: How many times as much as the best known a candidate may cost.
+        most: How many times the cost of the best a candidate may cost.
     """
 
     model: CostModel
@@ -41,31 +41,32 @@ class Pruner:
         """Judge the candidates of a round.
 
         Args:
-            workload: The kernel that they are of.
-            candidates: They; None for one that does not exist any more.
+            workload: The kernel.
+            candidates: Its candidates; None for one whose trace no longer fits.
 
         Returns:
-            For each, in order, why it is not measured; None if it is.
+            For each candidate, why it is not measured; None if it is.
 
         Raises:
             BuildError: The model's compiler does not work here.
         """
-        known = [one for one in candidates if one is not None]
-        found = iter(self.model.estimates([one.module for one in known], spilling=False))
-        estimates = [None if one is None else next(found) for one in candidates]
-        times = [one.ms for one in estimates if one is not None and one.ms is not None and not one.spills]
-        best = min([self._best_ms.get(workload, math.inf), *times])
-        self._best_ms[workload] = best
+        present = [candidate for candidate in candidates if candidate is not None]
+        estimates = self.model.estimates([candidate.module for candidate in present], spilling=False)
+        times = [estimate.ms for estimate in estimates if estimate.ms is not None and not estimate.spills]
+        best_ms = min([self._best_ms.get(workload, math.inf), *times])
+        self._best_ms[workload] = best_ms
+        # Estimates exist only for candidates that could be rebuilt.
+        remaining = iter(estimates)
         return [
-            None if one is None or found is None or one.trace == traces.DEFAULT else self._verdict(found, best)
-            for one, found in zip(candidates, estimates, strict=True)
+            None if candidate is None else self._verdict(candidate, next(remaining), best_ms)
+            for candidate in candidates
         ]
 
-    def _verdict(self, found: Estimate, best_ms: float) -> Verdict | None:
-        if found.fault:
+    def _verdict(self, candidate: Candidate, estimate: Estimate, best_ms: float) -> Verdict | None:
+        if estimate.fault or candidate.trace == traces.DEFAULT:
             return None
-        if found.spills:
-            return Verdict("spills", f"{found.spills} values are spilled; {self.model.stamp}")
-        if found.ms is not None and found.ms > self.most * best_ms:
-            return Verdict("costly", f"{found.ms / best_ms:.1f} times the best known; {self.model.stamp}")
+        if estimate.spills:
+            return Verdict("spills", f"{estimate.spills} values are spilled; {self.model.stamp}")
+        if estimate.ms is not None and estimate.ms > self.most * best_ms:
+            return Verdict("costly", f"{estimate.ms / best_ms:.1f} times the best known; {self.model.stamp}")
         return None

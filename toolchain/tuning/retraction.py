@@ -1,4 +1,4 @@
-"""Winners that make the whole model slower are taken back: alone, a kernel has caches that it shares there."""
+"""Takes winners back that make the model slower: measured alone, a kernel has the caches to itself."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from dataclasses import replace
 
 from toolchain.records import Record, RecordFile
 from toolchain.records.lines import UNTUNED
-from toolchain.tuning.report import TaskRow, TuneReport
+from toolchain.tuning.report import TuneReport
 
 
-def taken_back(found: TuneReport, file: RecordFile) -> TuneReport:
-    """Record that the kernels of a run stay untuned, as the whole model is surely slower with its winners.
-
-    Args:
-        found: What the run found out, the comparison of the whole model included.
-        file: Its file of records.
+def take_back(report: TuneReport, file: RecordFile) -> TuneReport:
+    """Record that the kernels of a run stay untuned, because the model is significantly slower with its winners.
 
     Returns:
-        What it has found out after all.
+        The report without the winners.
 
     Raises:
         InputError: The records cannot be written.
     """
-    end, winners = found.end_to_end, [one for one in found.winners if one.base_s]
+    end, winners = report.end_to_end, [winner for winner in report.winners if winner.base_s]
     if end is None or not winners:
-        return found
-    file.append(_untuned(one, f"the whole model: {end.outcome}") for one in winners)
+        return report
+    file.append(_untuned(winner, f"the whole model: {end.outcome}") for winner in winners)
     count = len(winners)
     outcome = f"{end.outcome}; so {'it is' if count == 1 else f'all {count} winners are'} taken back"
-    rows = tuple(_stays(row) for row in found.tasks)
-    return replace(found, tasks=rows, winners=(), end_to_end=replace(end, outcome=outcome, taken_back=count))
+    rows = tuple(
+        replace(row, best_s=row.untuned_s, verdict="untuned") if row.verdict == "faster" else row
+        for row in report.tasks
+    )
+    return replace(report, tasks=rows, winners=(), end_to_end=replace(end, outcome=outcome, taken_back=count))
 
 
 def _untuned(winner: Record, why: str) -> Record:
-    """Return a decision for what a kernel is untuned, in the place of one for this winner."""
+    """Return a decision for the untuned kernel, which replaces the one for this winner."""
     return replace(
         winner,
         candidate=winner.among[0],
@@ -45,7 +44,3 @@ def _untuned(winner: Record, why: str) -> Record:
         error=why,
         time=round(time.time(), 3),
     )
-
-
-def _stays(row: TaskRow) -> TaskRow:
-    return replace(row, best_s=row.untuned_s, verdict="untuned") if row.verdict == "faster" else row

@@ -1,9 +1,9 @@
-"""How candidates are found: MetaSchedule's strategies and cost models, made repeatable.
+"""The search for candidates: MetaSchedule's strategies and cost models, made reproducible.
 
-A round proposes candidates for one task. What it proposes depends on the seed, on the round's number, and on the
-results that were known when it began, and on nothing else: every round starts MetaSchedule anew with random states of
-its own, one for each half of the search, each on one thread, since its own threads share out the work as they come. So
-a run that was interrupted goes on exactly where it would have been, from its records alone.
+A round proposes candidates for one task. Its proposals depend only on the seed, the round's number, and the results
+known when it began: every round starts MetaSchedule anew with its own random states, one for each half of the search.
+Each half runs on one thread, since MetaSchedule's own threads share work in no fixed order. So an interrupted run
+resumes from its records alone exactly where it would have been.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from toolchain.tuning.template_search import Candidate, TemplateSearch
 Tuner = Literal["evolutionary-xgb", "evolutionary-random", "random", "grid"]
 TUNERS: tuple[Tuner, ...] = ("evolutionary-xgb", "evolutionary-random", "random", "grid")
 
-# Facts of a two-core machine: the stock 512 x 4 spend 20 s on 16 candidates that are hardly better.
+# Measured on a two-core machine: the stock 512 x 4 spend 20 s on 16 candidates that are hardly better.
 _POPULATION, _GENERATIONS = 48, 2  # of each half
-_HALVES = 2  # whatever machine this is: other halves would find other candidates
+_HALVES = 2  # on every machine: another number would find other candidates
 _ENDLESS = 1 << 30
 _WARM_UP = 48  # results before the cost model is asked
-_MOST_ASKED = 4  # times the wanted number, to have enough left when those are out that were tried before
-_BEST = 64  # of a kernel; MetaSchedule mutates a fifth of its population from those, and looks at no others
-_MOST_LEARNED = 4096  # results that the cost model keeps; the features of one take tens of kilobytes
-_FAILED_S = 1e10  # what the cost model learns of a candidate that failed, as in MetaSchedule
+_MOST_ASKED = 4  # times the number to propose, since candidates that were tried before are dropped
+_BEST = 64  # candidates of a kernel; MetaSchedule mutates a fifth of its population from those and uses no others
+_MOST_LEARNED = 4096  # results that the cost model keeps; the features of each take tens of kilobytes
+_FAILED_S = 1e10  # latency of a failed candidate for the cost model, as in MetaSchedule
 
 
 @dataclass
-class Known:
-    """What is known of one task at the beginning of a round.
+class TaskSearch:
+    """The state of the search of one task.
 
     Attributes:
         database: MetaSchedule's, with the best of the candidates that ran.
         workload: The task's entry in it.
-        rebuilder: Makes its schedules again.
-        tried: Keys of all candidates that were measured, that failed, or that are under way.
-        untuned: The backend's own schedule, once it was asked for.
+        rebuilder: Rebuilds its schedules from traces.
+        tried: Keys of all candidates that were measured, that failed, or that are pending.
+        untuned: The backend's own schedule; None until it is needed.
     """
 
     database: Any
@@ -59,25 +59,22 @@ class Known:
     untuned: Candidate | None = None
 
     def forget_slow(self) -> None:
-        """Keep the best candidates alone where there are many: each takes tens of kilobytes."""
+        """Keep only the best candidates if there are many: each takes tens of kilobytes."""
         if len(self.database) > 2 * _BEST:
             best = self.database.get_top_k(self.workload, _BEST)
             self.database = meta_schedule().database.MemoryDatabase()
             self.workload = self.database.commit_workload(self.workload.mod)
-            for one in best:
-                self.database.commit_tuning_record(one)
+            for record in best:
+                self.database.commit_tuning_record(record)
 
 
 class Search:
     """The search over the schedules of a model's kernels.
 
-    Of a layer that a template computes, the template's few candidates are proposed, whatever the strategy.
+    For a layer that a template computes, the template's few candidates are proposed, whatever the strategy.
 
     Args:
-        backend: The board's.
-        tuner: Which strategy.
-        seed: The run's seed.
-        shipped: How layers are computed by records that come with the toolchain, by workload.
+        shipped: By workload, how records that come with the toolchain compute a layer.
     """
 
     def __init__(self, backend: Backend, tuner: Tuner, seed: int, shipped: Mapping[str, Choice] | None = None) -> None:
@@ -87,91 +84,87 @@ class Search:
         self._tuner = tuner
         self._seed = seed
         self._shipped = shipped or {}
-        self._known: dict[str, Known] = {}
+        self._searches: dict[str, TaskSearch] = {}
         self._spaces: dict[str, Sequence[Any]] = {}
         self._grids: dict[str, Iterator[Candidate]] = {}
-        self._learned = meta_schedule().cost_model.XGBModel(num_warmup_samples=0, num_tuning_cores=1)
+        self._cost_model = meta_schedule().cost_model.XGBModel(num_warmup_samples=0, num_tuning_cores=1)
 
-    def known(self, task: Task) -> Known:
-        """Return what is known of a task so far."""
-        if task.workload not in self._known:
+    def of_task(self, task: Task) -> TaskSearch:
+        """Return the state of the search of a task, which is created the first time."""
+        if task.workload not in self._searches:
             database = meta_schedule().database.MemoryDatabase()
             rebuilder = traces.Rebuilder(task.module, self._target)
-            self._known[task.workload] = Known(database, database.commit_workload(task.module), rebuilder)
-        return self._known[task.workload]
+            self._searches[task.workload] = TaskSearch(database, database.commit_workload(task.module), rebuilder)
+        return self._searches[task.workload]
 
     # --- proposing ---
 
     def propose(self, task: Task, number: int, count: int) -> list[Candidate]:
-        """Find candidates that were not tried yet.
+        """Return at most `count` candidates that were not tried yet, the most promising first; empty if none is left.
 
-        Args:
-            task: The kernel.
-            number: The round's number in the run; part of the random state.
-            count: How many.
-
-        Returns:
-            At most `count`, the most promising first; none if nothing is left to try.
+        The number of the round is part of the random state.
         """
         if task.layer:
             return self._templates.propose(task, count)
-        found = self._grid(task) if self._tuner == "grid" else self._found(task, number, count)
-        return self._fresh(task, itertools.chain([self._untuned(task)], found), count)
-
-    def _fresh(self, task: Task, proposed: Iterable[Candidate], count: int) -> list[Candidate]:
-        tried = set(self.known(task).tried)
-        found = []
-        for candidate in proposed:
+        if self._tuner != "grid":
+            proposals = self._evolve(task, number, count)
+        elif task.workload in self._grids:
+            proposals = self._grids[task.workload]
+        else:
+            proposals = self._grids[task.workload] = _enumerate(self._space_of(task), self.of_task(task))
+        tried = set(self.of_task(task).tried)
+        fresh: list[Candidate] = []
+        # The untuned kernel is the first trial: a record must be faster than it to be of any use.
+        for candidate in itertools.chain([self._untuned(task)], proposals):
             if candidate.key not in tried:
                 tried.add(candidate.key)
-                found.append(candidate)
-            if len(found) == count:
+                fresh.append(candidate)
+            if len(fresh) == count:
                 break
-        return found
+        return fresh
 
     def _untuned(self, task: Task) -> Candidate:
-        """Return what a kernel is where nothing was tuned: a record is to be faster than that, or it is of no use."""
-        known = self.known(task)
-        if known.untuned is None:
+        search = self.of_task(task)
+        if search.untuned is None:
             module = self._default(task.module)
-            known.untuned = Candidate(workload_hash(module), traces.DEFAULT, module)
-        return known.untuned
+            search.untuned = Candidate(workload_hash(module), traces.DEFAULT, module)
+        return search.untuned
 
     def base(self, task: Task) -> Candidate:
-        """Return what a kernel is where the user tuned nothing, and what a final is held against."""
+        """Return the kernel as a build without the user's records has it, which finals compare with."""
         if task.layer:
             return self._templates.base(task, self._shipped.get(task.workload))
         return self._untuned(task)
 
-    def _found(self, task: Task, number: int, count: int) -> Iterator[Candidate]:
-        """Search in two halves at a time, each on one thread, and take turns in picking of what they found."""
-        self.known(task), self._space_of(task)  # made here, since the halves share them
+    def _evolve(self, task: Task, number: int, count: int) -> Iterator[Candidate]:
+        """Search in two halves at a time, each on one thread; return the results of the halves alternately."""
+        self.of_task(task), self._space_of(task)  # created before the threads start, since the halves share them
         with ThreadPoolExecutor(_HALVES) as threads:
             halves = list(
-                threads.map(lambda half: self._half(task, self._state(task, number, half), count), range(_HALVES))
+                threads.map(
+                    lambda half: self._search_half(task, self._state(task, number, half), count), range(_HALVES)
+                )
             )
-        turns = itertools.chain.from_iterable(itertools.zip_longest(*halves))
-        tried = self.known(task).tried
-        return (_candidate(schedule) for schedule in turns if schedule is not None and _key(schedule) not in tried)
+        schedules = itertools.chain.from_iterable(itertools.zip_longest(*halves))
+        return (_candidate(schedule) for schedule in schedules if schedule is not None)
 
-    def _half(self, task: Task, state: int, count: int) -> list[Any]:
-        known = self.known(task)
-        asked = min(count + len(known.tried), _MOST_ASKED * count)
+    def _search_half(self, task: Task, state: int, count: int) -> list[Any]:
+        search = self.of_task(task)
+        count_asked = min(count + len(search.tried), _MOST_ASKED * count)
         context = self._context(task, self._strategy(), state)
-        context.pre_tuning(_ENDLESS, asked, self._space_of(task), known.database, self._model(state))
-        found = context.generate_measure_candidates()
+        # The learned model is used once it has data; before that, candidates get random scores from `state`.
+        informed = self._tuner == "evolutionary-xgb" and self._cost_model.data_size >= _WARM_UP
+        model = self._cost_model if informed else _random_model(state)
+        context.pre_tuning(_ENDLESS, count_asked, self._space_of(task), search.database, model)
+        candidates = context.generate_measure_candidates()
         context.post_tuning()
-        return [one.sch for one in found or []]
+        return [candidate.sch for candidate in candidates or []]
 
     def _state(self, task: Task, number: int, half: int = 0) -> int:
         """Return a random state for a round: 1 to 2**31 - 1, the same for the same run, round and kernel."""
+        # The workload is part of it, so that the order of tasks does not change what is found for each.
         digest = files.sha256_bytes(f"{self._seed} {number} {half} {task.workload}".encode())
         return int(digest[:8], 16) % (2**31 - 2) + 1
-
-    def _model(self, state: int) -> Any:
-        """Return the cost model of a round; one that guesses draws from the round's own random state."""
-        informed = self._tuner == "evolutionary-xgb" and self._learned.data_size >= _WARM_UP
-        return self._learned if informed else _guessing(state)
 
     def _context(self, task: Task, strategy: Any, state: int) -> Any:
         return meta_schedule().TuneContext(
@@ -186,6 +179,7 @@ class Search:
 
     def _strategy(self) -> Any:
         strategies = meta_schedule().search_strategy
+        # ReplayTrace draws each candidate independently, without a cost model.
         if self._tuner == "random":
             return strategies.ReplayTrace()
         return strategies.EvolutionarySearch(
@@ -194,85 +188,75 @@ class Search:
 
     def _space_of(self, task: Task) -> Sequence[Any]:
         if task.workload not in self._spaces:
-            traces.know_rule(task.module, self._target)
+            traces.register_rules(task.module, self._target)
+            # The generator draws random decisions; a state of its own makes the spaces the same in every run.
             context = self._context(task, None, self._state(task, -1))
             self._spaces[task.workload] = context.generate_design_space()
         return self._spaces[task.workload]
 
-    def _grid(self, task: Task) -> Iterator[Candidate]:
-        if task.workload not in self._grids:
-            self._grids[task.workload] = _enumerated(self._space_of(task), self.known(task))
-        return self._grids[task.workload]
-
     def exclude(self, task: Task, keys: Iterable[str]) -> None:
-        """Propose some candidates no more: they are being measured."""
-        tried = self._templates.tried(task) if task.layer else self.known(task).tried
+        """Do not propose some candidates again: they are being measured."""
+        tried = self._templates.tried(task) if task.layer else self.of_task(task).tried
         tried.update(keys)
 
     # --- learning ---
 
     def learn(self, task: Task, candidates: Sequence[Candidate], samples: Sequence[Sequence[float]]) -> None:
-        """Take the results of a round into account.
-
-        Args:
-            task: The kernel.
-            candidates: What was measured.
-            samples: The seconds of each one's samples; empty for one that failed.
-        """
+        """Use the results of a round in later ones; the samples of a failed candidate are empty."""
         if task.layer:
-            self.exclude(task, (one.key for one in candidates))
+            self.exclude(task, (candidate.key for candidate in candidates))
             return
-        known = self.known(task)
+        search = self.of_task(task)
+        stock = meta_schedule()
+        scheduled = []  # all but the untuned kernel, which has no schedule of MetaSchedule's
         for candidate, seconds in zip(candidates, samples, strict=True):
-            known.tried.add(candidate.key)
-            if seconds and candidate.schedule is not None:
-                known.database.commit_tuning_record(self._record(known, candidate, seconds))
-        known.forget_slow()
-        searched = [place for place, one in enumerate(candidates) if one.schedule is not None]
-        self.learn_costs(
-            task.module, [candidates[one].schedule for one in searched], [samples[one] for one in searched]
-        )
+            search.tried.add(candidate.key)
+            if candidate.schedule is not None:
+                scheduled.append((candidate.schedule, seconds))
+                if seconds:
+                    args = stock.arg_info.ArgInfo.from_entry_func(candidate.module, True)  # noqa: FBT003 - TVM's way
+                    latency, trace = [float(np.median(seconds))], candidate.schedule.trace
+                    search.database.commit_tuning_record(
+                        stock.database.TuningRecord(trace, search.workload, latency, self._target, args)
+                    )
+        # Failed candidates are not in the database, but the cost model learns from them, too.
+        search.forget_slow()
+        self.learn_costs(task.module, [schedule for schedule, _ in scheduled], [seconds for _, seconds in scheduled])
 
-    def learn_costs(self, module: tvm.IRModule, tried: Sequence[Any], samples: Sequence[Sequence[float]]) -> None:
-        """Teach the cost model alone, by schedules of any kernel: what it learns of one carries over to the others."""
-        if self._tuner != "evolutionary-xgb" or not tried:
+    def learn_costs(self, module: tvm.IRModule, schedules: Sequence[Any], samples: Sequence[Sequence[float]]) -> None:
+        """Train only the cost model, with schedules of any kernel: what it learns applies to other kernels too."""
+        if self._tuner != "evolutionary-xgb" or not schedules:
             return
         runner = meta_schedule().runner
-        results = [runner.RunnerResult([float(np.median(one))] if one else [_FAILED_S], None) for one in samples]
+        results = [
+            runner.RunnerResult([float(np.median(seconds))] if seconds else [_FAILED_S], None) for seconds in samples
+        ]
         context = meta_schedule().TuneContext(mod=module, target=self._target, num_threads=1)
-        self._learned.update(context, [measure_candidate(one) for one in tried], results)
-        self._forget_old()
+        self._cost_model.update(context, [measure_candidate(schedule) for schedule in schedules], results)
+        groups = self._cost_model.data.values()
+        if sum(len(group.features) for group in groups) > _MOST_LEARNED:
+            for group in groups:  # keep the newer half of each kernel's results
+                # Kernels keep the same share, so that none is forgotten.
+                half = len(group.features) // 2
+                del group.features[:half]
+                group.costs = group.costs[half:]
 
-    def _forget_old(self) -> None:
-        """Let the cost model keep the newer half of each kernel's results where it has too many."""
-        groups = self._learned.data.values()
-        if sum(len(one.features) for one in groups) > _MOST_LEARNED:
-            for one in groups:
-                half = len(one.features) // 2
-                del one.features[:half]
-                one.costs = one.costs[half:]
-
-    def _record(self, known: Known, candidate: Candidate, seconds: Sequence[float]) -> Any:
-        args = meta_schedule().arg_info.ArgInfo.from_entry_func(candidate.module, True)  # noqa: FBT003 - TVM's way
-        mean = [float(np.median(seconds))]
-        return meta_schedule().database.TuningRecord(candidate.schedule.trace, known.workload, mean, self._target, args)
-
-    def rebuilt(self, task: Task, trace: Any) -> Candidate | None:
-        """Make a candidate again from its trace; None if it does not fit the kernel any more."""
+    def rebuild(self, task: Task, trace: Any) -> Candidate | None:
+        """Rebuild a candidate from its trace; None if the trace no longer fits the kernel."""
         if task.layer:
-            return self._templates.rebuilt(task, trace)
+            return self._templates.rebuild(task, trace)
         if trace == traces.DEFAULT:
             return self._untuned(task)
-        schedule = self.known(task).rebuilder.from_json(trace)
+        schedule = self.of_task(task).rebuilder.from_json(trace)
         return None if schedule is None else _candidate(schedule)
 
 
-def _guessing(state: int) -> Any:
-    """Return a cost model that guesses, by a stream of its own; MetaSchedule's goes through a state that all share."""
+def _random_model(state: int) -> Any:
+    """Return a cost model of random scores with its own stream; MetaSchedule's draws from a state that all share."""
     stream = np.random.default_rng(state)
 
     @derived_object
-    class Guessing(meta_schedule().cost_model.PyCostModel):  # type: ignore[misc]
+    class RandomModel(meta_schedule().cost_model.PyCostModel):  # type: ignore[misc]
         def update(self, context: Any, candidates: Any, results: Any) -> None:
             """Learn nothing."""
 
@@ -280,19 +264,15 @@ def _guessing(state: int) -> Any:
             del context
             return stream.random(len(candidates))
 
-    return Guessing()
+    return RandomModel()
 
 
 def _candidate(schedule: Any) -> Candidate:
-    return Candidate(_key(schedule), traces.as_json(schedule), schedule.mod, schedule)
-
-
-def _key(schedule: Any) -> str:
-    return workload_hash(schedule.mod)
+    return Candidate(workload_hash(schedule.mod), traces.as_json(schedule), schedule.mod, schedule)
 
 
 def measure_candidate(schedule: Any) -> Any:
-    """Return MetaSchedule's name for a schedule with its arguments."""
+    """Return a schedule with its arguments, as MetaSchedule's cost models take it."""
     args = meta_schedule().arg_info.ArgInfo.from_entry_func(schedule.mod, True)  # noqa: FBT003 - TVM's way
     return meta_schedule().search_strategy.MeasureCandidate(schedule, args)
 
@@ -300,25 +280,25 @@ def measure_candidate(schedule: Any) -> Any:
 # --- the grid --------------------------------------------------------------------------------------------------------
 
 
-def _enumerated(spaces: Sequence[Any], known: Known) -> Iterator[Candidate]:
+def _enumerate(spaces: Sequence[Any], search: TaskSearch) -> Iterator[Candidate]:
     """Yield every schedule of the design spaces in the order of their decisions, the last one changing fastest."""
     for space in spaces:
-        trace = space.trace
-        free = [(one, _choices(one, trace.decisions[one])) for one in trace.insts if one in trace.decisions]
-        for decisions in itertools.product(*(choices for _inst, choices in free)):
-            decided = trace
-            for (instruction, _choices_of_it), decision in zip(free, decisions, strict=True):
-                decided = decided.with_decision(instruction, decision, remove_postproc=True)
-            schedule = known.rebuilder.from_trace(decided)
+        instructions = [instruction for instruction in space.trace.insts if instruction in space.trace.decisions]
+        choices = [_choices(instruction, space.trace.decisions[instruction]) for instruction in instructions]
+        for decisions in itertools.product(*choices):
+            trace = space.trace
+            for instruction, decision in zip(instructions, decisions, strict=True):
+                trace = trace.with_decision(instruction, decision, remove_postproc=True)
+            schedule = search.rebuilder.from_trace(trace)
             if schedule is not None:
                 yield _candidate(schedule)
 
 
 def _choices(instruction: Any, decision: Any) -> list[Any]:
-    """List what one sampling instruction may decide; what cannot be listed keeps its decision."""
+    """List the possible decisions of a sampling instruction; one whose choices cannot be listed keeps its decision."""
     kind = str(instruction.kind.name)
     if kind == "SamplePerfectTile":
-        factors = [int(one) for one in decision]
+        factors = [int(factor) for factor in decision]
         most = int(instruction.attrs[1])
         return [tile for tile in _tilings(math.prod(factors), len(factors)) if most <= 0 or tile[-1] <= most]
     if kind == "SampleCategorical":
@@ -326,9 +306,9 @@ def _choices(instruction: Any, decision: Any) -> list[Any]:
     return [decision]
 
 
-def _tilings(extent: int, parts: int) -> list[list[int]]:
-    """List the ways to write a number as an ordered product."""
-    if parts == 1:
+def _tilings(extent: int, levels: int) -> list[list[int]]:
+    """List the ways to write a number as an ordered product of `levels` factors."""
+    if levels == 1:
         return [[extent]]
-    divisors = [one for one in range(1, extent + 1) if extent % one == 0]
-    return [[first, *rest] for first in divisors for rest in _tilings(extent // first, parts - 1)]
+    divisors = [number for number in range(1, extent + 1) if extent % number == 0]
+    return [[first, *rest] for first in divisors for rest in _tilings(extent // first, levels - 1)]

@@ -1,4 +1,4 @@
-"""How far the tasks of a tuning run are."""
+"""The progress of the tasks of a tuning run."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from toolchain.records.tasks import Task
 
 @dataclass
 class TaskState:
-    """How far one task is.
+    """The progress of one task.
 
-    What is counted as results come, in any order, is for people to see; what decides how a run goes on is taken of
-    whole rounds, when they are learned from.
+    Results arrive in any order. What is counted on arrival is only displayed; what decides how the run continues is
+    updated when a complete round is learned from, so that a resumed run decides the same.
 
     Attributes:
         task: The task.
         planned: Candidates of the rounds so far.
         measured: Trials with a result, failures included.
         failed: Failures among them.
-        pruned: Those among them that no board was asked about.
+        pruned: Those among them that a model ruled out.
         best_s: Best latency after each round that was learned from; a first value may come from earlier records.
-        fastest_s: Best latency so far, of rounds that still run too; infinite while there is none.
+        fastest_s: Best latency so far, also of rounds that still run; infinite while there is none.
         stale: Trials that were learned from since the best was found.
-        hopeless: Failures that were learned from while nothing worked.
+        hopeless: Failures that were learned from while no candidate had worked.
         exhausted: Whether there is nothing left to try.
-        decision: What its final decided; None while none was held.
+        decision: What its final decided; None before it.
     """
 
     task: Task
@@ -45,26 +45,25 @@ class TaskState:
 
     @property
     def known_s(self) -> float:
-        """Best latency that was learned of; infinite while there is none."""
+        """Best latency of the rounds that were learned from; infinite while there is none."""
         return self.best_s[-1] if self.best_s else math.inf
 
     def count(self, record: Record) -> None:
-        """Take note of a result."""
         self.measured += 1
         self.pruned += record.cause in PRUNED
         self.failed += _has_failed(record)
         self.fastest_s = min(self.fastest_s, record.latency_s)
 
     def begin(self, best_s: float) -> None:
-        """Take the best of earlier records for granted."""
+        """Start from the best latency of earlier records."""
         self.fastest_s = min(self.fastest_s, best_s)
         if not math.isinf(self.fastest_s):
             self.best_s = (self.fastest_s,)
 
     def learn(self, records: list[Record]) -> None:
-        """Take the results of a round into account."""
         before = self.known_s
         best = min([before, *(record.latency_s for record in records)])
+        # Counted per round, since results within a round arrive in any order.
         self.stale = 0 if best < before else self.stale + len(records)
         self.hopeless = self.hopeless + sum(map(_has_failed, records)) if math.isinf(best) else 0
         self.best_s = (*self.best_s, best)

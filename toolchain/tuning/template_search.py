@@ -1,4 +1,4 @@
-"""The search over a layer's templates: their candidates one after the other, the most promising first."""
+"""The search over a layer's templates: their candidates in order, the most promising first."""
 
 from __future__ import annotations
 
@@ -31,38 +31,35 @@ class Candidate:
 
 
 class TemplateSearch:
-    """Proposes the templates' kernels of layers.
-
-    Args:
-        templates: The kernels that the backend writes itself.
-    """
+    """Proposes candidates for layers that templates of the backend compute."""
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
         self._tried: dict[str, set[str]] = {}
 
     def tried(self, task: Task) -> set[str]:
-        """Return the keys of all candidates of a task that are not proposed any more."""
+        """Return the keys of all candidates of a task that are not proposed again; callers may add to it."""
         return self._tried.setdefault(task.workload, set())
 
     def propose(self, task: Task, count: int) -> list[Candidate]:
         """List up to `count` candidates that were not tried yet."""
-        left = [one for one in self._templates.candidates(task.layer) if choice_hash(one) not in self.tried(task)]
-        found = (self.rebuilt(task, one) for one in left[:count])
-        return [one for one in found if one is not None]
+        tried = self.tried(task)
+        untried = [choice for choice in self._templates.candidates(task.layer) if choice_hash(choice) not in tried]
+        candidates = (self.rebuild(task, choice) for choice in untried[:count])
+        return [candidate for candidate in candidates if candidate is not None]
 
     def base(self, task: Task, shipped: Choice | None) -> Candidate:
-        """Return what computes a layer where nothing was tuned: by a choice that comes with the toolchain, if any."""
-        candidates = self._templates.candidates(task.layer)
-        found = (self.rebuilt(task, one) for one in (shipped, *candidates) if one is not None)
-        return next(one for one in found if one is not None)
+        """Return the untuned kernel of a layer: by the shipped choice if there is one, else by the first template."""
+        choices = (shipped, *self._templates.candidates(task.layer))
+        candidates = (self.rebuild(task, choice) for choice in choices if choice is not None)
+        return next(candidate for candidate in candidates if candidate is not None)
 
-    def rebuilt(self, task: Task, trace: Any) -> Candidate | None:
-        """Make a candidate again from its settings; None if they are none for its layer."""
+    def rebuild(self, task: Task, trace: Any) -> Candidate | None:
+        """Rebuild a candidate from its settings; None if they do not fit its layer."""
         module = self._templates.module(task.layer, trace) if isinstance(trace, dict) else None
         return None if module is None else Candidate(choice_hash(trace), trace, module)
 
 
 def choice_hash(choice: Any) -> str:
-    """Return the hash of a template's settings as 16 hexadecimal digits."""
+    # Sorted, so that equal settings have the same hash.
     return files.sha256_bytes(json.dumps(choice, sort_keys=True).encode())[:16]

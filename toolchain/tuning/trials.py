@@ -1,8 +1,8 @@
-"""The words that search, builder, measurement and records share; knows no TVM."""
+"""The types that search, builder and measurement share; imports no TVM."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,8 @@ from toolchain.records.results import Cause, TensorArg
 
 if TYPE_CHECKING:
     import tvm
+
+    from toolchain.records.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -43,18 +45,18 @@ class Options:
 
     @property
     def recorded(self) -> dict[str, int]:
-        """What of it a latency depends on, as records say it."""
+        """The options that a latency depends on, as records store them."""
         return {name: int(getattr(self, name)) for name in USUAL}
 
 
 @dataclass(frozen=True)
 class Built:
-    """What became of one candidate in the builder.
+    """The result of building one candidate.
 
     Attributes:
-        library: Shared library for the board; None if there is none.
-        error: Why there is none.
-        seconds: What building took, the waiting for a worker not counted.
+        library: Shared library for the board; None if the build failed.
+        error: Why it failed.
+        seconds: Duration of the build, without the time spent waiting for a worker.
     """
 
     library: Path | None
@@ -64,12 +66,7 @@ class Built:
 
 @dataclass(frozen=True)
 class Rival:
-    """A built candidate that is measured in turns with another.
-
-    Attributes:
-        library: As a trial's.
-        args: As a trial's.
-    """
+    """A built candidate that is measured in turns with another; see `Trial`."""
 
     library: Path
     args: tuple[TensorArg, ...]
@@ -77,16 +74,16 @@ class Rival:
 
 @dataclass(frozen=True)
 class Trial:
-    """One built candidate that waits to be measured; or the kernel untuned, with the candidates of a final.
+    """One built candidate to be measured; in a final, the untuned kernel with its rivals.
 
     Attributes:
         library: Shared library with the kernel, whose entry function is `main`.
         args: The kernel's arguments in order.
-        name: What it is a trial of.
+        name: Name of the kernel.
         passing_bytes: Bytes that pass through the board's caches before each sample, as the weights of a network's
             other layers do between two runs of one. A sample is then a single run. 0: the caches stay warm.
-        gflop: Billions of floating-point operations of one run; 0 where nobody knows.
-        rivals: Candidates that are measured in turns with it, in sessions of one board.
+        gflop: Billions of floating-point operations of one run; 0 if unknown.
+        rivals: Candidates that are measured in turns with it, on the same board.
     """
 
     library: Path
@@ -99,17 +96,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class Measured:
-    """What became of one trial.
+    """The result of one trial.
 
     Attributes:
-        samples_s: Seconds of one run, one value per sample, or per turn where there are rivals; empty if there are
-            none.
-        cause: Why there are none.
-        error: The board's or the compiler's words.
+        samples_s: Seconds of one run, one value per sample, or per turn where there are rivals; empty if it failed.
+        cause: Why it failed.
+        error: The message of the board or the compiler.
         board: Name of the board that it was measured on, or that it failed on.
         attempts: How many boards it was given to.
-        seconds: What it took on the board that answered, upload included.
-        rivals_s: Seconds of one run of each rival in the same turns; fewer where it had no prospects any more.
+        seconds: Duration on the board that answered, upload included.
+        rivals_s: Seconds of one run of each rival in the same turns; fewer where it was dropped early.
     """
 
     samples_s: tuple[float, ...]
@@ -136,3 +132,24 @@ class Measures(Protocol):
 
     def submit(self, trial: Trial) -> Future[Measured]:
         """Take a trial; the future raises DeviceError if no board is left."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """How the candidates of a run are built and measured, in the search and in the finals alike.
+
+    Attributes:
+        builds: Compiles candidates.
+        measures: Measures them.
+        complete: Applies to a candidate's module what a build of the model applies to it.
+        passing_bytes: Returns the bytes that pass through the caches between two runs of a task's kernel.
+    """
+
+    builds: Builds
+    measures: Measures
+    complete: Callable[[tvm.IRModule], tvm.IRModule]
+    passing_bytes: Callable[[Task], int]
+
+    def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
+        """Compile and link scheduled modules as a build of the model would."""
+        return self.builds.build([self.complete(module) for module in modules]) if modules else []

@@ -13,21 +13,21 @@ import pytest
 from toolchain.device.lock import Owner
 from toolchain.device.waiting import Patience
 from toolchain.errors import BusyError, InputError
-from toolchain.records.claims import claimed
+from toolchain.records.claims import claim_run
 
 OWNER = Owner("ann@desk", "tune mlp")
 
 
 def test_a_second_client_is_told_of_the_first_and_has_its_turn_then(tmp_path):
     records = tmp_path / "r.jsonl"
-    with claimed(records, "abc", OWNER):
+    with claim_run(records, "abc", OWNER):
         with (
             pytest.raises(BusyError, match=r"r\.jsonl: in use by ann@desk: tune mlp") as caught,
-            claimed(records, "abc", Owner("bob", "tune mlp")),
+            claim_run(records, "abc", Owner("bob", "tune mlp")),
         ):
             pass
         assert "--wait" in caught.value.hint
-    with claimed(records, "abc", Owner("bob", "tune mlp")):
+    with claim_run(records, "abc", Owner("bob", "tune mlp")):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -38,11 +38,11 @@ def test_a_second_client_that_waits_comes_after_the_first(tmp_path):
     def second():
         with contextlib.ExitStack() as stack:
             patience = Patience(60, lambda _: waiting.set())
-            patience.get(lambda: stack.enter_context(claimed(records, "abc", OWNER)))
+            patience.get(lambda: stack.enter_context(claim_run(records, "abc", OWNER)))
             order.append("second")
 
     thread = threading.Thread(target=second)
-    with claimed(records, "abc", OWNER):
+    with claim_run(records, "abc", OWNER):
         thread.start()
         assert waiting.wait(20)
         order.append("first")
@@ -51,7 +51,7 @@ def test_a_second_client_that_waits_comes_after_the_first(tmp_path):
 
 
 def test_other_runs_of_a_file_are_free(tmp_path):
-    with claimed(tmp_path / "r.jsonl", "abc", OWNER), claimed(tmp_path / "r.jsonl", "abd", OWNER):
+    with claim_run(tmp_path / "r.jsonl", "abc", OWNER), claim_run(tmp_path / "r.jsonl", "abd", OWNER):
         assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -59,8 +59,8 @@ CLIENT = """
 import sys, time
 from pathlib import Path
 from toolchain.device.lock import Owner
-from toolchain.records.claims import claimed
-with claimed(Path(sys.argv[1]), "abc", Owner("ann", "tune mlp")):
+from toolchain.records.claims import claim_run
+with claim_run(Path(sys.argv[1]), "abc", Owner("ann", "tune mlp")):
     print("claimed", flush=True)
     time.sleep(60)
 """
@@ -72,18 +72,18 @@ def test_what_a_killed_client_leaves_holds_nobody_up(tmp_path):
         assert process.stdout.readline() == "claimed\n"
         process.send_signal(signal.SIGKILL)
     assert [one.name for one in tmp_path.iterdir()] == [".r.jsonl.abc.claim"]
-    with claimed(tmp_path / "r.jsonl", "abc", OWNER):
+    with claim_run(tmp_path / "r.jsonl", "abc", OWNER):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_that_records_nothing_leaves_no_folder(tmp_path):
-    with claimed(tmp_path / "new" / "r.jsonl", "abc", OWNER):
+    with claim_run(tmp_path / "new" / "r.jsonl", "abc", OWNER):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file"), claimed(tmp_path / "file" / "r.jsonl", "abc", OWNER):
+    with pytest.raises(InputError, match="file"), claim_run(tmp_path / "file" / "r.jsonl", "abc", OWNER):
         pass

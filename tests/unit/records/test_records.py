@@ -22,11 +22,11 @@ from toolchain import records
 from toolchain.errors import BusyError, InputError
 from toolchain.records import (
     EXPIRY_S,
-    Begun,
     Key,
     Record,
     RecordFile,
     Records,
+    RunStart,
     Start,
     Workload,
     best_bytes,
@@ -273,8 +273,8 @@ def test_merging_drops_duplicates_whatever_the_order(tmp_path):
 
 @given(LINES)
 def test_merging_with_itself_changes_nothing(lines):
-    once = Records.collect(maintenance.merged([Records.collect(lines)]))
-    assert list(maintenance.merged([once, once])) == list(once.lines())
+    once = Records.collect(maintenance.merge_lines([Records.collect(lines)]))
+    assert list(maintenance.merge_lines([once, once])) == list(once.lines())
 
 
 def test_records_that_exist_are_not_overwritten(tmp_path):
@@ -422,7 +422,7 @@ def test_two_writers_and_one_who_distills_lose_nothing(tmp_path):
 def test_a_wait_for_the_lock_is_told_and_has_an_end(tmp_path, monkeypatch):
     path, told = tmp_path / "records.jsonl", []
     RecordFile(path).append([workload()])
-    beside = records._beside(path)
+    beside = path.with_name(f".{path.name}.lock")
     assert stat.S_IMODE(beside.stat().st_mode) == 0o600
     monkeypatch.setattr(records, "_PATIENCE_S", 0.1)
     with beside.open() as other:
@@ -537,7 +537,7 @@ def test_lines_of_schema_2_come_back_and_those_of_before_look_as_they_did(tmp_pa
     lines = [workload(), record(1), final(2, threads=1, options=dict(USUAL)), Start(run="abc", time=1.0), record(3)]
     file.append(lines)
     assert list(file.read().lines()) == lines
-    assert file.read().runs["abc"].place == 2
+    assert file.read().runs["abc"].index == 2
     assert b"threads" not in encode([record(1)])
 
 
@@ -548,26 +548,26 @@ def test_a_run_begins_once_until_it_is_fresh_or_has_expired(tmp_path):
     file = RecordFile(tmp_path / "records.jsonl")
 
     def place(at, *, fresh=False):
-        return file.begin(Start(run="me", time=at, fresh=fresh)).runs["me"].place
+        return file.begin(Start(run="me", time=at, fresh=fresh)).runs["me"].index
 
     file.append([record(1)])
     assert place(1000.0) == 1
     file.append([record(2)])
     assert place(2000.0) == 1
-    assert file.begin(Start(run="other", time=2000.0)).runs["other"].place == 2
+    assert file.begin(Start(run="other", time=2000.0)).runs["other"].index == 2
     assert place(1000.0 + EXPIRY_S + 1) == 2
     assert place(1000.0 + EXPIRY_S + 2, fresh=True) == 2
     assert len(file.read().trials) == 2
 
 
 def test_where_runs_began_outlives_a_merge():
-    mine = Records({}, (record(1, time=1.0), record(2, time=5.0)), {"me": Begun(Start(run="me", time=3.0), 1)})
+    mine = Records({}, (record(1, time=1.0), record(2, time=5.0)), {"me": RunStart(Start(run="me", time=3.0), 1)})
     other = Records({}, (record(3, time=2.0), record(4, time=4.0)))
-    made = Records.collect(maintenance.merged([mine, other]))
+    made = Records.collect(maintenance.merge_lines([mine, other]))
     assert [one.index for one in made.trials] == [1, 3, 4, 2]
-    assert made.runs["me"].place == 2
+    assert made.runs["me"].index == 2
 
 
 def test_distilled_records_keep_what_decides():
-    made = maintenance.distilled(Records(trials=(record(1, 1e-3, schema=2), record(2, 2e-3, schema=2), final(3))))
+    made = maintenance.distill_records(Records(trials=(record(1, 1e-3, schema=2), record(2, 2e-3, schema=2), final(3))))
     assert [one.index for one in made.trials] == [1, 3]

@@ -14,7 +14,7 @@ from toolchain.errors import BuildError, DeviceError
 from toolchain.tuning import conveyor as conveyors
 from toolchain.tuning.conveyor import Conveyor, Round
 from toolchain.tuning.template_search import Candidate
-from toolchain.tuning.trials import Built, Measured
+from toolchain.tuning.trials import Built, Measured, Trials
 
 SOON_S = 30.0
 
@@ -57,9 +57,9 @@ def _no_arguments(monkeypatch):
 def parts():
     noted = []
     builds, measures = Builds(), Measures()
-    how = {"completed": str, "passing": lambda _: 0}
-    one = Conveyor(builds, measures, None, note=lambda _round, place, found: noted.append((place, found)), **how)
-    return SimpleNamespace(builds=builds, measures=measures, noted=noted, conveyor=one)
+    trials = Trials(builds, measures, complete=str, passing_bytes=lambda _: 0)
+    conveyor = Conveyor(trials, None, lambda _round, index, measured: noted.append((index, measured)))
+    return SimpleNamespace(builds=builds, measures=measures, noted=noted, conveyor=conveyor)
 
 
 def planned(*names, number=0, done=()):

@@ -18,7 +18,7 @@ from toolchain.tuning.ledger import Ledger
 from toolchain.tuning.measure.turns import TURNS
 from toolchain.tuning.plan import Plan
 from toolchain.tuning.template_search import Candidate
-from toolchain.tuning.trials import Built, Measured
+from toolchain.tuning.trials import Built, Measured, Trials
 
 KEY = Key.of({"kind": "llvm"}, tvm="1")
 
@@ -53,10 +53,10 @@ def decide(tmp_path, monkeypatch):
     monkeypatch.setattr(finals, "args_of", lambda *_, **__: ())
     boards, decided = Boards(), []
     book = Ledger(RecordFile(tmp_path / "records.jsonl"), "run-1", KEY, Plan())
-    how = {"completed": str, "passing": lambda _: 0, "ledger": book, "by_model": False, "note": decided.append}
-    made = Decider(boards, boards, **how)
+    trials = Trials(boards, boards, complete=str, passing_bytes=lambda _: 0)
+    decider = Decider(trials, book, by_model=False, note=decided.append)
     return SimpleNamespace(
-        boards=boards, decided=decided, hold=lambda *due: made.hold(due, lambda event: event.wait(30)), path=tmp_path
+        boards=boards, decided=decided, hold=lambda *due: decider.hold(due, lambda event: event.wait(30)), path=tmp_path
     )
 
 

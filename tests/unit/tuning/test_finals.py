@@ -29,7 +29,7 @@ class Search:
     def base(self, _task):
         return candidate(BASE)
 
-    def rebuilt(self, _task, trace):
+    def rebuild(self, _task, trace):
         return None if trace == 9 else candidate(f"{trace:016x}")
 
 
@@ -77,7 +77,7 @@ def turns_of(factor, count=TURNS):
 
 
 def decided(*rivals_s, built=BUILT, **measured):
-    return finals.decided(FINAL, built, Measured(BASE_S, rivals_s=rivals_s, board="b", **measured))
+    return finals.decide(FINAL, built, Measured(BASE_S, rivals_s=rivals_s, board="b", **measured))
 
 
 def test_the_fastest_of_those_that_are_surely_faster_wins():
@@ -111,7 +111,7 @@ def test_rivals_that_do_not_compile_are_left_out():
 
 
 def test_a_final_that_failed_decides_nothing():
-    found = finals.decided(FINAL, BUILT, Measured((), "suspicious", "busy"))
+    found = finals.decide(FINAL, BUILT, Measured((), "suspicious", "busy"))
     assert (found.measured.cause, found.measured.error) == ("suspicious", "busy")
 
 
@@ -119,7 +119,7 @@ def test_a_final_that_failed_decides_nothing():
 def test_what_is_untuned_does_not_compile(by_model):
     built = [Built(None, "it spills", 0.0), *BUILT[1:]]
     assert finals.trial(FINAL, built, 0) is None
-    found = finals.undecided(FINAL, built, by_model=by_model)
+    found = finals.decide_unmeasured(FINAL, built, by_model=by_model)
     assert "it spills" in (found.why if by_model else found.measured.error)
     assert (found.winner.key, found.measured.cause) == ((f"{1:016x}", "") if by_model else (BASE, "build"))
 

@@ -49,7 +49,7 @@ def test_a_round_follows_from_what_was_learned_not_from_how_it_was_found(tuner, 
     first.learn(dense, found, [latency(one) for one in found])
 
     second = Search(backend(), tuner, 0)
-    again = [second.rebuilt(dense, one.trace) for one in found]
+    again = [second.rebuild(dense, one.trace) for one in found]
     second.learn(dense, again, [latency(one) for one in again])
     assert keys(second.propose(dense, 1, 8)) == keys(first.propose(dense, 1, 8))
 
@@ -70,7 +70,7 @@ def test_what_a_kernel_is_untuned_is_the_first_candidate(tuner, dense):
     assert (first.trace, first.schedule) == (DEFAULT, None)
     assert tasks.workload_hash(backend().schedule(dense.module)) == first.key
     assert all(one.trace != DEFAULT for one in others)
-    again = search.rebuilt(dense, DEFAULT)
+    again = search.rebuild(dense, DEFAULT)
     assert (again.key, again.trace) == (first.key, DEFAULT)
 
 
@@ -92,7 +92,7 @@ def many_rounds(dense, most):
         round_of = search.propose(dense, number, 32)
         search.learn(dense, round_of, [latency(one) for one in round_of])
         found.append(keys(round_of))
-        assert len(search.known(dense).database) <= most
+        assert len(search.of_task(dense).database) <= most
     return found
 
 
@@ -109,7 +109,7 @@ def test_the_cost_model_keeps_the_newer_results(dense, monkeypatch):
     for number in range(3):
         found = search.propose(dense, number, 32)
         search.learn(dense, found, [latency(one) for one in found])
-        (group,) = search._learned.data.values()
+        (group,) = search._cost_model.data.values()
         assert len(group.features) == len(group.costs) <= 50
         last = [min(latency(one)) for one in found][-1]
         assert group.costs[-1] == pytest.approx(last)

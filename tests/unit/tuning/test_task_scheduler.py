@@ -37,5 +37,5 @@ def test_nothing_is_left():
 
 
 def test_tasks_take_turns_while_their_rounds_are_under_way():
-    assert pick([Progress(1, 16, (1.0,), under_way=1), Progress(1, 16, (1.0,))]) == 1
-    assert pick([Progress(1, 32, (), under_way=2), Progress(1, 16, (), under_way=1)]) == 1
+    assert pick([Progress(1, 16, (1.0,), pending=1), Progress(1, 16, (1.0,))]) == 1
+    assert pick([Progress(1, 32, (), pending=2), Progress(1, 16, (), pending=1)]) == 1

@@ -40,13 +40,13 @@ def test_all_candidates_are_proposed_once_the_likely_fastest_first(templates, ta
 def test_a_candidate_is_made_again_from_its_record(templates, task):
     search = TemplateSearch(templates)
     (first,) = search.propose(task, 1)
-    again = search.rebuilt(task, first.trace)
+    again = search.rebuild(task, first.trace)
     assert (again.key, again.trace) == (first.key, first.trace)
 
 
 @pytest.mark.parametrize("trace", [[], {"template": "nosuch"}, {"template": "direct", "colums": 3}, {}])
 def test_a_record_of_another_kind_makes_nothing(templates, task, trace):
-    assert TemplateSearch(templates).rebuilt(task, trace) is None
+    assert TemplateSearch(templates).rebuild(task, trace) is None
 
 
 def test_the_hash_of_settings_does_not_depend_on_their_order():

@@ -1,8 +1,8 @@
-"""The index of a large file of records: what is asked of a million of them is answered without holding them.
+"""The index of a large file of records: queries on millions of records do not load them.
 
-The lines are the truth. The index is made of them, is kept beside them under a hidden name, and may be removed at any
-time; see `store` for what of it is believed, and `snapshot` for where it is. A record is read from its line when it is
-asked for, and must say there what the index says of it.
+The file has the truth. The index is made from it, is stored beside it as a hidden file, and may be removed at any time;
+`store` says when its rows are valid, and `snapshot` where it is. A record is read from its line when it is needed, and
+must agree with the index.
 """
 
 from __future__ import annotations
@@ -16,33 +16,29 @@ from toolchain.records.index.source import Source
 from toolchain.records.index.store import Store, Tell
 
 LEAST = 16 << 20
-"""Bytes from which on a file has an index: smaller ones are read in a fraction of a second."""
+"""Least size in bytes of a file with an index: smaller ones are read in a fraction of a second."""
 
-__all__ = ["LEAST", "Indexed", "Tell", "opened", "remove"]
+__all__ = ["LEAST", "Indexed", "Tell", "open_index", "remove"]
 
 remove = snapshot.remove
 
 
-def opened(path: Path, tell: Tell) -> Indexed:
-    """Open a file of records by its index, which is made or brought up to date.
-
-    Args:
-        path: The file.
-        tell: Called with steps where that takes some time.
+def open_index(path: Path, tell: Tell) -> Indexed:
+    """Open the index of a file of records, which is created or updated.
 
     Raises:
         InputError: A line is damaged.
-        OSError: There is no such file.
+        OSError: The file does not exist.
     """
     source = Source(path)
     try:
-        store = _current(path, Store(source, snapshot.load(path)), tell)
-    except sqlite3.Error:  # of other tables, or too large to be extended
-        store = _current(path, Store(source), tell)
-    return Indexed(store, store.begun())
+        store = _update(path, Store(source, snapshot.load(path)), tell)
+    except sqlite3.Error:  # the snapshot has other tables, or is too large to be extended
+        store = _update(path, Store(source), tell)
+    return Indexed(store, store.runs())
 
 
-def _current(path: Path, store: Store, tell: Tell) -> Store:
+def _update(path: Path, store: Store, tell: Tell) -> Store:
     if store.is_outdated():
         store.catch_up(tell)
         snapshot.save(path, store.database)

@@ -1,4 +1,4 @@
-"""Processes that read chunks of a large file at once, as reading a million lines keeps one CPU busy for 20 seconds."""
+"""A pool of processes that read chunks of a large file: one CPU takes 20 seconds for a million lines."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from toolchain.records.index.source import Source
 from toolchain.worker import receive, send
 
 LEAST = 256 << 20
-"""Bytes of new lines from which on others help: starting them takes as long as reading some 50 MB."""
+"""Least number of new bytes for which the pool is started, which takes as long as reading some 50 MB."""
 
-_MOST = 8  # the rows of more come faster than they are stored
+_MOST = 8  # more would deliver rows faster than they can be stored
 _COMMAND = (sys.executable, "-P", "-m", "toolchain.records.index.worker")
 
 
@@ -30,9 +30,9 @@ class Crew:
     """Processes that read one file.
 
     Attributes:
-        workers: Those that are idle.
-        pool: The threads that wait for them.
-        count: How many there are.
+        workers: The idle processes.
+        pool: Threads that wait for the processes.
+        count: Number of processes.
     """
 
     workers: queue.SimpleQueue[process.Serving]
@@ -40,42 +40,39 @@ class Crew:
     count: int
 
     def rows(self, chunks: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, Rows | None]]:
-        """Yield where each chunk begins and ends and its rows, in order; None for one that nobody could read."""
+        """Yield where each chunk begins and ends and its rows, in order; None for rows that no process could read."""
         waiting: deque[tuple[int, int, Future[Rows | None]]] = deque()
         for start, stop in chunks:
             waiting.append((start, stop, self.pool.submit(self._read, start, stop)))
-            if len(waiting) > 2 * self.count:  # or the rows of the whole file may wait in memory
-                yield _done(*waiting.popleft())
-        while waiting:
-            yield _done(*waiting.popleft())
+            if len(waiting) > 2 * self.count:  # limits the memory for rows that wait
+                first, last, future = waiting.popleft()
+                yield first, last, future.result()
+        for first, last, future in waiting:
+            yield first, last, future.result()
 
     def _read(self, start: int, stop: int) -> Rows | None:
         worker = self.workers.get()
         jobs, answers = cast(BinaryIO, worker.stdin), cast(BinaryIO, worker.stdout)
         try:
             send(jobs, [start, stop])
-            found = receive(answers)
+            rows = receive(answers)
         except OSError:  # it has ended
             return None
         finally:
             self.workers.put(worker)
-        return Rows(*found) if found else None
-
-
-def _done(start: int, stop: int, future: Future[Rows | None]) -> tuple[int, int, Rows | None]:
-    return start, stop, future.result()
+        return Rows(*rows) if rows else None
 
 
 def _end(worker: process.Serving) -> None:
     process.kill_group(worker)
     for stream in (worker.stdin, worker.stdout):
-        with contextlib.suppress(OSError):  # what it did not read is lost with it
+        with contextlib.suppress(OSError):  # part of a message may still be buffered
             cast(BinaryIO, stream).close()
 
 
 @contextlib.contextmanager
-def hired(source: Source) -> Iterator[Crew]:
-    """Start a process for each CPU that this one may use; they end with the block.
+def start_crew(source: Source) -> Iterator[Crew]:
+    """Start a process for each CPU that may be used; they end with the block.
 
     Raises:
         OSError: They cannot be started.
@@ -86,9 +83,11 @@ def hired(source: Source) -> Iterator[Crew]:
         workers: queue.SimpleQueue[process.Serving] = queue.SimpleQueue()
         pool = stack.enter_context(ThreadPoolExecutor(count))
         for _ in range(count):
+            # A signal in between would leave a process without a callback that ends it.
             with process.signals_later():
                 worker = process.serve([*_COMMAND, source.path_of_handle], log=log)
                 stack.callback(_end, worker)
             workers.put(worker)
-        stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # what nobody waits for any more
+        # Last, so that it runs first at the end of the block: jobs are cancelled before their processes end.
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         yield Crew(workers, pool, count)

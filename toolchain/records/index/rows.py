@@ -1,4 +1,4 @@
-"""Lines become rows: what is asked of many records at once, and where the line of each stands."""
+"""Converts lines to rows of the index: the facts that queries need, and the position of each line."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from toolchain.records.index.source import Source
 from toolchain.records.lines import EARLIER, Key, Record, Workload, parsed
 
 FINAL, VERDICT, POSSIBLE, FIRST_SCHEMA = 1, 2, 4, 8
-"""What the flags of a row say of its record."""
+"""Bits of the flags of a row."""
 
-_PLAIN = 2  # a form of `marshal` in which equal values are equal bytes, whatever else refers to them
+_VERSION = 2  # of `marshal`; later ones encode references, so that equal values may have different bytes
 
 Facts = tuple[str, str, str, str, int, int, float, float | None]
-"""Of one record: key, workload, run, cause, flags, a sum of its candidate, when it was measured, and its latency."""
+"""Of one record: key, workload, run, cause, flags, checksum of the candidate, time and latency."""
 
 
 @dataclass
 class Rows:
-    """What a chunk of a file says.
+    """The rows of a chunk of a file.
 
     Attributes:
         digest: SHA-256 of its bytes.
-        lines: How many there are.
+        lines: Number of lines.
         texts: The texts of the facts, each once.
-        trials: Where each record's line begins in the file, its bytes without the newline, and its facts; a text is
-            given by its place in `texts`.
-        kernels: The same of each workload, with its hash.
-        starts: The same of each beginning of a run, with the number of the chunk's records before it.
+        trials: Of each record: the offset of its line in the file, its size without the newline, and its facts, with
+            texts as indices into `texts`.
+        kernels: Of each workload: offset, size, and its hash as an index into `texts`.
+        starts: Of each beginning of a run: offset, size, and the number of the chunk's records before it.
     """
 
     digest: str
@@ -45,7 +45,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads lines, and remembers the keys that it has met: making one takes as long as reading a line.
+    """Reads lines. It caches the keys: to make a key takes as long as to read a line.
 
     Attributes:
         source: The file.
@@ -55,34 +55,33 @@ class Reader:
     _keys: dict[bytes, str] = field(default_factory=dict)
 
     def rows(self, start: int, stop: int, number: int) -> Rows:
-        """Read whole lines.
+        """Read complete lines.
 
         Args:
-            start: Where the first one begins.
-            stop: Where the last one ends; it may lack its newline.
-            number: The first one's number in the file, from 1.
+            start: Where the first line begins.
+            stop: Where the last line ends; its newline may be missing.
+            number: The number of the first line in the file, from 1.
 
         Raises:
-            InputError: One of them is damaged.
+            InputError: A line is damaged.
         """
         block = self.source.read(start, stop)
-        found, places = Rows(digest(block)), _Places()
+        rows, indices = Rows(digest(block)), _Indices()
         for line in block.removesuffix(b"\n").split(b"\n"):
-            item, size = parsed(line, number + found.lines, self.source.where), len(line)
+            item, size = parsed(line, number + rows.lines, self.source.where), len(line)
             if isinstance(item, Record):
                 key, workload, run, cause, *facts = self.facts(item)
-                found.trials.append((start, size, places[key], places[workload], places[run], places[cause], *facts))
+                rows.trials.append((start, size, indices[key], indices[workload], indices[run], indices[cause], *facts))
             elif isinstance(item, Workload):
-                found.kernels.append((start, size, places[item.workload]))
+                rows.kernels.append((start, size, indices[item.workload]))
             else:
-                found.starts.append((start, size, len(found.trials)))
-            found.lines += 1
+                rows.starts.append((start, size, len(rows.trials)))
+            rows.lines += 1
             start += size + 1
-        found.texts.extend(places)
-        return found
+        rows.texts.extend(indices)
+        return rows
 
     def facts(self, record: Record) -> Facts:
-        """Return what the index says of a record."""
         flags = (
             (FINAL if record.is_final else 0)
             | (VERDICT if record.verdict else 0)
@@ -94,15 +93,16 @@ class Reader:
         return self._key(record), record.workload, record.run, record.cause, flags, candidate, record.time, latency_s
 
     def _key(self, record: Record) -> str:
-        parts: Any = record.target, record.tvm, record.emulated, record.modelled, record.threads, record.options
-        known = marshal.dumps(parts, _PLAIN)
-        if known not in self._keys:
-            self._keys[known] = key_text(record.key)
-        return self._keys[known]
+        fields: Any = record.target, record.tvm, record.emulated, record.modelled, record.threads, record.options
+        # Nested values cannot be dictionary keys; marshalled bytes can.
+        data = marshal.dumps(fields, _VERSION)
+        if data not in self._keys:
+            self._keys[data] = key_text(record.key)
+        return self._keys[data]
 
 
-class _Places(dict[str, int]):
-    """The place of each text among those that were asked for."""
+class _Indices(dict[str, int]):
+    """Numbers texts in the order of their first use."""
 
     def __missing__(self, text: str) -> int:
         self[text] = len(self)
@@ -110,20 +110,19 @@ class _Places(dict[str, int]):
 
 
 def digest(block: bytes) -> str:
-    """Return what a chunk is known by."""
     return hashlib.sha256(block).hexdigest()
 
 
 def key_text(key: Key) -> str:
-    """Return a key as text, from which `key_of` makes it again."""
+    """Return a key as text, which `key_of` parses."""
     return json.dumps(astuple(key), ensure_ascii=False)
 
 
 def key_of(text: str) -> Key:
-    """Return the key that this is the text of."""
+    """Parse a key from its text."""
     return Key(*json.loads(text))
 
 
 def candidate_sum(candidate: str) -> int:
-    """Return what a candidate is looked for by: its hash itself would be a fifth of the index."""
+    """Return a short checksum of a candidate: its whole hash would take a fifth of the index."""
     return zlib.crc32(candidate.encode())

@@ -1,7 +1,7 @@
-"""The index of a file of records on the disk, beside it: the rows as they were, sealed.
+"""The index of a file of records on the disk, beside the file: a sealed copy of the rows.
 
-It is replaced whole, never changed. What is cut off, damaged or made by somebody else has another seal, whose key only
-this user has; such a one is passed over as if there were none, and the next one that is saved takes its place.
+It is only ever replaced as a whole. The key of the seal is private to the user, so a truncated, damaged or foreign
+index has a wrong seal; it is ignored, and replaced when the next one is saved.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ _SEAL_LENGTH = _KEY_LENGTH = 32
 _HEAD = len(_MAGIC) + _SEAL_LENGTH
 
 
-def place(records: Path) -> Path:
-    """Return where the index of a file of records is; no pattern for such files fits it."""
+def path_of(records: Path) -> Path:
+    """Return the path of the index of a file of records; a pattern such as `*.jsonl` does not match it."""
     return records.with_name(f".{records.name}.index")
 
 
 def load(records: Path) -> sqlite3.Connection | None:
-    """Return the rows that were saved for a file of records; None if there are none to be believed."""
+    """Return the saved rows of a file of records; None if there are none with a valid seal."""
     try:
-        key, data = _key(), memoryview(_read(place(records)))
+        key, data = _key(), memoryview(_read(path_of(records)))
         if data[:_HEAD] != _MAGIC + _seal(key, data[_HEAD:]):
             return None
-        found = sqlite3.connect(":memory:", check_same_thread=False)
-        found.deserialize(data[_HEAD:])
+        database = sqlite3.connect(":memory:", check_same_thread=False)
+        database.deserialize(data[_HEAD:])
     except (InputError, OSError, sqlite3.Error):
         return None
-    return found
+    return database
 
 
 def save(records: Path, rows: sqlite3.Connection) -> None:
-    """Save the rows of a file of records for the next one who asks, where there is room and it is allowed."""
-    with contextlib.suppress(InputError, OSError, sqlite3.Error), _part(place(records)) as handle:
+    """Save the rows of a file of records; without disk space or permission, nothing is saved."""
+    with contextlib.suppress(InputError, OSError, sqlite3.Error), _replacement(path_of(records)) as handle:
         key, data = _key(), memoryview(rows.serialize())
         _write(handle, _MAGIC + _seal(key, data))
         _write(handle, data)
 
 
 def remove(records: Path) -> None:
-    """Remove what was saved for a file of records, if anything was."""
     with contextlib.suppress(OSError):
-        place(records).unlink(missing_ok=True)
+        path_of(records).unlink(missing_ok=True)
 
 
 def _read(path: Path) -> bytes:
+    # Neither a link nor a pipe in a shared folder may be followed or block.
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(handle, "rb") as stream:  # noqa: PTH123 - it is open already
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -69,43 +69,43 @@ def _read(path: Path) -> bytes:
 
 
 def _seal(key: bytes, data: memoryview) -> bytes:
-    return hmac.digest(key + _reading(), data, "sha256")
+    return hmac.digest(key + _code_digest(), data, "sha256")
 
 
 @functools.cache
-def _reading() -> bytes:
-    """Return a digest of what reads lines and makes rows of them: what another toolchain made may mean something else.
+def _code_digest() -> bytes:
+    """Return a digest of the code that makes rows: those of another toolchain may mean something else.
 
     Raises:
         OSError: There are no sources.
     """
     sources = [lines.__file__, results.__file__, *sorted(map(str, Path(__file__).parent.glob("*.py")))]
-    told = [pydantic.VERSION, *(files.sha256_file(Path(source)) for source in sources)]
-    return files.sha256_bytes(" ".join(told).encode()).encode()
+    digests = [pydantic.VERSION, *(files.sha256_file(Path(source)) for source in sources)]
+    return files.sha256_bytes(" ".join(digests).encode()).encode()
 
 
 def _key() -> bytes:
-    """Return what this user's snapshots are sealed with; it is made by the first one.
+    """Return the key of this user's seals, which is created the first time.
 
     Raises:
-        InputError: There is no folder for it.
+        InputError: Its folder cannot be created.
         OSError: It cannot be read.
     """
     path = files.cache_root() / "index.key"
     if not path.exists():
         files.edit(path, lambda known: known or secrets.token_bytes(_KEY_LENGTH))
-    found = path.read_bytes()
-    if len(found) != _KEY_LENGTH:
+    key = path.read_bytes()
+    if len(key) != _KEY_LENGTH:
         raise OSError(f"{path} is damaged")
-    return found
+    return key
 
 
 @contextlib.contextmanager
-def _part(target: Path) -> Iterator[int]:
-    """Open a file that takes the place of another at the end of the block; what a killed process left is taken over.
+def _replacement(target: Path) -> Iterator[int]:
+    """Open a file that replaces another one at the end of the block; the file of a killed process is reused.
 
     Raises:
-        OSError: It cannot be made, or another process is at it.
+        OSError: It cannot be created, or another process is writing it.
     """
     path = target.with_name(f"{target.name}.part")
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -1,4 +1,4 @@
-"""The file that the lines are in, open for reading: whatever takes its place meanwhile, this stays the same file."""
+"""The file of records, open for reading: it stays the same file even if another one replaces it meanwhile."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ _SEARCHED = 1 << 16
 
 class Source:
     """A file of records.
-
-    Args:
-        path: Where it is.
 
     Raises:
         OSError: It cannot be opened.
@@ -30,19 +27,19 @@ class Source:
 
     @property
     def path_of_handle(self) -> str:
-        """A path by which another process opens this very file, whatever has its place by then."""
+        """A path by which another process opens the same file, even if it was replaced."""
         return f"/proc/{os.getpid()}/fd/{self._handle}"
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes between two places, or fewer where the file has become shorter."""
-        parts = []
-        while start < stop and (part := os.pread(self._handle, stop - start, start)):
-            parts.append(part)
-            start += len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        """Return the bytes between two offsets, or fewer if the file has been truncated."""
+        blocks = []
+        while start < stop and (block := os.pread(self._handle, stop - start, start)):
+            blocks.append(block)
+            start += len(block)
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
     def chunks(self, start: int, size: int) -> Iterator[tuple[int, int]]:
-        """Cut the whole lines behind a place into chunks of about so many bytes; yield where each begins and ends."""
+        """Split the complete lines from an offset on into chunks of about `size` bytes; yield the bounds of each."""
         while (stop := self._line_end(start + size - 1)) is not None:
             yield start, stop
             start = stop
@@ -51,23 +48,23 @@ class Source:
             yield start, last
 
     def _line_end(self, start: int) -> int | None:
-        """Return where the line ends that a byte is in, its newline included; None if it has no end."""
+        """Return where the line of a byte ends, its newline included; None if it has no newline."""
         while start < self.status.st_size:
-            part = self.read(start, min(start + _SEARCHED, self.status.st_size))
-            if b"\n" in part:
-                return start + part.index(b"\n") + 1
-            if not part:
+            block = self.read(start, min(start + _SEARCHED, self.status.st_size))
+            if b"\n" in block:
+                return start + block.index(b"\n") + 1
+            if not block:
                 return None
-            start += len(part)
+            start += len(block)
         return None
 
     def _last_line_end(self, first: int) -> int:
-        """Return where the last line of the file with an end ends; `first` if none behind that has one."""
+        """Return where the last complete line of the file ends; `first` if there is none after that."""
         stop = self.status.st_size
         while stop > first:
             start = max(first, stop - _SEARCHED)
-            place = self.read(start, stop).rfind(b"\n")
-            if place >= 0:
-                return start + place + 1
+            end = self.read(start, stop).rfind(b"\n")
+            if end >= 0:
+                return start + end + 1
             stop = start
         return first

@@ -1,8 +1,8 @@
 """A process that reads chunks of a file of records: `python -m toolchain.records.index.worker FILE`.
 
-It reads from standard input where each begins and ends, and answers on standard output with the parts of its `Rows`, or
-with nothing where a line is damaged: whoever asks knows the number of the line, and tells of it. It ends when its input
-does.
+It reads from standard input where each chunk begins and ends, and answers on standard output with the fields of its
+`Rows`, or with an empty list if a line is damaged: the parent then reads the chunk itself, and reports the error with
+the number of the line. The process ends when its input does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from toolchain.records.index.source import Source
 
 
 def main(path: Path) -> None:
-    """Serve until the input ends."""
     jobs, answers = worker.streams()
     worker.end_with_input(jobs)
     reader = Reader(Source(path))

@@ -1,4 +1,4 @@
-"""Candidates in, shared libraries for the board out: compiled by processes that stay, and end alone when they must."""
+"""Builds candidates: processes that are reused compile them, and a linker makes shared libraries for the board."""
 
 from __future__ import annotations
 
@@ -25,31 +25,26 @@ if TYPE_CHECKING:
     import tvm
 
 _LINK_TIMEOUT_S = 60.0
-_PATIENCE_S = 60.0  # for those who remove what a killed process left
+_PATIENCE_S = 60.0  # while another process removes abandoned folders
 _PREFIX = "candidates-"
 
 
 @dataclass(frozen=True)
 class _Compiled:
-    """What became of one candidate in a worker: its objects, or an error."""
-
     objects: tuple[Path, ...]
     error: str
     seconds: float
 
 
 class Builder:
-    """Compiles and links candidates, several at a time; to be used in a `with` statement.
+    """Compiles and links candidates, several at a time. Use it in a `with` statement.
 
-    One that crashes the compiler, or is still in it at its deadline, costs a process and fails alone.
+    A candidate that crashes the compiler or exceeds its deadline fails alone; its process is replaced.
 
     Args:
-        target: TVM code-generation target.
-        cross: What links the libraries.
-        folder: Where they are kept until they are discarded; it is made if need be, and at the end none is left.
-        workers: Processes of this machine that compile; as many as it has CPUs by default.
-        timeout_s: Seconds that compiling one candidate may take.
-        hire: Makes what compiles, instead of those.
+        folder: The folder for the libraries, created if missing; all are removed at the end.
+        workers: Processes of this machine that compile; one for each CPU by default.
+        hire: Creates another pool of workers instead.
     """
 
     def __init__(
@@ -72,11 +67,10 @@ class Builder:
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        """Start the processes, without waiting until they are ready."""
         import tvm  # noqa: PLC0415 - a Dask worker imports this room, too, and computes nothing itself
 
         with contextlib.ExitStack() as stack:
-            self._folder = stack.enter_context(_own_folder(self._parent))
+            self._folder = stack.enter_context(_session_folder(self._parent))
             self._crew = stack.enter_context(self._hire(str(tvm.ir.save_json(self._target)), self._folder))
             self._open = stack.pop_all()
         return self
@@ -84,24 +78,19 @@ class Builder:
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the processes, what they do at the moment too, and remove the libraries that are left."""
+        """End the processes and their jobs, and remove the remaining libraries."""
         self._open.close()
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """Process IDs of the workers that this machine has."""
         return self._crew.pids
 
     @property
     def rows(self) -> tuple[BuilderRow, ...]:
-        """What each builder did, where there are others than this machine."""
         return self._crew.rows
 
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
-        """Build candidates; what one of them does to the compiler is its own result alone.
-
-        Args:
-            modules: Scheduled TIR modules with the function `main`.
+        """Build candidates; an error of one does not affect the others.
 
         Returns:
             One result for each, in their order.
@@ -118,7 +107,6 @@ class Builder:
 
     @staticmethod
     def discard(built: Built) -> None:
-        """Remove a library that was measured."""
         if built.library is not None:
             built.library.unlink(missing_ok=True)
 
@@ -130,42 +118,45 @@ class Builder:
         return _Compiled(tuple(map(Path, answer.get("objects", ()))), answer.get("error", ""), seconds)
 
     def _link(self, libraries: Sequence[Path], compiled: Sequence[_Compiled]) -> list[Built]:
-        """Link what was compiled, and share the time of it out among the candidates."""
-        pairs: list[Pair] = [
-            (path, one.objects) for path, one in zip(libraries, compiled, strict=True) if not one.error
-        ]
+        """Link the compiled candidates; the time that it takes is divided equally among them."""
+        results = list(zip(libraries, compiled, strict=True))
+        pairs: list[Pair] = [(library, result.objects) for library, result in results if not result.error]
         start = time.monotonic()
+        # One call, since a linker in a container takes long to start.
         faults = iter(self._cross.link_all(pairs, timeout=_LINK_TIMEOUT_S))
         share = (time.monotonic() - start) / max(len(pairs), 1)
         built = []
-        for path, one in zip(libraries, compiled, strict=True):
-            if one.error:
-                built.append(Built(None, one.error, one.seconds))
+        for library, result in results:
+            if result.error:
+                built.append(Built(None, result.error, result.seconds))
             elif (fault := next(faults)) is not None:
-                text = f"{fault.message}\n{fault.details}".strip()
-                built.append(Built(None, text, one.seconds + share))
+                error = f"{fault.message}\n{fault.details}".strip()
+                built.append(Built(None, error, result.seconds + share))
             else:
-                built.append(Built(path, "", one.seconds + share))
+                built.append(Built(library, "", result.seconds + share))
         return built
 
 
 @contextlib.contextmanager
-def _own_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder in another one, and remove it at the end, with those whose makers were killed.
+def _session_folder(parent: Path) -> Iterator[Path]:
+    """Create a folder in `parent` and remove it at the end, together with the folders of killed processes.
 
-    A folder is locked while its maker lives. Nobody else looks for abandoned ones before a new one is locked.
+    A folder is locked while its process lives, so an unlocked one is abandoned. The lock of `parent` keeps other
+    processes from seeing a new folder before it is locked.
     """
     try:
         parent.mkdir(parents=True, exist_ok=True)
         with _locked(parent):
             for other in parent.glob(f"{_PREFIX}*"):
-                _remove_abandoned(other)
+                with contextlib.suppress(BusyError), _locked(other, 0):
+                    shutil.rmtree(other, ignore_errors=True)
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-            holding = contextlib.ExitStack()
-            holding.enter_context(_locked(folder))
+            lock = contextlib.ExitStack()
+            lock.enter_context(_locked(folder))
     except OSError as fault:
         raise files.unwritable(parent, fault) from fault
-    with holding:
+    # From here on the folder is locked, so its removal cannot race with another process.
+    with lock:
         try:
             yield folder
         finally:
@@ -180,8 +171,3 @@ def _locked(folder: Path, seconds: float = _PATIENCE_S) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    with contextlib.suppress(BusyError), _locked(folder, 0):
-        shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The processes that compile candidates: started, asked, ended at a deadline, and replaced."""
+"""The pool of processes that compile candidates: each is ended at the deadline of its job, and replaced."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from toolchain.errors import BuildError
 from toolchain.tuning.report import BuilderRow
 from toolchain.worker import receive, send
 
-# Without -P a file in the user's folder that is called like a module would be run instead of it.
+# Without -P a file in the user's folder would be imported instead of a module of the same name.
 _COMMAND = (sys.executable, "-P", "-m", "toolchain.tuning.build.worker")
 _ENVIRONMENT = {"TVM_NUM_THREADS": "1"}
 _START_TIMEOUT_S = 180.0
 _STARTS = 3
-# LLVM and TVM keep some of what every module takes.
+# LLVM and TVM leak some memory with every module.
 _MOST_JOBS = 500
 _MOST_BYTES = 2 * 2**30
 
@@ -32,11 +32,11 @@ _T = TypeVar("_T")
 
 
 class Worker:
-    """One process, which does one job after the other.
+    """One compiler process, which does one job after the other.
 
     Args:
         target: TVM target as JSON text.
-        log: File for what it prints.
+        log: File for its output.
     """
 
     def __init__(self, target: str, log: Path) -> None:
@@ -46,17 +46,17 @@ class Worker:
         self._is_ready = False
         self._is_late = threading.Event()
         self._process = process.serve(_COMMAND, log=log, env=_ENVIRONMENT)
-        with contextlib.suppress(BrokenPipeError):  # that it has ended is found when it is first asked
+        with contextlib.suppress(BrokenPipeError):  # the first job will notice that the process has ended
             send(self._streams[0], {"target": target})
 
     @property
     def pid(self) -> int:
-        """Its process ID, which is its process group's too."""
+        """Its process ID, which is also the ID of its process group."""
         return self._process.pid
 
     @property
     def is_spent(self) -> bool:
-        """Whether another one is to take its place: it has ended, or has done enough."""
+        """Whether it must be replaced: it has ended, or has done its share of jobs."""
         ended = self._process.poll() is not None or self._is_late.is_set()
         return ended or self._jobs >= _MOST_JOBS or self._rss_bytes > _MOST_BYTES
 
@@ -65,20 +65,21 @@ class Worker:
         return self._process.stdin, self._process.stdout
 
     def wait_until_ready(self) -> bool:
-        """Wait for its first word; False if it never comes."""
+        """Wait for its first answer; False if there is none."""
         self._is_ready = self._is_ready or self._answer(None, _START_TIMEOUT_S) is not None
         return self._is_ready
 
     def ask(self, job: dict[str, Any], timeout_s: float) -> dict[str, Any] | None:
-        """Have a job done.
+        """Do a job.
 
         Args:
-            job: As `tuning.build.worker` takes it.
+            job: See `tuning.build.worker`.
             timeout_s: Seconds until the process is ended.
 
         Returns:
-            Its answer, or one with an `error` in its stead; None if it had ended before it could take the job.
+            Its answer, or a dict with an `error`; None if it had ended before the job.
         """
+        # Only the output of this job is part of a crash report.
         mark = self._log.stat().st_size
         self._jobs += 1
         try:
@@ -90,14 +91,18 @@ class Worker:
         if answer is None:
             self.kill()
             late = f"was not compiled within {timeout_s:g} s"
-            return {"error": late if self._is_late.is_set() else self._last_words(mark)}
+            return {"error": late if self._is_late.is_set() else self._crash_text(mark)}
         self._rss_bytes = answer["rss_bytes"]
-        found: dict[str, Any] = answer
-        return found
+        return dict(answer)
 
     def _answer(self, message: dict[str, Any] | None, timeout_s: float) -> Any:
-        """Send a message, if there is one, and wait for the next answer; None if the process ends or is ended."""
-        guard = threading.Timer(timeout_s, self._expire)
+        """Send a message, if any, and wait for the next answer; None if the process ends or is ended."""
+
+        def expire() -> None:
+            self._is_late.set()
+            process.kill_group(self._process)
+
+        guard = threading.Timer(timeout_s, expire)
         guard.daemon = True
         guard.start()
         try:
@@ -106,44 +111,38 @@ class Worker:
             return receive(self._streams[1])
         finally:
             guard.cancel()
-            guard.join()  # it may be at work; only now is known whether the process has outlived this job
+            guard.join()  # if the timer has fired, it must have killed the process before this job ends
 
-    def _expire(self) -> None:
-        self._is_late.set()
-        process.kill_group(self._process)
-
-    def _last_words(self, mark: int) -> str:
-        """Say how the process ended, with what it printed since a place in its log."""
+    def _crash_text(self, mark: int) -> str:
+        """Return how the process ended, with its output since a position in the log."""
         code = self._process.returncode
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        said = self._log.read_bytes()[mark:].decode(errors="replace")
-        return f"the compiler crashed: {how}\n{process.tail(said)}".strip()
+        end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        output = self._log.read_bytes()[mark:].decode(errors="replace")
+        return f"the compiler crashed: {end}\n{process.tail(output)}".strip()
 
     def kill(self) -> None:
-        """End the process."""
         if self._process.poll() is None:
             process.kill_group(self._process)
 
     def close(self) -> None:
-        """End the process and close its streams, which nobody may be using."""
+        """End the process and close its streams; no other thread may be using them."""
         self.kill()
         for stream in self._streams:
-            with contextlib.suppress(BrokenPipeError):  # half a message may be left that nobody takes
+            with contextlib.suppress(BrokenPipeError):  # part of a message may still be buffered
                 stream.close()
 
-    def words(self) -> str:
-        """Return the last of what it printed."""
+    def output(self) -> str:
         return process.tail(self._log.read_text(encoding="utf-8", errors="replace"))
 
 
 class Crew(Protocol):
-    """What compiles candidates for a builder, several at a time; to be used in a `with` statement."""
+    """Compiles candidates for a builder, several at a time. Use it in a `with` statement."""
 
     def __enter__(self) -> Self:
         """Begin."""
 
     def __exit__(self, *_: object) -> None:
-        """End, and with it the jobs."""
+        """End, and cancel the jobs."""
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -151,37 +150,35 @@ class Crew(Protocol):
 
     @property
     def rows(self) -> tuple[BuilderRow, ...]:
-        """What each builder did, where there are others than this machine."""
+        """The work of each builder; empty if only this machine builds."""
 
     def map(self, call: Callable[..., _T], *arguments: Iterable[Any]) -> Iterator[_T]:
-        """Call a function, which is to ask once, with each tuple of arguments."""
+        """Call a function, which must call `ask` once, with each tuple of arguments."""
 
     def ask(self, job: dict[str, Any], timeout_s: float) -> tuple[dict[str, Any], float]:
-        """Have a job done.
+        """Do a job.
 
         Args:
-            job: As `worker` takes it; its objects are put into its `folder`.
+            job: See `worker`; the objects are written to its `folder`.
             timeout_s: Seconds that compiling may take.
 
         Returns:
             The answer, and the seconds that it took.
 
         Raises:
-            BuildError: Nothing is there that could do it.
+            BuildError: There is no worker.
         """
 
 
 Hire = Callable[[str, Path], Crew]
-"""Makes a crew for a TVM target, as JSON text, whose files go into a folder."""
+"""Creates a crew for a TVM target, as JSON text, with a folder for its files."""
 
 
 class LocalCrew:
-    """Some workers of this machine, and as many threads that give them jobs; to be used in a `with` statement.
+    """Workers of this machine, each with a thread that gives it jobs. Use it in a `with` statement.
 
     Args:
         target: TVM target as JSON text.
-        folder: Where what they print goes.
-        count: How many there are.
     """
 
     def __init__(self, target: str, folder: Path, count: int) -> None:
@@ -196,13 +193,11 @@ class LocalCrew:
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="build")
 
     def __enter__(self) -> Self:
-        """Start the workers, without waiting until they are ready."""
         for _ in range(self._count):
             self._idle.put(self._start())
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the workers, and with them their jobs."""
         with self._lock:
             self._is_closed = True
         for worker in self._workers:
@@ -213,21 +208,18 @@ class LocalCrew:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process IDs of the workers."""
         with self._lock:
             return tuple(worker.pid for worker in self._workers)
 
     @property
     def rows(self) -> tuple[BuilderRow, ...]:
-        """None: all is done by this machine."""
         return ()
 
     def map(self, call: Callable[..., _T], *arguments: Iterable[Any]) -> Iterator[_T]:
-        """Call a function, which is to use one worker, with each tuple of arguments."""
         return self._threads.map(call, *arguments)
 
     def ask(self, job: dict[str, Any], timeout_s: float) -> tuple[dict[str, Any], float]:
-        """Have a job done by a worker, as soon as one is free.
+        """Give a job to the next free worker.
 
         Returns:
             The answer, and the seconds that the worker took.
@@ -235,31 +227,33 @@ class LocalCrew:
         Raises:
             BuildError: No worker can be started.
         """
+        # A worker may have ended between two jobs; then the next one gets the job.
         for _ in range(_STARTS):
-            with self._member() as worker:
+            with self._ready_worker() as worker:
                 start = time.monotonic()
                 answer = worker.ask(job, timeout_s)
                 if answer is not None:
                     return answer, time.monotonic() - start
-        raise BuildError("the compiler's processes end before they are asked", details=worker.words())
+        raise BuildError("the compiler's processes end before they are asked", details=worker.output())
 
     @contextlib.contextmanager
-    def _member(self) -> Iterator[Worker]:
-        """Take a worker that is ready, and give it back; one that is spent is replaced."""
+    def _ready_worker(self) -> Iterator[Worker]:
+        """Take an idle worker and return it at the end; a spent one is replaced."""
         worker = self._idle.get()
         starts = 1
         try:
             while worker.is_spent or not worker.wait_until_ready():
                 if starts == _STARTS:
-                    raise BuildError("the compiler's process does not start", details=worker.words())
-                worker = self._replaced(worker)
+                    raise BuildError("the compiler's process does not start", details=worker.output())
+                worker = self._replace(worker)
                 starts += 1
             yield worker
         finally:
-            self._idle.put(self._replaced(worker) if worker.is_spent else worker)
+            # Put back even on errors: a lost worker would block a thread of `map` for ever.
+            self._idle.put(self._replace(worker) if worker.is_spent else worker)
 
-    def _replaced(self, worker: Worker) -> Worker:
-        """Start another worker in the place of one; that one remains where the crew is being dismissed."""
+    def _replace(self, worker: Worker) -> Worker:
+        """Replace a worker by a new one, unless the crew is being closed."""
         with self._lock:
             if self._is_closed:
                 return worker

@@ -1,4 +1,4 @@
-"""Trials measured on boards: one thread for each, no trial lost with its board, and no board lost for good."""
+"""Measures trials on boards: one thread for each board. No trial is lost with its board, and lost boards may return."""
 
 from __future__ import annotations
 
@@ -22,17 +22,12 @@ __all__ = ["Event", "MeasurePool", "Observer", "Place", "Rules", "ServerPlace", 
 _CLOSE_S = 15.0
 
 
-def _ignore(event: Event) -> None:
-    """For who wants to hear nothing."""
-
-
 class MeasurePool:
     """Measures trials on all places at once. Use it as a context manager.
 
     Args:
         places: Where trials run; their names differ.
-        options: How they are measured.
-        observer: Is called with every event, in the thread of the place.
+        observer: Called with every event, in the thread of the place.
         rules: When a board is no longer trusted, and how long everything may take.
 
     Raises:
@@ -43,7 +38,7 @@ class MeasurePool:
         self,
         places: Sequence[Place],
         options: Options,
-        observer: Observer = _ignore,
+        observer: Observer = lambda _event: None,
         rules: Rules | None = None,
     ) -> None:
         names = [place.name for place in places]
@@ -64,45 +59,40 @@ class MeasurePool:
         """Measure on one more place from now on.
 
         Args:
-            place: The place; none that measures has its name. It is closed with the pool.
-            fits: Is asked first of all, in the place's thread, whether it may be measured on.
+            place: The place; no working place has its name. It is closed with the pool.
+            fits: Called first, in the place's thread: whether it may be measured on.
         """
         with self._changing:
             if self._closed:
                 return
-            before = [one for one in self._workers if one.name == place.name]
-            for one in before:  # the board was lost, and is back under another key
-                one.retire(lambda: None)
+            former = [worker for worker in self._workers if worker.name == place.name]
+            for worker in former:  # the board was lost, and is back under another key
+                worker.retire(lambda: None)
 
             def begin() -> bool:
-                for one in before:
-                    one.join(None)
-                self._jobs.joined(place.name)
+                for worker in former:
+                    worker.join(None)
+                self._jobs.found(place.name)
                 return fits()
 
-            worker = Worker(place, self._jobs, self._options, self._rules, self._observer, fits=begin)
-            self._workers = [one for one in self._workers if one not in before] + [worker]
+            added = Worker(place, self._jobs, self._options, self._rules, self._observer, fits=begin)
+            self._workers = [worker for worker in self._workers if worker not in former] + [added]
             self._added.append(place)
-            worker.start()
+            added.start()
 
-    def retire(self, name: str, left: Callable[[], None]) -> None:
-        """Measure on a place no longer, once the trial that runs there has ended; its result counts.
-
-        Args:
-            name: The place's name.
-            left: Called when nothing runs there any more.
-        """
+    def retire(self, name: str, on_end: Callable[[], None]) -> None:
+        """Stop measuring on a place after the trial that runs there, whose result counts; then call `on_end`."""
         with self._changing:
             for worker in self._workers:
                 if worker.name == name:
-                    worker.retire(left)
+                    worker.retire(on_end)
 
     def submit(self, trial: Trial) -> Future[Measured]:
-        """Let a trial wait for the next free board.
+        """Queue a trial for the next free board.
 
         Returns:
-            Its result. It fails with a `DeviceError` if there is no board for too long, with an `InputError` if the
-            options do not fit the board, and is cancelled when the pool is closed.
+            Its result. The future fails with a `DeviceError` if there is no board for too long, with an `InputError` if
+            the options do not fit the board, and is cancelled when the pool is closed.
         """
         job = Job(trial)
         self._jobs.put(job)
@@ -115,7 +105,7 @@ class MeasurePool:
             Their results in the same order.
 
         Raises:
-            DeviceError: There is no board for too long; it names what is wrong with each.
+            DeviceError: There is no board for too long; the details have the fault of each.
             InputError: The options do not fit a board.
         """
         futures = [self.submit(trial) for trial in trials]
@@ -126,7 +116,7 @@ class MeasurePool:
                 future.cancel()
 
     def close(self) -> None:
-        """End all work, running trials included; results that are not there yet are cancelled."""
+        """End all work, running trials included; missing results are cancelled."""
         with self._changing:
             self._closed, workers = True, self._workers
         self._jobs.close()

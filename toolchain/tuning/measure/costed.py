@@ -1,4 +1,4 @@
-"""Candidates timed by a model of their machine code."""
+"""Candidates timed by a cost model of their machine code."""
 
 from __future__ import annotations
 
@@ -14,36 +14,31 @@ from toolchain.tuning.trials import Built
 
 
 class Costed(Estimated):
-    """Stands in for the builder and for the boards by what a compiler makes of kernels.
-
-    Args:
-        model: Estimates kernels.
-        observe: Called for each trial, as boards do.
-    """
+    """Replaces the builder and the boards by estimates from compiled kernels."""
 
     def __init__(self, model: CostModel, observe: Observer) -> None:
         super().__init__(f"{model.name}, {model.stamp}", observe)
         self._model = model
 
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
-        """Ask the model about kernels; one that it does not know, that spills or would not run, says why.
+        """Estimate kernels; those that the model does not know, that spill or that would not run are failures.
 
-        The time of what spills is not asked for: to compile its loops again takes minutes, and nobody wants it.
+        Kernels that spill are not timed: to compile their loops again takes minutes, and no candidate that spills wins.
 
         Raises:
-            BuildError: The model's compiler did not answer: nothing is known of the candidate, and nothing is recorded.
+            BuildError: The model's compiler did not answer, so nothing can be recorded for the candidate.
         """
-        return [self._built(one) for one in self._model.estimates(modules, spilling=False)]
+        return [self._to_built(estimate) for estimate in self._model.estimates(modules, spilling=False)]
 
-    def _built(self, found: Estimate) -> Built:
-        if not found.answered:
+    def _to_built(self, estimate: Estimate) -> Built:
+        if not estimate.answered:
             raise BuildError(
                 "the compiler of the cost model did not answer for a candidate",
-                details=f"{found.fault}; {self._model.stamp}",
+                details=f"{estimate.fault}; {self._model.stamp}",
                 hint="run the same command to resume; if it fails at the same candidate, use another --op or --seed",
             )
-        spills = f"{found.spills} values are spilled" if found.spills else ""
-        if found.ms is None or found.fault or spills:
-            cause = found.fault or spills or "no estimate: the lengths of its loops are not known"
+        spills = f"{estimate.spills} values are spilled" if estimate.spills else ""
+        if estimate.ms is None or estimate.fault or spills:
+            cause = estimate.fault or spills or "no estimate: the lengths of its loops are not known"
             return Built(None, f"{cause}; {self._model.stamp}", 0.0)
-        return self._taking(found.ms / 1e3)
+        return self._built_in(estimate.ms / 1e3)

@@ -1,4 +1,4 @@
-"""Candidates whose times somebody works out: nothing is linked, nothing runs, and no board is needed."""
+"""Candidates whose times are computed instead of measured: nothing is linked, nothing runs, no board is needed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from toolchain.tuning.trials import Built, Measured, Trial
 
 
 class Estimated(ABC):
-    """Stands in for the builder and for the boards: what a candidate takes is known as soon as it is built.
+    """Replaces the builder and the boards: `build` computes the time of a candidate, and `submit` returns it.
 
     Args:
-        name: What stands in the place of a board's name.
-        observe: Called for each trial, as boards do.
+        name: What results have as the board's name.
+        observe: Called with the event of each trial.
     """
 
     def __init__(self, name: str, observe: Observer) -> None:
@@ -30,26 +30,24 @@ class Estimated(ABC):
 
     @abstractmethod
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
-        """Work out what scheduled modules take, or say why nobody can."""
+        """Compute the times of scheduled modules, or why there are none."""
 
-    def _taking(self, seconds: float) -> Built:
-        """Return a candidate that takes so long."""
-        name = Path(f"modelled-{next(self._numbers)}")  # no file: it only tells trials apart
+    def _built_in(self, seconds: float) -> Built:
+        name = Path(f"modelled-{next(self._numbers)}")  # no file: the name only distinguishes candidates
         self._seconds[name] = seconds
         return Built(name, "", 0.0)
 
     def discard(self, built: Built) -> None:
-        """Forget a candidate."""
         if built.library is not None:
             self._seconds.pop(built.library, None)
 
     def submit(self, trial: Trial) -> Future[Measured]:
-        """Return what it takes, and what its rivals take: the same in every turn."""
+        """Return the time of a candidate and of its rivals, which is the same in every turn."""
         future: Future[Measured] = Future()
-        times = turns.TURNS if trial.rivals else 1
-        libraries = (trial.library, *(one.library for one in trial.rivals))
-        mine, *theirs = ((self._seconds[one],) * times for one in libraries)
-        measured = Measured(mine, board=self.name, rivals_s=tuple(theirs))
+        count = turns.TURNS if trial.rivals else 1
+        libraries = (trial.library, *(rival.library for rival in trial.rivals))
+        samples_s, *rivals_s = ((self._seconds[library],) * count for library in libraries)
+        measured = Measured(samples_s, board=self.name, rivals_s=tuple(rivals_s))
         self._observe(Event("ended", self.name, trial=trial, measured=measured))
         future.set_result(measured)
         return future

@@ -1,4 +1,4 @@
-"""What a pool of boards tells of itself, for the progress table and for whoever watches the farm."""
+"""The events of a pool of boards, for the progress table and for those who watch the farm."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Event:
 
     Attributes:
         kind: A trial `started` or `ended`; the board was `lost`, was `quarantined` after several losses, came `back`;
-            it is `cooling` down, has `cooled`, stays `slower` for good; it turned out to be TVM's own `stock` server.
+            it is `cooling` down, has `cooled`, stays `slower`; it runs TVM's own `stock` server.
         place: Name of the place.
-        detail: What is to be said of it, in one line.
-        trial: The trial, where it is about one.
-        measured: Its result, where it ended; a trial whose board had throttled starts and ends once more.
+        detail: Details as one line of text.
+        trial: The trial, if the event is about one.
+        measured: Its result, if it ended; a trial whose board had throttled starts and ends once more.
     """
 
     kind: Kind

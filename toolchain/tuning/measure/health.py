@@ -13,7 +13,7 @@ class Rules:
         open_s: Seconds that a board may take to open a session; with a tracker, to become free.
         upload_bytes_s: Bytes per second that the slowest link carries.
         slack_s: Seconds added to every upload; three times as many on an emulated board.
-        grace_s: Seconds that a server has to tell of the end of a session's time before it is cut off.
+        grace_s: Seconds that a server has to report the end of a session's time before the session is cut.
         answer_s: Seconds that a board server may take to answer a greeting, which it does also while it is busy.
         canary_s: Seconds that a canary may take.
         canary_ms: Milliseconds that a canary keeps the board busy.
@@ -21,18 +21,18 @@ class Rules:
         canary_every_s: Seconds after which one is due, even if there were fewer trials.
         failures: Failures in a row that quarantine a board.
         probe_s: First and longest pause in seconds before a lost board is tried again.
-        patience_s: Seconds without any board after which the trials that wait are given up.
-        boards_lost: Boards that a candidate may take down before it is called a killer.
+        patience_s: Seconds without any board after which the waiting trials fail.
+        boards_lost: Boards in a row that may be lost with a candidate before it is recorded as a crash.
         slower: Share by which a canary may be slower than the board's best.
         hot_c: Temperature in degrees Celsius at which a board throttles or is about to.
         cool_s: First and longest pause in seconds of a board that cools down.
-        cool_total_s: Seconds of cooling after which a board that stays slow is taken as it is.
-        again: Times that a trial is measured again because its board had throttled, or its times are doubtful; if they
-            still are, it has failed.
+        cool_total_s: Seconds of cooling after which the speed of a board that stays slow counts as normal.
+        again: Times that a trial is measured again because its board had throttled, or its times are doubtful; after
+            that it fails.
         spread: Ratio of the slowest to the fastest sample beyond which samples are taken again.
-        unsteady: Ratio of the median to the fastest sample beyond which they are not believed.
-        waited: Share of the time that a kernel's threads may wait for CPUs that other work has. A busy loop beside each
-            thread makes a half of it, which slows all candidates alike; finals cope with that.
+        unsteady: Ratio of the median to the fastest sample beyond which the samples are doubtful.
+        waited: Share of the time that a kernel's threads may wait for CPUs that run other work. A busy loop beside each
+            thread makes it a half, which slows all candidates alike; finals cope with that.
     """
 
     open_s: float = 60.0
@@ -60,12 +60,12 @@ class Rules:
 
 @dataclass(frozen=True)
 class Pulse:
-    """What a canary says of a board.
+    """The result of a canary, a fixed amount of work that shows whether a board is as fast as before.
 
     Attributes:
-        place: Where it was taken: a tracker may give any of several boards.
-        seconds: Time of a fixed amount of work; None where the server has no canary.
-        celsius: Temperature of the board; None where it does not tell.
+        place: Where it ran: a tracker may assign any of several boards.
+        seconds: Time that it took; None if the server has no canary.
+        celsius: Temperature of the board; None if it reports none.
     """
 
     place: str
@@ -74,47 +74,47 @@ class Pulse:
 
 
 class Health:
-    """What is known of the health of one place. It belongs to one thread.
+    """The health of one place. It belongs to one thread.
 
     Args:
         rules: When a board is no longer trusted.
-        steady: Whether its clock means anything; that of an emulator does not.
+        steady: Whether its speed means anything; that of an emulator does not.
     """
 
     def __init__(self, rules: Rules, *, steady: bool) -> None:
         self._rules = rules
         self._steady = steady
+        # By board: a tracker may assign different boards to one place, of different speed.
         self._best: dict[str, float] = {}
         self._trials = 0
+        # The first check is always due.
         self._last = -float("inf")
         self.failures = 0
 
     @property
     def quarantined(self) -> bool:
-        """Whether it has failed so often in a row that others should know."""
+        """Whether it has failed so often in a row that further failures are not reported."""
         return self.failures >= self._rules.failures
 
     @property
     def pause_s(self) -> float:
-        """Seconds until a lost board is worth a try."""
+        """Seconds until a lost board is tried again; they double with each failure."""
         first, longest = self._rules.probe_s
         return float(min(first * 2 ** max(self.failures - self._rules.failures, 0), longest))
 
     def count(self) -> None:
-        """Note one more trial."""
         self._trials += 1
 
     def due(self, now: float) -> bool:
-        """Whether it is time for a canary."""
-        tired = self._trials >= self._rules.canary_trials
-        return self._steady and (tired or now - self._last >= self._rules.canary_every_s)
+        enough_trials = self._trials >= self._rules.canary_trials
+        return self._steady and (enough_trials or now - self._last >= self._rules.canary_every_s)
 
     def holds(self, place: str) -> bool:
-        """Whether a result counts only once the next canary is well."""
+        """Whether a result counts only after the next canary is well."""
         return self._steady and place in self._best
 
     def fault(self, pulse: Pulse) -> str:
-        """Say what is wrong with the clock of a board; nothing if it is well."""
+        """Return why a board counts as slow; empty if it does not."""
         if not self._steady:
             return ""
         if pulse.celsius is not None and pulse.celsius >= self._rules.hot_c:
@@ -125,13 +125,13 @@ class Health:
         return f"{100 * (pulse.seconds / best - 1):.0f} % slower than its best"
 
     def well(self, pulse: Pulse, now: float) -> None:
-        """Note a canary that was well."""
+        """Note a canary at normal speed."""
         self._trials, self._last = 0, now
         if pulse.seconds is not None:
             self._best[pulse.place] = min(pulse.seconds, self._best.get(pulse.place, pulse.seconds))
 
     def accept(self, pulse: Pulse, now: float) -> None:
-        """Take a board's present speed for its best."""
+        """Let a board's present speed count as normal."""
         if pulse.seconds is not None:
             self._best[pulse.place] = pulse.seconds
         self.well(pulse, now)

@@ -1,4 +1,4 @@
-"""Trials that wait for a board, and what is known of the boards that could take them."""
+"""The queue of trials, and which boards could take them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from toolchain.tuning.trials import Measured, Trial
 
 @dataclass(eq=False)
 class Job:
-    """A trial on its way.
+    """A trial in the queue or on a board.
 
     Attributes:
         trial: The trial.
-        future: Gets its result.
+        future: Receives its result.
         attempts: Boards that it was given to so far.
-        lost: Boards in a row that were lost while they had it.
+        lost: Boards in a row that were lost while they ran it.
         again: Times that its result did not count because the board had throttled, or because it was doubtful.
     """
 
@@ -31,40 +31,43 @@ class Job:
     again: int = 0
 
     def deliver(self, result: Measured) -> None:
-        """Give the result to whoever still waits for it."""
+        """Set the result, unless the future was cancelled."""
         if not self.future.done() and self.future.set_running_or_notify_cancel():
             self.future.set_result(result)
 
     def fail(self, fault: BaseException) -> None:
-        """Tell whoever still waits that there is no result."""
+        """Set an error instead of a result, unless the future was cancelled."""
         if not self.future.done() and self.future.set_running_or_notify_cancel():
             self.future.set_exception(fault)
 
 
 class Jobs:
-    """The queue, and the places that are lost.
+    """The queue, and the boards that are lost. Boards are known by the names of their places.
 
     Args:
-        places: Names of all places.
-        patience_s: Seconds without any place after which the jobs that wait are given up.
+        names: Names of all boards.
+        patience_s: Seconds without any board after which the waiting jobs fail.
     """
 
-    def __init__(self, places: list[str], patience_s: float) -> None:
+    def __init__(self, names: list[str], patience_s: float) -> None:
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        # An error in a thread of the pool: without it, jobs would wait for ever.
         self._broken: BaseException | None = None
-        self._faults: dict[str, str] = dict.fromkeys(places, "")
+        self._faults: dict[str, str] = dict.fromkeys(names, "")
         self._patience_s = patience_s
+        # The time since when no board is available; None while there is one.
         self._none_since: float | None = None
+        # Boards for which waiting does not help; if all are, waiting jobs fail at once.
         self._hopeless: set[str] = set()
 
     def put(self, job: Job) -> None:
-        """Let a job wait behind all others."""
+        """Add a job at the end of the queue."""
         self._add(job, first=False)
 
     def put_back(self, job: Job) -> None:
-        """Let a job that had its turn wait before all others."""
+        """Add a job at the head of the queue: it has waited before."""
         self._add(job, first=True)
 
     def _add(self, job: Job, *, first: bool) -> None:
@@ -79,22 +82,23 @@ class Jobs:
             self._changed.notify()
 
     def take(self, timeout_s: float | None = None) -> Job | None:
-        """Return the next job that somebody waits for; None if none comes in time, or if all is over."""
+        """Return the next job that was not cancelled; None after `timeout_s`, or if the queue is closed."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             while not self._closed:
                 while self._waiting:
+                    # Jobs whose future was cancelled are dropped here.
                     job = self._waiting.popleft()
                     if not job.future.done():
                         return job
-                left = None if end is None else end - time.monotonic()
-                if left is not None and left <= 0:
+                remaining = None if end is None else end - time.monotonic()
+                if remaining is not None and remaining <= 0:
                     return None
-                self._changed.wait(left)
+                self._changed.wait(remaining)
         return None
 
     def close(self) -> None:
-        """Cancel what waits, and wake who waits for it."""
+        """Cancel the waiting jobs, and wake the threads that wait for jobs."""
         with self._changed:
             self._closed = True
             for job in self._waiting:
@@ -103,7 +107,7 @@ class Jobs:
             self._changed.notify_all()
 
     def break_off(self, fault: BaseException) -> None:
-        """Fail what waits and what is still to come: a thread of the pool has died of an error."""
+        """Fail the waiting and all future jobs: a thread of the pool has died of an error."""
         with self._changed:
             self._broken, self._closed = fault, True
             for job in self._waiting:
@@ -111,47 +115,44 @@ class Jobs:
             self._waiting.clear()
             self._changed.notify_all()
 
-    def joined(self, place: str) -> None:
-        """Note that there is one more place."""
-        self.found(place)
-
-    def left(self, place: str) -> None:
-        """Note that a place takes no more jobs, though it is well."""
+    def leave(self, name: str) -> None:
+        """Note that a board takes no more jobs, though it is well."""
         with self._changed:
-            self._hopeless.discard(place)
-            self._faults.pop(place, None)
+            self._hopeless.discard(name)
+            self._faults.pop(name, None)
             if self._none_since is None and self._faults and all(self._faults.values()):
                 self._none_since = time.monotonic()
 
-    def found(self, place: str) -> None:
-        """Note that a place is well."""
+    def found(self, name: str) -> None:
+        """Note that a board is new, or well again."""
         with self._changed:
-            self._hopeless.discard(place)
-            self._faults[place] = ""
+            self._hopeless.discard(name)
+            self._faults[name] = ""
             self._none_since = None
 
-    def lost(self, place: str, fault: str, *, hopeless: bool = False) -> None:
-        """Note that a place cannot take a job, why, and whether waiting will not help."""
+    def lost(self, name: str, fault: str, *, hopeless: bool = False) -> None:
+        """Note that a board cannot take jobs, why, and whether waiting will not help."""
         with self._changed:
-            (self._hopeless.add if hopeless else self._hopeless.discard)(place)
-            self._faults[place] = fault or "lost"
+            (self._hopeless.add if hopeless else self._hopeless.discard)(name)
+            self._faults[name] = fault or "lost"
             if self._none_since is None and all(self._faults.values()):
                 self._none_since = time.monotonic()
 
     def give_up(self) -> None:
-        """Fail what waits if there has been no place at all for too long."""
+        """Fail the waiting jobs if there has been no board at all for too long."""
         with self._changed:
             since = self._none_since
             patience_s = self._patience_s if len(self._hopeless) < len(self._faults) else 0.0
             if since is None or time.monotonic() - since < patience_s:
                 return
-            given_up = list(self._waiting)
+            jobs = list(self._waiting)
             self._waiting.clear()
-            details = "\n".join(f"{place}: {fault}" for place, fault in self._faults.items())
+            details = "\n".join(f"{name}: {fault}" for name, fault in self._faults.items())
         fault = DeviceError(
             f"no board has been available for {time.monotonic() - since:.0f} s",
             details=details,
             hint="make a board available again: `toolchain farm status` lists them",
         )
-        for job in given_up:
+        # Outside the lock, since the callbacks of a future run here.
+        for job in jobs:
             job.fail(fault)

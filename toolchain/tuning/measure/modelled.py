@@ -1,4 +1,4 @@
-"""Candidates timed by a model of their machine."""
+"""Candidates timed by a model of the machine that they run on."""
 
 from __future__ import annotations
 
@@ -19,26 +19,23 @@ _ENTRY = "main"
 
 
 class Modelled(Estimated):
-    """Stands in for the builder and for the boards by what a machine does.
-
-    Args:
-        model: Tells the cycles of a kernel.
-        observe: Called for each trial, as boards do.
-    """
+    """Replaces the builder and the boards by the cycles that a model of the machine counts."""
 
     def __init__(self, model: MachineModel, observe: Observer) -> None:
         super().__init__(model.name, observe)
         self._model = model
 
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
-        """Ask the model about kernels of templates; a kernel that cannot be made says why."""
-        return [self._built(module[_ENTRY]) for module in modules]
-
-    def _built(self, function: tvm.tirx.PrimFunc) -> Built:
-        try:
-            found = self._model.cycles(layer_of(function), json.loads(str(function.attrs[CHOICE])))
-        except BuildError as fault:
-            return Built(None, fault.message, 0.0)
-        if found is None:
-            return Built(None, f"the model {self._model.name} knows nothing of this kernel", 0.0)
-        return self._taking(found.cycles / self._model.clock_mhz / 1e6)
+        """Count the cycles of kernels of templates; a kernel that cannot be built is a failure."""
+        results = []
+        for function in (module[_ENTRY] for module in modules):
+            try:
+                estimate = self._model.cycles(layer_of(function), json.loads(str(function.attrs[CHOICE])))
+            except BuildError as fault:
+                results.append(Built(None, fault.message, 0.0))
+                continue
+            if estimate is None:
+                results.append(Built(None, f"the model {self._model.name} knows nothing of this kernel", 0.0))
+            else:
+                results.append(self._built_in(estimate.cycles / self._model.clock_mhz / 1e6))
+        return results

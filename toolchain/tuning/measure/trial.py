@@ -1,4 +1,4 @@
-"""What is done on a board in one session: the canary, and a trial; and what a failure there means."""
+"""The canary and the measurements of one session, and what a failure in it means."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolchain.tuning.measure import calls
 from toolchain.tuning.measure.health import Pulse
 from toolchain.tuning.trials import Options, Trial
 
-# What TVM's client says of a connection that ended without words.
+# Messages of TVM's client when the connection ends without an answer.
 _LOST = (
     "Channel closes",
     "code=kShutdown",
@@ -33,93 +33,84 @@ Samples = tuple[float, ...]
 _TRIAL = TypeAdapter(Trial)
 
 
-def pulse(session: Session, milliseconds: int) -> Pulse:
-    """Let a board do a fixed amount of work; where it knows none, a trivial call shows that it is alive.
+def take_pulse(session: Session, milliseconds: int) -> Pulse:
+    """Time a fixed amount of work; on a server without that, a trivial call shows that it is alive.
 
     Raises:
         CallError: The board cannot, or is gone.
         DeviceError: The session was cut.
     """
-    found = session.run(calls.pulse, milliseconds)
-    return Pulse(session.place, found["canary_s"], found["celsius"])
+    answer = session.run(calls.take_pulse, milliseconds)
+    return Pulse(session.place, answer["canary_s"], answer["celsius"])
 
 
-def send_something(session: Session) -> None:
-    """Let a board store a little: one whose disk is full fails every trial, and none is to blame.
+def send_file(session: Session) -> None:
+    """Store a small file on the board: with a full disk every trial would fail, and no candidate would be to blame.
 
     Raises:
         CallError: The board cannot, or is gone.
         DeviceError: The session was cut.
     """
-    session.run(calls.send_something)
+    session.run(calls.send_file)
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What was measured in one session.
+    """The samples of one session.
 
     Attributes:
-        samples_s: Of the trial, and of each of its rivals: seconds of one run, one value per sample; none of those that
-            were left out.
-        waited: For which share of the time the kernels' threads waited for a CPU that others had; None if unknown.
+        samples_s: Of the trial and of each rival: seconds of one run, one value per sample; empty for a rival that was
+            not measured.
+        waited: Share of the time that the kernels' threads waited for CPUs that ran other work; None if unknown.
     """
 
     samples_s: tuple[Samples, ...]
     waited: float | None = None
 
 
-def measured(session: Session, trial: Trial, options: Options, spread: float, budget_s: float) -> Taken:
+def measure_trial(session: Session, trial: Trial, options: Options, spread: float, budget_s: float) -> Taken:
     """Measure a trial.
 
-    Args:
-        session: The session to do it in.
-        trial: The trial.
-        options: How it is measured.
-        spread: Ratio of the slowest to the fastest sample beyond which samples are taken again.
-        budget_s: Seconds that running it may take; samples are taken again only if there is time for it.
+    Samples are taken again if the slowest is more than `spread` times the fastest, and `budget_s` allows it.
 
     Raises:
-        CallError: What TVM makes of anything that goes wrong on the board or on the way.
-        InputError: The board has not so many CPUs.
-        DeviceError: The session was cut, or the board says what is no time.
+        CallError: TVM's error for any failure of the board or the connection.
+        InputError: The board does not have as many CPUs.
+        DeviceError: The session was cut, or the board returned no valid times.
         OSError: The library cannot be read.
     """
-    given = (_TRIAL.dump_python(trial, mode="json"), vars(options), spread, budget_s)
-    return _taken(session, session.run(calls.measured, *given))
+    args = (_TRIAL.dump_python(trial, mode="json"), vars(options), spread, budget_s)
+    return _to_taken(session, session.run(calls.measure_trial, *args))
 
 
-def turn(session: Session, trial: Trial, options: Options, order: Sequence[int]) -> Taken:
-    """Measure a trial and its rivals one after the other, there and back.
+def measure_turn(session: Session, trial: Trial, options: Options, order: Sequence[int]) -> Taken:
+    """Measure a trial and its rivals one after the other, in `order` and then in the reverse order.
 
-    Args:
-        session: The session to do it in.
-        trial: The trial.
-        options: How all are measured.
-        order: Who is measured, in this order: 0 is the trial, 1 its first rival.
+    `order` has the indices of the kernels: 0 is the trial, 1 its first rival.
 
     Raises:
-        ToolchainError: As `measured`.
-        OSError: As `measured`.
+        ToolchainError: As `measure_trial`.
+        OSError: As `measure_trial`.
     """
-    given = (_TRIAL.dump_python(trial, mode="json"), vars(options), list(order))
-    return _taken(session, session.run(calls.turn, *given))
+    args = (_TRIAL.dump_python(trial, mode="json"), vars(options), list(order))
+    return _to_taken(session, session.run(calls.measure_turn, *args))
 
 
-def peak(session: Session) -> float:
-    """Return what a board's CPUs compute at most, in GFLOPS; 0 where it cannot tell.
+def measure_peak(session: Session) -> float:
+    """Return the peak of a board's CPUs in GFLOPS; 0 if it is unknown.
 
     Raises:
         CallError: The board cannot, or is gone.
         DeviceError: The session was cut.
     """
-    return float(session.run(calls.peak) or 0.0)
+    return float(session.run(calls.measure_peak) or 0.0)
 
 
-def _taken(session: Session, said: Mapping[str, Any]) -> Taken:
-    samples = tuple(tuple(float(value) for value in one) for one in said["samples_s"])
-    if not samples[0] or not all(math.isfinite(value) for one in samples for value in one):
+def _to_taken(session: Session, answer: Mapping[str, Any]) -> Taken:
+    samples = tuple(tuple(map(float, seconds)) for seconds in answer["samples_s"])
+    if not samples[0] or not all(math.isfinite(value) for seconds in samples for value in seconds):
         raise DeviceError(f"{session.place} returned no times", details=str(samples))
-    waited = said["waited"]
+    waited = answer["waited"]
     return Taken(samples, None if waited is None else float(waited))
 
 
@@ -128,26 +119,26 @@ class Failure:
     """Why a trial has no samples.
 
     Attributes:
-        cause: What it is if it is the candidate's fault.
-        error: In whose words.
-        told: Whether the server told it; else the connection just ended, or nothing came.
+        cause: The cause to record if the candidate is to blame.
+        error: The message.
+        reported: Whether the server reported it; otherwise the connection just ended, or no answer came.
     """
 
     cause: Cause
     error: str
-    told: bool
+    reported: bool
 
 
 def failure(fault: Exception) -> Failure:
-    """Sort what a session raises, or what a deadline does."""
+    """Classify an error of a session or of its deadline."""
     if not isinstance(fault, CallError):
-        return Failure("timeout", str(fault), told=False)
-    if server.SESSION_CUT in str(fault):  # whoever keeps the board wanted it back
-        return Failure("crash", error_text(fault), told=False)
+        return Failure("timeout", str(fault), reported=False)
+    if server.SESSION_CUT in str(fault):  # the owner of the board has taken it back
+        return Failure("crash", error_text(fault), reported=False)
     if fault.kind in _TIMEOUTS or server.SESSION_EXPIRED in str(fault):
-        return Failure("timeout", error_text(fault), told=True)
+        return Failure("timeout", error_text(fault), reported=True)
     if fault.kind == _RPC_ERROR:
-        return Failure("crash" if server.PROCESS_ENDED in str(fault) else "refused", error_text(fault), told=True)
+        return Failure("crash" if server.PROCESS_ENDED in str(fault) else "refused", error_text(fault), reported=True)
     if any(sign in str(fault) for sign in _LOST):
-        return Failure("crash", "the connection was lost while the kernel ran", told=False)
-    return Failure("refused", error_text(fault), told=True)
+        return Failure("crash", "the connection was lost while the kernel ran", reported=False)
+    return Failure("refused", error_text(fault), reported=True)

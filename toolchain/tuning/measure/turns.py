@@ -1,7 +1,8 @@
-"""The turns of a final: what a kernel is untuned and its best candidates, one after the other, again and again.
+"""The turns of a final: the untuned kernel and its best candidates are measured one after the other, repeatedly.
 
-What is untuned is replaced only by what is surely faster. So a candidate that lost half of its first turns is left out,
-which saves time and can make no winner; all others take all turns, and the interval of their paired ratios decides.
+Only a significantly faster candidate replaces the untuned kernel. So a candidate that lost half of its first turns is
+dropped, which saves time and excludes no winner; all others take all turns, and the confidence interval of their paired
+ratios decides.
 """
 
 from __future__ import annotations
@@ -12,36 +13,39 @@ from toolchain import stats
 from toolchain.stats import Estimate
 
 TURNS = 12
-"""Turns of a final: enough for a candidate that lost one of them by chance."""
+"""Turns of a final: enough for a candidate to win although it lost one of them by chance."""
 
 CONFIDENCE = 0.99
-_EARLY = 4  # turns after which a candidate may be without prospects
+_EARLY = 4  # turns after which a candidate may be dropped
 _NS = 1e9
 
 
-def order(heats: Sequence[Sequence[float]], number: int) -> list[int]:
-    """Return who takes the next turn, in which order: 0 is what is untuned, who comes first changes.
+def order(times: Sequence[Sequence[float]], number: int) -> list[int]:
+    """Return the indices of the kernels of the next turn in their order, which rotates; 0 is the untuned kernel.
 
     Args:
-        heats: The times so far, of each.
+        times: The times of each kernel so far.
         number: Number of the turn, from 0.
     """
-    base, *rivals = heats
-    left = [0, *(place for place, heat in enumerate(rivals, 1) if not _is_hopeless(heat, base))]
-    first = number % len(left)
-    return [*left[first:], *left[:first]]
+    base, *rivals = times
+    indices = [0, *(index for index, rival in enumerate(rivals, 1) if not _is_hopeless(rival, base))]
+    # The first kernel of a turn may find other caches and clocks than the rest, so the order rotates.
+    first = number % len(indices)
+    return [*indices[first:], *indices[:first]]
 
 
-def _is_hopeless(heat: Sequence[float], base: Sequence[float]) -> bool:
-    lost = sum(mine >= theirs for mine, theirs in zip(heat, base, strict=False))
-    return len(heat) < len(base) or (len(heat) >= _EARLY and 2 * lost >= len(heat))
+def _is_hopeless(rival: Sequence[float], base: Sequence[float]) -> bool:
+    lost = sum(rival_s >= base_s for rival_s, base_s in zip(rival, base, strict=False))
+    # A rival with fewer turns was dropped before.
+    return len(rival) < len(base) or (len(rival) >= _EARLY and 2 * lost >= len(rival))
 
 
 def change(base: Sequence[float], rival: Sequence[float]) -> Estimate:
-    """Estimate how much longer a candidate takes than what is untuned: -0.1 is a tenth less; of the same turns.
+    """Estimate the relative change of the latency from the untuned kernel to a rival: -0.1 is a tenth less.
 
     Raises:
         ValueError: They took different numbers of turns, or none.
     """
-    sides = [[[second * _NS] for second in one] for one in (rival, base)]
+    # Each turn is a round of a single sample, so that ratios are taken within turns.
+    sides = [[[seconds * _NS] for seconds in samples] for samples in (rival, base)]
     return stats.estimate(stats.log_ratios(*sides), CONFIDENCE).change()

@@ -24,24 +24,23 @@ _NAME_WIDTH = 36
 
 @dataclass(frozen=True)
 class TaskRow:
-    """How far one task is.
+    """The progress of one task.
 
     Attributes:
         id: Its number.
         name: Name of its function.
-        operator: What most of its work is.
+        operator: Its main operator.
         shape: Its arguments' shapes.
         weight: How many times the model calls it.
         gflop: Billions of floating-point operations of one call.
         trials: Trials with a result.
         failed: How many of them have no latency.
-        best_s: Latency of one call in seconds, of what the final chose, or of the best trial while there was no final;
-            None if there is none yet.
+        best_s: Latency of one call in seconds: by the final, or by the best trial before it; None if there is none yet.
         done: Whether nothing is left to try.
-        untuned_s: Latency of one call as it is where the user tuned nothing, in the turns of the final, or in the best
-            of its trials; None if that was not measured.
-        pruned: How many trials more a model ruled out, so that no board was asked.
-        verdict: What the final decided; empty while there was none.
+        untuned_s: Latency of one call of the untuned kernel: in the turns of the final, or in its best trial; None if
+            it was not measured.
+        pruned: How many more trials a model ruled out.
+        verdict: What the final decided; empty before it.
     """
 
     id: int
@@ -60,17 +59,16 @@ class TaskRow:
 
     @property
     def gain(self) -> float | None:
-        """How many times as fast as untuned it is; None unless a final says so: other figures are of two moments."""
+        """The speed relative to the untuned kernel; None without a final, since trials were taken at other times."""
         return self.untuned_s / self.best_s if self.verdict and self.untuned_s and self.best_s else None
 
     @property
     def gflops(self) -> float | None:
-        """Billions of floating-point operations in a second at its best."""
+        """Billions of floating-point operations per second at the best latency."""
         return self.gflop / self.best_s if self.best_s else None
 
     @property
     def total_s(self) -> float | None:
-        """Seconds of all its calls in one run of the model."""
         return None if self.best_s is None else self.weight * self.best_s
 
 
@@ -85,7 +83,7 @@ class Point:
 
 @dataclass(frozen=True)
 class BoardRow:
-    """What one board did: trials, those of them that failed, and how often it was quarantined."""
+    """The work of one board: trials, failed trials, and how often it was quarantined."""
 
     name: str
     trials: int
@@ -95,12 +93,12 @@ class BoardRow:
 
 @dataclass(frozen=True)
 class BuilderRow:
-    """What one builder did, where others than this machine compile.
+    """The work of one builder, if other machines compile.
 
     Attributes:
         name: Its address.
-        processes: How many candidates it compiles at a time; 0 of one that is refused or gone.
-        candidates: How many it compiled.
+        processes: Candidates that it compiles at a time; 0 if it is refused or gone.
+        candidates: Candidates that it compiled.
         note: What happened to it, if anything did.
     """
 
@@ -112,14 +110,14 @@ class BuilderRow:
 
 @dataclass(frozen=True)
 class Totals:
-    """Where a run is.
+    """The progress of a run.
 
     Attributes:
         estimated_s: Seconds of one run of the model, estimated; None while a task has no latency.
         trials: Trials so far.
         planned: Trials of the whole run.
         seconds: Seconds since it began.
-        eta_s: Seconds until it ends; None if that cannot be said.
+        eta_s: Estimated seconds until it ends; None if unknown.
         next_id: The task that is searched now; None if there is none.
     """
 
@@ -133,11 +131,11 @@ class Totals:
 
 @dataclass(frozen=True)
 class EndToEnd:
-    """The whole model, tuned and as a deploy makes it without the user's records, in turns on a device.
+    """The comparison of the whole model with and without the user's records, in turns on a device.
 
     Attributes:
-        outcome: What came of it, or why it was not compared.
-        warnings: What disturbed it.
+        outcome: The result, or why there was no comparison.
+        warnings: Disturbances of the measurement.
         comparison: The document of the comparison; None if there was none.
         taken_back: How many winners were taken back because the whole model is slower with them.
     """
@@ -150,7 +148,7 @@ class EndToEnd:
 
 @dataclass(frozen=True)
 class TuneReport:
-    """Everything a tuning run found out.
+    """The results of a tuning run.
 
     Attributes:
         model: Model name.
@@ -161,20 +159,20 @@ class TuneReport:
         seed: Seed of the search.
         options: How candidates were measured.
         trials: Trials with a result.
-        resumed: How many of them an earlier part of the run made.
+        resumed: How many of them are from an earlier part of the run.
         causes: Trials by outcome: `ok`, or why there is no latency.
         seconds: Seconds of the run.
-        shares: Seconds of it by what the run was at or waited for: what is done meanwhile is not among them.
+        shares: Seconds by what the run worked on or waited for, without what went on in the background.
         tasks: The tasks.
         points: The estimate over time; it only falls.
         boards: The boards.
         waited: Who was at work on them before, and how long they were waited for.
         modelled: What the times are by, if a model computed them and nothing ran; empty otherwise.
         pruned_by: What ruled candidates out before a board was asked; empty if nothing did.
-        end_to_end: What became of the whole model; None where nobody asked.
+        end_to_end: The comparison of the whole model; None if it was not requested.
         builders: What compiled candidates, where it was not this machine alone.
         winners: What finals decided for candidates that replace what a kernel is untuned.
-        planned: Trials that the run was to make at most; 0 where nobody says.
+        planned: Limit of the trials; 0 if unknown.
         first_batch: Trials of the first round of a task. Each task gets one before any task gets a second.
         ended: Why the run ended before it had made them; empty if it did not.
     """
@@ -231,13 +229,12 @@ class TuneReport:
 
     @property
     def failed(self) -> dict[str, int]:
-        """Trials without a latency by cause."""
         return {
             cause: number for cause, number in sorted(self.causes.items()) if cause not in {_OK, *PRUNED} and number
         }
 
     def document(self) -> dict[str, Any]:
-        """Return the report as JSON holds it: latencies in seconds, null where there is none."""
+        """Return the report as plain values for JSON: latencies in seconds, null if there is none."""
         return {
             "schema_version": SCHEMA_VERSION,
             "model": self.model,
@@ -266,18 +263,19 @@ class TuneReport:
             "points": [asdict(point) for point in self.points],
             "boards": [asdict(row) for row in self.boards],
             "builders": [asdict(row) for row in self.builders],
-            "waited": [asdict(one) for one in self.waited],
+            "waited": [asdict(wait) for wait in self.waited],
             "end_to_end": asdict(self.end_to_end) if self.end_to_end else None,
         }
 
 
-def _sum(parts: Sequence[float | None]) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if known and len(known) == len(parts) else None
+def _sum(values: Sequence[float | None]) -> float | None:
+    """Return the sum; None if a value is missing, or if there is none."""
+    present = [value for value in values if value is not None]
+    return sum(present) if present and len(present) == len(values) else None
 
 
 def _share(row: TaskRow, rows: Sequence[TaskRow]) -> float | None:
-    """Return a task's part of the time of all that have a latency."""
+    """Return a task's share of the time of all tasks with a latency."""
     total = sum(other.total_s or 0.0 for other in rows)
     return None if row.total_s is None or not total else row.total_s / total
 
@@ -286,11 +284,19 @@ def _share(row: TaskRow, rows: Sequence[TaskRow]) -> float | None:
 
 
 def live(rows: Sequence[TaskRow], totals: Totals) -> list[str | Table]:
-    """Return the tasks of a run that goes on, with a last line of totals.
+    """Return the table of tasks of a running run, with a line of totals.
 
-    Latencies are the best so far: of one call, and of all the calls in one run of the model.
+    Latencies are the best so far: of one call, and of all calls in one run of the model.
     """
-    return [_task_table(rows), _footer(totals)]
+    eta = _NOTHING if totals.eta_s is None else f"{totals.eta_s:.0f} s"
+    fields = [
+        f"Estimate: {_time(totals.estimated_s)}",
+        f"Trials: {totals.trials}/{totals.planned}",
+        f"Time: {totals.seconds:.0f} s",
+        f"ETA: {eta}",
+        f"Next task: {_NOTHING if totals.next_id is None else totals.next_id}",
+    ]
+    return [_task_table(rows), "  ".join(fields)]
 
 
 _TASK_COLUMNS = ("ID", "TASK", "LATENCY", "GFLOPS", "TRIALS", "FAILED", "WEIGHT", "TOTAL", "SHARE", "DONE")
@@ -319,18 +325,6 @@ def _task_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str, ...]:
     )
 
 
-def _footer(totals: Totals) -> str:
-    eta = _NOTHING if totals.eta_s is None else f"{totals.eta_s:.0f} s"
-    parts = [
-        f"Estimate: {_time(totals.estimated_s)}",
-        f"Trials: {totals.trials}/{totals.planned}",
-        f"Time: {totals.seconds:.0f} s",
-        f"ETA: {eta}",
-        f"Next task: {_NOTHING if totals.next_id is None else totals.next_id}",
-    ]
-    return "  ".join(parts)
-
-
 def _time(seconds: float | None) -> str:
     return _NOTHING if seconds is None else duration(seconds * 1e3)
 
@@ -339,14 +333,14 @@ def _gain(ratio: float | None) -> str:
     return _NOTHING if ratio is None else f"{ratio:.2f}"
 
 
-def shown(report: TuneReport) -> list[str | Table]:
-    """Return what a person is shown of a report."""
+def render_text(report: TuneReport) -> list[str | Table]:
+    """Return a report for the terminal, as lines and tables."""
     head = Table([row for row in summary(report) if row[1]])
     boards = Table([_board_cells(row) for row in report.boards], _BOARD_HEAD, numbers=[1, 2, 3])
-    parts: list[str | Table] = [head, "", _task_table(report.tasks), "", boards]
+    blocks: list[str | Table] = [head, "", _task_table(report.tasks), "", boards]
     if report.builders:
-        parts += ["", Table([_builder_cells(row) for row in report.builders], _BUILDER_HEAD, numbers=[1, 2])]
-    return parts
+        blocks += ["", Table([_builder_cells(row) for row in report.builders], _BUILDER_HEAD, numbers=[1, 2])]
+    return blocks
 
 
 _BOARD_HEAD = ("BOARD", "TRIALS", "FAILED", "QUARANTINES")
@@ -364,7 +358,7 @@ def _builder_cells(row: BuilderRow) -> tuple[str, ...]:
 
 
 def summary(report: TuneReport) -> list[tuple[str, str]]:
-    """Say in rows of a name and a text what was tuned, how, and how it went; texts may be empty."""
+    """Return what was tuned, how, and the results, as rows of a name and a text; texts may be empty."""
     mark = report.mark
     return [
         ("model", report.model),
@@ -394,16 +388,16 @@ def _latency_text(report: TuneReport) -> str:
 
 
 def _no_estimate(report: TuneReport) -> str:
-    """Say how many kernels were not measured, and which trials that takes, and of how many no candidate worked."""
+    """Return how many kernels were not measured or had no working candidate, and how many trials are needed."""
     tasks = len(report.tasks)
     unmeasured = sum(not row.trials and row.best_s is None for row in report.tasks)
     failed = sum(bool(row.trials) and row.best_s is None for row in report.tasks)
     remedy = f"; use --trials {report.enough_trials} or more" if report.enough_trials > report.planned else ""
-    parts = [
+    reasons = [
         *([f"{unmeasured} of {tasks} kernels were not measured{remedy}"] if unmeasured else []),
         *([f"no candidate of {failed} of {tasks} kernels worked"] if failed else []),
     ]
-    return "; ".join(parts) or "no kernel was measured"
+    return "; ".join(reasons) or "no kernel was measured"
 
 
 def _trials_text(report: TuneReport) -> str:
@@ -427,39 +421,47 @@ def _finals_text(report: TuneReport) -> str:
 def _pruned_text(report: TuneReport) -> str:
     if not report.pruned_by:
         return ""
-    whats = {"spills": "spill", "costly": "cost too much"}
-    parts = ", ".join(f"{number} {whats[cause]}" for cause, number in report.pruned.items())
-    return f"{sum(report.pruned.values())} of the trials were not measured{parts and f': {parts}'}; {report.pruned_by}"
+    verbs = {"spills": "spill", "costly": "cost too much"}
+    causes = ", ".join(f"{number} {verbs[cause]}" for cause, number in report.pruned.items())
+    count = sum(report.pruned.values())
+    return f"{count} of the trials were not measured{causes and f': {causes}'}; {report.pruned_by}"
 
 
 def _time_text(report: TuneReport) -> str:
-    parts = ", ".join(
+    shares = ", ".join(
         f"{name} {seconds:.1f} s ({seconds / report.seconds:.0%})"
         for name, seconds in report.shares.items()
         if report.seconds
     )
-    return f"{report.seconds:.1f} s" + (f": {parts}" if parts else "")
+    return f"{report.seconds:.1f} s" + (f": {shares}" if shares else "")
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_plain(value)}" for name, value in values.items())
-
-
-def _plain(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    texts = {
+        name: " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        for name, value in values.items()
+    }
+    return ", ".join(f"{name} {text}" for name, text in texts.items())
 
 
 # --- the page --------------------------------------------------------------------------------------------------
 
 
 def html(report: TuneReport) -> str:
-    """Render a report as one page that needs no other file."""
+    # The tasks that take most of the time come first, those without a latency last.
+    rows = [_html_cells(row, report.tasks) for row in sorted(report.tasks, key=lambda row: -(row.total_s or 0.0))]
+    boards = [_board_cells(row) for row in report.boards]
+    builders = [_builder_cells(row) for row in report.builders]
     sections = [
         page.Section("The run", [page.Facts(summary(report))]),
         page.Section("Estimated latency over time", [_steps(report), page.Text(_plot_text(report))]),
-        page.Section("Tasks", [page.Table(_TASK_HEAD, _html_rows(report.tasks), range(3, len(_TASK_HEAD)), "tasks")]),
-        page.Section("Boards", [_boards(report.boards)]),
-        *([page.Section("Builders", [_builders(report.builders)])] if report.builders else []),
+        page.Section("Tasks", [page.Table(_TASK_HEAD, rows, range(3, len(_TASK_HEAD)), "tasks")]),
+        page.Section("Boards", [page.Table(_capitalize(_BOARD_HEAD), boards, [1, 2, 3], "boards")]),
+        *(
+            [page.Section("Builders", [page.Table(_capitalize(_BUILDER_HEAD), builders, [1, 2], "builders")])]
+            if builders
+            else []
+        ),
     ]
     marks = [page.MODELLED] if report.modelled else [page.EMULATED] if report.emulated else []
     title = f"{report.model} tuned for {report.board}"
@@ -474,28 +476,15 @@ _TASK_HEAD = (
 )
 
 
-def _html_rows(rows: Sequence[TaskRow]) -> list[tuple[str | page.Cell, ...]]:
-    """Put first what takes most of the time; what has no latency yet comes last."""
-    return [_html_cells(row, rows) for row in sorted(rows, key=lambda row: -(row.total_s or 0.0))]
-
-
 def _html_cells(row: TaskRow, rows: Sequence[TaskRow]) -> tuple[str | page.Cell, ...]:
     _, _, latency, gflops, trials, failed, weight, total, _, _ = _task_cells(row, rows)
     gain, share = _NOTHING if row.gain is None else f"{_gain(row.gain)}x", _share(row, rows)
-    said = (f"{row.name} ({row.id})", row.operator, row.shape, page.Cell(page.percent(share), share))
-    return (*said, weight, _time(row.untuned_s), latency, gain, total, gflops, trials, failed)
+    task = (f"{row.name} ({row.id})", row.operator, row.shape, page.Cell(page.percent(share), share))
+    return (*task, weight, _time(row.untuned_s), latency, gain, total, gflops, trials, failed)
 
 
-def _boards(rows: Sequence[BoardRow]) -> page.Part:
-    return page.Table(
-        [name.capitalize() for name in _BOARD_HEAD], [_board_cells(row) for row in rows], [1, 2, 3], "boards"
-    )
-
-
-def _builders(rows: Sequence[BuilderRow]) -> page.Part:
-    return page.Table(
-        [name.capitalize() for name in _BUILDER_HEAD], [_builder_cells(row) for row in rows], [1, 2], "builders"
-    )
+def _capitalize(names: Sequence[str]) -> list[str]:
+    return [name.capitalize() for name in names]
 
 
 def _steps(report: TuneReport) -> page.Part:
@@ -503,11 +492,11 @@ def _steps(report: TuneReport) -> page.Part:
         return page.Text(f"There is no estimate: {_no_estimate(report)}.", "doubt")
     steps = [
         page.Step(
-            one.seconds / 60,
-            one.estimated_s * 1e3,
-            f"{_time(one.estimated_s)} after {one.seconds / 60:.1f} min, {one.trials} trials",
+            point.seconds / 60,
+            point.estimated_s * 1e3,
+            f"{_time(point.estimated_s)} after {point.seconds / 60:.1f} min, {point.trials} trials",
         )
-        for one in report.points
+        for point in report.points
     ]
     levels = [
         page.Level(f"{name}, {_time(seconds)}", seconds * 1e3)
@@ -519,7 +508,7 @@ def _steps(report: TuneReport) -> page.Part:
 
 
 def _final_s(report: TuneReport) -> float | None:
-    """Return the estimate by the finals; None where none was held."""
+    """Return the estimate by the finals; None if none was held."""
     return report.estimated_s if any(row.verdict for row in report.tasks) else None
 
 

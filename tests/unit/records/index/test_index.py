@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support.tunings import KEY, OTHER, TARGET, record, workload
 from toolchain import files
 from toolchain.errors import InputError
-from toolchain.records import EXPIRY_S, Choice, Key, Record, RecordFile, Start, encode, index, parse
+from toolchain.records import EXPIRY_S, Key, Record, RecordFile, RecordFilter, Start, encode, index, parse
 from toolchain.records.index import crew, snapshot, store
 from toolchain.records.results import PRUNED
 
@@ -57,7 +57,7 @@ LINES = st.lists(st.one_of(WORKLOADS, STARTS, trials(), trials(), trials()), max
 KINDS = ["append", "newline", "cut", "edit", "swap", "replace", "restore"]
 SOME = st.one_of(st.none(), st.frozensets(st.sampled_from(NAMES)))
 CHOICES = st.builds(
-    Choice,
+    RecordFilter,
     key=st.sampled_from([None, *KEYS]),
     workloads=SOME,
     run=st.sampled_from([None, *RUNS]),
@@ -112,10 +112,10 @@ def everywhere(monkeypatch, tmp_path):
     monkeypatch.setattr(store, "_CHUNK", 700)
 
 
-def check(path, choice=Choice()):  # noqa: B008 - it is frozen
+def check(path, choice=RecordFilter()):  # noqa: B008 - it is frozen
     """Compare both ways to ask, twice: with what there is of an index, and with what that left."""
     for _ in range(2):
-        found = index.opened(path, str)
+        found = index.open_index(path, str)
         assert answers(found, choice) == answers(RecordFile(path).read(), choice)
 
 
@@ -183,13 +183,13 @@ def test_a_damaged_line_is_refused_with_its_number_as_ever(lines, more, place, j
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "all.jsonl"
         path.write_bytes(encode(lines))
-        index.opened(path, str)
+        index.open_index(path, str)
         whole = encode([*lines, *more]).splitlines(keepends=True)
         path.write_bytes(b"".join([*whole[:place], junk + b"\n", *whole[place:]]))
         with pytest.raises(InputError) as expected:
             RecordFile(path).read()
         with pytest.raises(InputError) as caught:
-            index.opened(path, str)
+            index.open_index(path, str)
         assert vars(caught.value) == vars(expected.value)
 
 
@@ -212,7 +212,7 @@ def test_a_line_that_they_cannot_read_is_refused_with_its_number(tmp_path, helpe
     path = tmp_path / "all.jsonl"
     path.write_bytes(encode(MANY) + b"notes\n" + encode(MANY) + b"more notes\n")
     with pytest.raises(InputError, match=f"^line {len(MANY) + 1} of .* is not a valid tuning record"):
-        index.opened(path, str)
+        index.open_index(path, str)
 
 
 @pytest.mark.parametrize("command", [("/no/such/program",), ("/bin/true",)])
@@ -245,8 +245,8 @@ def read(path, monkeypatch):
     true_rows = store.Reader.rows
     with monkeypatch.context() as patch:
         patch.setattr(store.Reader, "rows", lambda self, *given: asked.append(given) or true_rows(self, *given))
-        found = index.opened(path, str)
-    assert answers(found, Choice()) == answers(RecordFile(path).read(), Choice())
+        found = index.open_index(path, str)
+    assert answers(found, RecordFilter()) == answers(RecordFile(path).read(), RecordFilter())
     return sum(stop - start for start, stop, _ in asked)
 
 
@@ -260,7 +260,7 @@ def test_of_what_somebody_appended_to_the_end_alone_is_read(path, monkeypatch):
     read(path, monkeypatch)
     RecordFile(path).append([record(9)])
     assert read(path, monkeypatch) < path.stat().st_size / 2
-    assert len(index.opened(path, str).trials) == 10
+    assert len(index.open_index(path, str).trials) == 10
 
 
 def test_of_what_was_edited_the_lines_before_are_not_read_again(path, monkeypatch):
@@ -275,7 +275,7 @@ def test_an_index_is_of_the_bytes_and_not_of_the_file(path, monkeypatch, tmp_pat
     read(path, monkeypatch)
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(path.read_bytes())
-    snapshot.place(path).rename(snapshot.place(copy))
+    snapshot.path_of(path).rename(snapshot.path_of(copy))
     assert read(copy, monkeypatch) < path.stat().st_size / 2
 
 
@@ -319,16 +319,16 @@ def in_place(make):
 )
 def test_a_damaged_or_hostile_index_is_made_anew(path, monkeypatch, at_once, damage):
     read(path, monkeypatch)
-    damage(snapshot.place(path))
+    damage(snapshot.path_of(path))
     assert read(path, monkeypatch) == path.stat().st_size
-    if not snapshot.place(path).is_dir():
+    if not snapshot.path_of(path).is_dir():
         assert read(path, monkeypatch) == 0
 
 
 def test_the_index_of_another_toolchain_is_made_anew(path, monkeypatch, at_once):
     """It may have read lines otherwise."""
     read(path, monkeypatch)
-    monkeypatch.setattr(snapshot, "_reading", lambda: b"another")
+    monkeypatch.setattr(snapshot, "_code_digest", lambda: b"another")
     assert read(path, monkeypatch) == path.stat().st_size
 
 
@@ -346,12 +346,12 @@ def test_a_record_that_is_not_what_the_index_says_is_not_handed_out(path, monkey
     database.commit()
     snapshot.save(path, database)
     with pytest.raises(InputError, match="was modified while it was read"):
-        tuple(index.opened(path, str).trials)
+        tuple(index.open_index(path, str).trials)
 
 
 @pytest.mark.parametrize("change", [b"", b"x" * 9000, encode([workload()]) * 40], ids=["cut", "overwritten", "others"])
 def test_a_file_that_is_changed_under_who_asks_is_named(path, change):
-    found = index.opened(path, str)
+    found = index.open_index(path, str)
     with path.open("r+b") as stream:
         stream.truncate(0)
         stream.write(change)
@@ -361,9 +361,9 @@ def test_a_file_that_is_changed_under_who_asks_is_named(path, change):
 
 
 def test_who_asks_sees_the_file_of_that_moment_though_another_takes_its_place(path):
-    found, before = index.opened(path, str), RecordFile(path).read()
+    found, before = index.open_index(path, str), RecordFile(path).read()
     RecordFile(path).replace(list)
-    assert answers(found, Choice()) == answers(before, Choice())
+    assert answers(found, RecordFilter()) == answers(before, RecordFilter())
 
 
 # --- where there is no room, or somebody else ------------------------------------------------------------------------
@@ -386,14 +386,14 @@ def test_without_a_folder_for_the_key_there_are_answers(path, monkeypatch, tmp_p
 
 
 def test_one_process_saves_and_what_a_killed_one_left_is_taken_over(path):
-    part = snapshot.place(path).with_name(snapshot.place(path).name + ".part")
+    part = snapshot.path_of(path).with_name(snapshot.path_of(path).name + ".part")
     with part.open("wb") as other:
         other.write(b"half of it")
         fcntl.flock(other, fcntl.LOCK_EX)
         check(path)
-        assert not snapshot.place(path).exists()
+        assert not snapshot.path_of(path).exists()
     check(path)
-    assert snapshot.place(path).exists()
+    assert snapshot.path_of(path).exists()
     assert not part.exists()
 
 
@@ -411,19 +411,19 @@ def test_who_asks_while_others_append_finds_whole_lines(path):
         writer.start()
     known = 0
     while any(writer.is_alive() for writer in writers):
-        found = index.opened(path, str)
+        found = index.open_index(path, str)
         trials = tuple(found.trials)
         assert known <= len(trials) == sum(sum(tally.values()) for tally in found.tallies(KEY).values())
         known = len(trials)
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
-    assert len(index.opened(path, str).trials) == 9 + 180
+    assert len(index.open_index(path, str).trials) == 9 + 180
     check(path)
 
 
 def test_a_link_that_waits_for_an_index_is_not_written_through(path, tmp_path):
     other = tmp_path / "other"
     other.write_bytes(b"mine")
-    snapshot.place(path).with_name(snapshot.place(path).name + ".part").symlink_to(other)
+    snapshot.path_of(path).with_name(snapshot.path_of(path).name + ".part").symlink_to(other)
     check(path)
     assert other.read_bytes() == b"mine"
 
@@ -433,27 +433,27 @@ def test_a_link_that_waits_for_an_index_is_not_written_through(path, tmp_path):
 
 def test_a_small_file_has_no_index_and_a_large_one_is_no_other_file_of_records(path, monkeypatch):
     RecordFile(path).catalog()
-    assert snapshot.place(path).is_file()
+    assert snapshot.path_of(path).is_file()
     assert list(path.parent.glob("*.jsonl")) == [path]
     RecordFile(path).replace(list)
-    assert not snapshot.place(path).exists(), "it is of a file that is gone"
+    assert not snapshot.path_of(path).exists(), "it is of a file that is gone"
     monkeypatch.setattr(index, "LEAST", 1 << 20)
     RecordFile(path).catalog()
-    assert not snapshot.place(path).exists()
+    assert not snapshot.path_of(path).exists()
 
 
 def test_a_run_begins_where_the_file_ends(path):
     file = RecordFile(path)
-    assert file.begin(Start(run="me", time=1000.0)).runs["me"].place == 9
+    assert file.begin(Start(run="me", time=1000.0)).runs["me"].index == 9
     file.append([workload(), record(9)])
-    assert file.begin(Start(run="me", time=2000.0)).runs["me"].place == 9
-    assert file.begin(Start(run="other", time=2000.0)).runs["other"].place == 10
+    assert file.begin(Start(run="me", time=2000.0)).runs["me"].index == 9
+    assert file.begin(Start(run="other", time=2000.0)).runs["other"].index == 10
     assert path.read_bytes().count(b'"kind":"workload"') == 1
     check(path)
 
 
 def test_reading_a_large_file_is_told_of(path, monkeypatch):
-    monkeypatch.setattr(store, "_TOLD", 0)
+    monkeypatch.setattr(store, "_REPORTED", 0)
     told = []
     RecordFile(path, told.append).catalog()
     assert set(told) == {f"indexing {path}"}

@@ -1,4 +1,4 @@
-"""Whose fault it is, who is asked again and who has to rest: on boards that do as they are told."""
+"""Which failures are the board's or the candidate's, what is repeated, and when boards rest: on fake boards."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ GONE = CallError("InternalError", "Channel closes before we get needed bytes")
 SILENCE = DeviceError("the board says nothing")
 
 
-class Session:
-    """A session on a board that only pretends."""
+class FakeSession:
+    """A session on a fake board."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: FakeBoard) -> None:
         self.board = board
         self.place = board.name
         self.stock = board.stock
@@ -72,8 +72,8 @@ class Session:
 
 
 @dataclasses.dataclass(eq=False)
-class Board:
-    """A place that does as it is told.
+class FakeBoard:
+    """A place with scripted results.
 
     Attributes:
         results: What each trial, by name, does in turn: samples, or an error to raise; the last one stays.
@@ -99,17 +99,17 @@ class Board:
     runs: Counter[str] = dataclasses.field(default_factory=Counter)
     began: dict[str, list[float]] = dataclasses.field(default_factory=lambda: defaultdict(list))
 
-    def open(self, _timeout_s: float, _session_s: float, _stop: threading.Event) -> Session:
+    def open(self, _timeout_s: float, _session_s: float, _stop: threading.Event) -> FakeSession:
         if self.fault:
             raise self.fault
         if not self.alive:
             raise DeviceError(f"{self.name} is dead")
-        return Session(self)
+        return FakeSession(self)
 
     def close(self) -> None:
         self.closed = True
 
-    def run(self, session: Session, name: str):
+    def run(self, session: FakeSession, name: str):
         self.runs[name] += 1
         self.began[name].append(time.monotonic())
         does = self.results.get(name, [(1.0,)])
@@ -150,11 +150,11 @@ def pretended(monkeypatch):
             raise GONE
         return Pulse(session.place, first_of(board.canaries), first_of(board.celsius))
 
-    monkeypatch.setattr(measure_session, "measured", measured)
-    monkeypatch.setattr(measure_session, "turn", turn)
-    monkeypatch.setattr(measure_session, "peak", lambda session: session.board.peak_gflops)
-    monkeypatch.setattr(measure_session, "pulse", pulse)
-    monkeypatch.setattr(measure_session, "send_something", lambda _: None)
+    monkeypatch.setattr(measure_session, "measure_trial", measured)
+    monkeypatch.setattr(measure_session, "measure_turn", turn)
+    monkeypatch.setattr(measure_session, "measure_peak", lambda session: session.board.peak_gflops)
+    monkeypatch.setattr(measure_session, "take_pulse", pulse)
+    monkeypatch.setattr(measure_session, "send_file", lambda _: None)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def pool():
     before = threading.active_count()
     made = []
 
-    def make(*boards: Board, rules: Rules = RULES, options: Options = OPTIONS) -> MeasurePool:
+    def make(*boards: FakeBoard, rules: Rules = RULES, options: Options = OPTIONS) -> MeasurePool:
         events = []
         one = MeasurePool(boards, options, events.append, rules)
         one.events = events
@@ -202,14 +202,14 @@ def kinds(one: MeasurePool, *left_out: str) -> list[str]:
 
 
 def test_results_come_in_the_order_of_the_trials(pool, trial):
-    board = Board("one", results={f"t{n}": [(float(n + 1),)] for n in range(9)})
+    board = FakeBoard("one", results={f"t{n}": [(float(n + 1),)] for n in range(9)})
     found = pool(board).measure([trial(f"t{n}") for n in range(9)])
     assert [result.samples_s for result in found] == [(float(n + 1),) for n in range(9)]
     assert {(result.board, result.attempts, result.cause) for result in found} == {("one", 1, "")}
 
 
 def test_every_board_gets_its_share(pool, trial):
-    boards = [Board(f"board{number}", results={"nap": ["hang"]}) for number in range(3)]
+    boards = [FakeBoard(f"board{number}", results={"nap": ["hang"]}) for number in range(3)]
     one = pool(*boards, options=dataclasses.replace(OPTIONS, timeout_s=60))
     for _ in boards:
         one.submit(trial("nap"))
@@ -217,19 +217,19 @@ def test_every_board_gets_its_share(pool, trial):
 
 
 def test_a_board_rests_between_two_trials(pool, trial):
-    board = Board("one")
+    board = FakeBoard("one")
     pool(board, options=dataclasses.replace(OPTIONS, cooldown_s=0.2)).measure([trial(), trial()])
     first, second = board.began["good"]
     assert second - first >= 0.2
 
 
 def test_a_kernel_that_takes_no_time_is_a_lie(pool, trial):
-    [result] = pool(Board("one", results={"good": [(0.0, 1.0)]})).measure([trial()])
+    [result] = pool(FakeBoard("one", results={"good": [(0.0, 1.0)]})).measure([trial()])
     assert (result.cause, result.samples_s) == ("suspicious", ())
 
 
 def test_what_happens_is_told(pool, trial):
-    one = pool(Board("one"))
+    one = pool(FakeBoard("one"))
     [result] = one.measure([trial()])
     until(lambda: len(one.events) == 2)
     started, ended = one.events
@@ -238,7 +238,7 @@ def test_what_happens_is_told(pool, trial):
 
 
 def test_a_hundred_boards_measure_at_once(pool, trial):
-    boards = [Board(f"board{number}", results={"nap": ["hang"]}) for number in range(100)]
+    boards = [FakeBoard(f"board{number}", results={"nap": ["hang"]}) for number in range(100)]
     one = pool(*boards, options=dataclasses.replace(OPTIONS, timeout_s=60))
     for _ in boards:
         one.submit(trial("nap"))
@@ -248,7 +248,7 @@ def test_a_hundred_boards_measure_at_once(pool, trial):
 @pytest.mark.parametrize("names", [[], ["a", "a"]])
 def test_places_that_cannot_be(names):
     with pytest.raises(InputError, match="different names"):
-        MeasurePool([Board(name) for name in names], OPTIONS)
+        MeasurePool([FakeBoard(name) for name in names], OPTIONS)
 
 
 # --- whose fault it is -----------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def test_places_that_cannot_be(names):
     ],
 )
 def test_a_failure_that_the_server_tells_is_the_candidates_if_the_board_is_well(pool, trial, fault, cause, words):
-    board = Board("one", results={"bad": [fault]})
+    board = FakeBoard("one", results={"bad": [fault]})
     one = pool(board)
     bad, good = one.measure([trial("bad"), trial()])
     assert (bad.cause, bad.samples_s, bad.attempts, bad.board) == (cause, (), 1, "one")
@@ -276,7 +276,7 @@ def test_a_failure_that_the_server_tells_is_the_candidates_if_the_board_is_well(
 
 @pytest.mark.parametrize("fault", [CRASH, TIMEOUT, REFUSED, GONE, SILENCE], ids=lambda fault: type(fault).__name__)
 def test_a_failure_is_the_boards_if_the_board_is_not_well(pool, trial, fault):
-    first = Board("first", results={"good": [fault]}, deadly={"good"})
+    first = FakeBoard("first", results={"good": [fault]}, deadly={"good"})
     one = pool(first)
     future = one.submit(trial())
     until(lambda: "lost" in kinds(one))
@@ -292,7 +292,7 @@ def test_a_failure_is_the_boards_if_the_board_is_not_well(pool, trial, fault):
 @pytest.mark.parametrize("fault", [GONE, SILENCE], ids=["gone", "silence"])
 def test_a_failure_that_our_server_does_not_tell_is_not_the_candidates(pool, trial, fault):
     """The board was lost and is back already, or it stood still for a while."""
-    board = Board("one", results={"good": [fault, (1.0,)]})
+    board = FakeBoard("one", results={"good": [fault, (1.0,)]})
     one = pool(board)
     [result] = one.measure([trial()])
     assert (result.samples_s, result.attempts) == ((1.0,), 2)
@@ -301,7 +301,7 @@ def test_a_failure_that_our_server_does_not_tell_is_not_the_candidates(pool, tri
 
 @pytest.mark.parametrize(("fault", "cause"), [(GONE, "crash"), (SILENCE, "timeout")], ids=["gone", "silence"])
 def test_tvms_own_server_never_tells(pool, trial, fault, cause):
-    board = Board("one", stock=True, emulated=False, results={"bad": [fault]})
+    board = FakeBoard("one", stock=True, emulated=False, results={"bad": [fault]})
     one = pool(board)
     [result] = one.measure([trial("bad")])
     assert (result.cause, result.attempts) == (cause, 1)
@@ -309,7 +309,7 @@ def test_tvms_own_server_never_tells(pool, trial, fault, cause):
 
 
 def test_a_board_that_says_nothing_is_cut(pool, trial):
-    board = Board("one", results={"good": ["hang", (1.0,)]})
+    board = FakeBoard("one", results={"good": ["hang", (1.0,)]})
     start = time.monotonic()
     [result] = pool(board).measure([trial()])
     assert result.attempts == 2
@@ -318,7 +318,7 @@ def test_a_board_that_says_nothing_is_cut(pool, trial):
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_killer_is_found_out(pool, trial, count):
-    boards = [Board(f"board{number}", results={"bad": [GONE]}, deadly={"bad"}) for number in range(count)]
+    boards = [FakeBoard(f"board{number}", results={"bad": [GONE]}, deadly={"bad"}) for number in range(count)]
     one = pool(*boards, rules=dataclasses.replace(RULES, patience_s=60))
     future = one.submit(trial("bad"))
     done = threading.Event()
@@ -339,7 +339,7 @@ def test_a_killer_is_found_out(pool, trial, count):
 
 
 def test_a_board_that_cannot_be_reached_costs_a_trial_no_attempt(pool, trial):
-    board = Board("one", alive=False)
+    board = FakeBoard("one", alive=False)
     one = pool(board, rules=dataclasses.replace(RULES, patience_s=60))
     future = one.submit(trial())
     until(lambda: "quarantined" in kinds(one))
@@ -349,7 +349,7 @@ def test_a_board_that_cannot_be_reached_costs_a_trial_no_attempt(pool, trial):
 
 
 def test_a_library_that_is_missing_is_the_callers_fault(pool, trial):
-    one = pool(Board("one"))
+    one = pool(FakeBoard("one"))
     future = one.submit(Trial(Path("nowhere.so"), ()))
     with pytest.raises(FileNotFoundError):
         future.result(20)
@@ -357,7 +357,7 @@ def test_a_library_that_is_missing_is_the_callers_fault(pool, trial):
 
 
 def test_options_that_do_not_fit_end_it(pool, trial):
-    board = Board("one", results={"good": [InputError("the board cannot run kernels on 9 threads")]})
+    board = FakeBoard("one", results={"good": [InputError("the board cannot run kernels on 9 threads")]})
     with pytest.raises(InputError, match="9 threads"):
         pool(board).measure([trial()])
 
@@ -366,7 +366,7 @@ def test_a_fault_of_our_own_is_heard(trial):
     def stumble(event):
         raise KeyError(event.kind)
 
-    with MeasurePool([Board("one")], OPTIONS, stumble, RULES) as one:
+    with MeasurePool([FakeBoard("one")], OPTIONS, stumble, RULES) as one:
         with pytest.raises(KeyError):
             one.submit(trial()).result(20)
         until(lambda: one.submit(trial()).done())
@@ -376,7 +376,9 @@ def test_a_fault_of_our_own_is_heard(trial):
 
 
 def test_without_a_board_trials_are_given_up_with_the_reasons(pool, trial):
-    one = pool(Board("first", alive=False), Board("second", fault=DeviceError("no tracker", details="a\nrefused")))
+    one = pool(
+        FakeBoard("first", alive=False), FakeBoard("second", fault=DeviceError("no tracker", details="a\nrefused"))
+    )
     start = time.monotonic()
     with pytest.raises(DeviceError, match="no board has been available") as caught:
         one.measure([trial()] * 3)
@@ -386,8 +388,8 @@ def test_without_a_board_trials_are_given_up_with_the_reasons(pool, trial):
 
 
 def test_patience_lasts_while_one_board_is_well(pool, trial):
-    slow = Board("well", results={"nap": ["hang"]})
-    one = pool(Board("dead", alive=False), slow, options=dataclasses.replace(OPTIONS, timeout_s=60))
+    slow = FakeBoard("well", results={"nap": ["hang"]})
+    one = pool(FakeBoard("dead", alive=False), slow, options=dataclasses.replace(OPTIONS, timeout_s=60))
     nap = one.submit(trial("nap"))
     until(lambda: slow.runs["nap"] == 1)
     other = one.submit(trial())
@@ -397,7 +399,7 @@ def test_patience_lasts_while_one_board_is_well(pool, trial):
 
 
 def test_patience_begins_anew_when_a_board_was_back(pool, trial):
-    board = Board("one", alive=False)
+    board = FakeBoard("one", alive=False)
     one = pool(board, rules=dataclasses.replace(RULES, patience_s=1.0))
     for _ in range(2):
         future = one.submit(trial())
@@ -412,7 +414,7 @@ def test_patience_begins_anew_when_a_board_was_back(pool, trial):
 
 def test_boards_of_another_version_need_no_patience(pool, trial):
     one = pool(
-        Board("one", fault=VerificationError("the board server has TVM 0.26")),
+        FakeBoard("one", fault=VerificationError("the board server has TVM 0.26")),
         rules=dataclasses.replace(RULES, patience_s=600),
     )
     with pytest.raises(DeviceError) as caught:
@@ -425,7 +427,7 @@ def test_boards_of_another_version_need_no_patience(pool, trial):
 
 def test_trials_of_a_throttled_board_are_measured_again(pool, trial):
     """Canaries: before the first trial, well; after four more, slow, and slow again; then cooled down, then well."""
-    board = Board("one", emulated=False, canaries=[1.0, 1.3, 1.3, 1.3, 1.3, 1.0])
+    board = FakeBoard("one", emulated=False, canaries=[1.0, 1.3, 1.3, 1.3, 1.3, 1.0])
     one = pool(board)
     found = one.measure([trial(f"t{number}") for number in range(5)])
     assert [board.runs[f"t{number}"] for number in range(5)] == [2, 2, 2, 2, 1]
@@ -436,7 +438,7 @@ def test_trials_of_a_throttled_board_are_measured_again(pool, trial):
 
 
 def test_results_wait_for_the_canary_and_no_longer(pool, trial):
-    board = Board("one", emulated=False)
+    board = FakeBoard("one", emulated=False)
     one = pool(board)
     assert one.measure([trial()])[0].samples_s
     assert one.measure([trial()] * 7)[0].samples_s
@@ -445,7 +447,7 @@ def test_results_wait_for_the_canary_and_no_longer(pool, trial):
 
 
 def test_one_slow_canary_is_no_throttling(pool, trial):
-    board = Board("one", emulated=False, canaries=[1.0, 1.3, 1.0])
+    board = FakeBoard("one", emulated=False, canaries=[1.0, 1.3, 1.0])
     one = pool(board)
     one.measure([trial()] * 5)
     assert board.runs["good"] == 5
@@ -453,7 +455,7 @@ def test_one_slow_canary_is_no_throttling(pool, trial):
 
 
 def test_a_hot_board_rests(pool, trial):
-    board = Board("one", emulated=False, celsius=[85.0, 85.0, 60.0])
+    board = FakeBoard("one", emulated=False, celsius=[85.0, 85.0, 60.0])
     one = pool(board)
     one.measure([trial()])
     assert kinds(one) == ["cooling", "cooled", "started", "ended"]
@@ -461,7 +463,7 @@ def test_a_hot_board_rests(pool, trial):
 
 
 def test_a_board_that_stays_slow_does_not_rest_for_ever(pool, trial):
-    board = Board("one", emulated=False, canaries=[1.0, 2.0])
+    board = FakeBoard("one", emulated=False, canaries=[1.0, 2.0])
     one = pool(board)
     one.measure([trial(f"t{number}") for number in range(6)])
     assert kinds(one, "started", "ended", "cooling") == ["slower"]
@@ -469,7 +471,7 @@ def test_a_board_that_stays_slow_does_not_rest_for_ever(pool, trial):
 
 
 def test_a_board_that_throttles_each_time_ends_nevertheless(pool, trial):
-    board = Board("one", emulated=False, canaries=[1.0, *[1.3, 1.3, 1.0] * 40])
+    board = FakeBoard("one", emulated=False, canaries=[1.0, *[1.3, 1.3, 1.0] * 40])
     one = pool(board)
     one.measure([trial(f"t{number}") for number in range(4)])
     assert max(board.runs.values()) <= RULES.again + 1
@@ -477,7 +479,7 @@ def test_a_board_that_throttles_each_time_ends_nevertheless(pool, trial):
 
 @pytest.mark.parametrize("kind", [{"emulated": True}, {"emulated": False, "stock": True, "canaries": [None]}])
 def test_clocks_that_mean_nothing_are_not_looked_at(pool, trial, kind):
-    board = Board("one", celsius=[None], **{"canaries": [1.0, 9.0], **kind})
+    board = FakeBoard("one", celsius=[None], **{"canaries": [1.0, 9.0], **kind})
     one = pool(board)
     one.measure([trial()] * 12)
     assert "cooling" not in kinds(one)
@@ -485,7 +487,7 @@ def test_clocks_that_mean_nothing_are_not_looked_at(pool, trial, kind):
 
 
 def test_a_board_lost_while_it_rests_is_a_lost_board(pool, trial):
-    board = Board("one", emulated=False, canaries=[1.0, 2.0])
+    board = FakeBoard("one", emulated=False, canaries=[1.0, 2.0])
     one = pool(board, rules=dataclasses.replace(RULES, cool_total_s=1000, patience_s=60))
     futures = [one.submit(trial(f"t{number}")) for number in range(5)]
     until(lambda: "cooling" in kinds(one))
@@ -500,7 +502,7 @@ def test_a_board_lost_while_it_rests_is_a_lost_board(pool, trial):
 
 
 def test_what_is_faster_than_the_board_can_be_is_measured_again(pool, trial):
-    board = Board("one", emulated=False, peak_gflops=100.0, results={"good": [(1e-6,), (1e-2,)]})
+    board = FakeBoard("one", emulated=False, peak_gflops=100.0, results={"good": [(1e-6,), (1e-2,)]})
     [found] = pool(board).measure([dataclasses.replace(trial(), gflop=1.0)])
     assert (found.samples_s, found.cause, board.runs["good"]) == ((1e-2,), "", 2)
 
@@ -515,7 +517,7 @@ def test_what_is_faster_than_the_board_can_be_is_measured_again(pool, trial):
     ],
 )
 def test_what_stays_doubtful_has_failed(pool, trial, result, words):
-    board = Board("one", emulated=False, peak_gflops=100.0, results={"good": [result]})
+    board = FakeBoard("one", emulated=False, peak_gflops=100.0, results={"good": [result]})
     [found] = pool(board).measure([dataclasses.replace(trial(), gflop=1.0)])
     assert (found.samples_s, found.cause) == ((), "suspicious")
     assert words in found.error
@@ -523,7 +525,7 @@ def test_what_stays_doubtful_has_failed(pool, trial, result, words):
 
 
 def test_a_trial_whose_board_throttles_each_time_has_failed(pool, trial):
-    board = Board("one", emulated=False, canaries=[1.0, *[1.3, 1.3, 1.0] * 40])
+    board = FakeBoard("one", emulated=False, canaries=[1.0, *[1.3, 1.3, 1.0] * 40])
     found = pool(board).measure([trial(f"t{number}") for number in range(4)])
     assert {one.cause for one in found} == {"suspicious"}
     assert all("slower than before" in one.error for one in found)
@@ -534,7 +536,7 @@ def final_of(trial, *names):
 
 
 def test_a_final_takes_its_turns_on_one_board_each_in_a_session_of_its_own(pool, trial):
-    boards = [Board(name, results={"base": [(3.0, 5.0)], "fast": [(2.0,)]}) for name in ("one", "two")]
+    boards = [FakeBoard(name, results={"base": [(3.0, 5.0)], "fast": [(2.0,)]}) for name in ("one", "two")]
     [found] = pool(*boards).measure([final_of(trial, "base", "fast")])
     assert (found.samples_s, found.rivals_s, found.cause) == ((4.0,) * TURNS, ((2.0,) * TURNS,), "")
     assert sorted(board.runs["base"] for board in boards) == [0, TURNS]
@@ -543,13 +545,13 @@ def test_a_final_takes_its_turns_on_one_board_each_in_a_session_of_its_own(pool,
 
 
 def test_a_final_ends_when_nobody_has_prospects(pool, trial):
-    board = Board("one", results={"base": [(1.0,)], "slow": [(2.0,)]})
+    board = FakeBoard("one", results={"base": [(1.0,)], "slow": [(2.0,)]})
     [found] = pool(board).measure([final_of(trial, "base", "slow")])
     assert len(found.samples_s) == len(found.rivals_s[0]) < TURNS / 2
 
 
 def test_a_final_whose_candidate_fails_has_failed(pool, trial):
-    board = Board("one", results={"base": [(1.0,)], "bad": [(0.5,), CallError("RPCError", "ValueError: no")]})
+    board = FakeBoard("one", results={"base": [(1.0,)], "bad": [(0.5,), CallError("RPCError", "ValueError: no")]})
     [found] = pool(board).measure([final_of(trial, "base", "bad")])
     assert (found.cause, found.samples_s, found.rivals_s) == ("refused", (), ())
 
@@ -558,7 +560,7 @@ def test_a_final_whose_candidate_fails_has_failed(pool, trial):
 
 
 def test_closing_cancels_what_waits_and_what_runs(pool, trial):
-    board = Board("one", results={"good": ["hang"]})
+    board = FakeBoard("one", results={"good": ["hang"]})
     one = pool(board, options=dataclasses.replace(OPTIONS, timeout_s=600))
     futures = [one.submit(trial()) for _ in range(3)]
     until(lambda: board.runs["good"] == 1)
@@ -571,8 +573,8 @@ def test_closing_cancels_what_waits_and_what_runs(pool, trial):
 
 def test_closing_ends_the_rest_of_a_board(pool, trial):
     rules = dataclasses.replace(RULES, cool_s=(600.0, 600.0), probe_s=(600.0, 600.0), patience_s=600.0)
-    hot = pool(Board("hot", emulated=False, celsius=[99.0]), rules=rules)
-    dead = pool(Board("dead", alive=False), rules=rules)
+    hot = pool(FakeBoard("hot", emulated=False, celsius=[99.0]), rules=rules)
+    dead = pool(FakeBoard("dead", alive=False), rules=rules)
     futures = [one.submit(trial()) for one in (hot, dead)]
     until(lambda: kinds(hot) == ["cooling"] and kinds(dead) == ["lost"])
     start = time.monotonic()
@@ -583,7 +585,7 @@ def test_closing_ends_the_rest_of_a_board(pool, trial):
 
 
 def test_what_nobody_waits_for_is_not_measured(pool, trial):
-    board = Board("one", results={"nap": ["hang"]})
+    board = FakeBoard("one", results={"nap": ["hang"]})
     one = pool(board, options=dataclasses.replace(OPTIONS, timeout_s=60))
     one.submit(trial("nap"))
     until(lambda: board.runs["nap"] == 1)
@@ -607,7 +609,7 @@ def test_what_nobody_waits_for_is_not_measured(pool, trial):
 )
 def test_samples_that_differ_much_are_taken_again(takes, budget_s, kept, count):
     taken = iter(takes)
-    found = calls._sampled(lambda: next(taken), 1.5, budget_s)
+    found = calls._sample(lambda: next(taken), 1.5, budget_s)
     assert found == kept
     assert len(takes) - len(list(taken)) == count
 
@@ -638,17 +640,17 @@ def test_samples_that_differ_much_are_taken_again(takes, budget_s, kept, count):
 )
 def test_what_a_failure_means(fault, cause, told):
     found = measure_session.failure(fault)
-    assert (found.cause, found.told) == (cause, told)
+    assert (found.cause, found.reported) == (cause, told)
     assert found.error
 
 
 def test_a_board_that_attacks_is_left_out_for_good(pool, trial, monkeypatch):
     """Its trial is run on another board, and nobody waits for it to become well again."""
-    evil = Board("evil", results={"good": [VerificationError("evil tried to make this host run code")]})
-    well, attacked = Board("well"), threading.Event()
-    monkeypatch.setattr(evil, "run", lambda *words: attacked.set() or Board.run(evil, *words))
+    evil = FakeBoard("evil", results={"good": [VerificationError("evil tried to make this host run code")]})
+    well, attacked = FakeBoard("well"), threading.Event()
+    monkeypatch.setattr(evil, "run", lambda *words: attacked.set() or FakeBoard.run(evil, *words))
     # On a busy machine, one board may measure all trials before the other has begun.
-    monkeypatch.setattr(well, "run", lambda *words: attacked.wait(20) and Board.run(well, *words))
+    monkeypatch.setattr(well, "run", lambda *words: attacked.wait(20) and FakeBoard.run(well, *words))
     one = pool(evil, well)
     found = one.measure([trial() for _ in range(6)])
     assert {result.board for result in found} == {"well"}
@@ -659,7 +661,7 @@ def test_a_board_that_attacks_is_left_out_for_good(pool, trial, monkeypatch):
     "fault", [BusyError("the lease of one was ended by its owner"), VerificationError("another TVM")]
 )
 def test_a_board_that_is_gone_for_good_is_not_waited_for(pool, trial, fault):
-    one = pool(Board("one", fault=fault), rules=dataclasses.replace(RULES, patience_s=600.0))
+    one = pool(FakeBoard("one", fault=fault), rules=dataclasses.replace(RULES, patience_s=600.0))
     start = time.monotonic()
     with pytest.raises(DeviceError, match="no board has been available") as caught:
         one.measure([trial()])
@@ -671,7 +673,7 @@ def test_a_board_that_is_gone_for_good_is_not_waited_for(pool, trial, fault):
 
 
 def test_a_board_that_joins_measures(pool, trial):
-    first, late = Board("first", results={"nap": ["hang"]}), Board("late")
+    first, late = FakeBoard("first", results={"nap": ["hang"]}), FakeBoard("late")
     one = pool(first, options=dataclasses.replace(OPTIONS, timeout_s=60))
     one.submit(trial("nap"))
     until(lambda: first.runs["nap"])
@@ -684,7 +686,7 @@ def test_a_board_that_joins_measures(pool, trial):
 
 
 def test_nothing_is_measured_on_a_board_that_does_not_fit(pool, trial):
-    one, late = pool(Board("first")), Board("late")
+    one, late = pool(FakeBoard("first")), FakeBoard("late")
     asked = threading.Event()
     one.add(late, lambda: bool(asked.set()))
     assert asked.wait(20)
@@ -693,7 +695,7 @@ def test_nothing_is_measured_on_a_board_that_does_not_fit(pool, trial):
 
 
 def test_a_board_is_left_after_its_trial_whose_result_counts(pool, trial):
-    slow, begun, go = Board("slow"), threading.Event(), threading.Event()
+    slow, begun, go = FakeBoard("slow"), threading.Event(), threading.Event()
     slow.results["nap"] = [(1.0,)]
     run = slow.run
 
@@ -714,12 +716,12 @@ def test_a_board_is_left_after_its_trial_whose_result_counts(pool, trial):
     assert slow.closed
     assert first.result(20).samples_s
     assert not second.done()
-    one.add(Board("other"), lambda: True)
+    one.add(FakeBoard("other"), lambda: True)
     assert second.result(20).board == "other"
 
 
 def test_what_was_held_back_is_measured_by_others_if_the_board_that_leaves_is_slow(pool, trial):
-    leaving = Board("leaving", emulated=False, canaries=[1.0, 9.0])
+    leaving = FakeBoard("leaving", emulated=False, canaries=[1.0, 9.0])
     options = dataclasses.replace(OPTIONS, cooldown_s=60)
     one, left = pool(leaving, options=options, rules=dataclasses.replace(RULES, patience_s=60)), threading.Event()
     future = one.submit(trial())
@@ -727,12 +729,12 @@ def test_what_was_held_back_is_measured_by_others_if_the_board_that_leaves_is_sl
     assert not future.done()
     one.retire("leaving", left.set)
     assert left.wait(20)
-    one.add(Board("other"), lambda: True)
+    one.add(FakeBoard("other"), lambda: True)
     assert future.result(20).board == "other"
 
 
 def test_what_was_held_back_counts_if_the_board_that_leaves_cannot_be_asked_any_more(pool, trial):
-    leaving = Board("leaving", emulated=False)
+    leaving = FakeBoard("leaving", emulated=False)
     one, left = pool(leaving, options=dataclasses.replace(OPTIONS, cooldown_s=60)), threading.Event()
     future = one.submit(trial())
     until(lambda: "ended" in kinds(one))
@@ -743,10 +745,10 @@ def test_what_was_held_back_counts_if_the_board_that_leaves_cannot_be_asked_any_
 
 
 def test_a_board_that_was_lost_and_joins_again_takes_the_place_of_the_one_before(pool, trial):
-    lost = Board("one", fault=BusyError("the lease of one was ended by its owner"))
-    one = pool(lost, Board("two"))
+    lost = FakeBoard("one", fault=BusyError("the lease of one was ended by its owner"))
+    one = pool(lost, FakeBoard("two"))
     one.submit(trial())
     until(lambda: "lost" in kinds(one))
-    again = Board("one")
+    again = FakeBoard("one")
     one.add(again, lambda: True)
     until(lambda: one.measure([trial() for _ in range(4)]) and again.runs["good"])

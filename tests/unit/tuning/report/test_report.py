@@ -73,7 +73,7 @@ def test_a_live_table_without_tasks():
 
 
 def test_table_at_the_end():
-    lines = plain(tune_report.shown(made())).splitlines()
+    lines = plain(tune_report.render_text(made())).splitlines()
     assert lines[:8] == [
         "model      squeezenet",
         "board      rpi4 (emulated)",
@@ -96,25 +96,25 @@ def test_a_run_that_found_nothing():
     found = made(
         tasks=ROWS, points=(), boards=(), seconds=0.0, causes={}, emulated=False, resumed=0, planned=96, first_batch=16
     )
-    text = plain(tune_report.shown(found))
+    text = plain(tune_report.render_text(found))
     assert "latency    no estimate: 1 of 3 kernels were not measured; use --trials 112 or more" in text
-    assert "trials     100: 0 ok" in plain(tune_report.shown(found))
-    assert "emulated" not in plain(tune_report.shown(found))
+    assert "trials     100: 0 ok" in plain(tune_report.render_text(found))
+    assert "emulated" not in plain(tune_report.render_text(found))
     assert "There is no estimate" in tune_report.html(found)
     assert found.document()["estimated_s"] is None
 
 
 def test_kernels_that_failed_are_not_called_unmeasured():
     failed = dataclasses.replace(ROWS[2], trials=16, failed=16, done=True)
-    text = plain(tune_report.shown(made(tasks=(*ROWS[:2], failed), planned=500, first_batch=16)))
+    text = plain(tune_report.render_text(made(tasks=(*ROWS[:2], failed), planned=500, first_batch=16)))
     assert "no estimate: no candidate of 1 of 3 kernels worked" in text
     assert "--trials" not in text
 
 
 def test_a_run_that_ends_early_says_why():
-    text = plain(tune_report.shown(made(planned=500, ended="no candidates left for 3 kernels")))
+    text = plain(tune_report.render_text(made(planned=500, ended="no candidates left for 3 kernels")))
     assert "32 timeout; ended before 500 trials: no candidates left for 3 kernels" in text
-    assert "ended" not in plain(tune_report.shown(made(planned=100)))
+    assert "ended" not in plain(tune_report.render_text(made(planned=100)))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_run_that_ends_early_says_why():
 )
 def test_finals_are_summed_up(verdicts, text):
     rows = tuple(dataclasses.replace(row, verdict=verdict) for row, verdict in zip(WHOLE, verdicts, strict=True))
-    lines = plain(tune_report.shown(made(tasks=rows))).splitlines()
+    lines = plain(tune_report.render_text(made(tasks=rows))).splitlines()
     assert f"finals     {text}" in lines
 
 
@@ -168,11 +168,11 @@ def test_builders_are_shown_where_there_are_some():
     row = BuilderRow("tls://10.0.0.7:4000", 4, 90, "refused: tvm 0.26 there, 0.27 here")
     found, without = made(builders=(row,)), made()
     assert found.document()["builders"] == [dataclasses.asdict(row)]
-    table = tune_report.shown(found)[-1]
+    table = tune_report.render_text(found)[-1]
     assert table.rows == [("tls://10.0.0.7:4000", "4", "90", row.note)]
     assert row.note in tune_report.html(found)
     assert without.document()["builders"] == []
-    assert len(tune_report.shown(without)) == len(tune_report.shown(found)) - 2
+    assert len(tune_report.render_text(without)) == len(tune_report.render_text(found)) - 2
     assert "Builder" not in tune_report.html(without)
 
 
@@ -214,7 +214,7 @@ def test_the_gain_over_what_is_not_tuned():
     found = made(tasks=tasks)
     assert found.untuned_s == pytest.approx(2.5 * found.estimated_s)
     assert found.document()["untuned_s"] == found.untuned_s
-    assert "1.552 ms estimated, 2.50 times as fast as untuned (3.880 ms)" in plain(tune_report.shown(found))
+    assert "1.552 ms estimated, 2.50 times as fast as untuned (3.880 ms)" in plain(tune_report.render_text(found))
     page = tune_report.html(found)
     assert re.findall(r'data-name="Gain">([^<]*)', page) == ["2.50x"] * 3
     assert "untuned, 3.88" in page

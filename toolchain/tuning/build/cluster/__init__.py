@@ -1,5 +1,5 @@
-"""Candidates compiled by the workers of a Dask cluster: Dask carries jobs, and our own processes there do them.
+"""Compiles candidates on the workers of a Dask cluster: Dask transports jobs, and our own processes there do them.
 
-Each of its workers keeps a crew like the one of this machine, so deadlines and crashes of the compiler stay ours: a
-task of Dask's that runs cannot be stopped. Searching, linking, measuring and records stay here.
+Each Dask worker has a crew like the one of this machine, which handles deadlines and crashes of the compiler: a running
+Dask task cannot be stopped. Searching, linking, measuring and recording stay on this machine.
 """

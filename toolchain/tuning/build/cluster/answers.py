@@ -1,4 +1,4 @@
-"""What a worker answers, held against what an answer can be: nothing of it is believed before."""
+"""Validates the answers of remote workers, which are not trusted."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SHAPE = {"worker": str, "objects": list, "seconds": float}
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a candidate at a worker.
+    """The result of compiling a candidate on a remote worker.
 
     Attributes:
-        worker: Which one, as it says.
-        objects: The object files; none if it could not be compiled there.
-        seconds: What it took.
+        worker: The address of the worker, by its own account.
+        objects: The object files; empty if the compilation failed.
+        seconds: Its duration.
     """
 
     worker: str
@@ -30,11 +30,12 @@ class Answer:
     seconds: float
 
     def put(self, folder: Path) -> dict[str, Any]:
-        """Write the objects into a new folder, and return what a worker of this machine would answer.
+        """Write the objects to a new folder, and return the answer as a worker of this machine gives it.
 
         Raises:
-            InputError: There is no room for them.
+            InputError: They cannot be written.
         """
+        # Names are ours, not those of the worker.
         paths = [folder / f"{number}.o" for number in range(len(self.objects))]
         try:
             folder.mkdir()
@@ -45,25 +46,19 @@ class Answer:
         return {"objects": list(map(str, paths))}
 
 
-def read(found: Any, triple: str) -> Answer | str:
-    """Return an answer, or what is wrong with it.
-
-    Args:
-        found: What came.
-        triple: What the objects have to be for.
-    """
-    if type(found) is not dict or {name: type(value) for name, value in found.items()} != _SHAPE:
+def read(answer: Any, triple: str) -> Answer | str:
+    """Return an answer as an `Answer`, or what is wrong with it as text."""
+    # Exact types, since subclasses could redefine what is called below.
+    if type(answer) is not dict or {name: type(value) for name, value in answer.items()} != _SHAPE:
         return "it is not a valid answer"
-    objects = found["objects"]
+    objects = answer["objects"]
+    are_valid = all(type(data) is bytes and is_object(data, triple) for data in objects)
+    sizes = [len(data) if type(data) is bytes else 0 for data in objects]
     faults = {
-        "it took no time that there is": not 0 <= found["seconds"] <= _LONGEST_S,  # nor does one that is no number
+        "its duration is not possible": not 0 <= answer["seconds"] <= _LONGEST_S,  # which NaN fails, too
         "its objects are too many": len(objects) > _MOST_OBJECTS,
-        f"its objects are not for {triple}": not all(type(one) is bytes and is_object(one, triple) for one in objects),
-        f"its objects have more than {_MOST_BYTES >> 20} MiB": sum(map(_size, objects)) > _MOST_BYTES,
+        f"its objects are not for {triple}": not are_valid,
+        f"its objects have more than {_MOST_BYTES >> 20} MiB": sum(sizes) > _MOST_BYTES,
     }
-    fault = next((text for text, is_so in faults.items() if is_so), "")
-    return fault or Answer(**{**found, "objects": tuple(objects)})
-
-
-def _size(found: Any) -> int:
-    return len(found) if type(found) is bytes else 0
+    fault = next((text for text, is_true in faults.items() if is_true), "")
+    return fault or Answer(**{**answer, "objects": tuple(objects)})

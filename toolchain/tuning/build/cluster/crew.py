@@ -1,4 +1,4 @@
-"""The crew of a builder whose candidates are compiled by the workers of a Dask cluster, and here where that fails."""
+"""A crew whose candidates are compiled by the workers of a Dask cluster, or on this machine if that fails."""
 
 from __future__ import annotations
 
@@ -15,43 +15,37 @@ from typing import Any, Self, TypeVar
 from toolchain.errors import BuildError
 from toolchain.tuning.build.cluster import answers
 from toolchain.tuning.build.cluster.answers import Answer
-from toolchain.tuning.build.cluster.scheduler import Scheduler, words_of
+from toolchain.tuning.build.cluster.scheduler import Scheduler, error_text
 from toolchain.tuning.build.crew import LocalCrew
 from toolchain.tuning.report import BuilderRow
 
-_MOST_JOBS = 64  # at a time; a round has 16 candidates
+_MOST_JOBS = 64  # at a time
 _TICK_S = 0.5
-# No answer of any job for so long after the deadline of one: whoever has it hangs. A crew starts within that, too.
+# A worker hangs if no job at all was answered for so long after the deadline of its job.
+# A crew also starts in that time.
 _SILENCE_S = 120.0
 _SCHEDULER_S = 10.0
-# Why a job is done here.
+# Why a job is done on this machine.
 _FAILED, _LOST, _WRONG, _ALONE = "failed there", "lost", "answered wrongly", "without a builder"
 
 _T = TypeVar("_T")
 
 
 class _NotDoneError(Exception):
-    """A job that the cluster did not do.
+    """The cluster did not do a job."""
 
-    Args:
-        why: One of the above.
-        words: What was said about it.
-    """
-
-    def __init__(self, why: str, words: str = "") -> None:
-        super().__init__(why, words)
-        self.why, self.words = why, words
+    def __init__(self, why: str, message: str = "") -> None:
+        super().__init__(why, message)
+        self.why, self.message = why, message
 
 
 class DaskCrew:
-    """Hands jobs to the workers of a Dask scheduler; what they do not do is done here. To be used in `with`.
+    """Gives jobs to the workers of a Dask scheduler; this machine does those that fail there. Use it in a `with`.
 
     Args:
-        scheduler: Where they are.
-        triple: GNU triple that the objects have to be for.
-        tell: Called with lines about the workers.
+        triple: GNU triple that the objects must be for.
         target: TVM target as JSON text.
-        folder: Where what processes of this machine print goes.
+        folder: Folder for the logs of processes of this machine.
     """
 
     def __init__(
@@ -72,22 +66,21 @@ class DaskCrew:
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        """Connect, and take the workers that are like this machine.
+        """Connect, and accept the workers with the same versions as this machine.
 
         Raises:
-            ToolchainError: There are none; `Roster` says of which class.
+            ToolchainError: There are none; see `Roster`.
         """
         with contextlib.ExitStack() as stack:
             self._client = stack.enter_context(self._scheduler.client())
             from toolchain.tuning.build.cluster import member, roster  # noqa: PLC0415 - they import Dask, which is there
 
-            self._compiled = member.compiled
+            self._compile = member.compile_candidate
             self._roster = stack.enter_context(roster.Roster(self._scheduler, self._client, self._target, self._tell))
             self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End what the workers do for us, and what is done here."""
         with self._lock:
             self._is_closed = True
         try:
@@ -99,108 +92,108 @@ class DaskCrew:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process IDs of the workers on this machine."""
         return self._local.pids if self._local else ()
 
     @property
     def rows(self) -> tuple[BuilderRow, ...]:
-        """What each worker did, and this machine in the end, if it had to."""
-        found = [
-            BuilderRow(one.address, one.threads if one.is_taken else 0, self._done[one.address], one.note)
-            for one in self._roster.workers
+        """The work of each worker, and at the end that of this machine, if it did any."""
+        rows = [
+            BuilderRow(worker.address, worker.threads if worker.is_used else 0, self._done[worker.address], worker.note)
+            for worker in self._roster.workers
         ]
         if self._local is not None:
             causes = ", ".join(f"{number} {why}" for why, number in sorted(self._again.items()))
-            found.append(BuilderRow("this machine", _processors(), self._again.total(), causes))
-        return tuple(found)
+            rows.append(BuilderRow("this machine", _processors(), self._again.total(), causes))
+        return tuple(rows)
 
     def map(self, call: Callable[..., _T], *arguments: Iterable[Any]) -> Iterator[_T]:
-        """Call a function, which is to ask once, with each tuple of arguments."""
         return self._threads.map(call, *arguments)
 
     def ask(self, job: dict[str, Any], timeout_s: float) -> tuple[dict[str, Any], float]:
-        """Have a job done by a worker; what fails there is done here, too, since it may be the fault of that machine.
+        """Give a job to a worker; if it fails there, repeat it on this machine, since the worker may be to blame.
 
         Returns:
             The answer, and the seconds that it took.
 
         Raises:
-            BuildError: No process can be started here.
-            InputError: There is no room for the objects.
+            BuildError: No process can be started on this machine.
+            InputError: The objects cannot be written.
         """
         try:
-            answer = self._elsewhere(job, timeout_s)
+            answer = self._ask_cluster(job, timeout_s)
         except _NotDoneError as fault:
-            return self._here(fault).ask(job, timeout_s)
+            return self._local_crew(fault).ask(job, timeout_s)
         with self._lock:
             self._done[answer.worker] += 1
         return answer.put(Path(job["folder"])), answer.seconds
 
-    def _elsewhere(self, job: dict[str, Any], timeout_s: float) -> Answer:
-        """Have a job done by one of the workers that are taken now, whichever Dask chooses.
+    def _ask_cluster(self, job: dict[str, Any], timeout_s: float) -> Answer:
+        """Give a job to one of the present workers; Dask chooses which.
 
         Raises:
-            _NotDoneError: None did it.
+            _NotDoneError: It was not done.
         """
-        among = self._roster.taken
-        if not among:
+        workers = self._roster.used
+        if not workers:
             raise _NotDoneError(_ALONE)
         try:
-            words = (self._roster.name, job["module"], timeout_s)
-            future = self._client.submit(self._compiled, *words, workers=list(among), pure=False)
+            args = (self._roster.name, job["module"], timeout_s)
+            # Not pure: Dask would otherwise return the cached result of an equal job.
+            future = self._client.submit(self._compile, *args, workers=list(workers), pure=False)
             try:
-                found = self._checked(future, self._result(future, among, timeout_s))
+                answer = self._validate(future, self._result(future, workers, timeout_s))
             finally:
                 future.release()
         except _NotDoneError:
             raise
-        except Exception as fault:  # of Dask's many classes, and whatever a worker makes of its own
-            raise _NotDoneError(_LOST, words_of(fault)) from fault
-        if not found.objects:
+        except Exception as fault:  # Dask raises many classes, and a worker may send its own
+            raise _NotDoneError(_LOST, error_text(fault)) from fault
+        if not answer.objects:
             raise _NotDoneError(_FAILED)
-        return found
+        return answer
 
-    def _result(self, future: Any, among: Sequence[str], timeout_s: float) -> Any:
-        """Wait for what a worker answers, as long as one that may be asked is there and some job is answered."""
+    def _result(self, future: Any, workers: Sequence[str], timeout_s: float) -> Any:
+        """Wait for the answer of a worker, as long as one of the workers is present and any jobs are answered."""
         began = time.monotonic()
         while True:
             try:
-                found = future.result(timeout=_TICK_S)
+                result = future.result(timeout=_TICK_S)
             except TimeoutError:
                 if future.status == "error":
                     raise
             else:
                 self._heard = time.monotonic()
-                return found
-            if self._is_closed or not set(among) & set(self._roster.taken):
+                return result
+            if self._is_closed or not set(workers) & set(self._roster.used):
                 raise _NotDoneError(_LOST)
             if time.monotonic() - max(began, self._heard) > timeout_s + _SILENCE_S:
-                asked = self._asked(self._client.scheduler.processing, workers=None)
-                self._roster.strike((one for one, keys in asked.items() if future.key in keys), "it does not answer")
+                jobs = self._ask_scheduler(self._client.scheduler.processing, workers=None)
+                silent = (address for address, keys in jobs.items() if future.key in keys)
+                self._roster.strike(silent, "it does not answer")
                 raise _NotDoneError(_LOST)
 
-    def _checked(self, future: Any, found: Any) -> Answer:
-        """Return an answer that is one; whoever gave another is asked no more."""
-        answer = answers.read(found, self._triple)
-        if isinstance(answer, Answer) and answer.worker in self._roster.taken:
+    def _validate(self, future: Any, result: Any) -> Answer:
+        """Return a valid answer; a worker that gave an invalid one gets no further jobs."""
+        answer = answers.read(result, self._triple)
+        if isinstance(answer, Answer) and answer.worker in self._roster.used:
             return answer
         fault = answer if isinstance(answer, str) else "it says that it is another"
-        holders = self._asked(self._client.scheduler.who_has, keys=[future.key]).get(future.key, ())
+        # The worker that holds the result, not the one that the answer names.
+        holders = self._ask_scheduler(self._client.scheduler.who_has, keys=[future.key]).get(future.key, ())
         self._roster.strike(holders, f"a wrong answer: {fault}")
         raise _NotDoneError(_WRONG)
 
-    def _asked(self, question: Callable[..., Any], **words: Any) -> Mapping[Any, Any]:
-        found: Mapping[Any, Any] = self._client.sync(question, **words, callback_timeout=_SCHEDULER_S)
-        return found
+    def _ask_scheduler(self, method: Callable[..., Any], **options: Any) -> Mapping[Any, Any]:
+        return dict(self._client.sync(method, **options, callback_timeout=_SCHEDULER_S))
 
-    def _here(self, fault: _NotDoneError) -> LocalCrew:
-        """Return the processes of this machine, which are started the first time that they are needed."""
+    def _local_crew(self, fault: _NotDoneError) -> LocalCrew:
+        """Return the crew of this machine, which is started the first time that it is needed."""
         with self._lock:
             if self._is_closed:
-                raise BuildError("the builders were sent home in the middle of a job")
+                raise BuildError("the builders were closed in the middle of a job")
             if not self._again[fault.why]:
-                said = f" ({fault.words})" if fault.words else ""
-                self._tell(f"this machine compiles what builders do not: a candidate {fault.why}{said}")
+                message = f" ({fault.message})" if fault.message else ""
+                self._tell(f"this machine compiles what builders do not: a candidate {fault.why}{message}")
             self._again[fault.why] += 1
             if self._local is None:
                 self._local = LocalCrew(self._target, self._folder, _processors()).__enter__()

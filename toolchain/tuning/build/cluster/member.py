@@ -1,6 +1,6 @@
-"""What runs inside a Dask worker: a crew of our own processes, and the answers that it gives.
+"""The part that runs inside a Dask worker: a crew of our own processes, and its answers.
 
-This module is imported by Dask's workers, and by name: no code travels.
+Dask's workers import this module by name: no code is sent to them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import toolchain
 from toolchain import resources, versions
 from toolchain.tuning.build.crew import LocalCrew
 
-# A client that was killed says no farewell: by then the processes end, and come back if there is a job after all.
+# A killed client does not call `leave`. The processes of its crew end after this time, and start again with a new job.
 _IDLE_S = 300.0
 
 
 @functools.cache
 def identity() -> dict[str, str]:
-    """Return what has to be the same everywhere for a candidate to become the same bytes."""
+    """Return the versions that must be the same everywhere for a candidate to compile to the same bytes."""
     sources = hashlib.sha256()
-    own = (path for path in resources.PACKAGE.rglob("*.py") if resources.DATA not in path.parts)
-    for path in sorted(own):
+    paths = (path for path in resources.PACKAGE.rglob("*.py") if resources.DATA not in path.parts)
+    for path in sorted(paths):
         sources.update(f"\n{path.relative_to(resources.PACKAGE).as_posix()}\n".encode() + path.read_bytes())
     return {
         **versions.tvm(),
@@ -43,47 +43,42 @@ def identity() -> dict[str, str]:
     }
 
 
-async def join(name: str, target: str, wanted: dict[str, str], dask_worker: Any) -> dict[str, str]:
-    """Have a worker keep a crew, if it is what is wanted.
+async def join(name: str, target: str, expected: dict[str, str], dask_worker: Any) -> dict[str, str]:
+    """Start a crew in a worker, if its identity is the expected one.
 
     Args:
-        name: What the crew is called there.
+        name: Name of the crew.
         target: TVM target as JSON text.
-        wanted: What its identity must be.
-        dask_worker: The worker, as Dask gives it.
+        expected: The expected identity.
+        dask_worker: The worker, which Dask passes.
 
     Returns:
         Its identity.
     """
-    if identity() == wanted:
+    if identity() == expected:
         await dask_worker.plugin_add(plugin=Member(target), name=name, catch_errors=False)
     return identity()
 
 
 async def leave(name: str, dask_worker: Any) -> None:
-    """Have a worker end its crew."""
+    """End the crew of a worker."""
     if name in dask_worker.plugins:
         await dask_worker.plugin_remove(name=name)
 
 
-def compiled(name: str, module: str, timeout_s: float) -> dict[str, Any]:
-    """Compile a candidate by the crew of that name in this worker; return what `answers.read` takes."""
-    found: dict[str, Any] = get_worker().plugins[name].compiled(module, timeout_s)
-    return found
+def compile_candidate(name: str, module: str, timeout_s: float) -> dict[str, Any]:
+    """Compile a candidate by the crew of that name in this worker; return an answer for `answers.read`."""
+    answer: dict[str, Any] = get_worker().plugins[name].compile(module, timeout_s)
+    return answer
 
 
 class Member(WorkerPlugin):  # type: ignore[misc]
-    """A crew in a Dask worker: as many processes as the worker has threads.
-
-    Args:
-        target: TVM target as JSON text.
-    """
+    """A crew in a Dask worker: as many processes as the worker has threads, for a TVM target as JSON text."""
 
     def __init__(self, target: str) -> None:
         self._target = target
 
     def setup(self, worker: Any) -> None:
-        """Start the processes, without waiting until they are ready."""
         self._address, self._count = worker.address, worker.state.nthreads
         self._folder = Path(tempfile.mkdtemp(prefix="builder-", dir=worker.local_directory))
         self._numbers = itertools.count()
@@ -91,30 +86,29 @@ class Member(WorkerPlugin):  # type: ignore[misc]
         self._busy = 0
         self._crew: LocalCrew | None = None
         self._timer = threading.Timer(0.0, self._dismiss)
-        with self._at_work():
+        with self._running_crew():
             pass
 
     def teardown(self, worker: Any) -> None:
-        """End the processes and their jobs."""
         del worker
         with self._lock:
             self._timer.cancel()
             self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def compiled(self, module: str, timeout_s: float) -> dict[str, Any]:
-        """Compile one candidate; there are no objects of one that fails."""
+    def compile(self, module: str, timeout_s: float) -> dict[str, Any]:
+        """Compile a candidate; if it fails, there are no objects."""
         folder = self._folder / str(next(self._numbers))
         job = {"module": module, "folder": str(folder), "timeout_s": timeout_s}
-        with self._at_work() as crew:
+        with self._running_crew() as crew:
             answer, seconds = crew.ask(job, timeout_s)
         objects = [Path(path).read_bytes() for path in answer.get("objects", ())]
         shutil.rmtree(folder, ignore_errors=True)
         return {"worker": self._address, "objects": objects, "seconds": seconds}
 
     @contextlib.contextmanager
-    def _at_work(self) -> Iterator[LocalCrew]:
-        """Yield the crew, which is started if it was dismissed, and dismiss it if nothing comes for long."""
+    def _running_crew(self) -> Iterator[LocalCrew]:
+        """Yield the crew, started if necessary; it ends when there was no job for some time."""
         with self._lock:
             self._timer.cancel()
             self._busy += 1

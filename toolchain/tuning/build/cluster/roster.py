@@ -1,4 +1,4 @@
-"""Which workers of a scheduler there are, which of them are taken, and why the others are not."""
+"""The workers of a scheduler: which of them are used, and why the others are refused."""
 
 from __future__ import annotations
 
@@ -10,51 +10,50 @@ from typing import Any, Self
 
 from toolchain.errors import BuildersError, ToolchainError, VerificationError
 from toolchain.tuning.build.cluster import member
-from toolchain.tuning.build.cluster.scheduler import Scheduler, short, words_of
+from toolchain.tuning.build.cluster.scheduler import Scheduler, error_text, shorten
 
-_LOOK_S = 1.0
+_UPDATE_S = 1.0
 _ANSWER_S = 10.0
 
 
 @dataclass
 class Worker:
-    """A worker of the scheduler's.
+    """A worker of the scheduler.
 
     Attributes:
-        address: Its address, as Dask names it.
-        id: What tells it from one that is started anew at the same address.
-        threads: How many candidates it compiles at a time.
-        refused: Why it is given nothing; empty if it is taken.
-        is_there: Whether the scheduler still knows it.
+        address: Its address, as Dask writes it.
+        id: Distinguishes it from a worker that is restarted at the same address.
+        threads: Candidates that it compiles at a time.
+        refused: Why it gets no jobs; empty if it gets some.
+        is_present: Whether the scheduler still knows it.
     """
 
     address: str
     id: str
     threads: int
     refused: str = ""
-    is_there: bool = True
+    is_present: bool = True
 
     @property
-    def is_taken(self) -> bool:
-        """Whether it is given jobs."""
-        return self.is_there and not self.refused
+    def is_used(self) -> bool:
+        return self.is_present and not self.refused
 
     @property
     def note(self) -> str:
-        """What happened to it."""
-        return f"refused: {self.refused}" if self.refused else "" if self.is_there else "gone"
+        """What happened to it; empty if nothing did."""
+        return f"refused: {self.refused}" if self.refused else "" if self.is_present else "gone"
 
 
 @dataclass
 class Roster:
-    """The workers of a scheduler, looked at every second; to be used in a `with` statement.
+    """The workers of a scheduler, updated every second. Use it in a `with` statement.
 
     Attributes:
-        scheduler: Where they are.
+        scheduler: The scheduler.
         client: A client of it.
         target: TVM target as JSON text.
-        tell: Called with a line about a worker that comes, goes or is refused.
-        name: What our crew is called at each worker.
+        tell: Called with a line about a worker that joins, leaves or is refused.
+        name: Name of our crew at each worker.
     """
 
     scheduler: Scheduler
@@ -67,137 +66,130 @@ class Roster:
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
-        """Take the workers that there are.
+        """Accept the present workers.
 
         Raises:
             BuildersError: There is none, or the scheduler is lost.
-            VerificationError: There are some, and all are refused, or the scheduler knows no toolchain.
+            VerificationError: All are refused, or the scheduler has no toolchain.
         """
-        self._check_scheduler()
-        self._look(self._there())
+        try:  # the scheduler deserializes the jobs that it passes on, so it needs our modules, too
+            self.client.run_on_scheduler(member.identity)
+        except Exception as fault:  # Dask raises many classes
+            raise VerificationError(
+                f"the Dask scheduler at {self.scheduler} has no toolchain that compiles for others",
+                details=error_text(fault),
+                hint="start it where the same toolchain is installed, or in the image `host`",
+            ) from fault
+        self._update(self._present())
         if not self._workers:
             raise BuildersError(
                 f"the Dask scheduler at {self.scheduler} has no workers",
                 hint=f"start one where candidates are to be compiled: `dask worker {self.client.scheduler.address}`",
             )
-        if not self.taken:
+        if not self.used:
             raise VerificationError(
                 f"every worker of the Dask scheduler at {self.scheduler} is refused",
-                details="\n".join(f"{one.address}: {one.refused}" for one in self._workers.values()),
+                details="\n".join(f"{worker.address}: {worker.refused}" for worker in self._workers.values()),
                 hint="install the same versions there: requirements.lock has them, and the image `host`",
             )
-        self._thread = threading.Thread(target=self._keep_looking, name="builders", daemon=True)
+        self._thread = threading.Thread(target=self._keep_updating, name="builders", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Have the workers end our crew; one that does not answer does so by itself after a while."""
+        """Let the workers end our crew; one that does not answer ends it after a while by itself."""
         self._ended.set()
         self._thread.join(_ANSWER_S)
-        farewell = threading.Thread(target=self._dismiss, daemon=True)
-        farewell.start()
-        farewell.join(_ANSWER_S)
+        # In a thread of its own, since a call to lost workers may take very long.
+        dismissal = threading.Thread(target=self._dismiss, daemon=True)
+        dismissal.start()
+        dismissal.join(_ANSWER_S)
 
     @property
     def workers(self) -> tuple[Worker, ...]:
-        """All workers that there were."""
         return tuple(self._workers.values())
 
     @property
-    def taken(self) -> tuple[str, ...]:
-        """Addresses of those that are given jobs."""
-        return tuple(one.address for one in self.workers if one.is_taken) if self._is_answering else ()
+    def used(self) -> tuple[str, ...]:
+        return tuple(worker.address for worker in self.workers if worker.is_used) if self._is_answering else ()
 
     def strike(self, addresses: Iterable[str], why: str) -> None:
-        """Give some workers nothing more.
-
-        Args:
-            addresses: Which ones.
-            why: What they did.
-        """
+        """Give some workers no further jobs."""
         for address in addresses:
-            if (worker := self._workers.get(address)) and worker.is_taken:
+            if (worker := self._workers.get(address)) and worker.is_used:
                 worker.refused = why
                 self.tell(f"warning: builder {address}: refused from now on: {why}")
 
-    def _check_scheduler(self) -> None:
-        """See that the scheduler, which reads what it passes on, can do so."""
-        try:
-            self.client.run_on_scheduler(member.identity)
-        except Exception as fault:  # of Dask's many classes
-            raise VerificationError(
-                f"the Dask scheduler at {self.scheduler} has no toolchain that compiles for others",
-                details=words_of(fault),
-                hint="start it where the same toolchain is installed, or in the image `host`",
-            ) from fault
-
-    def _keep_looking(self) -> None:
-        while not self._ended.wait(_LOOK_S):
+    def _keep_updating(self) -> None:
+        while not self._ended.wait(_UPDATE_S):
             try:
-                self._look(self._there())
+                self._update(self._present())
             except ToolchainError as fault:
                 if self._is_answering:
                     self.tell(f"warning: {fault.message}: candidates are compiled here meanwhile")
                 self._is_answering = False
 
-    def _there(self) -> Mapping[str, Mapping[str, Any]]:
-        workers = there(self.scheduler, self.client)
+    def _present(self) -> Mapping[str, Mapping[str, Any]]:
+        workers = list_workers(self.scheduler, self.client)
         self._is_answering = True
         return workers
 
-    def _look(self, present: Mapping[str, Mapping[str, Any]]) -> None:
-        """See who came and who went."""
+    def _update(self, present: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note the workers that have left, and let the new ones join."""
         for worker in self.workers:
-            if worker.is_there and (worker.address not in present or present[worker.address]["id"] != worker.id):
-                worker.is_there = False
+            if worker.is_present and (worker.address not in present or present[worker.address]["id"] != worker.id):
+                worker.is_present = False
                 self.tell(f"builder {worker.address}: gone")
-        known = {worker.id for worker in self.workers}
-        fresh = [Worker(address, one["id"], int(one["nthreads"])) for address, one in present.items()]
-        self._enlist([worker for worker in fresh if worker.id not in known])
+        # By ID, since a restarted worker has the address of its predecessor.
+        ids = {worker.id for worker in self.workers}
+        candidates = [Worker(address, facts["id"], int(facts["nthreads"])) for address, facts in present.items()]
+        self._enlist([worker for worker in candidates if worker.id not in ids])
 
-    def _enlist(self, fresh: list[Worker]) -> None:
-        """Have workers join, and compare what they are with what this machine is."""
-        if not fresh:
+    def _enlist(self, workers: list[Worker]) -> None:
+        """Let workers join, and compare their identity with that of this machine."""
+        if not workers:
             return
-        wanted = member.identity()
-        addresses = [worker.address for worker in fresh]
+        identity = member.identity()
+        args, addresses = (self.name, self.target, identity), [worker.address for worker in workers]
         try:
-            answers = self.client.run(member.join, self.name, self.target, wanted, workers=addresses, on_error="return")
-        except Exception as fault:  # as above
-            raise BuildersError(f"the Dask scheduler at {self.scheduler} is lost", details=words_of(fault)) from fault
-        for worker in fresh:
-            worker.refused = difference(answers.get(worker.address), wanted)
+            answers = self.client.run(member.join, *args, workers=addresses, on_error="return")
+        except Exception as fault:  # Dask raises many classes
+            raise BuildersError(f"the Dask scheduler at {self.scheduler} is lost", details=error_text(fault)) from fault
+        for worker in workers:
+            worker.refused = difference(answers.get(worker.address), identity)
             self._workers[worker.address] = worker
-            said = f"refused: {worker.refused}" if worker.refused else f"{worker.threads} at a time"
-            self.tell(f"{'warning: ' if worker.refused else ''}builder {worker.address}: {said}")
+            status = f"refused: {worker.refused}" if worker.refused else f"{worker.threads} at a time"
+            self.tell(f"{'warning: ' if worker.refused else ''}builder {worker.address}: {status}")
 
     def _dismiss(self) -> None:
-        present = [worker.address for worker in self.workers if worker.is_there]
+        present = [worker.address for worker in self.workers if worker.is_present]
         try:
             self.client.run(member.leave, self.name, workers=present, on_error="ignore")
-        except Exception as fault:  # noqa: BLE001 - as above
-            self.tell(f"warning: builders were not told that this run is over, and find out: {words_of(fault)}")
+        except Exception as fault:  # noqa: BLE001 - Dask raises many classes
+            self.tell(f"warning: builders could not be told that this run is over: {error_text(fault)}")
 
 
-def there(scheduler: Scheduler, client: Any) -> Mapping[str, Mapping[str, Any]]:
-    """Ask a scheduler for its workers, by their addresses.
+def list_workers(scheduler: Scheduler, client: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Return the workers of a scheduler by their addresses.
 
     Raises:
         BuildersError: It is lost.
     """
     try:
-        known = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_S)
-    except Exception as fault:  # of Dask's many classes, and whatever a scheduler makes of its own
-        raise BuildersError(f"the Dask scheduler at {scheduler} is lost", details=words_of(fault)) from fault
-    workers: Mapping[str, Mapping[str, Any]] = known["workers"]
+        identity = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_S)
+    except Exception as fault:  # Dask raises many classes, and a scheduler may send its own
+        raise BuildersError(f"the Dask scheduler at {scheduler} is lost", details=error_text(fault)) from fault
+    workers: Mapping[str, Mapping[str, Any]] = identity["workers"]
     return workers
 
 
-def difference(answer: Any, wanted: Mapping[str, str]) -> str:
-    """Say in what a worker is not what is wanted; nothing if it is."""
+def difference(answer: Any, identity: Mapping[str, str]) -> str:
+    """Return how the identity of a worker differs from ours; empty if it does not."""
     if isinstance(answer, BaseException) or type(answer) is not dict:
-        return f"it has no toolchain that compiles for others, {words_of(answer)}; toolchain {wanted['toolchain']} here"
-    if answer == wanted:
-        return ""
-    parts = [f"{name} {short(str(answer.get(name)))} there, {mine} here" for name, mine in wanted.items()]
-    return "; ".join(part for part, name in zip(parts, wanted, strict=True) if answer.get(name) != wanted[name])
+        fault = f"it has no toolchain that compiles for others, {error_text(answer)}"
+        return f"{fault}; toolchain {identity['toolchain']} here"
+    return "; ".join(
+        f"{name} {shorten(str(answer.get(name)))} there, {version} here"
+        for name, version in identity.items()
+        if answer.get(name) != version
+    )

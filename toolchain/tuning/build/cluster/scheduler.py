@@ -1,4 +1,4 @@
-"""Where a Dask scheduler is, and whether what is said to it is safe from others."""
+"""The address of a Dask scheduler, and a connection to it that is safe from others."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from typing import Any
 from toolchain.errors import BuildersError, InputError, reason
 
 SCHEMES = ("dask", "tls", "tcp")
-"""What an address begins with: `tls` and `tcp` are Dask's own, `dask` is either, by whether there are certificates."""
+"""Schemes of an address: `tls` and `tcp` are Dask's own; `dask` is either, depending on the certificates."""
 
 _ADDRESS = re.compile(r"(?P<scheme>[a-z]+)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:(?P<port>[0-9]{1,5}))?/?")
 _PORT, _MOST_PORT = 8786, 65535
 _ANSWER_S = 10.0
 _LOGGERS = ("distributed", "distributed.client", "distributed.gc")
-_MOST_WORDS = 300
-_PARTS = {"tls_ca_file": "--builders-ca", "tls_client_cert": "--builders-cert", "tls_client_key": "--builders-key"}
+_MOST_CHARACTERS = 300
+_OPTIONS = {"tls_ca_file": "--builders-ca", "tls_client_cert": "--builders-cert", "tls_client_key": "--builders-key"}
 
 
 @dataclass(frozen=True)
 class Access:
-    """How the user wants a scheduler to be reached.
+    """The user's options for the connection; files that are None are taken from Dask's configuration.
 
     Attributes:
-        ca: File with the certificate of the cluster's own authority; Dask's configuration says it if this is None.
-        cert: File with our certificate; likewise.
-        key: File with our private key; likewise.
-        plain: Whether a scheduler on another machine is reached without TLS.
+        ca: File with the certificate of the cluster's own authority.
+        cert: File with our certificate.
+        key: File with our private key.
+        plain: Whether TLS may be omitted for a scheduler on another machine.
     """
 
     ca: Path | None = None
@@ -46,9 +46,9 @@ class Access:
 
     @property
     def files(self) -> dict[str, str]:
-        """The files that are named, as Dask calls them."""
-        named = zip(_PARTS, (self.ca, self.cert, self.key), strict=True)
-        return {name: str(path) for name, path in named if path}
+        """The given files by Dask's names of them."""
+        paths = zip(_OPTIONS, (self.ca, self.cert, self.key), strict=True)
+        return {name: str(path) for name, path in paths if path}
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Scheduler:
         scheme: One of SCHEMES.
         host: Its name or address.
         port: Its port.
-        access: How it is reached.
+        access: Options for the connection.
     """
 
     scheme: str
@@ -72,7 +72,7 @@ class Scheduler:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is on this machine, so that nobody else's network hears what is said to it."""
+        """Whether it is on this machine, so that the connection crosses no network."""
         try:
             return self.host == "localhost" or ipaddress.ip_address(self.host.strip("[]")).is_loopback
         except ValueError:
@@ -80,7 +80,7 @@ class Scheduler:
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Any]:
-        """Yield a client of it.
+        """Connect to it.
 
         Raises:
             InputError: Dask is not installed, the connection is not safe, or a certificate cannot be read.
@@ -90,71 +90,65 @@ class Scheduler:
         security = self._security(distributed)
         address = f"{'tls' if security else 'tcp'}://{self.host}:{self.port}"
         try:
-            # Dask would try a closed port, or a name that there is not, again and again.
+            # Dask itself would try a closed port or an unknown name again and again.
             socket.create_connection((self.host.strip("[]"), self.port), _ANSWER_S).close()
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what has to agree is compared by ourselves
+                warnings.simplefilter("ignore")  # about versions, which `roster` compares itself
                 client = distributed.Client(
                     address, security=security, timeout=_ANSWER_S, set_as_default=False, direct_to_workers=False
                 )
         except (OSError, ValueError, ImportError) as fault:
-            raise self._unreachable(fault) from fault
+            raise BuildersError(
+                f"no Dask scheduler answers at {self}",
+                details=error_text(fault),
+                hint="`dask scheduler` starts one; one with TLS is reached by tls:// and its certificates alone",
+            ) from fault
         try:
             yield client
         finally:
             client.close(timeout=_ANSWER_S)
 
-    def _unreachable(self, fault: Exception) -> BuildersError:
-        return BuildersError(
-            f"no Dask scheduler answers at {self}",
-            details=words_of(fault),
-            hint="`dask scheduler` starts one; one with TLS is reached by tls:// and its certificates alone",
-        )
-
     def _security(self, distributed: ModuleType) -> Any:
-        """Return what Dask encrypts with; None where it does not."""
+        """Return Dask's TLS settings; None for a connection without TLS."""
         files = self.access.files
         if self.scheme == "tcp" and files:
             raise InputError(
-                f"{self} is without TLS, and {_PARTS[next(iter(files))]} is for TLS",
+                f"{self} is without TLS, and {_OPTIONS[next(iter(files))]} is for TLS",
                 hint=f"--builders tls://{self.host}:{self.port}",
             )
-        found = distributed.Security(**files)
-        missing = [option for name, option in _PARTS.items() if not getattr(found, name)]
-        if self.scheme == "tcp" or (self.scheme == "dask" and len(missing) == len(_PARTS)):
-            self._check_plain()
+        security = distributed.Security(**files)
+        missing = [option for name, option in _OPTIONS.items() if not getattr(security, name)]
+        if self.scheme == "tcp" or (self.scheme == "dask" and len(missing) == len(_OPTIONS)):
+            if not (self.is_loopback or self.access.plain):
+                raise InputError(
+                    f"{self} is another machine, and the connection would be without TLS",
+                    details="any machine that can reach or intercept it can run code on its workers and here",
+                    hint="give --builders-ca, --builders-cert and --builders-key; --builders-plain is for a network"
+                    " that is yours alone",
+                )
             return None
         if missing:
             raise InputError(
-                f"TLS with the scheduler at {self} takes a certificate of ours, its key and the cluster's authority",
+                f"TLS with the scheduler at {self} needs our certificate, its key and the cluster's authority",
                 details=f"neither the options nor Dask's configuration name these: {', '.join(missing)}",
                 hint="`toolchain tune --help` lists the options; distributed.comm.tls is Dask's own configuration",
             )
-        found.require_encryption = True
+        security.require_encryption = True
         try:
-            found.get_connection_args("client")  # reads the files
+            security.get_connection_args("client")  # reads the files
         except (OSError, ssl.SSLError, ValueError) as fault:
             raise InputError(
                 f"the certificates for {self} cannot be used: {reason(fault)}",
-                details=", ".join(f"{option} {getattr(found, name)}" for name, option in _PARTS.items()),
+                details=", ".join(f"{option} {getattr(security, name)}" for name, option in _OPTIONS.items()),
             ) from fault
-        return found
-
-    def _check_plain(self) -> None:
-        if not (self.is_loopback or self.access.plain):
-            raise InputError(
-                f"{self} is another machine, and the connection would be without TLS",
-                details="any machine that can reach or intercept it can run code on its workers and here",
-                hint="give --builders-ca, --builders-cert and --builders-key; --builders-plain is for a network that is"
-                " yours alone",
-            )
+        return security
 
 
 def parse(text: str, access: Access) -> Scheduler:
     """Read the address of a scheduler, such as `dask://10.0.0.7:8786`.
 
     Raises:
-        InputError: It is none.
+        InputError: It is not valid.
     """
     match = _ADDRESS.fullmatch(text)
     port = int(match["port"] or _PORT) if match else 0
@@ -167,7 +161,7 @@ def parse(text: str, access: Access) -> Scheduler:
 
 
 def dask_distributed() -> ModuleType:
-    """Import Dask; what it would print of lost connections is told in our own words.
+    """Import Dask without its messages about lost connections, which we report ourselves.
 
     Raises:
         InputError: It is not installed.
@@ -182,15 +176,15 @@ def dask_distributed() -> ModuleType:
         ) from fault
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    found: ModuleType = distributed
-    return found
+    module: ModuleType = distributed
+    return module
 
 
-def words_of(fault: Any) -> str:
-    """Return what an exception says, whoever made it, in one short line."""
-    return short(f"{type(fault).__name__}: {fault}")
+def error_text(fault: Any) -> str:
+    """Return the message of an exception, which another machine may have sent, as one short line."""
+    return shorten(f"{type(fault).__name__}: {fault}")
 
 
-def short(text: str) -> str:
-    """Return the beginning of what others wrote, in one line that a terminal may show."""
-    return "".join(one if one.isprintable() else " " for one in text[:_MOST_WORDS])
+def shorten(text: str) -> str:
+    """Return the beginning of a text from another machine as one line that is safe to print."""
+    return "".join(character if character.isprintable() else " " for character in text[:_MOST_CHARACTERS])

@@ -1,4 +1,4 @@
-"""Which builders a scheduler has at this moment: what is shown beside the boards of the farm."""
+"""The builders that a scheduler has at this moment, for the status of the farm."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from toolchain.errors import BuildersError
 from toolchain.tuning.build.cluster import member
-from toolchain.tuning.build.cluster.roster import difference, there
-from toolchain.tuning.build.cluster.scheduler import Scheduler, words_of
+from toolchain.tuning.build.cluster.roster import difference, list_workers
+from toolchain.tuning.build.cluster.scheduler import Scheduler, error_text
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A builder as it is now.
+class BuilderStatus:
+    """The status of a builder.
 
     Attributes:
         name: Its address.
-        processes: How many candidates it compiles at a time.
-        candidates: How many it has been given, whoever tunes, and not given back yet.
-        refused: Why a tuning run of this toolchain would give it nothing; empty if it would.
+        processes: Candidates that it compiles at a time.
+        candidates: Pending candidates of all tuning runs.
+        refused: Why a tuning run of this toolchain would not use it; empty if it would.
     """
 
     name: str
@@ -27,22 +27,27 @@ class Seen:
     refused: str = ""
 
 
-def survey(scheduler: Scheduler) -> tuple[Seen, ...]:
-    """Look at a scheduler's workers, in the order of their addresses.
+def survey(scheduler: Scheduler) -> tuple[BuilderStatus, ...]:
+    """Return the status of a scheduler's workers, in the order of their addresses.
 
     Raises:
         InputError: Dask is not installed, or the connection is not safe.
         BuildersError: No scheduler answers.
     """
     with scheduler.client() as client:
-        workers = there(scheduler, client)
-        wanted = member.identity()
+        workers = list_workers(scheduler, client)
+        identity = member.identity()
         try:
-            given = client.processing()
+            pending = client.processing()
             answers = client.run(member.identity, workers=list(workers), on_error="return") if workers else {}
-        except Exception as fault:  # of Dask's many classes
-            raise BuildersError(f"the Dask scheduler at {scheduler} is lost", details=words_of(fault)) from fault
+        except Exception as fault:  # Dask raises many classes
+            raise BuildersError(f"the Dask scheduler at {scheduler} is lost", details=error_text(fault)) from fault
     return tuple(
-        Seen(address, int(one["nthreads"]), len(given.get(address, ())), difference(answers.get(address), wanted))
-        for address, one in sorted(workers.items())
+        BuilderStatus(
+            address,
+            int(facts["nthreads"]),
+            len(pending.get(address, ())),
+            difference(answers.get(address), identity),
+        )
+        for address, facts in sorted(workers.items())
     )

@@ -77,8 +77,8 @@ def test_addresses():
         ("dask://10.0.0.7", Access(), "is another machine, and the connection would be without TLS"),
         ("tcp://10.0.0.7", Access(), "is another machine, and the connection would be without TLS"),
         ("tcp://127.0.0.1", SECRET, "is without TLS, and --builders-ca is for TLS"),
-        ("tls://127.0.0.1", Access(), "takes a certificate of ours, its key and the cluster's authority"),
-        ("dask://127.0.0.1", Access(ca=Path("ca")), "takes a certificate of ours"),
+        ("tls://127.0.0.1", Access(), "needs our certificate, its key and the cluster's authority"),
+        ("dask://127.0.0.1", Access(ca=Path("ca")), "needs our certificate"),
         ("tls://127.0.0.1", SECRET, "cannot be used: .*No such file"),
     ],
 )
@@ -343,7 +343,7 @@ def test_a_worker_that_lies_is_asked_no_more(cluster, here, tmp_path, monkeypatc
     lie = {"worker": "", "objects": [OBJECT[:18] + b"\xb7" + OBJECT[19:]], "seconds": 1.0}
     monkeypatch.setattr(crew, "_processors", lambda: 1)
     cluster.end()
-    cluster.start(preload=preload(tmp_path / "lie.py", f"compiled = lambda *job: {lie!r}"))
+    cluster.start(preload=preload(tmp_path / "lie.py", f"compile_candidate = lambda *job: {lie!r}"))
     cluster.await_workers(1)
     said: list[str] = []
     with opened(cluster, tmp_path / "made", said) as one:
@@ -384,7 +384,7 @@ def test_processes_end_when_nothing_comes_and_come_back(tmp_path, monkeypatch):
     one.setup(SimpleNamespace(address="tcp://x", state=SimpleNamespace(nthreads=1), local_directory=str(tmp_path)))
     pids = one._crew.pids if one._crew else ()  # none if it was quicker
     builders.until(lambda: not any(map(psutil.pid_exists, pids)), "they have ended")
-    with one._at_work() as own:
+    with one._running_crew() as own:
         [pid] = own.pids
         assert psutil.pid_exists(pid)
     one.teardown(None)
