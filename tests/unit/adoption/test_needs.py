@@ -20,7 +20,7 @@ ANDROID = "android=30"
 def lacking(name: str, *lines: str) -> dict[str, str]:
     """Return what is missing for a board on a device that says so, with the remedies."""
     said = probed(lines=[*cores(*[(A72, ARMV8)] * 4), *lines])
-    return {one.what: one.remedy for one in needs.of(board.load(name).resolved(), said) if not one.found}
+    return {one.name: one.remedy for one in needs.of(board.load(name).resolved(), said) if not one.file}
 
 
 def test_nothing_is_missing():
