@@ -41,7 +41,7 @@ def _system_rows(probed: DeviceProbe) -> list[tuple[str, str]]:
 
 
 def _cpu_rows(probed: DeviceProbe) -> list[tuple[str, str]]:
-    clusters = []
+    clusters: list[tuple[str, str]] = []
     for cluster in probed.clusters[:_SHOWN]:
         caches = ", ".join(f"{name} {size} KiB" for name, size in cluster.caches)
         clock = f"up to {cluster.max_mhz} MHz" if cluster.max_mhz else ""

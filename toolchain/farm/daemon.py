@@ -146,7 +146,7 @@ class Daemon:
     def _hear(self, link: Link, request: LeaseRequest) -> None:
         try:
             while (message := link.receive()) is not None:
-                self._pool.leases.hear(request, message)
+                self._pool.leases.handle(request, message)
         except Exception:  # noqa: BLE001 - one odd client must not keep its boards
             _LOG.exception("what the client of a lease says")
         finally:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from toolchain.errors import DeviceError
 from toolchain.farm.grants import Client, Grant, Slot, check_key, status_message
+from toolchain.farm.lease_queue import LeaseQueue
 from toolchain.farm.leasing import Leasing
 from toolchain.farm.protocol import Message, ServedDevice
 from toolchain.farm.refusals import no_longer_served, not_now, released
@@ -28,12 +29,14 @@ class Pool:
     """The boards of a daemon; `shared` if other commands of its user may use it too, as `farm release` does."""
 
     shared: bool = True
+    queue: LeaseQueue = field(init=False)
     leases: Leasing = field(init=False)
     _slots: dict[str, Slot] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __post_init__(self) -> None:
-        self.leases = Leasing(self._slots, self._changed)
+        self.queue = LeaseQueue(self._slots)
+        self.leases = Leasing(self.queue, self._changed)
 
     def _notify(self) -> None:
         with self._changed:
@@ -67,7 +70,7 @@ class Pool:
         with self._changed:
             while pending and time.monotonic() < deadline:
                 for name in pending[:]:
-                    board = self.leases.slot(name).board
+                    board = self.queue.slot(name).board
                     if board.settled or board.fault:
                         pending.remove(name)
                         tell(f"{name}: {board.fault.message if board.fault else 'serves'}")
@@ -108,7 +111,7 @@ class Pool:
     def _await_board(self, name: str, key: str, deadline: float) -> ServedBoard:
         with self._changed:
             while True:
-                slot = self.leases.slot(name)
+                slot = self.queue.slot(name)
                 check_key(slot, key)
                 remaining = deadline - time.monotonic()
                 if slot.board.settled:
@@ -126,7 +129,7 @@ class Pool:
             BusyError: Somebody has it.
         """
         with self._changed:
-            slot = self.leases.slot(name)
+            slot = self.queue.slot(name)
             if slot.is_taken():
                 raise not_now(slot)
             now = time.time()
@@ -146,7 +149,7 @@ class Pool:
     def release(self, name: str) -> Message | None:
         """End a lock or a lease and its session; return who had the board. That lease does not get it again."""
         with self._changed:
-            slot = self.leases.slot(name)
+            slot = self.queue.slot(name)
             holder = self._end_grant(slot)
         self.leases.await_freed([slot])
         return holder
@@ -171,4 +174,4 @@ class Pool:
         """Report on every board and on the queue, without secrets, and without a question to a device."""
         with self._changed:
             boards = [status_message(slot, self.leases.heard_s(slot)) for slot in self._slots.values()]
-            return {"boards": boards, "queue": self.leases.queue()}
+            return {"boards": boards, "queue": self.queue.report()}

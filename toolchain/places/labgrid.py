@@ -174,7 +174,7 @@ class _Lab:
                 hint=f"labgrid-client -p {self._name} set-tags '{_TAG}=ssh-ed25519 AAAA...'",
             )
         path = folder / "known_hosts"
-        # known_hosts names a host at port 22 without brackets and port, but paramiko looks for both.
+        # known_hosts names a host at port 22 without brackets and port.
         hosts = [host, host[1:].removesuffix("]:22")] if host.endswith("]:22") else [host]
         path.write_text("".join(f"{name} {key}\n" for name in hosts), encoding="utf-8")
         return path

@@ -230,7 +230,7 @@ def test_who_is_gone_stands_in_no_line(run, pool):
 
 
 def test_a_free_board_goes_to_who_asked_before(pool):
-    pool.leases._requests.append(LeaseRequest(Client("ann: tune mlp"), "", ("a",), patient=True))
+    pool.queue.requests.append(LeaseRequest(Client("ann: tune mlp"), "", ("a",), patient=True))
     with (
         pytest.raises(BusyError, match="a is reserved for ann: tune mlp"),
         pool.leases.lease(LeaseRequest(Client("me"), "", ("a",)), 0.0),
