@@ -9,7 +9,7 @@ from toolchain import process
 from toolchain.errors import DeviceError
 from toolchain.tables import printable
 
-MOST_SAID = 1 << 20  # bytes of an answer
+MAX_OUTPUT = 1 << 20  # bytes of an answer
 _LONGEST = 300  # characters of a value
 _LONGEST_LIST = 8000  # characters of a list of CPU flags
 _MOST_LINES = 40_000

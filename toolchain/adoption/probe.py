@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolchain.adoption import cores, hardware_tables, script
-from toolchain.adoption.answer import MOST_SAID, Answer, number
+from toolchain.adoption.answer import MAX_OUTPUT, Answer, number
 from toolchain.adoption.cores import Cluster
 from toolchain.device.store import user_machine
 from toolchain.errors import DeviceError
@@ -143,7 +143,7 @@ def ask(shell: Shell, root: str, another: str = "") -> DeviceProbe:
     token = secrets.token_hex(8)
     start = time.monotonic()
     result = shell.run(
-        script.text(token, root, hardware_tables.accelerators()), timeout=_PROBE_S, check=False, most=MOST_SAID
+        script.text(token, root, hardware_tables.accelerators()), timeout=_PROBE_S, check=False, max_bytes=MAX_OUTPUT
     )
     if f"begin={token}" not in result.stdout.split("\n"):
         another = another or f"toolchain board add OTHER@{shell.name.rpartition('@')[2]}"
