@@ -92,7 +92,7 @@ class Adoption:
     running: str  # name of the release that it already runs; empty without one
 
 
-# Asks a person whether a server's key is the right one; raises unless it is.
+# Asks a person to confirm a server's key; raises an error without confirmation.
 Approve = Callable[["UnknownHostKeyError"], None]
 
 
@@ -120,7 +120,7 @@ def choose_entry(request: AdoptionRequest) -> Entry:
     if request.fingerprint and not _FINGERPRINT.fullmatch(request.fingerprint):
         raise InputError(
             f"{request.fingerprint!r} is not a valid fingerprint",
-            hint="--fingerprint SHA256:..., as `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says it there",
+            hint="--fingerprint SHA256:..., as `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints on the device",
         )
     if request.name and not _NAME.fullmatch(request.name):
         raise InputError(
@@ -153,7 +153,7 @@ def _address(request: AdoptionRequest) -> Address:
     if request.fingerprint:
         raise InputError(
             f"{request.host} is reached by adb, to which --fingerprint does not apply",
-            details="adb has no host keys; the device asks about this computer's key on its screen",
+            details="adb has no host keys; the user accepts this computer's key on the device's screen",
             hint=request.command(fingerprint=""),
         )
     return Address(request.host)
@@ -299,7 +299,7 @@ def _is_emulated(request: AdoptionRequest, entry: Entry, probed: DeviceProbe) ->
     if probed.emulation and not probed.unsure:
         if request.emulated is False:
             raise VerificationError(
-                f"{probed.name} is emulated, whatever --no-emulated says",
+                f"{probed.name} is emulated, so --no-emulated does not apply",
                 details="; ".join(probed.emulation),
                 hint=request.command(emulated=None),
             )

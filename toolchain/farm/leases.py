@@ -173,9 +173,9 @@ class Lease:
             stack.pop_all()
         return link.raw()
 
-    def report_trial(self, board: str, what: str, *, ok: bool, seconds: float, celsius: float | None = None) -> None:
+    def report_trial(self, board: str, trial: str, *, ok: bool, seconds: float, celsius: float | None = None) -> None:
         """Report a board's last trial for `farm status`: its name, and `ok` if it was measured."""
-        self._send({"trial": {"board": board, "what": what, "ok": ok, "seconds": seconds, "celsius": celsius}})
+        self._send({"trial": {"board": board, "what": trial, "ok": ok, "seconds": seconds, "celsius": celsius}})
 
     def report_state(self, board: str, state: Literal["ok", "quarantined"], failures: int) -> None:
         """Report that a board is quarantined, or used again; `failures` in a row."""

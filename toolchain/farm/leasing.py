@@ -27,8 +27,7 @@ _EXPIRED = "its client gave no sign of life"
 Tell = Callable[[Message], None]
 
 
-def _tell_nobody(_message: Message) -> None:
-    pass
+def _ignore(_message: Message) -> None: ...
 
 
 class Leasing:
@@ -45,7 +44,7 @@ class Leasing:
         wait: float,
         ancestors: Collection[int] = (),
         queue_s: float = 0.0,
-        tell: Tell = _tell_nobody,
+        tell: Tell = _ignore,
     ) -> Iterator[tuple[Message, ...]]:
         """Lease boards to a client during a block; yield the messages about its first boards.
 
@@ -71,7 +70,7 @@ class Leasing:
             with self._changed:
                 registered.append(request)
                 slots = shared or self._await_boards(request, wait, queue_s, tell)
-            self._await_keys(request, slots, max(wait, queue_s), tell if queue_s else _tell_nobody)
+            self._await_keys(request, slots, max(wait, queue_s), tell if queue_s else _ignore)
             with self._changed:
                 usable = shared or [slot for slot in request.boards if slot.board.settled or not request.shares]
                 if not usable:
@@ -132,9 +131,10 @@ class Leasing:
             while True:
                 _check(request)
                 busy = [slot for slot in slots if slot.board.is_busy]
-                settled = [slot for slot in slots if slot.board.settled]
-                arriving = [slot for slot in slots if slot not in busy + settled and slot.board.state != "lost"]
-                wait_for_busy = busy and (request.names or not settled)
+                ready = [slot for slot in slots if slot.board.settled]
+                arriving = [slot for slot in slots if slot not in busy + ready and slot.board.state != "lost"]
+                # Where any boards will do, those that are busy are not worth waiting for once another is ready.
+                wait_for_busy = busy and (request.names or not ready)
                 remaining = max(deadline * bool(wait_for_busy), settled_by * bool(arriving)) - time.monotonic()
                 if remaining <= 0:
                     break
@@ -143,9 +143,9 @@ class Leasing:
                 self._changed.wait(min(remaining, _POLL_S))
                 if wait_for_busy:  # the server gets the key only after the lock, so its time begins then
                     settled_by = max(settled_by, min(time.monotonic(), deadline) + _SETTLE_S)
-            if busy and (request.names or not settled):
+            if wait_for_busy:
                 raise not_now(busy[0])
-            if not settled:
+            if not ready:
                 raise DeviceError("no board server answers", hint="toolchain farm status")
             for slot in busy:
                 self._rest(request, slot)

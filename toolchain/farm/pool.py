@@ -1,4 +1,4 @@
-"""The boards of a daemon: leases, locks, sessions, and what `farm status` shows."""
+"""The boards of a daemon: their leases, locks, sessions and status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AGAIN_S = 0.2
 
 @dataclass
 class Pool:
-    """The boards of a daemon; `shared` if other commands of its user may use it too, as `farm release` does."""
+    """The boards of a daemon; `shared` if other commands of its user may use it too, such as `farm release`."""
 
     shared: bool = True
     queue: LeaseQueue = field(init=False)
@@ -47,10 +47,10 @@ class Pool:
             return tuple(self._slots)
 
     def add(self, served: ServedDevice) -> None:
-        """Serve a device; one that is served in the same way stays as it is.
+        """Serve a device, unless it is already served in the same way.
 
         Raises:
-            DeviceError: It is served in another way, and somebody has it.
+            DeviceError: It is served in another way, and a client has it.
         """
         with self._changed:
             slot = self._slots.get(served.name)
@@ -65,7 +65,7 @@ class Pool:
             board.start()
 
     def await_settled(self, names: Sequence[str], seconds: float, tell: Callable[[str], None]) -> None:
-        """Wait until each board is ready or has reported why it is not."""
+        """Wait until each board is ready or has a fault."""
         pending, deadline = list(names), time.monotonic() + seconds
         with self._changed:
             while pending and time.monotonic() < deadline:
@@ -77,7 +77,7 @@ class Pool:
                 self._changed.wait(0.5)
 
     def remove(self, names: Sequence[str]) -> None:
-        """Stop serving boards, whoever has them, and wait until that is done."""
+        """Stop serving boards, even those of clients, and wait until they have stopped."""
         with self._changed:
             removed = [self._slots.pop(name) for name in names if name in self._slots]
             for slot in removed:
@@ -123,10 +123,10 @@ class Pool:
                 self._changed.wait(min(remaining, 0.5))
 
     def lock(self, name: str, client: Client, seconds: float) -> Message:
-        """Keep a board from everybody for some time; one that is lost just now is locked when it is back.
+        """Lock a board for some time; a board that is lost at the moment is locked when it is back.
 
         Raises:
-            BusyError: Somebody has it.
+            BusyError: A client has it.
         """
         with self._changed:
             slot = self.queue.slot(name)
@@ -147,7 +147,7 @@ class Pool:
             return {"board": name, "until": grant.until}
 
     def release(self, name: str) -> Message | None:
-        """End a lock or a lease and its session; return who had the board. That lease does not get it again."""
+        """End a lock or a lease and its session; return the former grant. That lease does not get the board again."""
         with self._changed:
             slot = self.queue.slot(name)
             holder = self._end_grant(slot)
@@ -163,7 +163,7 @@ class Pool:
         return grant.message()
 
     def expire(self) -> None:
-        """End the locks whose time is over, and the leases whose clients are gone; share out what is free."""
+        """End expired locks and the leases of silent clients, and share out the free boards."""
         with self._changed:
             for slot in self._slots.values():
                 if slot.grant and slot.grant.until and time.time() > slot.grant.until:
@@ -171,7 +171,7 @@ class Pool:
         self.leases.expire()
 
     def status(self) -> Message:
-        """Report on every board and on the queue, without secrets, and without a question to a device."""
+        """Describe every board and the queue, without secrets, and without access to a device."""
         with self._changed:
             boards = [status_message(slot, self.leases.heard_s(slot)) for slot in self._slots.values()]
             return {"boards": boards, "queue": self.queue.report()}

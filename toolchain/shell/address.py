@@ -30,9 +30,7 @@ class SshOptions:
     identity: Path | None = None  # private key to try first
     password: str | None = field(default=None, repr=False)  # tried last
     agent: bool = True  # whether the keys of a running SSH agent are tried
-    connect_timeout: float | None = (
-        None  # seconds to reach each server; None: its ConnectTimeout, or 10
-    )
+    connect_timeout: float | None = None  # seconds to reach each server; None: its ConnectTimeout, or 10
     stall_timeout: float = 60.0  # seconds without progress after which a transfer is aborted
     keepalive: int = 15  # seconds between keep-alives; the connection is lost after three without an answer; 0: never
     # Called with a line about something unusual or slow in a connection.

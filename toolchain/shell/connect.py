@@ -42,7 +42,7 @@ _GREETING_KEPT = 200
 _TOO_MANY = b"Exceeded MaxStartups"
 _REFUSED = re.compile(rb"(Exceeded MaxStartups|Not allowed at this time)")
 _UNSENT = 1 << 17
-_LARGEST_PACKET = 1 << 18  # RFC 4253 asks for 35,000 bytes
+_LARGEST_PACKET = 1 << 18  # RFC 4253 requires support for 35,000 bytes
 
 
 def end(*ends: Any) -> None:
@@ -55,7 +55,7 @@ def end(*ends: Any) -> None:
 
 
 class Wire:
-    """A socket that counts its bytes, and gives up after `stall` seconds on a peer that takes none.
+    """A socket that counts its bytes, and fails if its peer accepts no data for `stall` seconds.
 
     `log` is the standard error of a ProxyCommand.
     """

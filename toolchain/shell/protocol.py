@@ -76,7 +76,7 @@ class Shell(ABC):
     name: str  # "local", "user@host:port" or "adb:SERIAL"
     stall: float = 60.0  # seconds without progress after which a transfer is aborted
 
-    def report(self, line: str) -> None:  # noqa: B027 - most shells have nobody to report to
+    def report(self, line: str) -> None:  # noqa: B027 - most shells report nothing
         """Report a line about something unusual or slow in a connection."""
 
     @property

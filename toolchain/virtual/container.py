@@ -127,7 +127,7 @@ class DockerBoards:
 
 
 def free_port() -> int:
-    """Return a port of the loopback address that nobody listens on."""
+    """Return an unused port of the loopback address."""
     with socket.create_server((_LOOPBACK, 0)) as listener:
         return int(listener.getsockname()[1])
 
