@@ -95,8 +95,8 @@ for i in /usr/lib/openssh/sftp-server /usr/lib/ssh/sftp-server /usr/libexec/sftp
 """
 
 # Operations are tried in the folder of the store, or in the nearest existing one. mksh passes a descriptor above 2 to a
-# program only if it is redirected again, as with 9>&9. A signal that ends a shell does not run its EXIT trap, unless the
-# trap of the signal exits.
+# program only if it is redirected again, as with 9>&9. When a signal ends a shell, its EXIT trap runs only if the trap
+# of the signal exits.
 _STORE = """
 {root}
 a=$ROOT
