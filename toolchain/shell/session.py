@@ -60,7 +60,7 @@ class Session:
         self.usable = True
 
     def is_ready(self, timeout: float) -> bool:
-        """Wait until it accepts commands; False on a device that lacks setsid."""
+        """Wait until it accepts commands; False on a device that lacks its tools, such as setsid."""
         greeting, limit = b"", Limit(timeout)
         while _READY not in greeting and (remaining := limit.left()) > 0:
             try:

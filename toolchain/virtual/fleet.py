@@ -63,7 +63,7 @@ def up(
             kind.prepare(order.board, tell)
         login = _login(folder)
         used_names = {device.name for each in kinds for device in each.boards()}
-        # All or nothing: a farm with half of its boards would look complete to the next command.
+        # Boards that a failed command left would not be in the SSH configuration, so no one could use them.
         with _undone_on_failure(kind):
             for order in orders:
                 _reach(kind, order, login, used_names, tell)

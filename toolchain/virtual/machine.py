@@ -122,7 +122,7 @@ class KernelBoards:
     def start(self, device: VirtualBoard) -> None:
         folder = self._machines / device.name
         settings = _read(folder)
-        # The cache may have been cleared; a newer image would not fit the machine's disk.
+        # The cache may have been cleared since the machine was created.
         if not all((_cache(settings.image) / name).is_file() for name in _BOOT_FILES):
             raise DeviceError(
                 f"{device.name} cannot be started again: its image was removed",
