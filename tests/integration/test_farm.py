@@ -81,7 +81,7 @@ def test_login_with_our_shell(two, kind, tmp_path):
     with open_shell(two.name(kind), config=options_of(two.folder)) as shell:
         assert shell.run("uname -m").stdout.strip() == MACHINES[kind]
         shell.push(source, "/data/file")
-        shell.pull("/data/file", back, most=3 << 20)
+        shell.pull("/data/file", back, max_bytes=3 << 20)
         shell.run("rm /data/file")
     assert back.read_bytes() == source.read_bytes()
 

@@ -368,7 +368,7 @@ def test_another_user_is_turned_away_though_a_door_was_left_open(farm):
     finally:
         for path, mode in doors.items():
             path.chmod(mode)
-    assert "another user was turned away" in (folder / protocol.LOG).read_text()
+    assert "refused a process of another user" in (folder / protocol.LOG).read_text()
     assert states() == {"a": "free", "b": "free"}
 
 

@@ -41,7 +41,7 @@ def test_whatever_it_does_is_a_fault_of_the_device(tmp_path, attack):
     works = {
         "run": lambda shell: shell.run("true", timeout=2),
         "push": lambda shell: shell.push(tmp_path / "source", "target"),
-        "pull": lambda shell: shell.pull("source", tmp_path / "target", most=1 << 20),
+        "pull": lambda shell: shell.pull("source", tmp_path / "target", max_bytes=1 << 20),
     }
     for work in works.values():
         with hostile_sshd.running(tmp_path, attack) as (host, options), open_shell(host, config=options) as shell:

@@ -379,7 +379,7 @@ def bundle(tmp_path_factory):
 LACKING = [
     ("EDGE_OPENCL_LIBRARY", "/nowhere/libOpenCL.so", "which is not a library of OpenCL"),
     ("EDGE_OPENCL_LIBRARY", "libm.so.6", "which is not a library of OpenCL"),
-    ("OCL_ICD_VENDORS", "/nowhere", "where no driver is"),
+    ("OCL_ICD_VENDORS", "/nowhere", "which has no driver"),
 ]
 """Variables that leave a device without OpenCL, their values, and what is said of them."""
 

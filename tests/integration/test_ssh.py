@@ -116,7 +116,7 @@ def test_run_has_empty_input_and_signals_have_codes(board):
 
 def test_run_big_output_on_both_streams(board):
     script = "head -c 30000000 /dev/zero | tr '\\0' x; head -c 20000000 /dev/zero | tr '\\0' y >&2"
-    result = board.run(script, most=32 << 20)
+    result = board.run(script, max_bytes=32 << 20)
     assert result.stdout == "x" * 30_000_000
     assert result.stderr == "y" * STDERR_KEPT
 
@@ -171,7 +171,7 @@ def test_push_resume_pull(board, big, tmp_path):
     assert seen == sorted(seen)
     assert seen[-1] == 20 << 20
     assert 15 << 20 < board.bytes_sent - before < (15 << 20) * 1.01
-    board.pull(str(target), back, most=64 << 20)
+    board.pull(str(target), back, max_bytes=64 << 20)
     assert _digest(back) == _digest(big)
 
 
@@ -207,14 +207,14 @@ def test_push_through_rekeying(tmp_path, big, options):
         mine = replace(options, known_hosts=(server.known_hosts,), identity=server.key_file)
         with open_shell(server.host, config=mine) as shell:
             shell.push(big, str(tmp_path / "target"))
-            shell.pull(str(tmp_path / "target"), tmp_path / "back", most=64 << 20)
+            shell.pull(str(tmp_path / "target"), tmp_path / "back", max_bytes=64 << 20)
     assert _digest(tmp_path / "back") == _digest(big)
 
 
 def test_pull_failure_leaves_the_target_alone(board, tmp_path):
     (tmp_path / "target").write_text("old")
     with pytest.raises(DeviceError, match="exit code") as caught:
-        board.pull("/no/such/file", tmp_path / "target", most=64 << 20)
+        board.pull("/no/such/file", tmp_path / "target", max_bytes=64 << 20)
     assert "/no/such/file" in caught.value.details
     assert (tmp_path / "target").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
@@ -584,7 +584,7 @@ def test_what_still_is_on_its_way_is_no_stall(far, tmp_path):
     far.push(tmp_path / "source", str(tmp_path / "target"))
     assert time.monotonic() - started > 9
     assert _digest(tmp_path / "target") == _digest(tmp_path / "source")
-    far.pull(str(tmp_path / "target"), tmp_path / "back", most=2 << 20)
+    far.pull(str(tmp_path / "target"), tmp_path / "back", max_bytes=2 << 20)
     assert _digest(tmp_path / "back") == _digest(tmp_path / "source")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from toolchain.adoption import probe
 from toolchain.adoption.answer import Answer
-from toolchain.adoption.probe import Probed
+from toolchain.adoption.probe import DeviceProbe
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - it keeps nothing secret
 A53, A72, A76, A55 = ("0x41", "0xd03"), ("0x41", "0xd08"), ("0x41", "0xd0b"), ("0x41", "0xd05")
@@ -57,6 +57,6 @@ def said(values: Mapping[str, str | None] | None = None, lines: Iterable[str] = 
     return "\n".join([f"begin={TOKEN}", *found, *blocks, f"end={TOKEN}", ""])
 
 
-def probed(values: Mapping[str, str | None] | None = None, lines: Iterable[str] = ()) -> Probed:
+def probed(values: Mapping[str, str | None] | None = None, lines: Iterable[str] = ()) -> DeviceProbe:
     """Return what such an answer means."""
     return probe.read(Answer(said(values, lines), TOKEN, "me@board:22"), "me@board:22")

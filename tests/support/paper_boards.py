@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 
 from toolchain.errors import BusyError
-from toolchain.farm.board_lock import Claim
 from toolchain.farm.pool import Pool
 from toolchain.farm.protocol import ServedDevice
+from toolchain.farm.served_board import Claim
 from toolchain.native.programs import Program
 from toolchain.shell import SshOptions
 

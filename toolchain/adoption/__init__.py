@@ -1,6 +1,6 @@
-"""From a login to a device of the lab: its properties, the obstacles, its board type, and its entry.
+"""Adds a device to a device list: probes it, checks for obstacles, and chooses its board type.
 
-Nothing is written here before all of that is known, but for a host key that a person has confirmed.
+Nothing is written before all checks have passed, except a host key that a person has confirmed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from toolchain import board as boards
 from toolchain import device_list, files, state
 from toolchain.adoption import choice, obstacles, probe
 from toolchain.adoption.choice import Choice
-from toolchain.adoption.probe import Probed
+from toolchain.adoption.probe import DeviceProbe
 from toolchain.device.store import Store
 from toolchain.devices import Device, read_devices
 from toolchain.errors import InputError, VerificationError
@@ -35,18 +35,17 @@ _FINGERPRINT = re.compile(r"(SHA256:)?[A-Za-z0-9+/]{43}=?")
 
 @dataclass(frozen=True)
 class AdoptionRequest:
-    """What a user asks for, as the options of `toolchain board add`."""
+    """The options of `toolchain board add`."""
 
     host: str
     ssh: SshOptions
-    fingerprint: str = ""  # the host key that it must have; empty if a person is asked
-    name: str = ""  # empty for a name made of its address
-    board: str = ""  # its board type, or the name of a new one; empty if that is left to us
-    root: str = ""  # folder on it; empty for the usual one
-    devices: Path | None = None  # the list that it is added to; None for the project's, or the user's own
-    # whether its times are an emulator's, where it does not show that itself; None if that is left to us
-    emulated: bool | None = None
-    more: tuple[str, ...] = ()  # other options of the user's command, for a suggested command
+    fingerprint: str = ""  # of the expected host key; empty to ask a person
+    name: str = ""  # empty for a name derived from the address
+    board: str = ""  # board type, or the name of a new one; empty to choose one
+    root: str = ""  # folder on the device; empty for the default
+    devices: Path | None = None  # device list; None for the project's, or the user's own
+    emulated: bool | None = None  # whether its times are an emulator's; None to decide by its signs
+    more: tuple[str, ...] = ()  # other options of the user's command, for suggested commands
 
     def command(self, **changes: Any) -> str:
         request = replace(self, **changes)
@@ -75,25 +74,25 @@ class AdoptionRequest:
 
 @dataclass(frozen=True)
 class Entry:
-    """The line of a device list that is to be added or changed."""
+    """The entry of a device list to add or change."""
 
     file: Path
     name: str
-    old: Device | None  # what stands there by that name; None if nothing does
+    old: Device | None  # None for a new entry
 
 
 @dataclass(frozen=True)
-class Adopted:
-    found: Probed
+class Adoption:
+    probe: DeviceProbe
     choice: Choice
-    board_file: Path | None  # the file of that which was written; None if there is one that fits
+    board_file: Path | None  # the written board file; None if an existing board type fits
     entry: Entry
     device: Device
-    written: bool  # whether the list was changed
-    running: str  # name of the release that it runs already; empty if it runs none
+    changed: bool  # whether the device list was changed
+    running: str  # name of the release that it already runs; empty without one
 
 
-# Asks a person whether a server's key is the right one; raises unless it is.
+# Asks a person to confirm a server's key; raises an error without confirmation.
 Approve = Callable[["UnknownHostKeyError"], None]
 
 
@@ -105,13 +104,13 @@ def resolve_address(host: str) -> str:
     """
     if not is_adb(host) or serial_of(host):
         return host
-    from toolchain.shell.adb import client  # noqa: PLC0415 - others do without
+    from toolchain.shell.adb import client  # noqa: PLC0415 - only adb devices need it
 
     return PREFIX + client.find(client.program(), "").serial
 
 
 def choose_entry(request: AdoptionRequest) -> Entry:
-    """Decide in which list a device will stand, and by which name; the device is not contacted.
+    """Choose the list and the name of a device, without contacting it.
 
     Raises:
         InputError: A list has faults, the name is taken or not valid, or there is no such board type.
@@ -121,7 +120,7 @@ def choose_entry(request: AdoptionRequest) -> Entry:
     if request.fingerprint and not _FINGERPRINT.fullmatch(request.fingerprint):
         raise InputError(
             f"{request.fingerprint!r} is not a valid fingerprint",
-            hint="--fingerprint SHA256:..., as `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says it there",
+            hint="--fingerprint SHA256:..., as `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints on the device",
         )
     if request.name and not _NAME.fullmatch(request.name):
         raise InputError(
@@ -154,14 +153,14 @@ def _address(request: AdoptionRequest) -> Address:
     if request.fingerprint:
         raise InputError(
             f"{request.host} is reached by adb, to which --fingerprint does not apply",
-            details="adb has no host keys; the device asks about this computer's key on its screen",
+            details="adb has no host keys; the user accepts this computer's key on the device's screen",
             hint=request.command(fingerprint=""),
         )
     return Address(request.host)
 
 
 def _lists(request: AdoptionRequest) -> list[Path]:
-    """Return the lists that a device may stand in; a new one is added to the first."""
+    """Return the lists that may have an entry of the device; a new entry is added to the first."""
     variable = os.environ.get("TOOLCHAIN_DEVICES")
     if file := request.devices or (Path(variable) if variable else None):
         return [file]
@@ -173,10 +172,10 @@ def _lists(request: AdoptionRequest) -> list[Path]:
 
 
 def _is_same(device: Device, request: AdoptionRequest) -> bool:
-    """Whether an entry leads to the same login by the same route, however both are written."""
+    """Whether an entry leads to the same login by the same route, even if it is written differently."""
     if is_adb(request.host) or is_adb(device.host):
         return device.host == request.host
-    # Only the configuration that the user names is read: another one, which an entry names, may come from another user.
+    # Only the configuration that the user names is read: one that an entry names may come from another user.
     ours, theirs = request.ssh.config_file, device.ssh_config
     if (ours is None) != (theirs is None) or (ours and theirs and ours.resolve() != theirs.resolve()):
         return False
@@ -196,7 +195,7 @@ def _is_same(device: Device, request: AdoptionRequest) -> bool:
 
 
 def connect(request: AdoptionRequest, approve: Approve) -> Shell:
-    """Connect to a device; over SSH each server's key on the way is known, or `approve` confirms it.
+    """Connect to a device. Over SSH, each server's host key must be known or confirmed by `approve`.
 
     Raises:
         VerificationError: A key is not trusted, or does not have the requested fingerprint.
@@ -227,7 +226,7 @@ def check_fingerprint(name: str, actual: str, expected: str) -> None:
     if expected and _bare(actual) != _bare(expected):
         raise VerificationError(
             f"{name} has a host key of another fingerprint: {actual}",
-            details=f"asked for: {expected}\na server has a key of each type, and shows one of them",
+            details=f"expected: {expected}\na server has a key of each type, and shows one of them",
             hint="on the device: for f in /etc/ssh/*_key.pub; do ssh-keygen -lf $f; done; if none of these matches, "
             "another machine intercepts the connection",
         )
@@ -237,15 +236,15 @@ def _bare(fingerprint: str) -> str:
     return fingerprint.removeprefix("SHA256:").rstrip("=")
 
 
-def adopt(request: AdoptionRequest, entry: Entry, shell: Shell) -> Adopted:
-    """Ask a device what it is, choose its board type, and write it down.
+def adopt(request: AdoptionRequest, entry: Entry, shell: Shell) -> Adoption:
+    """Probe a device, choose its board type, and write its entry, and its board file if that is new.
 
     Raises:
-        ToolchainError: A release cannot run there, or a file cannot be written here; then no file is.
+        ToolchainError: A release cannot run there, or a file cannot be written; then none is left behind.
     """
     probed, chosen = _examine(request, entry, shell)
     emulated = _is_emulated(request, entry, probed)
-    probed = replace(probe.measured(shell, probed), server=shell.server)
+    probed = replace(probe.measure_link(shell, probed), server=shell.server)
     running = Store(shell, probed.place.root).current()
     old = entry.old or Device(board=chosen.board.name, host=request.host)
     device = replace(
@@ -258,6 +257,7 @@ def adopt(request: AdoptionRequest, entry: Entry, shell: Shell) -> Adopted:
     board_file = None
     if chosen.text:
         board_file = boards.users_folder() / f"{chosen.board.name}.toml"
+        # `edit` changes nothing if another command has just written this file.
         if not files.edit(board_file, lambda before: before or chosen.text.encode()):
             raise InputError(f"{board_file} is there already", hint="run the same command again")
     try:
@@ -266,11 +266,11 @@ def adopt(request: AdoptionRequest, entry: Entry, shell: Shell) -> Adopted:
         if board_file:
             board_file.unlink(missing_ok=True)
         raise
-    return Adopted(probed, chosen, board_file, entry, device, changed, running.name if running else "")
+    return Adoption(probed, chosen, board_file, entry, device, changed, running.name if running else "")
 
 
-def _examine(request: AdoptionRequest, entry: Entry, shell: Shell) -> tuple[Probed, Choice]:
-    """Ask a device what it is, choose its board type, and check that its folder can hold releases."""
+def _examine(request: AdoptionRequest, entry: Entry, shell: Shell) -> tuple[DeviceProbe, Choice]:
+    """Probe a device, choose its board type, and check that its folder can hold releases."""
     another, login = request.command(root=obstacles.ANOTHER_ROOT), request.for_another_login()
     configured = request.root or (entry.old.root if entry.old else None) or ""
     board_name = request.board or (entry.old.board if entry.old else "")
@@ -278,7 +278,7 @@ def _examine(request: AdoptionRequest, entry: Entry, shell: Shell) -> tuple[Prob
     probed = probe.ask(shell, configured or usual, login)
     obstacles.check_system(probed, another)
     old = entry.old.board if entry.old else ""
-    # The entry's board type stays if programs for it start on the device.
+    # The entry's board type is kept if its programs start on the device.
     keeps = not request.board and old in boards.names() and choice.runs(boards.load(old), probed)
     chosen = choice.choose(probed, old, "") if keeps else choice.choose(probed, request.board, request.name)
     if not configured:
@@ -290,8 +290,8 @@ def _examine(request: AdoptionRequest, entry: Entry, shell: Shell) -> tuple[Prob
     return probed, chosen
 
 
-def _is_emulated(request: AdoptionRequest, entry: Entry, probed: Probed) -> bool:
-    """Decide whether a device is an emulator: by its signs, or where these may mislead, by the user's word.
+def _is_emulated(request: AdoptionRequest, entry: Entry, probed: DeviceProbe) -> bool:
+    """Decide whether a device is an emulator: by its signs, or if these are unsure, by the user's option.
 
     Raises:
         VerificationError: The user denies it, and the signs are certain.
@@ -299,7 +299,7 @@ def _is_emulated(request: AdoptionRequest, entry: Entry, probed: Probed) -> bool
     if probed.emulation and not probed.unsure:
         if request.emulated is False:
             raise VerificationError(
-                f"{probed.name} is emulated, whatever --no-emulated says",
+                f"{probed.name} is emulated, so --no-emulated does not apply",
                 details="; ".join(probed.emulation),
                 hint=request.command(emulated=None),
             )

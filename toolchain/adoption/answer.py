@@ -1,4 +1,4 @@
-"""Parsing of the answer to the script."""
+"""Parses the output of the probe script."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from toolchain import process
 from toolchain.errors import DeviceError
 from toolchain.tables import printable
 
-MOST_SAID = 1 << 20  # bytes of an answer
-_LONGEST = 300  # characters of a value; of a list of flags there may be more
-_LONGEST_LIST = 8000
+MAX_OUTPUT = 1 << 20  # bytes of an answer
+_LONGEST = 300  # characters of a value
+_LONGEST_LIST = 8000  # characters of a list of CPU flags
 _MOST_LINES = 40_000
-_MOST_VALUES = 128  # of one key that may come again
+_MOST_VALUES = 128  # of one key
 _MOST_CPUS = 1024
 _LINE = re.compile(r"([a-z][a-z_]{0,30})(\.[a-z0-9]{1,12})?=(.*)")
 _CPU_LINE = re.compile(r"cpu ([A-Za-z_ ]{1,20})=(.*)")
 _NUMBER = re.compile(r"[0-9]{1,15}")
-_WORD = re.compile(r"[A-Za-z0-9_.:+-]{1,40}")
 _LISTS = {"Features", "flags"}
 
 
 class Answer:
-    """The answer of a device by key: a device may say anything, so each value is checked and everything is bounded.
+    """The answer of a device by key. The device is not trusted: each value is checked, and everything is bounded.
 
     Args:
-        output: What the device printed.
+        output: The device's output.
         token: The line `begin=TOKEN` begins the answer and `end=TOKEN` ends it.
         name: The device's name.
 
     Raises:
-        DeviceError: It begins with something else, or breaks off.
+        DeviceError: One of these lines is missing.
     """
 
     def __init__(self, output: str, token: str, name: str) -> None:
@@ -46,35 +45,32 @@ class Answer:
                 hint="run the same command again; if it breaks off again, log in and look what ends a script there",
             )
         for line in lines[lines.index(begin) + 1 : lines.index(end)]:
-            self._take(line)
-
-    def _take(self, line: str) -> None:
-        if match := _CPU_LINE.fullmatch(line):
-            # A line of /proc/cpuinfo, which has a block for each CPU, and in old kernels one for all of them.
-            key, value = match.groups()
-            if key == "processor" and _NUMBER.fullmatch(value.strip()):
-                if len(self.cpus) < _MOST_CPUS:
-                    self.cpus.append({key: value.strip()})
-            elif self.cpus:
-                self.cpus[-1].setdefault(key, _clean(value, _LONGEST_LIST if key in _LISTS else _LONGEST))
-        elif match := _LINE.fullmatch(line):
-            values = self._values.setdefault(match[1] + (match[2] or ""), [])
-            if len(values) < _MOST_VALUES and len(self._values) < _MOST_LINES:
-                values.append(_clean(match[3]))
+            if match := _CPU_LINE.fullmatch(line):
+                # A line of /proc/cpuinfo, which has a block for each CPU, and in old kernels one for all of them.
+                key, value = match.groups()
+                if key == "processor" and _NUMBER.fullmatch(value.strip()):
+                    if len(self.cpus) < _MOST_CPUS:
+                        self.cpus.append({key: value.strip()})
+                elif self.cpus:
+                    self.cpus[-1].setdefault(key, _clean(value, _LONGEST_LIST if key in _LISTS else _LONGEST))
+            elif match := _LINE.fullmatch(line):
+                values = self._values.setdefault(match[1] + (match[2] or ""), [])
+                if len(values) < _MOST_VALUES:
+                    values.append(_clean(match[3]))
 
     def text(self, key: str) -> str:
-        """Return the first value of a key that is not empty, or an empty one."""
+        """Return the first value of a key that is not empty, or an empty text."""
         return next((value for value in self._values.get(key, ()) if value), "")
 
     def texts(self, key: str) -> tuple[str, ...]:
         return tuple(value for value in self._values.get(key, ()) if value)
 
     def number(self, key: str, limit: int = 10**15) -> int:
-        """Return a whole number; 0 where there is none, or an impossible one."""
+        """Return a whole number; 0 if it is missing or greater than `limit`."""
         return number(self.text(key), limit)
 
     def has(self, key: str) -> bool:
-        """Whether the device answered a key at all, even with an empty value."""
+        """Whether the answer has a key, even with an empty value."""
         return key in self._values
 
     def by_cpu(self, key: str) -> Iterator[tuple[int, Sequence[str]]]:
@@ -92,7 +88,3 @@ def number(text: str, limit: int = 10**15) -> int:
     """Parse a whole number; 0 if it is not one, or is greater than `limit`."""
     value = int(text) if _NUMBER.fullmatch(text) else 0
     return value if value <= limit else 0
-
-
-def word(text: str) -> str:
-    return text if _WORD.fullmatch(text) else ""

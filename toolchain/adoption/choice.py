@@ -1,4 +1,4 @@
-"""Which board type a device is of: one that there is, or a new one."""
+"""Chooses the board type of a device: an existing one that fits, or a new one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import tomlkit
 from toolchain import board as boards
 from toolchain import temporary
 from toolchain.adoption import cores
-from toolchain.adoption.cores import Chosen
+from toolchain.adoption.cores import CpuTarget
 from toolchain.adoption.obstacles import TRIPLES
-from toolchain.adoption.probe import Probed
+from toolchain.adoption.probe import DeviceProbe
 from toolchain.board import Board
 from toolchain.errors import InputError, ToolchainError, VerificationError
 
@@ -29,13 +29,13 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,62}")
 @dataclass(frozen=True)
 class Choice:
     board: Board
-    text: str  # its file, where it has none yet; else empty
-    accelerated: tuple[str, ...]  # other board types that suit it, for what computes there beside the CPU
-    notes: tuple[str, ...]  # what a person should know of it
+    text: str  # content of the file to write for a new board type; else empty
+    accelerated: tuple[str, ...]  # other board types that fit, for the device's accelerators
+    notes: tuple[str, ...]  # for the user
 
 
 def check_named(name: str) -> None:
-    """Check the name that a user gives a board type, without contacting a device.
+    """Check the name of a board type that a user names, without contacting a device.
 
     Raises:
         InputError: Its file is missing or has faults, or a new one cannot have that name.
@@ -46,26 +46,26 @@ def check_named(name: str) -> None:
         raise InputError(
             f"{name!r} is not a valid name of a board type",
             details="a new one is written to the folder of your board files, by its name",
-            hint="write letters, digits, dots, hyphens and underscores; or a board file that there is, PATH.toml",
+            hint="write letters, digits, dots, hyphens and underscores; or an existing board file, PATH.toml",
         )
 
 
 def is_there(name: str) -> bool:
-    """Whether a name is that of an existing board type, or is a path to its file."""
+    """Whether a name is an existing board type, or a path to a board file."""
     return name.endswith(".toml") or name in boards.names()
 
 
-def choose(probed: Probed, name: str, fallback: str) -> Choice:
+def choose(probed: DeviceProbe, name: str, fallback: str) -> Choice:
     """Choose the board type of a device.
 
     Args:
         probed: The device.
-        name: The board type that the user wants, or the name of a new one; empty if they leave it to us.
-        fallback: Name of a new one, made of the device's name; empty if the user has not named the device.
+        name: The board type that the user names, or the name of a new one; empty to choose one.
+        fallback: Name for a new one, from the device's name; empty if the user has not named the device.
 
     Raises:
         InputError: A board file has faults, or a new one cannot have that name.
-        VerificationError: The named board type is not that of this device.
+        VerificationError: Programs for the named board type do not run on this device.
     """
     check_named(name)
     candidates = _ssh_boards()
@@ -94,7 +94,7 @@ def choose(probed: Probed, name: str, fallback: str) -> Choice:
         )
         return Choice(best, "", accelerated, _notes(best, chosen, probed))
     if not name:
-        # A board type's name that ended in `.toml` would be a path.
+        # Dots become hyphens: a name that ended in `.toml` would be read as a path.
         plain = re.sub(r"[^A-Za-z0-9_-]+", "-", fallback).strip("-") or chosen.board or _model_name(probed, chosen)
         numbered = (plain, *(f"{plain}-{count}" for count in range(2, 1000)))
         existing = boards.names()
@@ -103,15 +103,15 @@ def choose(probed: Probed, name: str, fallback: str) -> Choice:
     return Choice(board, text, accelerated, _notes(board, chosen, probed))
 
 
-def _check_runs(board: Board, probed: Probed) -> None:
+def _check_runs(board: Board, probed: DeviceProbe) -> None:
     if not runs(board, probed):
         lacking = sorted(set(board.cpu_features) - probed.flags)
         details = f"the device is {probed.machine} with {probed.libc} {probed.libc_version}".rstrip()
         details += f"; its CPU has no {', '.join(lacking)}" if lacking else ""
         raise VerificationError(
-            f"{probed.name} is no {board.name}, which is {board.machine} ({board.triple})",
+            f"{probed.name} is not a {board.name}, which is {board.machine} ({board.triple})",
             details=details,
-            hint="leave --board out: the board type that fits is found",
+            hint="leave --board out: then a board type that fits is chosen",
         )
 
 
@@ -127,7 +127,7 @@ def _ssh_boards() -> list[Board]:
     return candidates
 
 
-def runs(board: Board, probed: Probed) -> bool:
+def runs(board: Board, probed: DeviceProbe) -> bool:
     """Whether programs for a board type start on a device."""
     if board.connection != "ssh" or board.machine != probed.machine:
         return False
@@ -139,38 +139,36 @@ def runs(board: Board, probed: Probed) -> bool:
     return suits and set(board.cpu_features) <= probed.flags
 
 
-def fits(board: Board, chosen: Chosen, probed: Probed) -> bool:
-    """Whether a board type is that of a device: the same machine, triple, CPU and features."""
-    wishes, has = set(chosen.mattr), set(board.target.mattr)
+def fits(board: Board, chosen: CpuTarget, probed: DeviceProbe) -> bool:
+    """Whether a board type has the machine, triple, CPU and features of a device."""
+    expected, features = set(chosen.mattr), set(board.target.mattr)
     return (
         runs(board, probed)
         and board.target.mcpu == chosen.mcpu
-        and {feature for feature in wishes if feature.startswith("-")} <= has
-        # Of a CPU without a name, code must use exactly the features that were seen.
-        and (chosen.known or wishes == has)
-        and all(cores.has(feature[1:], probed.flags) for feature in has if feature.startswith("+"))
+        and {feature for feature in expected if feature.startswith("-")} <= features
+        # `generic` implies no features, so code must use exactly those that the device has.
+        and (chosen.has_name or expected == features)
+        and all(cores.has(feature[1:], probed.flags) for feature in features if feature.startswith("+"))
     )
 
 
-def _notes(board: Board, chosen: Chosen, probed: Probed) -> tuple[str, ...]:
+def _notes(board: Board, chosen: CpuTarget, probed: DeviceProbe) -> tuple[str, ...]:
     notes = []
-    if not chosen.known:
-        part = ", ".join(filter(None, probed.clusters[0].part)) if probed.clusters else ""
-        notes.append(f"its CPU is not known ({part or 'it names none'}): {chosen.mcpu} and its features are used")
+    if not chosen.has_name:
+        cpu_id = ", ".join(filter(None, probed.clusters[0].part)) if probed.clusters else ""
+        notes.append(f"its CPU is not known ({cpu_id or 'it names none'}): {chosen.mcpu} and its features are used")
     if board.target.mcpu != chosen.mcpu:
         notes.append(f"board {board.name} compiles for {board.target.mcpu}, and the device is a {chosen.mcpu}")
     if board.cores and board.cores != probed.usable_cpus:
-        notes.append(
-            f"kernels are scheduled for {board.cores} CPUs, as its board file says; it has {probed.usable_cpus}"
-        )
+        notes.append(f"kernels are scheduled for the {board.cores} CPUs of its board file; it has {probed.usable_cpus}")
     if len(probed.clusters) > 1:
         big = probed.clusters[0]
         notes.append(f"--threads {big.count} keeps a model to its {big.count} {big.name}, or `threads` in a board file")
     return tuple(notes)
 
 
-def _model_name(probed: Probed, chosen: Chosen) -> str:
-    """Make a name for a board type from the device's model, or from its CPU."""
+def _model_name(probed: DeviceProbe, chosen: CpuTarget) -> str:
+    """Return a name for a board type, from the device's model or its CPU."""
     bits = "-armv7" if probed.machine != probed.kernel_machine else ""
     model = re.sub(r"(?i)\brev(ision)? .*$|[,(].*$", "", probed.model)
     for text in (model, f"{probed.machine}-{chosen.mcpu}"):
@@ -180,7 +178,7 @@ def _model_name(probed: Probed, chosen: Chosen) -> str:
     return probed.machine
 
 
-def _new_board(name: str, chosen: Chosen, probed: Probed, candidates: Sequence[Board]) -> tuple[Board, str]:
+def _new_board(name: str, chosen: CpuTarget, probed: DeviceProbe, candidates: Sequence[Board]) -> tuple[Board, str]:
     """Return a new board type, and its file."""
     triple = _NEW_ANDROID if probed.libc == "bionic" else TRIPLES[probed.machine]
     like = next((board for board in candidates if board.triple == triple and board.backend == _CPU), None)
@@ -197,13 +195,13 @@ def _new_board(name: str, chosen: Chosen, probed: Probed, candidates: Sequence[B
         **({"cpu_features": list(chosen.cpu_features)} if chosen.cpu_features else {}),
         "target": {"kind": "llvm", "mcpu": chosen.mcpu, **({"mattr": list(chosen.mattr)} if chosen.mattr else {})},
     }
-    text = f"# Written by `toolchain board add`, from what a device said of itself.\n{tomlkit.dumps(values)}"
+    text = f"# Written by `toolchain board add`, from what a device reported.\n{tomlkit.dumps(values)}"
     return _check_board(name, text), text
 
 
 def _check_board(name: str, text: str) -> Board:
     """Check a new board file as `boards check` does."""
-    from toolchain import backends  # noqa: PLC0415 - TVM takes two seconds, which most devices need not
+    from toolchain import backends  # noqa: PLC0415 - TVM loads in two seconds, and most devices need no new file
 
     with temporary.folder() as folder:
         path = Path(folder) / f"{name}.toml"

@@ -1,4 +1,4 @@
-"""The CPUs of a device: which cores are equal, which ones are the big ones, and their names and features in LLVM."""
+"""The CPUs of a device in groups of equal cores, and their names and features in LLVM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolchain.adoption import hardware_tables
 from toolchain.adoption.answer import Answer, number
 from toolchain.adoption.hardware_tables import Part
 
-ANY_CPU = "generic"  # LLVM's name of a CPU that has none
+ANY_CPU = "generic"  # LLVM's CPU without a name of its own
 _MOST_KHZ = 10**8
 _ID = re.compile(r"0x[0-9a-f]{1,4}")
 _CACHE = re.compile(r"([1-4]) (Data|Instruction|Unified) ([0-9]{1,9})(K|M)?")
@@ -21,31 +21,37 @@ class Cluster:
     """Equal cores."""
 
     numbers: tuple[int, ...]
-    name: str  # what LLVM calls them, or else what /proc/cpuinfo does
-    part: tuple[str, str]  # implementer and part; empty where the kernel names none
+    name: str  # LLVM's, or else that of /proc/cpuinfo
+    part: tuple[str, str]  # "CPU implementer" and "CPU part" of /proc/cpuinfo; empty if they are missing
     max_mhz: int  # highest clock; 0 if unknown
-    capacity: int  # their share of the biggest core's capacity, of 1024; 0 if unknown
-    caches: tuple[tuple[str, int], ...]  # their caches in KiB, such as `l1d`
-    flags: frozenset[str]  # flags that all of them have
+    capacity: int  # relative to the biggest core's, which is 1024; 0 if unknown
+    caches: tuple[tuple[str, int], ...]  # names such as `l1d`, and sizes in KiB
+    flags: frozenset[str]  # that all of them have
 
     @property
     def count(self) -> int:
         return len(self.numbers)
 
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """A key that orders clusters: the bigger the cores, the greater it is."""
+        core = hardware_tables.cpus().parts.get(self.part)
+        return self.capacity, self.max_mhz, core.rank if core else 0
+
 
 @dataclass(frozen=True)
-class Chosen:
+class CpuTarget:
     """LLVM's name and features for a device's CPUs."""
 
-    mcpu: str  # its name for the big cores; `generic` where it has none
-    mattr: tuple[str, ...]  # features beside those that the name stands for, and those of them that some core lacks
+    mcpu: str  # of the big cores; `generic` without a name
+    mattr: tuple[str, ...]  # `+` features beyond those that the name implies, and implied ones that some core lacks
     cpu_features: tuple[str, ...] = ()  # flags of /proc/cpuinfo that programs for it need
-    board: str = ""  # what a board type of it is called, where it stands for a level
-    known: bool = True  # whether the cores have a name
+    board: str = ""  # name for a board type, where it is a level
+    has_name: bool = True  # whether LLVM has a name for the cores
 
 
 def clusters(answer: Answer, machine: str) -> tuple[Cluster, ...]:
-    """Return the CPUs in groups of equal ones, the biggest first."""
+    """Group a device's CPUs by kind and size, the biggest first."""
     clocks = {cpu: number(values[0], _MOST_KHZ) // 1000 for cpu, values in answer.by_cpu("max_khz") if values}
     capacities = {cpu: number(values[0], 1 << 16) for cpu, values in answer.by_cpu("capacity") if values}
     caches = {cpu: _caches(values) for cpu, values in answer.by_cpu("cache")}
@@ -54,7 +60,7 @@ def clusters(answer: Answer, machine: str) -> tuple[Cluster, ...]:
     usual: dict[tuple[tuple[str, str], str], tuple[int, int]] = {}  # for cores without a known clock
     flags: dict[int, frozenset[str]] = {}
     for entry in answer.cpus:
-        cpu = number(entry["processor"])  # no count: a CPU that is offline is left out
+        cpu = number(entry["processor"])  # not simply counted: a CPU that is offline is left out
         # Old kernels name the part once, below the last CPU.
         fields = entry if "CPU part" in entry or "flags" in entry else {**last, **entry}
         maker, part = fields.get("CPU implementer", "").lower(), fields.get("CPU part", "").lower()
@@ -78,18 +84,13 @@ def clusters(answer: Answer, machine: str) -> tuple[Cluster, ...]:
         )
         for (part, model, clock, capacity), cpus in numbers.items()
     ]
-    return tuple(sorted(equal, key=_size, reverse=True))
+    return tuple(sorted(equal, key=lambda cluster: cluster.size, reverse=True))
 
 
 def part_of(part: tuple[str, str], machine: str) -> Part | None:
     """Return a core's row of the table; None if it has none, or cannot run programs of this machine."""
-    known_part = hardware_tables.cpus().parts.get(part)
-    return None if known_part is None or (known_part.only64 and machine != "aarch64") else known_part
-
-
-def _size(cluster: Cluster) -> tuple[int, int, int]:
-    core = hardware_tables.cpus().parts.get(cluster.part)
-    return cluster.capacity, cluster.max_mhz, core.rank if core else 0
+    core = hardware_tables.cpus().parts.get(part)
+    return None if core is None or (core.only64 and machine != "aarch64") else core
 
 
 def _caches(values: Sequence[str]) -> dict[str, int]:
@@ -108,7 +109,7 @@ def has(feature: str, flags: Collection[str]) -> bool:
     return not hardware_tables.cpus().features.get(feature, frozenset({feature})).isdisjoint(flags)
 
 
-def choose(groups: Sequence[Cluster], machine: str) -> Chosen:
+def choose(groups: Sequence[Cluster], machine: str) -> CpuTarget:
     """Return LLVM's name of the big cores, and the features that all cores have.
 
     Args:
@@ -118,15 +119,15 @@ def choose(groups: Sequence[Cluster], machine: str) -> Chosen:
     flags = common_flags(groups)
     for level in hardware_tables.cpus().levels.get(machine, ()):
         if flags >= set(level.flags):
-            return Chosen(level.mcpu, level.mattr, level.flags, level.board)
+            return CpuTarget(level.mcpu, level.mattr, level.flags, level.board)
     plain = hardware_tables.cpus().plain.get(machine, ())
     core = part_of(groups[0].part, machine) if groups else None
     if core is None:
         mattr = tuple(f"+{name}" for name in plain if has(name, flags))
-        # The flags by which a device shows that it has these features; each has one that is there.
+        # A feature may be visible by several flags; a board file requires one that this device has.
         table = hardware_tables.cpus().features
-        shown_by = tuple(dict.fromkeys(min(table[name[1:]] & flags) for name in mattr))
-        return Chosen(ANY_CPU, mattr, shown_by, known=False)
+        required = tuple(dict.fromkeys(min(table[name[1:]] & flags) for name in mattr))
+        return CpuTarget(ANY_CPU, mattr, required, has_name=False)
     usual = tuple(f"{'+' if has(name, flags) else '-'}{name}" for name in hardware_tables.cpus().named.get(machine, ()))
     lacking = tuple(f"-{name}" for name in core.uses if not has(name, flags))
-    return Chosen(core.mcpu, (*usual, *lacking))
+    return CpuTarget(core.mcpu, (*usual, *lacking))

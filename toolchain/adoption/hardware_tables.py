@@ -1,4 +1,4 @@
-"""What is known of CPUs and accelerators, from two tables of the backends."""
+"""The tables of CPUs and accelerators, `backends/cpus.toml` and `backends/accelerators.toml`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from toolchain import resources
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What computes beside the CPU, and how it is recognized on a device."""
+    """A processor beside the CPU, and how it is recognized on a device."""
 
     name: str
     title: str  # its name in a summary
     backend: str  # the backend that compiles for it
-    libraries: tuple[str, ...] = ()  # patterns of the files of its library
-    devices: tuple[str, ...] = ()  # patterns of its device files
-    # patterns of files that are there only where it is of the kind that the backend's board types have
-    kinds: tuple[str, ...] = ()
-    drivers: tuple[str, ...] = ()  # patterns of the files by which a library that is only a loader finds drivers
-    loader: str = ""  # text in a library that is only a loader of drivers
-    mark: str = ""  # text in each library that is one
-    variable: str = ""  # the variable of the device's environment that names another library; empty if there is none
-    drivers_variable: str = ""  # the one that names another folder of drivers, or the file of one
-    choice: str = ""  # the one that chooses among devices by their names
-    # what brings a missing `library` or `device`, and either where its work is `emulated`; with `android_` in front,
-    # what does on Android
+    libraries: tuple[str, ...] = ()  # patterns of library files
+    devices: tuple[str, ...] = ()  # patterns of device files
+    kinds: tuple[str, ...] = ()  # patterns of files that exist only for the kind that the backend supports
+    drivers: tuple[str, ...] = ()  # patterns of the files by which a loader library finds drivers
+    loader: str = ""  # text that marks a library as only a loader of drivers
+    mark: str = ""  # text that every library of this accelerator contains
+    # Environment variables on the device, each empty if there is none:
+    variable: str = ""  # names another library
+    drivers_variable: str = ""  # names another folder of drivers, or the file of one
+    choice: str = ""  # selects devices by their names
+    # How to install a missing `library` or `device`, or either where it is `emulated`; `android_` is a prefix.
     remedies: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -38,39 +37,35 @@ class Part:
     """One kind of Arm core."""
 
     mcpu: str  # LLVM's name of it
-    rank: int  # the greater, the bigger a core it is, where a kernel does not say which ones are
+    rank: int  # orders cores by size, for kernels that do not report capacity or clock
     only64: bool = False  # whether it runs no 32-bit programs
-    uses: tuple[str, ...] = ()  # LLVM features that the name stands for, beside those that every core has
+    uses: tuple[str, ...] = ()  # LLVM features that the name implies, beyond those of every core
 
 
 @dataclass(frozen=True)
 class Level:
-    """A set of flags that compilers have a name for."""
+    """A set of CPU features that compilers have a name for, such as x86-64-v3."""
 
     mcpu: str  # LLVM's name of it
-    board: str  # what a board type of it is called
+    board: str  # name for a board type of this level
     flags: tuple[str, ...]  # flags of /proc/cpuinfo that it needs
-    mattr: tuple[str, ...] = ()  # LLVM features beside those that the name stands for
-    has: str = ""  # what a CPU of it has, in words
-    # how many times as fast networks run as on the machine's lowest level, by their type: float32, int8
-    speed: Mapping[str, float] = field(default_factory=dict)
+    mattr: tuple[str, ...] = ()  # LLVM features beyond those that the name implies
+    has: str = ""  # its features, for messages
+    speed: Mapping[str, float] = field(default_factory=dict)  # of float32 and int8 networks; 1 on the lowest level
 
 
 @dataclass(frozen=True)
 class Cpus:
     """The table of CPUs."""
 
-    parts: Mapping[tuple[str, str], Part]  # kinds of Arm cores by implementer and part, as /proc/cpuinfo writes them
-    # of each LLVM feature the flags of /proc/cpuinfo that stand for it; any one of them does
-    features: Mapping[str, frozenset[str]]
-    # LLVM features that a CPU without a name is given in each kind of machine, where it has them
-    plain: Mapping[str, tuple[str, ...]]
-    # by machine, the LLVM features that are passed for a CPU with a name, with + or -
-    named: Mapping[str, tuple[str, ...]]
-    levels: Mapping[str, tuple[Level, ...]]  # by machine, the levels of its CPUs, the highest first
-    foreign: Mapping[str, tuple[str, ...]]  # of each machine the words that /proc/cpuinfo has on others
-    # by machine, the LLVM features that our kernels use, each with its title
-    used: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    parts: Mapping[tuple[str, str], Part]  # Arm cores by "CPU implementer" and "CPU part" of /proc/cpuinfo
+    features: Mapping[str, frozenset[str]]  # by LLVM feature, the flags of /proc/cpuinfo; any one of them shows it
+    # By machine:
+    plain: Mapping[str, tuple[str, ...]]  # LLVM features for a CPU without a name, if it has them
+    named: Mapping[str, tuple[str, ...]]  # LLVM features to pass for a CPU with a name, with + or -
+    levels: Mapping[str, tuple[Level, ...]]  # the highest first
+    foreign: Mapping[str, tuple[str, ...]]  # texts of /proc/cpuinfo that prove another machine
+    used: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # titles of LLVM features that our kernels use
 
 
 def _read(name: str) -> dict[str, Any]:

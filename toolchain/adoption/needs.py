@@ -1,4 +1,4 @@
-"""What a device has and lacks of what a board type computes with beside the CPU, and what brings it."""
+"""Checks a device for the libraries and device files that a board type's accelerator needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from toolchain.adoption import hardware_tables
 from toolchain.adoption.hardware_tables import Accelerator
-from toolchain.adoption.probe import AcceleratorProbe, Probed
+from toolchain.adoption.probe import AcceleratorProbe, DeviceProbe
 from toolchain.board import Board
 from toolchain.errors import DeviceError
 
@@ -16,50 +16,69 @@ _LIBRARY = "library of"
 
 @dataclass(frozen=True)
 class Need:
-    """One thing that a device must have for a board type."""
+    """A file that a device must have for a board type."""
 
-    what: str
-    found: str  # the file; empty if it is missing, or not accessible to this login
-    remedy: str  # what brings it
+    name: str
+    file: str  # empty if it is missing, or not accessible to this login
+    remedy: str  # how to get it
 
 
-def of(board: Board, probed: Probed) -> tuple[Need, ...]:
-    """Compare what a device has with what its board type computes with; nothing for a CPU."""
-    emulated = board.emulated or (bool(probed.emulation) and not probed.unsure)
-    return tuple(
-        need for accelerator in _accelerators(board) for need in _needs_of(accelerator, probed, emulated=emulated)
-    )
+def of(board: Board, probed: DeviceProbe) -> tuple[Need, ...]:
+    """List what a board type needs on a device; nothing for a CPU."""
+    needs: list[Need] = []
+    for accelerator in _accelerators(board):
+        name, title = accelerator.name, accelerator.title
+        missing = AcceleratorProbe(name, title, accelerator.backend, libraries=(), devices=(), suits=False)
+        probe = next((candidate for candidate in probed.accelerators if candidate.name == name), missing)
+        emulates = _is_emulated(board, probed) and _EMULATED in accelerator.remedies
+        library = _remedy(accelerator, probed, _EMULATED if emulates else "library")
+        device = _remedy(accelerator, probed, _EMULATED if emulates else "device")
+        if accelerator.libraries:
+            needs.append(Need(f"{_LIBRARY} {title}", *_library(accelerator, probe, library)))
+        # An emulated accelerator has no device file: the library computes, or a driver that it loads.
+        if emulates:
+            file, device = _driver(probe), _driver_remedy(accelerator, probe, device)
+        else:
+            file, device = _device(probe, device)
+        if file and probe.choice:
+            file += f", of which {accelerator.choice} takes only those with {probe.choice!r} in their names"
+            file += " (see `toolchain hardware`)"
+        needs.append(Need(f"device of {title}", file, device))
+    return tuple(needs)
 
 
 def any_of(board: Board) -> bool:
-    """Whether a board type computes with anything beside the CPU."""
+    """Whether a board type needs an accelerator."""
     return bool(_accelerators(board))
 
 
-def check_library(board: Board, probed: Probed | None) -> None:
-    """Refuse a device without the library or driver that its board type needs.
+def _is_emulated(board: Board, probed: DeviceProbe) -> bool:
+    return board.emulated or (bool(probed.emulation) and not probed.unsure)
 
-    Args:
-        board: The board type.
-        probed: The device; None if it was not probed.
 
-    Raises:
-        DeviceError: The first that is missing.
+def _remedy(accelerator: Accelerator, probed: DeviceProbe, kind: str) -> str:
+    android = accelerator.remedies.get(f"android_{kind}", "") if probed.libc == "bionic" else ""
+    return android or accelerator.remedies.get(kind, "")
+
+
+def check_library(board: Board, probed: DeviceProbe | None) -> None:
+    """Raise a DeviceError for the first library or driver that a board type needs and a device lacks.
+
+    Nothing is checked for None, a device that was not probed.
     """
     if probed is None:
         return
-    emulated = board.emulated or (bool(probed.emulation) and not probed.unsure)
     for need in of(board, probed):
         # A missing device file may have another name on this device; without the library nothing runs.
-        if not need.found and (emulated or need.what.startswith(_LIBRARY)):
+        if not need.file and (_is_emulated(board, probed) or need.name.startswith(_LIBRARY)):
             raise DeviceError(
-                f"{probed.name} lacks the {need.what}, which kernels of board {board.name} need",
+                f"{probed.name} lacks the {need.name}, which kernels of board {board.name} need",
                 hint=need.remedy or "use --board with another type: `toolchain boards` lists them",
             )
 
 
 def _accelerators(board: Board) -> list[Accelerator]:
-    """Return what a board's kernels run on; nothing for our own simulator."""
+    """Return the accelerators that a board's kernels run on; none for our own simulator."""
     return [
         accelerator
         for accelerator in hardware_tables.accelerators()
@@ -67,42 +86,19 @@ def _accelerators(board: Board) -> list[Accelerator]:
     ]
 
 
-def _needs_of(accelerator: Accelerator, probed: Probed, *, emulated: bool) -> list[Need]:
-    name, title = accelerator.name, accelerator.title
-    none = AcceleratorProbe(name, title, accelerator.backend, libraries=(), devices=(), suits=False)
-    probe = next((candidate for candidate in probed.accelerators if candidate.name == name), none)
-    by_hand = _EMULATED if emulated and _EMULATED in accelerator.remedies else ""
-
-    def remedy(kind: str) -> str:
-        android = accelerator.remedies.get(f"android_{kind}", "") if probed.libc == "bionic" else ""
-        return android or accelerator.remedies.get(kind, "")
-
-    library, device = remedy(by_hand or "library"), remedy(by_hand or "device")
-    needs = [Need(f"{_LIBRARY} {title}", *_library(accelerator, probe, library))] if accelerator.libraries else []
-    # An emulated accelerator has no device file: the library computes, or a driver that it loads.
-    if by_hand:
-        file, device = _driver(probe), _driver_remedy(accelerator, probe, device)
-    else:
-        file, device = _device(probe, device)
-    if file and probe.choice:
-        file += f", of which {accelerator.choice} takes only those with {probe.choice!r} in their names"
-        file += " (see `toolchain hardware`)"
-    return [*needs, Need(f"device of {title}", file, device)]
-
-
 def _driver(probe: AcceleratorProbe) -> str:
-    """Return what computes: the library itself, or the first driver of a library that only loads drivers."""
+    """Return the file that computes: the library itself, or the first driver of a library that only loads drivers."""
     libraries = [library for library in probe.libraries[:1] if library not in probe.loaders]
     return next(iter((*libraries, *probe.drivers[:1])), "") if probe.libraries else ""
 
 
 def _driver_remedy(accelerator: Accelerator, probe: AcceleratorProbe, remedy: str) -> str:
-    """Return what brings a driver, or what to do with a variable that hides it."""
+    """Return how to get a driver, or how to correct a variable that hides it."""
     if probe.named and not probe.libraries:
         return _no_library(accelerator, probe)
     if probe.drivers_named:
         variable = f"{accelerator.drivers_variable} is {probe.drivers_named}"
-        return f"on the device: {variable}, where no driver is: unset or correct it"
+        return f"on the device: {variable}, which has no driver: unset or correct it"
     return remedy
 
 
@@ -112,10 +108,10 @@ def _no_library(accelerator: Accelerator, probe: AcceleratorProbe) -> str:
 
 
 def _library(accelerator: Accelerator, probe: AcceleratorProbe, remedy: str) -> tuple[str, str]:
-    """Return the library that is used, and the remedy where there is none."""
+    """Return the library that is used, and the remedy if there is none."""
     if probe.named and not probe.libraries:
         return "", _no_library(accelerator, probe)
-    # If the library is there but does not emulate, the device is missing.
+    # An emulator without a driver still has its library: then the need for the device reports the driver.
     if not probe.libraries or _driver(probe) or remedy == accelerator.remedies.get(_EMULATED):
         return ", ".join(probe.libraries[:1]), remedy
     others = [library for library in probe.libraries if library not in probe.loaders]
@@ -126,8 +122,8 @@ def _library(accelerator: Accelerator, probe: AcceleratorProbe, remedy: str) -> 
 
 
 def _device(probe: AcceleratorProbe, remedy: str) -> tuple[str, str]:
-    """Return the device file that is used, and what brings or opens it to this login."""
-    # Only a file that identifies the accelerator counts, if there is one: the others may belong to another accelerator.
+    """Return the device file that is used, and the remedy if it is missing or not accessible to this login."""
+    # If some files identify the accelerator, only those count: the others may belong to another accelerator.
     matching = [file for file in probe.devices if file[0] in probe.own]
     fitting = matching or (probe.devices if probe.own else ())
     usable = [path for path, rights, _group in fitting if "w" in rights]

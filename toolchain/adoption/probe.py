@@ -1,4 +1,4 @@
-"""The properties of a device, from one answer."""
+"""The properties of a device, from one run of the probe script."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 from toolchain.adoption import cores, hardware_tables, script
-from toolchain.adoption.answer import MOST_SAID, Answer, number
+from toolchain.adoption.answer import MAX_OUTPUT, Answer, number
 from toolchain.adoption.cores import Cluster
 from toolchain.device.store import user_machine
 from toolchain.errors import DeviceError
 from toolchain.shell import Shell
 
-_PROBE_S = 60.0  # an emulated device starts some hundred programs for it, each of them slowly
+_PROBE_S = 60.0  # the script starts some hundred programs, which is slow on an emulated device
 _MOST_KIB = 1 << 44
 _GLIBC = re.compile(r"(?i)\b(?:glibc|gnu libc\)) +([0-9]{1,3}(?:\.[0-9]{1,3}){1,2})(?![0-9.])")
 _RELEASE = re.compile(r"(?:^ldd .*|stable release version )([0-9]{1,3}\.[0-9]{1,3})\.?$")
@@ -36,23 +36,21 @@ Libc = Literal["glibc", "musl", "bionic", ""]
 
 @dataclass(frozen=True)
 class AcceleratorProbe:
-    """What a device has of one accelerator."""
+    """The files of one accelerator on a device."""
 
-    name: str  # its word in the backends' list
+    name: str  # key in backends/accelerators.toml
     title: str
-    backend: str  # what compiles for it
+    backend: str  # the backend that compiles for it
     libraries: tuple[str, ...]
-    # its device files, each with what the login may do with it (`rw`, `r`, `w` or nothing) and its group
-    devices: tuple[tuple[str, str, str], ...]
-    # whether all that the backend's board types need is there: its library, its device, and one of their kind
-    suits: bool
-    drivers: tuple[str, ...] = ()  # files by which its library, if that is only a loader, finds drivers
-    loaders: tuple[str, ...] = ()  # those of the libraries that are only loaders of drivers
-    # what shows that it is of the kind that the backend's board types have; device files may be among that
-    own: tuple[str, ...] = ()
-    named: str = ""  # the only library that is used, if a variable there names one
-    drivers_named: str = ""  # the only folder of drivers, if a variable there names one
-    choice: str = ""  # a filter of its devices, if a variable there sets one
+    devices: tuple[tuple[str, str, str], ...]  # device files: path, access (`rw`, `r`, `w` or empty) and group
+    suits: bool  # whether it has all that the backend's board types need: library, device, and the right kind
+    drivers: tuple[str, ...] = ()  # files by which a loader library finds drivers
+    loaders: tuple[str, ...] = ()  # the libraries that are only loaders of drivers
+    own: tuple[str, ...] = ()  # files that prove that it is of the backend's kind; device files may be among them
+    # Values of environment variables on the device:
+    named: str = ""  # the only library to use
+    drivers_named: str = ""  # the only folder of drivers to use
+    choice: str = ""  # a filter of its devices
 
     @property
     def missing_groups(self) -> tuple[str, ...]:
@@ -63,15 +61,13 @@ class AcceleratorProbe:
 
 @dataclass(frozen=True)
 class StoreFolder:
-    """The future folder of the store, and what was tried there."""
+    """The future folder of the store, and the operations that were tried there."""
 
-    root: str  # the folder; it need not be there yet
-    at: str  # the nearest folder that there is
+    root: str  # the folder, which may not exist yet
+    at: str  # the nearest existing folder
     mount: str  # file system type and mount options
     free_kib: int
-    # what does not work, by what it is needed for: `writes`, `fills`, `executes`, `locks`, `switches`; each with the
-    # device's words
-    faults: Mapping[str, str]
+    faults: Mapping[str, str]  # messages of failed operations: `writes`, `fills`, `executes`, `locks`, `switches`
     links: bool  # whether it has hard links
 
     @property
@@ -81,8 +77,7 @@ class StoreFolder:
 
 @dataclass(frozen=True)
 class Sensors:
-    # thermal zones, each with its temperature in degrees Celsius, or None
-    thermal: tuple[tuple[str, float | None], ...] = ()
+    thermal: tuple[tuple[str, float | None], ...] = ()  # zones and their temperatures in degrees Celsius
     cooling: tuple[str, ...] = ()
     power: tuple[str, ...] = ()  # channels of power, current and voltage that the login may read
     unreadable: tuple[str, ...] = ()  # those that it may not
@@ -90,10 +85,10 @@ class Sensors:
 
 
 @dataclass(frozen=True)
-class Probed:
-    """What a device is."""
+class DeviceProbe:
+    """The properties of a device."""
 
-    name: str  # its name, as its shell has it
+    name: str  # of its shell
     machine: str  # of its programs, in the form of `uname -m`; see `user_machine`
     kernel_machine: str  # `uname -m`
     kernel: str  # its release
@@ -104,8 +99,8 @@ class Probed:
     loaders: tuple[str, ...]
     clusters: tuple[Cluster, ...]  # its CPUs, the biggest first
     cpus: int  # CPUs that a program may use
-    allowed: str  # which ones, such as `0-3`
-    cpu_limit: float | None  # CPUs that its control group gives time of; None without a limit
+    allowed: str  # their numbers, such as `0-3`
+    cpu_limit: float | None  # CPUs' worth of time that its control group allows; None without a limit
     memory_kib: int
     swap_kib: int
     memory_limit_kib: int | None  # the limit of its control group
@@ -113,19 +108,19 @@ class Probed:
     lacks: tuple[str, ...]  # programs that the store needs and the device does not have
     login: str
     groups: tuple[str, ...]
-    accelerators: tuple[AcceleratorProbe, ...]  # what computes beside the CPUs
-    governors: Mapping[str, int]  # of how many CPUs each governor rules the clock
+    accelerators: tuple[AcceleratorProbe, ...]
+    governors: Mapping[str, int]  # number of CPUs by clock governor
     governor_writable: bool  # whether the login may change them
     sensors: Sensors
     emulation: tuple[str, ...]  # signs that its times mean nothing
-    unsure: bool  # whether a virtual machine whose times are real ones would show these signs, too
-    virtual: bool  # whether it is a virtual machine that runs on such a CPU
-    shell: str  # what runs scripts there
-    sftp: bool  # whether it has an SFTP server that is a program of its own
+    unsure: bool  # whether a virtual machine on the real CPU would show these signs, too
+    virtual: bool  # whether it is a virtual machine on the real CPU, whose times are real
+    shell: str  # path of its sh
+    sftp: bool  # whether it has a separate SFTP server program
     server: str = ""  # the banner of its SSH server
-    seconds: float = 0.0  # how long the answer took
-    round_trip_ms: float | None = None  # time of a command that does nothing
-    upload_mib_s: float | None = None  # how fast it takes data
+    seconds: float = 0.0  # duration of the probe
+    round_trip_ms: float | None = None  # of an empty command
+    upload_mib_s: float | None = None
     flags: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
@@ -134,13 +129,13 @@ class Probed:
         return max(1, min(self.cpus, math.ceil(self.cpu_limit) if self.cpu_limit else self.cpus))
 
 
-def ask(shell: Shell, root: str, another: str = "") -> Probed:
+def ask(shell: Shell, root: str, another: str = "") -> DeviceProbe:
     """Probe a device, in one round trip that changes nothing there.
 
     Args:
         shell: The device.
         root: The future folder of the store.
-        another: The command that adds the device with another login; by default the plainest.
+        another: The command that adds the device with another login.
 
     Raises:
         DeviceError: The login runs no scripts, or the answer breaks off, is too long or too late.
@@ -148,7 +143,7 @@ def ask(shell: Shell, root: str, another: str = "") -> Probed:
     token = secrets.token_hex(8)
     start = time.monotonic()
     result = shell.run(
-        script.text(token, root, hardware_tables.accelerators()), timeout=_PROBE_S, check=False, most=MOST_SAID
+        script.text(token, root, hardware_tables.accelerators()), timeout=_PROBE_S, check=False, max_bytes=MAX_OUTPUT
     )
     if f"begin={token}" not in result.stdout.split("\n"):
         another = another or f"toolchain board add OTHER@{shell.name.rpartition('@')[2]}"
@@ -157,7 +152,7 @@ def ask(shell: Shell, root: str, another: str = "") -> Probed:
 
 
 def _no_shell(name: str, output: str, code: int, another: str) -> DeviceError:
-    """Return the error for a login that runs no script, by what it printed."""
+    """Return the error for a login that runs no script, from its output."""
     user = name.rpartition("@")[0]
     text = output.strip()[-_SHOWN:]
     hint = f"on the device: sudo usermod -s /bin/sh {user or 'USER'}; or add it with another login: {another}"
@@ -165,7 +160,7 @@ def _no_shell(name: str, output: str, code: int, another: str) -> DeviceError:
         return DeviceError(
             f"{name} lets this login transfer files (SFTP) and run no commands",
             details=text,
-            hint="take ForceCommand or command= out for it (sshd_config, authorized_keys), or add the device with "
+            hint="remove ForceCommand or command= for it (sshd_config, authorized_keys), or add the device with "
             f"another login: {another}",
         )
     if not text or "not available" in text or "nologin" in text:
@@ -173,16 +168,16 @@ def _no_shell(name: str, output: str, code: int, another: str) -> DeviceError:
     return DeviceError(f"{name} has no POSIX shell for this login", details=text, hint=hint)
 
 
-def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
+def read(answer: Answer, name: str, *, seconds: float = 0.0) -> DeviceProbe:
     """Parse the answer of a device.
 
     Raises:
-        DeviceError: It does not say what machine it is.
+        DeviceError: It does not name its machine.
     """
     kernel_machine = answer.text("machine")
     if not re.fullmatch(r"[a-z0-9_]{2,20}", kernel_machine):
         raise DeviceError(
-            f"{name} does not say what machine it is",
+            f"{name} does not report its machine",
             details=f"uname -m: {kernel_machine}",
             hint="log in and run `uname -m`",
         )
@@ -192,8 +187,10 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
     clusters = cores.clusters(answer, machine)
     last = answer.cpus[-1] if answer.cpus else {}  # where old kernels name the board
     virtual = _is_virtual(answer)
-    sure, perhaps = _emulation_signs(answer, kernel_machine), () if virtual else _possible_emulation_signs(answer)
-    return Probed(
+    proofs = _emulation_proofs(answer, kernel_machine)
+    # QEMU's names on a device: it emulates, or it serves a hypervisor that runs a virtual machine on the real CPU.
+    hints = () if virtual else _qemu_names(answer)
+    return DeviceProbe(
         name=name,
         machine=machine,
         kernel_machine=kernel_machine,
@@ -219,8 +216,8 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
         governors=dict(collections.Counter(name for _cpu, names in answer.by_cpu("governor") for name in names[:1])),
         governor_writable=answer.has("governor_writable"),
         sensors=_sensors(answer),
-        emulation=(*sure, *perhaps),
-        unsure=bool(perhaps) and not sure,
+        emulation=(*proofs, *hints),
+        unsure=bool(hints) and not proofs,
         virtual=virtual,
         shell=answer.text("sh"),
         sftp=answer.has("sftp"),
@@ -230,7 +227,7 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> Probed:
 
 
 def _libc(answer: Answer) -> tuple[Libc, str]:
-    """Tell which C library programs get, from the output of several tools."""
+    """Return the C library and its version, from the output of several tools."""
     if level := answer.number("android", 1000):
         return "bionic", str(level)
     for text in answer.texts("libc"):
@@ -244,7 +241,8 @@ def _libc(answer: Answer) -> tuple[Libc, str]:
 def _group_limits(answer: Answer) -> tuple[float | None, int | None]:
     """Return the CPUs and the KiB of memory that control groups allow; None without a limit."""
     cpus = []
-    for text in answer.texts("group_cpus"):  # such as `200000 100000`, in microseconds; `max` and -1 mean no limit
+    # "QUOTA PERIOD" in microseconds, such as `200000 100000` for two CPUs; `max` and -1 mean no limit.
+    for text in answer.texts("group_cpus"):
         quota, _, period = text.partition(" ")
         if number(quota, 10**12) and number(period, 10**9):
             cpus.append(int(quota) / int(period))
@@ -265,7 +263,7 @@ def _store_folder(answer: Answer) -> StoreFolder:
         root=answer.text("root"),
         at=answer.text("at"),
         mount=answer.text("mount"),
-        free_kib=number(columns[3], _MOST_KIB) if len(columns) > 3 else 0,  # noqa: PLR2004 - as `df -Pk` has them
+        free_kib=number(columns[3], _MOST_KIB) if len(columns) > 3 else 0,  # noqa: PLR2004 - columns of `df -Pk`
         faults=faults,
         links=answer.has("links"),
     )
@@ -327,8 +325,8 @@ def _sensors(answer: Answer) -> Sensors:
     )
 
 
-def _emulation_signs(answer: Answer, machine: str) -> tuple[str, ...]:
-    """Return what proves that programs are emulated."""
+def _emulation_proofs(answer: Answer, machine: str) -> tuple[str, ...]:
+    """Return the signs that prove that programs are emulated."""
     signs = []
     arch = answer.text("kernel_arch")
     if arch and _family(arch) != _family(machine):
@@ -342,12 +340,11 @@ def _emulation_signs(answer: Answer, machine: str) -> tuple[str, ...]:
     if any(cpu.get("CPU implementer", "").lower() == _NO_MAKER for cpu in answer.cpus):
         signs.append("its CPU is one that only QEMU has")
     if any("TCG" in cpu.get("model name", "") for cpu in answer.cpus):
-        signs.append("its CPU is called one of QEMU's TCG, its emulator")
+        signs.append("its CPU is named after TCG, QEMU's emulator")
     return tuple(signs)
 
 
-def _possible_emulation_signs(answer: Answer) -> tuple[str, ...]:
-    """Return what shows QEMU: it emulates, or serves a hypervisor that runs a virtual machine on the real CPU."""
+def _qemu_names(answer: Answer) -> tuple[str, ...]:
     signs = []
     model = answer.text("model")
     if any(text in model.lower() for text in _VIRTUAL_MODELS):
@@ -357,9 +354,10 @@ def _possible_emulation_signs(answer: Answer) -> tuple[str, ...]:
     return tuple(signs)
 
 
-# Its times are then real ones. On x86-64 KVM gives a virtual machine a clock. On aarch64 that has the CPU's own clock;
-# there QEMU's firmware names KVM as the product, and KVM offers its time as a PTP clock.
 def _is_virtual(answer: Answer) -> bool:
+    """Whether KVM runs the device as a virtual machine on the real CPU, so that its times are real."""
+    # On x86-64 KVM gives a virtual machine a clock. On aarch64 a virtual machine has the CPU's own clock; there QEMU's
+    # firmware names KVM as the product, and KVM offers its time as a PTP clock.
     return (
         "kvm-clock" in answer.text("clocks").split()
         or "KVM Virtual Machine" in answer.texts("dmi")
@@ -367,15 +365,15 @@ def _is_virtual(answer: Answer) -> bool:
     )
 
 
-# One kernel runs the programs of all machines of a family without emulating them.
 def _family(machine: str) -> str:
+    """Return the family of a machine, of which one kernel runs all programs without emulation."""
     if machine.startswith(("arm", "aarch")):
         return "arm"
     return "x86" if re.fullmatch(r"x86_64|i[3-6]86|amd64", machine) else machine
 
 
-def measured(shell: Shell, probed: Probed) -> Probed:
-    """Time an empty command, and an upload of 1 MiB that the device discards."""
+def measure_link(shell: Shell, probed: DeviceProbe) -> DeviceProbe:
+    """Add the times of an empty command, and of an upload of 1 MiB that the device discards."""
     start = time.monotonic()
     shell.run("true", timeout=_PROBE_S)
     round_trip = time.monotonic() - start

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from toolchain.adoption.hardware_tables import Accelerator
 from toolchain.device import scripts
 
-# the beginning of the name of the folder in which it tries what a store needs; it is removed again
+# Prefix of the folder in which the script tries the operations of a store; the folder is removed again.
 PROBE_FOLDER = ".edge-toolchain-probe"
 
 _BEGIN = """
@@ -94,9 +94,9 @@ for i in /usr/lib/openssh/sftp-server /usr/lib/ssh/sftp-server /usr/libexec/sftp
 /usr/libexec/openssh/sftp-server; do [ ! -x $i ] || s sftp $i; done
 """
 
-# mksh gives no program a descriptor above 2 unless it is named again, as with 9>&9.
-# Tried in the folder that the store would lie in, or in the nearest one that there is. A signal that ends a shell does
-# not run its EXIT trap, unless the signal's trap exits.
+# Operations are tried in the folder of the store, or in the nearest existing one. mksh passes a descriptor above 2 to a
+# program only if it is redirected again, as with 9>&9. When a signal ends a shell, its EXIT trap runs only if the trap
+# of the signal exits.
 _STORE = """
 {root}
 a=$ROOT
@@ -121,7 +121,7 @@ if [ -d "$w" ] && cd "$w"; then
 fi
 """
 
-# As the board files have them: a login of Android's has no home of its own.
+# The defaults of the board files: a login on Android has no home folder.
 _ROOTS = """
 ROOT=$HOME/.local/share/edge-toolchain
 [ -z "$(getprop ro.build.version.sdk)" ] || ROOT=/data/local/tmp/edge-toolchain
@@ -148,8 +148,8 @@ def text(token: str, root: str, accelerators: Iterable[Accelerator]) -> str:
 
     Args:
         token: An unpredictable string; the answer begins with `begin=TOKEN` and ends with `end=TOKEN`.
-        root: The future folder of the store, perhaps relative to `~/`; empty for the usual one of such a device.
-        accelerators: What to look for beside CPUs.
+        root: The future folder of the store, perhaps relative to `~/`; empty for the default.
+        accelerators: The accelerators to look for.
     """
     where = _ROOTS
     if root:

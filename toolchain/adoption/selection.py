@@ -1,7 +1,4 @@
-"""The board type of a device without --board: that of its entry, or the one that a probe chooses.
-
-A probe chooses as `board add` does, and writes nothing.
-"""
+"""The board type of a device without --board: that of its entry, or one chosen by a probe as in `board add`."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from dataclasses import dataclass
 from toolchain import board as boards
 from toolchain.adoption import choice, hardware_tables, obstacles, probe
 from toolchain.adoption.choice import Choice
-from toolchain.adoption.probe import Probed
+from toolchain.adoption.probe import DeviceProbe
 from toolchain.board import Board
 from toolchain.devices import Device
 from toolchain.errors import InputError, did_you_mean
@@ -20,9 +17,9 @@ from toolchain.shell import Shell
 
 @dataclass(frozen=True)
 class Selection:
-    board: Board  # the board type; it may have no file
-    reason: str  # why it is the one, in words
-    is_new: bool  # whether it has no file, and exists for this command alone
+    board: Board
+    reason: str  # for messages
+    is_new: bool  # whether it has no file, and exists only for this command
     emulated: bool  # whether the device shows signs of an emulator
 
     def sentence(self, address: str) -> str:
@@ -32,9 +29,9 @@ class Selection:
 
 
 def listed(device: str, lab: Mapping[str, Device]) -> Board | None:
-    """Return the board type that the device lists give a device; None if they do not.
+    """Return the board type of a device by the device lists; None if they do not determine it.
 
-    An address stands for the entries that lead there, unless their SSH configurations give it another meaning.
+    An address stands for all entries with that address, except those with their own SSH configuration.
 
     Args:
         device: Its name, or its address.
@@ -43,8 +40,8 @@ def listed(device: str, lab: Mapping[str, Device]) -> Board | None:
     Raises:
         InputError: There is no board file of that name, or it has faults.
     """
-    leading = {entry.board for entry in lab.values() if entry.host == device and not entry.ssh_config}
-    names = [lab[device].board] if device in lab else [*leading]
+    by_address = {entry.board for entry in lab.values() if entry.host == device and not entry.ssh_config}
+    names = [lab[device].board] if device in lab else [*by_address]
     if len(names) != 1:
         return None
     (name,) = names
@@ -69,7 +66,7 @@ def select(shell: Shell) -> Selection:
     return Selection(chosen.board, reason(chosen, probed), bool(chosen.text), bool(probed.emulation))
 
 
-def reason(chosen: Choice, probed: Probed) -> str:
+def reason(chosen: Choice, probed: DeviceProbe) -> str:
     target = chosen.board.target
     for level in hardware_tables.cpus().levels.get(probed.machine, ()):
         if (level.mcpu, level.mattr) == (target.mcpu, target.mattr):

@@ -6,25 +6,25 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from toolchain.adoption.cores import Cluster
-from toolchain.adoption.probe import AcceleratorProbe, Probed
+from toolchain.adoption.probe import AcceleratorProbe, DeviceProbe
 from toolchain.progress import size_text
 from toolchain.shell import is_adb
 from toolchain.tables import Table
 
 _SHOWN = 6
-_UNSURE = ": an emulator, or a virtual machine with real times, which --no-emulated says it is"
+_UNSURE = ": an emulator, or a virtual machine with real times; pass --no-emulated for the latter"
 
 
-def rows(probed: Probed) -> list[tuple[str, str]]:
-    return [row for row in [*_of_system(probed), *_of_cpus(probed), *_of_use(probed), *_of_reach(probed)] if row[1]]
+def rows(probed: DeviceProbe) -> list[tuple[str, str]]:
+    sections = (_system_rows(probed), _cpu_rows(probed), _use_rows(probed), _connection_rows(probed))
+    return [(name, text) for section in sections for name, text in section if text]
 
 
-def table(probed: Probed, more: Sequence[tuple[str, str]]) -> Table:
-    return Table([*rows(probed), *(row for row in more if row[1])])
+def table(probed: DeviceProbe, more: Sequence[tuple[str, str]]) -> Table:
+    return Table([*rows(probed), *((name, text) for name, text in more if text)])
 
 
-def _of_system(probed: Probed) -> list[tuple[str, str]]:
+def _system_rows(probed: DeviceProbe) -> list[tuple[str, str]]:
     bits = (
         f" (its kernel is {probed.kernel_machine}: 32-bit programs)" if probed.machine != probed.kernel_machine else ""
     )
@@ -40,7 +40,13 @@ def _of_system(probed: Probed) -> list[tuple[str, str]]:
     ]
 
 
-def _of_cpus(probed: Probed) -> list[tuple[str, str]]:
+def _cpu_rows(probed: DeviceProbe) -> list[tuple[str, str]]:
+    clusters: list[tuple[str, str]] = []
+    for cluster in probed.clusters[:_SHOWN]:
+        caches = ", ".join(f"{name} {size} KiB" for name, size in cluster.caches)
+        clock = f"up to {cluster.max_mhz} MHz" if cluster.max_mhz else ""
+        text = ", ".join(filter(None, (f"{cluster.count} x {cluster.name}", clock, caches)))
+        clusters.append(("" if clusters else "CPUs", text))
     limits = []
     if probed.cpu_limit is not None:
         limits.append(f"time of {probed.cpu_limit:g} CPUs")
@@ -51,33 +57,27 @@ def _of_cpus(probed: Probed) -> list[tuple[str, str]]:
     swap = f", {size_text(probed.swap_kib * 1024)} of swap" if probed.swap_kib else ""
     allowed = f" ({probed.allowed})" if probed.allowed else ""
     return [
-        *((("CPUs" if not index else ""), _cluster(cluster)) for index, cluster in enumerate(probed.clusters[:_SHOWN])),
+        *clusters,
         ("usable", f"{probed.cpus} CPUs{allowed}"),
         ("memory", f"{size_text(probed.memory_kib * 1024)}{swap}" if probed.memory_kib else ""),
         ("limits", " and ".join(limits) + " by its control group" if limits else ""),
     ]
 
 
-def _cluster(cluster: Cluster) -> str:
-    caches = ", ".join(f"{name} {size} KiB" for name, size in cluster.caches)
-    clock = f"up to {cluster.max_mhz} MHz" if cluster.max_mhz else ""
-    return ", ".join(filter(None, (f"{cluster.count} x {cluster.name}", clock, caches)))
-
-
-def _of_use(probed: Probed) -> list[tuple[str, str]]:
-    watched = probed.sensors
+def _use_rows(probed: DeviceProbe) -> list[tuple[str, str]]:
+    sensors = probed.sensors
     governors = ", ".join(f"{name} on {count}" for name, count in sorted(probed.governors.items()))
     if governors:
         governors += ", which the login may change" if probed.governor_writable else ", which the login may not change"
-    warm = [f"{name} {value:.0f} °C" if value is not None else name for name, value in watched.thermal[:_SHOWN]]
+    warm = [f"{name} {value:.0f} °C" if value is not None else name for name, value in sensors.thermal[:_SHOWN]]
     return [
         *((accelerator.title, _accelerator(accelerator)) for accelerator in probed.accelerators),
         ("governors", governors),
         ("thermal", ", ".join(warm)),
-        ("cooling", ", ".join(watched.cooling[:_SHOWN])),
-        ("power", ", ".join(watched.power[:_SHOWN])),
-        ("unreadable", ", ".join(watched.unreadable[:_SHOWN])),
-        ("throttled", watched.throttled),
+        ("cooling", ", ".join(sensors.cooling[:_SHOWN])),
+        ("power", ", ".join(sensors.power[:_SHOWN])),
+        ("unreadable", ", ".join(sensors.unreadable[:_SHOWN])),
+        ("throttled", sensors.throttled),
     ]
 
 
@@ -91,7 +91,7 @@ def _accelerator(accelerator: AcceleratorProbe) -> str:
     return text
 
 
-def _of_reach(probed: Probed) -> list[tuple[str, str]]:
+def _connection_rows(probed: DeviceProbe) -> list[tuple[str, str]]:
     folder = probed.place
     link = []
     if probed.round_trip_ms is not None:
@@ -112,9 +112,9 @@ def _of_reach(probed: Probed) -> list[tuple[str, str]]:
     ]
 
 
-def document(probed: Probed) -> dict[str, Any]:
+def document(probed: DeviceProbe) -> dict[str, Any]:
     values = dataclasses.asdict(probed)
     values["flags"] = sorted(probed.flags)
-    for values_of_cluster, cluster in zip(values["clusters"], probed.clusters, strict=True):
-        values_of_cluster["flags"], values_of_cluster["caches"] = sorted(cluster.flags), dict(cluster.caches)
+    for entry, cluster in zip(values["clusters"], probed.clusters, strict=True):
+        entry["flags"], entry["caches"] = sorted(cluster.flags), dict(cluster.caches)
     return values

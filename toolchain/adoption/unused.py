@@ -1,4 +1,4 @@
-"""What a device's CPU can do and a board type leaves unused."""
+"""Warns of instructions that a device's CPU has and a board type leaves unused."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from toolchain.shell import Shell
 
 _CPU = "cpu"
 _LEAST_GAIN = 1.1
-_NO_DIGIT = 3  # a second digit would be noise
+_WHOLE_FROM = 3  # from this factor on, a second digit would be noise
 
 
 def warning(board: Board, facts: DeviceFacts, shell: Shell, *, listed: str = "") -> str:
-    """Warn of what a device's CPU can do and its board type does not use; empty if there is nothing.
+    """Return a warning of instructions that a board type leaves unused on a device; empty if there are none.
 
     Args:
         board: The board type, resolved.
         facts: The device.
-        shell: The device; it is probed for a better board type where there may be one.
-        listed: The device list that names the board type; empty if a command line does.
+        shell: The device, which is probed for a better board type only if there may be one.
+        listed: The device list that names the board type; empty if the command line does.
     """
     able = instructions(board, facts)
     if not able:
@@ -42,7 +42,7 @@ def warning(board: Board, facts: DeviceFacts, shell: Shell, *, listed: str = "")
 
 
 def instructions(board: Board, facts: DeviceFacts) -> str:
-    """Name the instructions that a device has, and that code for a board type does not use although it could.
+    """Name the instructions that a device has and that code for a board type does not use, although it could.
 
     Empty for a CPU that is not in `backends/cpus.toml`: its name may imply them.
     """
@@ -53,7 +53,7 @@ def instructions(board: Board, facts: DeviceFacts) -> str:
         used, best = _level_of(board), next((level for level in levels if flags and {*level.flags} <= flags), None)
         if used is None or best is None:
             return ""
-        return best.has if any(best.speed[kind] >= _LEAST_GAIN * used.speed[kind] for kind in used.speed) else ""
+        return best.has if any(best.speed[dtype] >= _LEAST_GAIN * used.speed[dtype] for dtype in used.speed) else ""
     if board.target.mcpu == cores.ANY_CPU:
         implied = set[str]()
     else:
@@ -70,19 +70,17 @@ def instructions(board: Board, facts: DeviceFacts) -> str:
 
 
 def gain(board: Board, better: Board) -> str:
-    """Say how many times as fast networks run with another board type, as measured; empty if that was not measured."""
+    """Describe how much faster networks run with another board type; empty if that was not measured."""
     used, best = _level_of(board), _level_of(better)
     if used is None or best is None:
         return ""
-    factors = {kind: best.speed[kind] / used.speed[kind] for kind in used.speed}
+    factors = {dtype: best.speed[dtype] / used.speed[dtype] for dtype in used.speed}
     texts = [
-        f"{kind} networks about {_rounded(value)} times" for kind, value in factors.items() if value >= _LEAST_GAIN
+        f"{dtype} networks about {factor:.{0 if factor >= _WHOLE_FROM else 1}f} times"
+        for dtype, factor in factors.items()
+        if factor >= _LEAST_GAIN
     ]
     return f"runs {' and '.join(texts)} as fast" if texts else ""
-
-
-def _rounded(value: float) -> str:
-    return f"{value:.0f}" if value >= _NO_DIGIT else f"{value:.1f}"
 
 
 def _level_of(board: Board) -> Level | None:

@@ -21,7 +21,7 @@ from toolchain.progress import stage
 from toolchain.tables import Table, parts
 
 if TYPE_CHECKING:
-    from toolchain.adoption import Adopted, AdoptionRequest
+    from toolchain.adoption import Adoption, AdoptionRequest
     from toolchain.pipeline.doctor import Check
     from toolchain.shell.host_keys import UnknownHostKeyError
 
@@ -209,7 +209,7 @@ def _approve(fault: UnknownHostKeyError, wanted: AdoptionRequest, console: Conso
         )
 
 
-def _deployed(console: Console, asked: AddOptions, made: Adopted) -> Result:
+def _deployed(console: Console, asked: AddOptions, made: Adoption) -> Result:
     """Deploy the smallest network to the new device."""
     from dataclasses import replace
 
@@ -227,11 +227,11 @@ def _deployed(console: Console, asked: AddOptions, made: Adopted) -> Result:
         raise type(fault)(fault.message, details=details, hint=fault.hint or shlex.join(_next(asked, made))) from fault
 
 
-def _board_word(asked: AddOptions, made: Adopted) -> str:
+def _board_word(asked: AddOptions, made: Adoption) -> str:
     return asked.board_name if asked.board_name.endswith(".toml") else made.choice.board.name
 
 
-def _next(asked: AddOptions, made: Adopted) -> list[str]:
+def _next(asked: AddOptions, made: Adoption) -> list[str]:
     """Return the words of the command that deploys to a device."""
     words = ["toolchain", "deploy", "MODEL", "--board", _board_word(asked, made), "--host", made.entry.name]
     given = [("--devices", asked.devices), ("-i", asked.identity)]
@@ -239,14 +239,14 @@ def _next(asked: AddOptions, made: Adopted) -> list[str]:
     return [*words, *(word for name, file in given if file for word in (name, str(file)))]
 
 
-def _shown(made: Adopted) -> Table:
+def _shown(made: Adoption) -> Table:
     from toolchain.adoption import summary
 
     board, chosen = made.choice.board, made.choice
     how = f"new, {made.board_file}" if made.board_file else board.description
-    entry = "added to" if made.entry.old is None else "changed in" if made.written else "stands in"
+    entry = "added to" if made.entry.old is None else "changed in" if made.changed else "stands in"
     return summary.table(
-        made.found,
+        made.probe,
         [
             ("board", f"{board.name} ({how}), for {board.target.mcpu} {' '.join(board.target.mattr)}".rstrip()),
             ("or", f"--board {', '.join(chosen.accelerated)}" if chosen.accelerated else ""),
@@ -256,12 +256,12 @@ def _shown(made: Adopted) -> Table:
     )
 
 
-def _document(made: Adopted, asked: AddOptions) -> dict[str, object]:
+def _document(made: Adoption, asked: AddOptions) -> dict[str, object]:
     from toolchain.adoption import summary
 
     device = made.device
     return {
-        "device": summary.document(made.found),
+        "device": summary.document(made.probe),
         "board": made.choice.board,
         "board_file": str(made.board_file) if made.board_file else None,
         "accelerated": made.choice.accelerated,
@@ -269,7 +269,7 @@ def _document(made: Adopted, asked: AddOptions) -> dict[str, object]:
         "name": made.entry.name,
         "devices": str(made.entry.file),
         "entry": {"board": device.board, "host": device.host, "root": device.root, "emulated": device.emulated},
-        "written": made.written,
+        "written": made.changed,
         "running": made.running or None,
         "deploy": None,
         "next": [shlex.join(_next(asked, made))],
@@ -313,7 +313,7 @@ def _of_device(asked: DoctorOptions) -> tuple[tuple[Check, ...], DeviceError | N
     except DeviceError as fault:
         return (Check(kind.name, f"device {named or 'of this machine'}", "", fault.hint or fault.message),), fault
     there = (Check(kind.name, f"device {named}", f"{found.machine}, {found.model}".rstrip(", "), ""),) if named else ()
-    return (*there, *(Check(kind.name, one.what, one.found, one.remedy) for one in needs.of(kind, found))), None
+    return (*there, *(Check(kind.name, one.name, one.file, one.remedy) for one in needs.of(kind, found))), None
 
 
 def _check_address(asked: DoctorOptions) -> bool:

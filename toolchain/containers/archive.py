@@ -1,7 +1,6 @@
-"""Container images as files: turns an exported file system into an archive for `docker load`.
+"""Reproducible image archives: turns an exported file system into an archive for `docker load`.
 
-No time, host name, cache or order of writing gets into it. So images with the same content have the same ID, whoever
-made them, when and where.
+Times, host names, caches and the order of files are normalized, so images with the same content have the same ID.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def write(exported: Path, archive: Path, tag: str, config: ImageConfig) -> str:
 
 @dataclass(frozen=True)
 class _Entry:
-    """One file of a layer: its header there, and the member with its content, if it has some."""
+    """One file of a layer: its header, and the member with its content, if any."""
 
     info: tarfile.TarInfo
     content: tarfile.TarInfo | None
@@ -89,19 +88,27 @@ class _Entry:
 def _entries(source: tarfile.TarFile, created: int) -> list[_Entry]:
     """List the files to keep, parents before children, each content before the hard links to it."""
     members = {_name(member): member for member in source if _is_included(source, member)}
-    contents = {name: _content_member(source, member) for name, member in members.items()}
-    holders: dict[int, str] = {}
+    first_names: dict[int, str] = {}  # by the offset of the content; all other names become hard links to it
     entries = []
     for name in sorted(members, key=lambda name: name.split("/")):
-        content = contents[name]
-        info = _header_of(members[name], name, created)
-        if content is not None:
-            holder = holders.setdefault(content.offset, name)
-            if holder == name:
+        member = content = members[name]
+        while content.islnk():
+            content = source.getmember(content.linkname)
+        # Only what counts as content is copied: no owner names, and the image's time.
+        info = tarfile.TarInfo(name)
+        info.type, info.mode, info.mtime = member.type, member.mode, created
+        info.uid, info.gid = member.uid, member.gid
+        info.linkname = member.linkname if member.issym() else ""
+        info.devmajor, info.devminor = member.devmajor, member.devminor
+        has_content = False
+        if content.isreg():
+            first_name = first_names.setdefault(content.offset, name)
+            has_content = first_name == name
+            if has_content:
                 info.type, info.size, info.linkname = tarfile.REGTYPE, content.size, ""
             else:
-                info.type, info.linkname, content = tarfile.LNKTYPE, holder, None
-        entries.append(_Entry(info, content))
+                info.type, info.linkname = tarfile.LNKTYPE, first_name
+        entries.append(_Entry(info, content if has_content else None))
     return entries
 
 
@@ -116,24 +123,7 @@ def _is_included(source: tarfile.TarFile, member: tarfile.TarInfo) -> bool:
     if not (name.endswith(".pyc") and member.isreg()):
         return True
     stream = source.extractfile(member)
-    return stream is None or any(stream.read(_PYC_FLAGS.stop)[_PYC_FLAGS])  # else it holds its source's time
-
-
-def _content_member(source: tarfile.TarFile, member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Find the entry with a file's bytes: the file's own, or the one that a hard link names."""
-    while member.islnk():
-        member = source.getmember(member.linkname)
-    return member if member.isreg() else None
-
-
-def _header_of(member: tarfile.TarInfo, name: str, created: int) -> tarfile.TarInfo:
-    """Copy the parts of a header that are content: no owner names, and the image's time."""
-    info = tarfile.TarInfo(name)
-    info.type, info.mode, info.mtime = member.type, member.mode, created
-    info.uid, info.gid = member.uid, member.gid
-    info.linkname = member.linkname if member.issym() else ""
-    info.devmajor, info.devminor = member.devmajor, member.devminor
-    return info
+    return stream is None or any(stream.read(_PYC_FLAGS.stop)[_PYC_FLAGS])
 
 
 def _buffer(info: tarfile.TarInfo) -> bytes:

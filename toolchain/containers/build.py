@@ -33,7 +33,7 @@ _DOCKER = "TOOLCHAIN_DOCKER"
 _NDK = "NDK_ARCHIVE"
 _WORK_TAG = "edge-toolchain/work"
 _ANSWER_S = 1800.0
-_STALE_S = 6 * 3600  # older work images were left by a killed build
+_STALE_S = 6 * 3600  # older work images are left over from killed builds
 _NO_BUILDX = "buildx component is missing or broken"
 _NO_REGISTRY = ("failed to resolve", "failed to do request", "pull access denied", "registry-1", 'Get "https://')
 _LAYER = " ---> "
@@ -46,25 +46,25 @@ _IN_USE = "being used by"
 _CANCEL_S = 10.0
 _PAUSE_S = 0.1
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-# Debian's names of foreign architectures, and Docker's. An engine records its own for all that it builds.
+# By Debian's name, Docker's architecture and variant. An engine records its own for every image that it builds.
 _ARCHITECTURES = {"arm64": ("arm64", ""), "armhf": ("arm", "v7")}
-# Arguments that decide an image's content. The others say where it is downloaded from, which is private.
+# Arguments that determine an image's content. The others name download locations, which are private.
 _CONTENT = ("BASE_IMAGE", "DEBIAN_SNAPSHOT", "NDK_SHA256", "NDK_API", "SOURCE_DATE_EPOCH")
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """Sources of an image's content. Empty options are as in the Dockerfile."""
+    """Sources of an image's content. Empty options mean the Dockerfile's defaults."""
 
     base: str = ""  # image
-    snapshot: str | None = None  # time stamp of Debian's; None: the Dockerfile's, or none where a mirror is named
-    mirror: str = ""  # address above Debian's `debian/` and `debian-security/`
+    snapshot: str | None = None  # Debian's time stamp; None: the Dockerfile's, or none if there is a mirror
+    mirror: str = ""  # URL above Debian's `debian/` and `debian-security/`
     index: str = ""  # of Python packages
-    certificates: tuple[Path, ...] = ()  # files with certificates that downloads shall trust as well
-    ndk: str = ""  # a zip file with an Android NDK, or its address
+    certificates: tuple[Path, ...] = ()  # files with certificates that downloads also trust
+    ndk: str = ""  # path or URL of a zip file with an Android NDK
     ndk_sha256: str = ""
     created: int | None = None  # seconds since 1970, the time of all files in the image
-    cache: bool = True  # take unchanged steps from the engine's build cache
+    cache: bool = True  # whether unchanged steps come from the engine's build cache
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> BuildOptions:
@@ -108,19 +108,19 @@ class BuildOptions:
 @dataclass(frozen=True)
 class BuiltImage:
     name: str
-    tag: str  # name in the engine
+    tag: str
     id: str  # digest of its content
     size: int  # bytes in its files
-    seconds: float  # that building it took
+    seconds: float  # duration of the build
 
 
 def content(arguments: Mapping[str, str]) -> dict[str, str]:
-    """Return the build arguments that decide an image's content."""
+    """Return the build arguments that determine an image's content."""
     return {name: value for name, value in sorted(arguments.items()) if name in _CONTENT}
 
 
 def build(recipe: Recipe, tag: str, options: BuildOptions, tell: Tell) -> BuiltImage:
-    """Build an image and load it under a tag, in place of the one that had it.
+    """Build an image and load it under a tag, which moves from an older image.
 
     Raises:
         InputError: A certificate or an NDK archive cannot be read, or the archive's checksum is missing.
@@ -135,7 +135,7 @@ def build(recipe: Recipe, tag: str, options: BuildOptions, tell: Tell) -> BuiltI
             job = _Job(client, Path(folder), recipe, arguments, options, tell)
             image = _run_job(job, tag)
     except OSError as fault:
-        hint = "files of twice the image's size are made on the way; TMPDIR names the folder for them"
+        hint = "the build writes temporary files of twice the image's size; set TMPDIR to a folder with enough space"
         raise BuildError(f"the image {recipe.name} could not be written: {reason(fault)}", hint=hint) from fault
     return BuiltImage(recipe.name, tag, image.id, image.attrs["Size"], time.monotonic() - start)
 
@@ -152,10 +152,10 @@ class _Job:
 
 
 def _run_job(job: _Job, tag: str) -> Any:
-    """Build an image, export its file system, and load that as an image that depends only on its content."""
+    """Build an image, export its file system, and load that as an image whose ID depends only on its content."""
     job.recipe.copy(job.folder / "context", job.options.certificates, job.options.ndk_file(job.recipe))
     _sweep(job.client)
-    # The image's own time may be SOURCE_DATE_EPOCH, so its tag says when it was made.
+    # The image's own time may be SOURCE_DATE_EPOCH, so its tag has the real time, for `_sweep`.
     work = f"{_WORK_TAG}:{time.time():.0f}-{secrets.token_hex(8)}"
     exported, archive = job.folder / "exported.tar", job.folder / "image.tar"
     try:
@@ -168,11 +168,17 @@ def _run_job(job: _Job, tag: str) -> Any:
     job.tell(f"{job.recipe.name}: normalising its files")
     identity = image_archive.write(exported, archive, tag, config)
     exported.unlink()
-    return _load(job.client, archive, tag, identity)
+    replaced = {image.id for image in job.client.images.list(name=tag)} - {identity}
+    with archive.open("rb") as stream:
+        job.client.images.load(stream)
+    for image in replaced:
+        with contextlib.suppress(run.docker().errors.APIError):  # a container still runs it
+            job.client.images.remove(image)
+    return job.client.images.get(tag)
 
 
 def _sweep(client: Any) -> None:
-    """Remove the containers and images that an earlier build or run left when it was killed."""
+    """Remove containers and images that are left over from killed builds and runs."""
     old = time.time() - _STALE_S
     for container in client.containers.list(
         all=True, sparse=True, ignore_removed=True, filters={"label": run.WORK_LABEL, "status": "created"}
@@ -196,7 +202,8 @@ def _docker_build(job: _Job, tag: str) -> None:
     context = job.folder / "context"
     argv = [os.environ.get(_DOCKER) or "docker", "build", "--force-rm", "--file", str(context / job.recipe.dockerfile)]
     argv += ["--tag", tag, *([] if job.options.cache else ["--no-cache"])]
-    # An argument without a value is taken from the environment, where other users do not see it.
+    # Docker takes the value of a bare argument from the environment, which other users cannot see: a proxy's URL may
+    # have a password.
     argv += [argument for name in names for argument in ("--build-arg", name)]
     code = _run_docker(job, [*argv, str(context)], variables)
     if code != 0 and _NO_BUILDX in "\n".join(job.lines):
@@ -215,7 +222,7 @@ def _docker_build(job: _Job, tag: str) -> None:
 
 
 def _run_docker(job: _Job, argv: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run a command, report the lines of both outputs as they come, and return its exit code."""
+    """Run a command, report each line of its outputs at once, and return its exit code."""
     with _spawn(argv, variables) as child:
         child.stdin.close()
         for line in _lines_of(child.stdout, child.stderr):
@@ -230,7 +237,7 @@ def _run_docker(job: _Job, argv: Sequence[str], variables: Mapping[str, str]) ->
 
 
 def _lines_of(*streams: IO[str]) -> Iterator[str]:
-    """Yield the lines of several streams as they come, in the caller's thread, which `tell` may interrupt."""
+    """Yield the lines of several streams at once, in the caller's thread, so that `tell` may raise."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def follow(stream: IO[str]) -> None:
@@ -268,7 +275,7 @@ def _spawn(argv: Sequence[str], variables: Mapping[str, str]) -> Iterator[Any]:
 
 
 def _remove_layers(client: Any, lines: Sequence[str]) -> None:
-    """Remove the image of each step that this build made with the classic builder, if nobody uses it now."""
+    """Remove the layers that the classic builder made in this build, unless another image uses them."""
     errors = run.docker().errors
     pairs = zip(["", *lines], lines, strict=False)
     layers = [line.removeprefix(_LAYER) for before, line in pairs if _LAYER_LINE.fullmatch(line) and before != _CACHED]
@@ -305,16 +312,16 @@ def _export(job: _Job, image: str, target: Path) -> image_archive.ImageConfig:
     attributes = job.client.images.get(image).attrs
     settings = attributes["Config"]
     pairs = [entry.partition("=") for entry in settings.get("Env") or []]
-    own = attributes["Architecture"], attributes.get("Variant") or ""
+    recorded = attributes["Architecture"], attributes.get("Variant") or ""
     label = job.recipe.labels.get("edge-toolchain.architecture", "")
-    architecture, variant = _ARCHITECTURES.get(label, own)
-    created, chosen = int(job.arguments["SOURCE_DATE_EPOCH"]), content(job.arguments)
+    architecture, variant = _ARCHITECTURES.get(label, recorded)
+    created, content_arguments = int(job.arguments["SOURCE_DATE_EPOCH"]), content(job.arguments)
     labels = {
         "org.opencontainers.image.version": __version__,
         "org.opencontainers.image.created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created)),
         "org.opencontainers.image.base.name": job.arguments["BASE_IMAGE"],
-        ARGUMENTS: json.dumps(chosen, sort_keys=True),
-        SOURCES: job.recipe.digest(chosen),
+        ARGUMENTS: json.dumps(content_arguments, sort_keys=True),
+        SOURCES: job.recipe.digest(content_arguments),
     }
     return image_archive.ImageConfig(
         created=created,
@@ -328,20 +335,9 @@ def _export(job: _Job, image: str, target: Path) -> image_archive.ImageConfig:
 
 
 def is_current(recipe: Recipe, labels: Mapping[str, str]) -> bool:
-    """Whether an image was made of today's files of the recipe, with the arguments it was made with."""
+    """Whether an image's recipe has not changed since it was built, for the same arguments."""
     try:
         arguments = json.loads(labels.get(ARGUMENTS, ""))
     except ValueError:
         return False
     return isinstance(arguments, dict) and labels.get(SOURCES) == recipe.digest(arguments)
-
-
-def _load(client: Any, archive: Path, tag: str, identity: str) -> Any:
-    """Load an archive and return its image; the tag's former image goes, unless it has other names."""
-    before = {image.id for image in client.images.list(name=tag)} - {identity}
-    with archive.open("rb") as stream:
-        client.images.load(stream)
-    for image in before:
-        with contextlib.suppress(run.docker().errors.APIError):  # a container still runs it
-            client.images.remove(image)
-    return client.images.get(tag)

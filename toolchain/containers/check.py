@@ -1,11 +1,11 @@
-"""Checks an image: what it must do, and must not be able to do, under the restrictions of every build."""
+"""Checks that an image can compile, and can do nothing else, under the restrictions of every build."""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -34,33 +34,32 @@ class ImageCheck:
 
 
 class Runner(Protocol):
-    """Runs a command in the image, which can write to a folder if one is named; any exit code is a result."""
+    """Runs a command in the image, which can write only to the given folder; any exit code is a result."""
 
     def __call__(self, argv: list[str], folder: Path | None = None, /) -> process.Result: ...
 
 
 def checks(recipe: Recipe, run: Runner) -> tuple[ImageCheck, ...]:
-    """Run all checks; one that cannot be carried out has not passed."""
-    with temporary.folder() as folder:
-        return tuple(_run_all(recipe, run, Path(folder).resolve()))
-
-
-def _run_all(recipe: Recipe, run: Runner, folder: Path) -> Iterator[ImageCheck]:
-    steps: dict[str, Callable[[], tuple[bool, str]]] = {
-        "the compiler runs": lambda: _version(recipe, run),
-        f"it compiles for {recipe.triple}": lambda: _library(recipe, run, folder),
-        "files belong to the calling user": lambda: _owner(run, folder),
-        "the file system is read-only": lambda: _read_only(run),
-        "there is no network": lambda: _offline(run),
-        "there are no capabilities": lambda: _powerless(run),
-        "the image lists its packages": lambda: _inventory(recipe, run),
-    }
-    for requirement, step in steps.items():
-        try:
-            passed, observation = step()
-        except BuildError as fault:
-            passed, observation = False, fault.message
-        yield ImageCheck(requirement, passed, observation)
+    """Run all checks; one that cannot run has not passed."""
+    results = []
+    with temporary.folder() as name:
+        folder = Path(name).resolve()
+        steps: dict[str, Callable[[], tuple[bool, str]]] = {
+            "the compiler runs": lambda: _version(recipe, run),
+            f"it compiles for {recipe.triple}": lambda: _library(recipe, run, folder),
+            "files belong to the calling user": lambda: _owner(run, folder),
+            "the file system is read-only": lambda: _read_only(run),
+            "there is no network": lambda: _offline(run),
+            "there are no capabilities": lambda: _powerless(run),
+            "the image lists its packages": lambda: _inventory(recipe, run),
+        }
+        for requirement, step in steps.items():
+            try:
+                passed, observation = step()
+            except BuildError as fault:
+                passed, observation = False, fault.message
+            results.append(ImageCheck(requirement, passed, observation))
+    return tuple(results)
 
 
 def _version(recipe: Recipe, run: Runner) -> tuple[bool, str]:

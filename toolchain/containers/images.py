@@ -65,14 +65,14 @@ def names() -> tuple[str, ...]:
 
 
 def tag(name: str) -> str:
-    """Return the engine's name of an image: a bare name is one of docker/, any other is complete."""
+    """Return the engine's name of an image: a bare name is a folder of docker/, any other is a full image name."""
     return name if "/" in name or ":" in name else f"{_PREFIX}/{name}:latest"
 
 
 def build(name: str, options: BuildOptions | None = None, tell: Tell = lambda _line: None) -> BuiltImage:
     """Build one image of this checkout; `options` are the environment's by default.
 
-    Builds of the same sources from the same packages have the same ID, whoever makes them, when and where.
+    Builds of the same sources from the same packages have the same ID, on every machine and at any time.
 
     Raises:
         InputError: There is no such image, or a file that the options name cannot be read.
@@ -133,7 +133,7 @@ def run(  # noqa: PLR0913 - each is an independent property of one command
         writable: Folders that it may write to.
         readable: Folders that it may read.
         workdir: Folder to run in; one of those, or one of the image.
-        timeout: Seconds until it is killed, even if this process has ended before.
+        timeout: Seconds until it is killed, even if this process has already ended.
         environment: Variables to set.
         check: Raise on a non-zero exit code.
 

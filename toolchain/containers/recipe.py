@@ -20,7 +20,7 @@ COMPILER = "edge-toolchain.compiler"
 _MAIN = "host"
 _CERTIFICATES = Path("docker/certs")
 _NDK = Path("docker/ndk")
-# Not part of the digest: files of the user there have their checksum in an argument, or do not stay in the image.
+# Not part of the digest: the NDK's checksum is an argument, and certificates do not stay in the image.
 _USER_FOLDERS = (_CERTIFICATES, _NDK)
 _NOT_SOURCES = {"__pycache__", resources.DATA}
 _LABEL = re.compile(r"([\w.-]+)=(\"[^\"]*\"|\S+)")
@@ -46,7 +46,7 @@ class Recipe:
         return self.labels[COMPILER]
 
     def digest(self, arguments: Mapping[str, str]) -> str:
-        """Return the digest of all that goes into the image: its files here and the given build arguments."""
+        """Return the digest of the image's inputs: its files here and the given build arguments."""
         total = hashlib.sha256(json.dumps(dict(arguments), sort_keys=True).encode())
         for name, path in self._files():
             if not any(name.is_relative_to(folder) for folder in _USER_FOLDERS):

@@ -23,7 +23,7 @@ _GRACE_S = 60.0  # the engine kills a command by itself; this much later it coun
 # Exit codes: of a command that a signal killed, and of `timeout` if it could not run the command.
 _KILLED = 137
 _NOT_RUN = frozenset({125, 126, 127})
-# Mounted over one of these, a folder of this machine would hide the image's files.
+# A folder of this machine that is mounted over one of these would hide the image's files.
 _IMAGE_FOLDERS = ("/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr/bin", "/usr/lib", "/usr/sbin", "/opt/ndk")
 _KERNEL_FOLDERS = ("/proc", "/sys")
 
@@ -114,6 +114,13 @@ def run(client: Any, image: Any, command: Command) -> process.Result:
     Raises:
         BuildError: It could not be started or ran out of time.
     """
+    # A folder in both lists can be written.
+    read_only = dict.fromkeys(map(_visible_path, command.readable), True)
+    read_only |= dict.fromkeys(map(_visible_path, command.writable), False)
+    mounts = [
+        docker().types.Mount(target=path, source=path, type="bind", read_only=only)
+        for path, only in sorted(read_only.items())
+    ]
     container = client.containers.create(
         image.id,
         command=command.argv,
@@ -121,7 +128,7 @@ def run(client: Any, image: Any, command: Command) -> process.Result:
         user=f"{os.getuid()}:{os.getgid()}",
         environment={"HOME": "/tmp", "LC_ALL": "C.UTF-8", **command.environment},  # noqa: S108 - the container's own
         working_dir=str(command.workdir or "/"),
-        mounts=_mounts(command.writable, command.readable),
+        mounts=mounts,
         labels={WORK_LABEL: "run"},
         **_RESTRICTIONS,
     )
@@ -139,15 +146,6 @@ def run(client: Any, image: Any, command: Command) -> process.Result:
             details=details,
         )
     return result
-
-
-def _mounts(writable: Sequence[Path], readable: Sequence[Path]) -> list[Any]:
-    """Mount folders on the paths they have here. A folder in both lists can be written."""
-    read_only = {_visible_path(path): True for path in readable} | {_visible_path(path): False for path in writable}
-    return [
-        docker().types.Mount(target=path, source=path, type="bind", read_only=only)
-        for path, only in sorted(read_only.items())
-    ]
 
 
 def _visible_path(path: Path) -> str:

@@ -225,7 +225,7 @@ def _run(shell: Shell, folder: str, argv: Sequence[str], found: Sequence[Sensor]
         script = script.replace(f"@{name}@", word)
     began = time.monotonic()
     try:
-        result = shell.run(script, timeout=limit, check=False, most=_MOST_SAID)
+        result = shell.run(script, timeout=limit, check=False, max_bytes=_MOST_SAID)
     except DeviceError as fault:
         if time.monotonic() - began < limit:
             raise

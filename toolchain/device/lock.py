@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from toolchain import process, state
 from toolchain.errors import BusyError, DeviceError
 from toolchain.shell import RemoteProcess, Shell
-from toolchain.shell.bounds import MOST_SAID
+from toolchain.shell.bounds import MAX_OUTPUT
 from toolchain.shell.reminder import reminding
 from toolchain.tables import printable
 
@@ -267,7 +267,7 @@ class Lease:
     def _done(self, word: str, script: str, seconds: float) -> str:
         self._write(f"{word} {base64.b64encode(script.encode()).decode()}\n")
         lines: list[str] = []
-        room, deadline = MOST_SAID, time.monotonic() + seconds
+        room, deadline = MAX_OUTPUT, time.monotonic() + seconds
         while not (line := self._holder.readline(max(0.0, deadline - time.monotonic()))).startswith(self._mark):
             room -= len(line)
             if not line:

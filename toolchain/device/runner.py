@@ -124,7 +124,7 @@ def call(  # noqa: PLR0913 - one call has these independent parts
         most = _SPARE + sum(spec.bytes for spec in outputs) * max(plan.samples, 1)
         with temporary.folder() as here:
             local = Path(here) / "outputs.safetensors"
-            shell.pull(f"{folder}/outputs", local, most=most)
+            shell.pull(f"{folder}/outputs", local, max_bytes=most)
             run = read(said, tensors.load(local), shell.name, plan)
     check_times([run], took_s, shell.name)
     return run
@@ -181,7 +181,7 @@ def written(shell: Shell, argv: Sequence[str], file: str, *, limit_s: float, mos
     place = shlex.quote(file)
     script = f"umask 022; mkdir -p {shlex.quote(file.rpartition('/')[0])} && {shlex.join(argv)} && cat {place}"
     began = time.monotonic()
-    result = shell.run(script, timeout=limit_s, check=False, most=most)
+    result = shell.run(script, timeout=limit_s, check=False, max_bytes=most)
     took_s = time.monotonic() - began
     check_ended(shell.name, result)
     return result.stdout, took_s

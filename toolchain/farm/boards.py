@@ -31,24 +31,23 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class BoardRequest:
-    """Which boards to measure on, from the command line.
+    """The boards to measure on, from the command line.
 
     Raises:
         InputError: The options cannot be combined.
     """
 
     board: Board  # resolved
-    host: str = ""  # address or name of the only device to use; empty for all that the farm serves
-    devices: Mapping[str, Device] = field(default_factory=dict)  # the lab's
+    host: str = ""  # address or name of the only device to use; empty for all boards of the farm
+    devices: Mapping[str, Device] = field(default_factory=dict)  # from the device lists
     ssh: SshOptions = field(default_factory=SshOptions)  # for a device that the farm does not serve
     root: str = ""  # folder on such a device, or on this machine; empty for the board file's
-    tracker: tuple[str, int] | None = None  # host and port of a tracker of the user's own
+    tracker: tuple[str, int] | None = None  # host and port of the user's own tracker
     key: str = ""  # key of the boards at that tracker; the board type by default
-    purpose: str = ""  # shown to others who want the same boards
+    purpose: str = ""  # shown to others who request the same boards
     patience: Patience = field(default_factory=Patience, compare=False)
     limit: int = 0  # boards at most; 0 for all
-    # Whether boards that become free later join, and boards are given back where others wait; needs `Boards.follow`.
-    shares: bool = False
+    shares: bool = False  # whether boards join and leave during the run, as in `leases.lease`
 
     def __post_init__(self) -> None:
         is_local = self.board.connection == "local"
@@ -84,9 +83,9 @@ class Boards:
 
     places: tuple[Place, ...]
     lease: Lease | None = None  # for the farm's boards
-    model: str = ""  # name of the model of an accelerator that stands in for boards
-    waited: tuple[Waited, ...] = ()  # who was at work on them before, and how long they were waited for
-    machine: str = ""  # `uname -m` on those of the farm
+    model: str = ""  # name of an accelerator's model that replaces the boards
+    waited: tuple[Waited, ...] = ()  # who used them before, and for how long this run waited
+    machine: str = ""  # `uname -m` on the farm's boards
 
     @property
     def emulated(self) -> bool:
@@ -94,7 +93,7 @@ class Boards:
         return bool(self.model) or any(place.emulated for place in self.places)
 
     def follow(self, workers: Workers, fits: Callable[[Place], bool], tell: Tell) -> None:
-        """Let workers measure on boards that join, and stop on those that others wait for.
+        """Let workers measure on boards that join the lease, and stop on boards that others wait for.
 
         `fits` checks a place, and reports why it does not fit.
         """
@@ -103,7 +102,7 @@ class Boards:
             self.lease.follow(Joining(self.lease, workers, make, fits, self.emulated, tell))
 
     def report(self, event: Event) -> None:
-        """Let `toolchain farm status` show what happens on a board."""
+        """Report a board's trials and state, for `toolchain farm status`."""
         if self.lease is None or event.place not in {board.name for board in self.lease.boards}:
             return
         if event.kind == "ended" and event.measured is not None:
@@ -134,20 +133,21 @@ class Joining:
             return
         place = self.make_place(board)
         self.tell(f"{board.name}: joins")
-        self.workers.add(place, lambda: self._fits(place))
 
-    def _fits(self, place: Place) -> bool:
-        if self.fits(place):
-            return True
-        self.lease.give(place.name, for_good=True)
-        return False
+        def fits() -> bool:
+            if self.fits(place):
+                return True
+            self.lease.give(place.name, for_good=True)
+            return False
+
+        self.workers.add(place, fits)
 
     def recalled(self, name: str) -> None:
         self.tell(f"{name}: returned to the farm after its trial, because others wait for it")
         self.workers.retire(name, lambda: self.lease.give(name))
 
     def lost(self, name: str, why: ToolchainError) -> None:
-        # The worker there learns it from its session, which is cut.
+        # The worker on this board notices it by itself: its session is cut.
         self.tell(f"{name}: {why.message}")
 
 
@@ -156,7 +156,7 @@ def open_boards(request: BoardRequest, tell: Tell) -> Iterator[Boards]:
     """Get the boards, and give them back at the end of the block.
 
     Raises:
-        BusyError: Others are at work on them.
+        BusyError: Other users are using them.
         InputError: There is no such device, or several could be meant.
         DeviceError: No board is free, or none can be reached.
     """
@@ -169,7 +169,7 @@ def open_boards(request: BoardRequest, tell: Tell) -> Iterator[Boards]:
 
 def _acquire(request: BoardRequest, tell: Tell, stack: contextlib.ExitStack) -> Boards:
     if request.board.connection == "local":
-        # Locked as other devices are: nobody deploys to this machine, or measures on it, meanwhile.
+        # Locked like any other device, so that no other process deploys to it or measures on it meanwhile.
         shell = stack.enter_context(LocalShell())
         store = Store(shell, request.root or request.board.root, tell, request.patience)
         device_lock = stack.enter_context(store.lock(Owner.here(request.purpose)))
@@ -186,7 +186,7 @@ def _acquire(request: BoardRequest, tell: Tell, stack: contextlib.ExitStack) -> 
 
 def _inside(request: BoardRequest, place: ServerPlace, lease: Lease, stack: contextlib.ExitStack) -> Place:
     """Take the inner lock of a board whose lease is an ancestor's, as under `farm lock NAME -- CMD`."""
-    # Others may be at work inside of that lease, too. A lease of one's own has the board's lock, and needs no other.
+    # Other descendants may share that lease. A lease of this process has the board's lock, and needs no inner one.
     outer = os.environ.get(WITHIN)
     if not outer or outer not in {board.within for board in lease.boards if board.name == place.name}:
         return place
@@ -197,7 +197,7 @@ def _inside(request: BoardRequest, place: ServerPlace, lease: Lease, stack: cont
 
 
 def _guarded(place: ServerPlace, device_lock: lock.Lease) -> ServerPlace:
-    """Return a place where nothing more is measured once a lock is lost."""
+    """Return a place that opens no session any more once a lock is lost."""
 
     def dial(timeout_s: float) -> socket.socket:
         device_lock.check()
@@ -207,7 +207,7 @@ def _guarded(place: ServerPlace, device_lock: lock.Lease) -> ServerPlace:
 
 
 def is_served(request: BoardRequest) -> bool:
-    """Whether the farm serves the requested boards, and so looks after them itself."""
+    """Whether the farm serves the requested boards, and so keeps their locks and checks their health."""
     return _serves(_with_served_name(request))
 
 
@@ -216,7 +216,7 @@ def _serves(request: BoardRequest) -> bool:
 
 
 def _with_served_name(request: BoardRequest) -> BoardRequest:
-    """Call a device by the name that the farm serves it under: two servers on one board would disturb each other."""
+    """Replace an address by the farm's name for the device: two servers on one board would disturb each other."""
     status = client.status() if request.host else None
     served = status["boards"] if status else []
     if request.host in {board["name"] for board in served}:
@@ -235,7 +235,7 @@ def _daemon_folder(request: BoardRequest, tell: Tell) -> Iterator[Path | None]:
         yield None
         return
     device = find_device(request.board, request.host or None, request.devices)
-    # Several devices may have one host: an alias means another address in each one's own SSH configuration.
+    # Compared by identity: devices with the same host may differ in their SSH configurations.
     name = request.host or next((name for name, each in request.devices.items() if each is device), device.host)
     if request.root:
         device = replace(device, root=request.root)
@@ -273,7 +273,7 @@ def _at_tracker(request: BoardRequest, tracker: tuple[str, int], key: str) -> tu
             f"the tracker at {host}:{port} has no board {key}",
             hint=f"start a board server with --tracker {host}:{port} --key {key}, or pass a registered --key",
         )
-    # A tracker gives any free board of a key, so these names stand for "one of them" and not for certain boards.
+    # A tracker gives any free board of a key, so these names do not denote particular boards.
     names = (f"{key}-{number}" for number in range(1, len(servers) + 1))
     board = request.board
     return tuple(TrackerPlace(name, tracker, key, board.machine, emulated=board.emulated) for name in names)

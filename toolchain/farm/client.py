@@ -41,14 +41,14 @@ class FarmDevice:
     name: str
     board: Board  # resolved
     device: Device  # its entry in devices.toml
-    ssh: SshOptions = field(default=_DEFAULT_SSH)  # besides what its entry says
+    ssh: SshOptions = field(default=_DEFAULT_SSH)  # in addition to its entry
 
 
 def to_serve(request: FarmDevice, tell: Tell) -> ServedDevice:
-    """Build a device's board server, or take it from the cache, and collect what the daemon needs.
+    """Build a device's board server, or take it from the cache, and describe the device for the daemon.
 
     Raises:
-        InputError: It is reached by adb, and there are options of SSH.
+        InputError: It is reached by adb, but there are SSH options.
         BuildError: There is no board server for it, or it cannot be built.
     """
     board, device = request.board, request.device
@@ -73,7 +73,7 @@ def to_serve(request: FarmDevice, tell: Tell) -> ServedDevice:
 
 
 def whoami(purpose: str = "") -> str:
-    """Describe this process to others who want the same board."""
+    """Describe this process to others who request the same board."""
     who = f"{state.user_name() or os.getuid()}@{platform.node()} pid {os.getpid()}"
     return f"{who}: {purpose}" if purpose else who
 
@@ -94,16 +94,16 @@ def open_link(folder: Path | None = None) -> Link:
 
 
 def ask(link: Link, message: Message, seconds: float = 0.0, tell: Tell = lambda _text: None) -> Any:
-    """Send the daemon a request over a fresh link and return its answer.
+    """Send the daemon a request over a new link and return its answer.
 
     Args:
         link: A connection that was not used yet.
         message: The request.
-        seconds: Longest silence; 0 for the usual one.
+        seconds: Longest silence; 0 for the default.
         tell: Called with each line of progress.
 
     Raises:
-        ToolchainError: The error that the daemon answers, or that it does not answer.
+        ToolchainError: The daemon answers with an error, or not at all.
     """
     try:
         link.send(message)
@@ -122,10 +122,10 @@ def ask(link: Link, message: Message, seconds: float = 0.0, tell: Tell = lambda 
 
 
 def up(devices: Iterable[FarmDevice], tell: Tell) -> Message:
-    """Serve devices in addition to those that are served; start the daemon if there is none; return the `status`.
+    """Serve more devices, starting the daemon if needed; return the `status`.
 
     Raises:
-        DeviceError: Devices cannot be served; all others are, and those too once they can be.
+        DeviceError: Some devices cannot be served yet. The others are served; the daemon keeps trying these.
     """
     served: list[ServedDevice] = []
     faults: dict[str, ToolchainError] = {}
@@ -140,21 +140,22 @@ def up(devices: Iterable[FarmDevice], tell: Tell) -> Message:
     start_daemon(folder, tell)
     report: Message = serve(folder, served, tell)
     names = {device.name for device in served}
-    lacking = [board for board in report["boards"] if board["name"] in names and board["fault"] and not board["served"]]
-    faults |= {board["name"]: protocol.parse_fault(board["fault"]) for board in lacking}
+    for board in report["boards"]:
+        if board["name"] in names and board["fault"] and not board["served"]:
+            faults[board["name"]] = protocol.parse_fault(board["fault"])
     if faults:
         raise _not_served(faults, len(names | faults.keys()))
     return report
 
 
 def serve(folder: Path, served: Sequence[ServedDevice], tell: Tell) -> Any:
-    """Let a daemon serve devices, and wait until each is ready or has reported why it is not."""
+    """Let a daemon serve devices, and wait until each is ready or has reported a fault."""
     with open_link(folder) as link:
         return ask(link, {"do": "up", "devices": [device.message() for device in served]}, _UP_S, tell)
 
 
 def first_fault(report: Message) -> ToolchainError:
-    """Return the error of the first board of a status that cannot be served."""
+    """Return the error of the first board of a status that has one."""
     return protocol.parse_fault(next(board["fault"] for board in report["boards"] if board["fault"]))
 
 
@@ -247,10 +248,10 @@ def status(folder: Path | None = None) -> Message | None:
 
 
 def lock(name: str, seconds: float) -> Message:
-    """Keep a board from everybody for some time.
+    """Lock a board for some time, so that no other client gets it.
 
     Raises:
-        DeviceError: Somebody has it, or the farm serves nothing.
+        DeviceError: Another client has it, or the farm serves nothing.
         InputError: There is no such board.
     """
     with open_link() as link:
@@ -259,7 +260,7 @@ def lock(name: str, seconds: float) -> Message:
 
 
 def release(name: str) -> Message | None:
-    """End a lock or a lease of a board, and its session; return who had the board, since when, or None.
+    """End a lock or a lease of a board, and its session; return its former grant, or None.
 
     Raises:
         DeviceError: The farm serves nothing.
@@ -271,10 +272,10 @@ def release(name: str) -> Message | None:
 
 
 def choose(names: Sequence[str], devices: Mapping[str, Device], load: Callable[[str], Board]) -> list[FarmDevice]:
-    """Pick the devices to serve: the named ones, or all that are reached over SSH.
+    """Choose the devices to serve: the named ones, or all that are reached over SSH.
 
     Raises:
-        InputError: There is no such device, none at all, or it is this machine.
+        InputError: There is no such device, no device at all, or it is this machine.
     """
     for name in names:
         if name not in devices:

@@ -1,4 +1,4 @@
-"""The farm's daemon: the background process that holds board servers and leases, and connects clients with boards.
+"""The farm's daemon: the background process that runs board servers, grants leases, and connects clients with boards.
 
 `client` starts it as `python -m toolchain.farm.daemon FOLDER [attached]`. An attached one ends with the process that
 started it.
@@ -42,7 +42,7 @@ _LOG_BYTES = 1 << 20
 
 
 class Daemon:
-    """Answers the clients of the farm in `folder`; `shared` if it serves all of its user's commands."""
+    """Answers the clients of the farm in `folder`; `shared` if it serves all commands of its user."""
 
     def __init__(self, folder: Path, *, shared: bool) -> None:
         self._folder = folder
@@ -55,7 +55,7 @@ class Daemon:
         self._listener = protocol.listen(self._folder)
         threading.Thread(target=self._accept, args=(self._listener,), name="socket", daemon=True).start()
         _LOG.info("serving")
-        idle_until = time.monotonic() + _IDLE_S  # the process that started us may have been killed before its `up`
+        idle_until = time.monotonic() + _IDLE_S  # our parent may have been killed before it sent its `up`
         while not self.ending.wait(_TICK_S) and not gone() and (self._pool.names() or time.monotonic() < idle_until):
             self._pool.expire()
 
@@ -76,7 +76,7 @@ class Daemon:
     def _serve(self, link: Link) -> None:
         with link:
             if not link.is_same_user:
-                _LOG.warning("a process of another user was turned away")
+                _LOG.warning("refused a process of another user")
                 return
             try:
                 message = link.receive()
@@ -132,8 +132,8 @@ class Daemon:
         client, wait, queue_s = _client(link, message), float(message["wait"]), float(message.get("line", 0.0))
         names, limit = tuple(map(str, message["names"])), max(0, int(message.get("most", 0)))
         request = LeaseRequest(client, str(message["board"]), names, limit, bool(message.get("shares")))
-        # The client is heard in another thread from the start: it may end, or give signs of life, while it waits.
-        threading.Thread(target=self._hear, args=(link, request), name="ear", daemon=True).start()
+        # Another thread reads the client's messages from the start: it may end, or give signs of life, while it waits.
+        threading.Thread(target=self._read, args=(link, request), name="lease reader", daemon=True).start()
         ancestors = process.ancestors(client.pid)
         with self._pool.leases.lease(request, wait, ancestors, queue_s, lambda text: self._tell(link, text)) as boards:
             leased = ", ".join(board["name"] for board in boards)
@@ -143,12 +143,12 @@ class Daemon:
                 link.send(news)
         _LOG.info("%s given back by %s: %s", leased, client.who, request.end_reason)
 
-    def _hear(self, link: Link, request: LeaseRequest) -> None:
+    def _read(self, link: Link, request: LeaseRequest) -> None:
         try:
             while (message := link.receive()) is not None:
-                self._pool.leases.hear(request, message)
+                self._pool.leases.handle(request, message)
         except Exception:  # noqa: BLE001 - one odd client must not keep its boards
-            _LOG.exception("what the client of a lease says")
+            _LOG.exception("a message of a lease's client")
         finally:
             self._pool.leases.end(request, "its client ended")
 
@@ -179,32 +179,27 @@ def _client(link: Link, message: Message) -> Client:
 
 @contextlib.contextmanager
 def _only_daemon(folder: Path) -> Iterator[bool]:
-    """Hold the folder, or yield False if another daemon serves it. The kernel frees it however we end."""
+    """Lock the folder, or yield False if another daemon serves it. The kernel ends the lock with this process."""
     handle = os.open(folder / protocol.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _LOCK_S  # the previous daemon may be about to end
+    is_only = False
     try:
-        yield _acquire(handle, folder)
+        while not is_only and time.monotonic() < deadline:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_only = True
+            except BlockingIOError:
+                if link := protocol.connect(folder):
+                    link.close()
+                    break
+                time.sleep(0.05)
+        yield is_only
     finally:
         os.close(handle)
 
 
-def _acquire(handle: int, folder: Path) -> bool:
-    deadline = time.monotonic() + _LOCK_S  # the previous daemon may be about to end
-    while time.monotonic() < deadline:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            link = protocol.connect(folder)
-            if link:
-                link.close()
-                return False
-            time.sleep(0.05)
-        else:
-            return True
-    return False
-
-
 def _gone(parent: int, pipe: int) -> Callable[[], bool]:
-    """Return a function that says whether our parent is gone: its end of our input closes, or we are inherited."""
+    """Return a function that tells whether our parent has ended: our input is closed, or we have another parent."""
     os.set_blocking(pipe, False)
 
     def gone() -> bool:
@@ -217,7 +212,7 @@ def _gone(parent: int, pipe: int) -> Callable[[], bool]:
 
 
 class _PrintableFormatter(logging.Formatter):
-    # What a device sends must not steer the terminal of whoever reads the log.
+    # A device's output must not control the terminal on which the log is read.
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -232,7 +227,7 @@ def _log_to(path: Path) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the daemon of a folder until SIGTERM, SIGINT, `farm down`, or the end of an attached one's parent."""
+    """Run the daemon of a folder until SIGTERM, SIGINT, `farm down`, or, if attached, the end of its parent."""
     folder, attached = Path(argv[0]), ATTACHED in argv[1:]
     gone = _gone(os.getppid(), sys.stdin.fileno()) if attached else lambda: False
     _log_to(folder / protocol.LOG)

@@ -1,4 +1,4 @@
-"""Who has a board of the farm, under which key, and what the farm reports about it."""
+"""The grants of the farm's boards: who has a board, under which key, and its status."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import Literal
 
 from toolchain.device.lock import Owner, new_token
 from toolchain.errors import BusyError, DeviceError
-from toolchain.farm.board_lock import Claim
 from toolchain.farm.protocol import Message, fault_message
-from toolchain.farm.served_board import ServedBoard
+from toolchain.farm.served_board import Claim, ServedBoard
 
 _MAX_REVOKED = 32  # a client that never returns for a session must not make this grow
 
 
 @dataclass(frozen=True)
 class Client:
-    """Who requests boards: a name for others, and its process."""
+    """A process that requests boards, and its name for others."""
 
     who: str
     pid: int = 0
@@ -26,7 +25,7 @@ class Client:
 
 @dataclass(frozen=True, eq=False)
 class Grant:
-    """Who has a board, and until when; without an end, until its connection ends."""
+    """A client's right to a board, until a time, or until its connection ends."""
 
     client: Client
     kind: Literal["leased", "locked"]
@@ -35,7 +34,7 @@ class Grant:
     within: str = field(default_factory=new_token, repr=False)
 
     def owner(self, end: str) -> Owner:
-        """Return in whose name the lock on the device is held; `end` is the command that ends it."""
+        """Return the owner of the device's lock; `end` is the command that ends it."""
         who, _, purpose = self.client.who.partition(": ")
         return Owner(who, purpose or f"toolchain farm lock{self._until()}", end)
 
@@ -51,7 +50,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class RevokedKey:
-    """A key that no longer counts though its client has not returned the board."""
+    """A key that is not valid any more, although its client has not returned the board."""
 
     key: str = field(repr=False)
     grant: Grant
@@ -60,14 +59,14 @@ class RevokedKey:
 
 @dataclass
 class Slot:
-    """A board, who has it, and what its clients reported."""
+    """A board, its grant, and the reports of its clients."""
 
     board: ServedBoard
-    end: str = ""  # command that takes it back, for others who find the device locked; empty if there is none
+    end: str = ""  # command that releases it, for others who find the device locked; empty if there is none
     grant: Grant | None = None
     key: str = field(default="", repr=False)
     revoked: list[RevokedKey] = field(default_factory=list, repr=False)
-    rests_until: float = 0.0  # nobody gets it before this `time.monotonic`: others were at work on it just now
+    rests_until: float = 0.0  # by `time.monotonic`; it is not assigned before, because other users were using it
     trial: Message | None = None
     celsius: float | None = None
     failures: int = 0
@@ -85,12 +84,12 @@ class Slot:
         return "busy" if self.board.session_since or self.board.occupied else "free"
 
     def is_free(self) -> bool:
-        """Whether it may be assigned; whether others are at work on it shows only when its lock is taken."""
+        """Whether it may be assigned; whether other users are using the device shows only when its lock is taken."""
         board = self.board
         return board.state == "ready" and not self.grant and not board.session_since and board.settled
 
     def is_taken(self) -> bool:
-        """Whether somebody is known to have it, or to be at work on it."""
+        """Whether a client has it, or is known to use it."""
         board = self.board
         return bool(self.grant or board.session_since or (board.state != "ready" and board.is_busy))
 
@@ -103,12 +102,12 @@ class Slot:
         return self.grant is None and self.board.state == "ready" and not self.is_free()
 
     def give(self, grant: Grant, key: str) -> None:
-        """Let one client have sessions with it under a key, or none without a key."""
+        """Give it to a client, whose sessions need the key; without a key there are no sessions."""
         self.grant, self.key, self.failures, self.quarantined = grant, key, 0, False
         self.board.offer(Claim(grant.owner(self.end), key or None, grant.within), quiet=bool(key))
 
     def take_back(self) -> None:
-        """End its client's sessions, and the processes that those left running."""
+        """End its client's sessions and their processes."""
         self.grant, self.key, self.quarantined = None, "", False
         self.board.offer(Claim())
         self.board.cut()
@@ -151,7 +150,7 @@ def grant_message(slot: Slot) -> Message:
 
 
 def check_key(slot: Slot, key: str) -> None:
-    # Compared in constant time: how long a refusal takes says nothing about the right key.
+    # In constant time: the duration of a refusal must not depend on the right key.
     if slot.key and hmac.compare_digest(slot.key.encode(), key.encode()):
         return
     for revoked in slot.revoked:

@@ -1,4 +1,4 @@
-"""Leases of the farm's boards, for those who measure on them. Imports no TVM."""
+"""Leases of the farm's boards, for their clients. Imports no TVM."""
 
 from __future__ import annotations
 
@@ -34,11 +34,9 @@ class LeasedBoard:
 
     name: str  # in devices.toml
     board: str  # board type
-    key: str = field(repr=False)  # secret; the same after the board was lost and is back
+    key: str = field(repr=False)  # secret; it stays the same if the board is lost and comes back
     emulated: bool  # whether its times are an emulator's
-    within: str = field(
-        default="", repr=False
-    )  # `toolchain.device.lock.WITHIN` for those who may deploy to it meanwhile
+    within: str = field(default="", repr=False)  # `toolchain.device.lock.WITHIN` for deploys during the lease
 
 
 class Follower(Protocol):
@@ -55,10 +53,10 @@ class Follower(Protocol):
 
 
 class Lease:
-    """Boards that nobody else uses, until `close`, the end of a `with`, or the end of this process.
+    """Exclusive use of boards until `close`, the end of a `with`, or the end of this process.
 
-    While this process runs it gives signs of life. After `protocol.EXPIRE_S` seconds without any, as when it is
-    stopped, the lease is over. Several threads may use it.
+    A thread sends signs of life. After `protocol.EXPIRE_S` seconds without any, as when this process is stopped, the
+    lease is over. Several threads may use it.
     """
 
     def __init__(self, link: Link, answer: Message, folder: Path | None) -> None:
@@ -71,7 +69,7 @@ class Lease:
         self._pending: list[Callable[[Follower], None]] = []  # changes before there was a follower
         self._changing = threading.RLock()  # a follower may give a board back at once
         self._closing = False
-        self._thread = threading.Thread(target=self._attend, name="lease", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._thread.start()
 
     @property
@@ -80,20 +78,20 @@ class Lease:
             return tuple(self._boards.values())
 
     def follow(self, follower: Follower) -> None:
-        """Let `follower` get all changes of the boards, also those so far."""
+        """Notify `follower` of all changes of the boards, also of earlier ones."""
         with self._changing:
             self._follower = follower
             for notify in self._pending:
                 notify(follower)
 
     def give(self, name: str, *, for_good: bool = False) -> None:
-        """Give one board back; `for_good` if it shall not come back into this lease."""
+        """Give one board back; with `for_good` it does not join this lease again."""
         with self._changing:
             self._boards.pop(name, None)
         self._send({"given": {"board": name, "for_good": for_good}})
 
-    def _attend(self) -> None:
-        """Give signs of life and take news of the boards, until the daemon ends the lease."""
+    def _run(self) -> None:
+        """Send signs of life and handle the daemon's messages, until it ends the lease."""
         beat_at = 0.0
         while True:
             if (remaining := beat_at - time.monotonic()) <= 0:
@@ -105,13 +103,13 @@ class Lease:
                 continue
             if message is None:
                 break
-            self._hear(message)
+            self._handle(message)
         if not self._closing:
             self._end_fault = self._end_fault or fault_message(_farm_ended())
             for board in self.boards:
                 self._change(functools.partial(_tell_lost, board.name, self._end_fault))
 
-    def _hear(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         if "joined" in message:
             board = LeasedBoard(**message["joined"])
             with self._changing:
@@ -140,7 +138,7 @@ class Lease:
         """Raise if a board is no longer ours.
 
         Raises:
-            BusyError: The lease is over, or the board was taken back; it says why.
+            BusyError: The lease is over, or the board was taken back; the error has the reason.
             InputError: The lease has no such board.
         """
         with self._changing:
@@ -152,10 +150,10 @@ class Lease:
             raise InputError(f"the lease has no board {name!r}")
 
     def dial(self, name: str, timeout_s: float) -> socket.socket:
-        """Return a stream to a board's server, which gives a session for the board's key.
+        """Return a stream to a board's server, which opens a session for the board's key.
 
-        The stream ends at once if the server ends while it is reached; then this may be tried again. A board that is
-        lost may come back within `timeout_s`.
+        The stream ends at once if the server ends meanwhile; then the caller may try again. A board that is lost may
+        come back within `timeout_s`.
 
         Raises:
             DeviceError: The board cannot be reached in time.
@@ -175,12 +173,12 @@ class Lease:
             stack.pop_all()
         return link.raw()
 
-    def report_trial(self, board: str, what: str, *, ok: bool, seconds: float, celsius: float | None = None) -> None:
-        """Let `farm status` show a board's last trial: `what` in a few words, `ok` if it was measured."""
-        self._send({"trial": {"board": board, "what": what, "ok": ok, "seconds": seconds, "celsius": celsius}})
+    def report_trial(self, board: str, trial: str, *, ok: bool, seconds: float, celsius: float | None = None) -> None:
+        """Report a board's last trial for `farm status`: its name, and `ok` if it was measured."""
+        self._send({"trial": {"board": board, "what": trial, "ok": ok, "seconds": seconds, "celsius": celsius}})
 
     def report_state(self, board: str, state: Literal["ok", "quarantined"], failures: int) -> None:
-        """Let `farm status` show that a board is left out for now, or used again; failures in a row."""
+        """Report that a board is quarantined, or used again; `failures` in a row."""
         self._send({"state": {"board": board, "state": state, "failures": failures}})
 
     def _send(self, message: Message) -> None:
@@ -189,11 +187,11 @@ class Lease:
 
     @property
     def alive(self) -> bool:
-        """Whether the daemon still knows us; not after `farm down`, when it was killed, or we were stopped."""
+        """Whether the daemon still has this lease."""
         return self._end_fault is None and self._link.alive
 
     def close(self) -> None:
-        """Give the boards back, and wait until their locks are free, for what this process does next."""
+        """Give the boards back, and wait until their locks are free: this process may deploy to them next."""
         self._closing = True
         self._link.end_sending()
         self._thread.join(_END_S)
@@ -223,21 +221,21 @@ def lease(  # noqa: PLR0913 - these are independent
     shares: bool = False,
     patience: Patience | None = None,
 ) -> Lease:
-    """Lease boards: those of a type that are free, or the named ones, all of them or none.
+    """Lease boards: all free ones of a type, or all of the named ones.
 
     Args:
         board_type: Empty for any.
         names: Names of boards.
-        who: The purpose in a few words, such as `tune mobilenet`, for others.
+        who: The purpose, such as `tune mobilenet`, which others see.
         folder: The daemon's folder, as `private` yields it; the farm's by default.
-        wait: Seconds for boards that are on their way: lost ones, or those that were just given back.
+        wait: Seconds to wait for boards that are lost or were just given back.
         limit: How many boards at most; 0 for all.
-        shares: Whether boards that become free later join the lease, and boards are given back where others wait;
-            requires `Lease.follow`.
+        shares: Whether boards that become free later join the lease, and boards are given back if others wait for
+            them; requires `Lease.follow`.
         patience: How long to queue for boards; not at all by default.
 
     Raises:
-        DeviceError: The farm serves nothing, or no board is free; the details name who has them.
+        DeviceError: The farm serves nothing, or no board is free; the details name their clients.
         InputError: The farm serves no board of a given name.
     """
     patience = patience or Patience()
@@ -256,7 +254,7 @@ def lease(  # noqa: PLR0913 - these are independent
 
 
 def _await_grant(link: Link, seconds: float, patience: Patience) -> Message:
-    """Queue for boards with signs of life, and note how long each holder was waited for."""
+    """Wait in the queue with signs of life, and record the waiting time for each holder."""
     deadline = time.monotonic() + seconds
     since, holder = time.monotonic(), None
     while (now := time.monotonic()) < deadline:
@@ -285,7 +283,7 @@ def _no_answer() -> DeviceError:
 
 
 def _farm_ended() -> BusyError:
-    # A BusyError, as for other ends of a lease; its owner is nobody, because waiting does not help.
+    # A BusyError, like other ends of a lease. Its owner is "nobody": waiting would not help.
     return BusyError(
         "the farm daemon ended, and with it the lease",
         details="`toolchain farm down` was run, or the daemon was killed",
@@ -296,12 +294,12 @@ def _farm_ended() -> BusyError:
 
 @contextlib.contextmanager
 def private(devices: Sequence[FarmDevice], tell: Tell, patience: Patience | None = None) -> Iterator[Path]:
-    """Serve devices to this process only, as the farm does, for the time of a block; yield the daemon's folder.
+    """Serve devices to this process only, during a block; yield the daemon's folder.
 
-    Everything ends with this process, even if that is killed.
+    The daemon ends with this process, even if that is killed.
 
     Raises:
-        ToolchainError: None of the devices can be served.
+        ToolchainError: No device can be served.
     """
     served = [client.to_serve(device, tell) for device in devices]
 

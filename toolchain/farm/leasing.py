@@ -1,43 +1,41 @@
-"""Leases of a farm's boards: who waits for them, who shares them, and how they end."""
+"""Leases of a farm's boards: they begin, share boards with others, and end."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from toolchain.errors import BusyError, DeviceError, InputError, ToolchainError, did_you_mean
+from toolchain.errors import BusyError, DeviceError, ToolchainError
 from toolchain.farm.grants import Slot, grant_message
-from toolchain.farm.lease_queue import AssignableBoard, LeaseRequest, allocate
+from toolchain.farm.lease_queue import LeaseQueue, LeaseRequest
 from toolchain.farm.protocol import EXPIRE_S, Message, fault_message
-from toolchain.farm.refusals import expired, none_free, not_now, reserved, taken_back
+from toolchain.farm.refusals import expired, not_now, taken_back
 from toolchain.rpc.server import new_key
 
 _LOG = logging.getLogger(__name__)
 
 _SETTLE_S = 5.0
-_NOTICE_S = 2.0  # a client that was killed just now may not be noticed yet
+_NOTICE_S = 2.0  # it takes a moment until the end of a killed client is noticed
 _POLL_S = 0.5
 _REPORT_S = 5.0
-_REST_S = 30.0  # a look at the device costs time there, where others may be measuring
+_REST_S = 30.0  # checking a device takes time there, where others may be measuring
 _EXPIRED = "its client gave no sign of life"
 
 Tell = Callable[[Message], None]
 
 
-def _tell_nobody(_message: Message) -> None:
-    pass
+def _ignore(_message: Message) -> None: ...
 
 
 class Leasing:
     # `changed` is held for every change of the slots, and notified after it.
-    def __init__(self, slots: Mapping[str, Slot], changed: threading.Condition) -> None:
-        self._slots = slots
+    def __init__(self, queue: LeaseQueue, changed: threading.Condition) -> None:
+        self._queue = queue
         self._changed = changed
-        self._requests: list[LeaseRequest] = []
-        self._inside: list[LeaseRequest] = []  # of clients that use the boards of a process they descend from
+        self._inside: list[LeaseRequest] = []  # clients that use the boards of a process they descend from
 
     @contextmanager
     def lease(
@@ -46,33 +44,33 @@ class Leasing:
         wait: float,
         ancestors: Collection[int] = (),
         queue_s: float = 0.0,
-        tell: Tell = _tell_nobody,
+        tell: Tell = _ignore,
     ) -> Iterator[tuple[Message, ...]]:
-        """Let a client have boards for the time of a block; yield what the client is sent about its first boards.
+        """Lease boards to a client during a block; yield the messages about its first boards.
 
         Args:
-            request: What it requests.
-            wait: Seconds that boards may take that are on their way: lost ones, or just given back.
-            ancestors: The processes that the client descends from. It may use what one of those has.
-            queue_s: Seconds that it waits for boards that others have, in the order of the requests.
+            request: The client's request.
+            wait: Seconds to wait for boards that are lost or were just given back.
+            ancestors: The client's ancestor processes; it may use the boards of one of them.
+            queue_s: Seconds to wait in the queue for boards that others have.
             tell: Gets the error that names whom the client waits for.
 
         Raises:
             InputError: There is no such board.
-            BusyError: None is free, or one that was named is not.
-            DeviceError: None can be reached, or one that was named cannot.
+            BusyError: No board is free, or a named one is not.
+            DeviceError: No board can be reached, or a named one cannot.
         """
         request.patient = queue_s > 0
         with self._changed:
-            shared = self._boards_of_ancestor(request, ancestors)
+            shared = self._queue.boards_of_ancestor(request, ancestors)
             if shared and shared[0].grant:
                 request.grant = shared[0].grant
-        registered = self._inside if shared else self._requests
+        registered = self._inside if shared else self._queue.requests
         try:
             with self._changed:
                 registered.append(request)
                 slots = shared or self._await_boards(request, wait, queue_s, tell)
-            self._await_keys(request, slots, max(wait, queue_s), tell if queue_s else _tell_nobody)
+            self._await_keys(request, slots, max(wait, queue_s), tell if queue_s else _ignore)
             with self._changed:
                 usable = shared or [slot for slot in request.boards if slot.board.settled or not request.shares]
                 if not usable:
@@ -94,16 +92,12 @@ class Leasing:
         report = _WaitReporter(tell)
         while True:
             _check(request)
-            candidates = self._candidates(request)
-            allocation = allocate(self._requests, self._assignable())
-            assigned = [self._slots[name] for name, client in allocation.items() if client is request]
-            assigned = [slot for slot in assigned if slot.grant is None]
-            if request.names and len(assigned) < len(request.names):
-                assigned = []  # all that it named, or none
+            candidates = self._queue.candidates(request)
+            assigned = self._queue.free_boards(request)
             now = time.monotonic()
             arriving = any(slot.may_be_free_soon() for slot in candidates)
             remaining = (max(arriving_until, waits_until) if arriving else waits_until) - now
-            # Boards that their last clients are just leaving are waited for, so that this lease gets them, too.
+            # Wait for boards that their last clients are just leaving, so that this lease gets them, too.
             leaving = now < arriving_until and any(slot.is_about_to_be_free() for slot in candidates)
             if assigned and not (leaving and remaining > 0):
                 request.begin()
@@ -111,66 +105,23 @@ class Leasing:
                     self._give(request, slot)
                 return assigned
             if remaining <= 0 or not candidates:
-                raise self._refusal(request, candidates)
+                raise self._queue.refusal(request, candidates)
             self.share_out()
             if queue_s:
-                report(self._queue_notice(request, candidates))
+                report(self._queue.wait_notice(request, candidates))
             self._changed.wait(min(remaining, _POLL_S))
 
     def _give(self, request: LeaseRequest, slot: Slot) -> None:
         request.boards.append(slot)
         slot.give(request.grant, new_key())
 
-    def _refusal(self, request: LeaseRequest, candidates: Sequence[Slot]) -> ToolchainError:
-        """Return the error that says why a request has no boards."""
-        others = [slot for slot in candidates if not slot.is_free()]
-        if others or not candidates:
-            return none_free(request.kind, request.names, others)
-        first = next((other.client.who for other in self._waiting() if other is not request), "others")
-        return reserved(request.kind, request.names, first)
-
-    def _queue_notice(self, request: LeaseRequest, candidates: Sequence[Slot]) -> ToolchainError:
-        """Return the error that names whom a client waits for, and its position in the queue."""
-        fault = self._refusal(request, candidates)
-        owner = fault.owner if isinstance(fault, BusyError) else ""
-        boards = [(slot.name, slot.board.served.board) for slot in candidates]
-        # Only those count that wait for some of the same boards.
-        line = [other for other in self._waiting() if any(other.wants(*board) for board in boards)]
-        suffix = f": {owner}" if owner and owner not in fault.message else ""
-        text = f"{fault.message}{suffix}; place {line.index(request) + 1} of {len(line)} in the queue"
-        return BusyError(text, details=fault.details, hint=fault.hint, owner=owner)
-
-    def _waiting(self) -> list[LeaseRequest]:
-        return [request for request in self._requests if request.waiting]
-
-    def _boards_of_ancestor(self, request: LeaseRequest, ancestors: Collection[int]) -> list[Slot]:
-        """Find the boards of a process that the client descends from, as under `farm lock NAME -- CMD`."""
-        candidates = self._candidates(request)
-        inherited = [slot for slot in candidates if slot.grant and slot.key and slot.grant.client.pid in ancestors]
-        shared = [slot for slot in inherited if slot.grant is inherited[0].grant]
-        return shared if not request.names or len(shared) == len(candidates) else []
-
-    def _candidates(self, request: LeaseRequest) -> list[Slot]:
-        for name in request.names:
-            self.slot(name)
-        return [slot for name, slot in self._slots.items() if request.wants(name, slot.board.served.board)]
-
-    def slot(self, name: str) -> Slot:
-        if name not in self._slots:
-            raise InputError(
-                f"the farm does not serve board {name!r}",
-                details="boards of the farm: " + (", ".join(self._slots) or "none"),
-                hint=did_you_mean(name, self._slots) or f"toolchain farm up {name}",
-            )
-        return self._slots[name]
-
     def _await_keys(self, request: LeaseRequest, slots: Sequence[Slot], wait: float, tell: Tell) -> None:
-        """Wait until devices are locked and servers have the keys; boards that others are at work on are given back.
+        """Wait until devices are locked and servers have the keys; boards that other users are using are given back.
 
-        A board that is lost or frozen just now gets its key when it is back.
+        A board that is lost or frozen at the moment gets its key when it is back.
 
         Raises:
-            BusyError: Others are at work on all of them, or on one where all are requested.
+            BusyError: Other users are using all of them, or one where all are requested.
             DeviceError: No board server answers.
         """
         began = time.monotonic()
@@ -180,9 +131,10 @@ class Leasing:
             while True:
                 _check(request)
                 busy = [slot for slot in slots if slot.board.is_busy]
-                settled = [slot for slot in slots if slot.board.settled]
-                arriving = [slot for slot in slots if slot not in busy + settled and slot.board.state != "lost"]
-                wait_for_busy = busy and (request.names or not settled)
+                ready = [slot for slot in slots if slot.board.settled]
+                arriving = [slot for slot in slots if slot not in busy + ready and slot.board.state != "lost"]
+                # Where any boards will do, those that are busy are not worth waiting for once another is ready.
+                wait_for_busy = busy and (request.names or not ready)
                 remaining = max(deadline * bool(wait_for_busy), settled_by * bool(arriving)) - time.monotonic()
                 if remaining <= 0:
                     break
@@ -191,15 +143,15 @@ class Leasing:
                 self._changed.wait(min(remaining, _POLL_S))
                 if wait_for_busy:  # the server gets the key only after the lock, so its time begins then
                     settled_by = max(settled_by, min(time.monotonic(), deadline) + _SETTLE_S)
-            if busy and (request.names or not settled):
+            if wait_for_busy:
                 raise not_now(busy[0])
-            if not settled:
+            if not ready:
                 raise DeviceError("no board server answers", hint="toolchain farm status")
             for slot in busy:
                 self._rest(request, slot)
 
     def _rest(self, request: LeaseRequest, slot: Slot) -> None:
-        """Give back a board that others are at work on; it is tried again later."""
+        """Give back a board that other users are using; it is tried again later."""
         if slot in request.boards:
             self._give_back(request, slot)
             slot.rests_until = time.monotonic() + _REST_S
@@ -217,8 +169,9 @@ class Leasing:
         boards = list(request.boards)
         for slot in boards:
             self._give_back(request, slot)
-        if request in self._requests and request.end_reason != _EXPIRED:
-            for slot in self._slots.values():
+        # The client of an expired lease may still come for a session, and then gets the reason.
+        if request in self._queue.requests and request.end_reason != _EXPIRED:
+            for slot in self._queue.slots.values():
                 slot.revoked = [key for key in slot.revoked if key.grant is not request.grant]
         self._changed.notify_all()
         return boards
@@ -233,46 +186,30 @@ class Leasing:
         request.announced.discard(slot.name)
         request.recalled.discard(slot.name)
 
-    def _assignable(self, *, rested: bool = False) -> dict[str, AssignableBoard]:
-        """Return the boards that may be assigned; where `rested`, without those that are to rest."""
-        now, boards = time.monotonic(), {}
-        for name, slot in self._slots.items():
-            holder = self._holder(slot)
-            free = slot.is_free() and not (rested and now < slot.rests_until)
-            if free or (holder is not None and holder.sharing):
-                boards[name] = AssignableBoard(slot.board.served.board, holder)
-        return boards
-
-    def _holder(self, slot: Slot) -> LeaseRequest | None:
-        if slot.grant is None:
-            return None
-        return next((request for request in self._requests if request.grant is slot.grant), None)
-
     def share_out(self) -> None:
         """Give sharing clients the boards assigned to them, and recall boards assigned to others."""
-        sharing = [request for request in self._requests if request.sharing]
+        sharing = [request for request in self._queue.requests if request.sharing]
         if not sharing:
             return
-        for name, request in allocate(self._requests, self._assignable(rested=True)).items():
-            slot = self._slots[name]
-            holder = self._holder(slot)
-            if holder is None and request.sharing:
-                self._give(request, slot)
-            elif holder is not None and holder is not request:
-                self._recall(holder, slot)
+        for name, request in self._queue.allocate(rested=True).items():
+            slot = self._queue.slots[name]
+            holder = self._queue.holder(slot)
+            if holder is None:
+                if request.sharing:
+                    self._give(request, slot)
+            elif holder is request:
+                continue
+            elif name not in holder.announced:  # its client does not know of it yet
+                self._give_back(holder, slot)
+            elif name not in holder.recalled:
+                holder.recalled.add(name)
+                holder.outbox.put({"give": name})
         for request in sharing:
             for slot in list(request.boards):
                 self._announce(request, slot)
 
-    def _recall(self, request: LeaseRequest, slot: Slot) -> None:
-        if slot.name not in request.announced:
-            self._give_back(request, slot)
-        elif slot.name not in request.recalled:
-            request.recalled.add(slot.name)
-            request.outbox.put({"give": slot.name})
-
     def _announce(self, request: LeaseRequest, slot: Slot) -> None:
-        """Send the client one more board once it can be used; one that cannot goes back."""
+        """Send a client a new board once it can be used; give it back if it cannot."""
         if slot.name in request.announced:
             return
         if slot.board.settled:
@@ -283,16 +220,16 @@ class Leasing:
         elif slot.board.state != "ready":
             self._give_back(request, slot)
 
-    def hear(self, request: LeaseRequest, message: Message) -> None:
-        """Take a message of a lease's client; any message is a sign of life."""
+    def handle(self, request: LeaseRequest, message: Message) -> None:
+        """Handle a message of a lease's client; any message is a sign of life."""
         with self._changed:
             request.last_seen = time.monotonic()
             for topic, body in message.items():
-                slot = self._slots.get(str(body.get("board"))) if isinstance(body, dict) else None
+                slot = self._queue.slots.get(str(body.get("board"))) if isinstance(body, dict) else None
                 if slot is not None and slot.grant is request.grant:
-                    self._handle(request, slot, topic, body)
+                    self._handle_topic(request, slot, topic, body)
 
-    def _handle(self, request: LeaseRequest, slot: Slot, topic: str, body: Message) -> None:
+    def _handle_topic(self, request: LeaseRequest, slot: Slot, topic: str, body: Message) -> None:
         if topic == "trial":
             slot.trial = {**body, "time": time.time()}
             slot.celsius = body.get("celsius") or slot.celsius
@@ -315,7 +252,8 @@ class Leasing:
     def expire(self) -> None:
         """End the leases whose clients give no sign of life, and share out the boards."""
         with self._changed:
-            for request in [each for each in self._requests + self._inside if each.silent and each.end_reason is None]:
+            requests = [*self._queue.requests, *self._inside]
+            for request in [request for request in requests if request.silent and request.end_reason is None]:
                 _LOG.info("%s gave no sign of life for %d s; its lease is over", request.client.who, EXPIRE_S)
                 fault = expired()
                 for slot in list(request.boards):
@@ -327,8 +265,8 @@ class Leasing:
             self.share_out()
 
     def withdraw(self, slot: Slot, fault: BusyError, *, for_good: bool) -> None:
-        """Take a board back and send its holder `fault`; `for_good` if this lease never gets it again."""
-        request = self._holder(slot)
+        """Take a board back and send its holder `fault`; with `for_good` this lease never gets it again."""
+        request = self._queue.holder(slot)
         slot.withdraw(fault)
         if request is not None and slot in request.boards:
             self._forget(request, slot)
@@ -339,22 +277,8 @@ class Leasing:
 
     def heard_s(self, slot: Slot) -> float | None:
         """Return the seconds since the last sign of life of a board's holder; None for a lock, which needs none."""
-        request = self._holder(slot)
+        request = self._queue.holder(slot)
         return None if request is None else round(time.monotonic() - request.last_seen, 1)
-
-    def queue(self) -> list[Message]:
-        """Report the waiting clients, in the order of their requests."""
-        return [
-            {
-                "place": position,
-                "who": request.client.who,
-                "board": request.kind,
-                "names": list(request.names),
-                "most": request.limit,
-                "since": request.since,
-            }
-            for position, request in enumerate(self._waiting(), 1)
-        ]
 
 
 class _WaitReporter:

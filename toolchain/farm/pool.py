@@ -1,4 +1,4 @@
-"""The boards of a daemon: leases, locks, sessions, and what `farm status` shows."""
+"""The boards of a daemon: their leases, locks, sessions and status."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from toolchain.errors import DeviceError
 from toolchain.farm.grants import Client, Grant, Slot, check_key, status_message
+from toolchain.farm.lease_queue import LeaseQueue
 from toolchain.farm.leasing import Leasing
 from toolchain.farm.protocol import Message, ServedDevice
 from toolchain.farm.refusals import no_longer_served, not_now, released
@@ -25,15 +26,17 @@ _AGAIN_S = 0.2
 
 @dataclass
 class Pool:
-    """The boards of a daemon; `shared` if other commands of its user may use it too, as `farm release` does."""
+    """The boards of a daemon; `shared` if other commands of its user may use it too, such as `farm release`."""
 
     shared: bool = True
+    queue: LeaseQueue = field(init=False)
     leases: Leasing = field(init=False)
     _slots: dict[str, Slot] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __post_init__(self) -> None:
-        self.leases = Leasing(self._slots, self._changed)
+        self.queue = LeaseQueue(self._slots)
+        self.leases = Leasing(self.queue, self._changed)
 
     def _notify(self) -> None:
         with self._changed:
@@ -44,10 +47,10 @@ class Pool:
             return tuple(self._slots)
 
     def add(self, served: ServedDevice) -> None:
-        """Serve a device; one that is served in the same way stays as it is.
+        """Serve a device, unless it is already served in the same way.
 
         Raises:
-            DeviceError: It is served in another way, and somebody has it.
+            DeviceError: It is served in another way, and a client has it.
         """
         with self._changed:
             slot = self._slots.get(served.name)
@@ -62,19 +65,19 @@ class Pool:
             board.start()
 
     def await_settled(self, names: Sequence[str], seconds: float, tell: Callable[[str], None]) -> None:
-        """Wait until each board is ready or has reported why it is not."""
+        """Wait until each board is ready or has a fault."""
         pending, deadline = list(names), time.monotonic() + seconds
         with self._changed:
             while pending and time.monotonic() < deadline:
                 for name in pending[:]:
-                    board = self.leases.slot(name).board
+                    board = self.queue.slot(name).board
                     if board.settled or board.fault:
                         pending.remove(name)
                         tell(f"{name}: {board.fault.message if board.fault else 'serves'}")
                 self._changed.wait(0.5)
 
     def remove(self, names: Sequence[str]) -> None:
-        """Stop serving boards, whoever has them, and wait until that is done."""
+        """Stop serving boards, even those of clients, and wait until they have stopped."""
         with self._changed:
             removed = [self._slots.pop(name) for name in names if name in self._slots]
             for slot in removed:
@@ -108,7 +111,7 @@ class Pool:
     def _await_board(self, name: str, key: str, deadline: float) -> ServedBoard:
         with self._changed:
             while True:
-                slot = self.leases.slot(name)
+                slot = self.queue.slot(name)
                 check_key(slot, key)
                 remaining = deadline - time.monotonic()
                 if slot.board.settled:
@@ -120,13 +123,13 @@ class Pool:
                 self._changed.wait(min(remaining, 0.5))
 
     def lock(self, name: str, client: Client, seconds: float) -> Message:
-        """Keep a board from everybody for some time; one that is lost just now is locked when it is back.
+        """Lock a board for some time; a board that is lost at the moment is locked when it is back.
 
         Raises:
-            BusyError: Somebody has it.
+            BusyError: A client has it.
         """
         with self._changed:
-            slot = self.leases.slot(name)
+            slot = self.queue.slot(name)
             if slot.is_taken():
                 raise not_now(slot)
             now = time.time()
@@ -144,9 +147,9 @@ class Pool:
             return {"board": name, "until": grant.until}
 
     def release(self, name: str) -> Message | None:
-        """End a lock or a lease and its session; return who had the board. That lease does not get it again."""
+        """End a lock or a lease and its session; return the former grant. That lease does not get the board again."""
         with self._changed:
-            slot = self.leases.slot(name)
+            slot = self.queue.slot(name)
             holder = self._end_grant(slot)
         self.leases.await_freed([slot])
         return holder
@@ -160,7 +163,7 @@ class Pool:
         return grant.message()
 
     def expire(self) -> None:
-        """End the locks whose time is over, and the leases whose clients are gone; share out what is free."""
+        """End expired locks and the leases of silent clients, and share out the free boards."""
         with self._changed:
             for slot in self._slots.values():
                 if slot.grant and slot.grant.until and time.time() > slot.grant.until:
@@ -168,7 +171,7 @@ class Pool:
         self.leases.expire()
 
     def status(self) -> Message:
-        """Report on every board and on the queue, without secrets, and without a question to a device."""
+        """Describe every board and the queue, without secrets, and without access to a device."""
         with self._changed:
             boards = [status_message(slot, self.leases.heard_s(slot)) for slot in self._slots.values()]
-            return {"boards": boards, "queue": self.leases.queue()}
+            return {"boards": boards, "queue": self.queue.report()}

@@ -1,7 +1,7 @@
 """The protocol between the farm's daemon and its clients: lines of JSON over a private UNIX socket.
 
-Whoever can connect to the socket gets the boards. So it lies in a folder that nobody else can enter or could have made,
-and each end asks the kernel for the user at the other end.
+Any process that can connect to the socket can use the boards. So the socket lies in a folder that only its user can
+access and must own, and each end asks the kernel for the user at the other end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from toolchain.shell import SshOptions
 Message = dict[str, Any]
 
 SOCKET, LOCK, LOG = "socket", "lock", "daemon.log"
-# How often the client of a lease gives a sign of life, and after how long without one its lease is over.
+# The interval of signs of life, and the silence after which a lease is over.
 HEARTBEAT_S, EXPIRE_S = 5.0, 30.0
 _MAX_LINE = 1 << 20
 _SEND_S = 10.0
@@ -44,7 +44,7 @@ def folder() -> Path:
 
 @dataclass(frozen=True)
 class ServedDevice:
-    """A device as the daemon needs to know it."""
+    """A device as the daemon knows it."""
 
     name: str  # in devices.toml
     board: str  # board type
@@ -97,15 +97,15 @@ class Link:
             self._sock.sendall(json.dumps(message, default=dataclasses.asdict).encode() + b"\n")
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Return the next message; None at the end, or if it is not valid. One thread at a time may wait.
+        """Return the next message; None at the end, or if it is not valid. Only one thread at a time may wait.
 
         Raises:
-            TimeoutError: None came in time.
+            TimeoutError: No message came in time.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._data:
             remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self._has_more(remaining):  # what came in time counts, however late this thread runs
+            if not self._has_more(remaining):  # data that came in time counts, even if this thread runs late
                 raise TimeoutError
             try:
                 data = self._sock.recv(1 << 16)
@@ -122,8 +122,8 @@ class Link:
         return message if isinstance(message, dict) else None
 
     def _has_more(self, seconds: float | None) -> bool:
-        """Wait until there is something to read, or the end."""
-        poll = select.poll()  # select itself knows no descriptor above 1023, and a large lab has more
+        """Wait until there is data or the end."""
+        poll = select.poll()  # `select` fails for descriptors above 1023, which a large lab has
         try:
             poll.register(self._sock, select.POLLIN)
         except ValueError:  # it was closed by us
@@ -146,12 +146,12 @@ class Link:
         return _credentials(self._sock)[1] == os.geteuid()
 
     def raw(self) -> socket.socket:
-        """Return its socket, for other bytes than messages; both ends must have read all messages before."""
+        """Return its socket, for bytes that are not messages; both ends must have read all messages."""
         self._sock.settimeout(None)
         return self._sock
 
     def end_sending(self) -> None:
-        """Send no more; the other end may send what remains, and ends."""
+        """Close our sending direction; the other end may still send."""
         with contextlib.suppress(OSError):  # it is gone
             self._sock.shutdown(socket.SHUT_WR)
 
@@ -171,7 +171,7 @@ class Link:
 
 
 def _credentials(sock: socket.socket) -> tuple[int, int]:
-    """Return the process and the user at the other end, as they were when it connected."""
+    """Return the process id and the user id at the other end, as of its connection."""
     form = struct.Struct("3i")
     pid, uid, _ = form.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size))
     return pid, uid
@@ -179,7 +179,7 @@ def _credentials(sock: socket.socket) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _address(folder: Path) -> Iterator[str]:
-    """Yield a short name for the socket, as a path must not be longer than 107 bytes; check the folder first.
+    """Check the folder, and yield a short path of the socket: the kernel accepts at most 107 bytes.
 
     Raises:
         OSError: There is no such folder.
@@ -205,11 +205,11 @@ def _address(folder: Path) -> Iterator[str]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the daemon's folder, or check that the existing one is private.
+    """Create the daemon's folder, or check that the existing one is private.
 
     Raises:
-        InputError: It cannot be made.
-        VerificationError: It is another user's, or open to others.
+        InputError: It cannot be created.
+        VerificationError: Another user owns it or can access it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

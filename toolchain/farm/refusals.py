@@ -1,4 +1,4 @@
-"""The errors for clients that get no board: who has it, or what ended their lease."""
+"""The errors for clients that get no board, or whose lease ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolchain.farm.protocol import EXPIRE_S
 
 
 def not_now(slot: Slot) -> ToolchainError:
-    """Return the error for a board that somebody has."""
+    """Return the error for a board that another client or user has."""
     name = slot.name
     if slot.board.is_busy and slot.board.fault:
         return slot.board.fault
@@ -29,7 +29,10 @@ def none_free(kind: str, names: Sequence[str], others: Sequence[Slot]) -> Toolch
         return DeviceError(f"the farm has no {kind or 'board'}", hint="toolchain farm up")
     reasons, owners, is_busy = [], [], False
     for slot in others:
-        board, user = slot.board, _other_user(slot)
+        board = slot.board
+        # A user of the device itself, who is not a client of the farm.
+        fault = board.fault if board.is_busy else board.occupied
+        user = fault if isinstance(fault, BusyError) else None
         is_busy |= bool(slot.grant or user)
         owners.append(slot.grant.client.who if slot.grant else user.owner if user else "")
         if board.state != "ready" or board.is_busy:
@@ -46,14 +49,8 @@ def none_free(kind: str, names: Sequence[str], others: Sequence[Slot]) -> Toolch
     return DeviceError(message, details=details, hint=hint)
 
 
-def _other_user(slot: Slot) -> BusyError | None:
-    """Return the error that names who is at work on the device itself, without being a client of the farm."""
-    fault = slot.board.fault if slot.board.is_busy else slot.board.occupied
-    return fault if isinstance(fault, BusyError) else None
-
-
 def reserved(kind: str, names: Sequence[str], who: str) -> BusyError:
-    """Return the error for boards that are free, but go to a client that asked first."""
+    """Return the error for boards that are free, but assigned to an earlier request."""
     subject = ", ".join(names) or kind or "every board"
     return BusyError(f"{subject} is reserved for {who}, who asked first", hint="toolchain farm status", owner=who)
 
@@ -83,5 +80,5 @@ def no_longer_served(name: str) -> BusyError:
 
 
 def taken_back() -> BusyError:
-    """Return the error for a lease whose boards were all taken back before its client had them."""
+    """Return the error for a lease whose boards were all taken back before its client got them."""
     return BusyError("the boards were taken back before the lease began", hint="run the command again")

@@ -1,4 +1,4 @@
-"""One device that the daemon serves: keeps up its connection, its board server and its lock."""
+"""One device that the daemon serves: maintains its connection, its board server and its lock."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.errors import BusyError, DeviceError, ToolchainError
-from toolchain.farm.board_lock import BoardLock, Claim
 from toolchain.farm.protocol import ServedDevice
 from toolchain.rpc import server as board_server
 from toolchain.rpc.server import Server
@@ -28,23 +28,67 @@ _LOG = logging.getLogger(__name__)
 _KEEPALIVE_S = 5  # a device without power is noticed after three of them
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 _READ_S, _FIRST_CHECK_S, _CHECK_EVERY_S, _CHECK_S = 20.0, 2.0, 30.0, 20.0
-_SOON_S = 3.0  # a server that ends sooner than this is started again only after a pause
+_SOON_S = 3.0  # a server that ends sooner is started again only after a pause
 _MAX_EVENTS, _MAX_EVENT_LENGTH = 1000, 1000
-_BUSY_S = 1.0  # until a lock that somebody else holds is tried again
+_BUSY_S = 1.0  # interval of attempts to take a lock that another user has
 _BLOCK = 1 << 16
-# A client that hangs must not keep its board for ever. A tuning run's own limits are far below these: five minutes
-# without a message are longer than any pause between its trials, and an hour is longer than any one session needs.
+# A client that hangs must not keep its board for ever. A tuning run is far below these limits: its trials pause for
+# less than five minutes, and its sessions take less than an hour.
 _LIMITS = ("--session-limit", "3600", "--idle-limit", "300")
 
 _CELSIUS = "cat /sys/class/thermal/thermal_zone*/temp 2>/dev/null || :"
 
 
+@dataclass(frozen=True)
+class Claim:
+    """The owner of a device's lock, and the key that its board server accepts; neither for a free device."""
+
+    owner: Owner | None = None
+    key: str | None = field(default=None, repr=False)  # secret
+    within: str = ""  # the token of processes that may work inside the lock
+
+
+class BoardLock:
+    """The lock of one device, on one connection.
+
+    Attributes:
+        owner: None if it is free.
+        is_lost: Whether the process that holds it on the device ended before `free`.
+    """
+
+    def __init__(self, store: Store, on_lost: Callable[[], None]) -> None:
+        self.owner: Owner | None = None
+        self.is_lost = False
+        self._store = store
+        self._on_lost = on_lost  # called by another thread
+        self._stack = contextlib.ExitStack()
+
+    def take(self, claim: Claim) -> None:
+        """Take it, unless the claim has no owner.
+
+        Raises:
+            BusyError: Another user has it.
+            DeviceError: It cannot be taken, or the device is lost.
+        """
+        if claim.owner is not None:
+            self._stack.enter_context(self._store.lock(claim.owner, within=claim.within, lost=self._lose))
+            self.owner = claim.owner
+
+    def free(self) -> None:
+        self._stack.close()
+        self.owner, self.is_lost = None, False
+
+    def _lose(self) -> None:
+        self.is_lost = True
+        self._on_lost()
+
+
 class _End:
-    """The board server has ended, or the way to it."""
+    """The board server or the connection has ended."""
 
 
 class _Wake:
-    """The thread has something to do."""
+    """The claim has changed, the lock was lost, or the board is to stop."""
 
 
 class _Relay:
@@ -80,7 +124,7 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
         while data := source.recv(_BLOCK):
             sink.sendall(data)
         sink.shutdown(socket.SHUT_WR)
-    except OSError:  # one end is gone, so the other has to go
+    except OSError:  # one end is gone, so the other is closed, too
         _shut_down(source)
         _shut_down(sink)
 
@@ -91,17 +135,17 @@ def _shut_down(sock: socket.socket) -> None:
 
 
 class ServedBoard:
-    """A device that is served as long as it can be reached, and again as soon as it can.
+    """A device that is served whenever it can be reached.
 
-    Only its own thread changes the attributes; others read them.
+    Only its own thread changes the attributes; other threads read them.
 
     Attributes:
         state: `connecting` until it was reached for the first time, then `ready` or `lost`.
-        fault: Why it is not ready, or who holds its lock.
-        key: The only key that its server gives a session for; None if it gives none. It is a secret.
-        session_since: When its present session began, in seconds since 1970.
+        fault: Why it is not ready, or who has its lock.
+        key: The only key for which its server opens a session; None without one. It is a secret.
+        session_since: The start of its current session, in seconds since 1970.
         celsius: Its last temperature while it was idle; None if it reports none.
-        occupied: Who was at work on it, without being our client, at the last look.
+        occupied: The user, not a client of the farm, who used the device at the last check.
     """
 
     def __init__(self, served: ServedDevice, changed: Callable[[], None]) -> None:
@@ -113,7 +157,7 @@ class ServedBoard:
         self.celsius: float | None = None
         self.occupied: BusyError | None = None
         self._changed = changed  # called after each change of an attribute
-        self._claim = Claim()  # the goal, which `_align` brings about
+        self._claim = Claim()  # the desired state, which `_align` establishes
         self._sent: str | None = None  # the last key that was sent to the server
         self._take_at = 0.0  # when the lock is tried again
         self._unanswered: collections.deque[str | None] = collections.deque()
@@ -130,10 +174,10 @@ class ServedBoard:
         self._thread.start()
 
     def offer(self, claim: Claim, *, quiet: bool = False) -> None:
-        """Hold its lock for a claim and let its server give sessions for the claim's key; all other sessions end.
+        """Take its lock for a claim, and let its server open sessions for the claim's key only; all others end.
 
-        Until the lock is free, `fault` is the BusyError that names its holder. While `quiet`, only the client may make
-        the device work, because it is being measured on.
+        Until the lock is free, `fault` is the BusyError that names its owner. While `quiet`, the daemon runs nothing on
+        the device, because the client measures there.
         """
         self._claim, self._quiet, self._take_at = claim, quiet, 0.0
         self._events.put(_Wake())
@@ -144,12 +188,12 @@ class ServedBoard:
 
     @property
     def settled(self) -> bool:
-        """Whether its lock is held and its server has the key, as claimed."""
+        """Whether its lock and its server's key are as claimed."""
         return self.state == "ready" and (self._owner, self.key) == (self._claim.owner, self._claim.key)
 
     @property
     def is_busy(self) -> bool:
-        """Whether another user, who is not our client, is at work on it."""
+        """Whether another user, not a client of the farm, is using it."""
         return isinstance(self.fault, BusyError) and not self.settled
 
     def dial(self, timeout_s: float) -> socket.socket:
@@ -225,7 +269,7 @@ class ServedBoard:
             self._lose(fault)
 
     def _push(self, store: Store) -> str:
-        """Push the board server once nobody else is at work on the device; return its path there."""
+        """Push the board server as soon as no other user is using the device; return its path there."""
         while True:
             try:
                 store.check_free()
@@ -240,10 +284,10 @@ class ServedBoard:
         self._owner = None
 
     def _attend(self, server: Server, shell: Shell, store: Store, lock: BoardLock) -> None:
-        """Bring about each claim and take the server's events, until the server ends or `stop` is called."""
+        """Establish each claim and handle the server's output, until the server ends or `stop` is called."""
         self._events = queue.SimpleQueue()
         reader = threading.Thread(
-            target=_read, args=(server.process, shell, self._events), name=f"ear {self.served.name}", daemon=True
+            target=_read, args=(server.process, shell, self._events), name=f"reader {self.served.name}", daemon=True
         )
         reader.start()
         self._unanswered.clear()
@@ -252,7 +296,7 @@ class ServedBoard:
         self._changed()
         check_at = time.monotonic() + _FIRST_CHECK_S
         while not self._stopping.is_set():
-            claim = self._claim  # once: others may replace it meanwhile
+            claim = self._claim  # read once: another thread may replace it meanwhile
             self._align(server, lock, claim)
             wake_at = check_at if lock.owner == claim.owner else min(check_at, time.monotonic() + _BUSY_S)
             try:
@@ -267,10 +311,10 @@ class ServedBoard:
                 shell.check_alive("serving RPC")
                 return
             if isinstance(event, str):
-                self._hear(event)
+                self._handle_line(event)
 
     def _align(self, server: Server, lock: BoardLock, claim: Claim) -> None:
-        # The key comes after the lock and goes before it, so that no session runs on an unlocked device.
+        # The server gets the key after the lock, and loses it before, so that no session runs on an unlocked device.
         if lock.is_lost or lock.owner != claim.owner:
             self._order(server, None)
         if lock.is_lost:
@@ -299,14 +343,15 @@ class ServedBoard:
             self._changed()
 
     def _order(self, server: Server, key: str | None) -> None:
-        """Send the server a key, unless it has it."""
+        """Send the server a key, unless it was the last one sent."""
         if key != self._sent:
             self._sent = key
             self._unanswered.append(key)
             server.process.write(f"key {key}\n" if key else "withdraw\n")
 
     def _check(self, shell: Shell, store: Store) -> None:
-        """Check that an idle device answers, and who is at work on it: a frozen one keeps its connections."""
+        """Check that an idle device answers, and whether other users are using it."""
+        # A frozen device keeps its connections, so only an answer proves that it works.
         if self._quiet or self.session_since is not None:
             return
         readings = shell.run(_CELSIUS, timeout=_CHECK_S).stdout.split()
@@ -319,7 +364,7 @@ class ServedBoard:
             except BusyError as fault:
                 self.occupied = fault
 
-    def _hear(self, line: str) -> None:
+    def _handle_line(self, line: str) -> None:
         if line.startswith("session "):
             self.session_since = time.time() if line.endswith(" begins") else None
         elif self._unanswered:
@@ -344,7 +389,7 @@ def _read(process: RemoteProcess, shell: Shell, events: queue.SimpleQueue[str | 
                 _LOG.error("%s printed more than a board server should print", shell.name)
                 break
             events.put(line.rstrip("\n")[:_MAX_EVENT_LENGTH])
-        except DeviceError:  # it is silent, or the connection is lost
+        except DeviceError:  # no line for a while, or the connection is lost
             with contextlib.suppress(DeviceError):
                 shell.check_alive("listening to the board server")
                 continue

@@ -1,4 +1,4 @@
-"""How the device programs are compiled: with CMake, in a folder that outlives an interruption."""
+"""Compiles the device programs with CMake, in a folder that is kept after an interruption."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _LOOK_S = 0.5
 class Compiler:
     """The compiler for a triple, and its options."""
 
-    command: tuple[str, ...]  # the driver, and the arguments that always follow it
+    command: tuple[str, ...]  # the driver, and its first arguments
     flags: tuple[str, ...]
-    link_flags: tuple[str, ...]  # in addition, for linking
-    identity: tuple[str, ...]  # versions of all that decides the output
-    target: str = ""  # for a compiler that must be told
-    zig_lib: Path | None = None  # zig's folder of sources, where it is zig
+    link_flags: tuple[str, ...]  # in addition to `flags`, for linking
+    identity: tuple[str, ...]  # versions of everything that determines the output
+    target: str = ""  # CMAKE_CXX_COMPILER_TARGET; empty if the compiler needs none
+    zig_lib: Path | None = None  # zig's folder of sources; None for other compilers
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ class Workspace:
 
     root: Path
     triple: str
-    key: str  # digest of all that decides the output
+    key: str  # digest of everything that determines the output
 
     def find(self, inner: str) -> Path | None:
-        """Return the path of a file or folder in one of them; None if there is none."""
+        """Return a path below one of the folders; None if it does not exist."""
         return next(self.root.glob(f"{self._prefix}*/{inner}"), None)
 
     def make(self) -> Path:
-        """Make a new folder, beside any other."""
+        """Make one more folder."""
         self.root.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=self._prefix, dir=self.root))
 
     def remove(self, keep: Path | None = None) -> None:
-        """Remove all folders of this triple, also of other sources, except one."""
+        """Remove all folders of this triple, also those of other sources, except one."""
         for path in set(self.root.glob(f"{_UNFINISHED}{self.triple}-*")) - {keep}:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -67,10 +67,11 @@ class Workspace:
 
 @contextlib.contextmanager
 def build_folder(workspace: Workspace) -> Iterator[Path]:
-    """Yield a folder to build in; an earlier build is resumed: objects take a minute, and most serve both programs.
+    """Yield a folder to build in. An interrupted build is resumed: its objects take a minute, and most are shared.
 
-    It is removed after a failure. After a kill, compilers may still be at work there; then it is a new folder.
+    The folder is removed after a failure. After a kill, compilers may still write to it, so a new one is used.
     """
+    # The mark of a resumable build is renamed while it runs, so that a killed build has none.
     resumable = workspace.find(_RESUMABLE)
     work = resumable.parent if resumable else workspace.make()
     if resumable:
@@ -88,7 +89,7 @@ def build_folder(workspace: Workspace) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def report_progress(workspace: Workspace, program: str, tell: Tell | None) -> Iterator[None]:
-    """Report how many of a program's objects exist, whichever process builds them."""
+    """Report how many of a program's objects exist; this or another process builds them."""
     finished = threading.Event()
 
     def watch(tell: Tell) -> None:
@@ -130,7 +131,7 @@ def run(compiler: Compiler, sources: Path, program: str, work: Path, definitions
             [tool, "-S", sources, "-B", build, "-G", "Unix Makefiles", *configure], env=env, timeout=_BUILD_TIMEOUT_S
         )
         (work / _CONFIGURED).touch()
-    # clang moves a complete object into place, but a linker writes in place: after a kill its output may be truncated.
+    # clang renames complete objects, but a linker writes in place: after a kill its output may be truncated.
     for name in (program, f"lib{program}.so*"):
         for linked in [path for path in build.rglob(name) if path.is_file()]:
             linked.unlink()

@@ -21,7 +21,7 @@ from toolchain.native.linker import EMPTY, Argv, Batch, Linker, Pair, gnu_driver
 
 __all__ = ["LINK_TIMEOUT_S", "NDK_VARIABLE", "ContainerCross", "Cross", "Description", "HostCross", "Pair", "choose"]
 
-NDK_VARIABLE = "TVM_NDK_CC"  # the NDK's compiler driver, as in TVM's own tools
+NDK_VARIABLE = "TVM_NDK_CC"  # names the NDK's compiler driver, as in TVM's own tools
 
 LINK_TIMEOUT_S = 300.0  # until a linker counts as hanging
 
@@ -35,7 +35,7 @@ class Description:
 
 
 class Cross(Protocol):
-    """The compiler driver of one board type, where it runs."""
+    """The compiler driver for one board type, on this machine or in a container."""
 
     @property
     def triple(self) -> str: ...
@@ -44,7 +44,7 @@ class Cross(Protocol):
     def compiler(self) -> str: ...
 
     def run(self, argv: Argv, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
-        """Run a build command where the compiler is; paths in it are the same there as here.
+        """Run a build command beside the compiler; paths are the same as on this machine.
 
         It can write to `writable` folders, and maybe to others.
 
@@ -53,16 +53,16 @@ class Cross(Protocol):
         """
 
     def link(self, output: Path, objects: Sequence[Path]) -> None:
-        """Link objects into a shared library, which is the same bytes wherever it is built.
+        """Link objects into a shared library, reproducibly.
 
         Raises:
             BuildError: The compiler is missing or refuses the objects.
         """
 
     def link_all(self, pairs: Sequence[Pair], *, timeout: float = LINK_TIMEOUT_S) -> list[BuildError | None]:
-        """Link many libraries in the time of a few: each is the same bytes as from `link`.
+        """Link many libraries in parallel, each as `link` does.
 
-        `timeout` is for one link. Returns each library's error in turn, None where it succeeded.
+        `timeout` is for one link. Returns each library's error in order, None if it succeeded.
         """
 
     def describe(self) -> Description: ...
@@ -72,8 +72,8 @@ class Cross(Protocol):
 class HostCross:
     """A compiler of this machine."""
 
-    triple: str  # the machine's own takes `c++`, any other `<triple>-g++`
-    driver: str = ""  # instead of that
+    triple: str
+    driver: str = ""  # by default `c++` for this machine's triple, `<triple>-g++` for any other
 
     @property
     def compiler(self) -> str:
@@ -91,7 +91,7 @@ class HostCross:
         _link(self, output, objects)
 
     def link_all(self, pairs: Sequence[Pair], *, timeout: float = LINK_TIMEOUT_S) -> list[BuildError | None]:
-        """Link many libraries, as many at a time as there are CPUs."""
+        """Link many libraries, one on each CPU at a time."""
         if not pairs:
             return []
         try:
@@ -118,7 +118,7 @@ class ContainerCross:
 
     triple: str
     image: str
-    driver: str = ""  # instead of `<triple>-g++`
+    driver: str = ""  # by default `<triple>-g++`
 
     @property
     def compiler(self) -> str:
@@ -151,21 +151,18 @@ class ContainerCross:
         with tempfile.TemporaryDirectory(prefix=".link-", dir=links[0][0].parent) as name:
             batch = Batch(linker, links, Path(name), timeout)
             batch.write()
-            failure = self._run_batch(batch, links)
+            writable = _outermost(output.parent for output, _ in links)
+            # An object that is missing with its folder is that link's failure, not the container's.
+            sources = _outermost(path.parent for _, paths in links for path in paths if path.parent.is_dir())
+            readable = [path for path in sources if not any(path.is_relative_to(parent) for parent in writable)]
+            failure: BuildError | None = None
+            try:
+                command = ["sh", os.fspath(batch.script)]
+                images.run(self.image, command, writable=writable, readable=readable, timeout=batch.timeout)
+            except BuildError as fault:
+                failure = fault  # some of the links may have been finished
             outcomes = [batch.outcome(number, self.image, failure) for number in range(len(links))]
             return [_clean_up(fault, output) for fault, (output, _) in zip(outcomes, links, strict=True)]
-
-    def _run_batch(self, batch: Batch, pairs: Sequence[Pair]) -> BuildError | None:
-        writable = _outermost(output.parent for output, _ in pairs)
-        # An object that is missing with its folder is that link's failure, not the container's.
-        sources = _outermost(path.parent for _, objects in pairs for path in objects if path.parent.is_dir())
-        readable = [path for path in sources if not any(path.is_relative_to(folder) for folder in writable)]
-        command = ["sh", os.fspath(batch.script)]
-        try:
-            images.run(self.image, command, writable=writable, readable=readable, timeout=batch.timeout)
-        except BuildError as fault:
-            return fault
-        return None
 
     def describe(self) -> Description:
         """Return the compiler's version, and its image's digest."""
@@ -174,7 +171,7 @@ class ContainerCross:
 
     @contextlib.contextmanager
     def _or_on_this_machine(self) -> Iterator[None]:
-        """Extend the hint of an error of Docker: the same can be done without it."""
+        """Add to the hint of Docker's errors how to compile without it."""
         try:
             yield
         except EngineError as fault:
@@ -215,7 +212,7 @@ def _link(cross: Cross, output: Path, objects: Sequence[Path]) -> None:
 
 @contextlib.contextmanager
 def _stubs(cross: Cross, parent: Path) -> Iterator[tuple[Linker, Path]]:
-    """Yield the linker, and a folder with stubs of the libraries that it lacks, if any."""
+    """Yield the linker, and the folder with stubs of the libraries that it lacks, if any."""
     linker = Linker(cross.compiler, cross.triple)
     if not linker.needs_stubs:
         yield linker, parent
@@ -229,13 +226,13 @@ def _stubs(cross: Cross, parent: Path) -> Iterator[tuple[Linker, Path]]:
 
 
 def _clean_up(fault: BuildError | None, output: Path) -> BuildError | None:
-    """Remove the rest of a library whose link failed; return the fault."""
+    """Remove the partial output of a failed link; return the fault."""
     if fault is not None:
         output.unlink(missing_ok=True)
     return fault
 
 
 def _outermost(folders: Iterable[Path]) -> list[Path]:
-    """Leave out folders inside of others."""
+    """Return the folders that lie in none of the others."""
     unique = set(folders)
     return sorted(path for path in unique if unique.isdisjoint(path.parents))

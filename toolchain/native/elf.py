@@ -20,7 +20,7 @@ _GLIBC = re.compile(r"^GLIBC_(\d+(?:\.\d+)+)$")
 
 
 def minimum_glibc(path: Path) -> str:
-    """Return the newest glibc version that a file's symbols need, such as `2.27`; empty if they need none.
+    """Return the newest glibc version that a file's symbols need, such as `2.27`; empty without any.
 
     Raises:
         BuildError: The file is missing, damaged or not an ELF file.
@@ -36,7 +36,7 @@ def minimum_glibc(path: Path) -> str:
 
 
 def is_object(data: bytes, triple: str) -> bool:
-    """Whether data begins as a relocatable object file for a triple, such as a compiler makes."""
+    """Whether data begins like a relocatable object file for a triple."""
     if len(data) < _HEADER.size:
         return False
     word_size, machine = _MACHINES.get(triple.partition("-")[0], (0, 0))

@@ -1,4 +1,4 @@
-"""The commands that link a library, and one script for many of them."""
+"""The commands that link a library, and a script that links many."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Pair = tuple[Path, Sequence[Path]]
 """A shared library to make, and its objects."""
 
 _ANDROID = "-linux-android"
-# A build id would be a digest of paths, too; nothing reads it here.
+# A build id would depend on paths, and nothing reads it here.
 _REPRODUCIBLE = ("-Wl,--build-id=none", "-Wl,--as-needed")
 # A board may lack libgcc_s, which has the integer division of 32-bit code.
 _SELF_CONTAINED = "-static-libgcc"
-# For all that is linked for Android, which loads only libraries whose segments fit its pages: 16 KiB on new devices.
+# Android loads only libraries whose segments are aligned to its pages, which have 16 KiB on new devices.
 ANDROID_PAGES = ("-Wl,--hash-style=gnu", "-Wl,-z,max-page-size=16384", "-Wl,-z,relro,-z,now")
 _ANDROID_LIBRARIES = ("m", "c", "dl")
-EMPTY = "empty.c"  # the source of each stub, in their folder
+EMPTY = "empty.c"  # the source of each stub
 
 
 def is_android(triple: str) -> bool:
@@ -31,7 +31,7 @@ def is_android(triple: str) -> bool:
 
 
 def gnu_driver(triple: str) -> str:
-    """Return the GNU compiler for a triple; for Android's, the one that stands in without an NDK."""
+    """Return the GNU compiler for a triple; for Android, the one that is used without an NDK."""
     gnu = f"{triple.partition(_ANDROID)[0]}-linux-gnu" if is_android(triple) else triple
     return f"{gnu}-g++"
 
@@ -59,9 +59,9 @@ class Linker:
         return [*argv, "-nostdlib", f"-L{stubs}", "-Wl,--no-as-needed", *names]
 
     def stub_commands(self, stubs: Path) -> list[list[str | Path]]:
-        """Return the commands that make empty libraries with Android's names from an empty source.
+        """Return the commands that make empty libraries with the names of Android's.
 
-        With them a GNU linker writes those names, and no GNU version, into its output.
+        A GNU linker then writes these names into its output, and no symbol versions of glibc.
         """
         argv: list[str | Path] = [self.compiler, "-shared", "-nostdlib", "-x", "c", stubs / EMPTY]
         libraries = [f"lib{name}.so" for name in _ANDROID_LIBRARIES]
@@ -69,7 +69,7 @@ class Linker:
 
 
 class Batch:
-    """The links of one container: a script for them, and their results in an empty folder that it may write to.
+    """The links of one container: a script, and its results in an empty folder that it may write to.
 
     Paths are absolute; `timeout` is for one link.
     """
@@ -84,7 +84,7 @@ class Batch:
         self.timeout = timeout * (len(self._first) + -(-len(self.links) // self._lanes)) + timeout
 
     def write(self) -> None:
-        """Write the script: as many links at a time as there are CPUs."""
+        """Write the script, which runs one lane of links for each CPU."""
         (self._folder / EMPTY).touch()
         lines = [f"cd {shlex.quote(str(self._folder))} || exit"]
         lines += [f"{_shell([*self._limit, *argv])} || exit" for argv in self._first]
@@ -98,12 +98,12 @@ class Batch:
         self.script.write_text("\n".join([*lines, "wait", ""]), encoding="utf-8")
 
     def outcome(self, number: int, image: str, container_fault: BuildError | None) -> BuildError | None:
-        """Return the error of one link, if it failed; `container_fault` is the container's."""
+        """Return the error of a failed link, else None; `container_fault` is the container's error."""
         code = _text(self._folder / f"{number}.code").strip()
         if code == "0":
             return None
         command = _shell(self.links[number])
-        if not code:
+        if not code:  # the container ended before this link did
             return container_fault or BuildError(
                 f"the container of {image} ended before linking was finished", details=command
             )

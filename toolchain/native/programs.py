@@ -1,6 +1,6 @@
 """Our C++ code for devices: the programs `runner` and `board_server`, and the library `edge_model`.
 
-Each is built once for a triple, and cached.
+Each is built once for each triple, and cached.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from toolchain.native.linker import ANDROID_PAGES, is_android
 from toolchain.versions import tvm
 
 Tell = Callable[[str], None]
-"""Called with one line before something that takes a while."""
+"""Called with a line before a long operation."""
 
 RUNNER = "runner"
 BOARD_SERVER = "board_server"
 LIBRARY = "edge_model"
 PROGRAMS = (RUNNER, BOARD_SERVER)
 _RECORD = "program.json"
-_BUILD_S = 3600.0  # a build takes some minutes on a small machine, and others may be in the queue
+_BUILD_S = 3600.0  # a build takes minutes on a small machine, and others may wait for the same lock
 _SOURCES = resources.RUNTIME
 _SUFFIXES = {".cc", ".h", ".txt", ".map", ".zig"}
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang")
-# The child handles Ctrl-C even if our parent made us ignore it.
+# The child handles SIGINT, which `building` sends, even if our parent made us ignore it.
 _BUILD = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from toolchain.native import programs
 programs.build(*sys.argv[1:])
 """
-GLIBC = "2.28"  # of a device at least; no board in use has an older one
+GLIBC = "2.28"  # oldest supported version on a device
 
 # The triples that zig compiles for, and the CPU features that a program may use.
 _TARGETS = {"x86_64-linux-gnu": "baseline", "aarch64-linux-gnu": "generic", "arm-linux-gnueabihf": "generic+v7a"}
@@ -54,22 +54,22 @@ TRIPLES = (*sorted(_TARGETS), "Android's with its NDK")  # for messages
 
 @dataclass(frozen=True)
 class Program:
-    """One built program, or the library, which needs only the C library of a device."""
+    """One built program, or the library. It needs only the device's C library."""
 
     path: Path  # on this machine
-    sha256: str  # names its folder on a device
-    glibc: str  # lowest version that it loads on
+    sha256: str  # also the name of its folder on a device
+    glibc: str  # oldest version that it runs with
     machine: str  # `uname -m` of the device
-    versions: Mapping[str, str]  # of `device` (these programs' own), `tvm` and `tvm_ffi`
+    versions: Mapping[str, str]  # of `device` (these programs), `tvm` and `tvm_ffi`
 
 
 @dataclass(frozen=True)
 class _CacheEntry:
-    """Where the cache has one program."""
+    """The location of one program in the cache."""
 
     name: str  # `runner`, `board_server` or `edge_model`
     triple: str
-    key: str  # digest of all that decides the program
+    key: str  # digest of everything that determines the program
 
     @property
     def root(self) -> Path:
@@ -81,19 +81,19 @@ class _CacheEntry:
 
     @property
     def workspace(self) -> compiling.Workspace:
-        """Where all are compiled: most of their objects are the same."""
-        # Resolved: CMake does not resume under another path of the same folder, such as one through a link.
+        """The folders where all programs of the triple are compiled: they share most objects."""
+        # Resolved: CMake does not resume a build under another path of the same folder, such as a link.
         return compiling.Workspace(self.root.resolve(), self.triple, self.key)
 
 
 def build(name: str, triple: str, machine: str, tell: Tell | None = None) -> Program:
-    """Return a program for a triple; it is built if the cache has none of these sources and this compiler.
+    """Return a program for a triple; it is built unless the cache has it for these sources and this compiler.
 
     Args:
         name: `RUNNER`, `BOARD_SERVER` or `LIBRARY`.
         triple: GNU triple of the device.
         machine: `uname -m` there.
-        tell: Called before a build, which takes a minute on two cores, and with its steps.
+        tell: Called before a build, which takes a minute on two cores, and for each step.
 
     Raises:
         BuildError: It cannot be built for this triple, or the compiler refuses the sources.
@@ -112,10 +112,10 @@ def build(name: str, triple: str, machine: str, tell: Tell | None = None) -> Pro
 
 @contextlib.contextmanager
 def building(name: str, triple: str, machine: str) -> Iterator[None]:
-    """Build a program in the background for the time of a block, so that `build` has less to wait for there.
+    """Build a program in the background during a block, so that a later `build` takes less time.
 
-    `build` tries again after a failure, and reports it. If the block ends before the build, the objects so far are kept
-    for the next one. If this process is killed, the build goes on to its end, and the next one finds it.
+    A failure is not reported here: `build` tries again. If the block ends first, the finished objects are kept for the
+    next build. If this process is killed, the background build continues.
 
     Raises:
         BuildError: It cannot be built for this triple.
@@ -139,7 +139,7 @@ def _title(name: str) -> str:
 
 @contextlib.contextmanager
 def _builder_lock(entry: _CacheEntry, tell: Tell | None) -> Iterator[None]:
-    """Wait while another process builds for the same triple: two at a time only slow each other down."""
+    """Wait while another process builds for the same triple: two builds at once only slow each other down."""
     path = files.cache_root() / f".device-{entry.triple}.lock"
     files.check_cache()
     purpose = f"the build of the device programs for {entry.triple}"
@@ -164,7 +164,7 @@ def check(triple: str) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the sources and packages that the programs are made of."""
+    """Return the versions of the sources and packages that the programs are built from."""
     return {"device": toolchain.__version__, **tvm()}
 
 
@@ -204,7 +204,7 @@ def _ndk(triple: str) -> Compiler:
 
 
 def _cache_key(compiler: Compiler) -> str:
-    """Digest all that decides the output: our sources, the packages they are built with, and the flags."""
+    """Return a digest of everything that determines the output: our sources, the packages and the flags."""
     paths = sorted(path for path in _SOURCES.rglob("*") if path.is_file() and path.suffix in _SUFFIXES)
     sources = {str(path.relative_to(_SOURCES)): files.sha256_file(path) for path in paths}
     flags = [compiler.flags, compiler.link_flags, compiler.identity, compiler.target]
@@ -212,7 +212,7 @@ def _cache_key(compiler: Compiler) -> str:
 
 
 def _load(folder: Path, machine: str) -> Program | None:
-    """Read a folder of the cache; None if it is missing or not complete."""
+    """Read a program from the cache; None if it is missing or damaged."""
     try:
         record = json.loads((folder / _RECORD).read_bytes())
         path = folder / record["name"]
@@ -225,7 +225,7 @@ def _load(folder: Path, machine: str) -> Program | None:
 
 
 def _build_into(compiler: Compiler, entry: _CacheEntry, machine: str, tell: Tell | None) -> Program:
-    """Build aside, then put the result in place by one rename: a second builder does no harm."""
+    """Build in a separate folder, then rename the result into the cache: concurrent builders do no harm."""
     with compiling.build_folder(entry.workspace) as work:
         staged = work / "staged"
         for leftover in (staged, work / "damaged"):  # of an earlier build in the same folder
@@ -236,7 +236,7 @@ def _build_into(compiler: Compiler, entry: _CacheEntry, machine: str, tell: Tell
         (name,) = [name for name in digests if not name.endswith(".o")]  # the library comes with an object
         record = {"name": name, "files": digests, "versions": versions()}
         (staged / _RECORD).write_text(json.dumps(record, sort_keys=True) + "\n", encoding="utf-8")
-        os.sync()  # or a power cut after the rename would leave a truncated program in the cache
+        os.sync()  # otherwise a power cut after the rename could leave a truncated program in the cache
         _put(staged, entry.folder, work)
         program = _load(entry.folder, machine)
         if program is None:
@@ -245,16 +245,16 @@ def _build_into(compiler: Compiler, entry: _CacheEntry, machine: str, tell: Tell
                 hint="set TOOLCHAIN_CACHE to a folder of yours",
             )
     if all(_load(_CacheEntry(name, entry.triple, entry.key).folder, machine) for name in PROGRAMS):
-        entry.workspace.remove()  # the library is rarely needed, so its objects are not worth their space
+        entry.workspace.remove()  # its objects would only serve the library, which is rarely built
     return program
 
 
 def _put(staged: Path, folder: Path, work: Path) -> None:
     try:
         staged.replace(folder)
-    except OSError:  # the folder exists: another builder's, which is as good, or a damaged one, which has to go
+    except OSError:  # the folder exists: another builder's, which is as good, or a damaged one, which is replaced
         if folder.is_dir() and _load(folder, "") is None:
-            with contextlib.suppress(OSError):  # a third builder was faster
+            with contextlib.suppress(OSError):  # another builder replaced it first
                 folder.rename(work / "damaged")
                 staged.replace(folder)
 

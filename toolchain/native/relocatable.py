@@ -1,8 +1,7 @@
-"""Makes symbols of a relocatable object file local, so that it may be linked with any C++ library.
+"""Makes symbols of a relocatable object file local, so that it can be linked with any C++ library.
 
-The output of `ld -r` for a library and its C++ library still has all their global symbols: an application with a C++
-library of its own would take some from one and some from the other. `objcopy --keep-global-symbol` does the same, but
-is rarely installed for a board's machine.
+The output of `ld -r` for a library and its C++ library keeps all their global symbols: an application with another C++
+library would mix the two. `objcopy --keep-global-symbol` does the same, but is rarely installed for a board's machine.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from toolchain.errors import BuildError
 
 _IS_64, _LITTLE_ENDIAN, _RELOCATABLE = 2, b"\1", b"\1\0"
 _NULL, _SYMTAB, _RELA, _REL, _GROUP, _SYMTAB_INDICES = 0, 2, 4, 9, 17, 18
-_ADDRESS_SIGNIFICANCE = 0x6FFF4C03  # a hint of LLVM's, which counts symbols
+_ADDRESS_SIGNIFICANCE = 0x6FFF4C03  # LLVM's hint for its linker, which refers to symbols by index
 _IN_GROUP = 0x200
 _LOCAL, _UNDEFINED = 0, 0
 
@@ -24,7 +23,7 @@ _LOCAL, _UNDEFINED = 0, 0
 class _Layout:
     """The layout of ELF's structures for one word size."""
 
-    shape: tuple[str, int, int]  # format and place of the section headers' offset, and place of their number
+    shape: tuple[str, int, int]  # format and position of the section headers' offset, and position of their count
     section: str  # format of a section header
     symbol: str  # format of a symbol
     fields: tuple[int, int, int]  # indices of a symbol's info, other and section index
@@ -40,7 +39,7 @@ _LAYOUTS = {
 
 @dataclass(frozen=True)
 class _Section:
-    """A section header; the names are ELF's."""
+    """A section header, with ELF's field names."""
 
     name: int
     type: int
@@ -57,7 +56,7 @@ class _Section:
 def localize(data: bytes, exported: Callable[[str], bool]) -> bytes:
     """Make the symbols local that a little-endian ELF object file defines, except those for which `exported` is true.
 
-    The result has no groups of sections, of which a linker would keep one by its name.
+    The result has no section groups: a linker would drop a group if another file has one of the same name.
 
     Raises:
         BuildError: It is not such a file.
@@ -82,10 +81,10 @@ class _File:
         tables = [number for number, section in enumerate(self.sections) if section.type == _SYMTAB]
         if len(tables) != 1 or any(section.type == _SYMTAB_INDICES for section in self.sections):
             raise BuildError("the linked file has too many sections or no symbols")
-        moved = self._sort_symbols(tables[0], exported)
+        new_index = self._sort_symbols(tables[0], exported)
         for number, section in enumerate(self.sections):
             if section.type in {_RELA, _REL} and section.link == tables[0]:
-                self._renumber(section, moved)
+                self._renumber(section, new_index)
             elif section.type in {_GROUP, _ADDRESS_SIGNIFICANCE}:
                 self._change(number, type=_NULL)
             elif section.flags & _IN_GROUP:
@@ -98,7 +97,7 @@ class _File:
         struct.pack_into(self.layout.section, self.data, offset, *vars(self.sections[number]).values())
 
     def _sort_symbols(self, table: int, exported: Callable[[str], bool]) -> list[int]:
-        """Put local symbols first, as ELF requires; return the new index of each symbol."""
+        """Sort local symbols first, as ELF requires; return the new index of each symbol."""
         info, other, index = self.layout.fields
         section, names = self.sections[table], self.sections[self.sections[table].link]
         packed = self.data[section.offset : section.offset + section.size]
@@ -114,14 +113,15 @@ class _File:
         sorted_table = b"".join(struct.pack(self.layout.symbol, *symbols[number]) for number in order)
         self.data[section.offset : section.offset + section.size] = sorted_table
         self._change(table, info=sum(symbol[info] >> 4 == _LOCAL for symbol in symbols))
-        moved = [0] * len(order)
+        new_index = [0] * len(order)
         for position, number in enumerate(order):
-            moved[number] = position
-        return moved
+            new_index[number] = position
+        return new_index
 
-    def _renumber(self, section: _Section, moved: list[int]) -> None:
+    def _renumber(self, section: _Section, new_index: list[int]) -> None:
+        """Let a section's relocations refer to symbols by their new indices."""
         shift, relocation = self.layout.index_shift, self.layout.relocation
         for position in range(section.offset, section.offset + section.size, section.entsize):
             offset, info = struct.unpack_from(relocation, self.data, position)
             kind = info & ((1 << shift) - 1)
-            struct.pack_into(relocation, self.data, position, offset, moved[info >> shift] << shift | kind)
+            struct.pack_into(relocation, self.data, position, offset, new_index[info >> shift] << shift | kind)

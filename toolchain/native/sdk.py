@@ -1,4 +1,4 @@
-"""The SDK for applications that run releases by themselves: the library `edge_model` for a board, and its files.
+"""The SDK for applications that run releases in their own process: the library `edge_model` and its files.
 
 ```
 include/edge_model.h                C99, and C++
@@ -6,7 +6,7 @@ lib/libedge_model.so.1, .so, .a     for the board's machine
 lib/pkgconfig, lib/cmake            for pkg-config, and for CMake's find_package(EdgeModel)
 python/edge_model.py                the same by ctypes, with numpy
 example/                            an application in C, a service in C++, its unit of systemd
-licences/                           of all that is linked in
+licences/                           of all linked code
 sdk.json                            its versions, and the digest of each file
 ```
 """
@@ -44,7 +44,7 @@ class Sdk:
     folder: Path
     board: str  # board type
     triple: str  # of the library
-    glibc: str  # lowest version that the library loads on; empty if it needs none
+    glibc: str  # oldest version that the library runs with; empty if it needs none
     abi: int
     versions: Mapping[str, str]  # of `device` (this toolchain's), `tvm` and `tvm_ffi`: a release must have the same
     files: Mapping[str, str]  # SHA-256 of each file, by its name in the folder
@@ -113,7 +113,7 @@ def _texts() -> Iterator[tuple[Path, str]]:
 
 
 def _licences() -> dict[str, Path]:
-    """Find the licences of all that is linked in."""
+    """Return the licences of all linked code, by their names in the SDK."""
     zig = resources.package_folder("ziglang") / "lib"
     tvm = resources.package_folder("tvm")
     return {
@@ -138,12 +138,12 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _foreign(folder: Path) -> str:
-    """Return what shows that a folder is more than an earlier SDK; empty if a newer one may replace it."""
+    """Return why a folder is not just an earlier SDK; empty if a newer one may replace it."""
     try:
         record = files.read_json(folder / RECORD)
         expected = {RECORD, *record["files"]}
     except (InputError, KeyError, TypeError):
         return f"it does not contain the {RECORD} of an SDK"
-    strangers = [str(path.relative_to(folder)) for path in _files(folder)]
-    strangers = [name for name in strangers if name not in expected]
-    return f"it contains {', '.join(strangers[:_FEW_NAMES])}" if strangers else ""
+    names = [str(path.relative_to(folder)) for path in _files(folder)]
+    foreign = [name for name in names if name not in expected]
+    return f"it contains {', '.join(foreign[:_FEW_NAMES])}" if foreign else ""

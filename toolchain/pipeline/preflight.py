@@ -18,7 +18,7 @@ from typing import Any
 from toolchain import board as boards
 from toolchain import bundle, files, registry
 from toolchain.adoption import needs, obstacles, probe
-from toolchain.adoption.probe import Probed
+from toolchain.adoption.probe import DeviceProbe
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.device import fit, halves, verification
@@ -58,7 +58,7 @@ class DeviceFindings:
     facts: DeviceFacts
     models: frozenset[str]  # names of the models that it keeps releases of
     has_runner: bool = True
-    probed: Probed | None = None  # its hardware beside the CPU; None if it is of another type, or lacks a tool
+    probed: DeviceProbe | None = None  # its hardware beside the CPU; None if it is of another type, or lacks a tool
 
 
 def run(checks: Sequence[Check]) -> dict[str, Any]:

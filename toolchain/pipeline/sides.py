@@ -76,7 +76,7 @@ class Side:
         with temporary.folder() as folder:
             path = Path(folder) / bundle.GRAPH_TEXT
             source = f"{device.store.root}/releases/{self.digest}/{bundle.GRAPH_TEXT}"
-            device.shell.pull(source, path, most=record.size)
+            device.shell.pull(source, path, max_bytes=record.size)
             if files.sha256_file(path) != record.sha256:
                 raise released.damaged(device.store, self.digest)
             return kernels.read(path.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""Places of labgrid (https://labgrid.readthedocs.io), from which we take a device's address and host key.
+"""Devices from places of labgrid (https://labgrid.readthedocs.io): their addresses and host keys.
 
-labgrid's own SSH driver accepts any host key. Ours requires the key in the place's tag, or one of known_hosts.
+labgrid's own SSH driver accepts any host key. Here the key must be in the place's tag, or in known_hosts.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
 
 @dataclass(frozen=True)
 class AcquiredPlace:
-    """A place that is ours for now, and the address of its device."""
+    """A place that this process has acquired, and the address of its device."""
 
     name: str
     user: str  # login
     address: str
     port: int
-    known_hosts: Path | None = None  # with its host key, if the place has one
+    known_hosts: Path | None = None  # a file with the host key of the place's tag
 
     @property
     def host(self) -> str:
@@ -48,11 +48,11 @@ class AcquiredPlace:
         return f"{self.user}@{address}:{self.port}"
 
     def device(self, board: str, entry: Device | None = None) -> Device:
-        """Return it as a device of a board type; an entry of the lab's file keeps all but its address."""
+        """Return it as a device of a board type; an entry of the device list keeps its other fields."""
         return replace(entry, host=self.host) if entry else Device(board=board, host=self.host)
 
     def ssh(self, options: SshOptions) -> SshOptions:
-        """Add its host key, unless the user names files of trusted ones."""
+        """Add its host key, unless the user names known_hosts files."""
         if options.known_hosts or self.known_hosts is None:
             return options
         return replace(options, known_hosts=(self.known_hosts,))
@@ -60,12 +60,12 @@ class AcquiredPlace:
 
 @contextlib.contextmanager
 def acquire(name: str) -> Iterator[AcquiredPlace]:
-    """Acquire a place for the time of a block, and release it, however that ends.
+    """Acquire a place for a block, and release it afterwards.
 
     The coordinator's address is in `LG_COORDINATOR`, as for `labgrid-client`.
 
     Raises:
-        BusyError: Somebody has it.
+        BusyError: Another user has it.
         InputError: There is no such place, it has no network service, or labgrid is not installed.
         DeviceError: The coordinator does not answer, or refuses.
         VerificationError: The tag `hostkey` is not a key.
@@ -77,7 +77,7 @@ def acquire(name: str) -> Iterator[AcquiredPlace]:
             lab.do(lambda session: lab.release(session, user))
 
     with contextlib.ExitStack() as stack:
-        # No signal may come between: an acquired place must be released.
+        # No signal may interrupt here: a place that was acquired must be registered for its release.
         with process.signals_later():
             user = lab.do(lab.acquire)
             stack.callback(release, user)
@@ -94,7 +94,7 @@ class _Lab:
         self._client, self._wire = _labgrid()
 
     def do(self, action: Callable[[Any], Awaitable[T]]) -> T:
-        """Do something in a session of its own, as an earlier connection may be lost by now."""
+        """Run an action in a new session: an earlier connection may have been lost."""
         try:
             return asyncio.run(self._in_session(action))
         except (self._client.Error, TimeoutError, OSError) as fault:
@@ -126,7 +126,7 @@ class _Lab:
             await session.close()
 
     async def acquire(self, session: Any) -> str:
-        """Acquire the place; return in whose name."""
+        """Acquire the place; return the name of the user who has it now."""
         place = session.get_place(self._name)
         if place.name != self._name and self._name not in place.aliases:  # labgrid accepts a part of a name
             raise self._client.UserError(f"place {self._name} matches nothing")
@@ -141,7 +141,8 @@ class _Lab:
         return f"{session.gethostname()}/{session.getuser()}"
 
     async def release(self, session: Any, user: str) -> None:
-        """Release it, unless somebody else has it by now."""
+        """Release the place, unless another user has it by now."""
+        # The coordinator ignores a release by a user who does not have the place.
         name = session.get_place(self._name).name
         await session.stub.ReleasePlace(self._wire.ReleasePlaceRequest(placename=name, fromuser=user))
 
@@ -173,7 +174,7 @@ class _Lab:
                 hint=f"labgrid-client -p {self._name} set-tags '{_TAG}=ssh-ed25519 AAAA...'",
             )
         path = folder / "known_hosts"
-        # known_hosts has a host at SSH's own port without brackets and port.
+        # known_hosts names a host at port 22 without brackets and port.
         hosts = [host, host[1:].removesuffix("]:22")] if host.endswith("]:22") else [host]
         path.write_text("".join(f"{name} {key}\n" for name in hosts), encoding="utf-8")
         return path

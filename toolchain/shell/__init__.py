@@ -1,4 +1,4 @@
-"""Commands and files on a device: one Protocol, served by this host, by an SSH connection or by adb."""
+"""Commands and files on a device: one interface for this host, SSH connections and adb."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEFAULTS = SshOptions()
 
 
 def check_options(host: str, config: SshOptions) -> None:
-    """Refuse an address of adb that is not valid, and options of SSH with one; SSH is checked on connecting."""
+    """Refuse an adb address that is not valid, or that has SSH options; SSH addresses are checked on connecting."""
     if is_adb(host):
         serial_of(host)
         refuse_ssh(host, config)
@@ -40,7 +40,7 @@ def open_shell(host: str | None, *, config: SshOptions = _DEFAULTS) -> Shell:
         config: Files, credentials and time limits of the connection.
 
     Raises:
-        InputError: The address or the SSH configuration is wrong, or there are options of SSH for adb.
+        InputError: The address or the SSH configuration is wrong, or there are SSH options for adb.
         VerificationError: The host key is unknown, changed or revoked; nothing was sent to the device.
         DeviceError: The device cannot be reached or refuses us.
     """

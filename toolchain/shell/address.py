@@ -26,17 +26,14 @@ class SshOptions:
     """How SSH connections are made; the defaults are those of the `ssh` command."""
 
     config_file: Path | None = None  # configuration to read instead of ~/.ssh/config
-    known_hosts: tuple[Path, ...] = ()  # files of trusted host keys, instead of the configured and the system-wide ones
+    known_hosts: tuple[Path, ...] = ()  # replace the configured and the system-wide files
     identity: Path | None = None  # private key to try first
-    password: str | None = field(default=None, repr=False)  # is tried last
+    password: str | None = field(default=None, repr=False)  # tried last
     agent: bool = True  # whether the keys of a running SSH agent are tried
-    # seconds for each hop to connect and to exchange keys; None is the configured ConnectTimeout, or 10
-    connect_timeout: float | None = None
-    stall_timeout: float = 60.0  # seconds without progress after which a transfer is given up
-    # seconds of silence after which a sign of life is sent; after three of them without an answer the connection counts
-    # as lost. 0 is never.
-    keepalive: int = 15
-    # called with a line about something unusual or slow in a connection
+    connect_timeout: float | None = None  # seconds to reach each server; None: its ConnectTimeout, or 10
+    stall_timeout: float = 60.0  # seconds without progress after which a transfer is aborted
+    keepalive: int = 15  # seconds between keep-alives; the connection is lost after three without an answer; 0: never
+    # Called with a line about something unusual or slow in a connection.
     report: Callable[[str], None] = field(default=_ignore, repr=False, compare=False)
     # logins of which that was reported, for all connections that are made with these options
     noted: set[str] = field(default_factory=set, repr=False, compare=False)

@@ -1,8 +1,8 @@
-"""How a script starts on a device, whatever the login shell is and whatever its profile prints.
+"""Starts a script on a device, with any login shell, and any output of its profile.
 
 A login shell gets one short line that every shell reads in the same way: no line break, no `!`, no backslash. The line
-starts a POSIX sh, which prints a marker; only what follows the marker is ours. The script follows on standard input,
-after the marker: a program that a profile starts instead of the shell never reads it.
+starts a POSIX sh, which prints a marker; all output before the marker is the profile's. The script is sent on standard
+input only after the marker: a program that a profile starts instead of the shell never reads it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Protocol
 
 from toolchain import process
 from toolchain.errors import DeviceError
-from toolchain.shell.bounds import MOST_SAID, STDERR_KEPT, Limit
+from toolchain.shell.bounds import MAX_OUTPUT, STDERR_KEPT, Limit
 from toolchain.tables import printable
 
-START_S = 10.0  # seconds of silence after which a login that has not started our sh is given up
+START_S = 10.0  # seconds of silence after which a login that has not started our sh has failed
 _START_IN_ALL_S = 60.0
 _LOOK_S = 1.0
 _SHOWN_LINES = 5
@@ -54,12 +54,12 @@ def command_line(token: str) -> str:
 
 
 def script_bytes(script: str, token: str) -> bytes:
-    """Return what is sent after the marker."""
+    """Return the input to send after the marker."""
     return f"{script}\n{token}\n".encode()
 
 
 class Preamble:
-    """The output before the marker `token` on one stream, which is left out."""
+    """The output before the marker `token` on one stream, which is ignored."""
 
     def __init__(self, token: str) -> None:
         self._marker = f"{token}\n".encode()
@@ -80,7 +80,7 @@ class Preamble:
 
     @property
     def text(self) -> str:
-        """The end of what was left out, for error messages."""
+        """The end of the ignored output, for error messages."""
         return process.tail(printable(self._tail.decode(errors="replace")), _SHOWN_LINES)
 
 
@@ -99,9 +99,9 @@ def await_marker(stream: Stream, out: Preamble, err: Preamble, name: str, patien
             raise _ended(stream, out, err, name)
         out.feed(new_out)
         err.feed(new_err)
-        if not out.passed and out.size + err.size > MOST_SAID:
+        if not out.passed and out.size + err.size > MAX_OUTPUT:
             raise DeviceError(
-                f"the login of {name} wrote more than {MOST_SAID} bytes before it ran a command",
+                f"the login of {name} wrote more than {MAX_OUTPUT} bytes before it ran a command",
                 details=out.text or err.text,
                 hint=f"let its profile print for terminals only: {_TERMINAL_ONLY}",
             )
@@ -109,7 +109,7 @@ def await_marker(stream: Stream, out: Preamble, err: Preamble, name: str, patien
 
 
 def _silent(stream: Stream, out: Preamble, err: Preamble, name: str, patience_s: float) -> DeviceError:
-    """Return the error for a login that stays silent: it may wait for SFTP, or be another program by now."""
+    """Return the error for a silent login: it may be an SFTP server, or a program that the profile has started."""
     if _talks_sftp(stream):
         return _sftp_only(name)
     return DeviceError(
@@ -122,7 +122,7 @@ def _silent(stream: Stream, out: Preamble, err: Preamble, name: str, patience_s:
 
 
 def _talks_sftp(stream: Stream) -> bool:
-    """Greet an SFTP server, and return whether one answers; the command cannot be used afterwards."""
+    """Send SFTP's first message, and return whether a server answers it; the command cannot be used afterwards."""
     answer, limit = b"", Limit(_ANSWER_S)
     try:
         stream.send(_SFTP_HELLO, limit)
@@ -131,7 +131,7 @@ def _talks_sftp(stream: Stream) -> bool:
             if not new_out and not new_err:
                 break
             answer += new_out
-    except OSError:  # such as that it keeps silent
+    except OSError:  # a TimeoutError, too
         return False
     return bool(_SFTP_ANSWER.match(answer))
 
@@ -165,5 +165,5 @@ def _printed(out: Preamble, err: Preamble) -> str:
 
 
 def exec_script(script: str, *arguments: str) -> str:
-    """Return a line that replaces the shell by another one, which runs a script with arguments."""
+    """Return a line that replaces the shell by a new one, which runs a script with arguments."""
     return f"exec sh -c {shlex.join([script, *arguments])}"

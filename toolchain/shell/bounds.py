@@ -1,4 +1,4 @@
-"""Bounds on how much and for how long we read from a device: its output may be arbitrary and endless."""
+"""Limits on the size and the time of a device's output, which may be arbitrary and endless."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import IO, Protocol
 
 from toolchain.errors import DeviceError
 
-MOST_SAID = 1 << 20  # bytes of a script's output, or of one line of a process, unless the caller knows better
-STDERR_KEPT = 1 << 14  # bytes of standard error that are remembered, the last ones
-_LOOK_S = 1.0  # how often we look for progress
+MAX_OUTPUT = 1 << 20  # bytes of a script's output by default, and of one line of a process
+STDERR_KEPT = 1 << 14  # bytes at the end of standard error that are kept
+_LOOK_S = 1.0  # interval of checks for progress
 
 
 class Channel(Protocol):
@@ -54,9 +54,9 @@ class Limit:
     """A time limit, by a monotonic clock.
 
     Args:
-        seconds: How long something may take; with `progress`, since the last change of that.
+        seconds: The longest duration; with `progress`, the longest time without progress.
         progress: Returns a value that changes with each progress.
-        in_all: Seconds that it may take in any case.
+        in_all: The longest duration in any case.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ def collect(channel: Channel, out: Bounded, limit: Limit) -> tuple[bool, str]:
 class LineBuffer:
     """Cuts a stream of bytes into lines of text; the reader must stop while it is full."""
 
-    def __init__(self, limit: int = MOST_SAID) -> None:
+    def __init__(self, limit: int = MAX_OUTPUT) -> None:
         self._data = bytearray()
         self._limit = limit
         self._searched = 0

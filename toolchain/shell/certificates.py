@@ -1,4 +1,4 @@
-"""Host keys that an authority has signed: OpenSSH's certificates (PROTOCOL.certkeys)."""
+"""OpenSSH's host certificates: host keys that an authority has signed (PROTOCOL.certkeys)."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 
 import paramiko
 
-SUFFIX = "-cert-v01@openssh.com"  # what the type of a certificate ends with
+SUFFIX = "-cert-v01@openssh.com"  # of the type of a certificate
 _HOST = 2
-# how many fields the key itself has in a certificate, by its type
+# The number of fields of the key itself in a certificate, by its type.
 _FIELDS = {"ssh-ed25519": 1, "ssh-rsa": 2, "ecdsa-sha2-nistp256": 2, "ecdsa-sha2-nistp384": 2, "ecdsa-sha2-nistp521": 2}
 _FOREVER = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What an authority has signed about a key."""
+    """An authority's signed statement about a key."""
 
     kind: int  # 1 for a user's key, 2 for a host's
-    principals: tuple[str, ...]  # the names that it is for
-    begin: int  # when it begins to be valid, in seconds since 1970
-    end: int  # when it is not valid any more
-    critical: bytes  # options that a reader must refuse if they are unknown to it
+    principals: tuple[str, ...]  # names for which it is valid
+    begin: int  # start of its validity, in seconds since 1970
+    end: int  # end of its validity
+    critical: bytes  # options that a reader must refuse if it does not support them
     authority: bytes
-    signed: bytes  # what the authority has signed
+    signed: bytes  # the bytes that the authority has signed
     signature: bytes
 
     def fault(self, host: str, now: float | None = None) -> str:
-        """Return why it does not prove that its key is a host's; empty if it does, and the authority is trusted."""
+        """Return why it does not prove that its key is a host's; empty if it does, given a trusted authority."""
         now = time.time() if now is None else now
         if self.kind != _HOST:
             return "it is for a user, not for a host"

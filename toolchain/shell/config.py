@@ -26,14 +26,14 @@ from toolchain.shell.values import path as path_value
 _DEFAULT_TIMEOUT = 10.0
 _DEFAULT_PORT = 22
 _MAX_HOPS = 8
-_EXEC_S = 60.0  # a command of `Match exec` that hangs would block a farm's other devices
+_EXEC_S = 60.0  # without a limit, a command of `Match exec` that hangs would block the farm's other devices
 _KNOWN_HOSTS = {
     "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
     "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
 }
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _PROXIES = {"proxycommand", "proxyjump"}
-# options whose value is a command with all that follows, `#` among it
+# Options whose value is a command, up to the end of the line, including `#`.
 _WHOLE_LINE = {"proxycommand", "localcommand", "remotecommand", "knownhostscommand"}
 _CRITERIA = frozenset({"all", "canonical", "exec", "final", "host", "localuser", "originalhost", "user"})
 
@@ -74,7 +74,7 @@ class Hop:
 
 
 class Config:
-    """The SSH client configuration, read once per connection."""
+    """The SSH client configuration, which is read once per connection."""
 
     def __init__(self, options: SshOptions) -> None:
         self.options = options
@@ -90,7 +90,7 @@ class Config:
         return InputError(f"cannot read the SSH configuration {self._path}: {fault}")
 
     def route(self, address: Address, jumps: Sequence[str] | None = None, depth: int = 0) -> tuple[Hop, ...]:
-        """Return the servers to go through, the device itself last."""
+        """Return the jump hosts in order, and the device itself last."""
         if depth > _MAX_HOPS:
             raise InputError(f"ProxyJump of {address.host} refers back to itself")
         try:
@@ -200,7 +200,7 @@ class _Parsed(paramiko.SSHConfig):  # type: ignore[misc]
 
 
 def _lines(path: Path, depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a file and of those it includes, which paramiko would ignore, without comments."""
+    """Yield the lines of a file and of its `Include` files, which paramiko ignores, without comments."""
     block = "Host *"
     # Comments and paths may be in any encoding; surrogates give the same bytes back.
     for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
@@ -218,7 +218,7 @@ def _lines(path: Path, depth: int = 0) -> Iterator[str]:
                 for included in sorted(glob.glob(str(paths))):  # noqa: PTH207 - absolute
                     if not Path(included).is_dir():
                         yield from _lines(Path(included), depth + 1)
-            yield block  # which continues after the included file
+            yield block  # the block continues after the included file
         elif keyword == "proxycommand" and value[:1] == '"':
             yield f'{key} "{value}"'  # paramiko removes outer quotes; these are for the shell
         else:
@@ -242,7 +242,7 @@ def _canonical(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _refuse_unsupported(settings: Mapping[str, Any], *, with_known_hosts: bool) -> None:
-    """Refuse settings that would change which keys we trust, and are not supported here."""
+    """Refuse unsupported settings that would change which host keys are trusted."""
     names = ["CanonicalizePermittedCNAMEs"] + ([] if with_known_hosts else ["KnownHostsCommand"])
     for name in names:
         if str(settings.get(name.lower(), "none")).lower() != "none":
@@ -254,7 +254,7 @@ def _refuse_unsupported(settings: Mapping[str, Any], *, with_known_hosts: bool) 
 
 
 def _agent(settings: Mapping[str, Any], tokens: Mapping[str, str]) -> str:
-    """Return the agent's socket: empty for the one of SSH_AUTH_SOCK, `none` for no agent."""
+    """Return the agent's socket: empty for SSH_AUTH_SOCK, `none` for no agent."""
     text = str(settings.get("identityagent", ""))
     if text.lower() == "none":
         return "none"
@@ -264,7 +264,7 @@ def _agent(settings: Mapping[str, Any], tokens: Mapping[str, str]) -> str:
 
 
 def _tokens(settings: Mapping[str, Any], alias: str) -> dict[str, str]:
-    """Return the meaning of `%` and a letter, see TOKENS in ssh_config(5), as far as it is known yet."""
+    """Return the values of the tokens, `%` and a letter (TOKENS in ssh_config(5)), by the settings read so far."""
     here, me = socket.gethostname(), state.user_name()
     host = expand(settings.get("hostname", alias), {"h": alias})
     port, user = str(settings.get("port", _DEFAULT_PORT)), str(settings.get("user", me))
@@ -291,5 +291,5 @@ def _identities(settings: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple
 
 
 def shell_command(command: str) -> list[str]:
-    """Return how `ssh` runs a command of its configuration."""
+    """Return the argv with which `ssh` runs a command of its configuration."""
     return [os.environ.get("SHELL") or "/bin/sh", "-c", command]

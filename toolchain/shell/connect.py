@@ -23,14 +23,14 @@ from toolchain.shell.config import Hop, shell_command
 from toolchain.shell.host_keys import HostKeyPolicy
 from toolchain.shell.protocol import fault_text
 
-BROKEN = (paramiko.SSHException, EOFError, OSError)  # what paramiko raises when something is wrong with a connection
+BROKEN = (paramiko.SSHException, EOFError, OSError)  # paramiko's exceptions for a broken connection
 
 
 class DroppedError(UnreachableError):
-    """A server drops the connection before its greeting, as one does for a moment that has too many (MaxStartups)."""
+    """A server closed the connection before its greeting; with too many connections it does so for a moment."""
 
 
-# For each kind of algorithm without a match: what the server offers, and what we support.
+# By kind of algorithm without a match: the server's algorithms, and ours.
 Mismatches = Mapping[str, tuple[Sequence[str], Sequence[str]]]
 _SETTINGS = {
     "key exchange": "`KexAlgorithms`",
@@ -42,7 +42,7 @@ _GREETING_KEPT = 200
 _TOO_MANY = b"Exceeded MaxStartups"
 _REFUSED = re.compile(rb"(Exceeded MaxStartups|Not allowed at this time)")
 _UNSENT = 1 << 17
-_LARGEST_PACKET = 1 << 18  # RFC 4253 asks for 35,000 bytes
+_LARGEST_PACKET = 1 << 18  # RFC 4253 requires support for 35,000 bytes
 
 
 def end(*ends: Any) -> None:
@@ -55,7 +55,7 @@ def end(*ends: Any) -> None:
 
 
 class Wire:
-    """A socket that counts its bytes, and gives up after `stall` seconds on a peer that takes none.
+    """A socket that counts its bytes, and fails if its peer accepts no data for `stall` seconds.
 
     `log` is the standard error of a ProxyCommand.
     """
@@ -71,7 +71,7 @@ class Wire:
         self.greeting = b""
 
     def send(self, data: bytes) -> int:
-        """Send some of the data; paramiko would retry for ever what times out here."""
+        """Send some of the data, or fail after `stall` seconds: paramiko would retry a timeout for ever."""
         try:
             count = int(self._sock.send(data))
         except TimeoutError:
@@ -84,8 +84,8 @@ class Wire:
         return count
 
     def recv(self, size: int) -> bytes:
-        """Return up to `size` bytes; paramiko asks for a few at a time, so the socket is read ahead."""
-        # paramiko asks for a packet of any size that its first four bytes claim.
+        """Return up to `size` bytes; paramiko requests a few at a time, so the socket is read ahead."""
+        # paramiko requests a packet of any size that its first four bytes announce.
         if size > _LARGEST_PACKET:
             raise ConnectionAbortedError(f"the peer announces a packet of {size} bytes")
         if not self._ahead:
@@ -136,13 +136,13 @@ def _tcp(hop: Hop, keepalive: int) -> socket.socket:
     # Data that waits in this kernel delays keepalives and each next command, so little may wait.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
     if keepalive and hasattr(socket, "TCP_USER_TIMEOUT"):
-        # paramiko never checks for the answer to its keepalives; the kernel does.
+        # paramiko ignores whether its keep-alives are answered; the kernel notices if they are not acknowledged.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000 * keepalive)
     return sock
 
 
 def reach(hop: Hop, previous: Any | None, options: SshOptions, stack: contextlib.ExitStack) -> Wire:
-    """Open a connection to a server: through the previous one, by a command, or directly; `stack` closes it.
+    """Open a connection to a server: by a command, through the previous server, or directly; `stack` closes it.
 
     Raises:
         UnreachableError: It cannot be opened.
@@ -174,7 +174,7 @@ def reach(hop: Hop, previous: Any | None, options: SshOptions, stack: contextlib
 
 
 def _explain_refusal(hop: Hop, wire: Wire) -> UnreachableError:
-    """Return the error for an SSH server that works, and takes no connection now."""
+    """Return the error for an SSH server that accepts no connection at the moment."""
     kind = DroppedError if wire.greeting.startswith(_TOO_MANY) else UnreachableError
     return kind(
         f"{hop.name} refuses the connection: the SSH server has too many connections, or blocks this host for a while",
@@ -185,11 +185,11 @@ def _explain_refusal(hop: Hop, wire: Wire) -> UnreachableError:
 
 
 def exchange_keys(transport: Any, wire: Wire, hop: Hop) -> None:
-    """Agree on keys and check the server's; nothing of ours has been sent when this returns or raises.
+    """Exchange keys and verify the host key; no credentials have been sent when this returns or raises.
 
     Raises:
-        VerificationError: Its key is unknown here, or another one is known.
-        DroppedError: It may accept the connection a moment later.
+        VerificationError: The host key is unknown, or is not the known one.
+        DroppedError: The server may accept the connection a moment later.
         UnreachableError: It is not an SSH server, or has no algorithm in common with us.
     """
     policy = HostKeyPolicy(hop)
@@ -208,7 +208,7 @@ def exchange_keys(transport: Any, wire: Wire, hop: Hop) -> None:
 def _explain_failure(
     fault: Exception, wire: Wire, hop: Hop, without_match: Mismatches, *, late: bool
 ) -> UnreachableError:
-    """Return the error for a server that did not get as far as showing its key."""
+    """Return the error for a server that did not send its host key."""
     if _REFUSED.match(wire.greeting):
         return _explain_refusal(hop, wire)
     if wire.greeting and not wire.greeting.startswith(b"SSH-"):

@@ -1,4 +1,4 @@
-"""The SSH connections to one device: another one is opened where the server allows too few channels in the first."""
+"""The SSH connections to one device: a new one is opened if the server allows no more channels in the others."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from toolchain.shell.login import Login
 from toolchain.shell.protocol import fault_text
 from toolchain.shell.transport import Transport
 
-_CONNECT_FAILED = 2  # RFC 4254, section 5.1: what OpenSSH answers beyond its MaxSessions
-# A server counts a command as running until it has waited for it, which is a moment after its channel was closed.
+_CONNECT_FAILED = 2  # RFC 4254, section 5.1; OpenSSH's answer beyond its MaxSessions
+# A server counts a command until it has reaped its process, a moment after its channel was closed.
 _FREED_S = 5.0
 _SETTLED_S = 0.5
 _PAUSE_S = 0.05
 _MOST = 16
 # By default OpenSSH drops three of ten connections, and more, once ten others have not logged in yet (MaxStartups).
 _DROPPED_PAUSES_S = (0.2, 0.4, 0.8, 1.6, 3.2)
-_JITTER = random.Random()  # noqa: S311 - pauses, not secrets; of several clients, each comes at another moment
+_JITTER = random.Random()  # noqa: S311 - for pauses: several clients must not all try again at the same moment
 _MAX_SESSIONS = "raise `MaxSessions` in the device's sshd_config: it allows too few sessions in one connection"
 
 
@@ -37,12 +37,12 @@ class _Connection:
     """One connection to the device."""
 
     transport: Transport
-    channels: list[Any] = field(default_factory=list)  # those that were opened, and are perhaps closed by now
-    limit: int | None = None  # how many channels the server was found to allow; None as long as it refused none
+    channels: list[Any] = field(default_factory=list)  # opened ones; some may be closed by now
+    limit: int | None = None  # the number of channels that the server allows; None until it refuses one
 
     @property
     def is_full(self) -> bool:
-        """Whether one more channel would be refused, as far as is known."""
+        """Whether the server would refuse one more channel, by its earlier refusals."""
         self.channels = [channel for channel in self.channels if not channel.closed]
         return self.limit is not None and len(self.channels) >= self.limit
 

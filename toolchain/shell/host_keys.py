@@ -1,4 +1,4 @@
-"""Which host keys are trusted: those in known_hosts files, and no others."""
+"""Verification of host keys: only those in known_hosts files are trusted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolchain.shell.config import Hop
 
 @dataclass(frozen=True)
 class OfferedKey:
-    """The key of a server without a known key."""
+    """The host key of a server that no known_hosts file has."""
 
     alias: str  # the server, as the user or the SSH configuration names it
     host: str  # its name in known_hosts files
@@ -34,7 +34,7 @@ class OfferedKey:
 
 
 class UnknownHostKeyError(HostKeyError):
-    """No key of a server is known here; nothing was sent to it."""
+    """No key of a server is known; no credentials were sent to it."""
 
     def __init__(self, message: str, *, key: OfferedKey, details: str = "", hint: str = "") -> None:
         super().__init__(message, details=details, hint=hint)
@@ -64,7 +64,7 @@ class _KnownKey:
 
 
 def _known_keys(path: Path) -> Iterator[_KnownKey]:
-    """Yield the usable lines of a known_hosts file; none if it does not exist."""
+    """Yield the valid lines of a known_hosts file, which may be missing."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -95,7 +95,7 @@ def _matches(patterns: str, name: str) -> bool:
 
 
 class HostKeyPolicy:
-    """Accepts the keys of a server in known_hosts files, and no others; it never adds one."""
+    """Accepts only the keys of a server in known_hosts files; it never adds one."""
 
     def __init__(self, hop: Hop) -> None:
         self._hop = hop

@@ -114,8 +114,8 @@ class LocalShell(CountedShell):
         super().push(source, target, offset=offset, progress=progress)
         self.count(sent=source.stat().st_size - offset)
 
-    def pull(self, source: str, target: Path, *, most: int) -> None:
-        super().pull(source, target, most=most)
+    def pull(self, source: str, target: Path, *, max_bytes: int) -> None:
+        super().pull(source, target, max_bytes=max_bytes)
         self.count(received=target.stat().st_size)
 
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:  # noqa: ARG002 - as above

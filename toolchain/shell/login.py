@@ -161,7 +161,7 @@ class Login:
 
 
 class _Agent(paramiko.agent.AgentSSH):  # type: ignore[misc]
-    """The keys of a running agent at a socket, by default that of SSH_AUTH_SOCK; none if there is no agent."""
+    """The keys of the agent at a socket, by default that of SSH_AUTH_SOCK; no keys without an agent."""
 
     def __init__(self, path: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The Shell protocol: commands and files on a device, whatever carries them, with bounds on time and size."""
+"""The Shell protocol: commands and files on a device over any transport, with limits on time and size."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import IO, Literal, Self
 
 from toolchain import files, process
 from toolchain.errors import DeviceError, InputError, UnreachableError
-from toolchain.shell.bounds import MOST_SAID, Bounded, Channel, Limit, collect
+from toolchain.shell.bounds import MAX_OUTPUT, Bounded, Channel, Limit, collect
 from toolchain.shell.remote import RemoteProcess
 
 CHUNK = 1 << 20  # bytes between two calls of a progress callback
 STREAM_S = 30.0  # seconds for a device to start the script of a stream
-PACKET = (1 << 15) - 64  # bytes that one SSH packet holds; more would only be cut, and copied for it
-_SLOWEST = 1 << 10  # bytes per second; a slower transfer is given up
+PACKET = (1 << 15) - 64  # bytes in one SSH packet; larger pieces would be split, which copies them
+_SLOWEST = 1 << 10  # bytes per second; a slower transfer is aborted
 
 # The relay passes standard input on and outlives it: when the input ends, because `close` was called or because
 # this program was killed, it ends the script's whole process group, whose leader is the shell that runs this.
@@ -39,9 +39,9 @@ kill -TERM -$$
 exit ${code:-255}
 """
 
-# Nobody writes to the guard's input, so its `read` ends when the channel does, and the guard ends the script's process
-# group, which the shell that runs this leads. A word in $2 asks for a last line with the code and
-# the group. When this has ended, so has the guard: what comes next on the same input is not the guard's.
+# Nothing is written to the guard's input, so its `read` ends when the channel does. Then the guard ends the script's
+# process group, whose leader is the shell that runs this. If $2 is set, the last line of standard error is $2, the exit
+# code and the group. The guard is killed before this ends, so it does not read the next command on the same input.
 GUARDED = """
 exec 3<&0 </dev/null
 { trap "" HUP TERM; read -r line <&3; kill -TERM -$$; sleep 1; kill -KILL -$$; } >/dev/null 2>&1 &
@@ -55,15 +55,15 @@ wait $guard
 exit $code
 """
 
-UNKNOWN_CODE = -1  # stands for the exit code of a command whose channel ended without one
-SIGNALLED = 128  # what a shell adds to the number of the signal that ended a command
+UNKNOWN_CODE = -1  # the exit code of a command whose channel ended without one
+SIGNALLED = 128  # a shell's exit code is this plus the number of the signal that ended a command
 _SIGNAL_HINTS = {
     "SIGKILL": "the device may have too little memory; log in and look for the OOM killer: `dmesg | tail`",
     "SIGXFSZ": "the login may not write files of this size: raise `ulimit -f` in its profile or in limits.conf",
     "SIGXCPU": "the login may not use this much CPU time: raise `ulimit -t` in its profile or in limits.conf",
 }
 
-# how a script is run: with empty input and to its end, as a `cat` of ours, or for as long as its input is open
+# How a script runs: with empty input to its end, as a `cat` for a copy, or for as long as its input is open.
 Kind = Literal["run", "copy", "held"]
 
 
@@ -74,14 +74,14 @@ class Shell(ABC):
     """
 
     name: str  # "local", "user@host:port" or "adb:SERIAL"
-    stall: float = 60.0  # seconds without progress after which a transfer is given up
+    stall: float = 60.0  # seconds without progress after which a transfer is aborted
 
-    def report(self, line: str) -> None:  # noqa: B027 - most shells have nobody to report to
+    def report(self, line: str) -> None:  # noqa: B027 - most shells report nothing
         """Report a line about something unusual or slow in a connection."""
 
     @property
     def server(self) -> str:
-        """What serves its commands, such as `SSH-2.0-dropbear_2022.83`; empty for this host."""
+        """The server of its commands, such as `SSH-2.0-dropbear_2022.83`; empty for this host."""
         return ""
 
     @property
@@ -102,7 +102,7 @@ class Shell(ABC):
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
         """Start a POSIX sh script whose standard input and output are one stream of bytes; return our end of it.
 
-        The script has to end when its input does; over SSH nothing else ends it. The stream has no time limit.
+        The script must end when its input does; over SSH nothing else ends it. The stream has no time limit.
 
         Raises:
             DeviceError: The script cannot be started within `timeout` seconds, or the connection is lost.
@@ -116,11 +116,13 @@ class Shell(ABC):
     def close(self) -> None:
         """End the connection. Closing twice is fine."""
 
-    def run(self, script: str, *, timeout: float = 60.0, check: bool = True, most: int = MOST_SAID) -> process.Result:
+    def run(
+        self, script: str, *, timeout: float = 60.0, check: bool = True, max_bytes: int = MAX_OUTPUT
+    ) -> process.Result:
         """Run a POSIX sh script with empty input to its end; paths in it must be quoted with `shlex.quote`.
 
-        After `timeout` seconds the script and its children are ended. It may write `most` bytes to standard output; of
-        standard error the last ones are kept. The code of a script that a signal ended is 128 + signal, as in a shell.
+        After `timeout` seconds the script and its children are ended. It may write `max_bytes` to standard output; only
+        the end of standard error is kept. The code of a script that a signal ended is 128 + signal, as in a shell.
 
         Raises:
             DeviceError: It failed under `check`, ran out of time, wrote too much, or the connection or channel is lost.
@@ -128,21 +130,20 @@ class Shell(ABC):
         who, out = f"a command on {self.name}", io.BytesIO()
         with self._running(script, "run", timeout) as channel:
             try:
-                result = self._finish(channel, Bounded(out, most, who), Limit(timeout), who, script)
+                result = self._finish(channel, Bounded(out, max_bytes, who), Limit(timeout), who, script)
             except DeviceError:
                 channel.stop()
                 raise
         result = process.Result(result.returncode, out.getvalue().decode(errors="replace"), result.stderr)
-        # Without a code the result says nothing about the script: the server closed the channel.
+        # A missing exit code is always an error: the server closed the channel, and the script may still run.
         return check_result(who, script, result) if check or result.returncode == UNKNOWN_CODE else result
 
     def push(
         self, source: Path, target: str, *, offset: int = 0, progress: Callable[[int], None] | None = None
     ) -> None:
-        """Append `source` from byte `offset` on to the file `target`, so that a broken upload is resumed.
+        """Append `source` from byte `offset` on to the file `target`, so that an interrupted upload is resumed.
 
-        A missing file is created, but not its folder. `progress` is called now and then with the bytes of `source` sent
-        so far, `offset` included.
+        A missing file is created, but not its folder. `progress` is called repeatedly with the position in `source`.
 
         Raises:
             InputError: `source` cannot be read or is shorter than `offset`.
@@ -166,11 +167,11 @@ class Shell(ABC):
                     hint="resume the upload",
                 )
 
-    def pull(self, source: str, target: Path, *, most: int) -> None:
-        """Copy a file of at most `most` bytes from the device; `target` appears complete or not at all."""
+    def pull(self, source: str, target: Path, *, max_bytes: int) -> None:
+        """Copy a file of at most `max_bytes` from the device; `target` appears complete or not at all."""
         copying = self._copying(f"exec cat < {shlex.quote(source)}", f"reading {source}")
         with replacing(target) as sink, copying as (_, finish):
-            finish(sink, most, Limit(self.stall, sink.tell, self.stall + most / _SLOWEST))
+            finish(sink, max_bytes, Limit(self.stall, sink.tell, self.stall + max_bytes / _SLOWEST))
 
     def start(self, script: str) -> RemoteProcess:
         """Start a long-lived POSIX sh script that reads lines from us and writes lines to us."""
@@ -191,8 +192,8 @@ class Shell(ABC):
         """Start a `cat`; yield its channel, and a function that takes its output and checks its end."""
         who = f"{self.name}, {doing},"
 
-        def finish(sink: IO[bytes], most: int, limit: Limit) -> None:
-            check_result(who, script, self._finish(channel, Bounded(sink, most, who), limit, who, script))
+        def finish(sink: IO[bytes], max_bytes: int, limit: Limit) -> None:
+            check_result(who, script, self._finish(channel, Bounded(sink, max_bytes, who), limit, who, script))
 
         with self._running(script, "copy", self.stall, size) as channel:
             yield channel, finish
@@ -249,7 +250,7 @@ def check_result(who: str, script: str, result: process.Result) -> process.Resul
 
 
 def ending_of(code: int) -> tuple[str, str]:
-    """Return how a failed command ended, and a hint; a signal and a closed channel are not its fault."""
+    """Return how a failed command ended, and a hint for a signal or a closed channel."""
     if code == UNKNOWN_CODE:
         return (
             "ended without an exit code: the device's server closed its channel",

@@ -6,18 +6,19 @@ import threading
 from collections.abc import Callable
 
 from toolchain.errors import DeviceError
-from toolchain.shell.bounds import MOST_SAID, STDERR_KEPT, Channel, Limit, LineBuffer
+from toolchain.shell.bounds import MAX_OUTPUT, STDERR_KEPT, Channel, Limit, LineBuffer
 
-CLOSE_GRACE = 4.0  # seconds a remote process gets to end once its input is closed: two on its own, then TERM, then KILL
-_LAST_WORDS = 1.0  # seconds to wait for what a process wrote before it ended
+# Seconds for a remote process to end once its input is closed: two by itself, then after TERM, then after KILL.
+CLOSE_GRACE = 4.0
+_LAST_OUTPUT_S = 1.0  # to read the last output of a process that has ended
 _LOOK_S = 1.0
 _WRITE_S = 60.0
 
 
 class RemoteProcess:
-    """A long-running command on a device; it dies with its owner.
+    """A long-running command on a device, which ends with this process.
 
-    Its output is read all the time, or it would block, and is kept up to a bound.
+    A thread reads its output at all times, as it would block otherwise, and buffers it up to a limit.
     """
 
     def __init__(self, channel: Channel, device: str, check_alive: Callable[[str], None]) -> None:
@@ -26,7 +27,7 @@ class RemoteProcess:
         self._stderr = b""
         self._closed = False
         self._changed = threading.Condition()
-        self._listener = threading.Thread(target=self._listen, name=f"ear of {device}", daemon=True)
+        self._listener = threading.Thread(target=self._listen, name=f"reader of {device}", daemon=True)
         self._listener.start()
 
     def _listen(self) -> None:
@@ -61,7 +62,7 @@ class RemoteProcess:
             too_long = line is None and self._lines.is_full
             self._changed.notify_all()
         if too_long:
-            raise DeviceError(f"a process on {self._device} wrote a line longer than {MOST_SAID} bytes")
+            raise DeviceError(f"a process on {self._device} wrote a line longer than {MAX_OUTPUT} bytes")
         if line is None:
             message = f"a process on {self._device} wrote no line within {timeout:g} s"
             raise DeviceError(message, details=self.stderr)
@@ -83,7 +84,7 @@ class RemoteProcess:
         if not self._closed:
             self._channel.end_input()
             if self._channel.wait(CLOSE_GRACE):
-                self._listener.join(_LAST_WORDS)
+                self._listener.join(_LAST_OUTPUT_S)
             with self._changed:
                 self._closed = True
                 self._changed.notify_all()

@@ -60,7 +60,7 @@ class Session:
         self.usable = True
 
     def is_ready(self, timeout: float) -> bool:
-        """Wait until it takes commands; False on a device that lacks what it needs."""
+        """Wait until it accepts commands; False on a device that lacks its tools, such as setsid."""
         greeting, limit = b"", Limit(timeout)
         while _READY not in greeting and (remaining := limit.left()) > 0:
             try:
@@ -77,7 +77,7 @@ class Session:
 
     @property
     def ended(self) -> bool:
-        """Whether the device or the server has ended it while nothing ran: a server may close an idle channel."""
+        """Whether it ended while no command ran: a server may close an idle channel."""
         try:
             self._channel.receive(0)
         except TimeoutError:
@@ -85,7 +85,7 @@ class Session:
         return True  # output now belongs to no command
 
     def start(self, script: str, kind: Kind, size: int, limit: Limit, released: Callable[[], None]) -> SessionChannel:
-        """Start a command; no other one may run. A copy gets `size` bytes; `released` is called when it is closed.
+        """Start a command; no other may run. A copy gets `size` bytes; `released` is called when it is closed.
 
         Raises:
             TimeoutError: The device does not take it in time.
@@ -118,7 +118,7 @@ class _Output:
             self._data, self.code = self._data[: match.start()], int(match[1])
 
     def take(self, *, ended: bool) -> bytes:
-        """Return what surely is output: what may be the beginning of the last line is held back."""
+        """Return the output so far, without its end, which may be the beginning of the last line."""
         held_back = 0 if ended or self.code is not None else self._longest
         end = max(0, len(self._data) - held_back)
         data, self._data = self._data[:end], self._data[end:]

@@ -46,7 +46,7 @@ def _script(script: str, kind: Kind) -> str:
 
 
 class _Signal(threading.Event):
-    """Set whenever there is something to read; paramiko clears it once one of both outputs is empty."""
+    """Set whenever there is data to read; paramiko would clear it as soon as one of the two outputs is empty."""
 
     def clear(self) -> None:
         """Do nothing: `receive` reads both outputs, and calls `reset`."""
@@ -56,7 +56,7 @@ class _Signal(threading.Event):
 
 
 class _Inbox(paramiko.buffered_pipe.BufferedPipe):  # type: ignore[misc]
-    """A buffer with a bound, which paramiko's lacks: the window that was announced to the device."""
+    """A buffer with a limit, which paramiko's lacks: the window that was announced to the device."""
 
     def feed(self, data: bytes) -> None:
         """Add data; a device that ignores the window loses the connection."""
@@ -120,7 +120,7 @@ class SshChannel:
         channel, deadline = self._channel, time.monotonic() + timeout
         while True:
             self._heard.reset()
-            # The end must be looked for first: what came before it is then in the buffers.
+            # The end is checked first: then all data before it is in the buffers.
             ended = channel.eof_received or channel.closed
             out = channel.recv(CHUNK) if channel.recv_ready() else b""
             err = channel.recv_stderr(CHUNK) if channel.recv_stderr_ready() else b""

@@ -1,4 +1,4 @@
-"""One SSH connection by paramiko, with three additions: an algorithm's newer name, exit signals, and the offers."""
+"""paramiko's SSH connection with three additions: an algorithm's newer name, exit signals, and the server's offers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import paramiko
 
-# What a device may send before it must wait for us: enough for a fast link with a long delay.
+# Bytes that a device may send before we acknowledge them: enough for a fast link with a long delay.
 WINDOW = 1 << 24
 # OpenSSH's own limit for AES, 2**32 blocks (RFC 4344); paramiko's 512 MB would stall every large upload.
 _REKEY_BYTES = 1 << 36
 # GCM needs no separate MAC, which makes it about twice as fast here; CTR serves dropbear. CBC and 3DES are left out.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr", "aes192-ctr")
-# paramiko knows this key exchange by its older name alone; RFC 8731 gave it the other one.
+# paramiko has this key exchange only under its older name; the other is that of RFC 8731.
 _CURVE, _CURVE_OF_RFC = "curve25519-sha256@libssh.org", "curve25519-sha256"
 _OFFERS = {
     "key exchange": ("kex_algo_list", "preferred_kex"),

@@ -1,1 +1,1 @@
-"""Boards without a board: emulated ones, each with an SSH server of its own."""
+"""Virtual boards: emulated devices, each with an SSH server."""

@@ -1,4 +1,4 @@
-"""Virtual boards, and the interface of each way to emulate them."""
+"""Virtual boards, and the interface of the two kinds of emulation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USER = "board"
 
 _ARCHITECTURES = {"aarch64": "arm64", "armv7l": "armhf"}
 _GNU = "-linux-gnu"
-# The CPUs that QEMU has for each architecture; a board with another one gets `max`, with every feature.
+# The CPUs that QEMU's user mode emulates; a board with another CPU gets `max`, which has every feature.
 _CPUS = {
     "arm64": {"cortex-a35", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1"},
     "armhf": {"cortex-a7", "cortex-a8", "cortex-a9", "cortex-a15"},
@@ -28,10 +28,10 @@ _CPUS = {
 class VirtualBoard:
     name: str  # in devices.toml and in the farm's ssh_config, such as `rpi4-1`
     board: str  # board type
-    kind: Literal["docker", "kernel"]  # a user land in a container, or a whole machine with a kernel of its own
+    kind: Literal["docker", "kernel"]  # a user land in a container, or a whole machine with its own kernel
     port: int  # of its SSH server, on this machine's loopback address
     running: bool
-    client: str  # fingerprint of the client key that it accepts
+    client: str  # fingerprint of the accepted client key
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class Login:
     """The key that may log in to a board."""
 
     public: str  # as in authorized_keys
-    fingerprint: str  # stands for the key in labels and settings
+    fingerprint: str  # identifies the key in labels and settings
 
 
 class Kind(Protocol):
-    """A way to emulate boards. Its boards outlive this process, and the next one lists them again."""
+    """A kind of emulation. Its boards outlive this process; later processes list them again."""
 
     def boards(self) -> tuple[VirtualBoard, ...]:
         """List this farm's boards, running or not, by name.
 
         Raises:
-            DeviceError: What runs them does not answer.
+            DeviceError: The Docker engine does not answer.
         """
 
     def prepare(self, board: Board, tell: Tell) -> None:
@@ -70,14 +70,16 @@ class Kind(Protocol):
         """Stop a board at once, as a power cut would; it keeps its files."""
 
     def remove(self, device: VirtualBoard) -> None:
-        """End a board, and remove all of it."""
+        """End a board, and remove it with all its files."""
 
     def log(self, device: VirtualBoard) -> str:
         """Return the last lines of a board's console."""
 
-    # Not over the network, where a program on the board's port could pass for the board.
     def host_key(self, device: VirtualBoard) -> str:
-        """Return a running board's public host key, as type and Base64 text; empty if it cannot be read."""
+        """Return a running board's public host key, as type and Base64 text; empty if it cannot be read.
+
+        It is not read over the network, where any program on the board's port could pretend to be the board.
+        """
 
 
 def architecture(board: Board) -> str:
@@ -97,7 +99,7 @@ def architecture(board: Board) -> str:
 
 
 def cpu(board: Board) -> str:
-    """Return QEMU's name of a board's CPU, so that an instruction that the board lacks fails here too."""
+    """Return QEMU's name of a board's CPU, so that an instruction that the board lacks fails in the emulation, too."""
     name = board.target.mcpu
     return name if name in _CPUS[architecture(board)] else "max"
 

@@ -1,4 +1,4 @@
-"""Virtual boards as Docker containers: a user land of the board's architecture, run by QEMU's user mode."""
+"""Virtual boards as Docker containers: a user land for the board's architecture, run by QEMU's user mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolchain.virtual import board as virtual_board
 from toolchain.virtual import emulation, image
 from toolchain.virtual.board import Login, Tell, VirtualBoard
 
-LABEL = "edge-toolchain.farm"  # of every container of a farm; its value is the board type
+LABEL = "edge-toolchain.farm"  # on every container of a farm; its value is the board type
 
 _FOLDER = f"{LABEL}.folder"
 _CLIENT = f"{LABEL}.client"
@@ -25,15 +25,15 @@ _SSH = "22/tcp"
 _LOOPBACK = "127.0.0.1"
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
 _ATTEMPTS = 5
-# The engine's messages when another process took the name, or the port, since we looked.
+# The engine's messages if another process has taken the name or the port since we checked.
 _CONFLICTS = ("is already in use", "port is already allocated", "address already in use")
 
-# What sshd needs to become the user who logs in, and what a shell at PID 1 needs to end its children.
+# For sshd to become the user who logs in, and for the shell at PID 1 to end its children.
 _CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID", "SYS_CHROOT"]
 _LIMITS: dict[str, Any] = {
     "mem_limit": "1g",
     "pids_limit": 512,
-    "cpu_shares": 512,  # half of what others get, so that busy boards leave this machine usable
+    "cpu_shares": 512,  # half the default weight, so that busy boards leave this machine usable
     "cap_drop": ["ALL"],
     "cap_add": _CAPABILITIES,
     "security_opt": ["no-new-privileges"],
@@ -42,7 +42,7 @@ _LIMITS: dict[str, Any] = {
 
 
 class DockerBoards:
-    """The boards of one farm that are containers; the farm's folder marks which are."""
+    """The boards of one farm that are containers; a label names the farm's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -62,10 +62,10 @@ class DockerBoards:
             self._images[board.name] = image.ensure(self._engine, image.USER_LAND, board, tell).id
 
     def create(self, board: Board, login: Login, used_names: Collection[str]) -> VirtualBoard:
-        refused: set[str] = set()  # a name that somebody is just taking is refused, and not yet in any list
+        refused: set[str] = set()  # a name that another process is just taking is refused before any list has it
         for _ in range(_ATTEMPTS):
             with _engine_errors():
-                containers = self._engine.containers.list(all=True, ignore_removed=True)  # other farms' too
+                containers = self._engine.containers.list(all=True, ignore_removed=True)  # also those of other farms
             in_use = {container.name.removeprefix(_PREFIX) for container in containers}
             name = virtual_board.next_name(board.name, {*used_names, *refused, *in_use})
             refused.add(name)
@@ -92,7 +92,7 @@ class DockerBoards:
             hostname=name,
             labels={LABEL: board.name, _FOLDER: str(self._folder), _CLIENT: login.fingerprint},
             environment={"BOARD_AUTHORIZED_KEY": login.public, "QEMU_CPU": virtual_board.cpu(board)},
-            # A port that Docker chooses would be another one after each start.
+            # Docker would choose a new port at each start, and the port stands in ssh_config.
             ports={_SSH: (_LOOPBACK, free_port())},
             volumes={str(cpu_info.resolve()): {"bind": "/proc/cpuinfo", "mode": "ro"}},
             **_LIMITS,
@@ -127,7 +127,7 @@ class DockerBoards:
 
 
 def free_port() -> int:
-    """Return a port of the loopback address that nobody listens on."""
+    """Return an unused port of the loopback address."""
     with socket.create_server((_LOOPBACK, 0)) as listener:
         return int(listener.getsockname()[1])
 

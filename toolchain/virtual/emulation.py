@@ -25,7 +25,8 @@ def fault(architecture: str) -> str:
     rule = RULES / _HANDLERS[architecture]
     if not rule.is_file():
         return f"{rule} is missing: the kernel has no rule to run {architecture} programs"
-    # See Documentation/admin-guide/binfmt-misc.rst; flag F opens QEMU when the rule is made, outside the container.
+    # Flag F makes the kernel open QEMU when the rule is added, outside the container
+    # (Documentation/admin-guide/binfmt-misc.rst).
     lines = rule.read_text(encoding="utf-8").splitlines()
     if lines[:1] != ["enabled"]:
         return f"{rule} is switched off"
@@ -35,7 +36,7 @@ def fault(architecture: str) -> str:
 
 
 def ensure(architecture: str, tell: Tell) -> None:
-    """Make programs of an architecture run in containers; root adds the kernel's rule where it is missing.
+    """Make programs of an architecture run in containers: root adds the kernel's rule if it is missing.
 
     Raises:
         DeviceError: They do not run, and this user cannot change that.
@@ -63,7 +64,7 @@ def ensure(architecture: str, tell: Tell) -> None:
 
 
 def _remedy(recipe: Path) -> str:
-    """Return the command that helps; without systemd, the rule is written by hand."""
+    """Return the command that adds the rule, which works without systemd, too."""
     rule = RULES / recipe.stem
     mount = "" if (RULES / "register").exists() else f"mount -t binfmt_misc binfmt_misc {RULES}; "
     removal = f"echo -1 >{rule}; " if rule.exists() else ""

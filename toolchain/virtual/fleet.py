@@ -63,6 +63,7 @@ def up(
             kind.prepare(order.board, tell)
         login = _login(folder)
         used_names = {device.name for each in kinds for device in each.boards()}
+        # Boards that a failed command left would not be in the SSH configuration, so no one could use them.
         with _undone_on_failure(kind):
             for order in orders:
                 _reach(kind, order, login, used_names, tell)
@@ -147,18 +148,8 @@ def _folder() -> Path:
 
 @contextlib.contextmanager
 def _locked(tell: Tell) -> Iterator[Path]:
-    """Hold the farm's folder, so that farm commands run one after the other; remove it afterwards if it is empty."""
+    """Lock the farm's folder, so that farm commands run one after the other; remove it afterwards if it is empty."""
     folder = _folder()
-    handle = _lock(folder, tell)
-    try:
-        yield folder
-    finally:
-        with contextlib.suppress(OSError):  # it is not empty
-            folder.rmdir()
-        os.close(handle)
-
-
-def _lock(folder: Path, tell: Tell) -> int:
     while True:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -170,9 +161,15 @@ def _lock(folder: Path, tell: Tell) -> int:
         except BusyError:
             os.close(handle)
             raise
-        # The command that held it may have removed the folder.
+        # The command that had the lock may have removed the folder: then this locks a folder that is gone.
         if folder.exists() and os.path.samestat(os.fstat(handle), folder.stat()):
-            return handle
+            break
+        os.close(handle)
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):  # it is not empty
+            folder.rmdir()
         os.close(handle)
 
 
@@ -198,7 +195,7 @@ def _login(folder: Path) -> Login:
 
 
 def _write(folder: Path, kinds: Sequence[Kind]) -> None:
-    """Write what SSH and the toolchain need to know about running boards; without any boards, remove the folder."""
+    """Write the SSH configuration and device list of the running boards; without any boards, remove the folder."""
     existing = [(kind, device) for kind in kinds for device in kind.boards()]
     if not existing:
         shutil.rmtree(folder)
@@ -216,7 +213,7 @@ def _write(folder: Path, kinds: Sequence[Kind]) -> None:
 
 
 def _host_key(kind: Kind, device: VirtualBoard) -> str:
-    """Return a board's host key, checked: a board's answer must not become another line of a file."""
+    """Return a board's host key if it is valid: a board must not add other lines to known_hosts."""
     match = _HOST_KEY.fullmatch(kind.host_key(device))
     return match[1] if match else ""
 
@@ -237,7 +234,7 @@ def _host_entry(folder: Path, device: VirtualBoard) -> str:
 
 @contextlib.contextmanager
 def _undone_on_failure(kind: Kind) -> Iterator[None]:
-    """Remove the boards that a failed or interrupted block made, and stop those it started."""
+    """Remove the boards that a failed or interrupted block created, and stop those that it started."""
     before = {device.name: device.running for device in kind.boards()}
     try:
         yield
@@ -257,6 +254,7 @@ def _reach(kind: Kind, order: _Order, login: Login, used_names: set[str], tell: 
         tell(f"removing {device.name}, which accepts a different key than the farm's")
         kind.remove(device)
         existing.remove(device)
+    # After a reboot of this machine all boards are stopped; they keep their files.
     stopped = [device for device in existing if not device.running]
     missing = max(0, order.count - sum(device.running for device in existing))
     for device in stopped[:missing]:
@@ -269,7 +267,7 @@ def _reach(kind: Kind, order: _Order, login: Login, used_names: set[str], tell: 
 
 
 def _await_banner(kind: Kind, device: VirtualBoard, seconds: float) -> None:
-    """Wait until a board sends SSH's banner: its port is forwarded, and so accepts connections, long before."""
+    """Wait until a board sends SSH's banner: its port is forwarded, so it accepts connections long before that."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if _has_banner(device.port):

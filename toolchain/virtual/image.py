@@ -1,4 +1,4 @@
-"""The images of virtual boards: of containers and of machines, for each architecture and kind of target."""
+"""The images of virtual boards: for containers and machines, by architecture and kind of target."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from toolchain.virtual.board import Tell, architecture
 
 FOLDER = resources.ROOT / "docker" / "board"
 
-# The Dockerfile of containers, and of what a machine boots from.
+# The Dockerfiles of a container's user land, and of a machine's boot files.
 USER_LAND, MACHINE = Path("docker/board/Dockerfile"), Path("docker/board/kernel/Dockerfile")
 
 _ARCHITECTURE, _PACKAGES = "ARCHITECTURE", "PACKAGES"
 
 
 def ensure(engine: Any, dockerfile: Path, board: Board, tell: Tell) -> Any:
-    """Return the image for a board type; it is built if it is missing or its sources have changed since.
+    """Return the image for a board type; it is built if it is missing or outdated.
 
     Raises:
         BuildError: It cannot be built.
@@ -48,6 +48,7 @@ def ensure(engine: Any, dockerfile: Path, board: Board, tell: Tell) -> Any:
 
 
 def copy_out(image: Any, path: str, target: Path) -> None:
+    # Files can be copied only from a container, which need not run.
     container = image.client.containers.create(image.id, command=["-"], labels={WORK_LABEL: "copy"})
     try:
         with tempfile.TemporaryFile(dir=target.parent) as archive:
@@ -66,8 +67,8 @@ def copy_out(image: Any, path: str, target: Path) -> None:
 def recipe_for(dockerfile: Path, board: Board) -> Recipe:
     """Return the recipe of the image for a board type.
 
-    A board that computes on something else than its CPU has an image of its own, with the packages that let the CPU
-    stand in for that: those of the file `packages.KIND`, where KIND is the board's kind of target.
+    A board with an accelerator has an image of its own, with packages that emulate the accelerator on the CPU: those of
+    the file `packages.KIND`, where KIND is the board's kind of target.
 
     Raises:
         InputError: There are no virtual boards of that type.

@@ -1,7 +1,7 @@
 """Virtual boards as whole machines: Debian's kernel for the board's architecture, run by QEMU's system emulation.
 
-A machine is a folder with its settings, its disk and its console's output. It runs while QEMU's process does, which
-outlives the command that started it and is found again by its process id.
+A machine is a folder with its settings, its disk and its console's output. QEMU's process outlives the command that
+started it, and is found again by its process id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from toolchain.virtual import image as farm_image
 from toolchain.virtual.board import Login, Tell, VirtualBoard
 from toolchain.virtual.container import connect, free_port
 
-DISK_BYTES = 2 << 30  # of a sparse file
+DISK_BYTES = 2 << 30  # size of a sparse file
 
 _SETTINGS, _PID, _DISK, _CONSOLE = "machine.json", "pid", "disk.img", "console.log"
 _BOOT_FILES = ("kernel", "initrd", "root.ext4")
@@ -39,7 +39,7 @@ _EMULATORS = {
     "arm64": ("qemu-system-aarch64", "virt,gic-version=3"),
     "armhf": ("qemu-system-arm", "virt,highmem=off"),
 }
-# The default CPU of each architecture, and those of QEMU's `virt` machine: fewer than user mode has, no Cortex-A9.
+# The default CPU of each architecture, and those that QEMU's `virt` machine supports: fewer than in user mode.
 _CPUS = {
     "arm64": ("cortex-a53", {"cortex-a35", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1"}),
     "armhf": ("cortex-a15", {"cortex-a7", "cortex-a15"}),
@@ -60,7 +60,7 @@ class _Settings:
 
 
 class KernelBoards:
-    """The boards of one farm that are machines; they lie in a folder below the farm's."""
+    """The boards of one farm that are machines, in a folder below the farm's."""
 
     def __init__(self, folder: Path) -> None:
         self._machines = folder / "machines"
@@ -80,11 +80,22 @@ class KernelBoards:
         emulator = _EMULATORS[virtual_board.architecture(board)][0]
         if shutil.which(emulator) is None:
             raise DeviceError(f"{emulator} is not installed here", hint="apt-get install qemu-system-arm")
-        self._images[board.name] = _unpack(board, tell)
+        image = farm_image.ensure(connect(), farm_image.MACHINE, board, tell)
+        # The boot files are cached by the image's digest: machines of an older image keep theirs.
+        digest = str(image.id).partition(":")[2][:16]
+        folder = _cache(digest)
+        folder.mkdir(parents=True, exist_ok=True)
+        missing = [name for name in _BOOT_FILES if not (folder / name).is_file()]
+        if missing:
+            tell(f"unpacking the machine for {board.name}")
+            for name in missing:
+                with files.atomic_path(folder / name) as temporary:
+                    farm_image.copy_out(image, f"/{name}", temporary)
+        self._images[board.name] = digest
 
     def create(self, board: Board, login: Login, used_names: Collection[str]) -> VirtualBoard:
         for folder in self._machines.glob("*"):
-            if not (folder / _SETTINGS).exists():  # a killed command had hardly begun to make it, or to remove it
+            if not (folder / _SETTINGS).exists():  # left by a command that was killed while it made or removed it
                 _remove(folder)
         architecture = virtual_board.architecture(board)
         default, supported = _CPUS[architecture]
@@ -98,7 +109,7 @@ class KernelBoards:
                 settings = _Settings(board.name, architecture, cpu, port, image, login.public, login.fingerprint)
                 files.write_atomic(folder / _SETTINGS, files.canonical_json(dataclasses.asdict(settings)))
                 try:
-                    _boot(folder, settings)
+                    _boot(folder, settings)  # another process may have taken the free port meanwhile
                     break
                 except DeviceError as fault:
                     if _PORT_TAKEN not in fault.details or attempt == _ATTEMPTS - 1:
@@ -111,6 +122,7 @@ class KernelBoards:
     def start(self, device: VirtualBoard) -> None:
         folder = self._machines / device.name
         settings = _read(folder)
+        # The cache may have been cleared since the machine was created.
         if not all((_cache(settings.image) / name).is_file() for name in _BOOT_FILES):
             raise DeviceError(
                 f"{device.name} cannot be started again: its image was removed",
@@ -137,21 +149,6 @@ def _cache(image: str) -> Path:
     return files.cache_root() / "machines" / image
 
 
-def _unpack(board: Board, tell: Tell) -> str:
-    """Copy kernel, RAM disk and root file system out of the image; return their name in the cache."""
-    image = farm_image.ensure(connect(), farm_image.MACHINE, board, tell)
-    digest = str(image.id).partition(":")[2][:16]
-    folder = _cache(digest)
-    folder.mkdir(parents=True, exist_ok=True)
-    missing = [name for name in _BOOT_FILES if not (folder / name).is_file()]
-    if missing:
-        tell(f"unpacking the machine for {board.name}")
-        for name in missing:
-            with files.atomic_path(folder / name) as temporary:
-                farm_image.copy_out(image, f"/{name}", temporary)
-    return digest
-
-
 def _read(folder: Path) -> _Settings:
     return _Settings(**files.read_json(folder / _SETTINGS, DeviceError))
 
@@ -163,7 +160,7 @@ def _console(folder: Path) -> str:
 
 
 def _boot(folder: Path, settings: _Settings) -> None:
-    """Start QEMU, which puts itself in the background once the machine is set up.
+    """Start QEMU, which goes to the background once the machine is set up.
 
     Raises:
         DeviceError: It does not start; its output is in the details.
@@ -195,6 +192,7 @@ def _command(folder: Path, settings: _Settings) -> list[str]:
         *("-device", "virtio-blk-device,drive=root,serial=root"),
         *("-drive", f"if=none,id=data,format=raw,cache=writeback,file={folder / _DISK}"),
         *("-device", "virtio-blk-device,drive=data,serial=data"),
+        # restrict=on: the machine reaches nothing, and only its SSH port is reachable, from this machine alone.
         *("-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{settings.port}-:22"),
         *("-device", "virtio-net-device,netdev=net", "-device", "virtio-rng-device"),
         *("-serial", f"file:{folder / _CONSOLE}", "-daemonize", "-pidfile", str(folder / _PID)),
@@ -202,7 +200,7 @@ def _command(folder: Path, settings: _Settings) -> list[str]:
 
 
 def _remove(folder: Path) -> None:
-    """End a machine and remove its folder; the settings go first, as a folder without them is removed later."""
+    """End a machine and remove its folder. The settings go first: `create` removes folders without settings."""
     _kill(folder)
     (folder / _SETTINGS).unlink(missing_ok=True)
     shutil.rmtree(folder)
@@ -223,21 +221,21 @@ def _kill(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _pidfd(folder: Path) -> Iterator[int | None]:
-    """Hold a machine's process by a descriptor, as another process could get its number."""
+    """Open a machine's process by a descriptor: its id alone could belong to another process before the signal."""
     pid = _process(folder)
     try:
         handle = None if pid is None else os.pidfd_open(pid)
     except ProcessLookupError:
         handle = None
     try:
-        yield handle if _process(folder) == pid else None  # checked again: the number was its own when it was opened
+        yield handle if _process(folder) == pid else None  # checked again, now that the descriptor pins the process
     finally:
         if handle is not None:
             os.close(handle)
 
 
 def _process(folder: Path) -> int | None:
-    """Return the process id of a machine; None if it has ended, or another process has its id now."""
+    """Return the process id of a machine; None if it has ended, or another process has that id now."""
     try:
         pid = int((folder / _PID).read_text(encoding="ascii"))
         written_at = (folder / _PID).stat().st_mtime
@@ -248,5 +246,6 @@ def _process(folder: Path) -> int | None:
     stat = Path("/proc/stat").read_text(encoding="ascii")
     boot_time = float(next(line.split()[1] for line in stat.splitlines() if line.startswith("btime ")))
     state, started_at = fields[0], boot_time + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    # A process that is younger than the file with its id only has the same number.
     is_machine = os.fsencode(folder / _PID) in arguments and started_at <= written_at + _CLOCK_SLACK_S
     return pid if is_machine and state != "Z" else None

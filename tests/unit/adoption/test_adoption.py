@@ -157,8 +157,8 @@ def test_the_folder_that_is_looked_at_is_the_types(home, one_board):
     wanted = AdoptionRequest("me@10.0.0.8", SSH)
     made = adoption.adopt(wanted, adoption.choose_entry(wanted), Here())
     assert (made.choice.board.name, made.board_file) == ("here", None)
-    assert (made.found.place.root, made.device.root) == (f"{home}/opt/edge", None)
-    assert made.found.server == "SSH-2.0-here"
+    assert (made.probe.place.root, made.device.root) == (f"{home}/opt/edge", None)
+    assert made.probe.server == "SSH-2.0-here"
 
 
 def test_a_folder_of_the_type_that_will_not_do_is_told(home, one_board):

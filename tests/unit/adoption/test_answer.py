@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolchain.adoption.answer import Answer, number, word
+from toolchain.adoption.answer import Answer, number
 from toolchain.errors import DeviceError
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - it keeps nothing secret
@@ -48,11 +48,6 @@ def test_lines_that_are_none_are_left_out(line):
 def test_numbers_are_whole_and_not_huge(text, expected):
     assert number(text) == expected
     assert answer(f"cpus={text.strip()}").number("cpus", 100) == (expected if expected <= 100 else 0)
-
-
-def test_words():
-    assert word("cortex-a72") == "cortex-a72"
-    assert word("two words") == ""
 
 
 def test_as_many_cpus_and_values_as_there_can_be():

@@ -97,9 +97,9 @@ def test_a_name_is_no_path(name, tmp_path, monkeypatch):
 
 
 def test_a_board_that_is_no_such_board():
-    with pytest.raises(VerificationError, match="is no pynq"):
+    with pytest.raises(VerificationError, match="is not a pynq"):
         choice.choose(probed(), "pynq", "")
-    with pytest.raises(VerificationError, match="is no local"):
+    with pytest.raises(VerificationError, match="is not a local"):
         choice.choose(probed(), "local", "")
 
 

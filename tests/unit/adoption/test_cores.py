@@ -62,7 +62,7 @@ def test_what_one_core_lacks_is_switched_off():
 
 def test_an_unknown_core_is_generic_with_its_features():
     chosen = choose(probed(lines=cores((("0x41", "0xfff"), ARMV82))).clusters, "aarch64")
-    assert (chosen.mcpu, chosen.mattr, chosen.known) == ("generic", ("+neon", "+dotprod", "+fullfp16"), False)
+    assert (chosen.mcpu, chosen.mattr, chosen.has_name) == ("generic", ("+neon", "+dotprod", "+fullfp16"), False)
     assert chosen.cpu_features == ("asimd", "asimddp", "asimdhp")
 
 

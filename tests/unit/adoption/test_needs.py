@@ -20,7 +20,7 @@ ANDROID = "android=30"
 def lacking(name: str, *lines: str) -> dict[str, str]:
     """Return what is missing for a board on a device that says so, with the remedies."""
     said = probed(lines=[*cores(*[(A72, ARMV8)] * 4), *lines])
-    return {one.what: one.remedy for one in needs.of(board.load(name).resolved(), said) if not one.found}
+    return {one.name: one.remedy for one in needs.of(board.load(name).resolved(), said) if not one.file}
 
 
 def test_nothing_is_missing():
@@ -87,7 +87,7 @@ def test_what_a_variable_names_is_missing_by_name():
 def test_a_choice_among_devices_is_told():
     said = probed(lines=[*cores(*[(A72, ARMV8)] * 4), LIBRARY, MALI, OWN, "choice.opencl=nosuch"])
     device = needs.of(board.load("rk3399").resolved(), said)[-1]
-    assert device.found.startswith(
+    assert device.file.startswith(
         "/dev/mali0, of which EDGE_OPENCL_DEVICE takes only those with 'nosuch' in their names"
     )
 

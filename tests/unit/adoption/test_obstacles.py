@@ -32,7 +32,7 @@ def test_a_device_that_has_all():
         ({"executes": None, "executes_not": "Permission denied"}, 4, "runs no programs", "--root"),
         ({"libc": "musl libc (aarch64)"}, 5, "musl", "glibc"),
         ({"libc": "glibc 2.17"}, 5, "glibc 2.17, and glibc 2.28", "newer glibc"),
-        ({"libc": None}, 5, "which C library", "getconf"),
+        ({"libc": None}, 5, "its C library", "getconf"),
         ({"df": "/dev/root 30000000 29999000 1000 99% /"}, 4, "full", "--root"),
         ({"fills": None, "fills_not": "No space left on device"}, 4, "full", "--root"),
         ({"locks": None, "locks_not": "No locks available"}, 4, "no file locks", "--root"),
@@ -57,6 +57,6 @@ def test_each_by_its_name_with_the_next_command(values, code, message, hint):
 
 def test_several_are_told_together():
     found = fault({"lacks": "flock", "libc": "glibc 2.17"})
-    assert "2 things" in found.message
+    assert "2 obstacles" in found.message
     assert "lacks flock" in found.details
     assert "newer glibc" in found.hint

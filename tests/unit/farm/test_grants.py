@@ -9,9 +9,9 @@ import pytest
 
 from toolchain.device.lock import Owner
 from toolchain.errors import BusyError, DeviceError
-from toolchain.farm.board_lock import Claim
 from toolchain.farm.grants import Client, Grant, Slot, check_key, grant_message
 from toolchain.farm.refusals import released
+from toolchain.farm.served_board import Claim
 
 SERVED = SimpleNamespace(name="a", board="rpi4", host="board", emulated=False)
 

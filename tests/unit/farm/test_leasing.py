@@ -57,7 +57,7 @@ class Run:
 
     def give(self, name, *, for_good=False):
         self.has.discard(name)
-        self.pool.leases.hear(self.ask, {"given": {"board": name, "for_good": for_good}})
+        self.pool.leases.handle(self.ask, {"given": {"board": name, "for_good": for_good}})
 
     def end(self):
         self.pool.leases.end(self.ask, "done")
@@ -230,7 +230,7 @@ def test_who_is_gone_stands_in_no_line(run, pool):
 
 
 def test_a_free_board_goes_to_who_asked_before(pool):
-    pool.leases._requests.append(LeaseRequest(Client("ann: tune mlp"), "", ("a",), patient=True))
+    pool.queue.requests.append(LeaseRequest(Client("ann: tune mlp"), "", ("a",), patient=True))
     with (
         pytest.raises(BusyError, match="a is reserved for ann: tune mlp"),
         pool.leases.lease(LeaseRequest(Client("me"), "", ("a",)), 0.0),
@@ -250,7 +250,7 @@ def test_a_client_without_a_sign_of_life_loses_its_boards(run, pool, monkeypatch
     assert pool.status()["boards"][0]["hold"]["heard_s"] < 30
     monkeypatch.setattr(lease_queue, "EXPIRE_S", 2.0)
     while not one.ask.end_reason:
-        pool.leases.hear(two.ask, {"alive": True})
+        pool.leases.handle(two.ask, {"alive": True})
         time.sleep(0.01)
     one.thread.join(30)
     assert one.said[-1]["over"]["kind"] == "BusyError"
@@ -258,7 +258,7 @@ def test_a_client_without_a_sign_of_life_loses_its_boards(run, pool, monkeypatch
     assert (board(pool, "a").cuts, board(pool, "a").key, two.ask.end_reason) == (1, None, None)
     with pytest.raises(BusyError, match="gave no sign of life"):
         pool.session("a", key, 0.0)
-    pool.leases.hear(two.ask, {"alive": True})
+    pool.leases.handle(two.ask, {"alive": True})
 
 
 def test_a_stopped_client_in_the_line_loses_its_place(run, pool, monkeypatch):
@@ -268,7 +268,7 @@ def test_a_stopped_client_in_the_line_loses_its_place(run, pool, monkeypatch):
     until(lambda: pool.status()["queue"])
     monkeypatch.setattr(lease_queue, "EXPIRE_S", 0.5)
     while not late.fault:
-        pool.leases.hear(first.ask, {"alive": True})
+        pool.leases.handle(first.ask, {"alive": True})
         time.sleep(0.01)
     assert first.ask.end_reason is None
 
@@ -308,7 +308,7 @@ def test_inside_of_what_an_ancestor_has(pool):
     outer, inner = LeaseRequest(Client("me", 7), "rpi4", ("a",)), LeaseRequest(Client("me", 8), "rpi4")
     with pool.leases.lease(outer, 0.0):
         with pool.leases.lease(inner, 0.0, (7,)) as boards:
-            pool.leases.hear(inner, {"state": {"board": "a", "state": "quarantined", "failures": 3}})
+            pool.leases.handle(inner, {"state": {"board": "a", "state": "quarantined", "failures": 3}})
             assert [one["name"] for one in boards] == ["a"]
         assert states(pool) == {"a": "quarantined", "b": "free", "c": "free", "d": "free"}
 

@@ -13,10 +13,10 @@ from tests.support.paper_boards import BUSY, Paper, board, served, states
 from toolchain.device.lock import Owner
 from toolchain.errors import BusyError, DeviceError, InputError
 from toolchain.farm import leasing
-from toolchain.farm.board_lock import Claim
 from toolchain.farm.grants import Client
 from toolchain.farm.lease_queue import LeaseRequest
 from toolchain.farm.pool import Pool
+from toolchain.farm.served_board import Claim
 
 
 @pytest.fixture
@@ -142,16 +142,16 @@ def test_reports(pool):
     ask = LeaseRequest(Client("me"), "rpi4")
     with pool.leases.lease(ask, 0.0):
         trial = {"board": "a", "what": "conv", "ok": True, "seconds": 1.5, "celsius": 55.0}
-        pool.leases.hear(ask, {"trial": trial})
-        pool.leases.hear(ask, {"state": {"board": "b", "state": "quarantined", "failures": 3}})
-        pool.leases.hear(ask, {"trial": {**trial, "board": "c"}})
-        pool.leases.hear(ask, {"else": 1})
+        pool.leases.handle(ask, {"trial": trial})
+        pool.leases.handle(ask, {"state": {"board": "b", "state": "quarantined", "failures": 3}})
+        pool.leases.handle(ask, {"trial": {**trial, "board": "c"}})
+        pool.leases.handle(ask, {"else": 1})
         found = {one["name"]: one for one in pool.status()["boards"]}
         assert found["a"]["trial"]["what"] == "conv"
         assert (found["a"]["celsius"], found["c"]["celsius"], found["c"]["trial"]) == (55.0, 41.5, None)
         assert (found["b"]["state"], found["b"]["failures"]) == ("quarantined", 3)
         assert (board(pool, "a").quiet, board(pool, "b").quiet) == (True, False)
-        pool.leases.hear(ask, {"state": {"board": "b", "state": "ok", "failures": 0}})
+        pool.leases.handle(ask, {"state": {"board": "b", "state": "ok", "failures": 0}})
         assert states(pool)["b"] == "leased"
         assert board(pool, "b").quiet
 
@@ -294,7 +294,7 @@ def test_the_end_of_a_released_lease_leaves_the_next_one_alone(pool):
         first.enter_context(pool.leases.lease(released, 0.0))
         pool.release("a")
         with leased(pool, names=["a"], who="you") as keys:
-            pool.leases.hear(released, {"state": {"board": "a", "state": "quarantined", "failures": 3}})
+            pool.leases.handle(released, {"state": {"board": "a", "state": "quarantined", "failures": 3}})
             first.close()
             assert states(pool)["a"] == "leased"
             assert board(pool, "a").key == keys["a"]

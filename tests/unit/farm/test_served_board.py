@@ -21,9 +21,8 @@ from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.errors import BusyError, DeviceError
 from toolchain.farm import served_board as kept
-from toolchain.farm.board_lock import Claim
 from toolchain.farm.protocol import ServedDevice
-from toolchain.farm.served_board import ServedBoard
+from toolchain.farm.served_board import Claim, ServedBoard
 from toolchain.native import programs
 from toolchain.native.programs import Program
 from toolchain.shell import LocalShell, SshOptions
@@ -131,7 +130,7 @@ def test_a_key_is_in_no_command_line_no_environment_and_no_log(board, server, ca
                 with contextlib.suppress(OSError):  # it has ended
                     seen.append((Path("/proc") / str(pid) / name).read_text(errors="replace"))
     board._unanswered.append(KEY)
-    board._hear(f"error the key {KEY} is odd")
+    board._handle_line(f"error the key {KEY} is odd")
     assert "KEY is odd" in caplog.text
     assert not [text for text in (*seen, caplog.text) if KEY in text]
 

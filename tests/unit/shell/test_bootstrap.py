@@ -31,7 +31,7 @@ def _works(login, tmp_path):
         assert (result.stdout, result.stderr) == (SAID, "done\n")
         (tmp_path / "source").write_bytes(bytes(range(256)) * 300)
         shell.push(tmp_path / "source", f"{login.home}/target")
-        shell.pull(f"{login.home}/target", tmp_path / "back", most=1 << 20)
+        shell.pull(f"{login.home}/target", tmp_path / "back", max_bytes=1 << 20)
         assert (tmp_path / "back").read_bytes() == (tmp_path / "source").read_bytes()
         held = shell.start('while read -r line; do echo "<$line>"; done')
         held.write("one\n")

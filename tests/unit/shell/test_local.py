@@ -78,16 +78,16 @@ def test_local_pull_is_atomic(local, tmp_path):
     source, target = tmp_path / "source", tmp_path / "folder" / "target"
     target.parent.mkdir()
     source.write_bytes(os.urandom(70_000))
-    local.pull(str(source), target, most=64 << 20)
+    local.pull(str(source), target, max_bytes=64 << 20)
     assert target.read_bytes() == source.read_bytes()
     assert target.stat().st_mode & 0o444 == 0o444
     with pytest.raises(DeviceError, match="missing") as caught:
-        local.pull(str(tmp_path / "missing"), target, most=64 << 20)
+        local.pull(str(tmp_path / "missing"), target, max_bytes=64 << 20)
     assert "No such file" in caught.value.details
     assert target.read_bytes() == source.read_bytes()
     assert [path.name for path in target.parent.iterdir()] == ["target"]
     with pytest.raises(InputError, match="cannot write"):
-        local.pull(str(source), tmp_path / "no folder" / "target", most=64 << 20)
+        local.pull(str(source), tmp_path / "no folder" / "target", max_bytes=64 << 20)
 
 
 def test_local_process_talks_in_lines(local):

@@ -73,7 +73,7 @@ def test_more_is_said_than_anybody_listens_to(shell):
 def test_a_command_without_an_end(shell, words):
     started = time.monotonic()
     with pytest.raises(DeviceError, match=r"wrote more than 100000 bytes|did not finish within"):
-        shell.run(words, timeout=1.0, most=100_000)
+        shell.run(words, timeout=1.0, max_bytes=100_000)
     assert time.monotonic() - started < 50
     assert shell.run("echo again").stdout == "again\n"
 
@@ -81,7 +81,7 @@ def test_a_command_without_an_end(shell, words):
 def test_a_file_without_an_end(shell, tmp_path):
     (tmp_path / "target").write_text("old")
     with pytest.raises(DeviceError, match="wrote more than 100000 bytes"):
-        shell.pull("/dev/zero", tmp_path / "target", most=100_000)
+        shell.pull("/dev/zero", tmp_path / "target", max_bytes=100_000)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("target", "old")]
 
 
@@ -89,7 +89,7 @@ def test_a_file_that_says_nothing(shell, tmp_path):
     shell.stall = 0.5
     shell.run(f"mkfifo {tmp_path}/silent; (exec >/dev/null 2>&1; sleep 20 >{tmp_path}/silent) </dev/null &")
     with pytest.raises(DeviceError, match=r"moved no data for 0\.5 s"):
-        shell.pull(f"{tmp_path}/silent", tmp_path / "target", most=100)
+        shell.pull(f"{tmp_path}/silent", tmp_path / "target", max_bytes=100)
     assert not (tmp_path / "target").exists()
 
 

@@ -34,7 +34,7 @@ def test_commands_and_files_share_one_login(server, shell, tmp_path):
     for number in range(5):
         assert shell.run(f"echo {number}; exit 3", check=False).returncode == 3
         shell.push(tmp_path / "source", f"{tmp_path}/target{number}")
-        shell.pull(f"{tmp_path}/target{number}", tmp_path / "back", most=1 << 20)
+        shell.pull(f"{tmp_path}/target{number}", tmp_path / "back", max_bytes=1 << 20)
         assert (tmp_path / "back").read_bytes() == (tmp_path / "source").read_bytes()
     assert _sessions(server) - before == 1
 

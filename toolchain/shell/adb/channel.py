@@ -1,4 +1,4 @@
-"""A command on an adb device, whose streams a process of the client carries.
+"""A command on an adb device, through a process of the client.
 
 The client's exit code is the command's, but also 0 if the device disappears. So a command reports its code itself, as
 the last line of its standard error; without that line it has none. A command without a guard reports its process group,
@@ -17,7 +17,7 @@ from toolchain.shell.bounds import Limit
 from toolchain.shell.local import LocalChannel
 from toolchain.shell.remote import CLOSE_GRACE
 
-_LONGEST = 64  # more bytes than a line with a code has
+_LONGEST = 64  # bytes; a line with a code is shorter
 
 
 class AdbChannel(LocalChannel):
@@ -53,7 +53,7 @@ class AdbChannel(LocalChannel):
         return None if super().code is None or not self._over else self._reported
 
     def receive(self, timeout: float) -> tuple[bytes, bytes]:
-        """See `Channel`; the line with the code is left out."""
+        """See `Channel`; the line with the code is removed."""
         deadline = time.monotonic() + timeout
         while not self._over:
             out, err = super().receive(max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""The `adb` client of this host: the devices of its server, and the one that is meant.
+"""The `adb` client of this host: lists the devices of its server, and finds the requested one.
 
 All users of this host's port share the server. It is started if there is none, and never ended from here.
 """
@@ -23,7 +23,7 @@ SHELL_V2 = "shell_v2"
 _SERIAL_VARIABLE = "ANDROID_SERIAL"
 _ANSWER_S = 30.0  # to start a server takes some seconds on a slow machine
 _CONNECT_S = 15.0  # adb itself gives up after ten
-_SETTLE_S = 2.0  # a device that was just plugged in is offline, then authorizing, before it is there
+_SETTLE_S = 2.0  # a device that was just plugged in is first offline, then authorizing
 _LOOK_S = 0.1
 _LINE = re.compile(r"(\S[^\t]{0,200})\t(.{1,300})")
 
@@ -67,7 +67,7 @@ def find(client: str, serial: str) -> Attached:
 
 
 def _matching_device(client: str, serial: str) -> Attached:
-    """Return the device that is meant, in any state; a network device is connected to."""
+    """Return the requested device, in any state; connect to a network device first."""
     attached = devices(client)
     output = ""
     if is_network(serial) and not _of(attached, serial):
@@ -86,10 +86,10 @@ def _of(attached: Sequence[Attached], serial: str) -> list[Attached]:
 
 
 def features(client: str, serial: str) -> frozenset[str]:
-    """Return what both the client and a device support, in adb's words."""
+    """Return the features that both the client and a device support, by adb's names."""
     result = _run(client, ["-s", serial, "features"])
     if result.returncode != 0:
-        doing, output = "asking what its adb can do", result.stderr or result.stdout
+        doing, output = "reading the features of its adb", result.stderr or result.stdout
         raise faults.gone(Attached(serial, state(client, serial)), doing, printable(output))
     return frozenset(result.stdout.split())
 

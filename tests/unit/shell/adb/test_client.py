@@ -74,7 +74,7 @@ def test_features_that_are_not_told_are_no_old_device(says, tmp_path):
     (tmp_path / "adb").write_text(
         "#!/bin/sh\ncase $1 in devices) printf 'R58M\\tdevice\\n';; *) echo error: closed >&2; exit 1;; esac\n"
     )
-    with pytest.raises(DeviceError, match="was lost while asking what its adb can do") as caught:
+    with pytest.raises(DeviceError, match="was lost while reading the features of its adb") as caught:
         client.features(path, "R58M")
     assert "error: closed" in caught.value.details
 

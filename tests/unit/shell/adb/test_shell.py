@@ -71,7 +71,7 @@ def test_files_go_there_and_back_whole(shell, tmp_path):
     there.write_bytes(data[:1000])
     shell.push(tmp_path / "here", str(there), offset=1000)
     assert there.read_bytes() == data
-    shell.pull(str(there), tmp_path / "back", most=len(data))
+    shell.pull(str(there), tmp_path / "back", max_bytes=len(data))
     assert (tmp_path / "back").read_bytes() == data
     assert shell.bytes_sent >= len(data) - 1000
     assert shell.bytes_received >= len(data)
@@ -220,7 +220,7 @@ def test_a_cable_that_is_pulled_in_an_upload_is_told(shell, device, tmp_path):
 
 def test_a_device_that_never_stops_talking_is_ended(shell):
     with pytest.raises(DeviceError, match="wrote more than"):
-        shell.run("cat /dev/zero", most=1000)
+        shell.run("cat /dev/zero", max_bytes=1000)
 
 
 def test_a_script_that_adb_does_not_take_is_refused(shell):
