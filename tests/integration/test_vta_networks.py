@@ -28,7 +28,7 @@ from toolchain.backends.vta.isa.config import DEFAULT
 from toolchain.backends.vta.network.partition import partitioned
 from toolchain.compile import prepare
 from toolchain.compile.request import BuildRequest
-from toolchain.models import importer, inputs, source
+from toolchain.models import importer, source
 from toolchain.models.request import Model
 from toolchain.quantize import Settings, samples
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, helptext, options
+from toolchain.cli import common, completion, helptext
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import SCREEN, Console, Result, with_next
 from toolchain.cli.gathering import gathered, option, same
@@ -30,7 +30,7 @@ _SMOKE_S = 1.0
 
 
 @click.group("boards", cls=helptext.Group, invoke_without_command=True)
-@options.json_flag
+@common.json_flag
 @click.pass_context
 def boards(context: click.Context, *, as_json: bool) -> Result | None:
     """List board types; check a board file; add a device."""
@@ -44,8 +44,8 @@ def boards(context: click.Context, *, as_json: bool) -> Result | None:
 
 
 @boards.command("check")
-@click.argument("file", type=options.PATH)
-@options.json_flag
+@click.argument("file", type=common.PATH)
+@common.json_flag
 def boards_check(file: Path, *, as_json: bool) -> Result:
     """Check a board file and explain every fault."""
     from toolchain import board
@@ -142,10 +142,10 @@ class AddOptions:
 
 @boards.command("add")
 @click.argument("host", metavar="USER@HOST[:PORT]|adb:SERIAL")
-@gathered("asked", AddOptions)
-@options.json_flag
+@gathered("options", AddOptions)
+@common.json_flag
 @click.pass_obj
-def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bool) -> Result:
+def boards_add(console: Console, /, host: str, options: AddOptions, *, as_json: bool) -> Result:
     """Add a device to devices.toml.
 
     The command asks the device what it is, chooses its board type and tests a deploy. You confirm its host key first,
@@ -153,7 +153,7 @@ def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bo
     """
     from toolchain import adoption
 
-    wanted = asked.wanted(adoption.resolve_address(host), ["--json"] if as_json else [])
+    wanted = options.wanted(adoption.resolve_address(host), ["--json"] if as_json else [])
     entry = adoption.choose_entry(wanted)
 
     def approve(fault: UnknownHostKeyError) -> None:
@@ -162,21 +162,21 @@ def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bo
     console.say(stage(f"asking {host} what it is"))
     with adoption.connect(wanted, approve) as shell:
         made = adoption.adopt(wanted, entry, shell)
-    document = _document(made, asked)
+    document = _document(made, options)
     deployed = None
-    if asked.no_deploy or made.running:
+    if options.no_deploy or made.running:
         console.say(
             f"the test deploy is skipped: the device runs {made.running}"
             if made.running
             else "the test deploy is skipped"
         )
     else:
-        deployed = _deployed(console, asked, made)
+        deployed = _deployed(console, options, made)
         document["deploy"] = deployed.document
     text = [_shown(made), *parts(deployed.text if deployed else "")]
     if deployed:  # whose own next commands come last
         return Result(text, document, as_json)
-    return with_next(Result(text, document, as_json), [_next(asked, made)])
+    return with_next(Result(text, document, as_json), [_next(options, made)])
 
 
 def _approve(fault: UnknownHostKeyError, wanted: AdoptionRequest, console: Console) -> None:
@@ -209,33 +209,33 @@ def _approve(fault: UnknownHostKeyError, wanted: AdoptionRequest, console: Conso
         )
 
 
-def _deployed(console: Console, asked: AddOptions, made: Adopted) -> Result:
+def _deployed(console: Console, options: AddOptions, made: Adopted) -> Result:
     """Deploy the smallest network to the new device."""
     from dataclasses import replace
 
     from toolchain.cli.device import DeployOptions, deployed
 
     # The entry has the root and the SSH configuration.
-    address = asked.address(made.entry.name)
-    address = replace(address, board_name=_board_word(asked, made), root=None, ssh_config=None)
-    settings = DeployOptions(device=address, measuring=options.MeasureOptions(budget=_SMOKE_S))
+    address = options.address(made.entry.name)
+    address = replace(address, board_name=_board_word(options, made), root=None, ssh_config=None)
+    settings = DeployOptions(device=address, measuring=common.MeasureOptions(budget=_SMOKE_S))
     try:
         return deployed(console, _SMOKE, settings)
     except ToolchainError as fault:
         stands = f"{made.entry.name} stands in {made.entry.file}; a deploy of {_SMOKE} to it failed"
         details = f"{stands}\n{fault.details}".rstrip()
-        raise type(fault)(fault.message, details=details, hint=fault.hint or shlex.join(_next(asked, made))) from fault
+        raise type(fault)(fault.message, details=details, hint=fault.hint or shlex.join(_next(options, made))) from fault
 
 
-def _board_word(asked: AddOptions, made: Adopted) -> str:
-    return asked.board_name if asked.board_name.endswith(".toml") else made.choice.board.name
+def _board_word(options: AddOptions, made: Adopted) -> str:
+    return options.board_name if options.board_name.endswith(".toml") else made.choice.board.name
 
 
-def _next(asked: AddOptions, made: Adopted) -> list[str]:
+def _next(options: AddOptions, made: Adopted) -> list[str]:
     """Return the words of the command that deploys to a device."""
-    words = ["toolchain", "deploy", "MODEL", "--board", _board_word(asked, made), "--host", made.entry.name]
-    given = [("--devices", asked.devices), ("-i", asked.identity)]
-    given += [("--known-hosts", file) for file in asked.known_hosts]
+    words = ["toolchain", "deploy", "MODEL", "--board", _board_word(options, made), "--host", made.entry.name]
+    given = [("--devices", options.devices), ("-i", options.identity)]
+    given += [("--known-hosts", file) for file in options.known_hosts]
     return [*words, *(word for name, file in given if file for word in (name, str(file)))]
 
 
@@ -256,7 +256,7 @@ def _shown(made: Adopted) -> Table:
     )
 
 
-def _document(made: Adopted, asked: AddOptions) -> dict[str, object]:
+def _document(made: Adopted, options: AddOptions) -> dict[str, object]:
     from toolchain.adoption import summary
 
     device = made.device
@@ -272,7 +272,7 @@ def _document(made: Adopted, asked: AddOptions) -> dict[str, object]:
         "written": made.written,
         "running": made.running or None,
         "deploy": None,
-        "next": [shlex.join(_next(asked, made))],
+        "next": [shlex.join(_next(options, made))],
     }
 
 
@@ -294,7 +294,7 @@ class DoctorOptions(AddressOptions):
     )
 
 
-def _of_device(asked: DoctorOptions) -> tuple[tuple[Check, ...], DeviceError | None]:
+def _of_device(options: DoctorOptions) -> tuple[tuple[Check, ...], DeviceError | None]:
     """Ask a device what it has beside its CPU, if one is named or this machine is the device.
 
     Returns:
@@ -303,37 +303,37 @@ def _of_device(asked: DoctorOptions) -> tuple[tuple[Check, ...], DeviceError | N
     from toolchain.adoption import needs, probe
     from toolchain.pipeline.doctor import Check
 
-    kind = asked.board()
-    named = asked.host or asked.place
+    kind = options.board()
+    named = options.host or options.place
     if not named and not (kind.connection == "local" and needs.any_of(kind)):
         return (), None
     try:
-        with open_device(kind, asked) as device:
-            found = probe.ask(device.shell, asked.folder() or kind.root)
+        with open_device(kind, options) as device:
+            found = probe.ask(device.shell, options.folder() or kind.root)
     except DeviceError as fault:
         return (Check(kind.name, f"device {named or 'of this machine'}", "", fault.hint or fault.message),), fault
     there = (Check(kind.name, f"device {named}", f"{found.machine}, {found.model}".rstrip(", "), ""),) if named else ()
     return (*there, *(Check(kind.name, one.what, one.found, one.remedy) for one in needs.of(kind, found))), None
 
 
-def _check_address(asked: DoctorOptions) -> bool:
+def _check_address(options: DoctorOptions) -> bool:
     """Refuse ways to a device where none is named; tell whether adb leads there."""
     from toolchain.shell import check_options, is_adb
 
-    if not (asked.host or asked.place):
-        ways = [asked.root, asked.identity, asked.ssh_config, asked.devices, *asked.known_hosts]
+    if not (options.host or options.place):
+        ways = [options.root, options.identity, options.ssh_config, options.devices, *options.known_hosts]
         if any(ways):
             raise InputError("options for reaching a device are given, but no device", hint="add --host or --place")
         return False
-    device = asked.device(asked.board())
-    check_options(device.host, asked.ssh())
+    device = options.device(options.board())
+    check_options(device.host, options.ssh())
     return is_adb(device.host)
 
 
 @click.command("doctor", cls=helptext.Command)
-@gathered("asked", DoctorOptions)
-@options.json_flag
-def doctor(asked: DoctorOptions, *, as_json: bool) -> Result:
+@gathered("options", DoctorOptions)
+@common.json_flag
+def doctor(options: DoctorOptions, *, as_json: bool) -> Result:
     """Show what this machine or a device lacks for a board.
 
     With --host, the device is checked as well.
@@ -341,10 +341,10 @@ def doctor(asked: DoctorOptions, *, as_json: bool) -> Result:
     from toolchain import board
     from toolchain.pipeline import doctor as doctors
 
-    by_adb = _check_address(asked)
-    board_name = asked.board_name or (asked.board().name if asked.host or asked.place else "")
-    boards = [asked.board()] if board_name else [board.load(name) for name in board.names()]
-    of_device, fault = _of_device(asked) if board_name else ((), None)
+    by_adb = _check_address(options)
+    board_name = options.board_name or (options.board().name if options.host or options.place else "")
+    boards = [options.board()] if board_name else [board.load(name) for name in board.names()]
+    of_device, fault = _of_device(options) if board_name else ((), None)
     checks = (*doctors.examine(boards, by_adb=by_adb), *of_device)
     missing = [item for item in checks if not item.ok]
     lacks: ToolchainError | None = fault

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
@@ -22,28 +22,28 @@ class BuildOptions:
 
     board: BoardOptions = record(BoardOptions)
     output: Path | None = option(
-        "-o", "--output", type=options.PATH, metavar="FOLDER", help="Folder for the bundle. Default: build/MODEL-BOARD."
+        "-o", "--output", type=common.PATH, metavar="FOLDER", help="Folder for the bundle. Default: build/MODEL-BOARD."
     )
-    toolchain: str | None = options.toolchain()
-    model: options.ModelOptions = record(options.ModelOptions)
-    inputs: options.InputOptions = record(options.InputOptions)
-    compiling: options.CompileOptions = record(options.CompileOptions)
+    toolchain: str | None = common.toolchain()
+    model: common.ModelOptions = record(common.ModelOptions)
+    inputs: common.InputOptions = record(common.InputOptions)
+    compiling: common.CompileOptions = record(common.CompileOptions)
     threads: int | None = option(
         "--threads",
         type=click.IntRange(1, 1024),
         help="Apply records that were tuned for N threads. Default: as in the board file.",
     )
-    samples: int = options.samples("Store the reference outputs of N random inputs, for `deploy --samples`.")
-    cost: bool = options.cost("Show the cost of each kernel")
-    html_path: Path | None = options.html()
+    samples: int = common.samples("Store the reference outputs of N random inputs, for `deploy --samples`.")
+    cost: bool = common.cost("Show the cost of each kernel")
+    html_path: Path | None = common.html()
 
 
-@click.command("build", cls=ReportingCommand, reports=options.PAGES)
-@options.model_argument
-@gathered("asked", BuildOptions)
-@options.json_flag
+@click.command("build", cls=ReportingCommand, reports=common.PAGES)
+@common.model_argument
+@gathered("options", BuildOptions)
+@common.json_flag
 @click.pass_obj
-def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: bool) -> Result:
+def build(console: Console, /, source: str, options: BuildOptions, *, as_json: bool) -> Result:
     """Compile a model for a board into a bundle.
 
     MODEL is a predefined network or an .onnx file.
@@ -52,28 +52,28 @@ def build(console: Console, /, source: str, asked: BuildOptions, *, as_json: boo
     from toolchain.pipeline import built, preflight
     from toolchain.pipeline.source import BundleSource
 
-    kind = asked.board.board(**asked.compiling.kernels.precision)
-    wanted = asked.model.model(source, asked.inputs)
-    request = asked.compiling.request(wanted, kind, console.say, asked.toolchain, threads=asked.threads)
-    model = request.backend.cost_model(console.say) if asked.cost else None  # what cannot be had is told at once
-    bundle_source = BundleSource(request, Stages(console.say), samples=asked.samples)
-    bundle = bundle_source.build(asked.output, preflight.before_compile(bundle_source))
+    kind = options.board.board(**options.compiling.kernels.precision)
+    wanted = options.model.model(source, options.inputs)
+    request = options.compiling.request(wanted, kind, console.say, options.toolchain, threads=options.threads)
+    model = request.backend.cost_model(console.say) if options.cost else None  # what cannot be had is told at once
+    bundle_source = BundleSource(request, Stages(console.say), samples=options.samples)
+    bundle = bundle_source.build(options.output, preflight.before_compile(bundle_source))
     report = built.Built(bundle, built.estimate_costs(bundle, kind, model) if model else None)
     result = Result(report.render_text(), report.document(), as_json, report.refusal())
-    return written(result, None, {asked.html_path: lambda: report.html().encode()})
+    return written(result, None, {options.html_path: lambda: report.html().encode()})
 
 
 @click.command("package", cls=helptext.Command)
-@click.argument("source", metavar="FOLDER", type=options.PATH)
+@click.argument("source", metavar="FOLDER", type=common.PATH)
 @helptext.option(
-    "-o", "--output", type=options.PATH, required=True, help="Where to write the package, such as model.oci.tar."
+    "-o", "--output", type=common.PATH, required=True, help="Where to write the package, such as model.oci.tar."
 )
 @helptext.option(
     "--unpack",
     is_flag=True,
     help="Unpack a package instead: FOLDER is the package, and --output is the folder for its bundle.",
 )
-@options.json_flag
+@common.json_flag
 def package(source: Path, output: Path, *, unpack: bool, as_json: bool) -> Result:
     """Pack a bundle as one archive.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import common
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, record
@@ -29,13 +29,13 @@ class CompareOptions:
     """The options of `compare`."""
 
     device: DeviceOptions = record(DeviceOptions)
-    toolchain: str | None = options.toolchain()
-    model: options.ModelOptions = record(options.ModelOptions)
-    inputs: options.InputOptions = record(options.InputOptions)
-    compiling: options.CompileOptions = record(options.CompileOptions)
-    measuring: options.TurnOptions = record(options.TurnOptions)
-    tolerance: float | None = options.tolerance()
-    html_path: Path | None = options.html()
+    toolchain: str | None = common.toolchain()
+    model: common.ModelOptions = record(common.ModelOptions)
+    inputs: common.InputOptions = record(common.InputOptions)
+    compiling: common.CompileOptions = record(common.CompileOptions)
+    measuring: common.TurnOptions = record(common.TurnOptions)
+    tolerance: float | None = common.tolerance()
+    html_path: Path | None = common.html()
 
     def sources(self, source: str, kind: Board, console: Console) -> tuple[BundleSource, BundleSource]:
         """Return what builds a model untuned, as it is without any records of the user's, and what builds it tuned."""
@@ -71,12 +71,12 @@ class CompareOptions:
         return shlex.join(words)
 
 
-@click.command("compare", cls=ReportingCommand, reports=options.PAGES)
-@options.model_argument
-@gathered("asked", CompareOptions)
-@options.json_flag
+@click.command("compare", cls=ReportingCommand, reports=common.PAGES)
+@common.model_argument
+@gathered("options", CompareOptions)
+@common.json_flag
 @click.pass_obj
-def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json: bool) -> Result:
+def compare(console: Console, /, source: str, options: CompareOptions, *, as_json: bool) -> Result:
     """Measure how much faster the tuned model is.
 
     MODEL runs untuned and tuned in turns on a device.
@@ -85,17 +85,17 @@ def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json:
     from toolchain.pipeline import preflight
     from toolchain.pipeline.pages import compared
 
-    kind = asked.device.board(**asked.compiling.kernels.precision)
-    sources = asked.sources(source, kind, console)
-    remedy = asked.tuning_command(source)
+    kind = options.device.board(**options.compiling.kernels.precision)
+    sources = options.sources(source, kind, console)
+    remedy = options.tuning_command(source)
     _check_tuned(sources[1], remedy)
-    loaded = preflight.before_build(sources[1], functools.partial(open_device, kind, asked.device, console.say))
-    connect = functools.partial(open_device, kind, asked.device, tell=console.say)
+    loaded = preflight.before_build(sources[1], functools.partial(open_device, kind, options.device, console.say))
+    connect = functools.partial(open_device, kind, options.device, tell=console.say)
     comparison = comparing.build_and_compare(
-        sources, loaded, connect, asked.measuring.settings(None, asked.tolerance), remedy
+        sources, loaded, connect, options.measuring.settings(None, options.tolerance), remedy
     )
     result = Result(comparing.table(comparison), comparison.document(), as_json)
-    return written(result, None, {asked.html_path: lambda: compared.html(comparison).encode()})
+    return written(result, None, {options.html_path: lambda: compared.html(comparison).encode()})
 
 
 def _check_tuned(source: BundleSource, remedy: str) -> None:
@@ -107,18 +107,18 @@ def _check_tuned(source: BundleSource, remedy: str) -> None:
         raise comparing.nothing_to_compare(source.request.model.source, source.request.board.name, why, remedy)
 
 
-def end_to_end(console: Console, source: str, asked: CompareOptions) -> Comparison | str:
+def end_to_end(console: Console, source: str, options: CompareOptions) -> Comparison | str:
     """Compare a model that was just tuned with what a deploy makes of it without; or say why that cannot be.
 
     What was tuned is recorded by now, and a comparison that fails takes nothing of it away.
     """
     from toolchain.pipeline import compare as comparing
 
-    kind = asked.device.board(**asked.compiling.kernels.precision)
-    connect = functools.partial(open_device, kind, asked.device, tell=console.say)
-    settings, remedy = asked.measuring.settings(None, asked.tolerance), asked.tuning_command(source)
+    kind = options.device.board(**options.compiling.kernels.precision)
+    connect = functools.partial(open_device, kind, options.device, tell=console.say)
+    settings, remedy = options.measuring.settings(None, options.tolerance), options.tuning_command(source)
     try:
-        return comparing.build_and_compare(asked.sources(source, kind, console), None, connect, settings, remedy)
+        return comparing.build_and_compare(options.sources(source, kind, console), None, connect, settings, remedy)
     except comparing.SameCodeError:
         return "tuning found nothing faster, so the code is the same"
     except ToolchainError as fault:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from toolchain.cli import completion
+from toolchain.cli.common import PATH, Limit
 from toolchain.cli.gathering import gathered, option
-from toolchain.cli.options import PATH, Limit
 from toolchain.cli.reports import PATIENCE
 from toolchain.errors import InputError
 

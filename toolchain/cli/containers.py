@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option
 from toolchain.errors import VerificationError
@@ -28,7 +28,7 @@ def containers() -> None:
 
 
 @containers.command("list")
-@options.json_flag
+@common.json_flag
 def containers_list(*, as_json: bool) -> Result:
     """List the images: which ones exist, and whether they are up to date."""
     from toolchain.containers import images
@@ -43,7 +43,7 @@ def containers_list(*, as_json: bool) -> Result:
 @helptext.option(
     "--provenance", is_flag=True, help="Show how it was built, as an in-toto statement with SLSA provenance."
 )
-@options.json_flag
+@common.json_flag
 def containers_inventory(name: str, *, provenance: bool, as_json: bool) -> Result:
     """List what an image contains.
 
@@ -80,24 +80,24 @@ class ImageOptions:
 
 @containers.command("build")
 @_names
-@gathered("asked", ImageOptions)
-@options.json_flag
+@gathered("options", ImageOptions)
+@common.json_flag
 @click.pass_obj
-def containers_build(console: Console, /, names: tuple[str, ...], asked: ImageOptions, *, as_json: bool) -> Result:
+def containers_build(console: Console, /, names: tuple[str, ...], options: ImageOptions, *, as_json: bool) -> Result:
     """Build all images, or the named ones.
 
     docs/containers.md lists the environment variables that it reads.
     """
     from toolchain.containers import images
 
-    wanted = asked.build_options()
+    wanted = options.build_options()
     made = [images.build(name, wanted, console.say) for name in names or images.names()]
     return Result("\n".join(f"{one.tag}: {one.id}" for one in made), made, as_json)
 
 
 @containers.command("check")
 @_names
-@options.json_flag
+@common.json_flag
 def containers_check(names: tuple[str, ...], *, as_json: bool) -> Result:
     """Check that the images compile, and that containers are restricted."""
     from toolchain.containers import images

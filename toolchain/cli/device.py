@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, connection, helptext, options, tuning
+from toolchain.cli import common, completion, connection, helptext, tuning
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gathered, option, record, same
@@ -32,24 +32,24 @@ class DeployOptions:
     """The options of `deploy`."""
 
     device: DeviceOptions = record(DeviceOptions)
-    toolchain: str | None = options.toolchain()
-    model: options.ModelOptions = record(options.ModelOptions)
-    inputs: options.InputOptions = record(options.InputOptions)
-    measuring: options.MeasureOptions = record(options.MeasureOptions)
-    report: options.ReportOptions = record(options.ReportOptions)
-    compiling: options.CompileOptions = record(options.CompileOptions)
-    tolerance: float | None = options.tolerance()
-    samples: int = options.samples("Compare the outputs of N random inputs, and count changed classes.")
+    toolchain: str | None = common.toolchain()
+    model: common.ModelOptions = record(common.ModelOptions)
+    inputs: common.InputOptions = record(common.InputOptions)
+    measuring: common.MeasureOptions = record(common.MeasureOptions)
+    report: common.ReportOptions = record(common.ReportOptions)
+    compiling: common.CompileOptions = record(common.CompileOptions)
+    tolerance: float | None = common.tolerance()
+    samples: int = common.samples("Compare the outputs of N random inputs, and count changed classes.")
     trials: int | None = option(
         "--trials", type=click.IntRange(min=1), help="Tune the model first, with N trials; see `toolchain tune`."
     )
     output: Path | None = option(
-        "-o", "--output", type=options.PATH, metavar="FOLDER", help="Keep the bundle in this folder."
+        "-o", "--output", type=common.PATH, metavar="FOLDER", help="Keep the bundle in this folder."
     )
     library: bool = option(
         "--with-library", is_flag=True, help="Also install the C library for applications, as ROOT/lib."
     )
-    unchecked: bool = options.unchecked()
+    unchecked: bool = common.unchecked()
     registry: RegistryOptions = record(RegistryOptions)
 
     def check(self, source: str) -> None:
@@ -80,66 +80,66 @@ class DeployOptions:
             device=self.device,
             toolchain=self.toolchain,
             model=self.model,
-            inputs=options.GivenOptions(self.inputs.npz, self.inputs.image),
-            search=options.SearchOptions(trials=trials),
+            inputs=common.GivenOptions(self.inputs.npz, self.inputs.image),
+            search=common.SearchOptions(trials=trials),
             kernels=self.compiling.kernels,
             threads=self.measuring.threads,
             records=self.compiling.records,
         )
 
 
-@click.command("deploy", cls=ReportingCommand, reports=options.REPORTS)
+@click.command("deploy", cls=ReportingCommand, reports=common.REPORTS)
 @click.argument(
     "source",
     metavar="MODEL-OR-PACKAGE",
     shell_complete=completion.models,
-    callback=options.telling("package"),
+    callback=common.telling("package"),
 )
-@gathered("asked", DeployOptions)
+@gathered("options", DeployOptions)
 @click.pass_obj
-def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
+def deploy(console: Console, /, source: str, options: DeployOptions) -> Result:
     """Build a model, deploy it, check its outputs and measure it.
 
     MODEL is a predefined network or an .onnx file. A package or a bundle is deployed as it is; a package may be in a
     registry: oci://HOST/REPOSITORY@sha256:DIGEST, or :TAG.
     """
-    return deployed(console, source, asked)
+    return deployed(console, source, options)
 
 
-def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
+def deployed(console: Console, source: str, options: DeployOptions) -> Result:
     """Deploy a model as the command does; see there."""
     from toolchain import bundle
     from toolchain.device.stages import Stages
     from toolchain.pipeline.deploy import Job, deploy_model
     from toolchain.pipeline.source import BundleSource, is_built
 
-    if asked.output:
-        bundle.check_target(asked.output)
-    asked.check(source)
+    if options.output:
+        bundle.check_target(options.output)
+    options.check(source)
     if is_built(source):
-        asked = dataclasses.replace(asked, device=asked.device.for_bundle(source))
-    device, board = asked.device, asked.device.board(**asked.compiling.kernels.precision)
+        options = dataclasses.replace(options, device=options.device.for_bundle(source))
+    device, board = options.device, options.device.board(**options.compiling.kernels.precision)
     entry = device.device(board)
     connection.announce(entry, board, device, console.say)
-    request = asked.compiling.request(
-        asked.model.model(source, asked.inputs),
+    request = options.compiling.request(
+        options.model.model(source, options.inputs),
         board,
         console.say,
-        asked.toolchain,
+        options.toolchain,
         emulated=entry.emulated,
-        threads=asked.measuring.threads,
+        threads=options.measuring.threads,
     )
-    settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance, asked.samples)
+    settings = options.measuring.settings(options.inputs.labels, options.tolerance, options.samples)
     job = Job(
-        source=BundleSource(request, Stages(console.say), asked.registry.access(), asked.samples, asked.unchecked),
+        source=BundleSource(request, Stages(console.say), options.registry.access(), options.samples, options.unchecked),
         connect=functools.partial(open_device, board, device, tell=console.say),
-        settings=dataclasses.replace(settings, library=asked.library, unchecked=asked.unchecked),
-        folder=asked.output,
-        tune=functools.partial(tuning.tuned, console, source, asked.tuning(asked.trials)) if asked.trials else None,
+        settings=dataclasses.replace(settings, library=options.library, unchecked=options.unchecked),
+        folder=options.output,
+        tune=functools.partial(tuning.tuned, console, source, options.tuning(options.trials)) if options.trials else None,
         warnings=lambda connected, facts: connection.unused(connected, facts, device),
     )
     report = dataclasses.replace(deploy_model(job), board_reason=device.resolve().reason)
-    result = asked.report.written(report, "deploy")
+    result = options.report.written(report, "deploy")
     return with_next(result, _next(device, board, can_roll_back=report.can_roll_back))
 
 
@@ -164,37 +164,37 @@ class BenchOptions:
     """The options of `bench`."""
 
     device: DeviceOptions = record(DeviceOptions)
-    seed: int = same(options.ModelOptions, "seed")
-    inputs: options.InputOptions = record(options.InputOptions)
-    measuring: options.MeasureOptions = record(options.MeasureOptions)
-    report: options.ReportOptions = record(options.ReportOptions)
+    seed: int = same(common.ModelOptions, "seed")
+    inputs: common.InputOptions = record(common.InputOptions)
+    measuring: common.MeasureOptions = record(common.MeasureOptions)
+    report: common.ReportOptions = record(common.ReportOptions)
     energy: bool = option(
         "--energy", is_flag=True, help="Also measure the energy of an inference, which takes 20 s more."
     )
 
 
-@click.command("bench", cls=ReportingCommand, reports=options.REPORTS)
-@gathered("asked", BenchOptions)
+@click.command("bench", cls=ReportingCommand, reports=common.REPORTS)
+@gathered("options", BenchOptions)
 @click.pass_obj
-def bench(console: Console, /, asked: BenchOptions) -> Result:
+def bench(console: Console, /, options: BenchOptions) -> Result:
     """Measure the release that a device runs."""
     from toolchain.device.stages import Stages
     from toolchain.pipeline import preflight
     from toolchain.pipeline.bench import bench_current
 
-    board = asked.device.board()
-    settings = dataclasses.replace(asked.measuring.settings(asked.inputs.labels), energy=asked.energy)
-    with open_device(board, asked.device, console.say) as device:
+    board = options.device.board()
+    settings = dataclasses.replace(options.measuring.settings(options.inputs.labels), energy=options.energy)
+    with open_device(board, options.device, console.say) as device:
         preflight.before_bench(board, device)
-        report = bench_current(asked.inputs.source(asked.seed), device, settings, Stages(console.say))
-        warnings = connection.unused(device, report.facts, asked.device)
-    reason = asked.device.resolve().reason
-    return asked.report.written(dataclasses.replace(report, board_reason=reason, warnings=warnings), "bench")
+        report = bench_current(options.inputs.source(options.seed), device, settings, Stages(console.say))
+        warnings = connection.unused(device, report.facts, options.device)
+    reason = options.device.resolve().reason
+    return options.report.written(dataclasses.replace(report, board_reason=reason, warnings=warnings), "bench")
 
 
 @click.command("status", cls=helptext.Command)
 @connection.address
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Result:
     """Show what a device is and which release it runs."""
@@ -256,7 +256,7 @@ def _trial_text(trial: Trial) -> str:
 
 @click.command("releases", cls=helptext.Command)
 @connection.address
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> Result:
     """List the releases that a device keeps.
@@ -286,7 +286,7 @@ def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> R
 
 @click.command("rollback", cls=helptext.Command)
 @connection.device
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """Make the previous release current again."""

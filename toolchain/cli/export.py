@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, helptext, options
+from toolchain.cli import common, completion, helptext
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, same
@@ -47,7 +47,7 @@ class ExportOptions:
         help="Device in devices.toml; the update then uses its folder and restarts the application of its run table.",
     )
     devices: Path | None = same(DeviceOptions, "devices")
-    unchecked: bool = options.unchecked()
+    unchecked: bool = common.unchecked()
 
     def device(self, kind: Board) -> Device | None:
         """Return the device that the update is made for; None if it is for any of the board's type.
@@ -83,11 +83,11 @@ class ExportOptions:
 
 
 @click.command("export", cls=helptext.Command)
-@click.argument("source", metavar="PACKAGE", type=options.PATH)
-@gathered("asked", ExportOptions)
-@options.json_flag
+@click.argument("source", metavar="PACKAGE", type=common.PATH)
+@gathered("options", ExportOptions)
+@common.json_flag
 @click.pass_obj
-def export(console: Console, /, source: Path, asked: ExportOptions, *, as_json: bool) -> Result:
+def export(console: Console, /, source: Path, options: ExportOptions, *, as_json: bool) -> Result:
     """Write an update file for devices without a network.
 
     PACKAGE is a package or the folder of a bundle.
@@ -96,22 +96,22 @@ def export(console: Console, /, source: Path, asked: ExportOptions, *, as_json: 
     from toolchain import export as exporting
     from toolchain.native import programs
 
-    asked.check()
-    target, folder = Path(asked.output), asked.output.endswith("/") or Path(asked.output).is_dir()
-    exporting.check_target(asked.kind, target, folder=folder)
+    options.check()
+    target, folder = Path(options.output), options.output.endswith("/") or Path(options.output).is_dir()
+    exporting.check_target(options.kind, target, folder=folder)
     with bundle.at_hand(source) as made:
         kind = board.load(made.manifest.board).resolved()
         bundle.check_board(made.manifest, kind)
-        device = asked.device(kind)
+        device = options.device(kind)
         if device and device.root:
             kind = dataclasses.replace(kind, root=device.root)
         program = programs.build(programs.RUNNER, made.manifest.triple, made.manifest.machine, console.say)
         run = device.run if device else None
-        with exporting.prepare(made, kind, program, run, unchecked=asked.unchecked) as update:
-            written = exporting.write(asked.kind, update, target, folder=folder, compatible=asked.compatible or "")
+        with exporting.prepare(made, kind, program, run, unchecked=options.unchecked) as update:
+            written = exporting.write(options.kind, update, target, folder=folder, compatible=options.compatible or "")
         unchecked = made.reference is None  # asked here: the files of a package are gone after the block
     document = {
-        "kind": asked.kind,
+        "kind": options.kind,
         "path": str(written.path),
         "update": f"sha256:{written.sha256}",
         "bytes": written.size,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gathered, option, record, same, single
@@ -53,27 +53,27 @@ class UpOptions:
 
 @farm.command("up")
 @_names
-@gathered("asked", UpOptions)
-@options.json_flag
+@gathered("options", UpOptions)
+@common.json_flag
 @click.pass_obj
-def up(console: Console, /, names: tuple[str, ...], asked: UpOptions, *, as_json: bool) -> Result:
+def up(console: Console, /, names: tuple[str, ...], options: UpOptions, *, as_json: bool) -> Result:
     """Serve all devices of the lab, or the named ones.
 
     Only this user can use them. With --virtual, virtual boards are started instead.
     """
-    if asked.virtual:
-        if names or asked.devices:
+    if options.virtual:
+        if names or options.devices:
             raise InputError(
                 "--virtual starts boards and does not serve devices",
                 hint="run `toolchain farm up --virtual ...` first, then `toolchain farm up`",
             )
-        return _made(console, asked.virtual, kernel=asked.kernel, as_json=as_json)
-    if asked.kernel:
+        return _made(console, options.virtual, kernel=options.kernel, as_json=as_json)
+    if options.kernel:
         raise InputError("--kernel is only for virtual boards", hint="toolchain farm up --virtual rpi4=1 --kernel")
     from toolchain import board, devices
     from toolchain.farm import client
 
-    places = client.choose(names, devices.load_devices(asked.devices), board.load)
+    places = client.choose(names, devices.load_devices(options.devices), board.load)
     result = _shown(client.up(places, console.say), (), as_json=as_json)
     return with_next(result, [["toolchain", "tune", "MODEL", "--board", places[0].board.name]])
 
@@ -90,7 +90,7 @@ def _made(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Res
 
 @farm.command("down")
 @_names
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
     """Stop serving all devices, or the named ones.
@@ -140,14 +140,14 @@ def _virtual() -> tuple[VirtualBoard, ...]:
 class StatusOptions:
     """The options of `farm status`."""
 
-    builders: options.BuilderOptions = record(options.BuilderOptions)
+    builders: common.BuilderOptions = record(common.BuilderOptions)
 
 
 @farm.command("status")
-@gathered("asked", StatusOptions)
-@options.json_flag
+@gathered("options", StatusOptions)
+@common.json_flag
 @click.pass_obj
-def status(console: Console, /, asked: StatusOptions, *, as_json: bool) -> Result:
+def status(console: Console, /, options: StatusOptions, *, as_json: bool) -> Result:
     """Show the boards, who uses them and who waits for them.
 
     With --builders, the workers of that Dask scheduler are listed as well.
@@ -155,7 +155,7 @@ def status(console: Console, /, asked: StatusOptions, *, as_json: bool) -> Resul
     from toolchain.errors import DeviceError
     from toolchain.farm import client
 
-    scheduler = asked.builders.scheduler()
+    scheduler = options.builders.scheduler()
     found = client.status()
     try:
         virtual = _virtual()
@@ -174,7 +174,7 @@ def status(console: Console, /, asked: StatusOptions, *, as_json: bool) -> Resul
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
 @helptext.option("--for", "span", metavar="2h", help="How long: seconds, or a number with s, m, h or d. Default: 1h.")
 @single(DeviceOptions, "wait_s")
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def lock(
     console: Console, name: str, command: tuple[str, ...], span: str | None, wait_s: float, *, as_json: bool
@@ -211,7 +211,7 @@ def lock(
 
 @farm.command("release")
 @click.argument("name")
-@options.json_flag
+@common.json_flag
 def release(name: str, *, as_json: bool) -> Result:
     """Release the board NAME, no matter who reserved it.
 

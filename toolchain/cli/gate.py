@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain import temporary
-from toolchain.cli import connection, options
+from toolchain.cli import common, connection
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from toolchain.pipeline.gate import Gate, GateSettings, SideOpener
     from toolchain.stats import Rule
 
-_PERCENT = options.Limit(min=0.0, max=1000.0)
-_ABOVE = options.Limit(min=0.0, max=1000.0, min_open=True)
+_PERCENT = common.Limit(min=0.0, max=1000.0)
+_ABOVE = common.Limit(min=0.0, max=1000.0, min_open=True)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class RuleOptions:
     confidence: float = option(
         "--confidence",
         metavar="PERCENT",
-        type=options.Limit(min=50.0, max=99.9999),
+        type=common.Limit(min=50.0, max=99.9999),
         default=99.0,
         show_default=True,
         help="Confidence of the verdict in %.",
@@ -85,7 +85,7 @@ class GateOptions:
         "--base",
         metavar="OLD",
         required=True,
-        callback=options.telling("path"),
+        callback=common.telling("path"),
         help="What to compare NEW with: as NEW, or a file whose only line is the digest of a package.",
     )
     device: DeviceOptions = record(DeviceOptions)
@@ -98,9 +98,9 @@ class GateOptions:
         type=click.IntRange(1, 60_000),
         help="Milliseconds that NEW and OLD each run in a round.",
     )
-    threads: int | None = same(options.MeasureOptions, "threads")
-    no_pin: bool = same(options.MeasureOptions, "no_pin")
-    tolerance: float | None = options.tolerance()
+    threads: int | None = same(common.MeasureOptions, "threads")
+    no_pin: bool = same(common.MeasureOptions, "no_pin")
+    tolerance: float | None = common.tolerance()
     retrained: bool = option(
         "--retrained", is_flag=True, help="NEW has other weights: compare its outputs with its own reference only."
     )
@@ -122,9 +122,9 @@ class GateOptions:
     allow_emulated: bool = option(
         "--allow-emulated", is_flag=True, help="Allow an emulated device; results are marked as emulated."
     )
-    json_path: Path | None = same(options.ReportOptions, "json_path")
-    junit_path: Path | None = same(options.ReportOptions, "junit_path")
-    html_path: Path | None = options.html()
+    json_path: Path | None = same(common.ReportOptions, "json_path")
+    junit_path: Path | None = same(common.ReportOptions, "junit_path")
+    html_path: Path | None = common.html()
     registry: RegistryOptions = record(RegistryOptions)
 
     def settings(self) -> GateSettings:
@@ -158,26 +158,26 @@ class GateOptions:
 
 
 @contextlib.contextmanager
-def _side_opener(asked: GateOptions, words: tuple[str, str], console: Console) -> Iterator[SideOpener]:
+def _side_opener(options: GateOptions, words: tuple[str, str], console: Console) -> Iterator[SideOpener]:
     """Give what finds both sides, with room for packages for the time of a block."""
     from toolchain import registry
     from toolchain.pipeline.gate import SideOpener
 
     named = [word for word in words if registry.is_address(word)]
     for word in named or [word for word in words if not Path(word).is_file()][:1]:
-        asked.registry.check(word)
+        options.registry.check(word)
     with temporary.folder() as folder:
-        yield SideOpener(Path(folder), asked.registry.access(), console.say)
+        yield SideOpener(Path(folder), options.registry.access(), console.say)
 
 
 REPORTS = {"--json": json_kind("a gate's report", "schema_version", "quantities"), "--junit": JUNIT, "--html": PAGE}
 
 
 @click.command("gate", cls=ReportingCommand, reports=REPORTS)
-@click.argument("source", metavar="NEW", callback=options.telling("path"))
-@gathered("asked", GateOptions)
+@click.argument("source", metavar="NEW", callback=common.telling("path"))
+@gathered("options", GateOptions)
 @click.pass_obj
-def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
+def gate(console: Console, /, source: str, options: GateOptions) -> Result:
     """Check whether a new package is slower or wrong.
 
     NEW and OLD run in turns on the device. Each is a package, the folder of a bundle, an address in a registry
@@ -190,14 +190,14 @@ def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
     from toolchain.pipeline import device_programs, preflight
     from toolchain.pipeline import gate as gating
 
-    settings, kind = asked.settings(), asked.device.board()
-    gating.check_emulated(kind.emulated or asked.device.device(kind).emulated, kind.name, settings)
-    words = (source, asked.base)
-    with _side_opener(asked, words, console) as opener:
+    settings, kind = options.settings(), options.device.board()
+    gating.check_emulated(kind.emulated or options.device.device(kind).emulated, kind.name, settings)
+    words = (source, options.base)
+    with _side_opener(options, words, console) as opener:
         local = [opener.open_local(word, other) for word, other in (words, words[::-1])]
         if local[0] and local[1]:
             gating.check_pair(local[0], local[1], kind)
-        with open_device(kind, asked.device, console.say) as device:
+        with open_device(kind, options.device, console.say) as device:
             preflight.before_bench(kind, device)
             gating.check_pair(
                 *gating.resolve_sides(local, words, device.store), kind
@@ -208,5 +208,5 @@ def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
                     local, words, device.store
                 )  # what is current may be another one by now
                 result = gating.run(new, base, program, device, settings, console.say)
-            result = dataclasses.replace(result, notes=connection.unused(device, result.facts, asked.device))
-    return asked.written(result)
+            result = dataclasses.replace(result, notes=connection.unused(device, result.facts, options.device))
+    return options.written(result)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.console import Result
 from toolchain.tables import Table
 
@@ -14,11 +14,11 @@ _HEAD = ("NAME", "VERSION", "KIND", "USED FOR")
 
 
 @click.command("inventory", cls=helptext.Command)
-@click.argument("package", type=options.PATH)
+@click.argument("package", type=common.PATH)
 @helptext.option(
     "--provenance", is_flag=True, help="Show how it was built, as an in-toto statement with SLSA provenance."
 )
-@options.json_flag
+@common.json_flag
 def inventory(package: Path, *, provenance: bool, as_json: bool) -> Result:
     """List what a package contains and what built it.
 

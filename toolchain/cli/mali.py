@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain import board
-from toolchain.cli import completion, options
+from toolchain.cli import common, completion
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
 from toolchain.cli.reports import ReportingCommand, written
@@ -41,13 +41,13 @@ class CostOptions:
         metavar="NAME",
         help="GPU to compile for, such as g610; can be repeated. Default: that of the board.",
     )
-    model: options.ModelOptions = record(options.ModelOptions)
-    inputs: options.GivenOptions = record(options.GivenOptions)
-    compiling: options.CompileOptions = record(options.CompileOptions)
+    model: common.ModelOptions = record(common.ModelOptions)
+    inputs: common.GivenOptions = record(common.GivenOptions)
+    compiling: common.CompileOptions = record(common.CompileOptions)
     compiler_options: tuple[str, ...] = option(
         "--cl-option", multiple=True, metavar="OPTION", help="Option for the OpenCL compiler; can be repeated."
     )
-    html_path: Path | None = options.html()
+    html_path: Path | None = common.html()
 
     def board(self, gpus: Sequence[str]) -> Board | None:
         """Load the board type, resolved; without one, a board that has the first GPU.
@@ -75,14 +75,12 @@ class CostOptions:
         return kind.in_float16(half_sums=wanted["half_sums"]) if wanted["float16"] else kind
 
 
-@click.command("mali-cost", cls=ReportingCommand, reports=options.PAGES)
-@click.argument(
-    "sources", nargs=-1, required=True, metavar="MODEL|PACKAGE|FILE.cl...", callback=options.telling("path")
-)
-@gathered("asked", CostOptions)
-@options.json_flag
+@click.command("mali-cost", cls=ReportingCommand, reports=common.PAGES)
+@click.argument("sources", nargs=-1, required=True, metavar="MODEL|PACKAGE|FILE.cl...", callback=common.telling("path"))
+@gathered("options", CostOptions)
+@common.json_flag
 @click.pass_obj
-def mali_cost(console: Console, /, sources: tuple[str, ...], asked: CostOptions, *, as_json: bool) -> Result:
+def mali_cost(console: Console, /, sources: tuple[str, ...], options: CostOptions, *, as_json: bool) -> Result:
     """Estimate the cost of kernels on Mali GPUs.
 
     The kernels are those of models, packages or files of OpenCL C. The estimate is made from their machine code; no
@@ -91,23 +89,23 @@ def mali_cost(console: Console, /, sources: tuple[str, ...], asked: CostOptions,
     from toolchain.backends.mali import cost
     from toolchain.backends.mali.cost import language, shown
 
-    named = tuple(dict.fromkeys(cost.gpu(name).name for name in asked.gpus))
-    kind = asked.board(named)
+    named = tuple(dict.fromkeys(cost.gpu(name).name for name in options.gpus))
+    kind = options.board(named)
     names = named or ((kind.gpu.name,) if kind and kind.gpu else ())
     if not names:
         raise InputError("no GPU is named", hint="add --gpu NAME, such as --gpu g610, or --board BOARD")
-    words = language.checked(asked.compiler_options)
+    words = language.checked(options.compiler_options)
     each = list(dict.fromkeys(sources))
     texts = [_text(source) for source in each if source.endswith(_SOURCE)]
     models = [source for source in each if not source.endswith(_SOURCE)]
     if models and kind is None:
         raise InputError(f"no board type has a {names[0]} to compile {models[0]} for", hint="add --board BOARD")
-    launches = {source: _launches(console, source, kind, asked) for source in models if kind}
+    launches = {source: _launches(console, source, kind, options) for source in models if kind}
     root = cost.root(console.say)
     compilers = [cost.Compiler(root, cost.gpu(name), words) for name in names]
     every = [one for compiler in compilers for one in _every(compiler, texts, launches, kind)]
     result = Result(shown.lines(every), [one.document() for one in every], as_json, shown.refusal(every))
-    return written(result, None, {asked.html_path: lambda: shown.html(every).encode()})
+    return written(result, None, {options.html_path: lambda: shown.html(every).encode()})
 
 
 def _every(
@@ -139,7 +137,7 @@ def _text(source: str) -> str:
     return text
 
 
-def _launches(console: Console, source: str, kind: Board, asked: CostOptions) -> tuple[Launch, ...]:
+def _launches(console: Console, source: str, kind: Board, options: CostOptions) -> tuple[Launch, ...]:
     from toolchain.backends import backend_of
     from toolchain.backends.mali.cost import network
     from toolchain.compile import compiler
@@ -149,7 +147,7 @@ def _launches(console: Console, source: str, kind: Board, asked: CostOptions) ->
         made = compiler.graph_of(path, kind)
         found = network.launches(made, backend_of(kind).target)
     else:
-        request = asked.compiling.request(asked.model.model(source, asked.inputs), kind, console.say, None)
+        request = options.compiling.request(options.model.model(source, options.inputs), kind, console.say, None)
         found = network.launches(compiler.scheduled(request), request.backend.target)
     if not found:
         raise InputError(f"{source} has no kernel for a GPU", hint="the whole model runs on the CPU, or is constant")

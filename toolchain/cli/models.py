@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.console import Result
 from toolchain.tables import Table
 
@@ -21,7 +21,7 @@ def model() -> None:
 
 
 @model.command("list")
-@options.json_flag
+@common.json_flag
 def model_list(*, as_json: bool) -> Result:
     """List the predefined networks.
 
@@ -34,10 +34,10 @@ def model_list(*, as_json: bool) -> Result:
 
 
 @model.command("inspect")
-@options.model_argument
-@options.shapes
-@options.fixed
-@options.json_flag
+@common.model_argument
+@common.shapes
+@common.fixed
+@common.json_flag
 def model_inspect(source: str, shapes: tuple[str, ...], fixed: tuple[str, ...], *, as_json: bool) -> Result:
     """Show a model's inputs, outputs, size, work and operators.
 
@@ -46,7 +46,7 @@ def model_inspect(source: str, shapes: tuple[str, ...], fixed: tuple[str, ...], 
     from toolchain.models import inspection
     from toolchain.models import source as models
 
-    found = inspection.inspect(models.load(source, options.parse_shapes(shapes), fixed=options.parse_fixed(fixed)))
+    found = inspection.inspect(models.load(source, common.parse_shapes(shapes), fixed=common.parse_fixed(fixed)))
     return Result(_table(found), found, as_json)
 
 

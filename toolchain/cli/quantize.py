@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import common
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
 from toolchain.cli.reports import ReportingCommand, json_kind
@@ -53,10 +53,10 @@ class QuantizeOptions:
         "--exclude", multiple=True, metavar="NODE", help="Do not quantize this convolution; can be repeated."
     )
     output: Path | None = option(
-        "-o", "--output", type=options.PATH, help="Where to write the model. Default: MODEL-int8.onnx."
+        "-o", "--output", type=common.PATH, help="Where to write the model. Default: MODEL-int8.onnx."
     )
-    report_path: Path | None = option("--report", type=options.PATH, help="Write the JSON result to a file.")
-    model: options.ModelOptions = record(options.ModelOptions)
+    report_path: Path | None = option("--report", type=common.PATH, help="Write the JSON result to a file.")
+    model: common.ModelOptions = record(common.ModelOptions)
 
     @property
     def is_random(self) -> bool:
@@ -65,11 +65,11 @@ class QuantizeOptions:
 
 
 @click.command("quantize", cls=ReportingCommand, reports={"--report": _REPORT})
-@options.model_argument
-@gathered("asked", QuantizeOptions)
-@options.json_flag
+@common.model_argument
+@gathered("options", QuantizeOptions)
+@common.json_flag
 @click.pass_obj
-def quantize(console: Console, /, source: str, asked: QuantizeOptions, *, as_json: bool) -> Result:
+def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_json: bool) -> Result:
     """Quantize the convolutions of a model to int8.
 
     MODEL is a predefined network or an .onnx file. The scales are powers of two. The result is a standard ONNX model
@@ -80,20 +80,20 @@ def quantize(console: Console, /, source: str, asked: QuantizeOptions, *, as_jso
     from toolchain.models import source as model
 
     loaded = model.load(
-        source, options.parse_shapes(asked.model.shapes), asked.model.seed, options.parse_fixed(asked.model.fixed)
+        source, common.parse_shapes(options.model.shapes), options.model.seed, common.parse_fixed(options.model.fixed)
     )
     for line in loaded.guessed:
         console.say(line)
     model.check_memory(loaded)
-    _check_ranges(loaded, asked)
-    output = asked.output or Path(f"{loaded.name}-int8.onnx")
+    _check_ranges(loaded, options)
+    output = options.output or Path(f"{loaded.name}-int8.onnx")
     _check_target(Path(source), output)
-    settings = quantizing.Settings(asked.method or "", asked.exclude, random=asked.is_random)
+    settings = quantizing.Settings(options.method or "", options.exclude, random=options.is_random)
     with contextlib.ExitStack() as stack:
         # Opened before the work: minutes later is late to learn that a file cannot be written.
         written = stack.enter_context(files.atomic_path(output))
-        report = stack.enter_context(files.atomic_path(asked.report_path)) if asked.report_path else None
-        found = quantizing.quantized(loaded, _samples(loaded, asked), settings, console.say)
+        report = stack.enter_context(files.atomic_path(options.report_path)) if options.report_path else None
+        found = quantizing.quantized(loaded, _samples(loaded, options), settings, console.say)
         document = found.document() | {"file": str(output)}
         written.write_bytes(found.source.proto.SerializeToString(deterministic=True))
         if report:
@@ -121,23 +121,23 @@ def _foreign_model(path: Path) -> str:
     return "" if quantized else "it is a model that `quantize` did not write"
 
 
-def _check_ranges(loaded: SourceModel, asked: QuantizeOptions) -> None:
+def _check_ranges(loaded: SourceModel, options: QuantizeOptions) -> None:
     """See that there is something that says how far activations go."""
     from toolchain import quantize
 
-    if asked.calibration is None and not quantize.has_ranges(loaded):
+    if options.calibration is None and not quantize.has_ranges(loaded):
         raise InputError(
             f"{loaded.name} is not quantized, and the ranges of its activations are not known",
             hint="add --calibration FOLDER with samples, or --calibration random to try it",
         )
 
 
-def _samples(loaded: SourceModel, asked: QuantizeOptions) -> Sequence[Tensors]:
+def _samples(loaded: SourceModel, options: QuantizeOptions) -> Sequence[Tensors]:
     from toolchain.quantize import samples
 
-    if asked.calibration is None or asked.is_random:
-        return samples.random(loaded.inputs, asked.samples or _RANDOM_SAMPLES, asked.model.seed)
-    return samples.Folder(Path(asked.calibration), loaded.inputs, asked.samples or _SAMPLES)
+    if options.calibration is None or options.is_random:
+        return samples.random(loaded.inputs, options.samples or _RANDOM_SAMPLES, options.model.seed)
+    return samples.Folder(Path(options.calibration), loaded.inputs, options.samples or _SAMPLES)
 
 
 # --- text ------------------------------------------------------------------------------------------------------

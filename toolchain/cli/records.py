@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolchain import tables
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from toolchain.records.forgetting import Which
     from toolchain.records.maintenance import Row, Table
 
-_file = click.argument("file", type=options.PATH, required=False)
+_file = click.argument("file", type=common.PATH, required=False)
 _board = helptext.option(
     "--board",
     "board_name",
@@ -34,7 +34,7 @@ _board = helptext.option(
 _target = helptext.option(
     "--target", "target_id", metavar="ID", help="Only records for this target; `records show` prints the IDs."
 )
-_output = helptext.option("-o", "--output", type=options.PATH, required=True, help="Where to write the result.")
+_output = helptext.option("-o", "--output", type=common.PATH, required=True, help="Where to write the result.")
 
 
 @click.group("records", cls=helptext.Group)
@@ -46,7 +46,7 @@ def records() -> None:
 @_file
 @_board
 @_target
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def show(console: Console, /, file: Path | None, board_name: str, target_id: str | None, *, as_json: bool) -> Result:
     """Show the tuning records of each kernel, for each target."""
@@ -64,7 +64,7 @@ def show(console: Console, /, file: Path | None, board_name: str, target_id: str
 @_file
 @_board
 @_target
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def best(console: Console, /, file: Path | None, board_name: str, target_id: str | None, *, as_json: bool) -> Result:
     """Show the record of each kernel that a build applies, for each target."""
@@ -95,7 +95,7 @@ class ForgetOptions:
         "--target", metavar="ID", help="Records for this target; `records show` prints the IDs."
     )
     model: str | None = option(
-        "--model", metavar="MODEL", callback=options.telling("model"), help="Records of the kernels of this model."
+        "--model", metavar="MODEL", callback=common.telling("model"), help="Records of the kernels of this model."
     )
     name: str | None = option(
         "--op", metavar="NAME", help="Records of kernels whose name, as `records show` prints it, contains NAME."
@@ -132,39 +132,39 @@ class ForgetOptions:
         from toolchain.pipeline import tune
 
         kind = BoardOptions(board_name=self.board_name).board()
-        request = BuildRequest(options.ModelOptions().model(self.model), kind, console.say)
+        request = BuildRequest(common.ModelOptions().model(self.model), kind, console.say)
         return frozenset(task.workload for task in tune.extract(request).tasks)
 
 
 @records.command("forget")
 @_file
-@gathered("asked", ForgetOptions)
-@options.json_flag
+@gathered("options", ForgetOptions)
+@common.json_flag
 @click.pass_obj
-def forget(console: Console, /, file: Path | None, asked: ForgetOptions, *, as_json: bool) -> Result:
+def forget(console: Console, /, file: Path | None, options: ForgetOptions, *, as_json: bool) -> Result:
     """Remove records from FILE, so that they are measured again.
 
     A record is removed if it matches all of the options.
     """
     from toolchain.records import RecordFile, forgetting
 
-    which = asked.which(console)
-    source = file or _board_file(asked.board_name, console)
-    if asked.target_id:
-        _keys(_read(source, console), asked.target_id, source)
-    found = forgetting.forget(RecordFile(source, console.say), which, dry=asked.dry)
-    verb = "would be forgotten" if asked.dry else "forgotten"
+    which = options.which(console)
+    source = file or _board_file(options.board_name, console)
+    if options.target_id:
+        _keys(_read(source, console), options.target_id, source)
+    found = forgetting.forget(RecordFile(source, console.say), which, dry=options.dry)
+    verb = "would be forgotten" if options.dry else "forgotten"
     text = (
         f"{source}: {found.trials} trials and {found.finals} finals of {found.workloads} kernels {verb},"
         f" {found.kept} records stay"
     )
-    document = {"file": str(source), "dry_run": asked.dry, "trials": found.trials, "finals": found.finals}
+    document = {"file": str(source), "dry_run": options.dry, "trials": found.trials, "finals": found.finals}
     document |= {"workloads": found.workloads, "kept": found.kept}
     return Result(text, document, as_json)
 
 
 @records.command("distill")
-@click.argument("file", type=options.PATH)
+@click.argument("file", type=common.PATH)
 @_output
 @helptext.option(
     "--keep",
@@ -173,7 +173,7 @@ def forget(console: Console, /, file: Path | None, asked: ForgetOptions, *, as_j
     type=click.IntRange(min=1),
     help="Number of candidates to keep for each kernel.",
 )
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def distill(console: Console, /, file: Path, output: Path, keep: int, *, as_json: bool) -> Result:
     """Keep only the best records of FILE for each target.
@@ -186,9 +186,9 @@ def distill(console: Console, /, file: Path, output: Path, keep: int, *, as_json
 
 
 @records.command("merge")
-@click.argument("sources", metavar="FILE...", type=options.PATH, nargs=-1, required=True)
+@click.argument("sources", metavar="FILE...", type=common.PATH, nargs=-1, required=True)
 @_output
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def merge(console: Console, /, sources: tuple[Path, ...], output: Path, *, as_json: bool) -> Result:
     """Merge the records of several files into one.
@@ -201,10 +201,10 @@ def merge(console: Console, /, sources: tuple[Path, ...], output: Path, *, as_js
 
 
 @records.command("export")
-@click.argument("file", type=options.PATH)
+@click.argument("file", type=common.PATH)
 @_output
 @_target
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def export(console: Console, /, file: Path, output: Path, target_id: str | None, *, as_json: bool) -> Result:
     """Write the records of one target as a MetaSchedule database.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.console import SCREEN, Console, Result
 from toolchain.cli.gathering import gathered, option, record
 from toolchain.errors import InputError
@@ -24,7 +24,7 @@ class RegistryOptions:
     """How a registry is reached."""
 
     authorities: Path | None = option(
-        "--ca", type=options.PATH, help="CA certificates for the registry. Default: those of the system."
+        "--ca", type=common.PATH, help="CA certificates for the registry. Default: those of the system."
     )
     plain: bool = option("--plain-http", is_flag=True, help="Connect to the registry without encryption.")
     username: str | None = option(
@@ -102,16 +102,16 @@ class PullOptions:
     """The options of `pull`."""
 
     output: Path = option(
-        "-o", "--output", type=options.PATH, metavar="FOLDER", required=True, help="Folder to write the bundle to."
+        "-o", "--output", type=common.PATH, metavar="FOLDER", required=True, help="Folder to write the bundle to."
     )
     registry: RegistryOptions = record(RegistryOptions)
 
 
 @click.command("push", cls=helptext.Command)
-@click.argument("package", type=options.PATH)
+@click.argument("package", type=common.PATH)
 @click.argument("address")
 @gathered("reached", RegistryOptions)
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def push(console: Console, /, package: Path, address: str, reached: RegistryOptions, *, as_json: bool) -> Result:
     """Upload a package to a registry.
@@ -141,10 +141,10 @@ def push(console: Console, /, package: Path, address: str, reached: RegistryOpti
 
 @click.command("pull", cls=helptext.Command)
 @click.argument("address")
-@gathered("asked", PullOptions)
-@options.json_flag
+@gathered("options", PullOptions)
+@common.json_flag
 @click.pass_obj
-def pull(console: Console, /, address: str, asked: PullOptions, *, as_json: bool) -> Result:
+def pull(console: Console, /, address: str, options: PullOptions, *, as_json: bool) -> Result:
     """Download a package from a registry.
 
     ADDRESS is oci://HOST/REPOSITORY:TAG or oci://HOST/REPOSITORY@sha256:DIGEST. The package is written to a folder,
@@ -153,8 +153,8 @@ def pull(console: Console, /, address: str, asked: PullOptions, *, as_json: bool
     from toolchain import bundle, registry
 
     place = registry.parse(address)
-    bundle.check_target(asked.output)
-    made = registry.pull(place, asked.output, asked.registry.access(), console.say)
+    bundle.check_target(options.output)
+    made = registry.pull(place, options.output, options.registry.access(), console.say)
     document = {
         "folder": str(made.folder),
         "address": str(place.pinned(f"sha256:{made.digest}")),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain import temporary
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.connection import AddressOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -41,11 +41,11 @@ class FleetOptions:
 
     fleet: Path | None = option(
         "--fleet",
-        type=options.PATH,
+        type=common.PATH,
         help="The devices, and limits for each board type: a fleet.toml or a devices.toml.",
     )
     inventory: Path | None = option(
-        "--inventory", type=options.PATH, help="The devices, as `ansible-inventory --list` prints them."
+        "--inventory", type=common.PATH, help="The devices, as `ansible-inventory --list` prints them."
     )
     board_variable: str = option(
         "--board-var",
@@ -105,7 +105,7 @@ class RuleOptions:
         "--success-threshold",
         metavar="PERCENT",
         default=0.0,
-        type=options.Limit(min=0.0, max=100.0),
+        type=common.Limit(min=0.0, max=100.0),
         help="Start the next group only if at least PERCENT of this one succeeded. Default: 0.",
     )
     roll_back: bool = option(
@@ -117,7 +117,7 @@ class RuleOptions:
         metavar="SECONDS",
         default=_WAIT_S,
         show_default=True,
-        type=options.Limit(min=0.0, max=_DAY_S),
+        type=common.Limit(min=0.0, max=_DAY_S),
         help="Wait up to SECONDS for a device that is in use.",
     )
     limit_s: float = option(
@@ -126,7 +126,7 @@ class RuleOptions:
         metavar="SECONDS",
         default=1800.0,
         show_default=True,
-        type=options.Limit(min=1.0, max=_DAY_S),
+        type=common.Limit(min=1.0, max=_DAY_S),
         help="Give up on a device after SECONDS.",
     )
 
@@ -168,13 +168,13 @@ class RolloutOptions:
     )
     rules: RuleOptions = record(RuleOptions)
     state: Path = option(
-        "--state", type=options.PATH, default=_STATE, show_default=True, help="File with the progress of the roll-out."
+        "--state", type=common.PATH, default=_STATE, show_default=True, help="File with the progress of the roll-out."
     )
     fresh: bool = option("--fresh", is_flag=True, subject=helptext.ROLLOUT, help="Ignore that file and start again.")
-    budget: float = options.budget(2.0, "the release on each device")
-    json_path: Path | None = same(options.ReportOptions, "json_path")
-    junit_path: Path | None = same(options.ReportOptions, "junit_path")
-    html_path: Path | None = options.html()
+    budget: float = common.budget(2.0, "the release on each device")
+    json_path: Path | None = same(common.ReportOptions, "json_path")
+    junit_path: Path | None = same(common.ReportOptions, "junit_path")
+    html_path: Path | None = common.html()
     registry: RegistryOptions = record(RegistryOptions)
 
     def check(self, source: str) -> None:
@@ -207,42 +207,42 @@ class RolloutOptions:
 
 
 @contextlib.contextmanager
-def _package(source: str, asked: RolloutOptions, console: Console) -> Iterator[Bundle]:
+def _package(source: str, options: RolloutOptions, console: Console) -> Iterator[Bundle]:
     """Open a package, with room for it for the time of a block."""
     from toolchain import bundle, registry
 
     with temporary.folder() as scratch:
         folder = Path(scratch) / "bundle"
         if registry.is_address(source):
-            yield registry.pull(registry.parse(source), folder, asked.registry.access(), console.say)
+            yield registry.pull(registry.parse(source), folder, options.registry.access(), console.say)
         else:
             yield bundle.open_bundle(Path(source), folder)
 
 
-def _plan(made: Bundle, fleet: Fleet, asked: RolloutOptions) -> Plan:
+def _plan(made: Bundle, fleet: Fleet, options: RolloutOptions) -> Plan:
     from toolchain.pipeline.rollout import groups
     from toolchain.pipeline.rollout.state import Plan
 
     name, board = made.manifest.name, made.manifest.board
-    return Plan(made.digest, name, board, fleet.digest, groups.parse_waves(asked.waves))
+    return Plan(made.digest, name, board, fleet.digest, groups.parse_waves(options.waves))
 
 
-def _work(made: Bundle, kind: Board, fleet: Fleet, asked: RolloutOptions, console: Console) -> DeviceWork:
+def _work(made: Bundle, kind: Board, fleet: Fleet, options: RolloutOptions, console: Console) -> DeviceWork:
     from toolchain.device.deploy import Settings
     from toolchain.device.stages import Stages
     from toolchain.pipeline import device_programs, preflight
     from toolchain.pipeline.rollout import DeviceWork
 
     bound = fleet.limits(kind.name).latency_ms
-    if kind.keep < _ENOUGH and (bound or asked.rules.roll_back):
+    if kind.keep < _ENOUGH and (bound or options.rules.roll_back):
         raise InputError(
             f"board {kind.name} keeps {kind.keep} release(s), so devices cannot go back",
             hint="--roll-back and latency_ms need `keep = 2` or more in the board file",
         )
     preflight.check_host()
     program = device_programs.runner(kind, Stages(console.say))
-    settings = Settings(budget_s=asked.budget)
-    return DeviceWork(made, program, kind, fleet.devices, asked.fleet.ssh(), settings, bound, asked.rules.wait_s)
+    settings = Settings(budget_s=options.budget)
+    return DeviceWork(made, program, kind, fleet.devices, options.fleet.ssh(), settings, bound, options.rules.wait_s)
 
 
 REPORTS = {"--json": json_kind("a roll-out's report", "schema_version", "groups"), "--junit": JUNIT, "--html": PAGE}
@@ -250,9 +250,9 @@ REPORTS = {"--json": json_kind("a roll-out's report", "schema_version", "groups"
 
 @click.command("rollout", cls=ReportingCommand, reports=REPORTS)
 @click.argument("source", metavar="PACKAGE")
-@gathered("asked", RolloutOptions)
+@gathered("options", RolloutOptions)
 @click.pass_obj
-def rollout(console: Console, /, source: str, asked: RolloutOptions) -> Result:
+def rollout(console: Console, /, source: str, options: RolloutOptions) -> Result:
     """Deploy a package to many devices, group by group.
 
     The roll-out stops when too many devices fail. The same command resumes it: devices that are done are skipped, and
@@ -263,22 +263,22 @@ def rollout(console: Console, /, source: str, asked: RolloutOptions) -> Result:
     from toolchain.pipeline.rollout import Loop, Rollout, groups, state
 
     began = time.monotonic()
-    asked.check(source)
-    rules, whole = asked.rules.rules(), asked.fleet.read()
-    with _package(source, asked, console) as made:
+    options.check(source)
+    rules, whole = options.rules.rules(), options.fleet.read()
+    with _package(source, options, console) as made:
         kind = board.load(made.manifest.board).resolved()
         bundle.check_board(made.manifest, kind)
         verification.check_referenced(made, unchecked=False)
         fleet = whole.of(kind.name)
-        plan = _plan(made, fleet, asked)
+        plan = _plan(made, fleet, options)
         places = groups.assign(plan.waves, fleet.devices)
         left_out = len(whole.devices) - len(fleet.devices) + whole.unnamed
         if left_out:
             console.say(f"{left_out} device(s) of the fleet are not {kind.name} and are left out")
-        with state.lock_state(asked.state):
-            kept = state.load_state(asked.state, plan, places, fresh=asked.fresh)
-            work = _work(made, kind, fleet, asked, console)
+        with state.lock_state(options.state):
+            kept = state.load_state(options.state, plan, places, fresh=options.fresh)
+            work = _work(made, kind, fleet, options, console)
             stopped = Loop(kept, work, rules, console.say).run()
     seconds = time.monotonic() - began
-    found = Rollout(plan, kept.devices, fleet.devices, rules.thresholds, stopped, asked.state, seconds, left_out)
-    return asked.written(found)
+    found = Rollout(plan, kept.devices, fleet.devices, rules.thresholds, stopped, options.state, seconds, left_out)
+    return options.written(found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -24,20 +24,20 @@ class RunOptions:
     device: DeviceOptions = record(DeviceOptions)
     npz: Path | None = option(
         "--input",
-        type=options.PATH,
+        type=common.PATH,
         help="Inputs: an .npz file with one array for each input, or an .npy file. Many samples need one more axis.",
     )
     pictures: tuple[Path, ...] = option(
         "--image",
-        type=options.PATH,
+        type=common.PATH,
         multiple=True,
         help="Picture to use as the input, or a folder of pictures; can be repeated.",
     )
     output: Path = option(
-        "-o", "--output", type=options.PATH, required=True, help="Where to write the outputs, an .npz file."
+        "-o", "--output", type=common.PATH, required=True, help="Where to write the outputs, an .npz file."
     )
-    labels: Path | None = same(options.InputOptions, "labels")
-    threads: int | None = same(options.MeasureOptions, "threads")
+    labels: Path | None = same(common.InputOptions, "labels")
+    threads: int | None = same(common.MeasureOptions, "threads")
 
     def request(self) -> RunRequest:
         """Return what is run, checked as far as that is possible without the device."""
@@ -49,10 +49,10 @@ class RunOptions:
 
 
 @click.command("run", cls=helptext.Command)
-@gathered("asked", RunOptions)
-@options.json_flag
+@gathered("options", RunOptions)
+@common.json_flag
 @click.pass_obj
-def run(console: Console, /, asked: RunOptions, *, as_json: bool) -> Result:
+def run(console: Console, /, options: RunOptions, *, as_json: bool) -> Result:
     """Run the deployed release on your own inputs.
 
     Its outputs are written to a file.
@@ -61,8 +61,8 @@ def run(console: Console, /, asked: RunOptions, *, as_json: bool) -> Result:
     from toolchain.pipeline import preflight
     from toolchain.pipeline import run as running
 
-    request, board = asked.request(), asked.device.board()
-    with open_device(board, asked.device, console.say) as device:
+    request, board = options.request(), options.device.board()
+    with open_device(board, options.device, console.say) as device:
         preflight.before_bench(board, device)
         report = running.run(request, device, Stages(console.say))
     return Result(report.render_text(), report.document(), as_json)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered
@@ -15,9 +15,9 @@ from toolchain.cli.gathering import gathered
 @click.command("sdk", cls=helptext.Command)
 @gathered("kind", BoardOptions)
 @helptext.option(
-    "-o", "--output", type=options.PATH, metavar="FOLDER", required=True, help="Folder to write the SDK to."
+    "-o", "--output", type=common.PATH, metavar="FOLDER", required=True, help="Folder to write the SDK to."
 )
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def sdk(console: Console, /, kind: BoardOptions, output: Path, *, as_json: bool) -> Result:
     """Write the C and Python libraries for your application.

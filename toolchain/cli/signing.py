@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import connection, helptext, options
+from toolchain.cli import common, connection, helptext
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option
@@ -25,7 +25,7 @@ class SignOptions:
     """The options of `sign`."""
 
     key: Path = option(
-        "--key", type=options.PATH, required=True,
+        "--key", type=common.PATH, required=True,
         help="Ed25519 key of OpenSSH. If it is a public key, the SSH agent must have the private key.",
     )  # fmt: skip
     sequence: int | None = option(
@@ -56,10 +56,10 @@ class SignOptions:
 
 
 @click.command("sign", cls=helptext.Command)
-@click.argument("source", metavar="PACKAGE", type=options.PATH)
-@gathered("asked", SignOptions)
-@options.json_flag
-def sign(source: Path, asked: SignOptions, *, as_json: bool) -> Result:
+@click.argument("source", metavar="PACKAGE", type=common.PATH)
+@gathered("options", SignOptions)
+@common.json_flag
+def sign(source: Path, options: SignOptions, *, as_json: bool) -> Result:
     """Sign a package.
 
     PACKAGE is a package or the folder of a bundle. Its digest does not change; the signature is added next to it.
@@ -68,10 +68,10 @@ def sign(source: Path, asked: SignOptions, *, as_json: bool) -> Result:
     from toolchain.signing import keys
     from toolchain.signing.sign import sign as signed
 
-    order = asked.order()
-    key = keys.load(asked.key, lambda: _passphrase(asked.key))
+    order = options.order()
+    key = keys.load(options.key, lambda: _passphrase(options.key))
     with bundle.at_hand(source) as made:
-        found = signed(made, key, order, replace=asked.replace)
+        found = signed(made, key, order, replace=options.replace)
         if not source.is_dir():
             bundle.pack(bundle.load(made.folder), source)
     said = found.statement
@@ -100,10 +100,10 @@ class VerifyOptions:
     """The options of `verify`."""
 
     trusted: Path = option(
-        "--trusted", type=options.PATH, required=True,
+        "--trusted", type=common.PATH, required=True,
         help="Trusted signers, in OpenSSH's allowed_signers format.",
     )  # fmt: skip
-    revoked: Path | None = option("--revoked", type=options.PATH, help="Revoked keys, in the same format.")
+    revoked: Path | None = option("--revoked", type=common.PATH, help="Revoked keys, in the same format.")
     threshold: int = option(
         "--threshold",
         type=click.IntRange(min=1),
@@ -124,10 +124,10 @@ class VerifyOptions:
 
 
 @click.command("verify", cls=helptext.Command)
-@click.argument("source", metavar="PACKAGE", type=options.PATH)
-@gathered("asked", VerifyOptions)
-@options.json_flag
-def verify(source: Path, asked: VerifyOptions, *, as_json: bool) -> Result:
+@click.argument("source", metavar="PACKAGE", type=common.PATH)
+@gathered("options", VerifyOptions)
+@common.json_flag
+def verify(source: Path, options: VerifyOptions, *, as_json: bool) -> Result:
     """Check a package's integrity and its signatures.
 
     PACKAGE is a package or the folder of a bundle.
@@ -135,9 +135,9 @@ def verify(source: Path, asked: VerifyOptions, *, as_json: bool) -> Result:
     from toolchain import bundle
     from toolchain.signing import trust as trusting
 
-    trust = asked.trust()
+    trust = options.trust()
     with bundle.at_hand(source) as made:
-        found = trusting.approve(made, trust, trusting.Requirement(asked.board, asked.floor))
+        found = trusting.approve(made, trust, trusting.Requirement(options.board, options.floor))
     said = found.statement
     signers = ", ".join(found.signers)
     text = f"{source}: {said.model} for {said.board}, sequence {said.sequence}, signed by {signers}"
@@ -147,7 +147,7 @@ def verify(source: Path, asked: VerifyOptions, *, as_json: bool) -> Result:
 @click.command("floor", cls=helptext.Command)
 @click.argument("sequence", type=click.IntRange(min=1))
 @connection.device
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def floor(console: Console, /, sequence: int, device: DeviceOptions, *, as_json: bool) -> Result:
     """Set the lowest release number that a device accepts.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, options, tuning
+from toolchain.cli import common, completion, tuning
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
@@ -25,15 +25,15 @@ class SurveyOptions:
     """The options of `survey`."""
 
     device: DeviceOptions = record(DeviceOptions)
-    toolchain: str | None = options.toolchain()
+    toolchain: str | None = common.toolchain()
     output: Path | None = option(
         "-o",
         "--output",
-        type=options.PATH,
+        type=common.PATH,
         metavar="FOLDER",
         help="Folder for report.md and report.json. Default: survey-BOARD.",
     )
-    budget: float = options.budget(10.0, "each network")
+    budget: float = common.budget(10.0, "each network")
     trials: int = option(
         "--trials",
         default=32,
@@ -41,15 +41,15 @@ class SurveyOptions:
         type=click.IntRange(min=1),
         help="Number of trials of each short tuning.",
     )
-    html_path: Path | None = options.html()
+    html_path: Path | None = common.html()
 
 
-@click.command("survey", cls=ReportingCommand, reports=options.PAGES)
-@click.argument("networks", nargs=-1, shell_complete=completion.models, callback=options.telling("model"))
-@gathered("asked", SurveyOptions)
-@options.json_flag
+@click.command("survey", cls=ReportingCommand, reports=common.PAGES)
+@click.argument("networks", nargs=-1, shell_complete=completion.models, callback=common.telling("model"))
+@gathered("options", SurveyOptions)
+@common.json_flag
 @click.pass_obj
-def survey(console: Console, /, networks: tuple[str, ...], asked: SurveyOptions, *, as_json: bool) -> Result:
+def survey(console: Console, /, networks: tuple[str, ...], options: SurveyOptions, *, as_json: bool) -> Result:
     """Try everything on one device and write a report.
 
     NETWORKS are predefined networks. The report can be sent to others: it names no host and no person. A step that
@@ -58,28 +58,28 @@ def survey(console: Console, /, networks: tuple[str, ...], asked: SurveyOptions,
     from toolchain.pipeline import survey as surveys
     from toolchain.pipeline.pages import surveyed
 
-    kind = asked.device.board()
-    search = options.SearchOptions(trials=asked.trials)
-    settings = tuning.TuneOptions(device=asked.device, toolchain=asked.toolchain, search=search)
+    kind = options.device.board()
+    search = common.SearchOptions(trials=options.trials)
+    settings = tuning.TuneOptions(device=options.device, toolchain=options.toolchain, search=search)
 
     def tune(network: str, records: Path) -> TuneReport:
         return tuning.tuned(console, network, dataclasses.replace(settings, records=records), passing=True)
 
     wanted = surveys.SurveyRequest(
-        asked.device.boards(kind, "survey"),
+        options.device.boards(kind, "survey"),
         tune,
         networks or surveys.NETWORKS,
-        asked.budget,
-        asked.toolchain or "",
+        options.budget,
+        options.toolchain or "",
     )
-    _check(wanted, asked.device, console)
-    folder = asked.output or Path(f"survey-{kind.name}")
+    _check(wanted, options.device, console)
+    folder = options.output or Path(f"survey-{kind.name}")
     found = surveys.run(wanted, folder, console.say)
     text = (
         f"{found.table()}\nwritten to {folder / 'report.md'} and {folder / 'report.json'}, without names and addresses"
     )
     result = Result(text, found.document(), as_json, found.fault)
-    return written(result, None, {asked.html_path: lambda: surveyed.html(found).encode()})
+    return written(result, None, {options.html_path: lambda: surveyed.html(found).encode()})
 
 
 def _check(wanted: SurveyRequest, device: DeviceOptions, console: Console) -> None:

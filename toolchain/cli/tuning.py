@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import compare, connection, helptext, options
+from toolchain.cli import common, compare, connection, helptext
 from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record, same
@@ -30,17 +30,17 @@ class TuneOptions:
     """The options of `tune`."""
 
     device: DeviceOptions = record(DeviceOptions)
-    toolchain: str | None = options.toolchain()
-    model: options.ModelOptions = record(options.ModelOptions)
-    inputs: options.GivenOptions = record(options.GivenOptions)
-    search: options.SearchOptions = record(options.SearchOptions)
-    kernels: options.KernelOptions = record(options.KernelOptions)
-    threads: int | None = same(options.MeasureOptions, "threads")
+    toolchain: str | None = common.toolchain()
+    model: common.ModelOptions = record(common.ModelOptions)
+    inputs: common.GivenOptions = record(common.GivenOptions)
+    search: common.SearchOptions = record(common.SearchOptions)
+    kernels: common.KernelOptions = record(common.KernelOptions)
+    threads: int | None = same(common.MeasureOptions, "threads")
     operators: tuple[str, ...] = option(
         "--op", metavar="TASK", multiple=True, help="Only these tasks: an operator, a part of a name, or an ID."
     )
     records: Path | None = option(
-        "--records", type=options.PATH, help="File of tuning records. Default: yours, or the project's."
+        "--records", type=common.PATH, help="File of tuning records. Default: yours, or the project's."
     )
     tracker: str | None = option(
         "--tracker", metavar="HOST:PORT", help="Use the boards of this TVM tracker instead of the farm."
@@ -62,13 +62,13 @@ class TuneOptions:
     prune: float | None = option(
         "--prune",
         metavar="TIMES",
-        type=options.Limit(min=1.0, max=1000.0),
+        type=common.Limit(min=1.0, max=1000.0),
         help="Skip candidates that, by a model of the GPU, spill or cost more than TIMES the best one.",
     )
     fresh: bool = option("--fresh", is_flag=True, help="Ignore existing records and measure again.")
     no_compare: bool = option("--no-compare", is_flag=True, help="Do not compare the whole model at the end.")
-    builders: options.BuilderOptions = record(options.BuilderOptions)
-    html_path: Path | None = options.html()
+    builders: common.BuilderOptions = record(common.BuilderOptions)
+    html_path: Path | None = common.html()
 
     def request(self, source: str, *, passing: bool) -> TuneRequest:
         """Return what a session is asked for; `passing` says that the file of records is gone after it.
@@ -106,9 +106,9 @@ class TuneOptions:
             device=device,
             toolchain=self.toolchain,
             model=self.model,
-            inputs=options.InputOptions(self.inputs.npz, self.inputs.image),
-            compiling=options.CompileOptions(records=self.records, kernels=self.kernels),
-            measuring=options.TurnOptions(threads=self.threads),
+            inputs=common.InputOptions(self.inputs.npz, self.inputs.image),
+            compiling=common.CompileOptions(records=self.records, kernels=self.kernels),
+            measuring=common.TurnOptions(threads=self.threads),
         )
 
     def _check(self) -> None:
@@ -129,19 +129,19 @@ class TaskOptions:
     """The options of `tasks`."""
 
     board: BoardOptions = record(BoardOptions)
-    model: options.ModelOptions = record(options.ModelOptions)
-    inputs: options.GivenOptions = record(options.GivenOptions)
-    kernels: options.KernelOptions = record(options.KernelOptions)
+    model: common.ModelOptions = record(common.ModelOptions)
+    inputs: common.GivenOptions = record(common.GivenOptions)
+    kernels: common.KernelOptions = record(common.KernelOptions)
     operators: tuple[str, ...] = same(TuneOptions, "operators")
-    cost: bool = options.cost("Show the cost of each untuned kernel, the highest first")
+    cost: bool = common.cost("Show the cost of each untuned kernel, the highest first")
 
 
 @click.command("tasks", cls=helptext.Command)
-@options.model_argument
-@gathered("asked", TaskOptions)
-@options.json_flag
+@common.model_argument
+@gathered("options", TaskOptions)
+@common.json_flag
 @click.pass_obj
-def tasks(console: Console, /, source: str, asked: TaskOptions, *, as_json: bool) -> Result:
+def tasks(console: Console, /, source: str, options: TaskOptions, *, as_json: bool) -> Result:
     """List the kernels of a model that can be tuned.
 
     For each one: shape, operator, weight (how often the model runs it) and work.
@@ -150,11 +150,11 @@ def tasks(console: Console, /, source: str, asked: TaskOptions, *, as_json: bool
     from toolchain.pipeline import task_costs, tune
     from toolchain.records import tasks as extracted
 
-    kind = asked.board.board(**asked.kernels.precision)
-    request = BuildRequest(asked.model.model(source, asked.inputs), kind, without=asked.kernels.left_out(kind))
-    model = request.backend.cost_model(console.say) if asked.cost else None  # what cannot be had is told at once
+    kind = options.board.board(**options.kernels.precision)
+    request = BuildRequest(options.model.model(source, options.inputs), kind, without=options.kernels.left_out(kind))
+    model = request.backend.cost_model(console.say) if options.cost else None  # what cannot be had is told at once
     known = tune.extract(request)
-    chosen = extracted.select(known.tasks, asked.operators)
+    chosen = extracted.select(known.tasks, options.operators)
     found = task_costs.estimate_costs(chosen, known.backend, model)
     total = sum(task.weight * task.gflop for task in chosen)
     lines: list[str | Table] = [
@@ -171,45 +171,45 @@ def _row(found: CostedTask) -> dict[str, Any]:
     return row if found.estimate is None else {**row, "modelled": found.document()}
 
 
-@click.command("tune", cls=ReportingCommand, reports=options.PAGES)
-@options.model_argument
-@gathered("asked", TuneOptions)
-@options.json_flag
+@click.command("tune", cls=ReportingCommand, reports=common.PAGES)
+@common.model_argument
+@gathered("options", TuneOptions)
+@common.json_flag
 @click.pass_obj
-def tune(console: Console, /, source: str, asked: TuneOptions, *, as_json: bool) -> Result:
+def tune(console: Console, /, source: str, options: TuneOptions, *, as_json: bool) -> Result:
     """Search for faster kernels of a model on real boards.
 
     All boards are of one type. The same command resumes an interrupted run.
     """
     from toolchain.tuning import report
 
-    found = tuned(console, source, asked)
-    if not asked.no_compare:
-        found = _compared(console, source, asked, found)
+    found = tuned(console, source, options)
+    if not options.no_compare:
+        found = _compared(console, source, options, found)
     result = Result(report.shown(found), found.document(), as_json)
-    return written(result, None, {asked.html_path: lambda: report.html(found).encode()})
+    return written(result, None, {options.html_path: lambda: report.html(found).encode()})
 
 
-def tuned(console: Console, source: str, asked: TuneOptions, *, passing: bool = False) -> TuneReport:
+def tuned(console: Console, source: str, options: TuneOptions, *, passing: bool = False) -> TuneReport:
     """Tune a model.
 
     Args:
         console: Told about the progress.
         source: Zoo name or path of an ONNX file.
-        asked: The options.
+        options: The options.
         passing: Whether the file of records is gone after the run, so that nobody is told to go on from it.
     """
     from toolchain.pipeline import preflight
     from toolchain.pipeline import tune as tuning
     from toolchain.pipeline.source import BundleSource
 
-    wanted = asked.request(source, passing=passing)
-    if not asked.modelled:
-        preflight.before_build(BundleSource(wanted.build(console.say)), _opened(asked.device, wanted.boards))
+    wanted = options.request(source, passing=passing)
+    if not options.modelled:
+        preflight.before_build(BundleSource(wanted.build(console.say)), _opened(options.device, wanted.boards))
     return tuning.run(wanted, console.say, console.redraw)
 
 
-def _compared(console: Console, source: str, asked: TuneOptions, found: TuneReport) -> TuneReport:
+def _compared(console: Console, source: str, options: TuneOptions, found: TuneReport) -> TuneReport:
     """Compare the whole model with what a deploy makes of it without the user's records, as `compare` does.
 
     Where it is surely slower, the winners are taken back.
@@ -222,16 +222,16 @@ def _compared(console: Console, source: str, asked: TuneOptions, found: TuneRepo
     reasons = (
         (found.modelled, "a model stood in for the boards"),
         (found.emulated, "an emulator's times say nothing"),
-        (asked.tracker, "a tracker's boards run single kernels alone"),
+        (options.tracker, "a tracker's boards run single kernels alone"),
     )
     why = next((text for given, text in reasons if given), "")
-    compared = why or compare.end_to_end(console, source, asked.comparing(found))
+    compared = why or compare.end_to_end(console, source, options.comparing(found))
     if not isinstance(compared, Comparison):
         return dataclasses.replace(found, end_to_end=EndToEnd(f"not compared: {compared}"))
     found = dataclasses.replace(found, end_to_end=EndToEnd(compared.outcome, compared.warnings, compared.document()))
     if compared.ratio.verdict != "slower":
         return found
-    return retraction.taken_back(found, RecordFile(asked.records or default_path(found.board)))
+    return retraction.taken_back(found, RecordFile(options.records or default_path(found.board)))
 
 
 def _opened(device: DeviceOptions, wanted: BoardRequest) -> Connect | None:
@@ -250,7 +250,7 @@ def _opened(device: DeviceOptions, wanted: BoardRequest) -> Connect | None:
 
 @click.command("hardware", cls=helptext.Command)
 @connection.device
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """Compare a device's hardware with its board file.
@@ -276,7 +276,7 @@ def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
 
 @click.command("python-runtime", cls=helptext.Command)
 @connection.board
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def python_runtime(console: Console, /, board: BoardOptions, *, as_json: bool) -> Result:
     """Build what Python needs to use an accelerator here.

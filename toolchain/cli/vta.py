@@ -22,7 +22,7 @@ from toolchain.backends.vta.isa import Isa, Revision, config, disasm
 from toolchain.backends.vta.isa.fields import Field
 from toolchain.backends.vta.isa.stream import MAGIC, Stream
 from toolchain.board import Board
-from toolchain.cli import connection, helptext, options
+from toolchain.cli import common, connection, helptext
 from toolchain.cli.connection import BoardOptions, DeviceOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
@@ -48,7 +48,7 @@ class MachineOptions:
 
     config_path: Path | None = option(
         "--config",
-        type=options.PATH,
+        type=common.PATH,
         help="Configuration of the accelerator, a vta_config.json. Default: that of the toolchain.",
     )
     revision: str | None = option(
@@ -72,11 +72,11 @@ def vta() -> None:
 
 
 @vta.command("disasm")
-@click.argument("file", type=options.PATH)
+@click.argument("file", type=common.PATH)
 @helptext.option("--raw", is_flag=True, help="FILE contains only instructions of 16 bytes, without a header.")
 @_machine
 @helptext.option("--uops", "with_uops", is_flag=True, help="Also show the micro-ops that each instruction runs.")
-@options.json_flag
+@common.json_flag
 def disassemble(file: Path, *, raw: bool, with_uops: bool, machine: MachineOptions, as_json: bool) -> Result:
     """List the instructions of FILE, a compiled kernel."""
     stream = _read(file, *machine.chosen(), raw=raw)
@@ -87,7 +87,7 @@ def disassemble(file: Path, *, raw: bool, with_uops: bool, machine: MachineOptio
 
 @vta.command("isa")
 @_machine
-@options.json_flag
+@common.json_flag
 def show_isa(machine: MachineOptions, *, as_json: bool) -> Result:
     """Show the fields of each instruction, with their bits and allowed values."""
     chosen, encoding = machine.chosen()
@@ -108,35 +108,35 @@ class KernelsOptions:
         show_default=True,
         help="Board type, or a board file (.toml).",
     )
-    model: options.ModelOptions = record(options.ModelOptions)
+    model: common.ModelOptions = record(common.ModelOptions)
     records: Path | None = option(
-        "--records", type=options.PATH, help="File of tuning records to apply. Default: yours, or the project's."
+        "--records", type=common.PATH, help="File of tuning records to apply. Default: yours, or the project's."
     )
     output: Path | None = option(
         "-o",
         "--output",
-        type=options.PATH,
+        type=common.PATH,
         metavar="FOLDER",
         help="Write the instruction stream of each kernel into this folder.",
     )
 
 
 @vta.command("kernels")
-@options.model_argument
-@gathered("asked", KernelsOptions)
-@options.json_flag
+@common.model_argument
+@gathered("options", KernelsOptions)
+@common.json_flag
 @click.pass_obj
-def kernels(console: Console, /, source: str, asked: KernelsOptions, *, as_json: bool) -> Result:
+def kernels(console: Console, /, source: str, options: KernelsOptions, *, as_json: bool) -> Result:
     """List the kernels of MODEL on the accelerator.
 
     For each one: tiles, instructions and modelled cycles.
     """
-    kind = _with_vta(BoardOptions(asked.board_name).board())
-    if asked.output:
-        outputs.check_folder(asked.output, _STREAMS, _foreign)
-    found = _kernels(source, kind, asked, console)
-    if asked.output:
-        _write(found, asked.output)
+    kind = _with_vta(BoardOptions(options.board_name).board())
+    if options.output:
+        outputs.check_folder(options.output, _STREAMS, _foreign)
+    found = _kernels(source, kind, options, console)
+    if options.output:
+        _write(found, options.output)
     machine = devices.device(kind).config
     profiles = profiles_for(machine)
     totals = {one.label: listing.total_ms(found, one.label) for one in profiles}
@@ -150,7 +150,7 @@ def kernels(console: Console, /, source: str, asked: KernelsOptions, *, as_json:
 
 @vta.command("self-test")
 @connection.device
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def self_test_command(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """Test every kind of instruction on the accelerators of boards.
@@ -194,12 +194,12 @@ def _is_stream(path: Path) -> bool:
         return stream.read(len(MAGIC)) == MAGIC
 
 
-def _kernels(source: str, kind: Board, asked: KernelsOptions, console: Console) -> list[listing.Kernel]:
+def _kernels(source: str, kind: Board, options: KernelsOptions, console: Console) -> list[listing.Kernel]:
     """Return the kernels as a build has them: tasks of one shape may differ in the buffers of their network."""
-    lowered = tune.extract(BuildRequest(asked.model.model(source), kind, console.say)).lowered
+    lowered = tune.extract(BuildRequest(options.model.model(source), kind, console.say)).lowered
     layers = [(layer_of(function), function.attrs) for _, function in called(lowered)]
     calls = Counter((layer, str(attributes.get(EXACT, layer))) for layer, attributes in layers if is_layer(layer))
-    best = _best(asked.records or default_path(kind.name), kind)
+    best = _best(options.records or default_path(kind.name), kind)
     templates = Vta(kind).templates
     return [
         listing.kernel(Conv2d.from_json(exact), number, best.get(layer_hash(layer)), templates)

@@ -13,9 +13,9 @@ import pytest
 
 from toolchain import board, shell
 from toolchain.adoption import selection
+from toolchain.cli.common import KernelOptions
 from toolchain.cli.connection import AddressOptions, BoardOptions, DeviceOptions, Selected, open_device
 from toolchain.cli.console import Console
-from toolchain.cli.options import KernelOptions
 from toolchain.errors import DeviceError, InputError
 from toolchain.places import labgrid
 

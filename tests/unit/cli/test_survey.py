@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import toolchain
-from toolchain.cli.options import SearchOptions
+from toolchain.cli.common import SearchOptions
 from toolchain.cli.tuning import TuneOptions
 from toolchain.errors import DeviceError
 from toolchain.pipeline import survey
