@@ -34,10 +34,10 @@ def main() -> None:
     files.keep_from_others()
     interrupts.listen()
     try:
-        found = cli.main(prog_name="toolchain", standalone_mode=False)
-        if isinstance(found, Result):
-            print_result(found)
-            found = _show(found.fault) if found.fault else 0
+        outcome = cli.main(prog_name="toolchain", standalone_mode=False)
+        if isinstance(outcome, Result):
+            print_result(outcome)
+            outcome = _show(outcome.fault) if outcome.fault else 0
     except BrokenPipeError:  # `toolchain ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -48,16 +48,16 @@ def main() -> None:
         sys.exit(code)
     finally:
         SCREEN.close()
-    sys.exit(found if isinstance(found, int) else 0)
+    sys.exit(outcome if isinstance(outcome, int) else 0)
 
 
-def _json_is_asked(words: Sequence[str]) -> bool:
+def _json_is_asked(argv: Sequence[str]) -> bool:
     """Tell whether a program reads standard output; the words may be wrong in any other way."""
-    name = next((word for word in words if not word.startswith("-")), "")
+    name = next((argument for argument in argv if not argument.startswith("-")), "")
     command = cli.get_command(click.Context(cli), name)
     if isinstance(command, ReportingCommand) and "--json" in command.kinds:
-        return value_of(words, "--json") == STDOUT
-    return "--json" in own(words)
+        return value_of(argv, "--json") == STDOUT
+    return "--json" in own(argv)
 
 
 def _debugging() -> bool:
@@ -77,8 +77,8 @@ def _show(fault: BaseException) -> int:
     if code == EXIT_INTERRUPTED:
         SCREEN.say(failure.message)
     else:  # with its code, because make ends with 2 whatever it is
-        kind = "" if code == EXIT_INTERNAL else "error: "
-        SCREEN.say(f"{kind}{failure.message} (exit code {code})")
+        prefix = "" if code == EXIT_INTERNAL else "error: "
+        SCREEN.say(f"{prefix}{failure.message} (exit code {code})")
     if failure.details:
         SCREEN.say("\n".join(f"  {line}" for line in failure.details.splitlines()))
     if failure.hint:

@@ -36,11 +36,13 @@ def boards(context: click.Context, *, as_json: bool) -> Result | None:
     """List board types; check a board file; add a device."""
     if context.invoked_subcommand:
         return None
-    from toolchain import board
+    from toolchain import board as board_files
 
-    found = [board.load(name) for name in board.names()]
-    rows = [(item.name, item.backend, item.machine, item.connection, item.description) for item in found]
-    return Result(Table(rows, ("BOARD", "BACKEND", "MACHINE", "REACHED BY", "DEVICES"), spare=[3, 2]), found, as_json)
+    board_types = [board_files.load(name) for name in board_files.names()]
+    rows = [(item.name, item.backend, item.machine, item.connection, item.description) for item in board_types]
+    return Result(
+        Table(rows, ("BOARD", "BACKEND", "MACHINE", "REACHED BY", "DEVICES"), spare=[3, 2]), board_types, as_json
+    )
 
 
 @boards.command("check")
@@ -48,13 +50,13 @@ def boards(context: click.Context, *, as_json: bool) -> Result | None:
 @common.json_flag
 def boards_check(file: Path, *, as_json: bool) -> Result:
     """Check a board file and explain every fault."""
-    from toolchain import board
+    from toolchain import board as board_files
 
-    found, faults = board.check(file)
-    if found:
+    board, faults = board_files.check(file)
+    if board:
         from toolchain import backends  # TVM takes two seconds, which a fault in the text needs not
 
-        faults = backends.faults(found.resolved())
+        faults = backends.faults(board.resolved())
     if not faults:
         return Result(f"{file}: a valid board file", [], as_json)
     fault = InputError(f"{file} has {len(faults)} fault(s)", details="\n".join(map(str, faults)))
@@ -115,18 +117,18 @@ class AddOptions:
             wait_s=self.wait_s,
         )
 
-    def wanted(self, host: str, more: Sequence[str] = ()) -> AdoptionRequest:
+    def wanted(self, host: str, extra: Sequence[str] = ()) -> AdoptionRequest:
         """Return what is asked for.
 
         Args:
             host: The device's address.
-            more: What else the command says.
+            extra: What else the command says.
         """
         from toolchain.adoption import AdoptionRequest
 
         address = self.address(host)
-        words = ["--no-deploy"] if self.no_deploy else []
-        words += ["--wait", f"{self.wait_s:g}"] if self.wait_s else []
+        arguments = ["--no-deploy"] if self.no_deploy else []
+        arguments += ["--wait", f"{self.wait_s:g}"] if self.wait_s else []
         return AdoptionRequest(
             host,
             address.ssh(),
@@ -136,7 +138,7 @@ class AddOptions:
             address.folder(),
             self.devices,
             self.emulated,
-            (*words, *more),
+            (*arguments, *extra),
         )
 
 
@@ -153,46 +155,46 @@ def boards_add(console: Console, /, host: str, options: AddOptions, *, as_json: 
     """
     from toolchain import adoption
 
-    wanted = options.wanted(adoption.resolve_address(host), ["--json"] if as_json else [])
-    entry = adoption.choose_entry(wanted)
+    request = options.wanted(adoption.resolve_address(host), ["--json"] if as_json else [])
+    entry = adoption.choose_entry(request)
 
     def approve(fault: UnknownHostKeyError) -> None:
-        _approve(fault, wanted, console)
+        _approve(fault, request, console)
 
     console.say(stage(f"asking {host} what it is"))
-    with adoption.connect(wanted, approve) as shell:
-        made = adoption.adopt(wanted, entry, shell)
-    document = _document(made, options)
+    with adoption.connect(request, approve) as shell:
+        adopted = adoption.adopt(request, entry, shell)
+    document = _document(adopted, options)
     deployed = None
-    if options.no_deploy or made.running:
+    if options.no_deploy or adopted.running:
         console.say(
-            f"the test deploy is skipped: the device runs {made.running}"
-            if made.running
+            f"the test deploy is skipped: the device runs {adopted.running}"
+            if adopted.running
             else "the test deploy is skipped"
         )
     else:
-        deployed = _deployed(console, options, made)
+        deployed = _deployed(console, options, adopted)
         document["deploy"] = deployed.document
-    text = [_shown(made), *parts(deployed.text if deployed else "")]
+    text = [_shown(adopted), *parts(deployed.text if deployed else "")]
     if deployed:  # whose own next commands come last
         return Result(text, document, as_json)
-    return with_next(Result(text, document, as_json), [_next(options, made)])
+    return with_next(Result(text, document, as_json), [_next(options, adopted)])
 
 
-def _approve(fault: UnknownHostKeyError, wanted: AdoptionRequest, console: Console) -> None:
+def _approve(fault: UnknownHostKeyError, request: AdoptionRequest, console: Console) -> None:
     """Have a person confirm the key of a server, or the fingerprint that they gave."""
     from toolchain import adoption
     from toolchain.shell import parse_address
 
     key = fault.key
     on_device = "for f in /etc/ssh/*_key.pub; do ssh-keygen -lf $f; done"
-    device = key.alias == parse_address(wanted.host).host
-    if device and wanted.fingerprint:
-        adoption.check_fingerprint(key.host, key.fingerprint, wanted.fingerprint)
+    device = key.alias == parse_address(request.host).host
+    if device and request.fingerprint:
+        adoption.check_fingerprint(key.host, key.fingerprint, request.fingerprint)
         console.say(f"{key.host} has the {key.kind} host key {key.fingerprint}, as asked for")
         return
     if not sys.stdin.isatty():
-        again = wanted.command(fingerprint=key.fingerprint)
+        again = request.command(fingerprint=key.fingerprint)
         hint = f"compare it with what the device itself shows ({on_device}), then: {again}"
         raise VerificationError(fault.message, details=fault.details, hint=hint if device else fault.hint)
     SCREEN.close()
@@ -209,70 +211,72 @@ def _approve(fault: UnknownHostKeyError, wanted: AdoptionRequest, console: Conso
         )
 
 
-def _deployed(console: Console, options: AddOptions, made: Adopted) -> Result:
+def _deployed(console: Console, options: AddOptions, adopted: Adopted) -> Result:
     """Deploy the smallest network to the new device."""
     from dataclasses import replace
 
     from toolchain.cli.device import DeployOptions, deployed
 
     # The entry has the root and the SSH configuration.
-    address = options.address(made.entry.name)
-    address = replace(address, board_name=_board_word(options, made), root=None, ssh_config=None)
+    address = options.address(adopted.entry.name)
+    address = replace(address, board_name=_board_word(options, adopted), root=None, ssh_config=None)
     settings = DeployOptions(device=address, measuring=common.MeasureOptions(budget=_SMOKE_S))
     try:
         return deployed(console, _SMOKE, settings)
     except ToolchainError as fault:
-        stands = f"{made.entry.name} stands in {made.entry.file}; a deploy of {_SMOKE} to it failed"
+        stands = f"{adopted.entry.name} stands in {adopted.entry.file}; a deploy of {_SMOKE} to it failed"
         details = f"{stands}\n{fault.details}".rstrip()
-        raise type(fault)(fault.message, details=details, hint=fault.hint or shlex.join(_next(options, made))) from fault
+        raise type(fault)(
+            fault.message, details=details, hint=fault.hint or shlex.join(_next(options, adopted))
+        ) from fault
 
 
-def _board_word(options: AddOptions, made: Adopted) -> str:
-    return options.board_name if options.board_name.endswith(".toml") else made.choice.board.name
+def _board_word(options: AddOptions, adopted: Adopted) -> str:
+    return options.board_name if options.board_name.endswith(".toml") else adopted.choice.board.name
 
 
-def _next(options: AddOptions, made: Adopted) -> list[str]:
+def _next(options: AddOptions, adopted: Adopted) -> list[str]:
     """Return the words of the command that deploys to a device."""
-    words = ["toolchain", "deploy", "MODEL", "--board", _board_word(options, made), "--host", made.entry.name]
-    given = [("--devices", options.devices), ("-i", options.identity)]
-    given += [("--known-hosts", file) for file in options.known_hosts]
-    return [*words, *(word for name, file in given if file for word in (name, str(file)))]
+    argv = ["toolchain", "deploy", "MODEL", "--board", _board_word(options, adopted), "--host", adopted.entry.name]
+    flags = [("--devices", options.devices), ("-i", options.identity)]
+    flags += [("--known-hosts", file) for file in options.known_hosts]
+    return [*argv, *(argument for name, file in flags if file for argument in (name, str(file)))]
 
 
-def _shown(made: Adopted) -> Table:
+def _shown(adopted: Adopted) -> Table:
     from toolchain.adoption import summary
 
-    board, chosen = made.choice.board, made.choice
-    how = f"new, {made.board_file}" if made.board_file else board.description
-    entry = "added to" if made.entry.old is None else "changed in" if made.written else "stands in"
+    board, chosen = adopted.choice.board, adopted.choice
+    how = f"new, {adopted.board_file}" if adopted.board_file else board.description
+    entry = "added to" if adopted.entry.old is None else "changed in" if adopted.written else "stands in"
     return summary.table(
-        made.found,
+        adopted.found,
         [
             ("board", f"{board.name} ({how}), for {board.target.mcpu} {' '.join(board.target.mattr)}".rstrip()),
             ("or", f"--board {', '.join(chosen.accelerated)}" if chosen.accelerated else ""),
             *(("note", note) for note in chosen.notes),
-            ("entry", f"{made.entry.name} {entry} {made.entry.file}"),
+            ("entry", f"{adopted.entry.name} {entry} {adopted.entry.file}"),
         ],
     )
 
 
-def _document(made: Adopted, options: AddOptions) -> dict[str, object]:
+def _document(adopted: Adopted, options: AddOptions) -> dict[str, object]:
     from toolchain.adoption import summary
 
-    device = made.device
+    device = adopted.device
     return {
-        "device": summary.document(made.found),
-        "board": made.choice.board,
-        "board_file": str(made.board_file) if made.board_file else None,
-        "accelerated": made.choice.accelerated,
-        "notes": made.choice.notes,
-        "name": made.entry.name,
-        "devices": str(made.entry.file),
+        "device": summary.document(adopted.found),
+        "board": adopted.choice.board,
+        "board_file": str(adopted.board_file) if adopted.board_file else None,
+        "accelerated": adopted.choice.accelerated,
+        "notes": adopted.choice.notes,
+        "name": adopted.entry.name,
+        "devices": str(adopted.entry.file),
         "entry": {"board": device.board, "host": device.host, "root": device.root, "emulated": device.emulated},
-        "written": made.written,
-        "running": made.running or None,
+        "written": adopted.written,
+        "running": adopted.running or None,
         "deploy": None,
-        "next": [shlex.join(_next(options, made))],
+        "next": [shlex.join(_next(options, adopted))],
     }
 
 
@@ -303,17 +307,22 @@ def _of_device(options: DoctorOptions) -> tuple[tuple[Check, ...], DeviceError |
     from toolchain.adoption import needs, probe
     from toolchain.pipeline.doctor import Check
 
-    kind = options.board()
-    named = options.host or options.place
-    if not named and not (kind.connection == "local" and needs.any_of(kind)):
+    board = options.board()
+    name = options.host or options.place
+    if not name and not (board.connection == "local" and needs.any_of(board)):
         return (), None
     try:
-        with open_device(kind, options) as device:
-            found = probe.ask(device.shell, options.folder() or kind.root)
+        with open_device(board, options) as device:
+            probed = probe.ask(device.shell, options.folder() or board.root)
     except DeviceError as fault:
-        return (Check(kind.name, f"device {named or 'of this machine'}", "", fault.hint or fault.message),), fault
-    there = (Check(kind.name, f"device {named}", f"{found.machine}, {found.model}".rstrip(", "), ""),) if named else ()
-    return (*there, *(Check(kind.name, one.what, one.found, one.remedy) for one in needs.of(kind, found))), None
+        return (Check(board.name, f"device {name or 'of this machine'}", "", fault.hint or fault.message),), fault
+    device_check = (
+        (Check(board.name, f"device {name}", f"{probed.machine}, {probed.model}".rstrip(", "), ""),) if name else ()
+    )
+    return (
+        *device_check,
+        *(Check(board.name, need.what, need.found, need.remedy) for need in needs.of(board, probed)),
+    ), None
 
 
 def _check_address(options: DoctorOptions) -> bool:
@@ -338,12 +347,12 @@ def doctor(options: DoctorOptions, *, as_json: bool) -> Result:
 
     With --host, the device is checked as well.
     """
-    from toolchain import board
+    from toolchain import board as board_files
     from toolchain.pipeline import doctor as doctors
 
     by_adb = _check_address(options)
     board_name = options.board_name or (options.board().name if options.host or options.place else "")
-    boards = [options.board()] if board_name else [board.load(name) for name in board.names()]
+    boards = [options.board()] if board_name else [board_files.load(name) for name in board_files.names()]
     of_device, fault = _of_device(options) if board_name else ((), None)
     checks = (*doctors.examine(boards, by_adb=by_adb), *of_device)
     missing = [item for item in checks if not item.ok]

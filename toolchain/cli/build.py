@@ -52,13 +52,13 @@ def build(console: Console, /, source: str, options: BuildOptions, *, as_json: b
     from toolchain.pipeline import built, preflight
     from toolchain.pipeline.source import BundleSource
 
-    kind = options.board.board(**options.compiling.kernels.precision)
-    wanted = options.model.model(source, options.inputs)
-    request = options.compiling.request(wanted, kind, console.say, options.toolchain, threads=options.threads)
-    model = request.backend.cost_model(console.say) if options.cost else None  # what cannot be had is told at once
+    board = options.board.board(**options.compiling.kernels.precision)
+    model = options.model.model(source, options.inputs)
+    request = options.compiling.request(model, board, console.say, options.toolchain, threads=options.threads)
+    cost_model = request.backend.cost_model(console.say) if options.cost else None  # what cannot be had is told at once
     bundle_source = BundleSource(request, Stages(console.say), samples=options.samples)
     bundle = bundle_source.build(options.output, preflight.before_compile(bundle_source))
-    report = built.Built(bundle, built.estimate_costs(bundle, kind, model) if model else None)
+    report = built.Built(bundle, built.estimate_costs(bundle, board, cost_model) if cost_model else None)
     result = Result(report.render_text(), report.document(), as_json, report.refusal())
     return written(result, None, {options.html_path: lambda: report.html().encode()})
 
@@ -79,16 +79,16 @@ def package(source: Path, output: Path, *, unpack: bool, as_json: bool) -> Resul
 
     FOLDER is the folder of the bundle. The archive has the OCI image layout.
     """
-    from toolchain import bundle
+    from toolchain import bundle as bundles
 
     if unpack:
         return _unpacked(source, output, as_json)
-    bundle.check_package_target(output)
-    made = bundle.load(source)
-    bundle.pack(made, output)
+    bundles.check_package_target(output)
+    bundle = bundles.load(source)
+    bundles.pack(bundle, output)
     size = output.stat().st_size
-    document = {"package": str(output), "digest": f"sha256:{made.digest}", "bytes": size}
-    return Result(f"{output}: {size_text(size)}, sha256:{made.digest}", document, as_json)
+    document = {"package": str(output), "digest": f"sha256:{bundle.digest}", "bytes": size}
+    return Result(f"{output}: {size_text(size)}, sha256:{bundle.digest}", document, as_json)
 
 
 def _unpacked(source: Path, output: Path, as_json: bool) -> Result:  # noqa: FBT001 - as the command has it

@@ -37,10 +37,10 @@ class Limit(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Read it, and refuse what is no limit."""
-        found = float(super().convert(value, param, ctx))
-        if not math.isfinite(found):
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
             self.fail(f"{value!r} is not a valid limit.", param, ctx)
-        return found
+        return number
 
 
 # --- the model, and what it is run with --------------------------------------------------------------------------
@@ -58,11 +58,11 @@ class ModelOptions:
     )
     seed: int = option("--seed", default=0, show_default=True, help="Seed of random weights and of random inputs.")
 
-    def model(self, source: str, given: GivenOptions | None = None) -> Model:
+    def model(self, source: str, input_options: GivenOptions | None = None) -> Model:
         """Return what is to be built: a zoo name or a file, and what it is run with."""
         from toolchain.models.request import Model
 
-        inputs = (given or GivenOptions()).source(self.seed)
+        inputs = (input_options or GivenOptions()).source(self.seed)
         return Model(source, parse_shapes(self.shapes), inputs, parse_fixed(self.fixed))
 
 
@@ -86,8 +86,8 @@ class GivenOptions:
     @property
     def words(self) -> list[str]:
         """The same as words of a command line."""
-        named = (("--input", self.npz), ("--image", self.image))
-        return [word for option, path in named if path for word in (option, str(path))]
+        flags = (("--input", self.npz), ("--image", self.image))
+        return [argument for option, path in flags if path for argument in (option, str(path))]
 
 
 @dataclass(frozen=True)
@@ -157,22 +157,22 @@ class KernelOptions:
             return ["--half-sums"]
         return ["--float16"] if self.float16 else []
 
-    def left_out(self, kind: Board) -> tuple[str, ...]:
+    def left_out(self, board: Board) -> tuple[str, ...]:
         """Return the names of the templates that are left out, in order.
 
         Raises:
             InputError: There is no such template.
         """
-        named = {*self.without, *(["winograd"] if self.no_winograd else [])}
-        if not named:  # and TVM, which takes seconds, need not be imported to say so
+        templates = {*self.without, *(["winograd"] if self.no_winograd else [])}
+        if not templates:  # and TVM, which takes seconds, need not be imported to say so
             return ()
         from toolchain.backends import backend_of
 
-        known = backend_of(kind).template_names
-        for name in sorted(named - {"all", *known}):
-            hint = did_you_mean(name, known) or "name one of these, or `all`"
-            raise InputError(f"there is no template {name!r}", details=f"templates: {', '.join(known)}", hint=hint)
-        return tuple(sorted(known if "all" in named else named))
+        available = backend_of(board).template_names
+        for name in sorted(templates - {"all", *available}):
+            hint = did_you_mean(name, available) or "name one of these, or `all`"
+            raise InputError(f"there is no template {name!r}", details=f"templates: {', '.join(available)}", hint=hint)
+        return tuple(sorted(available if "all" in templates else templates))
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,8 @@ class CompileOptions:
     def request(
         self,
         model: Model,
-        kind: Board,
-        tell: Tell,
+        board: Board,
+        progress: Tell,
         toolchain: str | None,
         *,
         emulated: bool = False,
@@ -207,8 +207,8 @@ class CompileOptions:
 
         Args:
             model: The model, and what it is run with.
-            kind: The board type, resolved.
-            tell: Who is told about each stage.
+            board: The board type, resolved.
+            progress: Who is told about each stage.
             toolchain: Where libraries are linked; None means as the board file says.
             emulated: Whether the device is an emulator.
             threads: Threads that it is to run on; None means the board file's.
@@ -222,29 +222,29 @@ class CompileOptions:
             raise InputError("--records and --no-records cannot be combined", hint="leave one of them out")
         if self.modelled:
             self._check_modelled()
-        made = BuildRequest(
+        request = BuildRequest(
             model,
-            kind,
-            tell,
+            board,
+            progress,
             toolchain or "",
             self.records,
             tuned=not self.no_records,
-            emulated=self.modelled or emulated or kind.emulated or self.emulated,
+            emulated=self.modelled or emulated or board.emulated or self.emulated,
             modelled=self.modelled,
-            without=self.kernels.left_out(kind),
+            without=self.kernels.left_out(board),
             threads=threads or 0,
         )
-        if self.modelled and not made.modelled_as:
-            raise InputError(f"there are no modelled records for board {kind.name}", hint="leave --modelled out")
-        return made
+        if self.modelled and not request.modelled_as:
+            raise InputError(f"there are no modelled records for board {board.name}", hint="leave --modelled out")
+        return request
 
     def _check_modelled(self) -> None:
         from toolchain.records import SHIPPED
 
         others = {"--emulated": self.emulated, "--no-records": self.no_records, "--records shipped": False}
         others["--records shipped"] = str(self.records) == SHIPPED
-        if given := [name for name, is_given in others.items() if is_given]:
-            raise InputError(f"--modelled and {given[0]} cannot be combined", hint="leave one of them out")
+        if conflicting := [name for name, is_set in others.items() if is_set]:
+            raise InputError(f"--modelled and {conflicting[0]} cannot be combined", hint="leave one of them out")
 
 
 @dataclass(frozen=True)
@@ -319,11 +319,11 @@ class SearchOptions:
         help="Longest time to compile a candidate.",
     )
 
-    def plan(self, kind: Board, seed: int, threads: int | None) -> Plan:
+    def plan(self, board: Board, seed: int, threads: int | None) -> Plan:
         """Return what a run is asked for.
 
         Args:
-            kind: The board type.
+            board: The board type.
             seed: Seed of the search.
             threads: Threads of a kernel; None means the board file's number.
         """
@@ -345,8 +345,8 @@ class SearchOptions:
                 cache_flush=self.cache_flush,
                 timeout_s=self.timeout,
                 build_timeout_s=self.build_timeout,
-                threads=threads or kind.threads,
-                device=kind.target.kind,
+                threads=threads or board.threads,
+                device=board.target.kind,
             ),
         )
 
@@ -382,8 +382,8 @@ class BuilderOptions:
         others: dict[str, Any] = {"--builders-plain": self.builders_plain, "--builders-ca": self.builders_ca}
         others |= {"--builders-cert": self.builders_cert, "--builders-key": self.builders_key}
         if self.builders_at is None:
-            if given := [name for name, value in others.items() if value]:
-                raise InputError(f"{given[0]} needs --builders", hint="add --builders dask://HOST:PORT")
+            if unused := [name for name, value in others.items() if value]:
+                raise InputError(f"{unused[0]} needs --builders", hint="add --builders dask://HOST:PORT")
             return None
         from toolchain.tuning.build.cluster.scheduler import Access, parse
 
@@ -394,7 +394,7 @@ class BuilderOptions:
 # --- measurements and reports ------------------------------------------------------------------------------------
 
 
-def budget(seconds: float, what: str = "the model", **how: Any) -> Any:
+def budget(seconds: float, what: str = "the model", **settings: Any) -> Any:
     """Return the field for how long something is measured, with so many seconds by default."""
     return option(
         "--budget",
@@ -403,7 +403,7 @@ def budget(seconds: float, what: str = "the model", **how: Any) -> Any:
         show_default=True,
         type=click.FloatRange(0.0, _HOUR_S),
         help=f"Measure {what} for this long.",
-        **how,
+        **settings,
     )
 
 
@@ -523,15 +523,15 @@ def telling(rule: Rule) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Return the callback of an argument or option that names models: it tells what an ambiguous name stands for."""
 
     def tell(context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-        for word in [value] if isinstance(value, str) else value or ():
-            if not Path(word).exists():
+        for name in [value] if isinstance(value, str) else value or ():
+            if not Path(name).exists():
                 continue  # and the zoo, which takes a while, need not be imported
-            from toolchain.models import names
+            from toolchain.models import names as zoo_names
             from toolchain.pipeline.source import is_built
 
-            built = rule == "path" or (rule == "package" and is_built(word))
+            built = rule == "path" or (rule == "package" and is_built(name))
             console = context.find_root().obj
-            if console and (text := names.ambiguity(word, built=built)):
+            if console and (text := zoo_names.ambiguity(name, built=built)):
                 console.say(text)
         return value
 

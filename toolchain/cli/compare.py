@@ -37,24 +37,24 @@ class CompareOptions:
     tolerance: float | None = common.tolerance()
     html_path: Path | None = common.html()
 
-    def sources(self, source: str, kind: Board, console: Console) -> tuple[BundleSource, BundleSource]:
+    def sources(self, source: str, board: Board, console: Console) -> tuple[BundleSource, BundleSource]:
         """Return what builds a model untuned, as it is without any records of the user's, and what builds it tuned."""
         from toolchain.device.stages import Stages
         from toolchain.pipeline.source import BundleSource
         from toolchain.records import SHIPPED
 
-        wanted, tuned = self.model.model(source, self.inputs), self.compiling
+        model, tuned = self.model.model(source, self.inputs), self.compiling
         if tuned.no_records:
             raise InputError(
                 "compare needs the tuning records that --no-records leaves out", hint="leave --no-records out"
             )
         only_shipped = str(tuned.records) == SHIPPED  # then that is what is compared with nothing at all
         untuned = dataclasses.replace(tuned, records=None if only_shipped else Path(SHIPPED), no_records=only_shipped)
-        emulated = self.device.device(kind).emulated
+        emulated = self.device.device(board).emulated
         first, second = (
             BundleSource(
                 compiling.request(
-                    wanted, kind, console.say, self.toolchain, emulated=emulated, threads=self.measuring.threads
+                    model, board, console.say, self.toolchain, emulated=emulated, threads=self.measuring.threads
                 ),
                 Stages(console.say),
             )
@@ -64,11 +64,11 @@ class CompareOptions:
 
     def tuning_command(self, source: str) -> str:
         """Name the command that tunes a model for the device."""
-        words = ["toolchain", "tune", source]
-        words += ["--board", self.device.board_name] if self.device.board_name else []
-        words += ["--host", self.device.host] if self.device.host else []
-        words += [*self.inputs.words, *self.compiling.kernels.precision_words]
-        return shlex.join(words)
+        argv = ["toolchain", "tune", source]
+        argv += ["--board", self.device.board_name] if self.device.board_name else []
+        argv += ["--host", self.device.host] if self.device.host else []
+        argv += [*self.inputs.words, *self.compiling.kernels.precision_words]
+        return shlex.join(argv)
 
 
 @click.command("compare", cls=ReportingCommand, reports=common.PAGES)
@@ -85,12 +85,12 @@ def compare(console: Console, /, source: str, options: CompareOptions, *, as_jso
     from toolchain.pipeline import preflight
     from toolchain.pipeline.pages import compared
 
-    kind = options.device.board(**options.compiling.kernels.precision)
-    sources = options.sources(source, kind, console)
+    board = options.device.board(**options.compiling.kernels.precision)
+    sources = options.sources(source, board, console)
     remedy = options.tuning_command(source)
     _check_tuned(sources[1], remedy)
-    loaded = preflight.before_build(sources[1], functools.partial(open_device, kind, options.device, console.say))
-    connect = functools.partial(open_device, kind, options.device, tell=console.say)
+    loaded = preflight.before_build(sources[1], functools.partial(open_device, board, options.device, console.say))
+    connect = functools.partial(open_device, board, options.device, tell=console.say)
     comparison = comparing.build_and_compare(
         sources, loaded, connect, options.measuring.settings(None, options.tolerance), remedy
     )
@@ -114,11 +114,11 @@ def end_to_end(console: Console, source: str, options: CompareOptions) -> Compar
     """
     from toolchain.pipeline import compare as comparing
 
-    kind = options.device.board(**options.compiling.kernels.precision)
-    connect = functools.partial(open_device, kind, options.device, tell=console.say)
+    board = options.device.board(**options.compiling.kernels.precision)
+    connect = functools.partial(open_device, board, options.device, tell=console.say)
     settings, remedy = options.measuring.settings(None, options.tolerance), options.tuning_command(source)
     try:
-        return comparing.build_and_compare(options.sources(source, kind, console), None, connect, settings, remedy)
+        return comparing.build_and_compare(options.sources(source, board, console), None, connect, settings, remedy)
     except comparing.SameCodeError:
         return "tuning found nothing faster, so the code is the same"
     except ToolchainError as fault:

@@ -22,12 +22,12 @@ def hosts(context: click.Context, _parameter: click.Parameter, incomplete: str) 
     from toolchain import devices
 
     try:
-        found = devices.load_devices(context.params.get("devices"))
+        lab = devices.load_devices(context.params.get("devices"))
     except ToolchainError:  # a wrong file is told when the command runs
         return []
-    kind = context.params.get("board_name")
-    of_kind = [name for name, device in found.items() if device.board == kind]
-    return _matching(of_kind or list(found), incomplete)
+    board_name = context.params.get("board_name")
+    matching = [name for name, device in lab.items() if device.board == board_name]
+    return _matching(matching or list(lab), incomplete)
 
 
 def models(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -40,8 +40,8 @@ def models(_context: click.Context, _parameter: click.Parameter, incomplete: str
 
 def _matching(names: list[str] | tuple[str, ...], incomplete: str) -> list[CompletionItem]:
     """Return the names that go on like this, and the files where none does."""
-    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-    return found or [CompletionItem(incomplete, type="file")]
+    items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return items or [CompletionItem(incomplete, type="file")]
 
 
 _USE = {
@@ -59,8 +59,8 @@ def completion(context: click.Context, shell: str) -> Result:
 
     The shell then completes commands, boards, hosts and models. The first line of the script says how to use it.
     """
-    made = get_completion_class(shell)
-    if made is None:
+    shell_class = get_completion_class(shell)
+    if shell_class is None:
         raise InputError(f"click does not know the shell {shell}")
-    source = made(context.find_root().command, {}, "toolchain", "_TOOLCHAIN_COMPLETE").source()
+    source = shell_class(context.find_root().command, {}, "toolchain", "_TOOLCHAIN_COMPLETE").source()
     return Result(f"# {_USE[shell]}\n{source}")

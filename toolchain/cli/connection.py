@@ -61,10 +61,10 @@ class BoardOptions:
 
     def board(self, *, float16: bool = False, half_sums: bool = False) -> Board:
         """Load the board type, resolved; with float16, as one that computes in half precision, and maybe sums in it."""
-        from toolchain import board
+        from toolchain import board as board_files
 
-        kind = board.load(self.board_name).resolved()
-        return kind.in_float16(half_sums=half_sums) if float16 else kind
+        board = board_files.load(self.board_name).resolved()
+        return board.in_float16(half_sums=half_sums) if float16 else board
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class AddressOptions(BoardOptions):
 
     def board(self, *, float16: bool = False, half_sums: bool = False) -> Board:
         """Return the board type of the device, resolved; see `resolve`."""
-        found = self.resolve().board
-        return found.in_float16(half_sums=half_sums) if float16 else found
+        board = self.resolve().board
+        return board.in_float16(half_sums=half_sums) if float16 else board
 
     def resolve(self) -> Selected:
         """Decide the board type: the one that is named, or else that of the device that is.
@@ -129,10 +129,10 @@ class AddressOptions(BoardOptions):
             InputError: There is no such board type, or a list of devices has faults.
             ToolchainError: The device cannot be reached, or no release would run on it.
         """
-        from toolchain import board
+        from toolchain import board as board_files
 
         if self.board_name or not (self.host or self.place):
-            return Selected(board.load(self.board_name or _HERE).resolved())
+            return Selected(board_files.load(self.board_name or _HERE).resolved())
         if self.host and self.place:
             raise InputError("--host and --place cannot be combined", hint="leave one of them out")
         if listed := self._listed():
@@ -141,21 +141,21 @@ class AddressOptions(BoardOptions):
         meta, key = _meta(), (__name__, self._of_device())
         if key not in meta:
             meta[key] = self._probed()
-        found: Selected = meta[key]
-        return found
+        selected: Selected = meta[key]
+        return selected
 
     def for_bundle(self, source: str) -> Self:
         """Return the options with the board type that a package or a bundle was built for, where nothing says another.
 
         That is where a device has no entry: its best board type is not the one that it has to be then.
         """
-        from toolchain import board, bundle, registry
+        from toolchain import board as board_files, bundle as bundles, registry
 
         if self.board_name or not (self.host or self.place) or registry.is_address(source) or self._listed():
             return self
-        with bundle.at_hand(Path(source)) as made:
-            name = made.manifest.board
-        return dataclasses.replace(self, board_name=name) if name in board.names() else self
+        with bundles.at_hand(Path(source)) as bundle:
+            name = bundle.manifest.board
+        return dataclasses.replace(self, board_name=name) if name in board_files.names() else self
 
     def _listed(self) -> Board | None:
         """Return the board type that the lists of devices say of the named device; None if they do not."""
@@ -179,24 +179,24 @@ class AddressOptions(BoardOptions):
         from toolchain.progress import stage
         from toolchain.shell import open_shell
 
-        placed, say = self._placed(), _say()
-        address = placed.host if placed else self.host
+        place, say = self._placed(), _say()
+        address = place.host if place else self.host
         names = load_devices(self.devices)
         say(stage(f"probing {address} for its board type"))
         with explained_host(self.host or "", names), open_shell(address, config=self.ssh()) as shell:
-            found = selection.select(shell)
-        say(found.sentence(address or ""))
-        return Selected(found.board.resolved(), found.reason, found.emulated)
+            choice = selection.select(shell)
+        say(choice.sentence(address or ""))
+        return Selected(choice.board.resolved(), choice.reason, choice.emulated)
 
-    def lab(self, kind: Board) -> dict[str, Device]:
+    def lab(self, board: Board) -> dict[str, Device]:
         """Return the devices of the lab by name, none for this machine; a list that was named must be right."""
         from toolchain.devices import load_devices
 
-        is_here = kind.connection == "local"
+        is_here = board.connection == "local"
         devices = load_devices(self.devices) if self.devices or not is_here else {}
         return {} if is_here else devices
 
-    def device(self, kind: Board) -> Device:
+    def device(self, board: Board) -> Device:
         """Decide which device of a board type is meant; nothing is asked of it.
 
         Raises:
@@ -204,12 +204,12 @@ class AddressOptions(BoardOptions):
         """
         from toolchain.devices import find_device
 
-        if self.place and (self.host or kind.connection == "local"):
-            other = "--host" if self.host else f"board {kind.name}, which is this machine,"
+        if self.place and (self.host or board.connection == "local"):
+            other = "--host" if self.host else f"board {board.name}, which is this machine,"
             raise InputError(f"{other} and --place cannot be combined", hint="leave one of them out")
-        if placed := self._placed():
-            return self._marked(placed.device(kind.name, self.lab(kind).get(self.place)))
-        return self._marked(find_device(kind, self.host, self.lab(kind)))
+        if place := self._placed():
+            return self._marked(place.device(board.name, self.lab(board).get(self.place)))
+        return self._marked(find_device(board, self.host, self.lab(board)))
 
     def _of_device(self) -> Self:
         """Return the options without those that do not decide which device is probed."""
@@ -229,10 +229,10 @@ class AddressOptions(BoardOptions):
         context = click.get_current_context().find_root()
         key = f"{__name__} {self.place}"
         if key not in context.meta:
-            taken = self.patience().get(lambda: context.with_resource(labgrid.acquire(self.place)))
-            context.meta[key] = taken
-        found: AcquiredPlace = context.meta[key]
-        return found
+            acquired = self.patience().get(lambda: context.with_resource(labgrid.acquire(self.place)))
+            context.meta[key] = acquired
+        place: AcquiredPlace = context.meta[key]
+        return place
 
     def patience(self) -> Patience:
         """Return how long this command waits, for all that others are at work on."""
@@ -244,8 +244,8 @@ class AddressOptions(BoardOptions):
         meta, console = context.meta, context.find_root().obj
         if PATIENCE not in meta:
             meta[PATIENCE] = Patience(getattr(self, "wait_s", 0.0), *([console.say] if console else []))
-        found: Patience = meta[PATIENCE]
-        return found
+        patience: Patience = meta[PATIENCE]
+        return patience
 
     def folder(self) -> str:
         """Return the folder on the device; empty for the board's own.
@@ -261,7 +261,7 @@ class AddressOptions(BoardOptions):
         """Return how the user, and the environment, want devices to be reached."""
         from toolchain.shell import SshOptions
 
-        found = SshOptions(
+        options = SshOptions(
             config_file=self.ssh_config,
             known_hosts=self.known_hosts,
             identity=self.identity,
@@ -269,8 +269,8 @@ class AddressOptions(BoardOptions):
             report=_say(),
             noted=_meta().setdefault(_NOTED, set()),
         )
-        placed = self._placed()
-        return placed.ssh(found) if placed else found
+        place = self._placed()
+        return place.ssh(options) if place else options
 
 
 @dataclass(frozen=True)
@@ -286,16 +286,16 @@ class DeviceOptions(AddressOptions):
     )
 
     def boards(
-        self, kind: Board, what: str, tracker: str | None = None, key: str | None = None, most: int = 0
+        self, board: Board, purpose: str, tracker: str | None = None, key: str | None = None, limit: int = 0
     ) -> BoardRequest:
         """Say which boards are measured on; nothing is asked of them.
 
         Args:
-            kind: The board type.
-            what: What is tuned or looked at; others who want the boards are told.
+            board: The board type.
+            purpose: What is tuned or looked at; others who want the boards are told.
             tracker: Address of a tracker of the user's own; None for the farm's.
             key: Key of the boards at that tracker; None for the board type.
-            most: How many of the farm's boards at most; 0 for all.
+            limit: How many of the farm's boards at most; 0 for all.
 
         Raises:
             InputError: The options exclude each other, or are none.
@@ -303,36 +303,36 @@ class DeviceOptions(AddressOptions):
         from toolchain.farm.boards import BoardRequest, parse_tracker
 
         name = self.host or self.place
-        lab = self.lab(kind)
-        named = {name: self.device(kind)} if self.place or (self.host and self.host not in lab) else {}
+        lab = self.lab(board)
+        unlisted = {name: self.device(board)} if self.place or (self.host and self.host not in lab) else {}
         return BoardRequest(
-            board=kind,
+            board=board,
             host=name,
-            devices={**lab, **named},
+            devices={**lab, **unlisted},
             ssh=self.ssh(),
             root=self.folder(),
             tracker=parse_tracker(tracker) if tracker else None,
             key=key or "",
-            purpose=f"tune {what}",
+            purpose=f"tune {purpose}",
             patience=self.patience(),
-            limit=most,
+            limit=limit,
         )
 
 
 @contextlib.contextmanager
 def open_device(
-    kind: Board,
+    board: Board,
     options: AddressOptions,
     say: Callable[[str], None] = lambda _line: None,
-    tell: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Iterator[ConnectedDevice]:
     """Connect to the device that a command's options name.
 
     Args:
-        kind: The board type, resolved.
+        board: The board type, resolved.
         options: The options.
         say: Told which file of devices names the device.
-        tell: Told what was put right on the device before a change; `say` by default.
+        progress: Told what was put right on the device before a change; `say` by default.
 
     Raises:
         InputError: There is no such device.
@@ -340,27 +340,27 @@ def open_device(
     """
     from toolchain.device.connected import Connection
 
-    entry = options.device(kind)
-    announce(entry, kind, options, say)
+    entry = options.device(board)
+    announce(entry, board, options, say)
     connection = Connection(
-        board=kind,
+        board=board,
         entry=entry,
         ssh=options.ssh(),
         root=options.folder(),
-        progress=tell or say,
+        progress=progress or say,
         patience=options.patience(),
         host=options.host or "",
-        names=options.lab(kind),
+        names=options.lab(board),
     )
     with connection.open() as device:
         yield device
 
 
-def announce(entry: Device, kind: Board, options: AddressOptions, say: Callable[[str], None]) -> None:
+def announce(entry: Device, board: Board, options: AddressOptions, say: Callable[[str], None]) -> None:
     """Say which list of devices names the device, if one does."""
     from toolchain.devices import source_of
 
-    if kind.connection != "local" and (source := source_of(entry, options.devices)):
+    if board.connection != "local" and (source := source_of(entry, options.devices)):
         say(f"device {entry.host} of {source}")
 
 

@@ -51,20 +51,20 @@ class Result:
     fault: ToolchainError | None = None
 
 
-def with_next(found: Result, commands: Sequence[Sequence[str]]) -> Result:
+def with_next(result: Result, commands: Sequence[Sequence[str]]) -> Result:
     """Add, below what is printed, the commands that people want next."""
     first, *others = map(shlex.join, commands)
     lines = [f"next: {first}", *(f"      {command}" for command in others)]
-    return dataclasses.replace(found, text=[*parts(found.text), *lines])
+    return dataclasses.replace(result, text=[*parts(result.text), *lines])
 
 
-def print_result(found: Result) -> None:
+def print_result(result: Result) -> None:
     """Print what a command found out, for whoever asked."""
-    if found.as_json:
-        print_json(found.document)
-    elif found.text:
+    if result.as_json:
+        print_json(result.document)
+    elif result.text:
         SCREEN.close()
-        terminal.show(found.text, sys.stdout)
+        terminal.show(result.text, sys.stdout)
 
 
 def print_json(value: Any) -> None:

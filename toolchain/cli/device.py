@@ -131,11 +131,15 @@ def deployed(console: Console, source: str, options: DeployOptions) -> Result:
     )
     settings = options.measuring.settings(options.inputs.labels, options.tolerance, options.samples)
     job = Job(
-        source=BundleSource(request, Stages(console.say), options.registry.access(), options.samples, options.unchecked),
+        source=BundleSource(
+            request, Stages(console.say), options.registry.access(), options.samples, options.unchecked
+        ),
         connect=functools.partial(open_device, board, device, tell=console.say),
         settings=dataclasses.replace(settings, library=options.library, unchecked=options.unchecked),
         folder=options.output,
-        tune=functools.partial(tuning.tuned, console, source, options.tuning(options.trials)) if options.trials else None,
+        tune=functools.partial(tuning.tuned, console, source, options.tuning(options.trials))
+        if options.trials
+        else None,
         warnings=lambda connected, facts: connection.unused(connected, facts, device),
     )
     report = dataclasses.replace(deploy_model(job), board_reason=device.resolve().reason)
@@ -145,18 +149,22 @@ def deployed(console: Console, source: str, options: DeployOptions) -> Result:
 
 def _next(device: DeviceOptions, board: Board, *, can_roll_back: bool) -> list[list[str]]:
     """Return the commands that are used on a device after a deploy."""
-    given: list[tuple[str, object]] = [
+    flags: list[tuple[str, object]] = [
         ("--host", device.host),
         ("--place", device.place),
         ("--devices", device.devices),
     ]
-    given += [("--root", device.root), ("--identity", device.identity), ("--ssh-config", device.ssh_config)]
-    given += [("--known-hosts", path) for path in device.known_hosts]
+    flags += [("--root", device.root), ("--identity", device.identity), ("--ssh-config", device.ssh_config)]
+    flags += [("--known-hosts", path) for path in device.known_hosts]
     name = device.board_name if device.board_name.endswith(".toml") else board.name
-    where = ["--board", name, *(word for option_name, value in given if value for word in (option_name, str(value)))]
-    commands = [["run", *where, "--input", "FILE.npz", "-o", "outputs.npz"], ["profile", *where]]
-    commands += [["rollback", *where]] if can_roll_back else []
-    return [["toolchain", *words] for words in commands]
+    device_arguments = [
+        "--board",
+        name,
+        *(argument for option_name, value in flags if value for argument in (option_name, str(value))),
+    ]
+    commands = [["run", *device_arguments, "--input", "FILE.npz", "-o", "outputs.npz"], ["profile", *device_arguments]]
+    commands += [["rollback", *device_arguments]] if can_roll_back else []
+    return [["toolchain", *arguments] for arguments in commands]
 
 
 @dataclass(frozen=True)
@@ -201,10 +209,10 @@ def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Res
     from toolchain.device import application, trust
 
     with open_device(device.board(), device, console.say) as connected:
-        store, own = connected.store, connected.entry.run
+        store, run_table = connected.store, connected.entry.run
         facts, current = store.facts(), store.current()
         trial = application.trial(store)
-        run = application.state(store, own) if own else None
+        application_state = application.state(store, run_table) if run_table else None
         unchecked = store.is_unchecked(current.digest) if current else None
         signature = trust.state(store) if current else None
     rows = [
@@ -213,28 +221,28 @@ def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Res
         ("release", f"{current.name} {current.digest[:16]}" if current else "none"),
         *([("outputs", "UNCHECKED: deployed without reference outputs")] if unchecked else []),
         *([("signed", _signature_text(signature))] if signature else []),
-        *([("application", _state_text(run))] if run else []),
+        *([("application", _state_text(application_state))] if application_state else []),
         *([("trial", _trial_text(trial))] if trial else []),
     ]
     document = {"host": connected.name, "facts": facts, "current": current, "unchecked": unchecked}
-    document |= {"signature": signature, "application": run, "trial": trial}
+    document |= {"signature": signature, "application": application_state, "trial": trial}
     return Result(Table(rows), document, as_json)
 
 
-def _signature_text(found: trust.State) -> str:
+def _signature_text(state: trust.State) -> str:
     """Say who signed the release, and what the device makes of that."""
     from toolchain.device.scripts import TRUST
 
-    if found.refused:
-        return f"NO LONGER ACCEPTED: {found.refused}"
-    if found.unknown:
-        return f"unknown: {found.unknown}"
-    if found.verified is None:
+    if state.refused:
+        return f"NO LONGER ACCEPTED: {state.refused}"
+    if state.unknown:
+        return f"unknown: {state.unknown}"
+    if state.verified is None:
         unchecked = f"yes, but this device does not check signatures (no {TRUST}/trusted)"
-        return unchecked if found.signed else "no"
-    by = found.verified
-    floor = f"; releases below sequence {by.floor} are refused" if by.floor else ""
-    return f"by {', '.join(by.signers)}, sequence {by.sequence}{floor}"
+        return unchecked if state.signed else "no"
+    verified = state.verified
+    floor = f"; releases below sequence {verified.floor} are refused" if verified.floor else ""
+    return f"by {', '.join(verified.signers)}, sequence {verified.sequence}{floor}"
 
 
 def _state_text(run: State) -> str:
@@ -244,14 +252,14 @@ def _state_text(run: State) -> str:
 
 def _trial_text(trial: Trial) -> str:
     """Say how the last trial ended, or that it has not."""
-    what = f"generation {trial.new}, {trial.digest[:16]}"
+    label = f"generation {trial.new}, {trial.digest[:16]}"
     if trial.seconds is not None:
-        return f"{what}, on trial for {trial.seconds} s; if it is not finished, the next change takes it back"
+        return f"{label}, on trial for {trial.seconds} s; if it is not finished, the next change takes it back"
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(trial.began))
     again = trial.new == trial.old  # it ran before, so there was nothing to take back
     failed = "was not healthy and stays" if again else "was taken back"
     ends = {"healthy": "was healthy", "failed": failed, "interrupted": "was interrupted and taken back"}
-    return f"{what}, {ends[trial.state]} ({when})"
+    return f"{label}, {ends[trial.state]} ({when})"
 
 
 @click.command("releases", cls=helptext.Command)

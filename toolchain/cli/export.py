@@ -49,7 +49,7 @@ class ExportOptions:
     devices: Path | None = same(DeviceOptions, "devices")
     unchecked: bool = common.unchecked()
 
-    def device(self, kind: Board) -> Device | None:
+    def device(self, board: Board) -> Device | None:
         """Return the device that the update is made for; None if it is for any of the board's type.
 
         Raises:
@@ -64,7 +64,7 @@ class ExportOptions:
         if self.host not in lab:
             hint = did_you_mean(self.host, lab) or "leave --host out for an update that restarts no application"
             raise InputError(f"devices.toml has no device {self.host!r}", hint=hint)
-        return devices.find_device(kind, self.host, lab)
+        return devices.find_device(board, self.host, lab)
 
     def check(self) -> None:
         """Refuse what could not be written, or would do nothing.
@@ -92,34 +92,36 @@ def export(console: Console, /, source: Path, options: ExportOptions, *, as_json
 
     PACKAGE is a package or the folder of a bundle.
     """
-    from toolchain import board, bundle
+    from toolchain import board as board_files, bundle as bundles
     from toolchain import export as exporting
     from toolchain.native import programs
 
     options.check()
     target, folder = Path(options.output), options.output.endswith("/") or Path(options.output).is_dir()
     exporting.check_target(options.kind, target, folder=folder)
-    with bundle.at_hand(source) as made:
-        kind = board.load(made.manifest.board).resolved()
-        bundle.check_board(made.manifest, kind)
-        device = options.device(kind)
+    with bundles.at_hand(source) as bundle:
+        board = board_files.load(bundle.manifest.board).resolved()
+        bundles.check_board(bundle.manifest, board)
+        device = options.device(board)
         if device and device.root:
-            kind = dataclasses.replace(kind, root=device.root)
-        program = programs.build(programs.RUNNER, made.manifest.triple, made.manifest.machine, console.say)
-        run = device.run if device else None
-        with exporting.prepare(made, kind, program, run, unchecked=options.unchecked) as update:
-            written = exporting.write(options.kind, update, target, folder=folder, compatible=options.compatible or "")
-        unchecked = made.reference is None  # asked here: the files of a package are gone after the block
+            board = dataclasses.replace(board, root=device.root)
+        program = programs.build(programs.RUNNER, bundle.manifest.triple, bundle.manifest.machine, console.say)
+        run_table = device.run if device else None
+        with exporting.prepare(bundle, board, program, run_table, unchecked=options.unchecked) as update:
+            update_file = exporting.write(
+                options.kind, update, target, folder=folder, compatible=options.compatible or ""
+            )
+        unchecked = bundle.reference is None  # asked here: the files of a package are gone after the block
     document = {
         "kind": options.kind,
-        "path": str(written.path),
-        "update": f"sha256:{written.sha256}",
-        "bytes": written.size,
-        "release": f"sha256:{made.digest}",
-        "model": made.manifest.name,
-        "board": made.manifest.board,
+        "path": str(update_file.path),
+        "update": f"sha256:{update_file.sha256}",
+        "bytes": update_file.size,
+        "release": f"sha256:{bundle.digest}",
+        "model": bundle.manifest.name,
+        "board": bundle.manifest.board,
         "unchecked": unchecked,
     }
-    text = f"{written.path}: {size_text(written.size)}, update sha256:{written.sha256}"
+    text = f"{update_file.path}: {size_text(update_file.size)}, update sha256:{update_file.sha256}"
     text += "; UNCHECKED: the package has no reference outputs to compare with" if unchecked else ""
     return Result(text, document, as_json)

@@ -73,19 +73,19 @@ def up(console: Console, /, names: tuple[str, ...], options: UpOptions, *, as_js
     from toolchain import board, devices
     from toolchain.farm import client
 
-    places = client.choose(names, devices.load_devices(options.devices), board.load)
-    result = _shown(client.up(places, console.say), (), as_json=as_json)
-    return with_next(result, [["toolchain", "tune", "MODEL", "--board", places[0].board.name]])
+    served = client.choose(names, devices.load_devices(options.devices), board.load)
+    result = _shown(client.up(served, console.say), (), as_json=as_json)
+    return with_next(result, [["toolchain", "tune", "MODEL", "--board", served[0].board.name]])
 
 
 def _made(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Result:
     from toolchain.virtual import fleet
 
-    found = fleet.up(fleet.parse_counts(virtual), console.say, kernel=kernel)
-    rows = [(one.name, one.board, one.kind, str(one.port), _running(one), "emulated") for one in found]
+    started = fleet.up(fleet.parse_counts(virtual), console.say, kernel=kernel)
+    rows = [(board.name, board.board, board.kind, str(board.port), _running(board), "emulated") for board in started]
     table = Table(rows, ("NAME", "BOARD", "KIND", "SSH PORT", "STATE", "NOTES"))
-    deploy = ["toolchain", "deploy", "MODEL", "--board", found[0].board, "--host", found[0].name]
-    return with_next(Result(table, found, as_json), [deploy])
+    deploy = ["toolchain", "deploy", "MODEL", "--board", started[0].board, "--host", started[0].name]
+    return with_next(Result(table, started, as_json), [deploy])
 
 
 @farm.command("down")
@@ -100,7 +100,7 @@ def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
     from toolchain.farm import client
 
     served = client.served_names() if names else ()
-    virtual = [one.name for one in _virtual()] if names else []
+    virtual = [board.name for board in _virtual()] if names else []
     unknown = [name for name in names if name not in {*served, *virtual}]
     if unknown:
         raise InputError(
@@ -156,17 +156,17 @@ def status(console: Console, /, options: StatusOptions, *, as_json: bool) -> Res
     from toolchain.farm import client
 
     scheduler = options.builders.scheduler()
-    found = client.status()
+    farm_status = client.status()
     try:
         virtual = _virtual()
     except DeviceError as fault:  # no reason not to tell about the others
-        if found is None:
+        if farm_status is None:
             raise
         console.say(f"virtual boards: {fault.message}")
         virtual = ()
-    if found is None:
+    if farm_status is None:
         console.say("no devices are served; `toolchain farm up` serves them")
-    return _shown(found, virtual, scheduler, as_json=as_json)
+    return _shown(farm_status, virtual, scheduler, as_json=as_json)
 
 
 @farm.command("lock")
@@ -192,17 +192,17 @@ def lock(
     patience = Patience(wait_s, console.say)
     if not command:
         held_for = seconds(span) if span else _HOUR_S
-        found = patience.get(lambda: client.lock(name, held_for))
-        text = f"{name} is reserved for you until {_moment(found['until'])}; `toolchain farm release {name}` ends that"
-        return Result(text, found, as_json)
+        reservation = patience.get(lambda: client.lock(name, held_for))
+        text = f"{name} is reserved for you until {_moment(reservation['until'])}; `toolchain farm release {name}` ends that"
+        return Result(text, reservation, as_json)
     if span:
         raise InputError(
             "--for and a command cannot be combined",
             hint="leave --for out",
         )
     with contextlib.ExitStack() as stack:
-        what = " ".join(command)
-        lease = patience.get(lambda: stack.enter_context(leases.lease("", [name], who=what, patience=patience)))
+        command_line = " ".join(command)
+        lease = patience.get(lambda: stack.enter_context(leases.lease("", [name], who=command_line, patience=patience)))
         console.say(f"{name} is reserved for {command[0]}")
         code = process.attend(command, {WITHIN: lease.boards[0].within})
         lease.check(name)  # whoever did not have the board to the end does not take what was measured for good
@@ -232,33 +232,33 @@ def seconds(text: str) -> float:
     Raises:
         InputError: It is none.
     """
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
-    if not found or float(found[1]) <= 0:
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
+    if not match or float(match[1]) <= 0:
         raise InputError(f"{text!r} is not a valid time span", hint="write 90, 90s, 30m, 2h or 1d")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 # --- what status shows ---
 
 
 def _shown(
-    found: Mapping[str, Any] | None,
+    farm_status: Mapping[str, Any] | None,
     virtual: Sequence[VirtualBoard],
     scheduler: Scheduler | None = None,
     *,
     as_json: bool,
 ) -> Result:
-    served = found["boards"] if found else []
-    unserved = [one for one in virtual if one.name not in {board["name"] for board in served}]
+    served = farm_status["boards"] if farm_status else []
+    unserved = [item for item in virtual if item.name not in {board["name"] for board in served}]
     rows = [_row(board) for board in served] + [_virtual_row(o) for o in unserved]
-    queue = found.get("queue", []) if found else []  # a daemon that an earlier toolchain started has none
-    document = {"boards": served, "queue": queue, "virtual": [dataclasses.asdict(one) for one in unserved]}
-    told: list[str | Table] = [Table(rows, _HEADS, numbers=[7], spare=[7, 6]), *map(_waiting, queue)]
+    queue = farm_status.get("queue", []) if farm_status else []  # a daemon that an earlier toolchain started has none
+    document = {"boards": served, "queue": queue, "virtual": [dataclasses.asdict(item) for item in unserved]}
+    output: list[str | Table] = [Table(rows, _HEADS, numbers=[7], spare=[7, 6]), *map(_waiting, queue)]
     if scheduler is not None:
         builders = _builders(scheduler)
-        document["builders"] = [dataclasses.asdict(one) for one in builders]
-        told.append(_builder_table(builders) if builders else f"the Dask scheduler at {scheduler} has no workers")
-    return Result(told, document, as_json)
+        document["builders"] = [dataclasses.asdict(item) for item in builders]
+        output.append(_builder_table(builders) if builders else f"the Dask scheduler at {scheduler} has no workers")
+    return Result(output, document, as_json)
 
 
 def _builders(scheduler: Scheduler) -> Sequence[Seen]:
@@ -267,34 +267,42 @@ def _builders(scheduler: Scheduler) -> Sequence[Seen]:
     return survey(scheduler)
 
 
-def _builder_table(found: Sequence[Seen]) -> Table:
-    rows = [(o.name, str(o.processes), str(o.candidates), o.refused and f"refused: {o.refused}") for o in found]
+def _builder_table(builders: Sequence[Seen]) -> Table:
+    rows = [
+        (
+            builder.name,
+            str(builder.processes),
+            str(builder.candidates),
+            builder.refused and f"refused: {builder.refused}",
+        )
+        for builder in builders
+    ]
     return Table(rows, ("BUILDER", "PROCESSES", "CANDIDATES", "NOTES"), numbers=[1, 2], spare=[3])
 
 
-def _waiting(one: Mapping[str, Any]) -> str:
-    what = ", ".join(one["names"]) or " ".join(filter(None, [str(one["most"] or "any"), one["board"]]))
-    return f"waiting, {one['place']}: {one['who']} for {what}, since {_moment(one['since'])}"
+def _waiting(request: Mapping[str, Any]) -> str:
+    boards = ", ".join(request["names"]) or " ".join(filter(None, [str(request["most"] or "any"), request["board"]]))
+    return f"waiting, {request['place']}: {request['who']} for {boards}, since {_moment(request['since'])}"
 
 
-def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    notes = ["emulated"] if one["emulated"] else []
-    notes += [one["fault"]["message"]] if one["fault"] else []
+def _row(board: Mapping[str, Any]) -> tuple[str, ...]:
+    notes = ["emulated"] if board["emulated"] else []
+    notes += [board["fault"]["message"]] if board["fault"] else []
     return (
-        one["name"],
-        one["board"],
-        one["state"],
-        one["hold"]["who"] if one["hold"] else "",
-        _span(one),
-        _trial(one["trial"]) if one["trial"] else "",
-        f"{one['celsius']:.0f} C" if one["celsius"] is not None else "",
-        str(one["failures"]),
+        board["name"],
+        board["board"],
+        board["state"],
+        board["hold"]["who"] if board["hold"] else "",
+        _span(board),
+        _trial(board["trial"]) if board["trial"] else "",
+        f"{board['celsius']:.0f} C" if board["celsius"] is not None else "",
+        str(board["failures"]),
         ", ".join(notes),
     )
 
 
-def _span(one: Mapping[str, Any]) -> str:
-    hold = one["hold"]
+def _span(board: Mapping[str, Any]) -> str:
+    hold = board["hold"]
     if hold and hold["until"]:
         return f"since {_moment(hold['since'])} until {_moment(hold['until'])}"
     if not hold:
@@ -314,10 +322,10 @@ def _moment(when: float) -> str:
     return time.strftime(form, time.localtime(when))
 
 
-def _virtual_row(one: VirtualBoard) -> tuple[str, ...]:
-    note = f"emulated, {one.kind}, SSH port {one.port}, not served"
-    return (one.name, one.board, _running(one), *[""] * 5, note)
+def _virtual_row(board: VirtualBoard) -> tuple[str, ...]:
+    note = f"emulated, {board.kind}, SSH port {board.port}, not served"
+    return (board.name, board.board, _running(board), *[""] * 5, note)
 
 
-def _running(one: VirtualBoard) -> str:
-    return "running" if one.running else "stopped"
+def _running(board: VirtualBoard) -> str:
+    return "running" if board.running else "stopped"

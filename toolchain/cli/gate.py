@@ -135,7 +135,10 @@ class GateOptions:
         """
         from toolchain.pipeline.gate import GateSettings
 
-        shares = [None if one is None else one / 100 for one in (self.peak_memory, self.load_time, self.package_size)]
+        shares = [
+            None if percent is None else percent / 100
+            for percent in (self.peak_memory, self.load_time, self.package_size)
+        ]
         return GateSettings(
             rule=self.rule.rule(),
             round_s=self.round_ms / 1000,
@@ -149,23 +152,25 @@ class GateOptions:
             allow_emulated=self.allow_emulated,
         )
 
-    def written(self, found: Gate) -> Result:
+    def written(self, outcome: Gate) -> Result:
         """Write the files that are asked for; return what is printed, and what the command ends with."""
         from toolchain.pipeline.gate import page, texts
 
-        others = {self.junit_path: lambda: texts.junit(found), self.html_path: lambda: page.page(found).encode()}
-        return written(Result(texts.render_text(found), found.document(), fault=found.fault()), self.json_path, others)
+        others = {self.junit_path: lambda: texts.junit(outcome), self.html_path: lambda: page.page(outcome).encode()}
+        return written(
+            Result(texts.render_text(outcome), outcome.document(), fault=outcome.fault()), self.json_path, others
+        )
 
 
 @contextlib.contextmanager
-def _side_opener(options: GateOptions, words: tuple[str, str], console: Console) -> Iterator[SideOpener]:
+def _side_opener(options: GateOptions, sources: tuple[str, str], console: Console) -> Iterator[SideOpener]:
     """Give what finds both sides, with room for packages for the time of a block."""
     from toolchain import registry
     from toolchain.pipeline.gate import SideOpener
 
-    named = [word for word in words if registry.is_address(word)]
-    for word in named or [word for word in words if not Path(word).is_file()][:1]:
-        options.registry.check(word)
+    addresses = [source for source in sources if registry.is_address(source)]
+    for source in addresses or [source for source in sources if not Path(source).is_file()][:1]:
+        options.registry.check(source)
     with temporary.folder() as folder:
         yield SideOpener(Path(folder), options.registry.access(), console.say)
 
@@ -190,22 +195,22 @@ def gate(console: Console, /, source: str, options: GateOptions) -> Result:
     from toolchain.pipeline import device_programs, preflight
     from toolchain.pipeline import gate as gating
 
-    settings, kind = options.settings(), options.device.board()
-    gating.check_emulated(kind.emulated or options.device.device(kind).emulated, kind.name, settings)
-    words = (source, options.base)
-    with _side_opener(options, words, console) as opener:
-        local = [opener.open_local(word, other) for word, other in (words, words[::-1])]
+    settings, board = options.settings(), options.device.board()
+    gating.check_emulated(board.emulated or options.device.device(board).emulated, board.name, settings)
+    sources = (source, options.base)
+    with _side_opener(options, sources, console) as opener:
+        local = [opener.open_local(side, other) for side, other in (sources, sources[::-1])]
         if local[0] and local[1]:
-            gating.check_pair(local[0], local[1], kind)
-        with open_device(kind, options.device, console.say) as device:
-            preflight.before_bench(kind, device)
+            gating.check_pair(local[0], local[1], board)
+        with open_device(board, options.device, console.say) as device:
+            preflight.before_bench(board, device)
             gating.check_pair(
-                *gating.resolve_sides(local, words, device.store), kind
+                *gating.resolve_sides(local, sources, device.store), board
             )  # to build a runner may take minutes
-            program = device_programs.runner(kind, Stages(console.say))
+            program = device_programs.runner(board, Stages(console.say))
             with device.store.lock(Owner.here("gate")):
                 new, base = gating.resolve_sides(
-                    local, words, device.store
+                    local, sources, device.store
                 )  # what is current may be another one by now
                 result = gating.run(new, base, program, device, settings, console.say)
             result = dataclasses.replace(result, notes=connection.unused(device, result.facts, options.device))

@@ -18,7 +18,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _OPTION, _RECORD = "option", "record"
 
 
-def option(*words: str, **how: Any) -> Any:
+def option(*names: str, **settings: Any) -> Any:
     """Return a field of a record: an option, declared as click does it, but for the name, which is the field's.
 
     Args:
@@ -28,62 +28,62 @@ def option(*words: str, **how: Any) -> Any:
     Raises:
         TypeError: It is required and has a default, so that click would never miss it.
     """
-    if how.get("required") and "default" in how:
-        raise TypeError(f"{words[-1]} is required, and a default would always stand in for it")
-    absent = () if how.get("multiple") else False if how.get("is_flag") else None
-    return dataclasses.field(default=how.get("default", absent), metadata={_OPTION: (words, how)})
+    if settings.get("required") and "default" in settings:
+        raise TypeError(f"{names[-1]} is required, and a default would always stand in for it")
+    absent = () if settings.get("multiple") else False if settings.get("is_flag") else None
+    return dataclasses.field(default=settings.get("default", absent), metadata={_OPTION: (names, settings)})
 
 
-def record(kind: type) -> Any:
+def record(family: type) -> Any:
     """Return a field of a record that holds another one, of this class."""
-    return dataclasses.field(default_factory=kind, metadata={_RECORD: kind})
+    return dataclasses.field(default_factory=family, metadata={_RECORD: family})
 
 
-def same(kind: type, name: str) -> Any:
+def same(family: type, name: str) -> Any:
     """Return a field for an option that another family has, too."""
-    (field,) = (one for one in dataclasses.fields(kind) if one.name == name)
+    (field,) = (candidate for candidate in dataclasses.fields(family) if candidate.name == name)
     return dataclasses.field(default=field.default, metadata=field.metadata)
 
 
-def single(kind: type, name: str) -> Callable[[Command], Command]:
+def single(family: type, name: str) -> Callable[[Command], Command]:
     """Return the decorator that adds one option of a family to a command, as an argument of its own."""
-    return next(decorator for decorator, found in _decorators(kind) if found == name)
+    return next(decorator for decorator, option_name in _decorators(family) if option_name == name)
 
 
-def gathered(name: str, kind: type) -> Callable[[Command], Command]:
+def gathered(name: str, family: type) -> Callable[[Command], Command]:
     """Return the decorator that adds a family of options to a command.
 
     Args:
         name: The command's argument that takes the record.
-        kind: The record's class, a dataclass whose fields are made by `option` and `record`.
+        family: The record's class, a dataclass whose fields are made by `option` and `record`.
     """
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def called(*words: Any, **given: Any) -> Any:
-            return command(*words, **{name: _taken(kind, given)}, **given)
+        def called(*args: Any, **values: Any) -> Any:
+            return command(*args, **{name: _taken(family, values)}, **values)
 
-        for decorator, _name in reversed(list(_decorators(kind))):
-            decorator(called)
-        return called  # type: ignore[return-value]
+        for decorator, _name in reversed(list(_decorators(family))):
+            decorator(wrapper)
+        return wrapper  # type: ignore[return-value]
 
     return decorate
 
 
-def _decorators(kind: type) -> Iterator[tuple[Callable[[Any], Any], str]]:
+def _decorators(family: type) -> Iterator[tuple[Callable[[Any], Any], str]]:
     """Yield click's decorator for each option of a record, with its name, in the order of the fields."""
-    for field in dataclasses.fields(kind):
+    for field in dataclasses.fields(family):
         if inner := field.metadata.get(_RECORD):
             yield from _decorators(inner)
         else:
-            words, how = field.metadata[_OPTION]
-            yield helptext.option(*words, field.name, **how), field.name
+            names, settings = field.metadata[_OPTION]
+            yield helptext.option(*names, field.name, **settings), field.name
 
 
-def _taken(kind: type, given: dict[str, Any]) -> Any:
+def _taken(family: type, arguments: dict[str, Any]) -> Any:
     """Take the values of a record out of those that click read."""
     values = {}
-    for field in dataclasses.fields(kind):
+    for field in dataclasses.fields(family):
         inner = field.metadata.get(_RECORD)
-        values[field.name] = _taken(inner, given) if inner else given.pop(field.name)
-    return kind(**values)
+        values[field.name] = _taken(inner, arguments) if inner else arguments.pop(field.name)
+    return family(**values)

@@ -49,8 +49,8 @@ class Option(click.Option):
         options: As `words`.
     """
 
-    def __init__(self, *words: Any, subject: str = "", **options: Any) -> None:
-        super().__init__(*words, **options)
+    def __init__(self, *names: Any, subject: str = "", **settings: Any) -> None:
+        super().__init__(*names, **settings)
         self.subject = subject or next((_SUBJECT_OF[name] for name in self.opts if name in _SUBJECT_OF), "")
 
     def make_metavar(self, ctx: click.Context) -> str:
@@ -70,9 +70,9 @@ class Option(click.Option):
         return extra
 
 
-def option(*words: str, **how: Any) -> Callable[[Decorated], Decorated]:
+def option(*names: str, **settings: Any) -> Callable[[Decorated], Decorated]:
     """Return the decorator that adds one option to a command; takes what click's own takes, and `subject`."""
-    return click.option(*words, cls=Option, **how)
+    return click.option(*names, cls=Option, **settings)
 
 
 class Command(click.Command):

@@ -24,14 +24,17 @@ def inventory(package: Path, *, provenance: bool, as_json: bool) -> Result:
 
     PACKAGE is a package or the folder of a bundle. --json prints CycloneDX.
     """
-    from toolchain import bundle, files
+    from toolchain import bundle as bundles, files
     from toolchain.bundle import inventories
 
-    with bundle.at_hand(package) as made:
-        document = inventories.document(made, bundle.PROVENANCE if provenance else bundle.BILL)
+    with bundles.at_hand(package) as bundle:
+        document = inventories.document(bundle, bundles.PROVENANCE if provenance else bundles.BILL)
         if provenance:
             return Result(files.canonical_json(document).decode(), document, as_json)
-        rows = [(one.name, one.version, one.kind, _part(required=one.required)) for one in inventories.components(made)]
+        rows = [
+            (component.name, component.version, component.kind, _part(required=component.required))
+            for component in inventories.components(bundle)
+        ]
     return Result(Table(rows, _HEAD, spare=(2,)), document, as_json)
 
 

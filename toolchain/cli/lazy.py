@@ -21,8 +21,8 @@ class LazyGroup(click.Group):
         options: As `words`.
     """
 
-    def __init__(self, *words: Any, sections: Mapping[str, Mapping[str, Entry]], **options: Any) -> None:
-        super().__init__(*words, **options)
+    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, Entry]], **settings: Any) -> None:
+        super().__init__(*args, **settings)
         self._sections = sections
         self._entries = {name: entry for section in sections.values() for name, entry in section.items()}
 

@@ -29,8 +29,8 @@ def model_list(*, as_json: bool) -> Result:
     """
     from toolchain.models import zoo
 
-    found = [{"name": name, "description": zoo.describe(name)} for name in zoo.NAMES]
-    return Result(Table([(item["name"], item["description"]) for item in found]), found, as_json)
+    networks = [{"name": name, "description": zoo.describe(name)} for name in zoo.NAMES]
+    return Result(Table([(item["name"], item["description"]) for item in networks]), networks, as_json)
 
 
 @model.command("inspect")
@@ -46,21 +46,21 @@ def model_inspect(source: str, shapes: tuple[str, ...], fixed: tuple[str, ...], 
     from toolchain.models import inspection
     from toolchain.models import source as models
 
-    found = inspection.inspect(models.load(source, common.parse_shapes(shapes), fixed=common.parse_fixed(fixed)))
-    return Result(_table(found), found, as_json)
+    inspected = inspection.inspect(models.load(source, common.parse_shapes(shapes), fixed=common.parse_fixed(fixed)))
+    return Result(_table(inspected), inspected, as_json)
 
 
-def _table(found: Inspection) -> Table:
+def _table(inspected: Inspection) -> Table:
     rows = [
-        ("model", f"{found.name}, opset {found.opset}"),
-        *(("input", str(spec)) for spec in found.inputs),
-        *(("output", _open(spec)) for spec in found.outputs),
-        ("parameters", f"{found.parameters / 1e6:.2f} million"),
-        ("work", "unknown: a shape is open" if found.gflops is None else f"{found.gflops:.3f} GFLOPs a run"),
-        ("operators", _counted(found.operators)),
-        *([("as imported", _counted(found.imported))] if found.imported != found.operators else []),
-        *(("note", line) for line in found.guessed),
-        *(("not importable", str(node)) for node in found.unsupported),
+        ("model", f"{inspected.name}, opset {inspected.opset}"),
+        *(("input", str(spec)) for spec in inspected.inputs),
+        *(("output", _open(spec)) for spec in inspected.outputs),
+        ("parameters", f"{inspected.parameters / 1e6:.2f} million"),
+        ("work", "unknown: a shape is open" if inspected.gflops is None else f"{inspected.gflops:.3f} GFLOPs a run"),
+        ("operators", _counted(inspected.operators)),
+        *([("as imported", _counted(inspected.imported))] if inspected.imported != inspected.operators else []),
+        *(("note", line) for line in inspected.guessed),
+        *(("not importable", str(node)) for node in inspected.unsupported),
     ]
     return Table(rows)
 

@@ -90,27 +90,27 @@ def profile(console: Console, /, source: str | None, options: ProfileOptions) ->
         raise InputError(
             "--trace and --against cannot be combined: a trace is of one release", hint="leave one of them out"
         )
-    kind = options.device.board()
+    board = options.device.board()
     with contextlib.ExitStack() as stack:
-        made = [stack.enter_context(_at_hand(word)) for word in (source or "current", options.against)]
-        for _, bundle in made:
+        opened = [stack.enter_context(_at_hand(name)) for name in (source or "current", options.against)]
+        for _, bundle in opened:
             if bundle:
-                check_board(bundle.manifest, kind)
-        device = stack.enter_context(open_device(kind, options.device, console.say))
-        preflight.before_bench(kind, device)
-        program = device_programs.runner(kind, Stages(console.say))
-        given = options.inputs.source(options.seed)
+                check_board(bundle.manifest, board)
+        device = stack.enter_context(open_device(board, options.device, console.say))
+        preflight.before_bench(board, device)
+        program = device_programs.runner(board, Stages(console.say))
+        inputs = options.inputs.source(options.seed)
         stack.enter_context(device.store.lock(Owner.here("profile")))
         # Only now: a deploy that was waited for may have changed what `current` is, or removed the release.
-        sides = [_side(word, bundle, kind, device) for word, bundle in made if word]
+        sides = [_side(name, bundle, board, device) for name, bundle in opened if name]
         if len(sides) > 1:
             pair = (sides[0], sides[1])
-            comparison = against.run(pair, given, program, device, options.request(), console.say)
+            comparison = against.run(pair, inputs, program, device, options.request(), console.say)
             page: dict[Path | None, Callable[[], bytes]] = {
                 options.html: functools.partial(pages.comparison_page, comparison)
             }
             return written(Result(against.render_text(comparison), comparison.document()), options.json_path, page)
-        profile = profiling.run(sides[0], given, program, device, options.request(), console.say)
+        profile = profiling.run(sides[0], inputs, program, device, options.request(), console.say)
         files: dict[Path | None, Callable[[], bytes]] = {
             options.html: functools.partial(pages.profile_page, profile),
             options.trace: profile.trace,
@@ -119,22 +119,22 @@ def profile(console: Console, /, source: str | None, options: ProfileOptions) ->
 
 
 @contextlib.contextmanager
-def _at_hand(word: str | None) -> Iterator[tuple[str | None, Bundle | None]]:
+def _at_hand(name: str | None) -> Iterator[tuple[str | None, Bundle | None]]:
     """Open what a word names on this machine, if it names anything here; else it is a release of the device."""
-    from toolchain import bundle
+    from toolchain import bundle as bundles
     from toolchain.pipeline.source import is_built
 
-    if word and (is_built(word) or "/" in word or Path(word).exists()):
-        with bundle.at_hand(Path(word)) as made:
-            yield word, made
+    if name and (is_built(name) or "/" in name or Path(name).exists()):
+        with bundles.at_hand(Path(name)) as bundle:
+            yield name, bundle
     else:
-        yield word, None
+        yield name, None
 
 
-def _side(word: str, made: Bundle | None, kind: Board, device: ConnectedDevice) -> Side:
+def _side(name: str, bundle: Bundle | None, board: Board, device: ConnectedDevice) -> Side:
     from toolchain.bundle import check_board
     from toolchain.pipeline import sides
 
-    side = sides.Side.of(made) if made else sides.on_device(word, device.store)
-    check_board(side.manifest, kind, root="" if made else device.store.root)
+    side = sides.Side.of(bundle) if bundle else sides.on_device(name, device.store)
+    check_board(side.manifest, board, root="" if bundle else device.store.root)
     return side

@@ -91,14 +91,14 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
     settings = quantizing.Settings(options.method or "", options.exclude, random=options.is_random)
     with contextlib.ExitStack() as stack:
         # Opened before the work: minutes later is late to learn that a file cannot be written.
-        written = stack.enter_context(files.atomic_path(output))
-        report = stack.enter_context(files.atomic_path(options.report_path)) if options.report_path else None
-        found = quantizing.quantized(loaded, _samples(loaded, options), settings, console.say)
-        document = found.document() | {"file": str(output)}
-        written.write_bytes(found.source.proto.SerializeToString(deterministic=True))
-        if report:
-            report.write_bytes(files.canonical_json(document))
-    return Result([*_shown(found), f"{output}: sha256:{found.source.sha256}"], document, as_json)
+        model_file = stack.enter_context(files.atomic_path(output))
+        report_file = stack.enter_context(files.atomic_path(options.report_path)) if options.report_path else None
+        result = quantizing.quantized(loaded, _samples(loaded, options), settings, console.say)
+        document = result.document() | {"file": str(output)}
+        model_file.write_bytes(result.source.proto.SerializeToString(deterministic=True))
+        if report_file:
+            report_file.write_bytes(files.canonical_json(document))
+    return Result([*_shown(result), f"{output}: sha256:{result.source.sha256}"], document, as_json)
 
 
 def _check_target(source: Path, output: Path) -> None:
@@ -143,12 +143,12 @@ def _samples(loaded: SourceModel, options: QuantizeOptions) -> Sequence[Tensors]
 # --- text ------------------------------------------------------------------------------------------------------
 
 
-def _shown(found: Quantized) -> list[str | Table]:
-    if found.unchanged:
-        return [f"{found.source.name} has int8 convolutions with powers of two as scales: it is left as it is"]
+def _shown(result: Quantized) -> list[str | Table]:
+    if result.unchanged:
+        return [f"{result.source.name} has int8 convolutions with powers of two as scales: it is left as it is"]
     heads = ("LAYER", "SNR", "INPUT", "WEIGHT", "OUTPUT", "SHIFT", "RESIDUAL")
-    table = Table([_row(one) for one in found.layers], heads, numbers=[1])
-    return [table, "", Table(_summary(found)), *(f"warning: {one}" for one in found.warnings)]
+    table = Table([_row(one) for one in result.layers], heads, numbers=[1])
+    return [table, "", Table(_summary(result)), *(f"warning: {one}" for one in result.warnings)]
 
 
 def _row(layer: LayerReport) -> tuple[str, ...]:
@@ -170,22 +170,22 @@ def _grid(exponent: int, zero: int) -> str:
 
 
 def _ends(before: str, ends: tuple[int, int]) -> str:
-    least, greatest = ends
-    return f"{before}{least}" if least == greatest else f"{before}{least} to {greatest}"
+    low, high = ends
+    return f"{before}{low}" if low == high else f"{before}{low} to {high}"
 
 
-def _summary(found: Quantized) -> list[tuple[str, str]]:
-    agreement = found.top1_agreement
-    scales = "within the file's own ranges" if found.method == "file" else f"by {found.method}"
-    compared = "the model's own" if found.refitted else "floats"
+def _summary(result: Quantized) -> list[tuple[str, str]]:
+    agreement = result.top1_agreement
+    scales = "within the file's own ranges" if result.method == "file" else f"by {result.method}"
+    compared = "the model's own" if result.refitted else "floats"
     rows = [
-        ("quantized", f"{len(found.layers)} convolutions, scales {scales}"),
-        ("on floats", ", ".join(found.left) or "none"),
-        ("samples", str(found.samples)),
-        ("output", f"{_decibels(found.output_snr_db)} signal over noise, against {compared}"),
+        ("quantized", f"{len(result.layers)} convolutions, scales {scales}"),
+        ("on floats", ", ".join(result.left) or "none"),
+        ("samples", str(result.samples)),
+        ("output", f"{_decibels(result.output_snr_db)} signal over noise, against {compared}"),
         ("top-1", "the outputs are not classes" if agreement is None else f"{agreement:.1%} the same as {compared}"),
     ]
-    return [*rows, ("before", "quantized with other scales, which were taken back")] if found.refitted else rows
+    return [*rows, ("before", "quantized with other scales, which were taken back")] if result.refitted else rows
 
 
 def _decibels(ratio: float | None) -> str:

@@ -53,11 +53,11 @@ def show(console: Console, /, file: Path | None, board_name: str, target_id: str
     from toolchain.records import maintenance
 
     source = file or _board_file(board_name, console)
-    found = _read(source, console)
-    wanted = _keys(found, target_id, source)
-    kept = [table for table in maintenance.tables(found) if table.key in wanted]
-    shown = [part for table in kept for part in ("", *_shown(table))][1:] or f"{source} holds no trials"
-    return Result(shown, [_table_document(table) for table in kept], as_json)
+    catalog = _read(source, console)
+    keys = _keys(catalog, target_id, source)
+    chosen = [table for table in maintenance.tables(catalog) if table.key in keys]
+    text = [line for table in chosen for line in ("", *_shown(table))][1:] or f"{source} holds no trials"
+    return Result(text, [_table_document(table) for table in chosen], as_json)
 
 
 @records.command("best")
@@ -69,9 +69,9 @@ def show(console: Console, /, file: Path | None, board_name: str, target_id: str
 def best(console: Console, /, file: Path | None, board_name: str, target_id: str | None, *, as_json: bool) -> Result:
     """Show the record of each kernel that a build applies, for each target."""
     source = file or _board_file(board_name, console)
-    found = _read(source, console)
-    chosen = [record for key in _keys(found, target_id, source) for record in found.best(key).values()]
-    rows = [_best_row(found, record) for record in chosen]
+    catalog = _read(source, console)
+    chosen = [record for key in _keys(catalog, target_id, source) for record in catalog.best(key).values()]
+    rows = [_best_row(catalog, record) for record in chosen]
     text = (
         tables.Table(rows, ("TARGET", "KERNEL", "LATENCY", "NOTES"), numbers=[2])
         if rows
@@ -117,7 +117,7 @@ class ForgetOptions:
         from toolchain.records.forgetting import Which
 
         limits = (self.target_id, self.model, self.name, self.machine, self.older)
-        if any(one is not None for one in limits) == self.everything:
+        if any(limit is not None for limit in limits) == self.everything:
             raise InputError(
                 "no records are chosen" if not self.everything else "--all and a choice of records cannot be combined",
                 hint="choose with --target, --model, --op, --machine or --older-than, or --all; try --dry-run first",
@@ -131,8 +131,8 @@ class ForgetOptions:
         from toolchain.compile.request import BuildRequest
         from toolchain.pipeline import tune
 
-        kind = BoardOptions(board_name=self.board_name).board()
-        request = BuildRequest(common.ModelOptions().model(self.model), kind, console.say)
+        board = BoardOptions(board_name=self.board_name).board()
+        request = BuildRequest(common.ModelOptions().model(self.model), board, console.say)
         return frozenset(task.workload for task in tune.extract(request).tasks)
 
 
@@ -152,14 +152,14 @@ def forget(console: Console, /, file: Path | None, options: ForgetOptions, *, as
     source = file or _board_file(options.board_name, console)
     if options.target_id:
         _keys(_read(source, console), options.target_id, source)
-    found = forgetting.forget(RecordFile(source, console.say), which, dry=options.dry)
+    removal = forgetting.forget(RecordFile(source, console.say), which, dry=options.dry)
     verb = "would be forgotten" if options.dry else "forgotten"
     text = (
-        f"{source}: {found.trials} trials and {found.finals} finals of {found.workloads} kernels {verb},"
-        f" {found.kept} records stay"
+        f"{source}: {removal.trials} trials and {removal.finals} finals of {removal.workloads} kernels {verb},"
+        f" {removal.kept} records stay"
     )
-    document = {"file": str(source), "dry_run": options.dry, "trials": found.trials, "finals": found.finals}
-    document |= {"workloads": found.workloads, "kept": found.kept}
+    document = {"file": str(source), "dry_run": options.dry, "trials": removal.trials, "finals": removal.finals}
+    document |= {"workloads": removal.workloads, "kept": removal.kept}
     return Result(text, document, as_json)
 
 
@@ -213,15 +213,15 @@ def export(console: Console, /, file: Path, output: Path, target_id: str | None,
     """
     from toolchain.records import export as records_export
 
-    found = _read(file, console)
-    keys = _keys(found, target_id, file)
+    catalog = _read(file, console)
+    keys = _keys(catalog, target_id, file)
     if len(keys) != 1:
         raise InputError(
             f"{file} has records for {len(keys)} targets, but a MetaSchedule database holds one",
             details="\n".join(map(_key_text, keys)),
             hint="choose one with --target ID",
         )
-    count = records_export.export(found, keys[0], output)
+    count = records_export.export(catalog, keys[0], output)
     document = {"folder": str(output), "target": keys[0].id, "records": count}
     return Result(f"{output}: {count} records in MetaSchedule's format", document, as_json)
 
@@ -241,20 +241,20 @@ def _read(source: Path, console: Console) -> Catalog:
     return RecordFile(source, console.say).catalog()
 
 
-def _keys(found: Catalog, target_id: str | None, source: Path) -> tuple[Key, ...]:
-    keys = tuple(key for key in found.keys if target_id is None or key.id == target_id)
+def _keys(catalog: Catalog, target_id: str | None, source: Path) -> tuple[Key, ...]:
+    keys = tuple(key for key in catalog.keys if target_id is None or key.id == target_id)
     if target_id is not None and not keys:
         raise InputError(
             f"{source} has no records for target {target_id}",
-            details="\n".join(map(_key_text, found.keys)),
+            details="\n".join(map(_key_text, catalog.keys)),
             hint="`toolchain records show` lists the IDs",
         )
     return keys
 
 
-def _written(made: Written, output: Path, *, as_json: bool) -> Result:
-    document = {"file": str(output), "workloads": made.workloads, "trials": made.trials}
-    return Result(f"{output}: {made.trials} records of {made.workloads} kernels", document, as_json)
+def _written(summary: Written, output: Path, *, as_json: bool) -> Result:
+    document = {"file": str(output), "workloads": summary.workloads, "trials": summary.trials}
+    return Result(f"{output}: {summary.trials} records of {summary.workloads} kernels", document, as_json)
 
 
 # --- text ------------------------------------------------------------------------------------------------------
@@ -299,9 +299,9 @@ def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.4f} ms"
 
 
-def _best_row(found: Catalog, record: Record) -> tuple[str, ...]:
-    known = found.workloads.get(record.workload)
-    name = known.name if known else record.workload
+def _best_row(catalog: Catalog, record: Record) -> tuple[str, ...]:
+    workload = catalog.workloads.get(record.workload)
+    name = workload.name if workload else record.workload
     return record.key.id, name, _milliseconds(record.latency_s), "untuned" if record.verdict == "untuned" else ""
 
 

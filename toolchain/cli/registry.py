@@ -110,33 +110,33 @@ class PullOptions:
 @click.command("push", cls=helptext.Command)
 @click.argument("package", type=common.PATH)
 @click.argument("address")
-@gathered("reached", RegistryOptions)
+@gathered("options", RegistryOptions)
 @common.json_flag
 @click.pass_obj
-def push(console: Console, /, package: Path, address: str, reached: RegistryOptions, *, as_json: bool) -> Result:
+def push(console: Console, /, package: Path, address: str, options: RegistryOptions, *, as_json: bool) -> Result:
     """Upload a package to a registry.
 
     PACKAGE is a package or the folder of a bundle, and ADDRESS is oci://HOST/REPOSITORY:TAG. The digest in the registry
     is the digest of the bundle. Its reference outputs and tuning records are uploaded with it.
     """
-    from toolchain import bundle, registry
+    from toolchain import bundle as bundles, registry
 
-    place = registry.parse(address)
-    registry.check_tag(place)
-    access = reached.access()
-    with bundle.at_hand(package) as made:
-        done = registry.push(made, place, access, console.say)
+    target = registry.parse(address)
+    registry.check_tag(target)
+    access = options.access()
+    with bundles.at_hand(package) as bundle:
+        upload = registry.push(bundle, target, access, console.say)
     document = {
-        "address": str(done.address),
-        "tag": done.tag,
-        "digest": done.address.digest,
-        "blobs_sent": done.blobs_sent,
-        "blobs_skipped": done.blobs_skipped,
-        "bytes_sent": done.bytes_sent,
-        "companions": done.companions,
+        "address": str(upload.address),
+        "tag": upload.tag,
+        "digest": upload.address.digest,
+        "blobs_sent": upload.blobs_sent,
+        "blobs_skipped": upload.blobs_skipped,
+        "bytes_sent": upload.bytes_sent,
+        "companions": upload.companions,
     }
-    sent = f"{done.blobs_sent} of {done.blobs_sent + done.blobs_skipped} blobs, {size_text(done.bytes_sent)}"
-    return Result(f"{done.address}: {made.manifest.name} for {made.manifest.board}, {sent}", document, as_json)
+    sent = f"{upload.blobs_sent} of {upload.blobs_sent + upload.blobs_skipped} blobs, {size_text(upload.bytes_sent)}"
+    return Result(f"{upload.address}: {bundle.manifest.name} for {bundle.manifest.board}, {sent}", document, as_json)
 
 
 @click.command("pull", cls=helptext.Command)
@@ -150,18 +150,18 @@ def pull(console: Console, /, address: str, options: PullOptions, *, as_json: bo
     ADDRESS is oci://HOST/REPOSITORY:TAG or oci://HOST/REPOSITORY@sha256:DIGEST. The package is written to a folder,
     as a bundle.
     """
-    from toolchain import bundle, registry
+    from toolchain import bundle as bundles, registry
 
-    place = registry.parse(address)
-    bundle.check_target(options.output)
-    made = registry.pull(place, options.output, options.registry.access(), console.say)
+    origin = registry.parse(address)
+    bundles.check_target(options.output)
+    bundle = registry.pull(origin, options.output, options.registry.access(), console.say)
     document = {
-        "folder": str(made.folder),
-        "address": str(place.pinned(f"sha256:{made.digest}")),
-        "digest": f"sha256:{made.digest}",
-        "reference": made.reference is not None,
-        "manifest": made.manifest,
+        "folder": str(bundle.folder),
+        "address": str(origin.pinned(f"sha256:{bundle.digest}")),
+        "digest": f"sha256:{bundle.digest}",
+        "reference": bundle.reference is not None,
+        "manifest": bundle.manifest,
     }
-    said = f"{made.folder}: {made.manifest.name} for {made.manifest.board}, sha256:{made.digest}"
-    said += "; WITHOUT reference outputs: only `deploy --unchecked` accepts it" if made.reference is None else ""
-    return Result(said, document, as_json)
+    text = f"{bundle.folder}: {bundle.manifest.name} for {bundle.manifest.board}, sha256:{bundle.digest}"
+    text += "; WITHOUT reference outputs: only `deploy --unchecked` accepts it" if bundle.reference is None else ""
+    return Result(text, document, as_json)

@@ -72,12 +72,12 @@ def json_kind(what: str, *keys: str) -> Kind:
         from toolchain import files
 
         try:
-            found = json.loads(files.read_limited(path))
+            document = json.loads(files.read_limited(path))
         except InputError as fault:
             return fault.message
         except (ValueError, RecursionError):
             return "it is not JSON"
-        ours = isinstance(found, dict) and (found.keys() >= set(keys) or found.keys() == {"error"})
+        ours = isinstance(document, dict) and (document.keys() >= set(keys) or document.keys() == {"error"})
         return "" if ours else "it is JSON of another kind"
 
     return Kind(what, foreign, _failed_json)
@@ -117,13 +117,13 @@ def _failed_page(failure: Failure, run: Run) -> bytes:
     command, about = run.command, run.about
 
     code = "" if failure.exit_code is None else f"exit code {failure.exit_code}"
-    parts: list[page.Part] = [
+    body: list[page.Part] = [
         page.Text(failure.details),
         page.Facts([("what to do", failure.hint), ("it ended with", code)]),
     ]
     verdict = page.Verdict(failure.message, "doubt" if failure.exit_code is None else "bad")
     return (
-        page.Page(f"toolchain {command}: {about}", command, verdict, [page.Section("What is known", parts)])
+        page.Page(f"toolchain {command}: {about}", command, verdict, [page.Section("What is known", body)])
         .html()
         .encode()
     )
@@ -154,9 +154,9 @@ class Reports:
         from toolchain import outputs
 
         fault, usable = None, []
-        for place, (path, kind) in enumerate(self.places):
+        for index, (path, kind) in enumerate(self.places):
             try:
-                _check_alone(path, [other for other, _kind in self.places[:place]])
+                _check_alone(path, [other for other, _kind in self.places[:index]])
                 outputs.check_file(path, kind.what, kind.foreign)
                 usable.append((path, kind))
             except InputError as caught:
@@ -188,11 +188,11 @@ class Reports:
             raise
 
 
-def written(found: Result, json_path: Path | None, others: Mapping[Path | None, Callable[[], bytes]]) -> Result:
+def written(result: Result, json_path: Path | None, others: Mapping[Path | None, Callable[[], bytes]]) -> Result:
     """Write the reports that are asked for, and make no other; return what is printed.
 
     Args:
-        found: What the command found out; its document is the JSON report.
+        result: What the command found out; its document is the JSON report.
         json_path: Where that goes: a file, `-` for standard output, or None.
         others: What makes the other reports, by their files; None is for one that nobody asked for.
     """
@@ -200,11 +200,11 @@ def written(found: Result, json_path: Path | None, others: Mapping[Path | None, 
 
     printed = json_path == Path(STDOUT)
     if json_path and not printed:
-        files.write_atomic(json_path, files.canonical_json(found.document))
+        files.write_atomic(json_path, files.canonical_json(result.document))
     for path, content in others.items():
         if path:
             files.write_atomic(path, content())
-    return replace(found, as_json=found.as_json or printed)
+    return replace(result, as_json=result.as_json or printed)
 
 
 class ReportingCommand(Command):
@@ -216,8 +216,8 @@ class ReportingCommand(Command):
         options: As above.
     """
 
-    def __init__(self, *words: Any, reports: Mapping[str, Kind], **options: Any) -> None:
-        super().__init__(*words, **options)
+    def __init__(self, *args: Any, reports: Mapping[str, Kind], **settings: Any) -> None:
+        super().__init__(*args, **settings)
         self.kinds = reports
 
     def make_context(
@@ -225,22 +225,22 @@ class ReportingCommand(Command):
     ) -> click.Context:
         """Read the command line; one that is wrong is a run that failed."""
         command = info_name or ""
-        wanted = () if {"-h", "--help"} & set(args) else self._wanted(args)
-        reports, fault = Reports(Run(command, command), wanted).checked()
+        targets = () if {"-h", "--help"} & set(args) else self._wanted(args)
+        reports, fault = Reports(Run(command, command), targets).checked()
         with reports.telling():
             reports.write(NOT_ENDED)  # in place of what an earlier run left there
             if fault:
                 raise fault
             context = super().make_context(info_name, args, parent, **extra)
-        known = [_board_of(context.params), str(context.params.get("source") or "")]
-        about = ".".join(Path(name).stem for name in known if name)
+        names = [_board_of(context.params), str(context.params.get("source") or "")]
+        about = ".".join(Path(name).stem for name in names if name)
         run = replace(reports.run, about=about or command, properties=_properties(context.params))
         context.meta[__name__] = replace(reports, run=run)
         return context
 
     def _wanted(self, args: Sequence[str]) -> tuple[tuple[Path, Kind], ...]:
-        named = [(option, value_of(args, option), kind) for option, kind in self.kinds.items()]
-        return tuple((Path(value), kind) for option, value, kind in named if value and (option, value) != PRINTED)
+        values = [(option, value_of(args, option), kind) for option, kind in self.kinds.items()]
+        return tuple((Path(value), kind) for option, value, kind in values if value and (option, value) != PRINTED)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -248,16 +248,16 @@ class ReportingCommand(Command):
             return super().invoke(ctx)
 
 
-def _properties(given: Mapping[str, Any]) -> dict[str, str]:
+def _properties(params: Mapping[str, Any]) -> dict[str, str]:
     """Return what a command line says of the board and the device, as reports name them."""
-    board, device = _board_of(given), str(given.get("host") or given.get("place") or "")
+    board, device = _board_of(params), str(params.get("host") or params.get("place") or "")
     return {name: value for name, value in (("board", board and Path(board).stem), ("device", device)) if value}
 
 
-def _board_of(given: Mapping[str, Any]) -> str:
+def _board_of(params: Mapping[str, Any]) -> str:
     """Return the board type that a command line says; empty if it is the one of the device that it names."""
-    named = given.get("board_name")
-    return str(named or ("" if named is None or given.get("host") or given.get("place") else "local"))
+    board_name = params.get("board_name")
+    return str(board_name or ("" if board_name is None or params.get("host") or params.get("place") else "local"))
 
 
 def _waited(context: click.Context) -> dict[str, str]:
@@ -268,20 +268,20 @@ def _waited(context: click.Context) -> dict[str, str]:
     return {"waited": waited_text(patience.waited)} if patience else {}
 
 
-def value_of(words: Sequence[str], option: str) -> str | None:
+def value_of(argv: Sequence[str], option: str) -> str | None:
     """Return what a command line gives an option, without looking at the rest of it, which may be wrong."""
-    found = None
-    for place, word in enumerate(own(words)):
-        if word == option and place + 1 < len(words):
-            found = words[place + 1]
-        elif word.startswith(f"{option}="):
-            found = word.partition("=")[2]
-    return found
+    value = None
+    for index, argument in enumerate(own(argv)):
+        if argument == option and index + 1 < len(argv):
+            value = argv[index + 1]
+        elif argument.startswith(f"{option}="):
+            value = argument.partition("=")[2]
+    return value
 
 
-def own(words: Sequence[str]) -> Sequence[str]:
+def own(argv: Sequence[str]) -> Sequence[str]:
     """Leave out the words of another command, after `--`."""
-    return words[: words.index("--")] if "--" in words else words
+    return argv[: argv.index("--")] if "--" in argv else argv
 
 
 def failure_of(fault: BaseException) -> Failure:
@@ -290,8 +290,8 @@ def failure_of(fault: BaseException) -> Failure:
         return Failure.of(fault.__cause__ if isinstance(fault.__cause__, KeyboardInterrupt) else KeyboardInterrupt())
     fault = interrupts.request_behind(fault)
     if isinstance(fault, click.UsageError):
-        named = isinstance(fault, click.NoSuchCommand | click.NoSuchOption)  # which suggest, as hints do
-        message = fault.message if named else fault.format_message()
+        suggests = isinstance(fault, click.NoSuchCommand | click.NoSuchOption)  # which suggest, as hints do
+        message = fault.message if suggests else fault.format_message()
         return Failure(_in_our_style(message), hint=_usage_hint(fault), exit_code=fault.exit_code)
     if isinstance(fault, click.ClickException):
         return Failure(_in_our_style(fault.format_message()), exit_code=InputError.exit_code)

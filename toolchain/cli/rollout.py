@@ -198,51 +198,53 @@ class RolloutOptions:
                 hint="name another file",
             )
 
-    def written(self, found: Rollout) -> Result:
+    def written(self, outcome: Rollout) -> Result:
         """Write the files that are asked for; return what is printed, and what the command ends with."""
         from toolchain.pipeline.rollout import page, texts
 
-        others = {self.junit_path: lambda: texts.junit(found), self.html_path: lambda: page.html(found).encode()}
-        return written(Result(texts.render_text(found), found.document(), fault=found.fault()), self.json_path, others)
+        others = {self.junit_path: lambda: texts.junit(outcome), self.html_path: lambda: page.html(outcome).encode()}
+        return written(
+            Result(texts.render_text(outcome), outcome.document(), fault=outcome.fault()), self.json_path, others
+        )
 
 
 @contextlib.contextmanager
 def _package(source: str, options: RolloutOptions, console: Console) -> Iterator[Bundle]:
     """Open a package, with room for it for the time of a block."""
-    from toolchain import bundle, registry
+    from toolchain import bundle as bundles, registry
 
     with temporary.folder() as scratch:
         folder = Path(scratch) / "bundle"
         if registry.is_address(source):
             yield registry.pull(registry.parse(source), folder, options.registry.access(), console.say)
         else:
-            yield bundle.open_bundle(Path(source), folder)
+            yield bundles.open_bundle(Path(source), folder)
 
 
-def _plan(made: Bundle, fleet: Fleet, options: RolloutOptions) -> Plan:
+def _plan(bundle: Bundle, fleet: Fleet, options: RolloutOptions) -> Plan:
     from toolchain.pipeline.rollout import groups
     from toolchain.pipeline.rollout.state import Plan
 
-    name, board = made.manifest.name, made.manifest.board
-    return Plan(made.digest, name, board, fleet.digest, groups.parse_waves(options.waves))
+    name, board = bundle.manifest.name, bundle.manifest.board
+    return Plan(bundle.digest, name, board, fleet.digest, groups.parse_waves(options.waves))
 
 
-def _work(made: Bundle, kind: Board, fleet: Fleet, options: RolloutOptions, console: Console) -> DeviceWork:
+def _work(bundle: Bundle, board: Board, fleet: Fleet, options: RolloutOptions, console: Console) -> DeviceWork:
     from toolchain.device.deploy import Settings
     from toolchain.device.stages import Stages
     from toolchain.pipeline import device_programs, preflight
     from toolchain.pipeline.rollout import DeviceWork
 
-    bound = fleet.limits(kind.name).latency_ms
-    if kind.keep < _ENOUGH and (bound or options.rules.roll_back):
+    bound = fleet.limits(board.name).latency_ms
+    if board.keep < _ENOUGH and (bound or options.rules.roll_back):
         raise InputError(
-            f"board {kind.name} keeps {kind.keep} release(s), so devices cannot go back",
+            f"board {board.name} keeps {board.keep} release(s), so devices cannot go back",
             hint="--roll-back and latency_ms need `keep = 2` or more in the board file",
         )
     preflight.check_host()
-    program = device_programs.runner(kind, Stages(console.say))
+    program = device_programs.runner(board, Stages(console.say))
     settings = Settings(budget_s=options.budget)
-    return DeviceWork(made, program, kind, fleet.devices, options.fleet.ssh(), settings, bound, options.rules.wait_s)
+    return DeviceWork(bundle, program, board, fleet.devices, options.fleet.ssh(), settings, bound, options.rules.wait_s)
 
 
 REPORTS = {"--json": json_kind("a roll-out's report", "schema_version", "groups"), "--junit": JUNIT, "--html": PAGE}
@@ -258,27 +260,27 @@ def rollout(console: Console, /, source: str, options: RolloutOptions) -> Result
     The roll-out stops when too many devices fail. The same command resumes it: devices that are done are skipped, and
     those that were in progress are checked.
     """
-    from toolchain import board, bundle
+    from toolchain import board as board_files, bundle as bundles
     from toolchain.device import verification
     from toolchain.pipeline.rollout import Loop, Rollout, groups, state
 
     began = time.monotonic()
     options.check(source)
-    rules, whole = options.rules.rules(), options.fleet.read()
-    with _package(source, options, console) as made:
-        kind = board.load(made.manifest.board).resolved()
-        bundle.check_board(made.manifest, kind)
-        verification.check_referenced(made, unchecked=False)
-        fleet = whole.of(kind.name)
-        plan = _plan(made, fleet, options)
-        places = groups.assign(plan.waves, fleet.devices)
-        left_out = len(whole.devices) - len(fleet.devices) + whole.unnamed
+    rules, full_fleet = options.rules.rules(), options.fleet.read()
+    with _package(source, options, console) as bundle:
+        board = board_files.load(bundle.manifest.board).resolved()
+        bundles.check_board(bundle.manifest, board)
+        verification.check_referenced(bundle, unchecked=False)
+        fleet = full_fleet.of(board.name)
+        plan = _plan(bundle, fleet, options)
+        assignment = groups.assign(plan.waves, fleet.devices)
+        left_out = len(full_fleet.devices) - len(fleet.devices) + full_fleet.unnamed
         if left_out:
-            console.say(f"{left_out} device(s) of the fleet are not {kind.name} and are left out")
+            console.say(f"{left_out} device(s) of the fleet are not {board.name} and are left out")
         with state.lock_state(options.state):
-            kept = state.load_state(options.state, plan, places, fresh=options.fresh)
-            work = _work(made, kind, fleet, options, console)
-            stopped = Loop(kept, work, rules, console.say).run()
+            saved = state.load_state(options.state, plan, assignment, fresh=options.fresh)
+            work = _work(bundle, board, fleet, options, console)
+            stopped = Loop(saved, work, rules, console.say).run()
     seconds = time.monotonic() - began
-    found = Rollout(plan, kept.devices, fleet.devices, rules.thresholds, stopped, options.state, seconds, left_out)
-    return options.written(found)
+    outcome = Rollout(plan, saved.devices, fleet.devices, rules.thresholds, stopped, options.state, seconds, left_out)
+    return options.written(outcome)

@@ -13,20 +13,20 @@ from toolchain.cli.gathering import gathered
 
 
 @click.command("sdk", cls=helptext.Command)
-@gathered("kind", BoardOptions)
+@gathered("board", BoardOptions)
 @helptext.option(
     "-o", "--output", type=common.PATH, metavar="FOLDER", required=True, help="Folder to write the SDK to."
 )
 @common.json_flag
 @click.pass_obj
-def sdk(console: Console, /, kind: BoardOptions, output: Path, *, as_json: bool) -> Result:
+def sdk(console: Console, /, board: BoardOptions, output: Path, *, as_json: bool) -> Result:
     """Write the C and Python libraries for your application.
 
     An application that uses them runs releases by itself. The folder also has examples.
     """
     from toolchain.native import sdk as sdks
 
-    made = sdks.write(kind.board(), output, console.say)
-    document = {**vars(made), "folder": str(output)}
-    needs = f", glibc {made.glibc} or newer" if made.glibc else ""
-    return Result(f"{output}: libedge_model for {made.triple}{needs}; see {output / 'README.md'}", document, as_json)
+    library = sdks.write(board.board(), output, console.say)
+    document = {**vars(library), "folder": str(output)}
+    needs = f", glibc {library.glibc} or newer" if library.glibc else ""
+    return Result(f"{output}: libedge_model for {library.triple}{needs}; see {output / 'README.md'}", document, as_json)

@@ -64,19 +64,19 @@ def sign(source: Path, options: SignOptions, *, as_json: bool) -> Result:
 
     PACKAGE is a package or the folder of a bundle. Its digest does not change; the signature is added next to it.
     """
-    from toolchain import bundle
+    from toolchain import bundle as bundles
     from toolchain.signing import keys
-    from toolchain.signing.sign import sign as signed
+    from toolchain.signing.sign import sign as sign_bundle
 
     order = options.order()
     key = keys.load(options.key, lambda: _passphrase(options.key))
-    with bundle.at_hand(source) as made:
-        found = signed(made, key, order, replace=options.replace)
+    with bundles.at_hand(source) as bundle:
+        signed = sign_bundle(bundle, key, order, replace=options.replace)
         if not source.is_dir():
-            bundle.pack(bundle.load(made.folder), source)
-    said = found.statement
-    document = {"package": str(source), "statement": said, "keys": found.keys}
-    text = f"{source}: {said.model} for {said.board}, sequence {said.sequence}, signed by {', '.join(found.keys)}"
+            bundles.pack(bundles.load(bundle.folder), source)
+    statement = signed.statement
+    document = {"package": str(source), "statement": statement, "keys": signed.keys}
+    text = f"{source}: {statement.model} for {statement.board}, sequence {statement.sequence}, signed by {', '.join(signed.keys)}"
     return Result(text, document, as_json)
 
 
@@ -86,8 +86,8 @@ def _passphrase(key: Path) -> str:
     Raises:
         InputError: There is none.
     """
-    with click.open_file("-") as given:
-        if not given.isatty():
+    with click.open_file("-") as terminal:
+        if not terminal.isatty():
             raise InputError(
                 f"{key} has a passphrase, and there is no terminal to ask for it",
                 hint=f"run `ssh-add {key}`, then use --key {key}.pub",
@@ -132,16 +132,16 @@ def verify(source: Path, options: VerifyOptions, *, as_json: bool) -> Result:
 
     PACKAGE is a package or the folder of a bundle.
     """
-    from toolchain import bundle
+    from toolchain import bundle as bundles
     from toolchain.signing import trust as trusting
 
     trust = options.trust()
-    with bundle.at_hand(source) as made:
-        found = trusting.approve(made, trust, trusting.Requirement(options.board, options.floor))
-    said = found.statement
-    signers = ", ".join(found.signers)
-    text = f"{source}: {said.model} for {said.board}, sequence {said.sequence}, signed by {signers}"
-    return Result(text, {"package": str(source), "statement": said, "signers": found.signers}, as_json)
+    with bundles.at_hand(source) as bundle:
+        approval = trusting.approve(bundle, trust, trusting.Requirement(options.board, options.floor))
+    statement = approval.statement
+    signers = ", ".join(approval.signers)
+    text = f"{source}: {statement.model} for {statement.board}, sequence {statement.sequence}, signed by {signers}"
+    return Result(text, {"package": str(source), "statement": statement, "signers": approval.signers}, as_json)
 
 
 @click.command("floor", cls=helptext.Command)

@@ -58,36 +58,34 @@ def survey(console: Console, /, networks: tuple[str, ...], options: SurveyOption
     from toolchain.pipeline import survey as surveys
     from toolchain.pipeline.pages import surveyed
 
-    kind = options.device.board()
+    board = options.device.board()
     search = common.SearchOptions(trials=options.trials)
     settings = tuning.TuneOptions(device=options.device, toolchain=options.toolchain, search=search)
 
     def tune(network: str, records: Path) -> TuneReport:
         return tuning.tuned(console, network, dataclasses.replace(settings, records=records), passing=True)
 
-    wanted = surveys.SurveyRequest(
-        options.device.boards(kind, "survey"),
+    request = surveys.SurveyRequest(
+        options.device.boards(board, "survey"),
         tune,
         networks or surveys.NETWORKS,
         options.budget,
         options.toolchain or "",
     )
-    _check(wanted, options.device, console)
-    folder = options.output or Path(f"survey-{kind.name}")
-    found = surveys.run(wanted, folder, console.say)
-    text = (
-        f"{found.table()}\nwritten to {folder / 'report.md'} and {folder / 'report.json'}, without names and addresses"
-    )
-    result = Result(text, found.document(), as_json, found.fault)
-    return written(result, None, {options.html_path: lambda: surveyed.html(found).encode()})
+    _check(request, options.device, console)
+    folder = options.output or Path(f"survey-{board.name}")
+    outcome = surveys.run(request, folder, console.say)
+    text = f"{outcome.table()}\nwritten to {folder / 'report.md'} and {folder / 'report.json'}, without names and addresses"
+    result = Result(text, outcome.document(), as_json, outcome.fault)
+    return written(result, None, {options.html_path: lambda: surveyed.html(outcome).encode()})
 
 
-def _check(wanted: SurveyRequest, device: DeviceOptions, console: Console) -> None:
+def _check(request: SurveyRequest, device: DeviceOptions, console: Console) -> None:
     """See that the survey can begin: each of its steps would fail for the same cause."""
     from toolchain.pipeline import preflight
     from toolchain.pipeline import survey as surveys
 
-    kind = wanted.board
-    device.device(kind)
-    jobs = [surveys.bundle_source(wanted, network, console.say) for network in wanted.networks]
-    preflight.before_survey(jobs, lambda: open_device(kind, device))
+    board = request.board
+    device.device(board)
+    jobs = [surveys.bundle_source(request, network, console.say) for network in request.networks]
+    preflight.before_survey(jobs, lambda: open_device(board, device))

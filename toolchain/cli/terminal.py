@@ -38,23 +38,23 @@ _WORDS = (
 )
 
 
-def show(shown: Shown, stream: IO[str]) -> None:
+def show(output: Shown, stream: IO[str]) -> None:
     """Print tables and lines: fitted to a terminal, as wide as they are elsewhere."""
     if not stream.isatty():
-        click.echo(plain(shown), file=stream)
+        click.echo(plain(output), file=stream)
         return
     console = _console(stream)
-    _print(shown, console)
-    if left_out := _left_out(shown, console.width):
+    _print(output, console)
+    if left_out := _left_out(output, console.width):
         console.print(f"not shown in {console.width} columns: {', '.join(left_out)}", soft_wrap=True)
 
 
-def _print(shown: Shown, console: Console) -> None:
-    for part in parts(shown):
-        if isinstance(part, Table):
-            console.print(_fitted(part, console.width))
+def _print(output: Shown, console: Console) -> None:
+    for item in parts(output):
+        if isinstance(item, Table):
+            console.print(_fitted(item, console.width))
         else:
-            console.print(part, soft_wrap=True)  # or a command that is copied has line ends in it
+            console.print(item, soft_wrap=True)  # or a command that is copied has line ends in it
 
 
 def _console(stream: IO[str]) -> Console:
@@ -103,10 +103,10 @@ def _fitted(table: Table, width: int) -> RenderableType:
     return _rich(table, _widths(table, width))
 
 
-def _left_out(shown: Shown, width: int) -> list[str]:
+def _left_out(output: Shown, width: int) -> list[str]:
     """Name the columns of tables that are left out in this width."""
     names: list[str] = []
-    for table in parts(shown):
+    for table in parts(output):
         while isinstance(table, Table) and _least(table) > width and table.spare:
             names += [table.head[table.spare[0]]] if table.head else []
             table = table.without(table.spare[0])  # noqa: PLW2901 - what is left of it
@@ -129,27 +129,29 @@ def _least(table: Table) -> int:
 def _widths(table: Table, width: int) -> list[int]:
     """Give each column its longest word, and what is left in equal shares to those that would wrap."""
     columns = _columns(table)
-    widths, wanted = [_longest_word(column) for column in columns], [max(map(len, column)) for column in columns]
-    left = width - _GAP * (len(columns) - 1) - sum(widths)
-    for served, place in enumerate(sorted(range(len(columns)), key=lambda one: wanted[one] - widths[one])):
-        more = min(max(left, 0) // (len(columns) - served), wanted[place] - widths[place])
-        widths[place], left = widths[place] + more, left - more
-    if left < 0:  # a word that is wider than the screen
-        widths[-1] = max(1, widths[-1] + left)
+    widths, ideal = [_longest_word(column) for column in columns], [max(map(len, column)) for column in columns]
+    room = width - _GAP * (len(columns) - 1) - sum(widths)
+    for served, position in enumerate(sorted(range(len(columns)), key=lambda index: ideal[index] - widths[index])):
+        more = min(max(room, 0) // (len(columns) - served), ideal[position] - widths[position])
+        widths[position], room = widths[position] + more, room - more
+    if room < 0:  # a word that is wider than the screen
+        widths[-1] = max(1, widths[-1] + room)
     return widths
 
 
 def _rich(table: Table, widths: Sequence[int]) -> RenderableType:
     from rich.table import Table as RichTable
 
-    made = RichTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=bool(table.head), highlight=True)
-    for place, width in enumerate(widths):
-        name = table.head[place] if table.head else ""
-        justify: Any = "right" if place in table.numbers else "left"
-        made.add_column(name, width=width, justify=justify, style="name" if place == 0 else "", overflow="fold")
+    rich_table = RichTable(
+        box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=bool(table.head), highlight=True
+    )
+    for column, width in enumerate(widths):
+        name = table.head[column] if table.head else ""
+        justify: Any = "right" if column in table.numbers else "left"
+        rich_table.add_column(name, width=width, justify=justify, style="name" if column == 0 else "", overflow="fold")
     for row in table.rows:
-        made.add_row(*row)
-    return made
+        rich_table.add_row(*row)
+    return rich_table
 
 
 def _stacked(table: Table, width: int) -> RenderableType:
@@ -211,30 +213,33 @@ class Screen:
             click.echo(str(step), file=self._stream())
             return
         now = time.monotonic()
-        began, told = self._steps.setdefault(str(step), (now, now))
-        if now - told >= _EVERY_S:
+        began, last = self._steps.setdefault(str(step), (now, now))
+        if now - last >= _EVERY_S:
             self._steps[str(step)] = (began, now)
-            left = (now - began) / step.done * (step.total - step.done) if step.done else 0.0
-            click.echo(f"{step}: {step.amount}" + (f", {left:.0f} s left" if left >= 1 else ""), file=self._stream())
+            remaining_s = (now - began) / step.done * (step.total - step.done) if step.done else 0.0
+            click.echo(
+                f"{step}: {step.amount}" + (f", {remaining_s:.0f} s left" if remaining_s >= 1 else ""),
+                file=self._stream(),
+            )
 
-    def redraw(self, shown: Shown) -> None:
+    def redraw(self, output: Shown) -> None:
         """Show a table in place of the one before."""
         stream = self._stream()
         if not stream.isatty():
             if time.monotonic() - self._told >= _TABLE_EVERY_S:
                 self._told = time.monotonic()
-                click.echo(str(parts(shown)[-1]), file=stream)
+                click.echo(str(parts(output)[-1]), file=stream)
             return
         if self._live is None:
             self.close()
             self._live = _live(_console(stream))
-        self._live.update(_cropped(shown, _console(stream)), refresh=True)
+        self._live.update(_cropped(output, _console(stream)), refresh=True)
 
     def close(self) -> None:
         """Leave what is shown as it stands; what comes next is printed below it."""
-        for one in (self._bar, self._live):
-            if one:
-                one.stop()
+        for display in (self._bar, self._live):
+            if display:
+                display.stop()
         self._bar = self._live = None
 
 
@@ -276,22 +281,22 @@ class _Bar:
 def _live(console: Console) -> Live:
     from rich.live import Live
 
-    made = Live(
+    live = Live(
         console=console, auto_refresh=False, vertical_overflow="crop", redirect_stdout=False, redirect_stderr=False
     )
-    made.start()
-    return made
+    live.start()
+    return live
 
 
-def _cropped(shown: Shown, console: Console) -> RenderableType:
+def _cropped(output: Shown, console: Console) -> RenderableType:
     """Cut a table that is higher than the screen above, so that what stands below it is seen.
 
     Args:
-        shown: The table, and what stands below it.
+        output: The table, and what stands below it.
         console: Draws them; not the one that shows the table before, which would draw that as well.
     """
     from rich.text import Text
 
-    with console.capture() as drawn:
-        _print(shown, console)
-    return Text("\n").join(Text.from_ansi(drawn.get()).split("\n")[-(console.height - 1) :])
+    with console.capture() as capture:
+        _print(output, console)
+    return Text("\n").join(Text.from_ansi(capture.get()).split("\n")[-(console.height - 1) :])

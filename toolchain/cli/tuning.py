@@ -79,12 +79,12 @@ class TuneOptions:
         from toolchain.pipeline import tune
 
         self._check()
-        kind = self.device.board(**self.kernels.precision)
+        board = self.device.board(**self.kernels.precision)
         return tune.TuneRequest(
             model=self.model.model(source, self.inputs),
-            boards=self.device.boards(kind, Path(source).stem, self.tracker, self.key, self.most or 0),
+            boards=self.device.boards(board, Path(source).stem, self.tracker, self.key, self.most or 0),
             plan=dataclasses.replace(
-                tune.plan_for(kind, self.search.plan(kind, self.model.seed, self.threads)),
+                tune.plan_for(board, self.search.plan(board, self.model.seed, self.threads)),
                 prune=self.prune or 0.0,
                 fresh=self.fresh,
             ),
@@ -92,16 +92,16 @@ class TuneOptions:
             records=self.records,
             passing=passing,
             toolchain=self.toolchain or "",
-            without=self.kernels.left_out(kind),
+            without=self.kernels.left_out(board),
             modelled=self.modelled,
             builders=self.builders.scheduler(),
         )
 
-    def comparing(self, found: TuneReport) -> compare.CompareOptions:
+    def comparing(self, report: TuneReport) -> compare.CompareOptions:
         """Return how the model is compared once it is tuned: on the board that did most, where none is named."""
-        here = self.device.host or self.device.place or self.device.board().connection == "local"
-        most = max(found.boards, key=lambda one: one.trials, default=None)
-        device = self.device if here or most is None else dataclasses.replace(self.device, host=most.name)
+        is_named = self.device.host or self.device.place or self.device.board().connection == "local"
+        busiest = max(report.boards, key=lambda board: board.trials, default=None)
+        device = self.device if is_named or busiest is None else dataclasses.replace(self.device, host=busiest.name)
         return compare.CompareOptions(
             device=device,
             toolchain=self.toolchain,
@@ -117,9 +117,9 @@ class TuneOptions:
         others = {"--host": device.host, "--place": device.place, "--tracker": self.tracker, "--prune": self.prune}
         others |= {"--toolchain": self.toolchain, "--threads": self.threads, "--boards": self.most}
         others |= {"--builders": self.builders.builders_at}
-        if self.modelled and (given := [name for name, value in others.items() if value]):
+        if self.modelled and (conflicting := [name for name, value in others.items() if value]):
             raise InputError(
-                f"--modelled and {given[0]} cannot be combined",
+                f"--modelled and {conflicting[0]} cannot be combined",
                 hint="without --modelled, candidates are measured on a board",
             )
 
@@ -150,25 +150,27 @@ def tasks(console: Console, /, source: str, options: TaskOptions, *, as_json: bo
     from toolchain.pipeline import task_costs, tune
     from toolchain.records import tasks as extracted
 
-    kind = options.board.board(**options.kernels.precision)
-    request = BuildRequest(options.model.model(source, options.inputs), kind, without=options.kernels.left_out(kind))
+    board = options.board.board(**options.kernels.precision)
+    request = BuildRequest(options.model.model(source, options.inputs), board, without=options.kernels.left_out(board))
     model = request.backend.cost_model(console.say) if options.cost else None  # what cannot be had is told at once
-    known = tune.extract(request)
-    chosen = extracted.select(known.tasks, options.operators)
-    found = task_costs.estimate_costs(chosen, known.backend, model)
+    extraction = tune.extract(request)
+    chosen = extracted.select(extraction.tasks, options.operators)
+    costs = task_costs.estimate_costs(chosen, extraction.backend, model)
     total = sum(task.weight * task.gflop for task in chosen)
     lines: list[str | Table] = [
-        task_costs.table(found),
-        f"{len(found)} tasks, {total:.4f} GFLOPs a run",
-        *task_costs.summary(found, model),
+        task_costs.table(costs),
+        f"{len(costs)} tasks, {total:.4f} GFLOPs a run",
+        *task_costs.summary(costs, model),
     ]
-    return Result(lines, [_row(one) for one in found], as_json)
+    return Result(lines, [_row(cost) for cost in costs], as_json)
 
 
-def _row(found: CostedTask) -> dict[str, Any]:
-    kept, task = ("id", "name", "operator", "shape", "weight", "gflop", "workload"), found.task
-    row = {name: getattr(task, name) for name in kept} | {"args": [dataclasses.asdict(one) for one in task.args]}
-    return row if found.estimate is None else {**row, "modelled": found.document()}
+def _row(cost: CostedTask) -> dict[str, Any]:
+    names, task = ("id", "name", "operator", "shape", "weight", "gflop", "workload"), cost.task
+    row = {name: getattr(task, name) for name in names} | {
+        "args": [dataclasses.asdict(argument) for argument in task.args]
+    }
+    return row if cost.estimate is None else {**row, "modelled": cost.document()}
 
 
 @click.command("tune", cls=ReportingCommand, reports=common.PAGES)
@@ -181,13 +183,13 @@ def tune(console: Console, /, source: str, options: TuneOptions, *, as_json: boo
 
     All boards are of one type. The same command resumes an interrupted run.
     """
-    from toolchain.tuning import report
+    from toolchain.tuning import report as reports
 
-    found = tuned(console, source, options)
+    report = tuned(console, source, options)
     if not options.no_compare:
-        found = _compared(console, source, options, found)
-    result = Result(report.shown(found), found.document(), as_json)
-    return written(result, None, {options.html_path: lambda: report.html(found).encode()})
+        report = _compared(console, source, options, report)
+    result = Result(reports.shown(report), report.document(), as_json)
+    return written(result, None, {options.html_path: lambda: reports.html(report).encode()})
 
 
 def tuned(console: Console, source: str, options: TuneOptions, *, passing: bool = False) -> TuneReport:
@@ -203,13 +205,13 @@ def tuned(console: Console, source: str, options: TuneOptions, *, passing: bool 
     from toolchain.pipeline import tune as tuning
     from toolchain.pipeline.source import BundleSource
 
-    wanted = options.request(source, passing=passing)
+    request = options.request(source, passing=passing)
     if not options.modelled:
-        preflight.before_build(BundleSource(wanted.build(console.say)), _opened(options.device, wanted.boards))
-    return tuning.run(wanted, console.say, console.redraw)
+        preflight.before_build(BundleSource(request.build(console.say)), _opened(options.device, request.boards))
+    return tuning.run(request, console.say, console.redraw)
 
 
-def _compared(console: Console, source: str, options: TuneOptions, found: TuneReport) -> TuneReport:
+def _compared(console: Console, source: str, options: TuneOptions, report: TuneReport) -> TuneReport:
     """Compare the whole model with what a deploy makes of it without the user's records, as `compare` does.
 
     Where it is surely slower, the winners are taken back.
@@ -220,21 +222,23 @@ def _compared(console: Console, source: str, options: TuneOptions, found: TuneRe
     from toolchain.tuning.report import EndToEnd
 
     reasons = (
-        (found.modelled, "a model stood in for the boards"),
-        (found.emulated, "an emulator's times say nothing"),
+        (report.modelled, "a model stood in for the boards"),
+        (report.emulated, "an emulator's times say nothing"),
         (options.tracker, "a tracker's boards run single kernels alone"),
     )
-    why = next((text for given, text in reasons if given), "")
-    compared = why or compare.end_to_end(console, source, options.comparing(found))
-    if not isinstance(compared, Comparison):
-        return dataclasses.replace(found, end_to_end=EndToEnd(f"not compared: {compared}"))
-    found = dataclasses.replace(found, end_to_end=EndToEnd(compared.outcome, compared.warnings, compared.document()))
-    if compared.ratio.verdict != "slower":
-        return found
-    return retraction.taken_back(found, RecordFile(options.records or default_path(found.board)))
+    why = next((text for applies, text in reasons if applies), "")
+    comparison = why or compare.end_to_end(console, source, options.comparing(report))
+    if not isinstance(comparison, Comparison):
+        return dataclasses.replace(report, end_to_end=EndToEnd(f"not compared: {comparison}"))
+    report = dataclasses.replace(
+        report, end_to_end=EndToEnd(comparison.outcome, comparison.warnings, comparison.document())
+    )
+    if comparison.ratio.verdict != "slower":
+        return report
+    return retraction.taken_back(report, RecordFile(options.records or default_path(report.board)))
 
 
-def _opened(device: DeviceOptions, wanted: BoardRequest) -> Connect | None:
+def _opened(device: DeviceOptions, request: BoardRequest) -> Connect | None:
     """Say how the device of a run is asked before it; None if there is none of the run's own.
 
     A tracker's boards are asked by those who serve them, and so are the farm's, which may well be at work for somebody;
@@ -242,10 +246,10 @@ def _opened(device: DeviceOptions, wanted: BoardRequest) -> Connect | None:
     """
     from toolchain.farm import boards
 
-    kind = wanted.board
-    if kind.connection == "local" or kind.emulated or wanted.tracker or boards.is_served(wanted):
+    board = request.board
+    if board.connection == "local" or board.emulated or request.tracker or boards.is_served(request):
         return None
-    return lambda: open_device(kind, device)
+    return lambda: open_device(board, device)
 
 
 @click.command("hardware", cls=helptext.Command)
@@ -261,16 +265,16 @@ def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
     from toolchain.pipeline import preflight
     from toolchain.rpc import hardware as examined
 
-    kind = device.board()
+    board = device.board()
     rows, lines = [], []
-    wanted = device.boards(kind, "hardware")
-    if opened := _opened(device, wanted):
-        preflight.before_serving(kind, opened)
-    with boards.open_boards(wanted, console.say) as held:
-        for place in held.places:
-            found, notes = examined.examine(kind, place)
-            rows.append({"board": place.name, "hardware": found, "notes": notes})
-            lines += [f"{place.name}: {found or 'unknown'}", *(f"warning: {note}" for note in notes)]
+    request = device.boards(board, "hardware")
+    if connector := _opened(device, request):
+        preflight.before_serving(board, connector)
+    with boards.open_boards(request, console.say) as lease:
+        for endpoint in lease.places:
+            description, notes = examined.examine(board, endpoint)
+            rows.append({"board": endpoint.name, "hardware": description, "notes": notes})
+            lines += [f"{endpoint.name}: {description or 'unknown'}", *(f"warning: {note}" for note in notes)]
     return Result("\n".join(lines), rows, as_json)
 
 

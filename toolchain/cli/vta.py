@@ -92,8 +92,8 @@ def show_isa(machine: MachineOptions, *, as_json: bool) -> Result:
     """Show the fields of each instruction, with their bits and allowed values."""
     chosen, encoding = machine.chosen()
     isa = Isa(chosen or config.DEFAULT, encoding or _NEWEST)
-    fields = {opcode: [_field_document(one) for one in found] for opcode, found in isa.fields().items()}
-    document = {"config": isa.config.name, "revision": isa.revision.date, "instructions": fields}
+    instructions = {opcode: [_field_document(field) for field in members] for opcode, members in isa.fields().items()}
+    document = {"config": isa.config.name, "revision": isa.revision.date, "instructions": instructions}
     return Result(_isa_text(isa), document, as_json)
 
 
@@ -131,21 +131,23 @@ def kernels(console: Console, /, source: str, options: KernelsOptions, *, as_jso
 
     For each one: tiles, instructions and modelled cycles.
     """
-    kind = _with_vta(BoardOptions(options.board_name).board())
+    board = _with_vta(BoardOptions(options.board_name).board())
     if options.output:
         outputs.check_folder(options.output, _STREAMS, _foreign)
-    found = _kernels(source, kind, options, console)
+    kernel_list = _kernels(source, board, options, console)
     if options.output:
-        _write(found, options.output)
-    machine = devices.device(kind).config
+        _write(kernel_list, options.output)
+    machine = devices.device(board).config
     profiles = profiles_for(machine)
-    totals = {one.label: listing.total_ms(found, one.label) for one in profiles}
+    totals = {one.label: listing.total_ms(kernel_list, one.label) for one in profiles}
     summary = ", ".join(f"{label} {duration(value)}" for label, value in totals.items())
     basis = [f"{one.label}: {one.calibration}" for one in profiles if one.calibration]
-    document = {"config": machine.name, "kernels": [one.document() for one in found], "modelled_ms": totals}
-    told = f"all calls: {summary}; cycles are modelled, not measured; a deploy reports those of the board's own profile"
-    shown: list[str | Table] = [listing.table(found, profiles), told, *basis]
-    return Result(shown, document, as_json)
+    document = {"config": machine.name, "kernels": [one.document() for one in kernel_list], "modelled_ms": totals}
+    totals_text = (
+        f"all calls: {summary}; cycles are modelled, not measured; a deploy reports those of the board's own profile"
+    )
+    output: list[str | Table] = [listing.table(kernel_list, profiles), totals_text, *basis]
+    return Result(output, document, as_json)
 
 
 @vta.command("self-test")
@@ -157,29 +159,29 @@ def self_test_command(console: Console, /, device: DeviceOptions, *, as_json: bo
 
     The results are compared with known values.
     """
-    kind = _with_vta(device.board())
-    with boards.open_boards(device.boards(kind, "self-test"), console.say) as held:
-        found = {place.name: self_test.self_test(place, devices.device(kind)) for place in held.places}
+    board = _with_vta(device.board())
+    with boards.open_boards(device.boards(board, "self-test"), console.say) as lease:
+        results = {endpoint.name: self_test.self_test(endpoint, devices.device(board)) for endpoint in lease.places}
     text = "\n".join(
-        f"{name}: {one.device}, {one.configuration}, revision {Revision(one.revision).date}: "
-        + ", ".join(f"{check} ok" for check in one.passed)
-        + f"; memory: {one.memory}"
-        + (f" ({one.passed_over})" if one.passed_over else "")
-        for name, one in found.items()
+        f"{name}: {result.device}, {result.configuration}, revision {Revision(result.revision).date}: "
+        + ", ".join(f"{check} ok" for check in result.passed)
+        + f"; memory: {result.memory}"
+        + (f" ({result.passed_over})" if result.passed_over else "")
+        for name, result in results.items()
     )
-    return Result(text, {name: asdict(one) for name, one in found.items()}, as_json)
+    return Result(text, {name: asdict(result) for name, result in results.items()}, as_json)
 
 
-def _with_vta(kind: Board) -> Board:
-    if kind.backend != "vta":
-        raise InputError(f"board {kind.name} has no VTA", hint="`toolchain boards` lists those whose backend is vta")
-    return kind
+def _with_vta(board: Board) -> Board:
+    if board.backend != "vta":
+        raise InputError(f"board {board.name} has no VTA", hint="`toolchain boards` lists those whose backend is vta")
+    return board
 
 
-def _write(found: Sequence[listing.Kernel], folder: Path) -> None:
+def _write(kernel_list: Sequence[listing.Kernel], folder: Path) -> None:
     with outputs.replacing(folder, _STREAMS, _foreign) as staging:
-        for number, one in enumerate(found):
-            (staging / f"{number:02}-{one.name}.vta").write_bytes(one.stream.encoded())
+        for number, kernel in enumerate(kernel_list):
+            (staging / f"{number:02}-{kernel.name}.vta").write_bytes(kernel.stream.encoded())
 
 
 def _foreign(folder: Path) -> str:
@@ -194,40 +196,40 @@ def _is_stream(path: Path) -> bool:
         return stream.read(len(MAGIC)) == MAGIC
 
 
-def _kernels(source: str, kind: Board, options: KernelsOptions, console: Console) -> list[listing.Kernel]:
+def _kernels(source: str, board: Board, options: KernelsOptions, console: Console) -> list[listing.Kernel]:
     """Return the kernels as a build has them: tasks of one shape may differ in the buffers of their network."""
-    lowered = tune.extract(BuildRequest(options.model.model(source), kind, console.say)).lowered
+    lowered = tune.extract(BuildRequest(options.model.model(source), board, console.say)).lowered
     layers = [(layer_of(function), function.attrs) for _, function in called(lowered)]
     calls = Counter((layer, str(attributes.get(EXACT, layer))) for layer, attributes in layers if is_layer(layer))
-    best = _best(options.records or default_path(kind.name), kind)
-    templates = Vta(kind).templates
+    best = _best(options.records or default_path(board.name), board)
+    templates = Vta(board).templates
     return [
         listing.kernel(Conv2d.from_json(exact), number, best.get(layer_hash(layer)), templates)
         for (layer, exact), number in calls.items()
     ]
 
 
-def _best(path: Path, kind: Board) -> dict[str, Any]:
+def _best(path: Path, board: Board) -> dict[str, Any]:
     """Return what the best tuning record says of each workload."""
     if not path.exists():
         return {}
-    found = RecordFile(path).catalog().best(record_key(Vta(kind), emulated=kind.emulated))
-    return {workload: json.loads(record.trace) for workload, record in found.items()}
+    records = RecordFile(path).catalog().best(record_key(Vta(board), emulated=board.emulated))
+    return {workload: json.loads(record.trace) for workload, record in records.items()}
 
 
 def _read(file: Path, machine: config.VtaConfig | None, encoding: Revision | None, *, raw: bool) -> Stream:
     data = _bytes(file)
     try:
-        found = _raw(data, machine, encoding) if raw else Stream.decode(data)
+        stream = _raw(data, machine, encoding) if raw else Stream.decode(data)
     except InputError as fault:
         hint = fault.hint if raw else "compile the kernel again; a file of bare instructions needs --raw"
         raise InputError(f"{file}: {fault.message}", details=fault.details, hint=hint) from fault
-    if machine not in {None, found.config} or encoding not in {None, found.revision}:
+    if machine not in {None, stream.config} or encoding not in {None, stream.revision}:
         raise InputError(
-            f"{file} is for {found.config.name}, revision {found.revision.date}",
+            f"{file} is for {stream.config.name}, revision {stream.revision.date}",
             hint="leave --config and --revision out: the file names its machine itself",
         )
-    return found
+    return stream
 
 
 def _bytes(file: Path) -> bytes:
@@ -248,7 +250,11 @@ def _isa_text(isa: Isa) -> str:
 
 
 def _rows(opcode: str, fields: tuple[Field, ...]) -> list[str]:
-    return ["", opcode, *(f"  {one.name:<16}{_bits(one):<10}{one.width:>3}  {_values(one)}" for one in fields)]
+    return [
+        "",
+        opcode,
+        *(f"  {field.name:<16}{_bits(field):<10}{field.width:>3}  {_values(field)}" for field in fields),
+    ]
 
 
 def _bits(field: Field) -> str:
@@ -256,9 +262,9 @@ def _bits(field: Field) -> str:
 
 
 def _values(field: Field) -> str:
-    return ", ".join(f"{one.name} {code}" for code, one in enumerate(field.members)) or field.allowed
+    return ", ".join(f"{member.name} {code}" for code, member in enumerate(field.members)) or field.allowed
 
 
 def _field_document(field: Field) -> dict[str, Any]:
-    values = {one.name: code for code, one in enumerate(field.members)}
+    values = {member.name: code for code, member in enumerate(field.members)}
     return {"name": field.name, "low": field.low, "width": field.width, "signed": field.signed, "values": values}
