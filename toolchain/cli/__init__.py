@@ -13,7 +13,7 @@ from toolchain import __version__, files, interrupts
 from toolchain.cli.commands import SECTIONS
 from toolchain.cli.console import SCREEN, Console, Result, print_json, print_result
 from toolchain.cli.lazy import LazyGroup
-from toolchain.cli.reports import STDOUT, ReportingCommand, failure_of, own, value_of
+from toolchain.cli.reports import STDOUT, ReportingCommand, failure_of, own_arguments, value_of
 from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED
 
 
@@ -43,7 +43,7 @@ def main() -> None:
         sys.exit(0)
     except (Exception, KeyboardInterrupt) as fault:  # noqa: BLE001 - what is no error of ours is told as internal
         code = _show(fault)
-        if _json_is_asked(sys.argv[1:]):
+        if _is_json_requested(sys.argv[1:]):
             print_json(failure_of(fault).document())
         sys.exit(code)
     finally:
@@ -51,13 +51,13 @@ def main() -> None:
     sys.exit(outcome if isinstance(outcome, int) else 0)
 
 
-def _json_is_asked(argv: Sequence[str]) -> bool:
+def _is_json_requested(argv: Sequence[str]) -> bool:
     """Tell whether a program reads standard output; the words may be wrong in any other way."""
     name = next((argument for argument in argv if not argument.startswith("-")), "")
     command = cli.get_command(click.Context(cli), name)
     if isinstance(command, ReportingCommand) and "--json" in command.kinds:
         return value_of(argv, "--json") == STDOUT
-    return "--json" in own(argv)
+    return "--json" in own_arguments(argv)
 
 
 def _debugging() -> bool:

@@ -15,7 +15,7 @@ import click
 from toolchain.cli import common, completion, helptext
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import SCREEN, Console, Result, with_next
-from toolchain.cli.gathering import gathered, option, same
+from toolchain.cli.gathering import gather, option, same
 from toolchain.errors import BuildError, DeviceError, InputError, ToolchainError, VerificationError
 from toolchain.progress import stage
 from toolchain.tables import Table, parts
@@ -117,7 +117,7 @@ class AddOptions:
             wait_s=self.wait_s,
         )
 
-    def wanted(self, host: str, extra: Sequence[str] = ()) -> AdoptionRequest:
+    def request(self, host: str, extra: Sequence[str] = ()) -> AdoptionRequest:
         """Return what is asked for.
 
         Args:
@@ -144,7 +144,7 @@ class AddOptions:
 
 @boards.command("add")
 @click.argument("host", metavar="USER@HOST[:PORT]|adb:SERIAL")
-@gathered("options", AddOptions)
+@gather("options", AddOptions)
 @common.json_flag
 @click.pass_obj
 def boards_add(console: Console, /, host: str, options: AddOptions, *, as_json: bool) -> Result:
@@ -155,11 +155,11 @@ def boards_add(console: Console, /, host: str, options: AddOptions, *, as_json: 
     """
     from toolchain import adoption
 
-    request = options.wanted(adoption.resolve_address(host), ["--json"] if as_json else [])
+    request = options.request(adoption.resolve_address(host), ["--json"] if as_json else [])
     entry = adoption.choose_entry(request)
 
     def approve(fault: UnknownHostKeyError) -> None:
-        _approve(fault, request, console)
+        _confirm_host_key(fault, request, console)
 
     console.say(stage(f"asking {host} what it is"))
     with adoption.connect(request, approve) as shell:
@@ -173,15 +173,15 @@ def boards_add(console: Console, /, host: str, options: AddOptions, *, as_json: 
             else "the test deploy is skipped"
         )
     else:
-        deployed = _deployed(console, options, adopted)
+        deployed = _deploy_smoke(console, options, adopted)
         document["deploy"] = deployed.document
-    text = [_shown(adopted), *parts(deployed.text if deployed else "")]
+    text = [_summary_table(adopted), *parts(deployed.text if deployed else "")]
     if deployed:  # whose own next commands come last
         return Result(text, document, as_json)
-    return with_next(Result(text, document, as_json), [_next(options, adopted)])
+    return with_next(Result(text, document, as_json), [_next_command(options, adopted)])
 
 
-def _approve(fault: UnknownHostKeyError, request: AdoptionRequest, console: Console) -> None:
+def _confirm_host_key(fault: UnknownHostKeyError, request: AdoptionRequest, console: Console) -> None:
     """Have a person confirm the key of a server, or the fingerprint that they gave."""
     from toolchain import adoption
     from toolchain.shell import parse_address
@@ -211,39 +211,39 @@ def _approve(fault: UnknownHostKeyError, request: AdoptionRequest, console: Cons
         )
 
 
-def _deployed(console: Console, options: AddOptions, adopted: Adopted) -> Result:
+def _deploy_smoke(console: Console, options: AddOptions, adopted: Adopted) -> Result:
     """Deploy the smallest network to the new device."""
     from dataclasses import replace
 
-    from toolchain.cli.device import DeployOptions, deployed
+    from toolchain.cli.device import DeployOptions, run_deploy
 
     # The entry has the root and the SSH configuration.
     address = options.address(adopted.entry.name)
-    address = replace(address, board_name=_board_word(options, adopted), root=None, ssh_config=None)
+    address = replace(address, board_name=_board_argument(options, adopted), root=None, ssh_config=None)
     settings = DeployOptions(device=address, measuring=common.MeasureOptions(budget=_SMOKE_S))
     try:
-        return deployed(console, _SMOKE, settings)
+        return run_deploy(console, _SMOKE, settings)
     except ToolchainError as fault:
         stands = f"{adopted.entry.name} stands in {adopted.entry.file}; a deploy of {_SMOKE} to it failed"
         details = f"{stands}\n{fault.details}".rstrip()
         raise type(fault)(
-            fault.message, details=details, hint=fault.hint or shlex.join(_next(options, adopted))
+            fault.message, details=details, hint=fault.hint or shlex.join(_next_command(options, adopted))
         ) from fault
 
 
-def _board_word(options: AddOptions, adopted: Adopted) -> str:
+def _board_argument(options: AddOptions, adopted: Adopted) -> str:
     return options.board_name if options.board_name.endswith(".toml") else adopted.choice.board.name
 
 
-def _next(options: AddOptions, adopted: Adopted) -> list[str]:
+def _next_command(options: AddOptions, adopted: Adopted) -> list[str]:
     """Return the words of the command that deploys to a device."""
-    argv = ["toolchain", "deploy", "MODEL", "--board", _board_word(options, adopted), "--host", adopted.entry.name]
+    argv = ["toolchain", "deploy", "MODEL", "--board", _board_argument(options, adopted), "--host", adopted.entry.name]
     flags = [("--devices", options.devices), ("-i", options.identity)]
     flags += [("--known-hosts", file) for file in options.known_hosts]
     return [*argv, *(argument for name, file in flags if file for argument in (name, str(file)))]
 
 
-def _shown(adopted: Adopted) -> Table:
+def _summary_table(adopted: Adopted) -> Table:
     from toolchain.adoption import summary
 
     board, chosen = adopted.choice.board, adopted.choice
@@ -276,7 +276,7 @@ def _document(adopted: Adopted, options: AddOptions) -> dict[str, object]:
         "written": adopted.written,
         "running": adopted.running or None,
         "deploy": None,
-        "next": [shlex.join(_next(options, adopted))],
+        "next": [shlex.join(_next_command(options, adopted))],
     }
 
 
@@ -298,7 +298,7 @@ class DoctorOptions(AddressOptions):
     )
 
 
-def _of_device(options: DoctorOptions) -> tuple[tuple[Check, ...], DeviceError | None]:
+def _check_device(options: DoctorOptions) -> tuple[tuple[Check, ...], DeviceError | None]:
     """Ask a device what it has beside its CPU, if one is named or this machine is the device.
 
     Returns:
@@ -340,7 +340,7 @@ def _check_address(options: DoctorOptions) -> bool:
 
 
 @click.command("doctor", cls=helptext.Command)
-@gathered("options", DoctorOptions)
+@gather("options", DoctorOptions)
 @common.json_flag
 def doctor(options: DoctorOptions, *, as_json: bool) -> Result:
     """Show what this machine or a device lacks for a board.
@@ -353,7 +353,7 @@ def doctor(options: DoctorOptions, *, as_json: bool) -> Result:
     by_adb = _check_address(options)
     board_name = options.board_name or (options.board().name if options.host or options.place else "")
     boards = [options.board()] if board_name else [board_files.load(name) for name in board_files.names()]
-    of_device, fault = _of_device(options) if board_name else ((), None)
+    of_device, fault = _check_device(options) if board_name else ((), None)
     checks = (*doctors.examine(boards, by_adb=by_adb), *of_device)
     missing = [item for item in checks if not item.ok]
     lacks: ToolchainError | None = fault

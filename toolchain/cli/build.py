@@ -10,8 +10,8 @@ import click
 from toolchain.cli import common, helptext
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record
-from toolchain.cli.reports import ReportingCommand, written
+from toolchain.cli.gathering import gather, option, record
+from toolchain.cli.reports import ReportingCommand, write_reports
 from toolchain.errors import InputError
 from toolchain.progress import size_text
 
@@ -40,7 +40,7 @@ class BuildOptions:
 
 @click.command("build", cls=ReportingCommand, reports=common.PAGES)
 @common.model_argument
-@gathered("options", BuildOptions)
+@gather("options", BuildOptions)
 @common.json_flag
 @click.pass_obj
 def build(console: Console, /, source: str, options: BuildOptions, *, as_json: bool) -> Result:
@@ -60,7 +60,7 @@ def build(console: Console, /, source: str, options: BuildOptions, *, as_json: b
     bundle = bundle_source.build(options.output, preflight.before_compile(bundle_source))
     report = built.Built(bundle, built.estimate_costs(bundle, board, cost_model) if cost_model else None)
     result = Result(report.render_text(), report.document(), as_json, report.refusal())
-    return written(result, None, {options.html_path: lambda: report.html().encode()})
+    return write_reports(result, None, {options.html_path: lambda: report.html().encode()})
 
 
 @click.command("package", cls=helptext.Command)

@@ -13,7 +13,7 @@ import click
 from toolchain.cli import completion, helptext
 from toolchain.cli.console import Result
 from toolchain.cli.gathering import option, record, single
-from toolchain.cli.reports import JSON, JUNIT, PAGE, written
+from toolchain.cli.reports import JSON, JUNIT, PAGE, write_reports
 from toolchain.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -58,16 +58,16 @@ class ModelOptions:
     )
     seed: int = option("--seed", default=0, show_default=True, help="Seed of random weights and of random inputs.")
 
-    def model(self, source: str, input_options: GivenOptions | None = None) -> Model:
+    def model(self, source: str, input_options: InputFileOptions | None = None) -> Model:
         """Return what is to be built: a zoo name or a file, and what it is run with."""
         from toolchain.models.request import Model
 
-        inputs = (input_options or GivenOptions()).source(self.seed)
+        inputs = (input_options or InputFileOptions()).source(self.seed)
         return Model(source, parse_shapes(self.shapes), inputs, parse_fixed(self.fixed))
 
 
 @dataclass(frozen=True)
-class GivenOptions:
+class InputFileOptions:
     """What a model is run with, where it is not random; builds that fit a network to its inputs look at it, too."""
 
     npz: Path | None = option(
@@ -84,14 +84,14 @@ class GivenOptions:
         return inputs.Source(self.npz, self.image, seed)
 
     @property
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """The same as words of a command line."""
         flags = (("--input", self.npz), ("--image", self.image))
         return [argument for option, path in flags if path for argument in (option, str(path))]
 
 
 @dataclass(frozen=True)
-class InputOptions(GivenOptions):
+class InputOptions(InputFileOptions):
     """The same, and what its outputs are called."""
 
     labels: Path | None = option(
@@ -151,13 +151,13 @@ class KernelOptions:
         return {"float16": self.float16 or self.half_sums, "half_sums": self.half_sums}
 
     @property
-    def precision_words(self) -> list[str]:
+    def precision_arguments(self) -> list[str]:
         """The options that ask for it."""
         if self.half_sums:
             return ["--half-sums"]
         return ["--float16"] if self.float16 else []
 
-    def left_out(self, board: Board) -> tuple[str, ...]:
+    def excluded_templates(self, board: Board) -> tuple[str, ...]:
         """Return the names of the templates that are left out, in order.
 
         Raises:
@@ -231,7 +231,7 @@ class CompileOptions:
             tuned=not self.no_records,
             emulated=self.modelled or emulated or board.emulated or self.emulated,
             modelled=self.modelled,
-            without=self.kernels.left_out(board),
+            without=self.kernels.excluded_templates(board),
             threads=threads or 0,
         )
         if self.modelled and not request.modelled_as:
@@ -463,7 +463,7 @@ class ReportOptions:
     junit_path: Path | None = option("--junit", type=PATH, help="Write the result as JUnit XML for CI.")
     html_path: Path | None = html()
 
-    def written(self, made: Report, command: str) -> Result:
+    def write_reports(self, made: Report, command: str) -> Result:
         """Write the files that are asked for; return what is printed.
 
         Args:
@@ -477,7 +477,7 @@ class ReportOptions:
             self.junit_path: lambda: report.junit(made),
             self.html_path: lambda: measured.html(made, command).encode(),
         }
-        return written(Result(report.render_text(made), made.document()), self.json_path, others)
+        return write_reports(Result(report.render_text(made), made.document()), self.json_path, others)
 
 
 PAGES = {"--html": PAGE}
@@ -519,7 +519,7 @@ Rule = Literal["model", "package", "path"]
 """
 
 
-def telling(rule: Rule) -> Callable[[click.Context, click.Parameter, Any], Any]:
+def explain_name(rule: Rule) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Return the callback of an argument or option that names models: it tells what an ambiguous name stands for."""
 
     def tell(context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
@@ -538,7 +538,9 @@ def telling(rule: Rule) -> Callable[[click.Context, click.Parameter, Any], Any]:
     return tell
 
 
-model_argument = click.argument("source", metavar="MODEL", shell_complete=completion.models, callback=telling("model"))
+model_argument = click.argument(
+    "source", metavar="MODEL", shell_complete=completion.models, callback=explain_name("model")
+)
 shapes = single(ModelOptions, "shapes")
 fixed = single(ModelOptions, "fixed")
 

@@ -14,8 +14,8 @@ import click
 from toolchain.cli import common
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, record
-from toolchain.cli.reports import ReportingCommand, written
+from toolchain.cli.gathering import gather, record
+from toolchain.cli.reports import ReportingCommand, write_reports
 from toolchain.errors import InputError, ToolchainError
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ class CompareOptions:
         argv = ["toolchain", "tune", source]
         argv += ["--board", self.device.board_name] if self.device.board_name else []
         argv += ["--host", self.device.host] if self.device.host else []
-        argv += [*self.inputs.words, *self.compiling.kernels.precision_words]
+        argv += [*self.inputs.arguments, *self.compiling.kernels.precision_arguments]
         return shlex.join(argv)
 
 
 @click.command("compare", cls=ReportingCommand, reports=common.PAGES)
 @common.model_argument
-@gathered("options", CompareOptions)
+@gather("options", CompareOptions)
 @common.json_flag
 @click.pass_obj
 def compare(console: Console, /, source: str, options: CompareOptions, *, as_json: bool) -> Result:
@@ -90,12 +90,12 @@ def compare(console: Console, /, source: str, options: CompareOptions, *, as_jso
     remedy = options.tuning_command(source)
     _check_tuned(sources[1], remedy)
     loaded = preflight.before_build(sources[1], functools.partial(open_device, board, options.device, console.say))
-    connect = functools.partial(open_device, board, options.device, tell=console.say)
+    connect = functools.partial(open_device, board, options.device, progress=console.say)
     comparison = comparing.build_and_compare(
         sources, loaded, connect, options.measuring.settings(None, options.tolerance), remedy
     )
     result = Result(comparing.table(comparison), comparison.document(), as_json)
-    return written(result, None, {options.html_path: lambda: compared.html(comparison).encode()})
+    return write_reports(result, None, {options.html_path: lambda: compared.html(comparison).encode()})
 
 
 def _check_tuned(source: BundleSource, remedy: str) -> None:
@@ -107,7 +107,7 @@ def _check_tuned(source: BundleSource, remedy: str) -> None:
         raise comparing.nothing_to_compare(source.request.model.source, source.request.board.name, why, remedy)
 
 
-def end_to_end(console: Console, source: str, options: CompareOptions) -> Comparison | str:
+def compare_end_to_end(console: Console, source: str, options: CompareOptions) -> Comparison | str:
     """Compare a model that was just tuned with what a deploy makes of it without; or say why that cannot be.
 
     What was tuned is recorded by now, and a comparison that fails takes nothing of it away.
@@ -115,7 +115,7 @@ def end_to_end(console: Console, source: str, options: CompareOptions) -> Compar
     from toolchain.pipeline import compare as comparing
 
     board = options.device.board(**options.compiling.kernels.precision)
-    connect = functools.partial(open_device, board, options.device, tell=console.say)
+    connect = functools.partial(open_device, board, options.device, progress=console.say)
     settings, remedy = options.measuring.settings(None, options.tolerance), options.tuning_command(source)
     try:
         return comparing.build_and_compare(options.sources(source, board, console), None, connect, settings, remedy)

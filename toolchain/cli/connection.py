@@ -14,7 +14,7 @@ import click
 
 from toolchain.cli import completion
 from toolchain.cli.common import PATH, Limit
-from toolchain.cli.gathering import gathered, option
+from toolchain.cli.gathering import gather, option
 from toolchain.cli.reports import PATIENCE
 from toolchain.errors import InputError
 
@@ -135,12 +135,12 @@ class AddressOptions(BoardOptions):
             return Selected(board_files.load(self.board_name or _HERE).resolved())
         if self.host and self.place:
             raise InputError("--host and --place cannot be combined", hint="leave one of them out")
-        if listed := self._listed():
-            self._tell_of_entry(listed)
+        if listed := self._listed_board():
+            self._report_entry(listed)
             return Selected(listed.resolved())
-        meta, key = _meta(), (__name__, self._of_device())
+        meta, key = _meta(), (__name__, self._probe_key())
         if key not in meta:
-            meta[key] = self._probed()
+            meta[key] = self._probe()
         selected: Selected = meta[key]
         return selected
 
@@ -149,22 +149,24 @@ class AddressOptions(BoardOptions):
 
         That is where a device has no entry: its best board type is not the one that it has to be then.
         """
-        from toolchain import board as board_files, bundle as bundles, registry
+        from toolchain import board as board_files
+        from toolchain import bundle as bundles
+        from toolchain import registry
 
-        if self.board_name or not (self.host or self.place) or registry.is_address(source) or self._listed():
+        if self.board_name or not (self.host or self.place) or registry.is_address(source) or self._listed_board():
             return self
         with bundles.at_hand(Path(source)) as bundle:
             name = bundle.manifest.board
         return dataclasses.replace(self, board_name=name) if name in board_files.names() else self
 
-    def _listed(self) -> Board | None:
+    def _listed_board(self) -> Board | None:
         """Return the board type that the lists of devices say of the named device; None if they do not."""
         from toolchain.adoption import selection
         from toolchain.devices import load_devices
 
         return selection.listed(self.host or self.place, load_devices(self.devices))
 
-    def _tell_of_entry(self, listed: Board) -> None:
+    def _report_entry(self, listed: Board) -> None:
         """Tell once of the board type of an address that has an entry by another name."""
         meta, key = _meta(), (f"{__name__} entry", self.host)
         if (self.host or self.place) in self.lab(listed) or key in meta:
@@ -172,14 +174,14 @@ class AddressOptions(BoardOptions):
         meta[key] = True
         _say()(f"board {listed.name}: from the entry of devices.toml with the address {self.host}")
 
-    def _probed(self) -> Selected:
+    def _probe(self) -> Selected:
         from toolchain.adoption import selection
         from toolchain.device.connected import explained_host
         from toolchain.devices import load_devices
         from toolchain.progress import stage
         from toolchain.shell import open_shell
 
-        place, say = self._placed(), _say()
+        place, say = self._acquire_place(), _say()
         address = place.host if place else self.host
         names = load_devices(self.devices)
         say(stage(f"probing {address} for its board type"))
@@ -207,20 +209,20 @@ class AddressOptions(BoardOptions):
         if self.place and (self.host or board.connection == "local"):
             other = "--host" if self.host else f"board {board.name}, which is this machine,"
             raise InputError(f"{other} and --place cannot be combined", hint="leave one of them out")
-        if place := self._placed():
-            return self._marked(place.device(board.name, self.lab(board).get(self.place)))
-        return self._marked(find_device(board, self.host, self.lab(board)))
+        if place := self._acquire_place():
+            return self._mark_emulated(place.device(board.name, self.lab(board).get(self.place)))
+        return self._mark_emulated(find_device(board, self.host, self.lab(board)))
 
-    def _of_device(self) -> Self:
+    def _probe_key(self) -> Self:
         """Return the options without those that do not decide which device is probed."""
         return dataclasses.replace(self, board_name="", root=None)
 
-    def _marked(self, device: Device) -> Device:
+    def _mark_emulated(self, device: Device) -> Device:
         """Return a device, as an emulator if a probe has shown signs of one."""
-        probed = _meta().get((__name__, self._of_device()))
+        probed = _meta().get((__name__, self._probe_key()))
         return dataclasses.replace(device, emulated=True) if probed and probed.emulated else device
 
-    def _placed(self) -> AcquiredPlace | None:
+    def _acquire_place(self) -> AcquiredPlace | None:
         """Acquire the place, if one is named, for as long as the command runs; return where it is."""
         from toolchain.places import labgrid
 
@@ -269,7 +271,7 @@ class AddressOptions(BoardOptions):
             report=_say(),
             noted=_meta().setdefault(_NOTED, set()),
         )
-        place = self._placed()
+        place = self._acquire_place()
         return place.ssh(options) if place else options
 
 
@@ -285,7 +287,7 @@ class DeviceOptions(AddressOptions):
         help="Wait up to SECONDS if the device is in use. Default: fail at once with exit code 75.",
     )
 
-    def boards(
+    def board_request(
         self, board: Board, purpose: str, tracker: str | None = None, key: str | None = None, limit: int = 0
     ) -> BoardRequest:
         """Say which boards are measured on; nothing is asked of them.
@@ -364,7 +366,7 @@ def announce(entry: Device, board: Board, options: AddressOptions, say: Callable
         say(f"device {entry.host} of {source}")
 
 
-def unused(device: ConnectedDevice, facts: DeviceFacts, options: AddressOptions) -> tuple[str, ...]:
+def unused_cpu_warnings(device: ConnectedDevice, facts: DeviceFacts, options: AddressOptions) -> tuple[str, ...]:
     """Return the warning of what the device's CPU has and its board type leaves unused; an emulator's says nothing."""
     from toolchain.adoption import unused
     from toolchain.devices import source_of
@@ -375,6 +377,6 @@ def unused(device: ConnectedDevice, facts: DeviceFacts, options: AddressOptions)
     return (text,) if text else ()
 
 
-board = gathered("board", BoardOptions)
-address = gathered("device", AddressOptions)
-device = gathered("device", DeviceOptions)
+board_options = gather("board", BoardOptions)
+address_options = gather("device", AddressOptions)
+device_options = gather("device", DeviceOptions)

@@ -11,7 +11,7 @@ import click
 
 from toolchain.cli import common, helptext
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option
+from toolchain.cli.gathering import gather, option
 from toolchain.errors import VerificationError
 from toolchain.progress import size_text
 from toolchain.tables import Table
@@ -86,7 +86,7 @@ class ImageOptions:
 
 @containers.command("build")
 @_names
-@gathered("options", ImageOptions)
+@gather("options", ImageOptions)
 @common.json_flag
 @click.pass_obj
 def containers_build(console: Console, /, names: tuple[str, ...], options: ImageOptions, *, as_json: bool) -> Result:

@@ -14,7 +14,7 @@ import click
 from toolchain.cli import common, completion, connection, helptext, tuning
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
-from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
 from toolchain.cli.reports import ReportingCommand
 from toolchain.errors import InputError
@@ -74,13 +74,13 @@ class DeployOptions:
         if self.trials and self.compiling.no_records:
             raise InputError("--no-records ignores the records that --trials makes", hint="leave one of them out")
 
-    def tuning(self, trials: int) -> tuning.TuneOptions:
+    def tune_options(self, trials: int) -> tuning.TuneOptions:
         """Return how the model is tuned before it is built."""
         return tuning.TuneOptions(
             device=self.device,
             toolchain=self.toolchain,
             model=self.model,
-            inputs=common.GivenOptions(self.inputs.npz, self.inputs.image),
+            inputs=common.InputFileOptions(self.inputs.npz, self.inputs.image),
             search=common.SearchOptions(trials=trials),
             kernels=self.compiling.kernels,
             threads=self.measuring.threads,
@@ -93,9 +93,9 @@ class DeployOptions:
     "source",
     metavar="MODEL-OR-PACKAGE",
     shell_complete=completion.models,
-    callback=common.telling("package"),
+    callback=common.explain_name("package"),
 )
-@gathered("options", DeployOptions)
+@gather("options", DeployOptions)
 @click.pass_obj
 def deploy(console: Console, /, source: str, options: DeployOptions) -> Result:
     """Build a model, deploy it, check its outputs and measure it.
@@ -103,10 +103,10 @@ def deploy(console: Console, /, source: str, options: DeployOptions) -> Result:
     MODEL is a predefined network or an .onnx file. A package or a bundle is deployed as it is; a package may be in a
     registry: oci://HOST/REPOSITORY@sha256:DIGEST, or :TAG.
     """
-    return deployed(console, source, options)
+    return run_deploy(console, source, options)
 
 
-def deployed(console: Console, source: str, options: DeployOptions) -> Result:
+def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
     """Deploy a model as the command does; see there."""
     from toolchain import bundle
     from toolchain.device.stages import Stages
@@ -134,20 +134,20 @@ def deployed(console: Console, source: str, options: DeployOptions) -> Result:
         source=BundleSource(
             request, Stages(console.say), options.registry.access(), options.samples, options.unchecked
         ),
-        connect=functools.partial(open_device, board, device, tell=console.say),
+        connect=functools.partial(open_device, board, device, progress=console.say),
         settings=dataclasses.replace(settings, library=options.library, unchecked=options.unchecked),
         folder=options.output,
-        tune=functools.partial(tuning.tuned, console, source, options.tuning(options.trials))
+        tune=functools.partial(tuning.run_tune, console, source, options.tune_options(options.trials))
         if options.trials
         else None,
-        warnings=lambda connected, facts: connection.unused(connected, facts, device),
+        warnings=lambda connected, facts: connection.unused_cpu_warnings(connected, facts, device),
     )
     report = dataclasses.replace(deploy_model(job), board_reason=device.resolve().reason)
-    result = options.report.written(report, "deploy")
-    return with_next(result, _next(device, board, can_roll_back=report.can_roll_back))
+    result = options.report.write(report, "deploy")
+    return with_next(result, _next_commands(device, board, can_roll_back=report.can_roll_back))
 
 
-def _next(device: DeviceOptions, board: Board, *, can_roll_back: bool) -> list[list[str]]:
+def _next_commands(device: DeviceOptions, board: Board, *, can_roll_back: bool) -> list[list[str]]:
     """Return the commands that are used on a device after a deploy."""
     flags: list[tuple[str, object]] = [
         ("--host", device.host),
@@ -182,7 +182,7 @@ class BenchOptions:
 
 
 @click.command("bench", cls=ReportingCommand, reports=common.REPORTS)
-@gathered("options", BenchOptions)
+@gather("options", BenchOptions)
 @click.pass_obj
 def bench(console: Console, /, options: BenchOptions) -> Result:
     """Measure the release that a device runs."""
@@ -195,13 +195,13 @@ def bench(console: Console, /, options: BenchOptions) -> Result:
     with open_device(board, options.device, console.say) as device:
         preflight.before_bench(board, device)
         report = bench_current(options.inputs.source(options.seed), device, settings, Stages(console.say))
-        warnings = connection.unused(device, report.facts, options.device)
+        warnings = connection.unused_cpu_warnings(device, report.facts, options.device)
     reason = options.device.resolve().reason
-    return options.report.written(dataclasses.replace(report, board_reason=reason, warnings=warnings), "bench")
+    return options.report.write(dataclasses.replace(report, board_reason=reason, warnings=warnings), "bench")
 
 
 @click.command("status", cls=helptext.Command)
-@connection.address
+@connection.address_options
 @common.json_flag
 @click.pass_obj
 def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Result:
@@ -263,7 +263,7 @@ def _trial_text(trial: Trial) -> str:
 
 
 @click.command("releases", cls=helptext.Command)
-@connection.address
+@connection.address_options
 @common.json_flag
 @click.pass_obj
 def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> Result:
@@ -293,7 +293,7 @@ def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> R
 
 
 @click.command("rollback", cls=helptext.Command)
-@connection.device
+@connection.device_options
 @common.json_flag
 @click.pass_obj
 def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:

@@ -13,7 +13,7 @@ import click
 from toolchain.cli import common, completion, helptext
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, same
+from toolchain.cli.gathering import gather, option, same
 from toolchain.errors import InputError
 from toolchain.progress import size_text
 
@@ -84,7 +84,7 @@ class ExportOptions:
 
 @click.command("export", cls=helptext.Command)
 @click.argument("source", metavar="PACKAGE", type=common.PATH)
-@gathered("options", ExportOptions)
+@gather("options", ExportOptions)
 @common.json_flag
 @click.pass_obj
 def export(console: Console, /, source: Path, options: ExportOptions, *, as_json: bool) -> Result:
@@ -92,7 +92,8 @@ def export(console: Console, /, source: Path, options: ExportOptions, *, as_json
 
     PACKAGE is a package or the folder of a bundle.
     """
-    from toolchain import board as board_files, bundle as bundles
+    from toolchain import board as board_files
+    from toolchain import bundle as bundles
     from toolchain import export as exporting
     from toolchain.native import programs
 

@@ -16,7 +16,7 @@ import click
 from toolchain.cli import common, helptext
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result, with_next
-from toolchain.cli.gathering import gathered, option, record, same, single
+from toolchain.cli.gathering import gather, option, record, same, single
 from toolchain.errors import InputError
 from toolchain.tables import Table
 
@@ -53,7 +53,7 @@ class UpOptions:
 
 @farm.command("up")
 @_names
-@gathered("options", UpOptions)
+@gather("options", UpOptions)
 @common.json_flag
 @click.pass_obj
 def up(console: Console, /, names: tuple[str, ...], options: UpOptions, *, as_json: bool) -> Result:
@@ -67,18 +67,18 @@ def up(console: Console, /, names: tuple[str, ...], options: UpOptions, *, as_js
                 "--virtual starts boards and does not serve devices",
                 hint="run `toolchain farm up --virtual ...` first, then `toolchain farm up`",
             )
-        return _made(console, options.virtual, kernel=options.kernel, as_json=as_json)
+        return _start_virtual(console, options.virtual, kernel=options.kernel, as_json=as_json)
     if options.kernel:
         raise InputError("--kernel is only for virtual boards", hint="toolchain farm up --virtual rpi4=1 --kernel")
     from toolchain import board, devices
     from toolchain.farm import client
 
     served = client.choose(names, devices.load_devices(options.devices), board.load)
-    result = _shown(client.up(served, console.say), (), as_json=as_json)
+    result = _status_result(client.up(served, console.say), (), as_json=as_json)
     return with_next(result, [["toolchain", "tune", "MODEL", "--board", served[0].board.name]])
 
 
-def _made(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Result:
+def _start_virtual(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Result:
     from toolchain.virtual import fleet
 
     started = fleet.up(fleet.parse_counts(virtual), console.say, kernel=kernel)
@@ -100,7 +100,7 @@ def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
     from toolchain.farm import client
 
     served = client.served_names() if names else ()
-    virtual = [board.name for board in _virtual()] if names else []
+    virtual = [board.name for board in _virtual_boards()] if names else []
     unknown = [name for name in names if name not in {*served, *virtual}]
     if unknown:
         raise InputError(
@@ -130,7 +130,7 @@ def _has_virtual() -> bool:
     return devices.farm_devices().parent.exists()
 
 
-def _virtual() -> tuple[VirtualBoard, ...]:
+def _virtual_boards() -> tuple[VirtualBoard, ...]:
     from toolchain.virtual import fleet
 
     return fleet.status() if _has_virtual() else ()
@@ -144,7 +144,7 @@ class StatusOptions:
 
 
 @farm.command("status")
-@gathered("options", StatusOptions)
+@gather("options", StatusOptions)
 @common.json_flag
 @click.pass_obj
 def status(console: Console, /, options: StatusOptions, *, as_json: bool) -> Result:
@@ -158,7 +158,7 @@ def status(console: Console, /, options: StatusOptions, *, as_json: bool) -> Res
     scheduler = options.builders.scheduler()
     farm_status = client.status()
     try:
-        virtual = _virtual()
+        virtual = _virtual_boards()
     except DeviceError as fault:  # no reason not to tell about the others
         if farm_status is None:
             raise
@@ -166,7 +166,7 @@ def status(console: Console, /, options: StatusOptions, *, as_json: bool) -> Res
         virtual = ()
     if farm_status is None:
         console.say("no devices are served; `toolchain farm up` serves them")
-    return _shown(farm_status, virtual, scheduler, as_json=as_json)
+    return _status_result(farm_status, virtual, scheduler, as_json=as_json)
 
 
 @farm.command("lock")
@@ -191,7 +191,7 @@ def lock(
 
     patience = Patience(wait_s, console.say)
     if not command:
-        held_for = seconds(span) if span else _HOUR_S
+        held_for = parse_span(span) if span else _HOUR_S
         reservation = patience.get(lambda: client.lock(name, held_for))
         text = f"{name} is reserved for you until {_moment(reservation['until'])}; `toolchain farm release {name}` ends that"
         return Result(text, reservation, as_json)
@@ -226,7 +226,7 @@ def release(name: str, *, as_json: bool) -> Result:
     return Result(text, {"board": name, "was": hold}, as_json)
 
 
-def seconds(text: str) -> float:
+def parse_span(text: str) -> float:
     """Read a time span such as `90`, `90s`, `30m`, `2h` or `1d`.
 
     Raises:
@@ -241,7 +241,7 @@ def seconds(text: str) -> float:
 # --- what status shows ---
 
 
-def _shown(
+def _status_result(
     farm_status: Mapping[str, Any] | None,
     virtual: Sequence[VirtualBoard],
     scheduler: Scheduler | None = None,
@@ -250,10 +250,10 @@ def _shown(
 ) -> Result:
     served = farm_status["boards"] if farm_status else []
     unserved = [item for item in virtual if item.name not in {board["name"] for board in served}]
-    rows = [_row(board) for board in served] + [_virtual_row(o) for o in unserved]
+    rows = [_board_row(board) for board in served] + [_virtual_row(o) for o in unserved]
     queue = farm_status.get("queue", []) if farm_status else []  # a daemon that an earlier toolchain started has none
     document = {"boards": served, "queue": queue, "virtual": [dataclasses.asdict(item) for item in unserved]}
-    output: list[str | Table] = [Table(rows, _HEADS, numbers=[7], spare=[7, 6]), *map(_waiting, queue)]
+    output: list[str | Table] = [Table(rows, _HEADS, numbers=[7], spare=[7, 6]), *map(_queue_line, queue)]
     if scheduler is not None:
         builders = _builders(scheduler)
         document["builders"] = [dataclasses.asdict(item) for item in builders]
@@ -280,12 +280,12 @@ def _builder_table(builders: Sequence[Seen]) -> Table:
     return Table(rows, ("BUILDER", "PROCESSES", "CANDIDATES", "NOTES"), numbers=[1, 2], spare=[3])
 
 
-def _waiting(request: Mapping[str, Any]) -> str:
+def _queue_line(request: Mapping[str, Any]) -> str:
     boards = ", ".join(request["names"]) or " ".join(filter(None, [str(request["most"] or "any"), request["board"]]))
     return f"waiting, {request['place']}: {request['who']} for {boards}, since {_moment(request['since'])}"
 
 
-def _row(board: Mapping[str, Any]) -> tuple[str, ...]:
+def _board_row(board: Mapping[str, Any]) -> tuple[str, ...]:
     notes = ["emulated"] if board["emulated"] else []
     notes += [board["fault"]["message"]] if board["fault"] else []
     return (

@@ -15,9 +15,9 @@ from toolchain import temporary
 from toolchain.cli import common, connection
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
-from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, written
+from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class GateOptions:
         "--base",
         metavar="OLD",
         required=True,
-        callback=common.telling("path"),
+        callback=common.explain_name("path"),
         help="What to compare NEW with: as NEW, or a file whose only line is the digest of a package.",
     )
     device: DeviceOptions = record(DeviceOptions)
@@ -152,12 +152,12 @@ class GateOptions:
             allow_emulated=self.allow_emulated,
         )
 
-    def written(self, outcome: Gate) -> Result:
+    def write_reports(self, outcome: Gate) -> Result:
         """Write the files that are asked for; return what is printed, and what the command ends with."""
         from toolchain.pipeline.gate import page, texts
 
         others = {self.junit_path: lambda: texts.junit(outcome), self.html_path: lambda: page.page(outcome).encode()}
-        return written(
+        return write_reports(
             Result(texts.render_text(outcome), outcome.document(), fault=outcome.fault()), self.json_path, others
         )
 
@@ -179,8 +179,8 @@ REPORTS = {"--json": json_kind("a gate's report", "schema_version", "quantities"
 
 
 @click.command("gate", cls=ReportingCommand, reports=REPORTS)
-@click.argument("source", metavar="NEW", callback=common.telling("path"))
-@gathered("options", GateOptions)
+@click.argument("source", metavar="NEW", callback=common.explain_name("path"))
+@gather("options", GateOptions)
 @click.pass_obj
 def gate(console: Console, /, source: str, options: GateOptions) -> Result:
     """Check whether a new package is slower or wrong.
@@ -213,5 +213,7 @@ def gate(console: Console, /, source: str, options: GateOptions) -> Result:
                     local, sources, device.store
                 )  # what is current may be another one by now
                 result = gating.run(new, base, program, device, settings, console.say)
-            result = dataclasses.replace(result, notes=connection.unused(device, result.facts, options.device))
-    return options.written(result)
+            result = dataclasses.replace(
+                result, notes=connection.unused_cpu_warnings(device, result.facts, options.device)
+            )
+    return options.write(result)

@@ -22,8 +22,8 @@ def option(*names: str, **settings: Any) -> Any:
     """Return a field of a record: an option, declared as click does it, but for the name, which is the field's.
 
     Args:
-        words: How it is written, such as `-o` and `--output`.
-        how: What else click takes, and the `subject` of its help.
+        names: How it is written, such as `-o` and `--output`.
+        settings: What else click takes, and the `subject` of its help.
 
     Raises:
         TypeError: It is required and has a default, so that click would never miss it.
@@ -50,7 +50,7 @@ def single(family: type, name: str) -> Callable[[Command], Command]:
     return next(decorator for decorator, option_name in _decorators(family) if option_name == name)
 
 
-def gathered(name: str, family: type) -> Callable[[Command], Command]:
+def gather(name: str, family: type) -> Callable[[Command], Command]:
     """Return the decorator that adds a family of options to a command.
 
     Args:
@@ -60,8 +60,8 @@ def gathered(name: str, family: type) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def called(*args: Any, **values: Any) -> Any:
-            return command(*args, **{name: _taken(family, values)}, **values)
+        def wrapper(*args: Any, **values: Any) -> Any:
+            return command(*args, **{name: _take_record(family, values)}, **values)
 
         for decorator, _name in reversed(list(_decorators(family))):
             decorator(wrapper)
@@ -80,10 +80,10 @@ def _decorators(family: type) -> Iterator[tuple[Callable[[Any], Any], str]]:
             yield helptext.option(*names, field.name, **settings), field.name
 
 
-def _taken(family: type, arguments: dict[str, Any]) -> Any:
+def _take_record(family: type, arguments: dict[str, Any]) -> Any:
     """Take the values of a record out of those that click read."""
     values = {}
     for field in dataclasses.fields(family):
         inner = field.metadata.get(_RECORD)
-        values[field.name] = _taken(inner, arguments) if inner else arguments.pop(field.name)
+        values[field.name] = _take_record(inner, arguments) if inner else arguments.pop(field.name)
     return family(**values)

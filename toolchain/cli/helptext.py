@@ -44,9 +44,9 @@ class Option(click.Option):
     """An option whose help says what it takes in the words of its subject.
 
     Args:
-        words: What click's own options take.
+        names: What click's own options take.
         subject: The heading of its help where that is not the usual one of its name.
-        options: As `words`.
+        settings: As `names`.
     """
 
     def __init__(self, *names: Any, subject: str = "", **settings: Any) -> None:

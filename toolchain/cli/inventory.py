@@ -24,7 +24,8 @@ def inventory(package: Path, *, provenance: bool, as_json: bool) -> Result:
 
     PACKAGE is a package or the folder of a bundle. --json prints CycloneDX.
     """
-    from toolchain import bundle as bundles, files
+    from toolchain import bundle as bundles
+    from toolchain import files
     from toolchain.bundle import inventories
 
     with bundles.at_hand(package) as bundle:

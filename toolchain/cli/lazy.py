@@ -16,9 +16,9 @@ class LazyGroup(click.Group):
     """A group of commands that lie in modules beside this one, each under its own name.
 
     Args:
-        words: What click's own groups take.
+        args: What click's own groups take.
         sections: The commands by subject.
-        options: As `words`.
+        settings: As `args`.
     """
 
     def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, Entry]], **settings: Any) -> None:

@@ -12,8 +12,8 @@ import click
 from toolchain import board as board_files
 from toolchain.cli import common, completion
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record
-from toolchain.cli.reports import ReportingCommand, written
+from toolchain.cli.gathering import gather, option, record
+from toolchain.cli.reports import ReportingCommand, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class CostOptions:
         help="GPU to compile for, such as g610; can be repeated. Default: that of the board.",
     )
     model: common.ModelOptions = record(common.ModelOptions)
-    inputs: common.GivenOptions = record(common.GivenOptions)
+    inputs: common.InputFileOptions = record(common.InputFileOptions)
     compiling: common.CompileOptions = record(common.CompileOptions)
     compiler_options: tuple[str, ...] = option(
         "--cl-option", multiple=True, metavar="OPTION", help="Option for the OpenCL compiler; can be repeated."
@@ -61,23 +61,25 @@ class CostOptions:
         if self.board_name is None:
             boards = (board_files.load(name) for name in board_files.names())
             matching = [candidate for candidate in boards if candidate.gpu and candidate.gpu.name in gpus[:1]]
-            return self._half(matching[0]) if matching else None
-        board = self._half(board_files.load(self.board_name))
+            return self._with_precision(matching[0]) if matching else None
+        board = self._with_precision(board_files.load(self.board_name))
         if board.backend != "mali":
             raise InputError(
                 f"board {board.name} has no Mali GPU", hint="`toolchain boards` lists those whose backend is mali"
             )
         return board
 
-    def _half(self, board: Board) -> Board:
+    def _with_precision(self, board: Board) -> Board:
         board = board.resolved()
         precision = self.compiling.kernels.precision
         return board.in_float16(half_sums=precision["half_sums"]) if precision["float16"] else board
 
 
 @click.command("mali-cost", cls=ReportingCommand, reports=common.PAGES)
-@click.argument("sources", nargs=-1, required=True, metavar="MODEL|PACKAGE|FILE.cl...", callback=common.telling("path"))
-@gathered("options", CostOptions)
+@click.argument(
+    "sources", nargs=-1, required=True, metavar="MODEL|PACKAGE|FILE.cl...", callback=common.explain_name("path")
+)
+@gather("options", CostOptions)
 @common.json_flag
 @click.pass_obj
 def mali_cost(console: Console, /, sources: tuple[str, ...], options: CostOptions, *, as_json: bool) -> Result:
@@ -96,19 +98,19 @@ def mali_cost(console: Console, /, sources: tuple[str, ...], options: CostOption
         raise InputError("no GPU is named", hint="add --gpu NAME, such as --gpu g610, or --board BOARD")
     compiler_options = language.checked(options.compiler_options)
     unique = list(dict.fromkeys(sources))
-    texts = [_text(source) for source in unique if source.endswith(_SOURCE)]
+    texts = [_read_kernels(source) for source in unique if source.endswith(_SOURCE)]
     models = [source for source in unique if not source.endswith(_SOURCE)]
     if models and board is None:
         raise InputError(f"no board type has a {names[0]} to compile {models[0]} for", hint="add --board BOARD")
     launches = {source: _launches(console, source, board, options) for source in models if board}
     root = cost.root(console.say)
     compilers = [cost.Compiler(root, cost.gpu(name), compiler_options) for name in names]
-    costs = [item for compiler in compilers for item in _every(compiler, texts, launches, board)]
+    costs = [item for compiler in compilers for item in _estimate_costs(compiler, texts, launches, board)]
     result = Result(shown.lines(costs), [item.document() for item in costs], as_json, shown.refusal(costs))
-    return written(result, None, {options.html_path: lambda: shown.html(costs).encode()})
+    return write_reports(result, None, {options.html_path: lambda: shown.html(costs).encode()})
 
 
-def _every(
+def _estimate_costs(
     compiler: Compiler, texts: Sequence[str], launches: dict[str, tuple[Launch, ...]], board: Board | None
 ) -> list[Costs]:
     from toolchain.backends.mali.cost import network
@@ -121,7 +123,7 @@ def _every(
     return [*costs, network.files("files", texts, compiler)] if texts else costs
 
 
-def _text(source: str) -> str:
+def _read_kernels(source: str) -> str:
     from toolchain import files
     from toolchain.backends.mali.cost import kernels
 

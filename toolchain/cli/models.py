@@ -47,25 +47,25 @@ def model_inspect(source: str, shapes: tuple[str, ...], fixed: tuple[str, ...], 
     from toolchain.models import source as models
 
     inspected = inspection.inspect(models.load(source, common.parse_shapes(shapes), fixed=common.parse_fixed(fixed)))
-    return Result(_table(inspected), inspected, as_json)
+    return Result(_inspection_table(inspected), inspected, as_json)
 
 
-def _table(inspected: Inspection) -> Table:
+def _inspection_table(inspected: Inspection) -> Table:
     rows = [
         ("model", f"{inspected.name}, opset {inspected.opset}"),
         *(("input", str(spec)) for spec in inspected.inputs),
-        *(("output", _open(spec)) for spec in inspected.outputs),
+        *(("output", _describe_output(spec)) for spec in inspected.outputs),
         ("parameters", f"{inspected.parameters / 1e6:.2f} million"),
         ("work", "unknown: a shape is open" if inspected.gflops is None else f"{inspected.gflops:.3f} GFLOPs a run"),
-        ("operators", _counted(inspected.operators)),
-        *([("as imported", _counted(inspected.imported))] if inspected.imported != inspected.operators else []),
+        ("operators", _format_counts(inspected.operators)),
+        *([("as imported", _format_counts(inspected.imported))] if inspected.imported != inspected.operators else []),
         *(("note", line) for line in inspected.guessed),
         *(("not importable", str(node)) for node in inspected.unsupported),
     ]
     return Table(rows)
 
 
-def _open(output: Output) -> str:
+def _describe_output(output: Output) -> str:
     """Describe an output; a size of 0 depends on the data."""
     if output.shape is None:
         return f"{output.name} of unknown shape {output.dtype}"
@@ -73,5 +73,5 @@ def _open(output: Output) -> str:
     return f"{output.name} {sizes} {output.dtype}"
 
 
-def _counted(operators: Mapping[str, int]) -> str:
+def _format_counts(operators: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in operators.items())

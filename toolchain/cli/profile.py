@@ -14,8 +14,8 @@ import click
 from toolchain.cli import common, completion
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record, same
-from toolchain.cli.reports import PAGE, ReportingCommand, json_kind, written
+from toolchain.cli.gathering import gather, option, record, same
+from toolchain.cli.reports import PAGE, ReportingCommand, json_kind, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ class ProfileOptions:
     metavar="[PACKAGE]",
     required=False,
     shell_complete=completion.models,
-    callback=common.telling("path"),
+    callback=common.explain_name("path"),
 )
-@gathered("options", ProfileOptions)
+@gather("options", ProfileOptions)
 @click.pass_obj
 def profile(console: Console, /, source: str | None, options: ProfileOptions) -> Result:
     """Show the time of each kernel of a release on its device.
@@ -92,7 +92,7 @@ def profile(console: Console, /, source: str | None, options: ProfileOptions) ->
         )
     board = options.device.board()
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(_at_hand(name)) for name in (source or "current", options.against)]
+        opened = [stack.enter_context(_open_local(name)) for name in (source or "current", options.against)]
         for _, bundle in opened:
             if bundle:
                 check_board(bundle.manifest, board)
@@ -102,24 +102,26 @@ def profile(console: Console, /, source: str | None, options: ProfileOptions) ->
         inputs = options.inputs.source(options.seed)
         stack.enter_context(device.store.lock(Owner.here("profile")))
         # Only now: a deploy that was waited for may have changed what `current` is, or removed the release.
-        sides = [_side(name, bundle, board, device) for name, bundle in opened if name]
+        sides = [_resolve_side(name, bundle, board, device) for name, bundle in opened if name]
         if len(sides) > 1:
             pair = (sides[0], sides[1])
             comparison = against.run(pair, inputs, program, device, options.request(), console.say)
             page: dict[Path | None, Callable[[], bytes]] = {
                 options.html: functools.partial(pages.comparison_page, comparison)
             }
-            return written(Result(against.render_text(comparison), comparison.document()), options.json_path, page)
+            return write_reports(
+                Result(against.render_text(comparison), comparison.document()), options.json_path, page
+            )
         profile = profiling.run(sides[0], inputs, program, device, options.request(), console.say)
         files: dict[Path | None, Callable[[], bytes]] = {
             options.html: functools.partial(pages.profile_page, profile),
             options.trace: profile.trace,
         }
-        return written(Result(texts.render_text(profile), profile.document()), options.json_path, files)
+        return write_reports(Result(texts.render_text(profile), profile.document()), options.json_path, files)
 
 
 @contextlib.contextmanager
-def _at_hand(name: str | None) -> Iterator[tuple[str | None, Bundle | None]]:
+def _open_local(name: str | None) -> Iterator[tuple[str | None, Bundle | None]]:
     """Open what a word names on this machine, if it names anything here; else it is a release of the device."""
     from toolchain import bundle as bundles
     from toolchain.pipeline.source import is_built
@@ -131,7 +133,7 @@ def _at_hand(name: str | None) -> Iterator[tuple[str | None, Bundle | None]]:
         yield name, None
 
 
-def _side(name: str, bundle: Bundle | None, board: Board, device: ConnectedDevice) -> Side:
+def _resolve_side(name: str, bundle: Bundle | None, board: Board, device: ConnectedDevice) -> Side:
     from toolchain.bundle import check_board
     from toolchain.pipeline import sides
 

@@ -11,7 +11,7 @@ import click
 
 from toolchain.cli import common
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record
+from toolchain.cli.gathering import gather, option, record
 from toolchain.cli.reports import ReportingCommand, json_kind
 from toolchain.errors import InputError
 from toolchain.tables import Table
@@ -66,7 +66,7 @@ class QuantizeOptions:
 
 @click.command("quantize", cls=ReportingCommand, reports={"--report": _REPORT})
 @common.model_argument
-@gathered("options", QuantizeOptions)
+@gather("options", QuantizeOptions)
 @common.json_flag
 @click.pass_obj
 def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_json: bool) -> Result:
@@ -98,7 +98,7 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
         model_file.write_bytes(result.source.proto.SerializeToString(deterministic=True))
         if report_file:
             report_file.write_bytes(files.canonical_json(document))
-    return Result([*_shown(result), f"{output}: sha256:{result.source.sha256}"], document, as_json)
+    return Result([*_render_text(result), f"{output}: sha256:{result.source.sha256}"], document, as_json)
 
 
 def _check_target(source: Path, output: Path) -> None:
@@ -143,7 +143,7 @@ def _samples(loaded: SourceModel, options: QuantizeOptions) -> Sequence[Tensors]
 # --- text ------------------------------------------------------------------------------------------------------
 
 
-def _shown(result: Quantized) -> list[str | Table]:
+def _render_text(result: Quantized) -> list[str | Table]:
     if result.unchanged:
         return [f"{result.source.name} has int8 convolutions with powers of two as scales: it is left as it is"]
     heads = ("LAYER", "SNR", "INPUT", "WEIGHT", "OUTPUT", "SHIFT", "RESIDUAL")

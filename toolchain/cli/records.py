@@ -14,7 +14,7 @@ from toolchain import tables
 from toolchain.cli import common, helptext
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option
+from toolchain.cli.gathering import gather, option
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ def show(console: Console, /, file: Path | None, board_name: str, target_id: str
     from toolchain.records import maintenance
 
     source = file or _board_file(board_name, console)
-    catalog = _read(source, console)
-    keys = _keys(catalog, target_id, source)
+    catalog = _read_catalog(source, console)
+    keys = _matching_keys(catalog, target_id, source)
     chosen = [table for table in maintenance.tables(catalog) if table.key in keys]
-    text = [line for table in chosen for line in ("", *_shown(table))][1:] or f"{source} holds no trials"
+    text = [line for table in chosen for line in ("", *_table_text(table))][1:] or f"{source} holds no trials"
     return Result(text, [_table_document(table) for table in chosen], as_json)
 
 
@@ -69,8 +69,8 @@ def show(console: Console, /, file: Path | None, board_name: str, target_id: str
 def best(console: Console, /, file: Path | None, board_name: str, target_id: str | None, *, as_json: bool) -> Result:
     """Show the record of each kernel that a build applies, for each target."""
     source = file or _board_file(board_name, console)
-    catalog = _read(source, console)
-    chosen = [record for key in _keys(catalog, target_id, source) for record in catalog.best(key).values()]
+    catalog = _read_catalog(source, console)
+    chosen = [record for key in _matching_keys(catalog, target_id, source) for record in catalog.best(key).values()]
     rows = [_best_row(catalog, record) for record in chosen]
     text = (
         tables.Table(rows, ("TARGET", "KERNEL", "LATENCY", "NOTES"), numbers=[2])
@@ -95,7 +95,7 @@ class ForgetOptions:
         "--target", metavar="ID", help="Records for this target; `records show` prints the IDs."
     )
     model: str | None = option(
-        "--model", metavar="MODEL", callback=common.telling("model"), help="Records of the kernels of this model."
+        "--model", metavar="MODEL", callback=common.explain_name("model"), help="Records of the kernels of this model."
     )
     name: str | None = option(
         "--op", metavar="NAME", help="Records of kernels whose name, as `records show` prints it, contains NAME."
@@ -113,7 +113,7 @@ class ForgetOptions:
         Raises:
             InputError: Nothing says what, or --all is beside something that does.
         """
-        from toolchain.cli.farm import seconds
+        from toolchain.cli.farm import parse_span
         from toolchain.records.forgetting import Which
 
         limits = (self.target_id, self.model, self.name, self.machine, self.older)
@@ -122,7 +122,7 @@ class ForgetOptions:
                 "no records are chosen" if not self.everything else "--all and a choice of records cannot be combined",
                 hint="choose with --target, --model, --op, --machine or --older-than, or --all; try --dry-run first",
             )
-        before = time.time() - seconds(self.older) if self.older is not None else None
+        before = time.time() - parse_span(self.older) if self.older is not None else None
         return Which(self._workloads(console), self.name or "", self.target_id or "", self.machine or "", before)
 
     def _workloads(self, console: Console) -> frozenset[str] | None:
@@ -138,7 +138,7 @@ class ForgetOptions:
 
 @records.command("forget")
 @_file
-@gathered("options", ForgetOptions)
+@gather("options", ForgetOptions)
 @common.json_flag
 @click.pass_obj
 def forget(console: Console, /, file: Path | None, options: ForgetOptions, *, as_json: bool) -> Result:
@@ -151,7 +151,7 @@ def forget(console: Console, /, file: Path | None, options: ForgetOptions, *, as
     which = options.which(console)
     source = file or _board_file(options.board_name, console)
     if options.target_id:
-        _keys(_read(source, console), options.target_id, source)
+        _matching_keys(_read_catalog(source, console), options.target_id, source)
     removal = forgetting.forget(RecordFile(source, console.say), which, dry=options.dry)
     verb = "would be forgotten" if options.dry else "forgotten"
     text = (
@@ -182,7 +182,7 @@ def distill(console: Console, /, file: Path, output: Path, keep: int, *, as_json
     """
     from toolchain.records import maintenance
 
-    return _written(maintenance.distill(file, output, keep, console.say), output, as_json=as_json)
+    return _summary_result(maintenance.distill(file, output, keep, console.say), output, as_json=as_json)
 
 
 @records.command("merge")
@@ -197,7 +197,7 @@ def merge(console: Console, /, sources: tuple[Path, ...], output: Path, *, as_js
     """
     from toolchain.records import maintenance
 
-    return _written(maintenance.merge(sources, output, console.say), output, as_json=as_json)
+    return _summary_result(maintenance.merge(sources, output, console.say), output, as_json=as_json)
 
 
 @records.command("export")
@@ -213,8 +213,8 @@ def export(console: Console, /, file: Path, output: Path, target_id: str | None,
     """
     from toolchain.records import export as records_export
 
-    catalog = _read(file, console)
-    keys = _keys(catalog, target_id, file)
+    catalog = _read_catalog(file, console)
+    keys = _matching_keys(catalog, target_id, file)
     if len(keys) != 1:
         raise InputError(
             f"{file} has records for {len(keys)} targets, but a MetaSchedule database holds one",
@@ -235,13 +235,13 @@ def _board_file(board_name: str, console: Console) -> Path:
     return source
 
 
-def _read(source: Path, console: Console) -> Catalog:
+def _read_catalog(source: Path, console: Console) -> Catalog:
     from toolchain.records import RecordFile
 
     return RecordFile(source, console.say).catalog()
 
 
-def _keys(catalog: Catalog, target_id: str | None, source: Path) -> tuple[Key, ...]:
+def _matching_keys(catalog: Catalog, target_id: str | None, source: Path) -> tuple[Key, ...]:
     keys = tuple(key for key in catalog.keys if target_id is None or key.id == target_id)
     if target_id is not None and not keys:
         raise InputError(
@@ -252,7 +252,7 @@ def _keys(catalog: Catalog, target_id: str | None, source: Path) -> tuple[Key, .
     return keys
 
 
-def _written(summary: Written, output: Path, *, as_json: bool) -> Result:
+def _summary_result(summary: Written, output: Path, *, as_json: bool) -> Result:
     document = {"file": str(output), "workloads": summary.workloads, "trials": summary.trials}
     return Result(f"{output}: {summary.trials} records of {summary.workloads} kernels", document, as_json)
 
@@ -270,7 +270,7 @@ def _mark(key: Key) -> str:
     return f"  {key.mark.upper()}" + (f" for {key.modelled}" if key.modelled else "") if key.mark else ""
 
 
-def _shown(table: Table) -> list[str | tables.Table]:
+def _table_text(table: Table) -> list[str | tables.Table]:
     heads = ("TASK", "TRIALS", "FAILED", "LATENCY", "GFLOPS", "BOARD", "TUNER", "FINAL", "WORKLOAD")
     rows = [_row_cells(row) for row in table.rows]
     return [f"target {_key_text(table.key)}", tables.Table(rows, heads, numbers=[1, 3, 4], spare=[8, 6, 4, 5])]

@@ -11,7 +11,7 @@ import click
 
 from toolchain.cli import common, helptext
 from toolchain.cli.console import SCREEN, Console, Result
-from toolchain.cli.gathering import gathered, option, record
+from toolchain.cli.gathering import gather, option, record
 from toolchain.errors import InputError
 from toolchain.progress import size_text
 
@@ -110,7 +110,7 @@ class PullOptions:
 @click.command("push", cls=helptext.Command)
 @click.argument("package", type=common.PATH)
 @click.argument("address")
-@gathered("options", RegistryOptions)
+@gather("options", RegistryOptions)
 @common.json_flag
 @click.pass_obj
 def push(console: Console, /, package: Path, address: str, options: RegistryOptions, *, as_json: bool) -> Result:
@@ -119,7 +119,8 @@ def push(console: Console, /, package: Path, address: str, options: RegistryOpti
     PACKAGE is a package or the folder of a bundle, and ADDRESS is oci://HOST/REPOSITORY:TAG. The digest in the registry
     is the digest of the bundle. Its reference outputs and tuning records are uploaded with it.
     """
-    from toolchain import bundle as bundles, registry
+    from toolchain import bundle as bundles
+    from toolchain import registry
 
     target = registry.parse(address)
     registry.check_tag(target)
@@ -141,7 +142,7 @@ def push(console: Console, /, package: Path, address: str, options: RegistryOpti
 
 @click.command("pull", cls=helptext.Command)
 @click.argument("address")
-@gathered("options", PullOptions)
+@gather("options", PullOptions)
 @common.json_flag
 @click.pass_obj
 def pull(console: Console, /, address: str, options: PullOptions, *, as_json: bool) -> Result:
@@ -150,7 +151,8 @@ def pull(console: Console, /, address: str, options: PullOptions, *, as_json: bo
     ADDRESS is oci://HOST/REPOSITORY:TAG or oci://HOST/REPOSITORY@sha256:DIGEST. The package is written to a folder,
     as a bundle.
     """
-    from toolchain import bundle as bundles, registry
+    from toolchain import bundle as bundles
+    from toolchain import registry
 
     origin = registry.parse(address)
     bundles.check_target(options.output)

@@ -143,35 +143,35 @@ class Reports:
 
     Attributes:
         run: What is known of it.
-        places: The files, with the kind of each.
+        targets: The files, with the kind of each.
     """
 
     run: Run
-    places: tuple[tuple[Path, Kind], ...]
+    targets: tuple[tuple[Path, Kind], ...]
 
-    def checked(self) -> tuple[Reports, InputError | None]:
+    def check(self) -> tuple[Reports, InputError | None]:
         """Return those that can be written, and why the first of the others cannot; nothing is touched."""
         from toolchain import outputs
 
         fault, usable = None, []
-        for index, (path, kind) in enumerate(self.places):
+        for index, (path, kind) in enumerate(self.targets):
             try:
-                _check_alone(path, [other for other, _kind in self.places[:index]])
+                _check_alone(path, [other for other, _kind in self.targets[:index]])
                 outputs.check_file(path, kind.what, kind.foreign)
                 usable.append((path, kind))
             except InputError as caught:
                 fault = fault or caught
-        return replace(self, places=tuple(usable)), fault
+        return replace(self, targets=tuple(usable)), fault
 
     def write(self, failure: Failure) -> None:
         """Let all of them tell of a failure."""
         from toolchain import files
 
-        for path, kind in self.places:
+        for path, kind in self.targets:
             files.write_atomic(path, kind.failed(failure, self.run))
 
     @contextlib.contextmanager
-    def telling(self, late: Callable[[], Mapping[str, str]] = dict) -> Iterator[None]:
+    def report_failures(self, late: Callable[[], Mapping[str, str]] = dict) -> Iterator[None]:
         """Let all of them tell why the block ended, if it fails.
 
         Args:
@@ -188,7 +188,7 @@ class Reports:
             raise
 
 
-def written(result: Result, json_path: Path | None, others: Mapping[Path | None, Callable[[], bytes]]) -> Result:
+def write_reports(result: Result, json_path: Path | None, others: Mapping[Path | None, Callable[[], bytes]]) -> Result:
     """Write the reports that are asked for, and make no other; return what is printed.
 
     Args:
@@ -212,8 +212,8 @@ class ReportingCommand(Command):
 
     Args:
         reports: The kind of report by the option that names its file.
-        words: What click's own commands take.
-        options: As above.
+        args: What click's own commands take.
+        settings: As above.
     """
 
     def __init__(self, *args: Any, reports: Mapping[str, Kind], **settings: Any) -> None:
@@ -226,8 +226,8 @@ class ReportingCommand(Command):
         """Read the command line; one that is wrong is a run that failed."""
         command = info_name or ""
         targets = () if {"-h", "--help"} & set(args) else self._wanted(args)
-        reports, fault = Reports(Run(command, command), targets).checked()
-        with reports.telling():
+        reports, fault = Reports(Run(command, command), targets).check()
+        with reports.report_failures():
             reports.write(NOT_ENDED)  # in place of what an earlier run left there
             if fault:
                 raise fault
@@ -244,7 +244,7 @@ class ReportingCommand(Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        with ctx.meta[__name__].telling(lambda: _waited(ctx)):
+        with ctx.meta[__name__].report_failures(lambda: _waited(ctx)):
             return super().invoke(ctx)
 
 
@@ -271,7 +271,7 @@ def _waited(context: click.Context) -> dict[str, str]:
 def value_of(argv: Sequence[str], option: str) -> str | None:
     """Return what a command line gives an option, without looking at the rest of it, which may be wrong."""
     value = None
-    for index, argument in enumerate(own(argv)):
+    for index, argument in enumerate(own_arguments(argv)):
         if argument == option and index + 1 < len(argv):
             value = argv[index + 1]
         elif argument.startswith(f"{option}="):
@@ -279,7 +279,7 @@ def value_of(argv: Sequence[str], option: str) -> str | None:
     return value
 
 
-def own(argv: Sequence[str]) -> Sequence[str]:
+def own_arguments(argv: Sequence[str]) -> Sequence[str]:
     """Leave out the words of another command, after `--`."""
     return argv[: argv.index("--")] if "--" in argv else argv
 
@@ -321,4 +321,4 @@ def _is_file_for_json(fault: click.UsageError) -> bool:
     """Whether one word is too many for a command whose --json is a flag; other commands write to the file of --json."""
     params = fault.ctx.command.params if fault.ctx else []
     is_flag = any(isinstance(param, click.Option) and param.is_flag and "--json" in param.opts for param in params)
-    return is_flag and "extra argument" in fault.message and "--json" in own(sys.argv[1:])
+    return is_flag and "extra argument" in fault.message and "--json" in own_arguments(sys.argv[1:])

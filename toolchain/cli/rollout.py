@@ -16,9 +16,9 @@ from toolchain import temporary
 from toolchain.cli import common, helptext
 from toolchain.cli.connection import AddressOptions
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
-from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, written
+from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -198,20 +198,21 @@ class RolloutOptions:
                 hint="name another file",
             )
 
-    def written(self, outcome: Rollout) -> Result:
+    def write_reports(self, outcome: Rollout) -> Result:
         """Write the files that are asked for; return what is printed, and what the command ends with."""
         from toolchain.pipeline.rollout import page, texts
 
         others = {self.junit_path: lambda: texts.junit(outcome), self.html_path: lambda: page.html(outcome).encode()}
-        return written(
+        return write_reports(
             Result(texts.render_text(outcome), outcome.document(), fault=outcome.fault()), self.json_path, others
         )
 
 
 @contextlib.contextmanager
-def _package(source: str, options: RolloutOptions, console: Console) -> Iterator[Bundle]:
+def _open_package(source: str, options: RolloutOptions, console: Console) -> Iterator[Bundle]:
     """Open a package, with room for it for the time of a block."""
-    from toolchain import bundle as bundles, registry
+    from toolchain import bundle as bundles
+    from toolchain import registry
 
     with temporary.folder() as scratch:
         folder = Path(scratch) / "bundle"
@@ -229,7 +230,7 @@ def _plan(bundle: Bundle, fleet: Fleet, options: RolloutOptions) -> Plan:
     return Plan(bundle.digest, name, board, fleet.digest, groups.parse_waves(options.waves))
 
 
-def _work(bundle: Bundle, board: Board, fleet: Fleet, options: RolloutOptions, console: Console) -> DeviceWork:
+def _device_work(bundle: Bundle, board: Board, fleet: Fleet, options: RolloutOptions, console: Console) -> DeviceWork:
     from toolchain.device.deploy import Settings
     from toolchain.device.stages import Stages
     from toolchain.pipeline import device_programs, preflight
@@ -252,7 +253,7 @@ REPORTS = {"--json": json_kind("a roll-out's report", "schema_version", "groups"
 
 @click.command("rollout", cls=ReportingCommand, reports=REPORTS)
 @click.argument("source", metavar="PACKAGE")
-@gathered("options", RolloutOptions)
+@gather("options", RolloutOptions)
 @click.pass_obj
 def rollout(console: Console, /, source: str, options: RolloutOptions) -> Result:
     """Deploy a package to many devices, group by group.
@@ -260,14 +261,15 @@ def rollout(console: Console, /, source: str, options: RolloutOptions) -> Result
     The roll-out stops when too many devices fail. The same command resumes it: devices that are done are skipped, and
     those that were in progress are checked.
     """
-    from toolchain import board as board_files, bundle as bundles
+    from toolchain import board as board_files
+    from toolchain import bundle as bundles
     from toolchain.device import verification
     from toolchain.pipeline.rollout import Loop, Rollout, groups, state
 
     began = time.monotonic()
     options.check(source)
     rules, full_fleet = options.rules.rules(), options.fleet.read()
-    with _package(source, options, console) as bundle:
+    with _open_package(source, options, console) as bundle:
         board = board_files.load(bundle.manifest.board).resolved()
         bundles.check_board(bundle.manifest, board)
         verification.check_referenced(bundle, unchecked=False)
@@ -279,8 +281,8 @@ def rollout(console: Console, /, source: str, options: RolloutOptions) -> Result
             console.say(f"{left_out} device(s) of the fleet are not {board.name} and are left out")
         with state.lock_state(options.state):
             saved = state.load_state(options.state, plan, assignment, fresh=options.fresh)
-            work = _work(bundle, board, fleet, options, console)
+            work = _device_work(bundle, board, fleet, options, console)
             stopped = Loop(saved, work, rules, console.say).run()
     seconds = time.monotonic() - began
     outcome = Rollout(plan, saved.devices, fleet.devices, rules.thresholds, stopped, options.state, seconds, left_out)
-    return options.written(outcome)
+    return options.write(outcome)

@@ -11,7 +11,7 @@ import click
 from toolchain.cli import common, helptext
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.cli.gathering import gather, option, record, same
 
 if TYPE_CHECKING:
     from toolchain.pipeline.run import RunRequest
@@ -49,7 +49,7 @@ class RunOptions:
 
 
 @click.command("run", cls=helptext.Command)
-@gathered("options", RunOptions)
+@gather("options", RunOptions)
 @common.json_flag
 @click.pass_obj
 def run(console: Console, /, options: RunOptions, *, as_json: bool) -> Result:

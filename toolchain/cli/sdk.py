@@ -9,11 +9,11 @@ import click
 from toolchain.cli import common, helptext
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered
+from toolchain.cli.gathering import gather
 
 
 @click.command("sdk", cls=helptext.Command)
-@gathered("board", BoardOptions)
+@gather("board", BoardOptions)
 @helptext.option(
     "-o", "--output", type=common.PATH, metavar="FOLDER", required=True, help="Folder to write the SDK to."
 )

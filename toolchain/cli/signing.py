@@ -12,7 +12,7 @@ import click
 from toolchain.cli import common, connection, helptext
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option
+from toolchain.cli.gathering import gather, option
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class SignOptions:
 
 @click.command("sign", cls=helptext.Command)
 @click.argument("source", metavar="PACKAGE", type=common.PATH)
-@gathered("options", SignOptions)
+@gather("options", SignOptions)
 @common.json_flag
 def sign(source: Path, options: SignOptions, *, as_json: bool) -> Result:
     """Sign a package.
@@ -125,7 +125,7 @@ class VerifyOptions:
 
 @click.command("verify", cls=helptext.Command)
 @click.argument("source", metavar="PACKAGE", type=common.PATH)
-@gathered("options", VerifyOptions)
+@gather("options", VerifyOptions)
 @common.json_flag
 def verify(source: Path, options: VerifyOptions, *, as_json: bool) -> Result:
     """Check a package's integrity and its signatures.
@@ -146,7 +146,7 @@ def verify(source: Path, options: VerifyOptions, *, as_json: bool) -> Result:
 
 @click.command("floor", cls=helptext.Command)
 @click.argument("sequence", type=click.IntRange(min=1))
-@connection.device
+@connection.device_options
 @common.json_flag
 @click.pass_obj
 def floor(console: Console, /, sequence: int, device: DeviceOptions, *, as_json: bool) -> Result:

@@ -12,8 +12,8 @@ import click
 from toolchain.cli import common, completion, tuning
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record
-from toolchain.cli.reports import ReportingCommand, written
+from toolchain.cli.gathering import gather, option, record
+from toolchain.cli.reports import ReportingCommand, write_reports
 
 if TYPE_CHECKING:
     from toolchain.pipeline.survey import SurveyRequest
@@ -45,8 +45,8 @@ class SurveyOptions:
 
 
 @click.command("survey", cls=ReportingCommand, reports=common.PAGES)
-@click.argument("networks", nargs=-1, shell_complete=completion.models, callback=common.telling("model"))
-@gathered("options", SurveyOptions)
+@click.argument("networks", nargs=-1, shell_complete=completion.models, callback=common.explain_name("model"))
+@gather("options", SurveyOptions)
 @common.json_flag
 @click.pass_obj
 def survey(console: Console, /, networks: tuple[str, ...], options: SurveyOptions, *, as_json: bool) -> Result:
@@ -63,10 +63,10 @@ def survey(console: Console, /, networks: tuple[str, ...], options: SurveyOption
     settings = tuning.TuneOptions(device=options.device, toolchain=options.toolchain, search=search)
 
     def tune(network: str, records: Path) -> TuneReport:
-        return tuning.tuned(console, network, dataclasses.replace(settings, records=records), passing=True)
+        return tuning.run_tune(console, network, dataclasses.replace(settings, records=records), passing=True)
 
     request = surveys.SurveyRequest(
-        options.device.boards(board, "survey"),
+        options.device.board_request(board, "survey"),
         tune,
         networks or surveys.NETWORKS,
         options.budget,
@@ -77,7 +77,7 @@ def survey(console: Console, /, networks: tuple[str, ...], options: SurveyOption
     outcome = surveys.run(request, folder, console.say)
     text = f"{outcome.table()}\nwritten to {folder / 'report.md'} and {folder / 'report.json'}, without names and addresses"
     result = Result(text, outcome.document(), as_json, outcome.fault)
-    return written(result, None, {options.html_path: lambda: surveyed.html(outcome).encode()})
+    return write_reports(result, None, {options.html_path: lambda: surveyed.html(outcome).encode()})
 
 
 def _check(request: SurveyRequest, device: DeviceOptions, console: Console) -> None:

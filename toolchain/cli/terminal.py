@@ -45,14 +45,14 @@ def show(output: Shown, stream: IO[str]) -> None:
         return
     console = _console(stream)
     _print(output, console)
-    if left_out := _left_out(output, console.width):
+    if left_out := _omitted_columns(output, console.width):
         console.print(f"not shown in {console.width} columns: {', '.join(left_out)}", soft_wrap=True)
 
 
 def _print(output: Shown, console: Console) -> None:
     for item in parts(output):
         if isinstance(item, Table):
-            console.print(_fitted(item, console.width))
+            console.print(_fit(item, console.width))
         else:
             console.print(item, soft_wrap=True)  # or a command that is copied has line ends in it
 
@@ -94,20 +94,20 @@ def _size(stream: IO[str]) -> tuple[int, int]:
 # --- tables ----------------------------------------------------------------------------------------------------
 
 
-def _fitted(table: Table, width: int) -> RenderableType:
+def _fit(table: Table, width: int) -> RenderableType:
     """Fit a table into a width without breaking a word, by wrapping, by leaving out, or by one cell a line."""
-    while _least(table) > width and table.spare:
+    while _minimum_width(table) > width and table.spare:
         table = table.without(table.spare[0])
-    if _least(table) > width and table.head:
-        return _stacked(table, width)
-    return _rich(table, _widths(table, width))
+    if _minimum_width(table) > width and table.head:
+        return _stack_rows(table, width)
+    return _rich_table(table, _widths(table, width))
 
 
-def _left_out(output: Shown, width: int) -> list[str]:
+def _omitted_columns(output: Shown, width: int) -> list[str]:
     """Name the columns of tables that are left out in this width."""
     names: list[str] = []
     for table in parts(output):
-        while isinstance(table, Table) and _least(table) > width and table.spare:
+        while isinstance(table, Table) and _minimum_width(table) > width and table.spare:
             names += [table.head[table.spare[0]]] if table.head else []
             table = table.without(table.spare[0])  # noqa: PLW2901 - what is left of it
     return list(dict.fromkeys(names))
@@ -121,7 +121,7 @@ def _longest_word(column: Sequence[str]) -> int:
     return max((len(word) for cell in column for word in cell.split()), default=0)
 
 
-def _least(table: Table) -> int:
+def _minimum_width(table: Table) -> int:
     columns = _columns(table)
     return sum(map(_longest_word, columns)) + _GAP * (len(columns) - 1)
 
@@ -139,7 +139,7 @@ def _widths(table: Table, width: int) -> list[int]:
     return widths
 
 
-def _rich(table: Table, widths: Sequence[int]) -> RenderableType:
+def _rich_table(table: Table, widths: Sequence[int]) -> RenderableType:
     from rich.table import Table as RichTable
 
     rich_table = RichTable(
@@ -154,7 +154,7 @@ def _rich(table: Table, widths: Sequence[int]) -> RenderableType:
     return rich_table
 
 
-def _stacked(table: Table, width: int) -> RenderableType:
+def _stack_rows(table: Table, width: int) -> RenderableType:
     """Show each row as a block of its own, a cell a line, without those that are empty."""
     from rich.console import Group
 
@@ -162,7 +162,7 @@ def _stacked(table: Table, width: int) -> RenderableType:
     for row in table.rows:
         cells = [pair for pair in zip(table.head, row, strict=True) if pair[1]]
         block = Table(cells)
-        blocks += [*([""] if blocks else []), _rich(block, _widths(block, width))]
+        blocks += [*([""] if blocks else []), _rich_table(block, _widths(block, width))]
     return Group(*blocks)
 
 
@@ -185,7 +185,7 @@ class Screen:
         self._bar: _Bar | None = None
         self._live: Live | None = None
         self._steps: dict[str, tuple[float, float]] = {}  # when each began, and when it was told of last
-        self._told = -_TABLE_EVERY_S
+        self._shown_at = -_TABLE_EVERY_S
 
     def say(self, text: str) -> None:
         """Print a line about progress, or move the bar of a step; a stage goes on below the line."""
@@ -200,14 +200,14 @@ class Screen:
 
     def _move(self, step: Step) -> None:
         if not self._stream().isatty():
-            self._tell(step)
+            self._print_step(step)
             return
         if self._bar is None or self._bar.step != step:
             self.close()
             self._bar = _Bar(_console(self._stream()), step)
         self._bar.move(step)
 
-    def _tell(self, step: Step) -> None:
+    def _print_step(self, step: Step) -> None:
         """Print how far a step is, unless that was told a moment ago."""
         if not step.is_counted:
             click.echo(str(step), file=self._stream())
@@ -226,14 +226,14 @@ class Screen:
         """Show a table in place of the one before."""
         stream = self._stream()
         if not stream.isatty():
-            if time.monotonic() - self._told >= _TABLE_EVERY_S:
-                self._told = time.monotonic()
+            if time.monotonic() - self._shown_at >= _TABLE_EVERY_S:
+                self._shown_at = time.monotonic()
                 click.echo(str(parts(output)[-1]), file=stream)
             return
         if self._live is None:
             self.close()
-            self._live = _live(_console(stream))
-        self._live.update(_cropped(output, _console(stream)), refresh=True)
+            self._live = _start_live(_console(stream))
+        self._live.update(_crop(output, _console(stream)), refresh=True)
 
     def close(self) -> None:
         """Leave what is shown as it stands; what comes next is printed below it."""
@@ -278,7 +278,7 @@ class _Bar:
             self._progress.console.print(str(self.step), soft_wrap=True)
 
 
-def _live(console: Console) -> Live:
+def _start_live(console: Console) -> Live:
     from rich.live import Live
 
     live = Live(
@@ -288,7 +288,7 @@ def _live(console: Console) -> Live:
     return live
 
 
-def _cropped(output: Shown, console: Console) -> RenderableType:
+def _crop(output: Shown, console: Console) -> RenderableType:
     """Cut a table that is higher than the screen above, so that what stands below it is seen.
 
     Args:

@@ -12,8 +12,8 @@ import click
 from toolchain.cli import common, compare, connection, helptext
 from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record, same
-from toolchain.cli.reports import ReportingCommand, written
+from toolchain.cli.gathering import gather, option, record, same
+from toolchain.cli.reports import ReportingCommand, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TuneOptions:
     device: DeviceOptions = record(DeviceOptions)
     toolchain: str | None = common.toolchain()
     model: common.ModelOptions = record(common.ModelOptions)
-    inputs: common.GivenOptions = record(common.GivenOptions)
+    inputs: common.InputFileOptions = record(common.InputFileOptions)
     search: common.SearchOptions = record(common.SearchOptions)
     kernels: common.KernelOptions = record(common.KernelOptions)
     threads: int | None = same(common.MeasureOptions, "threads")
@@ -45,7 +45,7 @@ class TuneOptions:
     tracker: str | None = option(
         "--tracker", metavar="HOST:PORT", help="Use the boards of this TVM tracker instead of the farm."
     )
-    most: int | None = option(
+    max_boards: int | None = option(
         "--boards",
         metavar="N",
         type=click.IntRange(1, 10_000),
@@ -82,7 +82,7 @@ class TuneOptions:
         board = self.device.board(**self.kernels.precision)
         return tune.TuneRequest(
             model=self.model.model(source, self.inputs),
-            boards=self.device.boards(board, Path(source).stem, self.tracker, self.key, self.most or 0),
+            boards=self.device.board_request(board, Path(source).stem, self.tracker, self.key, self.max_boards or 0),
             plan=dataclasses.replace(
                 tune.plan_for(board, self.search.plan(board, self.model.seed, self.threads)),
                 prune=self.prune or 0.0,
@@ -92,12 +92,12 @@ class TuneOptions:
             records=self.records,
             passing=passing,
             toolchain=self.toolchain or "",
-            without=self.kernels.left_out(board),
+            without=self.kernels.excluded_templates(board),
             modelled=self.modelled,
             builders=self.builders.scheduler(),
         )
 
-    def comparing(self, report: TuneReport) -> compare.CompareOptions:
+    def compare_options(self, report: TuneReport) -> compare.CompareOptions:
         """Return how the model is compared once it is tuned: on the board that did most, where none is named."""
         is_named = self.device.host or self.device.place or self.device.board().connection == "local"
         busiest = max(report.boards, key=lambda board: board.trials, default=None)
@@ -115,7 +115,7 @@ class TuneOptions:
         """See that what asks no board names none, rules nothing out before it, and neither links nor runs anything."""
         device = self.device
         others = {"--host": device.host, "--place": device.place, "--tracker": self.tracker, "--prune": self.prune}
-        others |= {"--toolchain": self.toolchain, "--threads": self.threads, "--boards": self.most}
+        others |= {"--toolchain": self.toolchain, "--threads": self.threads, "--boards": self.max_boards}
         others |= {"--builders": self.builders.builders_at}
         if self.modelled and (conflicting := [name for name, value in others.items() if value]):
             raise InputError(
@@ -130,7 +130,7 @@ class TaskOptions:
 
     board: BoardOptions = record(BoardOptions)
     model: common.ModelOptions = record(common.ModelOptions)
-    inputs: common.GivenOptions = record(common.GivenOptions)
+    inputs: common.InputFileOptions = record(common.InputFileOptions)
     kernels: common.KernelOptions = record(common.KernelOptions)
     operators: tuple[str, ...] = same(TuneOptions, "operators")
     cost: bool = common.cost("Show the cost of each untuned kernel, the highest first")
@@ -138,7 +138,7 @@ class TaskOptions:
 
 @click.command("tasks", cls=helptext.Command)
 @common.model_argument
-@gathered("options", TaskOptions)
+@gather("options", TaskOptions)
 @common.json_flag
 @click.pass_obj
 def tasks(console: Console, /, source: str, options: TaskOptions, *, as_json: bool) -> Result:
@@ -151,7 +151,9 @@ def tasks(console: Console, /, source: str, options: TaskOptions, *, as_json: bo
     from toolchain.records import tasks as extracted
 
     board = options.board.board(**options.kernels.precision)
-    request = BuildRequest(options.model.model(source, options.inputs), board, without=options.kernels.left_out(board))
+    request = BuildRequest(
+        options.model.model(source, options.inputs), board, without=options.kernels.excluded_templates(board)
+    )
     model = request.backend.cost_model(console.say) if options.cost else None  # what cannot be had is told at once
     extraction = tune.extract(request)
     chosen = extracted.select(extraction.tasks, options.operators)
@@ -162,10 +164,10 @@ def tasks(console: Console, /, source: str, options: TaskOptions, *, as_json: bo
         f"{len(costs)} tasks, {total:.4f} GFLOPs a run",
         *task_costs.summary(costs, model),
     ]
-    return Result(lines, [_row(cost) for cost in costs], as_json)
+    return Result(lines, [_task_document(cost) for cost in costs], as_json)
 
 
-def _row(cost: CostedTask) -> dict[str, Any]:
+def _task_document(cost: CostedTask) -> dict[str, Any]:
     names, task = ("id", "name", "operator", "shape", "weight", "gflop", "workload"), cost.task
     row = {name: getattr(task, name) for name in names} | {
         "args": [dataclasses.asdict(argument) for argument in task.args]
@@ -175,7 +177,7 @@ def _row(cost: CostedTask) -> dict[str, Any]:
 
 @click.command("tune", cls=ReportingCommand, reports=common.PAGES)
 @common.model_argument
-@gathered("options", TuneOptions)
+@gather("options", TuneOptions)
 @common.json_flag
 @click.pass_obj
 def tune(console: Console, /, source: str, options: TuneOptions, *, as_json: bool) -> Result:
@@ -185,14 +187,14 @@ def tune(console: Console, /, source: str, options: TuneOptions, *, as_json: boo
     """
     from toolchain.tuning import report as reports
 
-    report = tuned(console, source, options)
+    report = run_tune(console, source, options)
     if not options.no_compare:
-        report = _compared(console, source, options, report)
+        report = _compare_end_to_end(console, source, options, report)
     result = Result(reports.shown(report), report.document(), as_json)
-    return written(result, None, {options.html_path: lambda: reports.html(report).encode()})
+    return write_reports(result, None, {options.html_path: lambda: reports.html(report).encode()})
 
 
-def tuned(console: Console, source: str, options: TuneOptions, *, passing: bool = False) -> TuneReport:
+def run_tune(console: Console, source: str, options: TuneOptions, *, passing: bool = False) -> TuneReport:
     """Tune a model.
 
     Args:
@@ -207,11 +209,11 @@ def tuned(console: Console, source: str, options: TuneOptions, *, passing: bool 
 
     request = options.request(source, passing=passing)
     if not options.modelled:
-        preflight.before_build(BundleSource(request.build(console.say)), _opened(options.device, request.boards))
+        preflight.before_build(BundleSource(request.build(console.say)), _connector(options.device, request.boards))
     return tuning.run(request, console.say, console.redraw)
 
 
-def _compared(console: Console, source: str, options: TuneOptions, report: TuneReport) -> TuneReport:
+def _compare_end_to_end(console: Console, source: str, options: TuneOptions, report: TuneReport) -> TuneReport:
     """Compare the whole model with what a deploy makes of it without the user's records, as `compare` does.
 
     Where it is surely slower, the winners are taken back.
@@ -227,7 +229,7 @@ def _compared(console: Console, source: str, options: TuneOptions, report: TuneR
         (options.tracker, "a tracker's boards run single kernels alone"),
     )
     why = next((text for applies, text in reasons if applies), "")
-    comparison = why or compare.end_to_end(console, source, options.comparing(report))
+    comparison = why or compare.compare_end_to_end(console, source, options.compare_options(report))
     if not isinstance(comparison, Comparison):
         return dataclasses.replace(report, end_to_end=EndToEnd(f"not compared: {comparison}"))
     report = dataclasses.replace(
@@ -238,7 +240,7 @@ def _compared(console: Console, source: str, options: TuneOptions, report: TuneR
     return retraction.taken_back(report, RecordFile(options.records or default_path(report.board)))
 
 
-def _opened(device: DeviceOptions, request: BoardRequest) -> Connect | None:
+def _connector(device: DeviceOptions, request: BoardRequest) -> Connect | None:
     """Say how the device of a run is asked before it; None if there is none of the run's own.
 
     A tracker's boards are asked by those who serve them, and so are the farm's, which may well be at work for somebody;
@@ -253,7 +255,7 @@ def _opened(device: DeviceOptions, request: BoardRequest) -> Connect | None:
 
 
 @click.command("hardware", cls=helptext.Command)
-@connection.device
+@connection.device_options
 @common.json_flag
 @click.pass_obj
 def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
@@ -267,8 +269,8 @@ def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
 
     board = device.board()
     rows, lines = [], []
-    request = device.boards(board, "hardware")
-    if connector := _opened(device, request):
+    request = device.board_request(board, "hardware")
+    if connector := _connector(device, request):
         preflight.before_serving(board, connector)
     with boards.open_boards(request, console.say) as lease:
         for endpoint in lease.places:
@@ -279,7 +281,7 @@ def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
 
 
 @click.command("python-runtime", cls=helptext.Command)
-@connection.board
+@connection.board_options
 @common.json_flag
 @click.pass_obj
 def python_runtime(console: Console, /, board: BoardOptions, *, as_json: bool) -> Result:

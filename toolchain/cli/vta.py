@@ -25,7 +25,7 @@ from toolchain.board import Board
 from toolchain.cli import common, connection, helptext
 from toolchain.cli.connection import BoardOptions, DeviceOptions
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record
+from toolchain.cli.gathering import gather, option, record
 from toolchain.compile.known import record_key
 from toolchain.compile.request import BuildRequest
 from toolchain.errors import InputError
@@ -63,7 +63,7 @@ class MachineOptions:
         return machine, _REVISIONS[self.revision] if self.revision else None
 
 
-_machine = gathered("machine", MachineOptions)
+_machine = gather("machine", MachineOptions)
 
 
 @click.group("vta", cls=helptext.Group)
@@ -79,7 +79,7 @@ def vta() -> None:
 @common.json_flag
 def disassemble(file: Path, *, raw: bool, with_uops: bool, machine: MachineOptions, as_json: bool) -> Result:
     """List the instructions of FILE, a compiled kernel."""
-    stream = _read(file, *machine.chosen(), raw=raw)
+    stream = _read_stream(file, *machine.chosen(), raw=raw)
     if as_json:
         return Result("", disasm.document(stream, with_uops=with_uops), as_json)
     return Result(disasm.listing(stream, with_uops=with_uops), None)
@@ -123,7 +123,7 @@ class KernelsOptions:
 
 @vta.command("kernels")
 @common.model_argument
-@gathered("options", KernelsOptions)
+@gather("options", KernelsOptions)
 @common.json_flag
 @click.pass_obj
 def kernels(console: Console, /, source: str, options: KernelsOptions, *, as_json: bool) -> Result:
@@ -134,9 +134,9 @@ def kernels(console: Console, /, source: str, options: KernelsOptions, *, as_jso
     board = _with_vta(BoardOptions(options.board_name).board())
     if options.output:
         outputs.check_folder(options.output, _STREAMS, _foreign)
-    kernel_list = _kernels(source, board, options, console)
+    kernel_list = _list_kernels(source, board, options, console)
     if options.output:
-        _write(kernel_list, options.output)
+        _write_streams(kernel_list, options.output)
     machine = devices.device(board).config
     profiles = profiles_for(machine)
     totals = {one.label: listing.total_ms(kernel_list, one.label) for one in profiles}
@@ -151,7 +151,7 @@ def kernels(console: Console, /, source: str, options: KernelsOptions, *, as_jso
 
 
 @vta.command("self-test")
-@connection.device
+@connection.device_options
 @common.json_flag
 @click.pass_obj
 def self_test_command(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
@@ -160,7 +160,7 @@ def self_test_command(console: Console, /, device: DeviceOptions, *, as_json: bo
     The results are compared with known values.
     """
     board = _with_vta(device.board())
-    with boards.open_boards(device.boards(board, "self-test"), console.say) as lease:
+    with boards.open_boards(device.board_request(board, "self-test"), console.say) as lease:
         results = {endpoint.name: self_test.self_test(endpoint, devices.device(board)) for endpoint in lease.places}
     text = "\n".join(
         f"{name}: {result.device}, {result.configuration}, revision {Revision(result.revision).date}: "
@@ -178,7 +178,7 @@ def _with_vta(board: Board) -> Board:
     return board
 
 
-def _write(kernel_list: Sequence[listing.Kernel], folder: Path) -> None:
+def _write_streams(kernel_list: Sequence[listing.Kernel], folder: Path) -> None:
     with outputs.replacing(folder, _STREAMS, _foreign) as staging:
         for number, kernel in enumerate(kernel_list):
             (staging / f"{number:02}-{kernel.name}.vta").write_bytes(kernel.stream.encoded())
@@ -196,12 +196,12 @@ def _is_stream(path: Path) -> bool:
         return stream.read(len(MAGIC)) == MAGIC
 
 
-def _kernels(source: str, board: Board, options: KernelsOptions, console: Console) -> list[listing.Kernel]:
+def _list_kernels(source: str, board: Board, options: KernelsOptions, console: Console) -> list[listing.Kernel]:
     """Return the kernels as a build has them: tasks of one shape may differ in the buffers of their network."""
     lowered = tune.extract(BuildRequest(options.model.model(source), board, console.say)).lowered
     layers = [(layer_of(function), function.attrs) for _, function in called(lowered)]
     calls = Counter((layer, str(attributes.get(EXACT, layer))) for layer, attributes in layers if is_layer(layer))
-    best = _best(options.records or default_path(board.name), board)
+    best = _best_traces(options.records or default_path(board.name), board)
     templates = Vta(board).templates
     return [
         listing.kernel(Conv2d.from_json(exact), number, best.get(layer_hash(layer)), templates)
@@ -209,7 +209,7 @@ def _kernels(source: str, board: Board, options: KernelsOptions, console: Consol
     ]
 
 
-def _best(path: Path, board: Board) -> dict[str, Any]:
+def _best_traces(path: Path, board: Board) -> dict[str, Any]:
     """Return what the best tuning record says of each workload."""
     if not path.exists():
         return {}
@@ -217,7 +217,7 @@ def _best(path: Path, board: Board) -> dict[str, Any]:
     return {workload: json.loads(record.trace) for workload, record in records.items()}
 
 
-def _read(file: Path, machine: config.VtaConfig | None, encoding: Revision | None, *, raw: bool) -> Stream:
+def _read_stream(file: Path, machine: config.VtaConfig | None, encoding: Revision | None, *, raw: bool) -> Stream:
     data = _bytes(file)
     try:
         stream = _raw(data, machine, encoding) if raw else Stream.decode(data)

@@ -48,13 +48,13 @@ def local():
 
 
 def test_templates_that_are_left_out(local):
-    every = common.KernelOptions(without=("all",)).left_out(local)
+    every = common.KernelOptions(without=("all",)).excluded_templates(local)
     assert "winograd" in every
     assert list(every) == sorted(every)
-    assert common.KernelOptions().left_out(local) == ()
-    assert common.KernelOptions(without=("winograd",), no_winograd=True).left_out(local) == ("winograd",)
+    assert common.KernelOptions().excluded_templates(local) == ()
+    assert common.KernelOptions(without=("winograd",), no_winograd=True).excluded_templates(local) == ("winograd",)
     with pytest.raises(InputError, match="there is no template 'winogard'") as caught:
-        common.KernelOptions(without=("winogard",)).left_out(local)
+        common.KernelOptions(without=("winogard",)).excluded_templates(local)
     assert "winograd" in caught.value.hint
 
 

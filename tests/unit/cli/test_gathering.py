@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from toolchain.cli import build, common, connection, containers, device, farm, survey, tuning, vta
-from toolchain.cli.gathering import gathered, option, record, same, single
+from toolchain.cli.gathering import gather, option, record, same, single
 
 FAMILIES = [
     kind
@@ -41,7 +41,7 @@ def taken(kind: type, *words: str) -> object:
 
     @click.command()
     @click.argument("files", nargs=-1)
-    @gathered("asked", kind)
+    @gather("asked", kind)
     def command(files: tuple[str, ...], asked: object) -> None:
         calls.append((files, asked))
 
@@ -61,7 +61,7 @@ def test_a_record_in_a_record():
 def test_help_has_the_order_of_the_fields():
     @click.command()
     @click.option("--before")
-    @gathered("outer", Outer)
+    @gather("outer", Outer)
     @click.option("--after")
     def command() -> None:
         """Do something."""
