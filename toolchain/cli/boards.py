@@ -1,4 +1,4 @@
-"""Board types: which there are, what is wrong with a board file, which one a device is of, and what is lacking here."""
+"""Commands for board types: list them, check a board file, add a device, and find what this machine lacks."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class AddOptions:
     known_hosts: tuple[Path, ...] = same(AddressOptions, "known_hosts")
 
     def address(self, host: str) -> DeviceOptions:
-        """Return how the device is reached by other commands."""
+        """Return the options with which other commands reach the device."""
         return DeviceOptions(
             board_name=self.board_name,
             host=host,
@@ -118,11 +118,11 @@ class AddOptions:
         )
 
     def request(self, host: str, extra: Sequence[str] = ()) -> AdoptionRequest:
-        """Return what is asked for.
+        """Return what the command has to do.
 
         Args:
             host: The device's address.
-            extra: What else the command says.
+            extra: Other arguments, for the command that a hint repeats.
         """
         from toolchain.adoption import AdoptionRequest
 
@@ -176,13 +176,17 @@ def boards_add(console: Console, /, host: str, options: AddOptions, *, as_json: 
         deployed = _deploy_smoke(console, options, adopted)
         document["deploy"] = deployed.document
     text = [_summary_table(adopted), *parts(deployed.text if deployed else "")]
-    if deployed:  # whose own next commands come last
+    if deployed:  # its text ends with its own next commands
         return Result(text, document, as_json)
     return with_next(Result(text, document, as_json), [_next_command(options, adopted)])
 
 
 def _confirm_host_key(fault: UnknownHostKeyError, request: AdoptionRequest, console: Console) -> None:
-    """Have a person confirm the key of a server, or the fingerprint that they gave."""
+    """Ask the user to confirm a host key, or compare it with the fingerprint that they passed.
+
+    Raises:
+        VerificationError: The key is another one, or was not confirmed.
+    """
     from toolchain import adoption
     from toolchain.shell import parse_address
 
@@ -212,7 +216,7 @@ def _confirm_host_key(fault: UnknownHostKeyError, request: AdoptionRequest, cons
 
 
 def _deploy_smoke(console: Console, options: AddOptions, adopted: Adopted) -> Result:
-    """Deploy the smallest network to the new device."""
+    """Deploy the smallest network to the new device, as a test."""
     from dataclasses import replace
 
     from toolchain.cli.device import DeployOptions, run_deploy
@@ -224,8 +228,8 @@ def _deploy_smoke(console: Console, options: AddOptions, adopted: Adopted) -> Re
     try:
         return run_deploy(console, _SMOKE, settings)
     except ToolchainError as fault:
-        stands = f"{adopted.entry.name} stands in {adopted.entry.file}; a deploy of {_SMOKE} to it failed"
-        details = f"{stands}\n{fault.details}".rstrip()
+        progress = f"{adopted.entry.name} stands in {adopted.entry.file}; a deploy of {_SMOKE} to it failed"
+        details = f"{progress}\n{fault.details}".rstrip()
         raise type(fault)(
             fault.message, details=details, hint=fault.hint or shlex.join(_next_command(options, adopted))
         ) from fault
@@ -236,7 +240,7 @@ def _board_argument(options: AddOptions, adopted: Adopted) -> str:
 
 
 def _next_command(options: AddOptions, adopted: Adopted) -> list[str]:
-    """Return the words of the command that deploys to a device."""
+    """Return the command that deploys to the new device."""
     argv = ["toolchain", "deploy", "MODEL", "--board", _board_argument(options, adopted), "--host", adopted.entry.name]
     flags = [("--devices", options.devices), ("-i", options.identity)]
     flags += [("--known-hosts", file) for file in options.known_hosts]
@@ -281,13 +285,13 @@ def _document(adopted: Adopted, options: AddOptions) -> dict[str, object]:
 
 
 board = copy.copy(boards)
-"""The same group under a name of its own: one device is added, and several board types are listed."""
+"""The same group under a second name: `board add` reads better for one device, and `boards` for a list."""
 board.name = "board"
 
 
 @dataclass(frozen=True)
 class DoctorOptions(AddressOptions):
-    """Which board type something may be missing for, and on which device."""
+    """Which board type, and which device, `doctor` checks."""
 
     board_name: str = option(
         "--board",
@@ -299,10 +303,10 @@ class DoctorOptions(AddressOptions):
 
 
 def _check_device(options: DoctorOptions) -> tuple[tuple[Check, ...], DeviceError | None]:
-    """Ask a device what it has beside its CPU, if one is named or this machine is the device.
+    """Probe the accelerators of a device, if one is named or if this machine is the device.
 
     Returns:
-        What it has and lacks, and why it could not be asked.
+        The checks, and the error if the device could not be reached.
     """
     from toolchain.adoption import needs, probe
     from toolchain.pipeline.doctor import Check
@@ -326,12 +330,11 @@ def _check_device(options: DoctorOptions) -> tuple[tuple[Check, ...], DeviceErro
 
 
 def _check_address(options: DoctorOptions) -> bool:
-    """Refuse ways to a device where none is named; tell whether adb leads there."""
+    """Refuse address options without a device; return whether the device is reached by adb."""
     from toolchain.shell import check_options, is_adb
 
     if not (options.host or options.place):
-        ways = [options.root, options.identity, options.ssh_config, options.devices, *options.known_hosts]
-        if any(ways):
+        if any([options.root, options.identity, options.ssh_config, options.devices, *options.known_hosts]):
             raise InputError("options for reaching a device are given, but no device", hint="add --host or --place")
         return False
     device = options.device(options.board())

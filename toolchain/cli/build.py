@@ -1,4 +1,4 @@
-"""A model becomes a bundle, and a bundle a package."""
+"""Commands that build a model into a bundle, pack a bundle as a package, and list what a package contains."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from toolchain.cli.gathering import gather, option, record
 from toolchain.cli.reports import ReportingCommand, write_reports
 from toolchain.errors import InputError
 from toolchain.progress import size_text
+from toolchain.tables import Table
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def build(console: Console, /, source: str, options: BuildOptions, *, as_json: b
     board = options.board.board(**options.compiling.kernels.precision)
     model = options.model.model(source, options.inputs)
     request = options.compiling.request(model, board, console.say, options.toolchain, threads=options.threads)
-    cost_model = request.backend.cost_model(console.say) if options.cost else None  # what cannot be had is told at once
+    # before the build: a missing cost model is reported at once
+    cost_model = request.backend.cost_model(console.say) if options.cost else None
     bundle_source = BundleSource(request, Stages(console.say), samples=options.samples)
     bundle = bundle_source.build(options.output, preflight.before_compile(bundle_source))
     report = built.Built(bundle, built.estimate_costs(bundle, board, cost_model) if cost_model else None)
@@ -82,7 +84,7 @@ def package(source: Path, output: Path, *, unpack: bool, as_json: bool) -> Resul
     from toolchain import bundle as bundles
 
     if unpack:
-        return _unpacked(source, output, as_json)
+        return _unpack(source, output, as_json)
     bundles.check_package_target(output)
     bundle = bundles.load(source)
     bundles.pack(bundle, output)
@@ -91,7 +93,7 @@ def package(source: Path, output: Path, *, unpack: bool, as_json: bool) -> Resul
     return Result(f"{output}: {size_text(size)}, sha256:{bundle.digest}", document, as_json)
 
 
-def _unpacked(source: Path, output: Path, as_json: bool) -> Result:  # noqa: FBT001 - as the command has it
+def _unpack(source: Path, output: Path, as_json: bool) -> Result:  # noqa: FBT001 - as the command has it
     from toolchain import bundle
 
     if source.is_dir():
@@ -101,3 +103,29 @@ def _unpacked(source: Path, output: Path, as_json: bool) -> Result:  # noqa: FBT
     document = {"bundle": str(output), "digest": f"sha256:{unpacked.digest}"}
     text = f"{output}: {unpacked.manifest.name} for {unpacked.manifest.board}, sha256:{unpacked.digest}"
     return Result(text, document, as_json)
+
+
+@click.command("inventory", cls=helptext.Command)
+@click.argument("package", type=common.PATH)
+@helptext.option(
+    "--provenance", is_flag=True, help="Show how it was built, as an in-toto statement with SLSA provenance."
+)
+@common.json_flag
+def inventory(package: Path, *, provenance: bool, as_json: bool) -> Result:
+    """List what a package contains and what built it.
+
+    PACKAGE is a package or the folder of a bundle. --json prints CycloneDX.
+    """
+    from toolchain import bundle as bundles
+    from toolchain import files
+    from toolchain.bundle import inventories
+
+    with bundles.at_hand(package) as bundle:
+        document = inventories.document(bundle, bundles.PROVENANCE if provenance else bundles.BILL)
+        if provenance:
+            return Result(files.canonical_json(document).decode(), document, as_json)
+        rows = [
+            (component.name, component.version, component.kind, "runtime" if component.required else "build only")
+            for component in inventories.components(bundle)
+        ]
+    return Result(Table(rows, ("NAME", "VERSION", "KIND", "USED FOR"), spare=(2,)), document, as_json)

@@ -1,4 +1,4 @@
-"""A model untuned and tuned, run in turns on a device."""
+"""The `compare` command: a model runs untuned and tuned, in turns, on a device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CompareOptions:
     html_path: Path | None = common.html()
 
     def sources(self, source: str, board: Board, console: Console) -> tuple[BundleSource, BundleSource]:
-        """Return what builds a model untuned, as it is without any records of the user's, and what builds it tuned."""
+        """Return the sources of the untuned and the tuned bundle; untuned means without the user's own records."""
         from toolchain.device.stages import Stages
         from toolchain.pipeline.source import BundleSource
         from toolchain.records import SHIPPED
@@ -48,7 +48,8 @@ class CompareOptions:
             raise InputError(
                 "compare needs the tuning records that --no-records leaves out", hint="leave --no-records out"
             )
-        only_shipped = str(tuned.records) == SHIPPED  # then that is what is compared with nothing at all
+        # The shipped records are the base, unless they are what is measured: then the base has no records at all.
+        only_shipped = str(tuned.records) == SHIPPED
         untuned = dataclasses.replace(tuned, records=None if only_shipped else Path(SHIPPED), no_records=only_shipped)
         emulated = self.device.device(board).emulated
         first, second = (
@@ -63,7 +64,7 @@ class CompareOptions:
         return first, second
 
     def tuning_command(self, source: str) -> str:
-        """Name the command that tunes a model for the device."""
+        """Return the command line that tunes a model for the device."""
         argv = ["toolchain", "tune", source]
         argv += ["--board", self.device.board_name] if self.device.board_name else []
         argv += ["--host", self.device.host] if self.device.host else []
@@ -88,7 +89,10 @@ def compare(console: Console, /, source: str, options: CompareOptions, *, as_jso
     board = options.device.board(**options.compiling.kernels.precision)
     sources = options.sources(source, board, console)
     remedy = options.tuning_command(source)
-    _check_tuned(sources[1], remedy)
+    if not sources[1].has_records():
+        sources[1].load()  # a misspelt model name is the better error
+        request, why = sources[1].request, "there are no tuning records for the board"
+        raise comparing.nothing_to_compare(request.model.source, request.board.name, why, remedy)
     loaded = preflight.before_build(sources[1], functools.partial(open_device, board, options.device, console.say))
     connect = functools.partial(open_device, board, options.device, progress=console.say)
     comparison = comparing.build_and_compare(
@@ -98,19 +102,10 @@ def compare(console: Console, /, source: str, options: CompareOptions, *, as_jso
     return write_reports(result, None, {options.html_path: lambda: compared.html(comparison).encode()})
 
 
-def _check_tuned(source: BundleSource, remedy: str) -> None:
-    from toolchain.pipeline import compare as comparing
-
-    if not source.has_records():
-        source.load()  # one that is misspelt was never tuned either
-        why = "there are no tuning records for the board"
-        raise comparing.nothing_to_compare(source.request.model.source, source.request.board.name, why, remedy)
-
-
 def compare_end_to_end(console: Console, source: str, options: CompareOptions) -> Comparison | str:
-    """Compare a model that was just tuned with what a deploy makes of it without; or say why that cannot be.
+    """Compare a model that was just tuned with its untuned build; return the reason if that is not possible.
 
-    What was tuned is recorded by now, and a comparison that fails takes nothing of it away.
+    The tuning records are written by now, so an error here must not end the command.
     """
     from toolchain.pipeline import compare as comparing
 

@@ -1,4 +1,4 @@
-"""What the shell completes: board types, devices of the lab, and models. It waits for nobody, so TVM stays out."""
+"""Shell completion of board types, devices and models. It must answer at once, so it never imports TVM."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def boards(_context: click.Context, _parameter: click.Parameter, incomplete: str
 
 
 def hosts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a name of devices.toml; of the board's type where that is named already."""
+    """Complete a name of devices.toml; with --board, only the devices of that type if there are some."""
     from toolchain import devices
 
     try:
         lab = devices.load_devices(context.params.get("devices"))
-    except ToolchainError:  # a wrong file is told when the command runs
+    except ToolchainError:  # the command itself reports a wrong file
         return []
     board_name = context.params.get("board_name")
     matching = [name for name, device in lab.items() if device.board == board_name]
@@ -39,7 +39,7 @@ def models(_context: click.Context, _parameter: click.Parameter, incomplete: str
 
 
 def _matching(names: list[str] | tuple[str, ...], incomplete: str) -> list[CompletionItem]:
-    """Return the names that go on like this, and the files where none does."""
+    """Return the names that begin like this; if there are none, let the shell complete files."""
     items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
     return items or [CompletionItem(incomplete, type="file")]
 

@@ -1,4 +1,4 @@
-"""Which board and which device a command's options name, and the connection to it."""
+"""The options that name a board and a device, and the connection to that device."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT_S = 7 * 86400.0
 _HERE = "local"
-_NOTED = f"{__name__} noted"
+_SSH_NOTES = f"{__name__} SSH notes"
 
 
 def _meta() -> dict[Any, Any]:
-    """Return what this command remembers; nothing outside of one."""
+    """Return the memory of the running command, so that a device is probed once; empty outside of a command."""
     context = click.get_current_context(silent=True)
     return context.find_root().meta if context else {}
 
 
 def _say() -> Callable[[str], None]:
-    """Return what shows a line about progress; it shows nothing outside of a command."""
+    """Return the command's progress function; outside of a command, one that does nothing."""
     context = click.get_current_context(silent=True)
     console = context.find_root().obj if context else None
     return console.say if console else lambda _line: None
@@ -48,7 +48,7 @@ def _say() -> Callable[[str], None]:
 
 @dataclass(frozen=True)
 class BoardOptions:
-    """Which board type is meant."""
+    """The option that names a board type."""
 
     board_name: str = option(
         "--board",
@@ -60,7 +60,7 @@ class BoardOptions:
     )
 
     def board(self, *, float16: bool = False, half_sums: bool = False) -> Board:
-        """Load the board type, resolved; with float16, as one that computes in half precision, and maybe sums in it."""
+        """Load the board type, resolved; `float16` computes in half precision, `half_sums` also adds in it."""
         from toolchain import board as board_files
 
         board = board_files.load(self.board_name).resolved()
@@ -73,7 +73,7 @@ class Selected:
 
     Attributes:
         board: The board type, resolved.
-        reason: Why it is the one, where a probe of the device chose it; else empty.
+        reason: Why a probe of the device chose it; empty without a probe.
         emulated: Whether the probe found signs of an emulator.
     """
 
@@ -84,7 +84,7 @@ class Selected:
 
 @dataclass(frozen=True)
 class AddressOptions(BoardOptions):
-    """Which device is meant, and how it is reached."""
+    """The options that name a device and how to reach it."""
 
     board_name: str = option(
         "--board",
@@ -121,13 +121,13 @@ class AddressOptions(BoardOptions):
         return board.in_float16(half_sums=half_sums) if float16 else board
 
     def resolve(self) -> Selected:
-        """Decide the board type: the one that is named, or else that of the device that is.
+        """Decide the board type: that of --board, or else that of the device.
 
-        An entry of a devices.toml says it; a device without an entry is probed once, and its board type is told.
+        An entry in devices.toml names the type; a device without an entry is probed once, which is reported.
 
         Raises:
-            InputError: There is no such board type, or a list of devices has faults.
-            ToolchainError: The device cannot be reached, or no release would run on it.
+            InputError: There is no such board type, or a devices.toml has faults.
+            ToolchainError: The device cannot be reached, or no board type fits it.
         """
         from toolchain import board as board_files
 
@@ -135,19 +135,23 @@ class AddressOptions(BoardOptions):
             return Selected(board_files.load(self.board_name or _HERE).resolved())
         if self.host and self.place:
             raise InputError("--host and --place cannot be combined", hint="leave one of them out")
+        meta = _meta()
         if listed := self._listed_board():
-            self._report_entry(listed)
+            noted = (f"{__name__} entry", self.host)
+            if (self.host or self.place) not in self.lab(listed) and noted not in meta:  # found by its address
+                meta[noted] = True
+                _say()(f"board {listed.name}: from the entry of devices.toml with the address {self.host}")
             return Selected(listed.resolved())
-        meta, key = _meta(), (__name__, self._probe_key())
+        key = (__name__, self._probe_key())
         if key not in meta:
             meta[key] = self._probe()
         selected: Selected = meta[key]
         return selected
 
     def for_bundle(self, source: str) -> Self:
-        """Return the options with the board type that a package or a bundle was built for, where nothing says another.
+        """Return the options with the board type of a package or a bundle, if nothing else names one.
 
-        That is where a device has no entry: its best board type is not the one that it has to be then.
+        For a device without an entry: the type that fits it best may not be the one that the package was built for.
         """
         from toolchain import board as board_files
         from toolchain import bundle as bundles
@@ -160,19 +164,11 @@ class AddressOptions(BoardOptions):
         return dataclasses.replace(self, board_name=name) if name in board_files.names() else self
 
     def _listed_board(self) -> Board | None:
-        """Return the board type that the lists of devices say of the named device; None if they do not."""
+        """Return the board type of the named device in devices.toml; None if it has no entry."""
         from toolchain.adoption import selection
         from toolchain.devices import load_devices
 
         return selection.listed(self.host or self.place, load_devices(self.devices))
-
-    def _report_entry(self, listed: Board) -> None:
-        """Tell once of the board type of an address that has an entry by another name."""
-        meta, key = _meta(), (f"{__name__} entry", self.host)
-        if (self.host or self.place) in self.lab(listed) or key in meta:
-            return
-        meta[key] = True
-        _say()(f"board {listed.name}: from the entry of devices.toml with the address {self.host}")
 
     def _probe(self) -> Selected:
         from toolchain.adoption import selection
@@ -191,7 +187,7 @@ class AddressOptions(BoardOptions):
         return Selected(choice.board.resolved(), choice.reason, choice.emulated)
 
     def lab(self, board: Board) -> dict[str, Device]:
-        """Return the devices of the lab by name, none for this machine; a list that was named must be right."""
+        """Return the devices of the lab by name, none for this machine; a file of --devices is always checked."""
         from toolchain.devices import load_devices
 
         is_here = board.connection == "local"
@@ -199,7 +195,7 @@ class AddressOptions(BoardOptions):
         return {} if is_here else devices
 
     def device(self, board: Board) -> Device:
-        """Decide which device of a board type is meant; nothing is asked of it.
+        """Decide which device of a board type is meant, without contacting it.
 
         Raises:
             InputError: No device was named and none can be chosen, or a named one is of another type.
@@ -214,16 +210,16 @@ class AddressOptions(BoardOptions):
         return self._mark_emulated(find_device(board, self.host, self.lab(board)))
 
     def _probe_key(self) -> Self:
-        """Return the options without those that do not decide which device is probed."""
+        """Return the options that decide which device is probed, as the key of its result."""
         return dataclasses.replace(self, board_name="", root=None)
 
     def _mark_emulated(self, device: Device) -> Device:
-        """Return a device, as an emulator if a probe has shown signs of one."""
+        """Mark a device as emulated if a probe has found signs of an emulator."""
         probed = _meta().get((__name__, self._probe_key()))
         return dataclasses.replace(device, emulated=True) if probed and probed.emulated else device
 
     def _acquire_place(self) -> AcquiredPlace | None:
-        """Acquire the place, if one is named, for as long as the command runs; return where it is."""
+        """Acquire the labgrid place, if one is named, until the command ends."""
         from toolchain.places import labgrid
 
         if not self.place:
@@ -237,7 +233,7 @@ class AddressOptions(BoardOptions):
         return place
 
     def patience(self) -> Patience:
-        """Return how long this command waits, for all that others are at work on."""
+        """Return how long this command waits for devices in use: one budget for everything that it waits for."""
         from toolchain.device.waiting import Patience
 
         context = click.get_current_context(silent=True)
@@ -250,7 +246,7 @@ class AddressOptions(BoardOptions):
         return patience
 
     def folder(self) -> str:
-        """Return the folder on the device; empty for the board's own.
+        """Return the folder on the device; empty for that of the board file.
 
         Raises:
             InputError: It is not a valid folder on a device.
@@ -260,7 +256,7 @@ class AddressOptions(BoardOptions):
         return check_root(self.root) if self.root else ""
 
     def ssh(self) -> SshOptions:
-        """Return how the user, and the environment, want devices to be reached."""
+        """Return the SSH options of the command line and the environment."""
         from toolchain.shell import SshOptions
 
         options = SshOptions(
@@ -269,7 +265,7 @@ class AddressOptions(BoardOptions):
             identity=self.identity,
             password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"),
             report=_say(),
-            noted=_meta().setdefault(_NOTED, set()),
+            noted=_meta().setdefault(_SSH_NOTES, set()),
         )
         place = self._acquire_place()
         return place.ssh(options) if place else options
@@ -277,7 +273,7 @@ class AddressOptions(BoardOptions):
 
 @dataclass(frozen=True)
 class DeviceOptions(AddressOptions):
-    """Which device is worked on, and how long it is waited for."""
+    """The options of commands that work on a device, which may be in use."""
 
     wait_s: float = option(
         "--wait",
@@ -290,17 +286,17 @@ class DeviceOptions(AddressOptions):
     def board_request(
         self, board: Board, purpose: str, tracker: str | None = None, key: str | None = None, limit: int = 0
     ) -> BoardRequest:
-        """Say which boards are measured on; nothing is asked of them.
+        """Return which boards to measure on, without contacting them.
 
         Args:
             board: The board type.
-            purpose: What is tuned or looked at; others who want the boards are told.
-            tracker: Address of a tracker of the user's own; None for the farm's.
+            purpose: What is tuned or examined, shown to others who wait for the boards.
+            tracker: Address of the user's own tracker; None for the farm.
             key: Key of the boards at that tracker; None for the board type.
-            limit: How many of the farm's boards at most; 0 for all.
+            limit: Largest number of boards of the farm; 0 for all.
 
         Raises:
-            InputError: The options exclude each other, or are none.
+            InputError: The options cannot be combined, or one is not valid.
         """
         from toolchain.farm.boards import BoardRequest, parse_tracker
 
@@ -333,8 +329,8 @@ def open_device(
     Args:
         board: The board type, resolved.
         options: The options.
-        say: Told which file of devices names the device.
-        progress: Told what was put right on the device before a change; `say` by default.
+        say: Called with the file that names the device.
+        progress: Called with what was repaired on the device before a change; `say` by default.
 
     Raises:
         InputError: There is no such device.
@@ -359,7 +355,7 @@ def open_device(
 
 
 def announce(entry: Device, board: Board, options: AddressOptions, say: Callable[[str], None]) -> None:
-    """Say which list of devices names the device, if one does."""
+    """Report which devices.toml names the device, if one does."""
     from toolchain.devices import source_of
 
     if board.connection != "local" and (source := source_of(entry, options.devices)):
@@ -367,7 +363,7 @@ def announce(entry: Device, board: Board, options: AddressOptions, say: Callable
 
 
 def unused_cpu_warnings(device: ConnectedDevice, facts: DeviceFacts, options: AddressOptions) -> tuple[str, ...]:
-    """Return the warning of what the device's CPU has and its board type leaves unused; an emulator's says nothing."""
+    """Warn about CPU features of the device that its board type does not use; never for an emulator."""
     from toolchain.adoption import unused
     from toolchain.devices import source_of
 

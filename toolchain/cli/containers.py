@@ -1,4 +1,4 @@
-"""The `containers` commands: images that hold the cross compilers are built, listed and checked."""
+"""The `containers` commands: build, list and check the images of the cross compilers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ImageOptions:
     no_cache: bool = option("--no-cache", is_flag=True, help="Do not use Docker's build cache.")
 
     def build_options(self) -> images.BuildOptions:
-        """Return these, and what the environment decides where they say nothing."""
+        """Return these options, completed from the environment."""
         from toolchain.containers import images
 
         defaults = images.BuildOptions.from_environment()

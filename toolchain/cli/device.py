@@ -1,4 +1,4 @@
-"""What is done on one device: a model is deployed, compared and measured, and releases are looked at."""
+"""Commands for one device: deploy, run and measure a model, list its releases, and roll back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from toolchain.tables import Table
 if TYPE_CHECKING:
     from toolchain.board import Board
     from toolchain.device import trust
-    from toolchain.device.application import State, Trial
+    from toolchain.device.application import Trial
+    from toolchain.pipeline.run import RunRequest
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,10 @@ class DeployOptions:
     registry: RegistryOptions = record(RegistryOptions)
 
     def check(self, source: str) -> None:
-        """Refuse options that would do nothing.
+        """Refuse options that have no effect.
 
         Raises:
-            InputError: There are some.
+            InputError: An option has no effect on this source.
         """
         from toolchain.pipeline.source import is_built
 
@@ -75,7 +76,7 @@ class DeployOptions:
             raise InputError("--no-records ignores the records that --trials makes", hint="leave one of them out")
 
     def tune_options(self, trials: int) -> tuning.TuneOptions:
-        """Return how the model is tuned before it is built."""
+        """Return the options of `tune` for the tuning before the build."""
         return tuning.TuneOptions(
             device=self.device,
             toolchain=self.toolchain,
@@ -107,7 +108,7 @@ def deploy(console: Console, /, source: str, options: DeployOptions) -> Result:
 
 
 def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
-    """Deploy a model as the command does; see there."""
+    """Deploy a model; `board add` does it as well, as a test."""
     from toolchain import bundle
     from toolchain.device.stages import Stages
     from toolchain.pipeline.deploy import Job, deploy_model
@@ -148,7 +149,7 @@ def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
 
 
 def _next_commands(device: DeviceOptions, board: Board, *, can_roll_back: bool) -> list[list[str]]:
-    """Return the commands that are used on a device after a deploy."""
+    """Return the commands that are useful after a deploy, for the same device."""
     flags: list[tuple[str, object]] = [
         ("--host", device.host),
         ("--place", device.place),
@@ -165,6 +166,57 @@ def _next_commands(device: DeviceOptions, board: Board, *, can_roll_back: bool) 
     commands = [["run", *device_arguments, "--input", "FILE.npz", "-o", "outputs.npz"], ["profile", *device_arguments]]
     commands += [["rollback", *device_arguments]] if can_roll_back else []
     return [["toolchain", *arguments] for arguments in commands]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of `run`."""
+
+    device: DeviceOptions = record(DeviceOptions)
+    npz: Path | None = option(
+        "--input",
+        type=common.PATH,
+        help="Inputs: an .npz file with one array for each input, or an .npy file. Many samples need one more axis.",
+    )
+    pictures: tuple[Path, ...] = option(
+        "--image",
+        type=common.PATH,
+        multiple=True,
+        help="Picture to use as the input, or a folder of pictures; can be repeated.",
+    )
+    output: Path = option(
+        "-o", "--output", type=common.PATH, required=True, help="Where to write the outputs, an .npz file."
+    )
+    labels: Path | None = same(common.InputOptions, "labels")
+    threads: int | None = same(common.MeasureOptions, "threads")
+
+    def request(self) -> RunRequest:
+        """Return what to run, checked as far as that is possible without the device."""
+        from toolchain.pipeline.run import RunRequest
+
+        request = RunRequest(self.output, self.npz, self.pictures, self.labels, self.threads or 0)
+        request.check()
+        return request
+
+
+@click.command("run", cls=helptext.Command)
+@gather("options", RunOptions)
+@common.json_flag
+@click.pass_obj
+def run(console: Console, /, options: RunOptions, *, as_json: bool) -> Result:
+    """Run the deployed release on your own inputs.
+
+    Its outputs are written to a file.
+    """
+    from toolchain.device.stages import Stages
+    from toolchain.pipeline import preflight
+    from toolchain.pipeline import run as running
+
+    request, board = options.request(), options.device.board()
+    with open_device(board, options.device, console.say) as device:
+        preflight.before_bench(board, device)
+        report = running.run(request, device, Stages(console.say))
+    return Result(report.render_text(), report.document(), as_json)
 
 
 @dataclass(frozen=True)
@@ -221,16 +273,19 @@ def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Res
         ("release", f"{current.name} {current.digest[:16]}" if current else "none"),
         *([("outputs", "UNCHECKED: deployed without reference outputs")] if unchecked else []),
         *([("signed", _signature_text(signature))] if signature else []),
-        *([("application", _state_text(application_state))] if application_state else []),
-        *([("trial", _trial_text(trial))] if trial else []),
     ]
+    if application_state:
+        unit = f"{application_state.unit}, " if application_state.unit else ""
+        health = "healthy" if application_state.healthy else "NOT HEALTHY"
+        rows.append(("application", f"{application_state.name}: {unit}{health}"))
+    rows += [("trial", _trial_text(trial))] if trial else []
     document = {"host": connected.name, "facts": facts, "current": current, "unchecked": unchecked}
     document |= {"signature": signature, "application": application_state, "trial": trial}
     return Result(Table(rows), document, as_json)
 
 
 def _signature_text(state: trust.State) -> str:
-    """Say who signed the release, and what the device makes of that."""
+    """Describe who signed the release, and whether the device accepts it."""
     from toolchain.device.scripts import TRUST
 
     if state.refused:
@@ -245,18 +300,13 @@ def _signature_text(state: trust.State) -> str:
     return f"by {', '.join(verified.signers)}, sequence {verified.sequence}{floor}"
 
 
-def _state_text(run: State) -> str:
-    well = "healthy" if run.healthy else "NOT HEALTHY"
-    return f"{run.name}: {f'{run.unit}, ' if run.unit else ''}{well}"
-
-
 def _trial_text(trial: Trial) -> str:
-    """Say how the last trial ended, or that it has not."""
+    """Describe how the last trial ended, or that it is still running."""
     label = f"generation {trial.new}, {trial.digest[:16]}"
     if trial.seconds is not None:
         return f"{label}, on trial for {trial.seconds} s; if it is not finished, the next change takes it back"
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(trial.began))
-    again = trial.new == trial.old  # it ran before, so there was nothing to take back
+    again = trial.new == trial.old  # the same release was activated again, so there is nothing to undo
     failed = "was not healthy and stays" if again else "was taken back"
     ends = {"healthy": "was healthy", "failed": failed, "interrupted": "was interrupted and taken back"}
     return f"{label}, {ends[trial.state]} ({when})"

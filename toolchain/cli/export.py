@@ -1,4 +1,4 @@
-"""A package becomes an update: what is applied on a device without a network."""
+"""The commands `export`, which writes an update file for a device without a network, and `sdk`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain.cli import common, completion, helptext
-from toolchain.cli.connection import DeviceOptions
+from toolchain.cli.connection import BoardOptions, DeviceOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, same
 from toolchain.errors import InputError
@@ -50,10 +50,10 @@ class ExportOptions:
     unchecked: bool = common.unchecked()
 
     def device(self, board: Board) -> Device | None:
-        """Return the device that the update is made for; None if it is for any of the board's type.
+        """Return the device that the update is for; None if it is for any device of the board type.
 
         Raises:
-            InputError: devices.toml has none of that name, or it is of another type.
+            InputError: devices.toml has no device of that name, or it is of another type.
         """
         if not self.host:
             return None
@@ -67,10 +67,10 @@ class ExportOptions:
         return devices.find_device(board, self.host, lab)
 
     def check(self) -> None:
-        """Refuse what could not be written, or would do nothing.
+        """Refuse a --compatible that is not valid or has no effect.
 
         Raises:
-            InputError: There is such a thing.
+            InputError: It is not a valid name, or the update is not for Mender or RAUC.
         """
         if self.compatible is None:
             return
@@ -112,7 +112,7 @@ def export(console: Console, /, source: Path, options: ExportOptions, *, as_json
             update_file = exporting.write(
                 options.kind, update, target, folder=folder, compatible=options.compatible or ""
             )
-        unchecked = bundle.reference is None  # asked here: the files of a package are gone after the block
+        unchecked = bundle.reference is None  # inside the block: afterwards the files of a package are gone
     document = {
         "kind": options.kind,
         "path": str(update_file.path),
@@ -126,3 +126,23 @@ def export(console: Console, /, source: Path, options: ExportOptions, *, as_json
     text = f"{update_file.path}: {size_text(update_file.size)}, update sha256:{update_file.sha256}"
     text += "; UNCHECKED: the package has no reference outputs to compare with" if unchecked else ""
     return Result(text, document, as_json)
+
+
+@click.command("sdk", cls=helptext.Command)
+@gather("board", BoardOptions)
+@helptext.option(
+    "-o", "--output", type=common.PATH, metavar="FOLDER", required=True, help="Folder to write the SDK to."
+)
+@common.json_flag
+@click.pass_obj
+def sdk(console: Console, /, board: BoardOptions, output: Path, *, as_json: bool) -> Result:
+    """Write the C and Python libraries for your application.
+
+    An application that uses them runs releases by itself. The folder also has examples.
+    """
+    from toolchain.native import sdk as sdks
+
+    library = sdks.write(board.board(), output, console.say)
+    document = {**vars(library), "folder": str(output)}
+    needs = f", glibc {library.glibc} or newer" if library.glibc else ""
+    return Result(f"{output}: libedge_model for {library.triple}{needs}; see {output / 'README.md'}", document, as_json)

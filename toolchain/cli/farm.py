@@ -1,4 +1,4 @@
-"""The `farm` commands: the lab's devices are served over RPC, leased and locked; virtual boards are made."""
+"""The `farm` commands: serve the lab's devices over RPC, lease and lock them, and start virtual boards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from toolchain.tables import Table
 
 if TYPE_CHECKING:
     from toolchain.tuning.build.cluster.scheduler import Scheduler
-    from toolchain.tuning.build.cluster.survey import Seen
     from toolchain.virtual.fleet import VirtualBoard
 
 _HEADS = ("NAME", "BOARD", "STATE", "CLIENT", "LEASE", "LAST TRIAL", "TEMP", "FAILURES", "NOTES")
@@ -82,7 +81,9 @@ def _start_virtual(console: Console, virtual: str, *, kernel: bool, as_json: boo
     from toolchain.virtual import fleet
 
     started = fleet.up(fleet.parse_counts(virtual), console.say, kernel=kernel)
-    rows = [(board.name, board.board, board.kind, str(board.port), _running(board), "emulated") for board in started]
+    rows = [
+        (board.name, board.board, board.kind, str(board.port), _power_state(board), "emulated") for board in started
+    ]
     table = Table(rows, ("NAME", "BOARD", "KIND", "SSH PORT", "STATE", "NOTES"))
     deploy = ["toolchain", "deploy", "MODEL", "--board", started[0].board, "--host", started[0].name]
     return with_next(Result(table, started, as_json), [deploy])
@@ -98,6 +99,7 @@ def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
     Virtual boards are removed, with everything on them.
     """
     from toolchain.farm import client
+    from toolchain.virtual import fleet
 
     served = client.served_names() if names else ()
     virtual = [board.name for board in _virtual_boards()] if names else []
@@ -111,20 +113,14 @@ def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
     gone = list(client.down([name for name in names if name in served])) if served or not names else []
     for name in gone:
         console.say(f"{name} is no longer served")
-    gone += _removed(console, [name for name in names if name in virtual], everything=not names)
+    virtual_names = [name for name in names if name in virtual]
+    if virtual_names or (not names and _has_virtual()):
+        gone += fleet.down(virtual_names, console.say)
     return Result("", list(dict.fromkeys(gone)), as_json)
 
 
-def _removed(console: Console, names: Sequence[str], *, everything: bool) -> tuple[str, ...]:
-    from toolchain.virtual import fleet
-
-    if not names and not (everything and _has_virtual()):
-        return ()
-    return fleet.down(names, console.say)
-
-
 def _has_virtual() -> bool:
-    """Tell whether there ever were virtual boards; a lab without them needs no Docker."""
+    """Return whether there ever were virtual boards; a lab without them needs no Docker."""
     from toolchain import devices
 
     return devices.farm_devices().parent.exists()
@@ -159,7 +155,7 @@ def status(console: Console, /, options: StatusOptions, *, as_json: bool) -> Res
     farm_status = client.status()
     try:
         virtual = _virtual_boards()
-    except DeviceError as fault:  # no reason not to tell about the others
+    except DeviceError as fault:  # without Docker, the served devices can still be listed
         if farm_status is None:
             raise
         console.say(f"virtual boards: {fault.message}")
@@ -193,19 +189,17 @@ def lock(
     if not command:
         held_for = parse_span(span) if span else _HOUR_S
         reservation = patience.get(lambda: client.lock(name, held_for))
-        text = f"{name} is reserved for you until {_moment(reservation['until'])}; `toolchain farm release {name}` ends that"
+        until = _moment(reservation["until"])
+        text = f"{name} is reserved for you until {until}; `toolchain farm release {name}` ends that"
         return Result(text, reservation, as_json)
     if span:
-        raise InputError(
-            "--for and a command cannot be combined",
-            hint="leave --for out",
-        )
+        raise InputError("--for and a command cannot be combined", hint="leave --for out")
     with contextlib.ExitStack() as stack:
         command_line = " ".join(command)
         lease = patience.get(lambda: stack.enter_context(leases.lease("", [name], who=command_line, patience=patience)))
         console.say(f"{name} is reserved for {command[0]}")
         code = process.attend(command, {WITHIN: lease.boards[0].within})
-        lease.check(name)  # whoever did not have the board to the end does not take what was measured for good
+        lease.check(name)  # if the lease was lost on the way, the command's measurements are not valid
         return code
 
 
@@ -227,10 +221,10 @@ def release(name: str, *, as_json: bool) -> Result:
 
 
 def parse_span(text: str) -> float:
-    """Read a time span such as `90`, `90s`, `30m`, `2h` or `1d`.
+    """Return the seconds of a time span such as `90`, `90s`, `30m`, `2h` or `1d`.
 
     Raises:
-        InputError: It is none.
+        InputError: It is not a time span.
     """
     match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
     if not match or float(match[1]) <= 0:
@@ -238,7 +232,7 @@ def parse_span(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-# --- what status shows ---
+# --- the output of `status` --------------------------------------------------------------------------------------
 
 
 def _status_result(
@@ -250,34 +244,31 @@ def _status_result(
 ) -> Result:
     served = farm_status["boards"] if farm_status else []
     unserved = [item for item in virtual if item.name not in {board["name"] for board in served}]
-    rows = [_board_row(board) for board in served] + [_virtual_row(o) for o in unserved]
-    queue = farm_status.get("queue", []) if farm_status else []  # a daemon that an earlier toolchain started has none
+    rows = [_board_row(board) for board in served]
+    for item in unserved:
+        note = f"emulated, {item.kind}, SSH port {item.port}, not served"
+        rows.append((item.name, item.board, _power_state(item), *[""] * 5, note))
+    queue = farm_status.get("queue", []) if farm_status else []  # the daemon of an older toolchain has none
     document = {"boards": served, "queue": queue, "virtual": [dataclasses.asdict(item) for item in unserved]}
     output: list[str | Table] = [Table(rows, _HEADS, numbers=[7], spare=[7, 6]), *map(_queue_line, queue)]
     if scheduler is not None:
-        builders = _builders(scheduler)
-        document["builders"] = [dataclasses.asdict(item) for item in builders]
-        output.append(_builder_table(builders) if builders else f"the Dask scheduler at {scheduler} has no workers")
+        from toolchain.tuning.build.cluster.survey import survey
+
+        workers = survey(scheduler)
+        document["builders"] = [dataclasses.asdict(worker) for worker in workers]
+        worker_rows = [
+            (
+                worker.name,
+                str(worker.processes),
+                str(worker.candidates),
+                worker.refused and f"refused: {worker.refused}",
+            )
+            for worker in workers
+        ]
+        heads = ("BUILDER", "PROCESSES", "CANDIDATES", "NOTES")
+        table = Table(worker_rows, heads, numbers=[1, 2], spare=[3])
+        output.append(table if workers else f"the Dask scheduler at {scheduler} has no workers")
     return Result(output, document, as_json)
-
-
-def _builders(scheduler: Scheduler) -> Sequence[Seen]:
-    from toolchain.tuning.build.cluster.survey import survey
-
-    return survey(scheduler)
-
-
-def _builder_table(builders: Sequence[Seen]) -> Table:
-    rows = [
-        (
-            builder.name,
-            str(builder.processes),
-            str(builder.candidates),
-            builder.refused and f"refused: {builder.refused}",
-        )
-        for builder in builders
-    ]
-    return Table(rows, ("BUILDER", "PROCESSES", "CANDIDATES", "NOTES"), numbers=[1, 2], spare=[3])
 
 
 def _queue_line(request: Mapping[str, Any]) -> str:
@@ -288,44 +279,39 @@ def _queue_line(request: Mapping[str, Any]) -> str:
 def _board_row(board: Mapping[str, Any]) -> tuple[str, ...]:
     notes = ["emulated"] if board["emulated"] else []
     notes += [board["fault"]["message"]] if board["fault"] else []
+    trial, last_trial = board["trial"], ""
+    if trial:
+        age_s = max(0.0, time.time() - trial["time"])
+        prefix = "" if trial["ok"] else "failed, "
+        last_trial = f"{trial['what']}: {prefix}{trial['seconds']:.1f} s, {age_s:.0f} s ago"
     return (
         board["name"],
         board["board"],
         board["state"],
         board["hold"]["who"] if board["hold"] else "",
-        _span(board),
-        _trial(board["trial"]) if board["trial"] else "",
+        _lease_text(board["hold"]),
+        last_trial,
         f"{board['celsius']:.0f} C" if board["celsius"] is not None else "",
         str(board["failures"]),
         ", ".join(notes),
     )
 
 
-def _span(board: Mapping[str, Any]) -> str:
-    hold = board["hold"]
-    if hold and hold["until"]:
-        return f"since {_moment(hold['since'])} until {_moment(hold['until'])}"
+def _lease_text(hold: Mapping[str, Any] | None) -> str:
     if not hold:
         return ""
-    heard = hold.get("heard_s")
-    alive = "" if heard is None else f", alive {heard:.0f} s ago"
-    return f"since {_moment(hold['since'])}{alive}"
-
-
-def _trial(trial: Mapping[str, Any]) -> str:
-    how = "" if trial["ok"] else "failed, "
-    return f"{trial['what']}: {how}{trial['seconds']:.1f} s, {max(0.0, time.time() - trial['time']):.0f} s ago"
+    since = f"since {_moment(hold['since'])}"
+    if hold["until"]:
+        return f"{since} until {_moment(hold['until'])}"
+    heard_s = hold.get("heard_s")  # seconds since the holder's last sign of life
+    return since if heard_s is None else f"{since}, alive {heard_s:.0f} s ago"
 
 
 def _moment(when: float) -> str:
+    """Format a time (seconds since 1970); the date is left out if it is within half a day."""
     form = "%H:%M:%S" if abs(when - time.time()) < _UNITS["d"] / 2 else "%Y-%m-%d %H:%M"
     return time.strftime(form, time.localtime(when))
 
 
-def _virtual_row(board: VirtualBoard) -> tuple[str, ...]:
-    note = f"emulated, {board.kind}, SSH port {board.port}, not served"
-    return (board.name, board.board, _running(board), *[""] * 5, note)
-
-
-def _running(board: VirtualBoard) -> str:
+def _power_state(board: VirtualBoard) -> str:
     return "running" if board.running else "stopped"

@@ -1,4 +1,4 @@
-"""A new package is held against the one before it, on the device: slower, wrong, or neither."""
+"""The `gate` command: compare a new package with the previous one on a device; fail if it is slower or wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ABOVE = common.Limit(min=0.0, max=1000.0, min_open=True)
 
 @dataclass(frozen=True)
 class RuleOptions:
-    """When rounds are enough, and for what."""
+    """The limits of a regression, and the confidence of the verdict."""
 
     least: float = option(
         "--least",
@@ -61,10 +61,10 @@ class RuleOptions:
     )
 
     def rule(self) -> Rule:
-        """Return the rule.
+        """Return the statistical rule of the verdict.
 
         Raises:
-            InputError: The options contradict each other.
+            InputError: The rounds are too few for the confidence.
         """
         from toolchain.stats import Rule, least_rounds
 
@@ -128,10 +128,10 @@ class GateOptions:
     registry: RegistryOptions = record(RegistryOptions)
 
     def settings(self) -> GateSettings:
-        """Return how to gate.
+        """Return the settings of the gate.
 
         Raises:
-            InputError: The options contradict each other.
+            InputError: The rounds are too few for the confidence.
         """
         from toolchain.pipeline.gate import GateSettings
 
@@ -152,8 +152,8 @@ class GateOptions:
             allow_emulated=self.allow_emulated,
         )
 
-    def write_reports(self, outcome: Gate) -> Result:
-        """Write the files that are asked for; return what is printed, and what the command ends with."""
+    def write(self, outcome: Gate) -> Result:
+        """Write the reports; return what to print, with the error of a gate that did not pass."""
         from toolchain.pipeline.gate import page, texts
 
         others = {self.junit_path: lambda: texts.junit(outcome), self.html_path: lambda: page.page(outcome).encode()}
@@ -164,7 +164,7 @@ class GateOptions:
 
 @contextlib.contextmanager
 def _side_opener(options: GateOptions, sources: tuple[str, str], console: Console) -> Iterator[SideOpener]:
-    """Give what finds both sides, with room for packages for the time of a block."""
+    """Open both sides; packages are unpacked into a folder that exists until the end of the block."""
     from toolchain import registry
     from toolchain.pipeline.gate import SideOpener
 
@@ -204,16 +204,12 @@ def gate(console: Console, /, source: str, options: GateOptions) -> Result:
             gating.check_pair(local[0], local[1], board)
         with open_device(board, options.device, console.say) as device:
             preflight.before_bench(board, device)
-            gating.check_pair(
-                *gating.resolve_sides(local, sources, device.store), board
-            )  # to build a runner may take minutes
+            # before the runner, which may take minutes to build
+            gating.check_pair(*gating.resolve_sides(local, sources, device.store), board)
             program = device_programs.runner(board, Stages(console.say))
             with device.store.lock(Owner.here("gate")):
-                new, base = gating.resolve_sides(
-                    local, sources, device.store
-                )  # what is current may be another one by now
+                # again under the lock: a deploy that held it may have changed what `current` is
+                new, base = gating.resolve_sides(local, sources, device.store)
                 result = gating.run(new, base, program, device, settings, console.say)
-            result = dataclasses.replace(
-                result, notes=connection.unused_cpu_warnings(device, result.facts, options.device)
-            )
-    return options.write(result)
+            notes = connection.unused_cpu_warnings(device, result.facts, options.device)
+    return options.write(dataclasses.replace(result, notes=notes))

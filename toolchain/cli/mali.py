@@ -1,4 +1,4 @@
-"""The command `mali-cost`: what kernels cost on GPUs that are not here."""
+"""The command `mali-cost`: estimate the cost of kernels on GPUs without having one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from toolchain.cli.reports import ReportingCommand, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.backends.mali.cost import Compiler
-    from toolchain.backends.mali.cost.network import Costs, Launch
+    from toolchain.backends.mali.cost.network import Launch
     from toolchain.board import Board
 
 _SOURCE = ".cl"
@@ -56,7 +55,7 @@ class CostOptions:
             gpus: Names of GPUs, as board files have them.
 
         Raises:
-            InputError: There is no such board, or it has no GPU that there is a model of.
+            InputError: There is no such board, or it has no Mali GPU.
         """
         if self.board_name is None:
             boards = (board_files.load(name) for name in board_files.names())
@@ -89,7 +88,7 @@ def mali_cost(console: Console, /, sources: tuple[str, ...], options: CostOption
     device is needed.
     """
     from toolchain.backends.mali import cost
-    from toolchain.backends.mali.cost import language, shown
+    from toolchain.backends.mali.cost import language, network, shown
 
     gpu_names = tuple(dict.fromkeys(cost.gpu(name).name for name in options.gpus))
     board = options.board(gpu_names)
@@ -105,22 +104,14 @@ def mali_cost(console: Console, /, sources: tuple[str, ...], options: CostOption
     launches = {source: _launches(console, source, board, options) for source in models if board}
     root = cost.root(console.say)
     compilers = [cost.Compiler(root, cost.gpu(name), compiler_options) for name in names]
-    costs = [item for compiler in compilers for item in _estimate_costs(compiler, texts, launches, board)]
+    costs = []
+    for compiler in compilers:
+        # The board's own description of the GPU, such as its clock, counts only for that GPU.
+        gpu = board.gpu if board and board.gpu and board.gpu.name == compiler.gpu.name else None
+        costs += [network.network(Path(name).name, runs, compiler, gpu) for name, runs in launches.items()]
+        costs += [network.files("files", texts, compiler)] if texts else []
     result = Result(shown.lines(costs), [item.document() for item in costs], as_json, shown.refusal(costs))
     return write_reports(result, None, {options.html_path: lambda: shown.html(costs).encode()})
-
-
-def _estimate_costs(
-    compiler: Compiler, texts: Sequence[str], launches: dict[str, tuple[Launch, ...]], board: Board | None
-) -> list[Costs]:
-    from toolchain.backends.mali.cost import network
-
-    gpu = board.gpu if board and board.gpu and board.gpu.name == compiler.gpu.name else None
-    costs = [
-        network.network(Path(source).name, network_launches, compiler, gpu)
-        for source, network_launches in launches.items()
-    ]
-    return [*costs, network.files("files", texts, compiler)] if texts else costs
 
 
 def _read_kernels(source: str) -> str:

@@ -1,4 +1,4 @@
-"""The `model` commands: the predefined networks, and what is in a model."""
+"""The `model` commands: list the predefined networks, and inspect a model."""
 
 from __future__ import annotations
 

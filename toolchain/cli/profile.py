@@ -1,4 +1,4 @@
-"""A release is looked at kernel by kernel, on its device."""
+"""The `profile` command: the time of each kernel of a release on its device."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ProfileOptions:
     )
 
     def request(self) -> ProfileRequest:
-        """Return how to profile."""
+        """Return the settings of the profile."""
         from toolchain.pipeline.profile import ProfileRequest
 
         return ProfileRequest(self.runs, self.threads or 0, not self.no_pin)
@@ -101,7 +101,7 @@ def profile(console: Console, /, source: str | None, options: ProfileOptions) ->
         program = device_programs.runner(board, Stages(console.say))
         inputs = options.inputs.source(options.seed)
         stack.enter_context(device.store.lock(Owner.here("profile")))
-        # Only now: a deploy that was waited for may have changed what `current` is, or removed the release.
+        # Resolved under the lock: a deploy that held it may have changed `current`, or removed the release.
         sides = [_resolve_side(name, bundle, board, device) for name, bundle in opened if name]
         if len(sides) > 1:
             pair = (sides[0], sides[1])
@@ -122,7 +122,7 @@ def profile(console: Console, /, source: str | None, options: ProfileOptions) ->
 
 @contextlib.contextmanager
 def _open_local(name: str | None) -> Iterator[tuple[str | None, Bundle | None]]:
-    """Open what a word names on this machine, if it names anything here; else it is a release of the device."""
+    """Open a package or a bundle on this machine; yield None in its place if the name is a release of the device."""
     from toolchain import bundle as bundles
     from toolchain.pipeline.source import is_built
 

@@ -1,4 +1,4 @@
-"""The `quantize` command: a float model becomes an int8 one."""
+"""The `quantize` command: convert a float model to int8."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from toolchain.models.source import SourceModel
-    from toolchain.quantize import LayerReport, Quantized
+    from toolchain.quantize import Quantized
     from toolchain.tensors import Tensors
 
 _REPORT = json_kind("a report of `quantize`", "layers", "top1_agreement")
@@ -85,12 +85,16 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
     for line in loaded.guessed:
         console.say(line)
     model.check_memory(loaded)
-    _check_ranges(loaded, options)
+    if options.calibration is None and not quantizing.has_ranges(loaded):
+        raise InputError(
+            f"{loaded.name} is not quantized, and the ranges of its activations are not known",
+            hint="add --calibration FOLDER with samples, or --calibration random to try it",
+        )
     output = options.output or Path(f"{loaded.name}-int8.onnx")
     _check_target(Path(source), output)
     settings = quantizing.Settings(options.method or "", options.exclude, random=options.is_random)
     with contextlib.ExitStack() as stack:
-        # Opened before the work: minutes later is late to learn that a file cannot be written.
+        # Opened before the work, which takes minutes: an output that cannot be written is reported at once.
         model_file = stack.enter_context(files.atomic_path(output))
         report_file = stack.enter_context(files.atomic_path(options.report_path)) if options.report_path else None
         result = quantizing.quantized(loaded, _samples(loaded, options), settings, console.say)
@@ -102,34 +106,25 @@ def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_j
 
 
 def _check_target(source: Path, output: Path) -> None:
-    """See that nothing is lost but the result of an earlier run: the model itself least of all."""
+    """Check that the output replaces at most the result of an earlier run.
+
+    Raises:
+        InputError: It would overwrite the model itself, or another file.
+    """
     from toolchain import outputs
+    from toolchain import quantize as quantizing
+    from toolchain.models import source as model
+
+    def foreign(path: Path) -> str:
+        try:
+            quantized = quantizing.is_quantized(model.load(str(path), {}, 0))
+        except InputError as fault:
+            return fault.message
+        return "" if quantized else "it is a model that `quantize` did not write"
 
     if output.exists() and source.exists() and output.samefile(source):
         raise InputError(f"{output} is the model itself and is not overwritten", hint="name another file with -o")
-    outputs.check_file(output, "a quantized model", _foreign_model)
-
-
-def _foreign_model(path: Path) -> str:
-    from toolchain import quantize
-    from toolchain.models import source as model
-
-    try:
-        quantized = quantize.is_quantized(model.load(str(path), {}, 0))
-    except InputError as fault:
-        return fault.message
-    return "" if quantized else "it is a model that `quantize` did not write"
-
-
-def _check_ranges(loaded: SourceModel, options: QuantizeOptions) -> None:
-    """See that there is something that says how far activations go."""
-    from toolchain import quantize
-
-    if options.calibration is None and not quantize.has_ranges(loaded):
-        raise InputError(
-            f"{loaded.name} is not quantized, and the ranges of its activations are not known",
-            hint="add --calibration FOLDER with samples, or --calibration random to try it",
-        )
+    outputs.check_file(output, "a quantized model", foreign)
 
 
 def _samples(loaded: SourceModel, options: QuantizeOptions) -> Sequence[Tensors]:
@@ -147,22 +142,20 @@ def _render_text(result: Quantized) -> list[str | Table]:
     if result.unchanged:
         return [f"{result.source.name} has int8 convolutions with powers of two as scales: it is left as it is"]
     heads = ("LAYER", "SNR", "INPUT", "WEIGHT", "OUTPUT", "SHIFT", "RESIDUAL")
-    table = Table([_row(one) for one in result.layers], heads, numbers=[1])
-    return [table, "", Table(_summary(result)), *(f"warning: {one}" for one in result.warnings)]
-
-
-def _row(layer: LayerReport) -> tuple[str, ...]:
-    weight = _ends("2^", layer.weight_exponents)
-    residual = "-" if layer.residual_shift is None else f"<< {layer.residual_shift}"
-    return (
-        layer.name,
-        _decibels(layer.snr_db),
-        _grid(layer.input_exponent, layer.input_zero),
-        weight,
-        _grid(layer.output_exponent, layer.output_zero),
-        _ends(">> ", layer.shifts),
-        residual,
-    )
+    rows = [
+        (
+            layer.name,
+            _decibels(layer.snr_db),
+            _grid(layer.input_exponent, layer.input_zero),
+            _ends("2^", layer.weight_exponents),
+            _grid(layer.output_exponent, layer.output_zero),
+            _ends(">> ", layer.shifts),
+            "-" if layer.residual_shift is None else f"<< {layer.residual_shift}",
+        )
+        for layer in result.layers
+    ]
+    warnings = (f"warning: {text}" for text in result.warnings)
+    return [Table(rows, heads, numbers=[1]), "", Table(_summary(result)), *warnings]
 
 
 def _grid(exponent: int, zero: int) -> str:

@@ -1,4 +1,4 @@
-"""The `records` commands: what is in files of tuning records, and what is made of them."""
+"""The `records` commands: show, merge, distill, export and forget tuning records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from toolchain.cli.gathering import gather, option
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.records import Catalog, Key, Record, Written
+    from toolchain.records import Catalog, Key, Written
     from toolchain.records.forgetting import Which
     from toolchain.records.maintenance import Row, Table
 
@@ -71,7 +71,12 @@ def best(console: Console, /, file: Path | None, board_name: str, target_id: str
     source = file or _board_file(board_name, console)
     catalog = _read_catalog(source, console)
     chosen = [record for key in _matching_keys(catalog, target_id, source) for record in catalog.best(key).values()]
-    rows = [_best_row(catalog, record) for record in chosen]
+    rows = []
+    for record in chosen:
+        workload = catalog.workloads.get(record.workload)
+        note = "untuned" if record.verdict == "untuned" else ""
+        name = workload.name if workload else record.workload
+        rows.append((record.key.id, name, _milliseconds(record.latency_s), note))
     text = (
         tables.Table(rows, ("TARGET", "KERNEL", "LATENCY", "NOTES"), numbers=[2])
         if rows
@@ -108,10 +113,10 @@ class ForgetOptions:
     dry: bool = option("--dry-run", is_flag=True, help="Only show what would be forgotten.")
 
     def which(self, console: Console) -> Which:
-        """Return what is to be forgotten.
+        """Return which records to forget.
 
         Raises:
-            InputError: Nothing says what, or --all is beside something that does.
+            InputError: No records are chosen, or --all is combined with a choice.
         """
         from toolchain.cli.farm import parse_span
         from toolchain.records.forgetting import Which
@@ -123,17 +128,15 @@ class ForgetOptions:
                 hint="choose with --target, --model, --op, --machine or --older-than, or --all; try --dry-run first",
             )
         before = time.time() - parse_span(self.older) if self.older is not None else None
-        return Which(self._workloads(console), self.name or "", self.target_id or "", self.machine or "", before)
+        workloads: frozenset[str] | None = None
+        if self.model is not None:
+            from toolchain.compile.request import BuildRequest
+            from toolchain.pipeline import tune
 
-    def _workloads(self, console: Console) -> frozenset[str] | None:
-        if self.model is None:
-            return None
-        from toolchain.compile.request import BuildRequest
-        from toolchain.pipeline import tune
-
-        board = BoardOptions(board_name=self.board_name).board()
-        request = BuildRequest(common.ModelOptions().model(self.model), board, console.say)
-        return frozenset(task.workload for task in tune.extract(request).tasks)
+            board = BoardOptions(board_name=self.board_name).board()
+            request = BuildRequest(common.ModelOptions().model(self.model), board, console.say)
+            workloads = frozenset(task.workload for task in tune.extract(request).tasks)
+        return Which(workloads, self.name or "", self.target_id or "", self.machine or "", before)
 
 
 @records.command("forget")
@@ -227,7 +230,7 @@ def export(console: Console, /, file: Path, output: Path, target_id: str | None,
 
 
 def _board_file(board_name: str, console: Console) -> Path:
-    """Find the records of a board, and say where they are."""
+    """Return the file of a board's records, and report it."""
     from toolchain.records import default_path
 
     source = default_path(Path(board_name).stem if board_name.endswith(".toml") else board_name)
@@ -263,11 +266,9 @@ def _summary_result(summary: Written, output: Path, *, as_json: bool) -> Result:
 def _key_text(key: Key) -> str:
     threads = f", {key.threads} thread(s)" if key.threads else ""
     measured = f", measured with {key.options}" if key.options else ""
-    return f"{key.id}  {key.target}, TVM {key.tvm}{threads}{measured}" + _mark(key)
-
-
-def _mark(key: Key) -> str:
-    return f"  {key.mark.upper()}" + (f" for {key.modelled}" if key.modelled else "") if key.mark else ""
+    modelled = f" for {key.modelled}" if key.modelled else ""
+    mark = f"  {key.mark.upper()}{modelled}" if key.mark else ""
+    return f"{key.id}  {key.target}, TVM {key.tvm}{threads}{measured}{mark}"
 
 
 def _table_text(table: Table) -> list[str | tables.Table]:
@@ -277,6 +278,8 @@ def _table_text(table: Table) -> list[str | tables.Table]:
 
 
 def _row_cells(row: Row) -> tuple[str, ...]:
+    # The final compared the best candidate with the untuned kernel; records of older toolchains have none.
+    final = f"{row.gain:.2f}x" if row.verdict == "faster" and row.gain else row.verdict or "-"
     return (
         row.name or "?",
         str(row.trials),
@@ -285,24 +288,13 @@ def _row_cells(row: Row) -> tuple[str, ...]:
         "-" if row.gflops is None else f"{row.gflops:.2f}",
         row.board or "-",
         row.tuner or "-",
-        _final(row),
+        final,
         row.workload,
     )
 
 
-def _final(row: Row) -> str:
-    """Say what the last final decided; no final was held of records of before there were any."""
-    return f"{row.gain:.2f}x" if row.verdict == "faster" and row.gain else row.verdict or "-"
-
-
 def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.4f} ms"
-
-
-def _best_row(catalog: Catalog, record: Record) -> tuple[str, ...]:
-    workload = catalog.workloads.get(record.workload)
-    name = workload.name if workload else record.workload
-    return record.key.id, name, _milliseconds(record.latency_s), "untuned" if record.verdict == "untuned" else ""
 
 
 def _table_document(table: Table) -> dict[str, Any]:

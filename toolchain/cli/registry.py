@@ -1,4 +1,4 @@
-"""Packages go to a registry and come from one."""
+"""The commands `push` and `pull`, and the options that name a registry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RegistryOptions:
-    """How a registry is reached."""
+    """How to reach a registry."""
 
     authorities: Path | None = option(
         "--ca", type=common.PATH, help="CA certificates for the registry. Default: those of the system."
@@ -35,10 +35,10 @@ class RegistryOptions:
     )
 
     def check(self, source: str) -> None:
-        """Refuse an address that is malformed, and options that would do nothing as there is none.
+        """Refuse a malformed address, and options that have no effect because the source is not in a registry.
 
         Raises:
-            InputError: It is, or there are some.
+            InputError: The address is not valid, or there are such options.
         """
         from toolchain import registry
 
@@ -51,10 +51,10 @@ class RegistryOptions:
             )
 
     def access(self) -> Access:
-        """Return how a registry is reached; the password is asked for now.
+        """Return how to reach the registry; asks for the password.
 
         Raises:
-            InputError: The options contradict each other, or there is no password.
+            InputError: The options cannot be combined, or there is no password.
         """
         from toolchain.registry import Access
 
@@ -72,26 +72,24 @@ class RegistryOptions:
             if self.password_stdin:
                 raise InputError("--password-stdin needs --username", hint="add --username USER")
             return None
-        password = self._password()
+        if self.password_stdin:
+            password = _line_of_input()
+        elif sys.stdin.isatty():
+            SCREEN.close()
+            password = str(click.prompt(f"password of {self.username}", hide_input=True, err=True))
+        else:
+            password = ""
         if not password:
             raise InputError(
                 f"there is no password for {self.username}", hint="add --password-stdin and pipe the password in"
             )
         return Login(self.username, password)
 
-    def _password(self) -> str:
-        if self.password_stdin:
-            return _line_of_input()
-        if not sys.stdin.isatty():
-            return ""
-        SCREEN.close()
-        return str(click.prompt(f"password of {self.username}", hide_input=True, err=True))
-
 
 def _line_of_input() -> str:
     try:
         line = sys.stdin.readline().rstrip("\r\n")
-        line.encode()  # some locales let bytes through that are no text
+        line.encode()  # some locales decode invalid bytes as surrogates, which cannot be encoded
     except UnicodeError as fault:
         raise InputError("the password is not valid UTF-8", hint="check the text that is piped in") from fault
     return line

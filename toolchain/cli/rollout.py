@@ -1,4 +1,4 @@
-"""A package goes to many devices, group by group."""
+"""The `rollout` command: deploy a package to many devices, group by group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from toolchain.bundle import Bundle
     from toolchain.pipeline.rollout import DeviceWork, Rollout, Rules, Thresholds
     from toolchain.pipeline.rollout.fleet import Fleet
-    from toolchain.pipeline.rollout.state import Plan
     from toolchain.shell import SshOptions
 
 _STATE = Path("rollout.json")
@@ -37,7 +36,7 @@ _WAIT_S = 45.0  # a lock whose client was killed is free after 30
 
 @dataclass(frozen=True)
 class FleetOptions:
-    """Which devices there are, and how they are reached."""
+    """The devices of the fleet, and how to reach them."""
 
     fleet: Path | None = option(
         "--fleet",
@@ -62,7 +61,7 @@ class FleetOptions:
         """Read the devices.
 
         Raises:
-            InputError: There are none, or something is wrong with them, or with the key that all are reached with.
+            InputError: No devices are named, or a file of them or the SSH key is not valid.
         """
         from toolchain.pipeline.rollout import fleet
 
@@ -76,7 +75,7 @@ class FleetOptions:
         return fleet.read(self.fleet, self.inventory, self.board_variable)
 
     def ssh(self) -> SshOptions:
-        """Return how devices are reached."""
+        """Return the SSH options of the command line and the environment."""
         from toolchain.shell import SshOptions
 
         password = os.environ.get("TOOLCHAIN_SSH_PASSWORD")
@@ -85,7 +84,7 @@ class FleetOptions:
 
 @dataclass(frozen=True)
 class RuleOptions:
-    """How a roll-out is done."""
+    """The rules of a roll-out: how many devices at a time, and when to stop."""
 
     parallel: int = option(
         "--parallel",
@@ -132,10 +131,10 @@ class RuleOptions:
 
     @property
     def thresholds(self) -> Thresholds:
-        """When it stops.
+        """The limits at which the roll-out stops.
 
         Raises:
-            InputError: That is not said in a number.
+            InputError: --stop-after is not a number or a percentage.
         """
         from toolchain.pipeline.rollout import Share, Thresholds
 
@@ -148,7 +147,7 @@ class RuleOptions:
         return Thresholds(error, self.success)
 
     def rules(self) -> Rules:
-        """Return how it is done."""
+        """Return the rules."""
         from toolchain.pipeline.rollout import Rules
 
         return Rules(self.parallel, self.thresholds, self.roll_back, self.limit_s)
@@ -178,10 +177,10 @@ class RolloutOptions:
     registry: RegistryOptions = record(RegistryOptions)
 
     def check(self, source: str) -> None:
-        """Refuse what can be known to be wrong before anything is read.
+        """Refuse wrong options before any file is read.
 
         Raises:
-            InputError: There is such a thing.
+            InputError: The source is not a package, or a report would replace the state file.
         """
         from toolchain.pipeline.source import is_built
 
@@ -198,8 +197,8 @@ class RolloutOptions:
                 hint="name another file",
             )
 
-    def write_reports(self, outcome: Rollout) -> Result:
-        """Write the files that are asked for; return what is printed, and what the command ends with."""
+    def write(self, outcome: Rollout) -> Result:
+        """Write the reports; return what to print, with the error of a roll-out that stopped."""
         from toolchain.pipeline.rollout import page, texts
 
         others = {self.junit_path: lambda: texts.junit(outcome), self.html_path: lambda: page.html(outcome).encode()}
@@ -210,7 +209,7 @@ class RolloutOptions:
 
 @contextlib.contextmanager
 def _open_package(source: str, options: RolloutOptions, console: Console) -> Iterator[Bundle]:
-    """Open a package, with room for it for the time of a block."""
+    """Open a package in a temporary folder for the time of a block."""
     from toolchain import bundle as bundles
     from toolchain import registry
 
@@ -220,14 +219,6 @@ def _open_package(source: str, options: RolloutOptions, console: Console) -> Ite
             yield registry.pull(registry.parse(source), folder, options.registry.access(), console.say)
         else:
             yield bundles.open_bundle(Path(source), folder)
-
-
-def _plan(bundle: Bundle, fleet: Fleet, options: RolloutOptions) -> Plan:
-    from toolchain.pipeline.rollout import groups
-    from toolchain.pipeline.rollout.state import Plan
-
-    name, board = bundle.manifest.name, bundle.manifest.board
-    return Plan(bundle.digest, name, board, fleet.digest, groups.parse_waves(options.waves))
 
 
 def _device_work(bundle: Bundle, board: Board, fleet: Fleet, options: RolloutOptions, console: Console) -> DeviceWork:
@@ -274,7 +265,8 @@ def rollout(console: Console, /, source: str, options: RolloutOptions) -> Result
         bundles.check_board(bundle.manifest, board)
         verification.check_referenced(bundle, unchecked=False)
         fleet = full_fleet.of(board.name)
-        plan = _plan(bundle, fleet, options)
+        waves = groups.parse_waves(options.waves)
+        plan = state.Plan(bundle.digest, bundle.manifest.name, bundle.manifest.board, fleet.digest, waves)
         assignment = groups.assign(plan.waves, fleet.devices)
         left_out = len(full_fleet.devices) - len(fleet.devices) + full_fleet.unnamed
         if left_out:

@@ -1,4 +1,4 @@
-"""Releases are signed and verified, and a device is told the least sequence that it takes."""
+"""The commands `sign`, `verify` and `floor`: signatures of packages, and the lowest release that a device accepts."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class SignOptions:
     replace: bool = option("--replace", is_flag=True, help="Replace an existing statement, and drop its signatures.")
 
     def order(self) -> Order | None:
-        """Return where the release stands; None if that was said before.
+        """Return the sequence numbers of the release; None to sign the existing statement.
 
         Raises:
-            InputError: The options would do nothing.
+            InputError: --minimum or --replace has no effect without --sequence.
         """
         from toolchain.signing.statement import Order
 
@@ -76,15 +76,16 @@ def sign(source: Path, options: SignOptions, *, as_json: bool) -> Result:
             bundles.pack(bundles.load(bundle.folder), source)
     statement = signed.statement
     document = {"package": str(source), "statement": statement, "keys": signed.keys}
-    text = f"{source}: {statement.model} for {statement.board}, sequence {statement.sequence}, signed by {', '.join(signed.keys)}"
+    keys_text = ", ".join(signed.keys)
+    text = f"{source}: {statement.model} for {statement.board}, sequence {statement.sequence}, signed by {keys_text}"
     return Result(text, document, as_json)
 
 
 def _passphrase(key: Path) -> str:
-    """Ask at the terminal, and nowhere else.
+    """Ask for the passphrase of a key at the terminal.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no terminal.
     """
     with click.open_file("-") as terminal:
         if not terminal.isatty():
@@ -117,7 +118,7 @@ class VerifyOptions:
     )
 
     def trust(self) -> Trust:
-        """Return whom to believe."""
+        """Return the trusted and the revoked keys, and how many signers a release needs."""
         from toolchain.signing.trust import Trust
 
         return Trust.read(self.trusted, self.revoked, self.threshold)

@@ -1,4 +1,4 @@
-"""The `survey` command: what only a real device can show, in one run."""
+"""The `survey` command: try everything that needs a real device, in one run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from toolchain.cli.gathering import gather, option, record
 from toolchain.cli.reports import ReportingCommand, write_reports
 
 if TYPE_CHECKING:
-    from toolchain.pipeline.survey import SurveyRequest
     from toolchain.tuning.report import TuneReport
 
 
@@ -55,6 +54,7 @@ def survey(console: Console, /, networks: tuple[str, ...], options: SurveyOption
     NETWORKS are predefined networks. The report can be sent to others: it names no host and no person. A step that
     fails is recorded, and the next step runs; the exit code is that of the first failure.
     """
+    from toolchain.pipeline import preflight
     from toolchain.pipeline import survey as surveys
     from toolchain.pipeline.pages import surveyed
 
@@ -72,20 +72,13 @@ def survey(console: Console, /, networks: tuple[str, ...], options: SurveyOption
         options.budget,
         options.toolchain or "",
     )
-    _check(request, options.device, console)
+    # Checked first: a cause that makes every step fail, such as an unreachable device, ends the survey at once.
+    options.device.device(board)
+    jobs = [surveys.bundle_source(request, network, console.say) for network in request.networks]
+    preflight.before_survey(jobs, lambda: open_device(board, options.device))
     folder = options.output or Path(f"survey-{board.name}")
     outcome = surveys.run(request, folder, console.say)
-    text = f"{outcome.table()}\nwritten to {folder / 'report.md'} and {folder / 'report.json'}, without names and addresses"
+    files = f"{folder / 'report.md'} and {folder / 'report.json'}"
+    text = f"{outcome.table()}\nwritten to {files}, without names and addresses"
     result = Result(text, outcome.document(), as_json, outcome.fault)
     return write_reports(result, None, {options.html_path: lambda: surveyed.html(outcome).encode()})
-
-
-def _check(request: SurveyRequest, device: DeviceOptions, console: Console) -> None:
-    """See that the survey can begin: each of its steps would fail for the same cause."""
-    from toolchain.pipeline import preflight
-    from toolchain.pipeline import survey as surveys
-
-    board = request.board
-    device.device(board)
-    jobs = [surveys.bundle_source(request, network, console.say) for network in request.networks]
-    preflight.before_survey(jobs, lambda: open_device(board, device))

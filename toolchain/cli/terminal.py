@@ -1,6 +1,6 @@
-"""What a person sees: tables as wide as the terminal, colour where it helps, bars; elsewhere plain lines.
+"""Output on a terminal: tables as wide as the screen, colours and progress bars; plain lines elsewhere.
 
-Only the command line uses it. Rich is imported when there is a terminal to write to.
+Rich takes a while to import, so it is imported only if there is a terminal.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _GAP = 2  # spaces between columns
 _FALLBACK = os.terminal_size((80, 24))
-_EVERY_S = 5.0  # between two lines about one step, where there is no terminal
-_TABLE_EVERY_S = 30.0  # the same for a table that changes
+_EVERY_S = 5.0  # without a terminal: between two lines about one step
+_TABLE_EVERY_S = 30.0  # without a terminal: between two lines about one table
 _STYLES = {
     "good": "green",
     "bad": "bold red",
@@ -39,7 +39,7 @@ _WORDS = (
 
 
 def show(output: Shown, stream: IO[str]) -> None:
-    """Print tables and lines: fitted to a terminal, as wide as they are elsewhere."""
+    """Print tables and lines, fitted to the width of a terminal; in full into a file or a pipe."""
     if not stream.isatty():
         click.echo(plain(output), file=stream)
         return
@@ -54,7 +54,7 @@ def _print(output: Shown, console: Console) -> None:
         if isinstance(item, Table):
             console.print(_fit(item, console.width))
         else:
-            console.print(item, soft_wrap=True)  # or a command that is copied has line ends in it
+            console.print(item, soft_wrap=True)  # a line break would be copied with a command
 
 
 def _console(stream: IO[str]) -> Console:
@@ -74,15 +74,15 @@ def _console(stream: IO[str]) -> Console:
         highlighter=Words(),
         markup=False,
         emoji=False,
-        color_system=None if os.environ.get("NO_COLOR") else "auto",  # or what is bold would stay bold
+        color_system=None if os.environ.get("NO_COLOR") else "auto",  # Rich's own NO_COLOR keeps bold
     )
 
 
 def _size(stream: IO[str]) -> tuple[int, int]:
-    """Ask the stream that is written to, which need not be the one that is read; COLUMNS and LINES overrule it."""
+    """Return the size of this stream's terminal, which may differ from that of stdin; COLUMNS and LINES overrule it."""
     try:
         size = os.get_terminal_size(stream.fileno())
-    except (OSError, ValueError):  # no real terminal
+    except (OSError, ValueError):  # not a real terminal
         size = os.terminal_size((0, 0))
     width, height = (os.environ.get(name, "") for name in ("COLUMNS", "LINES"))
     return (
@@ -95,7 +95,7 @@ def _size(stream: IO[str]) -> tuple[int, int]:
 
 
 def _fit(table: Table, width: int) -> RenderableType:
-    """Fit a table into a width without breaking a word, by wrapping, by leaving out, or by one cell a line."""
+    """Fit a table into a width without breaking words: wrap cells, omit spare columns, or put each cell on a line."""
     while _minimum_width(table) > width and table.spare:
         table = table.without(table.spare[0])
     if _minimum_width(table) > width and table.head:
@@ -104,12 +104,12 @@ def _fit(table: Table, width: int) -> RenderableType:
 
 
 def _omitted_columns(output: Shown, width: int) -> list[str]:
-    """Name the columns of tables that are left out in this width."""
+    """Return the names of the columns that are omitted in this width."""
     names: list[str] = []
     for table in parts(output):
         while isinstance(table, Table) and _minimum_width(table) > width and table.spare:
             names += [table.head[table.spare[0]]] if table.head else []
-            table = table.without(table.spare[0])  # noqa: PLW2901 - what is left of it
+            table = table.without(table.spare[0])  # noqa: PLW2901 - the narrower table
     return list(dict.fromkeys(names))
 
 
@@ -127,14 +127,14 @@ def _minimum_width(table: Table) -> int:
 
 
 def _widths(table: Table, width: int) -> list[int]:
-    """Give each column its longest word, and what is left in equal shares to those that would wrap."""
+    """Give each column the width of its longest word, and share the remaining room equally among those that wrap."""
     columns = _columns(table)
     widths, ideal = [_longest_word(column) for column in columns], [max(map(len, column)) for column in columns]
     room = width - _GAP * (len(columns) - 1) - sum(widths)
     for served, position in enumerate(sorted(range(len(columns)), key=lambda index: ideal[index] - widths[index])):
         more = min(max(room, 0) // (len(columns) - served), ideal[position] - widths[position])
         widths[position], room = widths[position] + more, room - more
-    if room < 0:  # a word that is wider than the screen
+    if room < 0:  # a word is wider than the screen: the last column is folded
         widths[-1] = max(1, widths[-1] + room)
     return widths
 
@@ -155,7 +155,7 @@ def _rich_table(table: Table, widths: Sequence[int]) -> RenderableType:
 
 
 def _stack_rows(table: Table, width: int) -> RenderableType:
-    """Show each row as a block of its own, a cell a line, without those that are empty."""
+    """Show each row as a block, with each cell that is not empty on a line."""
     from rich.console import Group
 
     blocks: list[RenderableType] = []
@@ -170,27 +170,32 @@ def _stack_rows(table: Table, width: int) -> RenderableType:
 
 
 class Screen:
-    """Standard error while something goes on: lines, a bar for what can be counted, and a table that changes.
+    """Progress on standard error: lines, a bar for a step that is counted, and a table that changes.
 
-    Where there is no terminal, a bar is a line now and then, and a table is its last line.
+    Without a terminal, a bar becomes a line now and then, and a table its last line.
+
+    Args:
+        stream: Returns the stream; called each time, since tests and pipes replace it.
     """
 
     def __init__(self, stream: Callable[[], IO[str]]) -> None:
-        """Make one.
-
-        Args:
-            stream: Returns what is written to; it is asked each time.
-        """
         self._stream = stream
         self._bar: _Bar | None = None
         self._live: Live | None = None
-        self._steps: dict[str, tuple[float, float]] = {}  # when each began, and when it was told of last
+        self._steps: dict[str, tuple[float, float]] = {}  # of each step the start, and the time of its last line
         self._shown_at = -_TABLE_EVERY_S
 
     def say(self, text: str) -> None:
-        """Print a line about progress, or move the bar of a step; a stage goes on below the line."""
+        """Print a line about progress, or move the bar of a step; the bar of a stage stays below the lines."""
         if isinstance(text, Step):
-            self._move(Step(printable(text), text.done, text.total, text.unit))
+            step = Step(printable(text), text.done, text.total, text.unit)
+            if not self._stream().isatty():
+                self._print_step(step)
+                return
+            if self._bar is None or self._bar.step != step:
+                self.close()
+                self._bar = _Bar(_console(self._stream()), step)
+            self._bar.move(step)
             return
         if self._bar and not self._bar.step.is_counted:
             self._bar.say(printable(text))
@@ -198,17 +203,8 @@ class Screen:
         self.close()
         show(text, self._stream())
 
-    def _move(self, step: Step) -> None:
-        if not self._stream().isatty():
-            self._print_step(step)
-            return
-        if self._bar is None or self._bar.step != step:
-            self.close()
-            self._bar = _Bar(_console(self._stream()), step)
-        self._bar.move(step)
-
     def _print_step(self, step: Step) -> None:
-        """Print how far a step is, unless that was told a moment ago."""
+        """Print the progress of a step, unless the last line is a moment ago."""
         if not step.is_counted:
             click.echo(str(step), file=self._stream())
             return
@@ -223,7 +219,7 @@ class Screen:
             )
 
     def redraw(self, output: Shown) -> None:
-        """Show a table in place of the one before."""
+        """Show a table in place of the last one."""
         stream = self._stream()
         if not stream.isatty():
             if time.monotonic() - self._shown_at >= _TABLE_EVERY_S:
@@ -236,7 +232,7 @@ class Screen:
         self._live.update(_crop(output, _console(stream)), refresh=True)
 
     def close(self) -> None:
-        """Leave what is shown as it stands; what comes next is printed below it."""
+        """End the bar or the table; the next output is printed below it."""
         for display in (self._bar, self._live):
             if display:
                 display.stop()
@@ -244,7 +240,7 @@ class Screen:
 
 
 class _Bar:
-    """A bar on a terminal, with the amount and the time that is left; of a stage, the time that it takes."""
+    """A progress bar with the amount and the remaining time; for a stage, a spinner with the elapsed time."""
 
     def __init__(self, console: Console, step: Step) -> None:
         from rich import progress
@@ -258,14 +254,14 @@ class _Bar:
             *columns,
             console=console,
             transient=not step.is_counted,
-            redirect_stdout=False,  # results stay where they belong
+            redirect_stdout=False,  # results must stay on standard output
             redirect_stderr=False,
         )
         self._task = self._progress.add_task(str(step), total=step.total if step.is_counted else None)
         self._progress.start()
 
     def say(self, text: str) -> None:
-        """Print a line above."""
+        """Print a line above the bar."""
         self._progress.console.print(text, soft_wrap=True)
 
     def move(self, step: Step) -> None:
@@ -289,11 +285,11 @@ def _start_live(console: Console) -> Live:
 
 
 def _crop(output: Shown, console: Console) -> RenderableType:
-    """Cut a table that is higher than the screen above, so that what stands below it is seen.
+    """Cut the first rows of a table that is higher than the screen, so that the lines below it can be seen.
 
     Args:
-        output: The table, and what stands below it.
-        console: Draws them; not the one that shows the table before, which would draw that as well.
+        output: The table, and the lines below it.
+        console: Renders them; the console of a live table would also render that.
     """
     from rich.text import Text
 

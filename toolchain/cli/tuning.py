@@ -1,4 +1,4 @@
-"""The tuning commands: what can be tuned, the tuning itself, and the hardware that it runs on."""
+"""The commands `tasks`, `tune`, `hardware` and `python-runtime`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from toolchain.errors import InputError
 if TYPE_CHECKING:
     from toolchain.farm.boards import BoardRequest
     from toolchain.pipeline.preflight import Connect
-    from toolchain.pipeline.task_costs import CostedTask
     from toolchain.pipeline.tune import TuneRequest
     from toolchain.tables import Table
     from toolchain.tuning.report import TuneReport
@@ -71,14 +70,22 @@ class TuneOptions:
     html_path: Path | None = common.html()
 
     def request(self, source: str, *, passing: bool) -> TuneRequest:
-        """Return what a session is asked for; `passing` says that the file of records is gone after it.
+        """Return what to tune; `passing` says that the file of records is temporary.
 
         Raises:
-            InputError: Options exclude each other, or name what is not there.
+            InputError: Options cannot be combined, or there is no such board, task or template.
         """
         from toolchain.pipeline import tune
 
-        self._check()
+        # --modelled uses no board, no links and no runs, so options about them have no effect.
+        others = {"--host": self.device.host, "--place": self.device.place, "--tracker": self.tracker}
+        others |= {"--prune": self.prune, "--toolchain": self.toolchain, "--threads": self.threads}
+        others |= {"--boards": self.max_boards, "--builders": self.builders.builders_at}
+        if self.modelled and (conflicting := [name for name, value in others.items() if value]):
+            raise InputError(
+                f"--modelled and {conflicting[0]} cannot be combined",
+                hint="without --modelled, candidates are measured on a board",
+            )
         board = self.device.board(**self.kernels.precision)
         return tune.TuneRequest(
             model=self.model.model(source, self.inputs),
@@ -98,7 +105,7 @@ class TuneOptions:
         )
 
     def compare_options(self, report: TuneReport) -> compare.CompareOptions:
-        """Return how the model is compared once it is tuned: on the board that did most, where none is named."""
+        """Return the options of the final comparison: on the board with most trials, if no device is named."""
         is_named = self.device.host or self.device.place or self.device.board().connection == "local"
         busiest = max(report.boards, key=lambda board: board.trials, default=None)
         device = self.device if is_named or busiest is None else dataclasses.replace(self.device, host=busiest.name)
@@ -110,18 +117,6 @@ class TuneOptions:
             compiling=common.CompileOptions(records=self.records, kernels=self.kernels),
             measuring=common.TurnOptions(threads=self.threads),
         )
-
-    def _check(self) -> None:
-        """See that what asks no board names none, rules nothing out before it, and neither links nor runs anything."""
-        device = self.device
-        others = {"--host": device.host, "--place": device.place, "--tracker": self.tracker, "--prune": self.prune}
-        others |= {"--toolchain": self.toolchain, "--threads": self.threads, "--boards": self.max_boards}
-        others |= {"--builders": self.builders.builders_at}
-        if self.modelled and (conflicting := [name for name, value in others.items() if value]):
-            raise InputError(
-                f"--modelled and {conflicting[0]} cannot be combined",
-                hint="without --modelled, candidates are measured on a board",
-            )
 
 
 @dataclass(frozen=True)
@@ -154,7 +149,8 @@ def tasks(console: Console, /, source: str, options: TaskOptions, *, as_json: bo
     request = BuildRequest(
         options.model.model(source, options.inputs), board, without=options.kernels.excluded_templates(board)
     )
-    model = request.backend.cost_model(console.say) if options.cost else None  # what cannot be had is told at once
+    # before the extraction: a missing cost model is reported at once
+    model = request.backend.cost_model(console.say) if options.cost else None
     extraction = tune.extract(request)
     chosen = extracted.select(extraction.tasks, options.operators)
     costs = task_costs.estimate_costs(chosen, extraction.backend, model)
@@ -164,15 +160,13 @@ def tasks(console: Console, /, source: str, options: TaskOptions, *, as_json: bo
         f"{len(costs)} tasks, {total:.4f} GFLOPs a run",
         *task_costs.summary(costs, model),
     ]
-    return Result(lines, [_task_document(cost) for cost in costs], as_json)
-
-
-def _task_document(cost: CostedTask) -> dict[str, Any]:
-    names, task = ("id", "name", "operator", "shape", "weight", "gflop", "workload"), cost.task
-    row = {name: getattr(task, name) for name in names} | {
-        "args": [dataclasses.asdict(argument) for argument in task.args]
-    }
-    return row if cost.estimate is None else {**row, "modelled": cost.document()}
+    names = ("id", "name", "operator", "shape", "weight", "gflop", "workload")
+    document: list[dict[str, Any]] = []
+    for cost in costs:
+        row = {name: getattr(cost.task, name) for name in names}
+        row["args"] = [dataclasses.asdict(argument) for argument in cost.task.args]
+        document.append(row if cost.estimate is None else {**row, "modelled": cost.document()})
+    return Result(lines, document, as_json)
 
 
 @click.command("tune", cls=ReportingCommand, reports=common.PAGES)
@@ -195,13 +189,13 @@ def tune(console: Console, /, source: str, options: TuneOptions, *, as_json: boo
 
 
 def run_tune(console: Console, source: str, options: TuneOptions, *, passing: bool = False) -> TuneReport:
-    """Tune a model.
+    """Tune a model; `deploy --trials` and `survey` do it as well.
 
     Args:
-        console: Told about the progress.
+        console: Shows the progress.
         source: Zoo name or path of an ONNX file.
         options: The options.
-        passing: Whether the file of records is gone after the run, so that nobody is told to go on from it.
+        passing: Whether the file of records is temporary, so that no message suggests to resume from it.
     """
     from toolchain.pipeline import preflight
     from toolchain.pipeline import tune as tuning
@@ -214,9 +208,9 @@ def run_tune(console: Console, source: str, options: TuneOptions, *, passing: bo
 
 
 def _compare_end_to_end(console: Console, source: str, options: TuneOptions, report: TuneReport) -> TuneReport:
-    """Compare the whole model with what a deploy makes of it without the user's records, as `compare` does.
+    """Compare the whole tuned model with a build without the user's records, as `compare` does.
 
-    Where it is surely slower, the winners are taken back.
+    A kernel that is faster alone can slow down the model; if the tuned model is slower, the new records are retracted.
     """
     from toolchain.pipeline.compare import Comparison
     from toolchain.records import RecordFile, default_path
@@ -241,10 +235,10 @@ def _compare_end_to_end(console: Console, source: str, options: TuneOptions, rep
 
 
 def _connector(device: DeviceOptions, request: BoardRequest) -> Connect | None:
-    """Say how the device of a run is asked before it; None if there is none of the run's own.
+    """Return how to connect to the device for the checks before a run; None if the run does not connect to it itself.
 
-    A tracker's boards are asked by those who serve them, and so are the farm's, which may well be at work for somebody;
-    of an emulator that a model stands in for, nothing is asked.
+    Boards of a tracker or the farm were checked when they were served, and may be in use by others now; an emulated
+    board that a model replaces has nothing to check.
     """
     from toolchain.farm import boards
 

@@ -1,10 +1,9 @@
-"""The `vta` commands: what a program of the accelerator says, and how its instructions are encoded."""
+"""The `vta` commands: list the kernels and the instructions of programs for the accelerator, and test it."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.device import devices, self_test
 from toolchain.backends.vta.device.profiles import profiles_for
 from toolchain.backends.vta.isa import Isa, Revision, config, disasm
-from toolchain.backends.vta.isa.fields import Field
 from toolchain.backends.vta.isa.stream import MAGIC, Stream
 from toolchain.board import Board
 from toolchain.cli import common, connection, helptext
@@ -36,7 +34,7 @@ from toolchain.records.tasks import called, layer_hash, layer_of
 from toolchain.tables import Table
 from toolchain.units import duration
 
-_REVISIONS = {one.date: one for one in Revision}
+_REVISIONS = {revision.date: revision for revision in Revision}
 _NEWEST = Revision.V2020_12
 
 _STREAMS = "the streams of kernels"
@@ -44,7 +42,7 @@ _STREAMS = "the streams of kernels"
 
 @dataclass(frozen=True)
 class MachineOptions:
-    """Which machine a program is for."""
+    """The configuration and the instruction encoding of the accelerator."""
 
     config_path: Path | None = option(
         "--config",
@@ -58,7 +56,7 @@ class MachineOptions:
     )
 
     def chosen(self) -> tuple[config.VtaConfig | None, Revision | None]:
-        """Return both as far as they are given."""
+        """Return both; None for one that is not given."""
         machine = config.load(self.config_path) if self.config_path else None
         return machine, _REVISIONS[self.revision] if self.revision else None
 
@@ -92,9 +90,20 @@ def show_isa(machine: MachineOptions, *, as_json: bool) -> Result:
     """Show the fields of each instruction, with their bits and allowed values."""
     chosen, encoding = machine.chosen()
     isa = Isa(chosen or config.DEFAULT, encoding or _NEWEST)
-    instructions = {opcode: [_field_document(field) for field in members] for opcode, members in isa.fields().items()}
-    document = {"config": isa.config.name, "revision": isa.revision.date, "instructions": instructions}
-    return Result(_isa_text(isa), document, as_json)
+    lines = [f"{isa.config.name}, revision {isa.revision.date}"]
+    instructions: dict[str, list[dict[str, Any]]] = {}
+    for opcode, fields in isa.fields().items():
+        lines += ["", opcode]
+        instructions[opcode] = []
+        for field in fields:
+            values = {member.name: code for code, member in enumerate(field.members)}
+            bits = f"{field.low}..{field.low + field.width - 1}" if field.width > 1 else str(field.low)
+            allowed = ", ".join(f"{name} {code}" for name, code in values.items()) or field.allowed
+            lines.append(f"  {field.name:<16}{bits:<10}{field.width:>3}  {allowed}")
+            document = {"name": field.name, "low": field.low, "width": field.width, "signed": field.signed}
+            instructions[opcode].append({**document, "values": values})
+    result = {"config": isa.config.name, "revision": isa.revision.date, "instructions": instructions}
+    return Result("\n".join(lines), result, as_json)
 
 
 @dataclass(frozen=True)
@@ -136,10 +145,12 @@ def kernels(console: Console, /, source: str, options: KernelsOptions, *, as_jso
         outputs.check_folder(options.output, _STREAMS, _foreign)
     kernel_list = _list_kernels(source, board, options, console)
     if options.output:
-        _write_streams(kernel_list, options.output)
+        with outputs.replacing(options.output, _STREAMS, _foreign) as staging:
+            for number, kernel in enumerate(kernel_list):
+                (staging / f"{number:02}-{kernel.name}.vta").write_bytes(kernel.stream.encoded())
     machine = devices.device(board).config
     profiles = profiles_for(machine)
-    totals = {one.label: listing.total_ms(kernel_list, one.label) for one in profiles}
+    totals = {profile.label: listing.total_ms(kernel_list, profile.label) for profile in profiles}
     summary = ", ".join(f"{label} {duration(value)}" for label, value in totals.items())
     basis = [f"{one.label}: {one.calibration}" for one in profiles if one.calibration]
     document = {"config": machine.name, "kernels": [one.document() for one in kernel_list], "modelled_ms": totals}
@@ -178,30 +189,26 @@ def _with_vta(board: Board) -> Board:
     return board
 
 
-def _write_streams(kernel_list: Sequence[listing.Kernel], folder: Path) -> None:
-    with outputs.replacing(folder, _STREAMS, _foreign) as staging:
-        for number, kernel in enumerate(kernel_list):
-            (staging / f"{number:02}-{kernel.name}.vta").write_bytes(kernel.stream.encoded())
-
-
 def _foreign(folder: Path) -> str:
-    others = [path.name for path in sorted(folder.iterdir()) if not _is_stream(path)]
-    return f"it holds {others[0]}, which is not a kernel's stream" if others else ""
-
-
-def _is_stream(path: Path) -> bool:
-    if path.suffix != ".vta" or not path.is_file():
-        return False
-    with path.open("rb") as stream:
-        return stream.read(len(MAGIC)) == MAGIC
+    """Return why a folder has other files than streams, and so must not be replaced; empty if it has none."""
+    for path in sorted(folder.iterdir()):
+        head = b""
+        if path.suffix == ".vta" and path.is_file():
+            with path.open("rb") as stream:
+                head = stream.read(len(MAGIC))
+        if head != MAGIC:
+            return f"it holds {path.name}, which is not a kernel's stream"
+    return ""
 
 
 def _list_kernels(source: str, board: Board, options: KernelsOptions, console: Console) -> list[listing.Kernel]:
-    """Return the kernels as a build has them: tasks of one shape may differ in the buffers of their network."""
+    """Return the kernels as a build has them: tasks of one shape may have different buffers in a network."""
     lowered = tune.extract(BuildRequest(options.model.model(source), board, console.say)).lowered
     layers = [(layer_of(function), function.attrs) for _, function in called(lowered)]
     calls = Counter((layer, str(attributes.get(EXACT, layer))) for layer, attributes in layers if is_layer(layer))
-    best = _best_traces(options.records or default_path(board.name), board)
+    path = options.records or default_path(board.name)
+    records = RecordFile(path).catalog().best(record_key(Vta(board), emulated=board.emulated)) if path.exists() else {}
+    best = {workload: json.loads(record.trace) for workload, record in records.items()}
     templates = Vta(board).templates
     return [
         listing.kernel(Conv2d.from_json(exact), number, best.get(layer_hash(layer)), templates)
@@ -209,18 +216,17 @@ def _list_kernels(source: str, board: Board, options: KernelsOptions, console: C
     ]
 
 
-def _best_traces(path: Path, board: Board) -> dict[str, Any]:
-    """Return what the best tuning record says of each workload."""
-    if not path.exists():
-        return {}
-    records = RecordFile(path).catalog().best(record_key(Vta(board), emulated=board.emulated))
-    return {workload: json.loads(record.trace) for workload, record in records.items()}
-
-
 def _read_stream(file: Path, machine: config.VtaConfig | None, encoding: Revision | None, *, raw: bool) -> Stream:
-    data = _bytes(file)
     try:
-        stream = _raw(data, machine, encoding) if raw else Stream.decode(data)
+        data = files.read_limited(file)
+    except OSError as fault:
+        raise InputError(f"cannot read {file}: {fault.strerror or fault}") from fault
+    try:
+        if raw:
+            isa = Isa(machine or config.DEFAULT, encoding or _NEWEST)
+            stream = Stream(isa.config, isa.revision, (), isa.decode_all(data), (), ())
+        else:
+            stream = Stream.decode(data)
     except InputError as fault:
         hint = fault.hint if raw else "compile the kernel again; a file of bare instructions needs --raw"
         raise InputError(f"{file}: {fault.message}", details=fault.details, hint=hint) from fault
@@ -230,41 +236,3 @@ def _read_stream(file: Path, machine: config.VtaConfig | None, encoding: Revisio
             hint="leave --config and --revision out: the file names its machine itself",
         )
     return stream
-
-
-def _bytes(file: Path) -> bytes:
-    try:
-        return files.read_limited(file)
-    except OSError as fault:
-        raise InputError(f"cannot read {file}: {fault.strerror or fault}") from fault
-
-
-def _raw(data: bytes, machine: config.VtaConfig | None, encoding: Revision | None) -> Stream:
-    isa = Isa(machine or config.DEFAULT, encoding or _NEWEST)
-    return Stream(isa.config, isa.revision, (), isa.decode_all(data), (), ())
-
-
-def _isa_text(isa: Isa) -> str:
-    head = f"{isa.config.name}, revision {isa.revision.date}"
-    return "\n".join([head, *(row for opcode, fields in isa.fields().items() for row in _rows(opcode, fields))])
-
-
-def _rows(opcode: str, fields: tuple[Field, ...]) -> list[str]:
-    return [
-        "",
-        opcode,
-        *(f"  {field.name:<16}{_bits(field):<10}{field.width:>3}  {_values(field)}" for field in fields),
-    ]
-
-
-def _bits(field: Field) -> str:
-    return f"{field.low}..{field.low + field.width - 1}" if field.width > 1 else str(field.low)
-
-
-def _values(field: Field) -> str:
-    return ", ".join(f"{member.name} {code}" for code, member in enumerate(field.members)) or field.allowed
-
-
-def _field_document(field: Field) -> dict[str, Any]:
-    values = {member.name: code for code, member in enumerate(field.members)}
-    return {"name": field.name, "low": field.low, "width": field.width, "signed": field.signed, "values": values}
