@@ -172,7 +172,7 @@ class AddressOptions(BoardOptions):
 
     def _probe(self) -> Selected:
         from toolchain.adoption import selection
-        from toolchain.device.connected import explained_host
+        from toolchain.device.connected import explain_host
         from toolchain.devices import load_devices
         from toolchain.progress import stage
         from toolchain.shell import open_shell
@@ -181,7 +181,7 @@ class AddressOptions(BoardOptions):
         address = place.host if place else self.host
         names = load_devices(self.devices)
         say(stage(f"probing {address} for its board type"))
-        with explained_host(self.host or "", names), open_shell(address, config=self.ssh()) as shell:
+        with explain_host(self.host or "", names), open_shell(address, config=self.ssh()) as shell:
             choice = selection.select(shell)
         say(choice.sentence(address or ""))
         return Selected(choice.board.resolved(), choice.reason, choice.emulated)

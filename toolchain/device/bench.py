@@ -191,9 +191,9 @@ def conditions(shell: Shell) -> Conditions:
     )
 
 
-def _numbers(pairs: Sequence[Sequence[str]], wanted: str) -> list[float]:
+def _numbers(pairs: Sequence[Sequence[str]], name: str) -> list[float]:
     """Pick the values of a key; a sensor or clock that is asleep gives none, or `<unknown>`."""
-    texts = [value for key, value in pairs if key == wanted]
+    texts = [value for key, value in pairs if key == name]
     return [float(text) for text in texts if re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", text)]
 
 

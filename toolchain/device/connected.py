@@ -72,14 +72,14 @@ class Connection:
         address = None if self.board.connection == "local" else self.entry.host
         root = self.root or self.entry.root or self.board.root
         with (
-            explained_host(self.host, self.names),
+            explain_host(self.host, self.names),
             open_shell(address, config=self.ssh.before(self.entry.ssh_config)) as shell,
         ):
             yield ConnectedDevice(self.board, self.entry, shell, Store(shell, root, self.progress, self.patience))
 
 
 @contextlib.contextmanager
-def explained_host(host: str, names: Mapping[str, Device]) -> Iterator[None]:
+def explain_host(host: str, names: Mapping[str, Device]) -> Iterator[None]:
     """Explain a host that cannot be resolved, and is perhaps the misspelt name of a device."""
     try:
         yield

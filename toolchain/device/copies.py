@@ -25,8 +25,10 @@ class Copies:
     @property
     def text(self) -> str:
         """All of it in one line."""
-        there, back, stays = (f"{one / _MEGABYTE:.2f} MB" for one in (self.to_device, self.from_device, self.resident))
-        return f"each run copies {there} to the accelerator's memory and {back} back; {stays} stay there"
+        upload, download, resident = (
+            f"{size / _MEGABYTE:.2f} MB" for size in (self.to_device, self.from_device, self.resident)
+        )
+        return f"each run copies {upload} to the accelerator's memory and {download} back; {resident} stay there"
 
 
 def read(value: object) -> Copies | None:

@@ -104,7 +104,7 @@ def deploy(
         DeviceError: The device is lost, busy or full, or the model does not run on it.
     """
     samples = verification.samples_of(bundle, unchecked=settings.unchecked)
-    drawn = fidelity.carried(bundle, settings.samples)
+    reference_outputs = fidelity.random_reference(bundle, settings.samples)
     with stages.timed("deploy"):
         release = DeviceRelease.of_bundle(bundle, program, device, settings.threads)
         if device.entry.run:
@@ -115,8 +115,12 @@ def deploy(
         with stages.timed("smoke"):
             run = installed.run(runner.SMOKE)
             difference = verification.check_outputs(run, samples, bundle.manifest, settings.tolerance)
-        with stages.timed("samples" if drawn else "smoke"):
-            compared = fidelity.check(release, drawn, settings.tolerance, stages.tell) if drawn else None
+        with stages.timed("samples" if reference_outputs else "smoke"):
+            compared = (
+                fidelity.check(release, reference_outputs, settings.tolerance, stages.tell)
+                if reference_outputs
+                else None
+            )
         with stages.timed("application" if device.entry.run else "deploy"):
             device.store.mark(bundle.digest, unchecked=difference is None)
             changed, started = _activate(release, library, stages)
@@ -139,9 +143,9 @@ def deploy(
 
 def _activate(release: DeviceRelease, library: Program | None, stages: Stages) -> tuple[bool, Started | None]:
     """Return whether the release is another one than before, and how the application started on it."""
-    store, own = release.device.store, release.device.entry.run
+    store, run_table = release.device.store, release.device.entry.run
     if library:
         store.offer(library.sha256)
-    if own is None:
+    if run_table is None:
         return store.activate(release.digest), None
-    return application.activate(store, release.digest, own, stages.tell)
+    return application.activate(store, release.digest, run_table, stages.tell)

@@ -20,7 +20,7 @@ import numpy as np
 from toolchain import process, temporary
 from toolchain.device import runner, sensors
 from toolchain.device.runner import Plan
-from toolchain.device.sensors import MOST_RAILS, Found, NoFigureError, Sensor, Series
+from toolchain.device.sensors import MOST_RAILS, DeviceSensors, NoFigureError, Sensor, Series
 from toolchain.errors import DeviceError
 from toolchain.shell import Shell
 
@@ -151,7 +151,7 @@ class Method:
 def measure(  # noqa: PLR0913 - one call has these independent parts
     shell: Shell,
     root: str,
-    places: Mapping[str, str],
+    folders: Mapping[str, str],
     *,
     release: str,
     threads: int,
@@ -164,7 +164,7 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
     Args:
         shell: The device.
         root: The store's root on it.
-        places: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
+        folders: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
         release: Folder of the release on the device.
         threads: Threads; 0 means every CPU.
         method: How.
@@ -180,19 +180,19 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
     if (needed := LEAST_INFERENCES * inference_s) > _LONGEST_S:
         return Energy(None, f"{LEAST_INFERENCES} inferences would take {needed / 60:.0f} minutes, and"
                             f" the limit is {_LONGEST_S / 60:.0f}")  # fmt: skip
-    found = Found((), fractions=True) if method.meter else sensors.find(shell, method.sysfs)
-    if not found.sensors and not method.meter:
+    device_sensors = DeviceSensors((), fractions=True) if method.meter else sensors.find(shell, method.sysfs)
+    if not device_sensors.sensors and not method.meter:
         return Energy(None, "Linux shows no power sensor on the device, and devices.toml has no meter for it")
-    method = method if found.fractions else slower(method)
+    method = method if device_sensors.fractions else slower(method)
     plan = Plan(method.run_s + _SETTLED_S, min_runs=LEAST_INFERENCES, max_runs=1_000_000, pinned=pinned)
     limit = longest_s(method, inference_s)
     try:
-        with runner.scratch(shell, root) as folder, _metered(method.meter) as metered:
-            argv = runner.command(places, release, folder, plan, threads)
+        with runner.scratch(shell, root) as folder, _run_meter(method.meter) as metered:
+            argv = runner.command(folders, release, folder, plan, threads)
             began = time.time()
-            said = _run(shell, folder, argv, found.sensors, method, limit)
+            output = _run(shell, folder, argv, device_sensors.sensors, method, limit)
             readings = metered()
-        return Energy(_joules(said, found.sensors, readings, began, method))
+        return Energy(_joules(output, device_sensors.sensors, readings, began, method))
     except NoFigureError as fault:
         return Energy(None, str(fault))
 
@@ -212,17 +212,19 @@ def longest_s(method: Method, inference_s: float) -> float:
     return _FREE_S + method.idle_s + 10 * max(method.run_s + _SETTLED_S, LEAST_INFERENCES * inference_s)
 
 
-def _run(shell: Shell, folder: str, argv: Sequence[str], found: Sequence[Sensor], method: Method, limit: float) -> str:
-    words = {
+def _run(
+    shell: Shell, folder: str, argv: Sequence[str], sensor_list: Sequence[Sensor], method: Method, limit: float
+) -> str:
+    values = {
         "PLACE": shlex.quote(folder),
-        "FILES": shlex.join([path for sensor in found for path in sensor.files]) or "/dev/null",
+        "FILES": shlex.join([path for sensor in sensor_list for path in sensor.files]) or "/dev/null",
         "EVERY": f"{method.every_s:g}",
         "IDLE": f"{method.idle_s:g}",
         "ARGV": shlex.join(argv),
     }
     script = _SAMPLE
-    for name, word in words.items():
-        script = script.replace(f"@{name}@", word)
+    for name, value in values.items():
+        script = script.replace(f"@{name}@", value)
     began = time.monotonic()
     try:
         result = shell.run(script, timeout=limit, check=False, most=_MOST_SAID)
@@ -235,7 +237,7 @@ def _run(shell: Shell, folder: str, argv: Sequence[str], found: Sequence[Sensor]
 
 
 @contextlib.contextmanager
-def _metered(command: str) -> Iterator[Callable[[], list[str]]]:
+def _run_meter(command: str) -> Iterator[Callable[[], list[str]]]:
     """Have the lab's meter run for the time of a block; what is yielded returns the lines that it said by then."""
     if not command:
         yield list
@@ -257,25 +259,25 @@ def _metered(command: str) -> Iterator[Callable[[], list[str]]]:
 # --- from readings to joules -------------------------------------------------------------------------------------
 
 
-def _joules(said: str, found: Sequence[Sensor], metered: Sequence[str], began: float, method: Method) -> Joules:
-    head, _, report = said.partition("\nreport\n")
+def _joules(output: str, sensor_list: Sequence[Sensor], metered: Sequence[str], began: float, method: Method) -> Joules:
+    head, _, report = output.partition("\nreport\n")
     marks, rows = _read(head)
     start, begin, end = (marks[name] for name in ("start", "begin", "end"))
-    heard = _of_meter(metered, start - began) if method.meter else sensors.read(found, rows)
-    places = (0,) if method.meter else sensors.counted(found)
-    kept = [_whole(heard[place]) for place in places]
+    readings = _meter_series(metered, start - began) if method.meter else sensors.read(sensor_list, rows)
+    counted_indices = (0,) if method.meter else sensors.choose_counted(sensor_list)
+    counted = [_whole(readings[index]) for index in counted_indices]
     idle, run = (start + _EDGE_S, begin - _EDGE_S), (begin + _SETTLED_S, end - _EDGE_S)
-    _check_enough(kept, idle, run)
+    _check_enough(counted, idle, run)
     times = runner.timed(report)
     period = sum(times) / len(times) / 1e9
     rails = tuple(
-        Rail(one.name, one.mean(*idle), one.mean(*run), place in places)
-        for place, one in enumerate(heard)
-        if isinstance(one, Series) and min(one.samples(*idle), one.samples(*run)) >= LEAST_SAMPLES
+        Rail(series.name, series.mean(*idle), series.mean(*run), index in counted_indices)
+        for index, series in enumerate(readings)
+        if isinstance(series, Series) and min(series.samples(*idle), series.samples(*run)) >= LEAST_SAMPLES
     )
     idle_w, run_w = (sum(getattr(rail, name) for rail in rails if rail.counted) for name in ("idle_w", "run_w"))
-    gross, net = _intervals(kept, idle, run)
-    samples = min(one.samples(*run) for one in kept)
+    gross, net = _intervals(counted, idle, run)
+    samples = min(series.samples(*run) for series in counted)
     rate = samples / (run[1] - run[0])
     return Joules(
         rails=rails,
@@ -287,11 +289,11 @@ def _joules(said: str, found: Sequence[Sensor], metered: Sequence[str], began: f
         net_ci95=(net[0] * period, net[1] * period),
         hz=round(rate, 2),
         samples=samples,
-        idle_samples=min(one.samples(*idle) for one in kept),
+        idle_samples=min(series.samples(*idle) for series in counted),
         inferences=len(times),
-        method=f"{' + '.join(one.name for one in kept)}, {rate:.0f} readings a second; idle for {method.idle_s:g} s, "
+        method=f"{' + '.join(series.name for series in counted)}, {rate:.0f} readings a second; idle for {method.idle_s:g} s, "
         f"then {len(times)} inferences, in addition to those of the latency",
-        warnings=tuple(one for one in heard if isinstance(one, str)),
+        warnings=tuple(series for series in readings if isinstance(series, str)),
     )
 
 
@@ -311,18 +313,18 @@ def _read(head: str) -> tuple[dict[str, float], list[list[str]]]:
     marks: dict[str, float] = {}
     rows = []
     for line in head.splitlines():
-        word, *values = line.split()[: 2 * MOST_RAILS + 2] or [""]
-        if word in {"start", "begin", "end", "at"} and values and _SECONDS.fullmatch(values[0]):
-            if word == "at":
+        tag, *values = line.split()[: 2 * MOST_RAILS + 2] or [""]
+        if tag in {"start", "begin", "end", "at"} and values and _SECONDS.fullmatch(values[0]):
+            if tag == "at":
                 rows.append(values)
             else:
-                marks[word] = float(values[0])
+                marks[tag] = float(values[0])
     if marks.keys() != {"start", "begin", "end"}:
         raise NoFigureError("the device did not report when the model ran")
     return marks, rows
 
 
-def _of_meter(lines: Sequence[str], offset: float) -> list[Series | str]:
+def _meter_series(lines: Sequence[str], offset: float) -> list[Series | str]:
     pairs = [line.split() for line in lines]
     wrong = next((line for line, pair in zip(lines, pairs, strict=True) if not _is_reading(pair)), None)
     if wrong is not None:
@@ -343,10 +345,10 @@ def _is_reading(pair: Sequence[str]) -> bool:
 
 
 def _check_enough(series: Sequence[Series], idle: tuple[float, float], run: tuple[float, float]) -> None:
-    for one in series:
-        for what, window in (("idle", idle), ("running", run)):
-            if (count := one.samples(*window)) < LEAST_SAMPLES:
-                raise NoFigureError(f"{one.name}: {count} readings while {what}; at least {LEAST_SAMPLES} are needed")
+    for rail in series:
+        for phase, window in (("idle", idle), ("running", run)):
+            if (count := rail.samples(*window)) < LEAST_SAMPLES:
+                raise NoFigureError(f"{rail.name}: {count} readings while {phase}; at least {LEAST_SAMPLES} are needed")
 
 
 def _intervals(
@@ -354,12 +356,12 @@ def _intervals(
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return 95 % intervals of the power while running, and of that beyond idleness, by windows of a second."""
     stream = np.random.default_rng(0)
-    drawn = []
+    resampled = []
     for begin, end in (idle, run):
         count = max(1, int((end - begin) / _WINDOW_S))
         edges = [begin + number * _WINDOW_S for number in range(count)]
-        sums = [sum(one.mean(edge, edge + _WINDOW_S) for one in series) for edge in edges]
+        sums = [sum(rail.mean(edge, edge + _WINDOW_S) for rail in series) for edge in edges]
         windows = np.array([watts for watts in sums if math.isfinite(watts)] or [math.nan])
-        drawn.append(stream.choice(windows, (_RESAMPLES, windows.size)).mean(axis=1))
-    gross, net = (np.percentile(values, [2.5, 97.5]) for values in (drawn[1], drawn[1] - drawn[0]))
+        resampled.append(stream.choice(windows, (_RESAMPLES, windows.size)).mean(axis=1))
+    gross, net = (np.percentile(values, [2.5, 97.5]) for values in (resampled[1], resampled[1] - resampled[0]))
     return (float(gross[0]), float(gross[1])), (float(net[0]), float(net[1]))

@@ -71,13 +71,13 @@ def check_versions(manifest: Manifest, versions: Mapping[str, str]) -> None:
     Raises:
         VerificationError: They are.
     """
-    for what, theirs, ours in (
+    for component, theirs, ours in (
         ("TVM", manifest.versions.get("tvm", ""), versions["tvm"]),
         ("TVM-FFI", abi(manifest.versions.get("tvm_ffi", "")), abi(versions["tvm_ffi"])),
     ):
         if theirs != ours:
             raise VerificationError(
-                f"the bundle was compiled with {what} {theirs or '(unknown)'}, but the runner has {what} {ours}",
+                f"the bundle was compiled with {component} {theirs or '(unknown)'}, but the runner has {component} {ours}",
                 hint="build it again with this toolchain",
             )
 
@@ -96,10 +96,10 @@ def check_runs(program: Program, facts: DeviceFacts) -> None:
     _check_glibc(program.glibc, facts, program.path.name)
 
 
-def _check_glibc(needed: str, facts: DeviceFacts, what: str) -> None:
+def _check_glibc(needed: str, facts: DeviceFacts, user: str) -> None:
     if facts.glibc and needed and elf.version_key(facts.glibc) < elf.version_key(needed):
         raise MismatchError(
             f"the device has glibc {facts.glibc}, but glibc {needed} or newer is needed",
-            details=f"by {what}",
+            details=f"by {user}",
             hint="build on a system as old as the device, or update the device",
         )

@@ -34,7 +34,7 @@ class Halves:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequiredPrecision:
     """Which precision a network needs.
 
     Attributes:
@@ -46,14 +46,14 @@ class Wanted:
     half_sums: bool
 
     @classmethod
-    def of(cls, manifest: Manifest) -> Wanted:
+    def of(cls, manifest: Manifest) -> RequiredPrecision:
         """Return what a bundle needs."""
-        words = manifest.command.split()
-        sums = "--half-sums" in words
-        return cls(sums or manifest.half is not None or "--float16" in words, sums)
+        arguments = manifest.command.split()
+        sums = "--half-sums" in arguments
+        return cls(sums or manifest.half is not None or "--float16" in arguments, sums)
 
 
-def ask(program: Program, shell: Shell, store: Store, kind: str, tell: Tell | None = None) -> Halves:
+def ask(program: Program, shell: Shell, store: Store, kind: str, progress: Tell | None = None) -> Halves:
     """Ask a device; its runner is brought there first, unless it is there.
 
     Args:
@@ -61,7 +61,7 @@ def ask(program: Program, shell: Shell, store: Store, kind: str, tell: Tell | No
         shell: The device.
         store: Its store.
         kind: What computes there, by the name that the code generator has for it.
-        tell: Told the progress.
+        progress: Told the progress.
 
     Raises:
         MismatchError: The runner does not start there.
@@ -75,33 +75,33 @@ def ask(program: Program, shell: Shell, store: Store, kind: str, tell: Tell | No
         programs=(program.sha256,),
     )
     with store.lock(Owner.here("ask about half precision")):
-        send(shipment, store, facts, tell)
+        send(shipment, store, facts, progress)
         folder = install(shipment, store)["runners"]
-        found = shell.run(shlex.join([f"{folder}/{RUNNER}", "--halves", kind]), timeout=_ANSWER_S, check=False)
-    if found.returncode != 0:
+        result = shell.run(shlex.join([f"{folder}/{RUNNER}", "--halves", kind]), timeout=_ANSWER_S, check=False)
+    if result.returncode != 0:
         raise DeviceError(
             f"{shell.name} has no usable {kind} device",
-            details=found.stderr.strip()[-1000:],
+            details=result.stderr.strip()[-1000:],
             hint="install its vendor's driver, or use the board type for its CPU",
         )
-    return _read(found.stdout, shell.name)
+    return _read(result.stdout, shell.name)
 
 
-def check(found: Halves, wanted: Wanted, name: str) -> None:
+def check(support: Halves, required: RequiredPrecision, name: str) -> None:
     """Refuse a device that lacks what kernels in half precision need.
 
     Raises:
         DeviceError: It does.
     """
     in_board_file = "in [target] of the board file"
-    if wanted.float16 and found.float16_lacks:
+    if required.float16 and support.float16_lacks:
         raise DeviceError(
-            f"{name} does not compute in half precision: {found.name} has no {found.float16_lacks}",
+            f"{name} does not compute in half precision: {support.name} has no {support.float16_lacks}",
             hint=f"build without --float16 and --half-sums, or with `float16 = false` {in_board_file}",
         )
-    if wanted.half_sums and found.half_sums_lacks:
+    if required.half_sums and support.half_sums_lacks:
         raise DeviceError(
-            f"{name} does not sum up in half precision: {found.name} has no {found.half_sums_lacks}, "
+            f"{name} does not sum up in half precision: {support.name} has no {support.half_sums_lacks}, "
             "so it takes numbers below 2^-14 for zero",
             hint=f"build with --float16 instead of --half-sums, or with `half_sums = false` {in_board_file}",
         )
@@ -109,10 +109,10 @@ def check(found: Halves, wanted: Wanted, name: str) -> None:
 
 def _read(text: str, name: str) -> Halves:
     try:
-        said = json.loads(text)
-        words = [processor.text(said[key]) for key in ("name", "float16_lacks", "half_sums_lacks")]
+        answer = json.loads(text)
+        texts = [processor.text(answer[key]) for key in ("name", "float16_lacks", "half_sums_lacks")]
     except (LookupError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
             f"the runner on {name} sent an invalid answer about half precision", details=f"{fault!s:.200}"
         ) from fault
-    return Halves(*words)
+    return Halves(*texts)

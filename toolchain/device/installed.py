@@ -69,14 +69,14 @@ class DeviceRelease:
         return release
 
     def install(
-        self, inputs: Tensors, work: Path, tell: Tell | None = None, library: Program | None = None
+        self, inputs: Tensors, work: Path, progress: Tell | None = None, library: Program | None = None
     ) -> Installed:
         """Bring what the device lacks for a run, without activating anything; the caller holds the store's lock.
 
         Args:
             inputs: Arrays by name.
             work: A folder of this machine for what is sent.
-            tell: Called as the files are sent.
+            progress: Called as the files are sent.
             library: What applications are linked with, if it is brought too.
 
         Raises:
@@ -87,11 +87,11 @@ class DeviceRelease:
         if self.bundle:
             shipment = shipment.with_release(self.bundle, work)
         store = self.device.store
-        sent, folders = send(shipment, store, self.facts, tell), install(shipment, store)
+        sent, folders = send(shipment, store, self.facts, progress), install(shipment, store)
         digest, _files = shipment.folders.get("releases", ("", {}))
         verified = trust.take(store, digest, folders["runners"], shipment.signed)
-        kept = {"releases": f"{store.root}/releases/{self.digest}"}
-        return Installed(self, {**kept, **folders}, sent, verified)
+        releases = {"releases": f"{store.root}/releases/{self.digest}"}
+        return Installed(self, {**releases, **folders}, sent, verified)
 
 
 @dataclass(frozen=True)

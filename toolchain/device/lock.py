@@ -208,13 +208,13 @@ class Owner:
 
     def line(self) -> str:
         """Write it as one line: a lock's file has no other."""
-        return "\t".join(" ".join(part.split()) for part in (self.who, self.what, self.end))
+        return "\t".join(" ".join(text.split()) for text in (self.who, self.what, self.end))
 
     @classmethod
     def read(cls, line: str) -> Owner:
         """Read what `line` wrote; a lock that is just being taken has no owner yet."""
-        who, what, end = (*line.split("\t"), "", "", "")[:3]
-        return cls(*(printable(part.strip()) for part in (who.strip() or "someone", what, end)))
+        who, purpose, end = (*line.split("\t"), "", "", "")[:3]
+        return cls(*(printable(text.strip()) for text in (who.strip() or "someone", purpose, end)))
 
     def __str__(self) -> str:
         return f"in use by {self.who}" + (f": {self.what}" if self.what else "")
@@ -250,7 +250,7 @@ class Lease:
             DeviceError: The script failed, the lock is lost, or the device is.
         """
         with reminding(self._shell.report, f"{self._shell.name}, which changes its store"):
-            return self._done("run", script, _SCRIPT_S + size / _SLOWEST)
+            return self._run_command("run", script, _SCRIPT_S + size / _SLOWEST)
 
     def attempt(self, script: str, seconds: float) -> str:
         """Run a script as `run` does; what it starts with `9>&9` holds the lock too, for as long as it lives.
@@ -262,10 +262,10 @@ class Lease:
         Raises:
             DeviceError: As `run`.
         """
-        return self._done("attempt", script, _SCRIPT_S + seconds)
+        return self._run_command("attempt", script, _SCRIPT_S + seconds)
 
-    def _done(self, word: str, script: str, seconds: float) -> str:
-        self._write(f"{word} {base64.b64encode(script.encode()).decode()}\n")
+    def _run_command(self, command: str, script: str, seconds: float) -> str:
+        self._write(f"{command} {base64.b64encode(script.encode()).decode()}\n")
         lines: list[str] = []
         room, deadline = MOST_SAID, time.monotonic() + seconds
         while not (line := self._holder.readline(max(0.0, deadline - time.monotonic()))).startswith(self._mark):
@@ -313,7 +313,7 @@ class Lease:
             DeviceError: It is not, or the device does not answer.
         """
         self.check()
-        self._done("run", ":", _ANSWER_S)
+        self._run_command("run", ":", _ANSWER_S)
 
     def _write(self, text: str) -> None:
         try:
@@ -354,12 +354,12 @@ def hold(
     """
     token = within or new_token()
     line = shlex.quote(f"{owner.line()}\t{token}")
-    holder = shell.start(f"{_given(set_root)}; owner={line}; token={token}\n{SAID}{TAKE}{_HOLDER}")
+    holder = shell.start(f"{_lock_environment(set_root)}; owner={line}; token={token}\n{SAID}{TAKE}{_HOLDER}")
     try:
         with reminding(shell.report, f"the lock of {shell.name}"):
-            said = _await(shell, holder, set_root)
-        lease = Lease(shell, holder, token, on_trial="trial" in said)
-        with _beating(lease, lost):
+            reply = _await_lock(shell, holder, set_root)
+        lease = Lease(shell, holder, token, on_trial="trial" in reply)
+        with _heartbeat(lease, lost):
             yield lease
     finally:
         holder.close()
@@ -376,41 +376,41 @@ def check_free(shell: Shell, set_root: str) -> None:
     Raises:
         BusyError: Somebody does.
     """
-    words = shell.run(f"{_given(set_root)}\n{SAID}{PEEK}").stdout.split(maxsplit=3)
-    if words[:1] == ["busy"]:
-        raise _busy(shell.name, words)
+    reply = shell.run(f"{_lock_environment(set_root)}\n{SAID}{PEEK}").stdout.split(maxsplit=3)
+    if reply[:1] == ["busy"]:
+        raise _busy_error(shell.name, reply)
 
 
-def _given(set_root: str) -> str:
+def _lock_environment(set_root: str) -> str:
     within = os.environ.get(WITHIN, "")
     return f"{set_root}; lease={LEASE_S}; within={within if _TOKEN.fullmatch(within) else ''}"
 
 
-def _busy(name: str, words: Sequence[str]) -> BusyError:
+def _busy_error(name: str, reply: Sequence[str]) -> BusyError:
     """Return the error for `busy`, an age, the device's time, and when who began.
 
     The age is seconds since a sign of life, `pidPID` of an earlier toolchain, or `otherPID` of anybody else.
     """
-    age, now, said = (*words[1:], "", "", "")[:3]
-    began, _, line = said.partition(" ")
-    owner = Owner.read((line if began.isdecimal() else said)[:_LONGEST_OWNER])
+    age, now, details = (*reply[1:], "", "", "")[:3]
+    began, _, line = details.partition(" ")
+    owner = Owner.read((line if began.isdecimal() else details)[:_LONGEST_OWNER])
     since = _since(int(now) - int(began)) if _TIME.fullmatch(began) and _TIME.fullmatch(now) else ""
     ended = "when that has ended" + (f"; `{owner.end}` on that machine ends it" if _END.fullmatch(owner.end) else "")
     return BusyError(
         f"{name} is busy: {owner}",
-        details=f"{since}{_life(age)}",
+        details=f"{since}{_sign_of_life(age)}",
         hint=f"run the command again {ended}, or with --wait SECONDS",
         owner=f"{owner.who}: {owner.what}" if owner.what else owner.who,
     )
 
 
-def _life(word: str) -> str:
+def _sign_of_life(age_text: str) -> str:
     """Tell when a holder gave a sign of life, or that it gives none."""
-    if earlier := _EARLIER.fullmatch(word):
+    if earlier := _EARLIER.fullmatch(age_text):
         return f"process {earlier[1]} there, of an older toolchain, holds the lock until its client disconnects"
-    if other := _OTHER.fullmatch(word):
+    if other := _OTHER.fullmatch(age_text):
         return f"process {other[1]} there holds the lock and gives no signs of life: only its end frees the device"
-    age = word if _TIME.fullmatch(word) else "some"
+    age = age_text if _TIME.fullmatch(age_text) else "some"
     return f"the last sign of life came {age} s ago; the device is free after {LEASE_S} s without one"
 
 
@@ -421,12 +421,12 @@ def _since(seconds: int) -> str:
     return f"since {time.strftime('%H:%M:%S', time.localtime(time.time() - seconds))}, for {seconds} s by now; "
 
 
-def _await(shell: Shell, holder: RemoteProcess, set_root: str) -> list[str]:
-    words = holder.readline(_ANSWER_S).split(maxsplit=3)
-    if words[:1] == ["held"]:
-        return words
-    if words and words[0] == "busy":
-        raise _busy(shell.name, words)
+def _await_lock(shell: Shell, holder: RemoteProcess, set_root: str) -> list[str]:
+    reply = holder.readline(_ANSWER_S).split(maxsplit=3)
+    if reply[:1] == ["held"]:
+        return reply
+    if reply and reply[0] == "busy":
+        raise _busy_error(shell.name, reply)
     holder.close()
     raise DeviceError(
         f"the store on {shell.name} cannot be locked ({set_root})",
@@ -436,7 +436,7 @@ def _await(shell: Shell, holder: RemoteProcess, set_root: str) -> list[str]:
 
 
 @contextmanager
-def _beating(lease: Lease, lost: Callable[[], None]) -> Iterator[None]:
+def _heartbeat(lease: Lease, lost: Callable[[], None]) -> Iterator[None]:
     """Send signs of life for as long as the block runs."""
     ended = threading.Event()
 

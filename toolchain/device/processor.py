@@ -29,7 +29,7 @@ class Processor:
         """All of it in one line."""
         units = f"{self.units} compute unit(s)" if self.units else ""
         driver = f"driver {self.driver}" if self.driver else ""
-        return ", ".join(part for part in (self.name, units, self.version, driver) if part)
+        return ", ".join(item for item in (self.name, units, self.version, driver) if item)
 
 
 def read(value: object) -> Processor | None:

@@ -71,14 +71,14 @@ class Watched:
 
 
 def pace(
-    shell: Shell, root: str, places: Mapping[str, str], *, release: str, threads: int, pinned: bool = True
+    shell: Shell, root: str, folders: Mapping[str, str], *, release: str, threads: int, pinned: bool = True
 ) -> float:
     """Return the seconds that a run of a release takes, by a single one, so that `watch` knows what to wait for.
 
     Args:
         shell: The device.
         root: The store's root on the device.
-        places: As for `watch`.
+        folders: As for `watch`.
         release: As for `watch`.
         threads: As for `watch`.
         pinned: As for `watch`.
@@ -88,10 +88,10 @@ def pace(
         VerificationError: The device takes signed releases only, and not this one.
     """
     with runner.scratch(shell, root) as folder:
-        argv = runner.command(places, release, folder, dataclasses.replace(_ONE_RUN, pinned=pinned), threads)
-        limit_s, most = runner.longest_s(_ONE_RUN), runner.most_said(_ONE_RUN)
-        said, took_s = runner.written(shell, argv, f"{folder}/report", limit_s=limit_s, most=most)
-    return min(runner.timed(said)[0] / 1e9, took_s)  # whatever it says, it was no longer than that
+        argv = runner.command(folders, release, folder, dataclasses.replace(_ONE_RUN, pinned=pinned), threads)
+        limit_s, limit_bytes = runner.longest_s(_ONE_RUN), runner.most_said(_ONE_RUN)
+        report, took_s = runner.run_for_file(shell, argv, f"{folder}/report", limit_s=limit_s, limit_bytes=limit_bytes)
+    return min(runner.timed(report)[0] / 1e9, took_s)  # whatever it says, it was no longer than that
 
 
 def longest_s(runs: int, run_s: float) -> float:
@@ -102,7 +102,7 @@ def longest_s(runs: int, run_s: float) -> float:
 def watch(  # noqa: PLR0913 - one call has these independent parts
     shell: Shell,
     root: str,
-    places: Mapping[str, str],
+    folders: Mapping[str, str],
     *,
     release: str,
     threads: int,
@@ -115,7 +115,7 @@ def watch(  # noqa: PLR0913 - one call has these independent parts
     Args:
         shell: The device.
         root: The store's root on the device.
-        places: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
+        folders: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
         release: Folder of the release on the device.
         threads: Threads; 0 leaves it to the runner, which takes every CPU.
         runs: How often, watched and unwatched each.
@@ -127,11 +127,11 @@ def watch(  # noqa: PLR0913 - one call has these independent parts
         VerificationError: The device takes signed releases only, and not this one.
     """
     with runner.scratch(shell, root) as folder:
-        argv = runner.command(places, release, folder, dataclasses.replace(SMOKE, pinned=pinned), threads)
+        argv = runner.command(folders, release, folder, dataclasses.replace(SMOKE, pinned=pinned), threads)
         argv += ["--profile", f"{folder}/profile", "--profile-runs", str(runs)]
         limit_s = longest_s(runs, run_s)
-        said, _took_s = runner.written(shell, argv, f"{folder}/profile", limit_s=limit_s, most=_MOST_SAID)
-    return _read(said, shell.name, runs)
+        report, _took_s = runner.run_for_file(shell, argv, f"{folder}/profile", limit_s=limit_s, limit_bytes=_MOST_SAID)
+    return _read(report, shell.name, runs)
 
 
 def _read(text: str, name: str, runs: int) -> Watched:
@@ -143,37 +143,37 @@ def _read(text: str, name: str, runs: int) -> Watched:
                 f"no two runs on {name} make the same calls, so the times of calls cannot be compared",
                 hint="`toolchain bench` measures whole runs",
             )
-        found = Watched(
-            calls=tuple(_call(one, len(watched)) for one in report["calls"][:_MOST_CALLS]),
+        result = Watched(
+            calls=tuple(_call(call, len(watched)) for call in report["calls"][:_MOST_CALLS]),
             plain_ns=_times(report["plain_ns"]),
             watched_ns=watched,
             other_runs=_number(report["other_runs"]),
             waits=bool(report["waits"]),
             processor=processor.read(report["processor"]),
         )
-        _check_whole(found, runs)
+        _check_whole(result, runs)
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
             f"the runner on {name} returned an invalid profile",
             details=f"{type(fault).__name__}: {fault!s:.200}",
             hint=_DAMAGED,
         ) from fault
-    return found
+    return result
 
 
-def _check_whole(found: Watched, runs: int) -> None:
-    if len(found.watched_ns) + found.other_runs != runs or len(found.plain_ns) != runs:
-        raise ValueError(f"it has {len(found.watched_ns)} runs instead of {runs}")
-    if not found.calls:
+def _check_whole(result: Watched, runs: int) -> None:
+    if len(result.watched_ns) + result.other_runs != runs or len(result.plain_ns) != runs:
+        raise ValueError(f"it has {len(result.watched_ns)} runs instead of {runs}")
+    if not result.calls:
         raise ValueError("it has no calls")
 
 
 def _call(document: Any, runs: int) -> Call:
     name = str(document["name"])[:_LONGEST_NAME]
-    own = _times(document["own_ns"])
-    if len(own) != runs:
-        raise ValueError(f"{name!r:.50} has {len(own)} times of {runs} runs")
-    return Call(name, _number(document["bytes"]), own)
+    own_ns = _times(document["own_ns"])
+    if len(own_ns) != runs:
+        raise ValueError(f"{name!r:.50} has {len(own_ns)} times of {runs} runs")
+    return Call(name, _number(document["bytes"]), own_ns)
 
 
 def _times(values: list[object]) -> tuple[int, ...]:
@@ -232,23 +232,23 @@ def peak(shell: Shell, runners: str, program: Program, facts: DeviceFacts, *, th
     Raises:
         DeviceError: It cannot be measured.
     """
-    said = shell.run(_CLOCK, check=False).stdout.strip()
-    max_khz = int(said) if said.isdecimal() and len(said) < 12 else 0  # noqa: PLR2004 - digits of what is a clock
+    clock = shell.run(_CLOCK, check=False).stdout.strip()
+    max_khz = int(clock) if clock.isdecimal() and len(clock) < 12 else 0  # noqa: PLR2004 - digits of what is a clock
     about = [shell.name, facts.machine, facts.cpu, facts.cpus, facts.kernel, threads, max_khz, program.sha256]
     path = files.cache_root() / "peaks" / f"{files.sha256_bytes(files.canonical_json(about))[:32]}.json"
-    if (found := _kept(path)) is None:
+    if (peak_found := _cached_peak(path)) is None:
         argv = [f"{runners}/{RUNNER}", "--peak", *(["--threads", str(threads)] if threads else [])]
         result = shell.run(shlex.join(argv), timeout=_PEAK_S, check=False)
         if result.returncode != 0:
             raise DeviceError(f"the peak of {shell.name} cannot be measured", details=result.stderr.strip()[:200])
-        found = _read_peak(result.stdout, shell.name, max_khz)
+        peak_found = _read_peak(result.stdout, shell.name, max_khz)
         if kept:
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_atomic(path, files.canonical_json(asdict(found)))
-    return found
+            files.write_atomic(path, files.canonical_json(asdict(peak_found)))
+    return peak_found
 
 
-def _kept(path: Any) -> Peak | None:
+def _cached_peak(path: Any) -> Peak | None:
     try:
         return _peak_of(json.loads(path.read_bytes()))
     except (OSError, LookupError, OverflowError, RecursionError, TypeError, ValueError):  # damaged, or none

@@ -10,7 +10,7 @@ from toolchain.device.connected import ConnectedDevice
 from toolchain.device.store import Generation
 
 
-def roll_back(device: ConnectedDevice, tell: Callable[[str], None]) -> tuple[Generation, Started | None]:
+def roll_back(device: ConnectedDevice, progress: Callable[[str], None]) -> tuple[Generation, Started | None]:
     """Make the release before the current one current again; the caller holds the lock.
 
     Returns:
@@ -23,5 +23,5 @@ def roll_back(device: ConnectedDevice, tell: Callable[[str], None]) -> tuple[Gen
     device.store.sweep()
     trust.verify_previous(device.store)
     if device.entry.run:
-        return application.roll_back(device.store, device.entry.run, tell)
+        return application.roll_back(device.store, device.entry.run, progress)
     return device.store.roll_back(), None

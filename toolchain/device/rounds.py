@@ -102,7 +102,7 @@ class Turn:
 def run(  # noqa: PLR0913 - one round has these independent parts
     shell: Shell,
     folder: str,
-    places: Mapping[str, str],
+    folders: Mapping[str, str],
     releases: Sequence[str],
     *,
     threads: int,
@@ -114,7 +114,7 @@ def run(  # noqa: PLR0913 - one round has these independent parts
     Args:
         shell: The device.
         folder: What `runner.scratch` gave.
-        places: Folders on the device that hold the runner and the inputs, as for `runner.call`.
+        folders: Folders on the device that hold the runner and the inputs, as for `runner.call`.
         releases: Folders of the releases there.
         threads: Threads; 0 leaves it to the runner.
         plan: How often each is run; its outputs stay on the device.
@@ -125,13 +125,13 @@ def run(  # noqa: PLR0913 - one round has these independent parts
         VerificationError: The device does not take a release.
     """
     token = secrets.token_hex(8)
-    command = [shlex.join(runner.command(places, release, folder, plan, threads)) for release in releases]
-    parts = [_part(token, one, folder) for one in command]
-    script = f"umask 022; sysfs={shlex.quote(sysfs)}; mkdir -p {shlex.quote(folder)}\n{_LOOK}\n" + "".join(parts)
+    command = [shlex.join(runner.command(folders, release, folder, plan, threads)) for release in releases]
+    scripts = [_run_script(token, argv, folder) for argv in command]
+    script = f"umask 022; sysfs={shlex.quote(sysfs)}; mkdir -p {shlex.quote(folder)}\n{_LOOK}\n" + "".join(scripts)
     limit = runner.longest_s(plan) * len(releases)
-    most = (runner.most_said(plan) + 2 * _STATE_BYTES) * len(releases)
+    limit_bytes = (runner.most_said(plan) + 2 * _STATE_BYTES) * len(releases)
     began = time.monotonic()
-    result = shell.run(script, timeout=limit, check=False, most=most)
+    result = shell.run(script, timeout=limit, check=False, most=limit_bytes)
     took_s = time.monotonic() - began
     runner.check_ended(shell.name, result)
     sections = _sections(result.stdout, token)
@@ -150,7 +150,7 @@ def run(  # noqa: PLR0913 - one round has these independent parts
     return turns
 
 
-def _part(token: str, command: str, folder: str) -> str:
+def _run_script(token: str, command: str, folder: str) -> str:
     """Return the script of one run; its states are taken before anything else is said."""
     report = shlex.quote(f"{folder}/report")
     return (
@@ -160,14 +160,14 @@ def _part(token: str, command: str, folder: str) -> str:
 
 
 def _sections(text: str, token: str) -> list[tuple[str, str]]:
-    found: list[tuple[str, list[str]]] = []
+    sections: list[tuple[str, list[str]]] = []
     for line in text.split("\n"):
         mark = _MARK.fullmatch(line)
         if mark and mark["token"] == token:
-            found.append((mark["name"], []))
-        elif found:
-            found[-1][1].append(line)
-    return [(name, "\n".join(lines)) for name, lines in found]
+            sections.append((mark["name"], []))
+        elif sections:
+            sections[-1][1].append(line)
+    return [(name, "\n".join(lines)) for name, lines in sections]
 
 
 def _state(text: str) -> State:
@@ -177,9 +177,9 @@ def _state(text: str) -> State:
     clocks = [int(value) / 1000 for key, value in pairs if key == "khz" and _NUMBER.fullmatch(value)]
     counts = [int(value) for key, value in pairs if key == "count" and _NUMBER.fullmatch(value)]
     cooling = [value.split(" ", 1) for key, value in pairs if key == "cooling" and " " in value]
-    flags = next((found for line in lines if (found := _FLAGS.fullmatch(line))), None)
+    flags = next((match for line in lines if (match := _FLAGS.fullmatch(line))), None)
     ticks = next((value for key, value in pairs if key == "ticks" and _TICKS.fullmatch(value)), "")
-    spent = [int(word) for word in ticks.split()[1:]]
+    spent = [int(count) for count in ticks.split()[1:]]
     active = {kind[:64] for state, kind in cooling if _NUMBER.fullmatch(state) and int(state) and _slows(kind)}
     return State(
         mhz=round(sum(clocks) / len(clocks), 1) if clocks else None,

@@ -90,7 +90,7 @@ SMOKE = Plan(budget_s=0.0, min_runs=1, max_runs=0)
 def call(  # noqa: PLR0913 - one call has these independent parts
     shell: Shell,
     root: str,
-    places: Mapping[str, str],
+    folders: Mapping[str, str],
     *,
     release: str,
     threads: int,
@@ -104,7 +104,7 @@ def call(  # noqa: PLR0913 - one call has these independent parts
     Args:
         shell: The device.
         root: The store's root on the device.
-        places: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
+        folders: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
         release: Folder of the release on the device.
         threads: Threads; 0 leaves it to the runner, which takes every CPU.
         plan: How often.
@@ -117,15 +117,17 @@ def call(  # noqa: PLR0913 - one call has these independent parts
         VerificationError: The outputs are no tensors, or the device takes signed releases only, and not this one.
     """
     with scratch(shell, root) as folder:
-        argv = command(places, release, folder, plan, threads)
+        argv = command(folders, release, folder, plan, threads)
         if environment:
             argv = ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
-        said, took_s = written(shell, argv, f"{folder}/report", limit_s=longest_s(plan, size), most=most_said(plan))
-        most = _SPARE + sum(spec.bytes for spec in outputs) * max(plan.samples, 1)
-        with temporary.folder() as here:
-            local = Path(here) / "outputs.safetensors"
-            shell.pull(f"{folder}/outputs", local, most=most)
-            run = read(said, tensors.load(local), shell.name, plan)
+        report, took_s = run_for_file(
+            shell, argv, f"{folder}/report", limit_s=longest_s(plan, size), limit_bytes=most_said(plan)
+        )
+        limit_bytes = _SPARE + sum(spec.bytes for spec in outputs) * max(plan.samples, 1)
+        with temporary.folder() as work:
+            local = Path(work) / "outputs.safetensors"
+            shell.pull(f"{folder}/outputs", local, most=limit_bytes)
+            run = read(report, tensors.load(local), shell.name, plan)
     check_times([run], took_s, shell.name)
     return run
 
@@ -145,17 +147,17 @@ def scratch(shell: Shell, root: str) -> Iterator[str]:
         shell.run(f"rm -rf {shlex.quote(folder)}", check=False)
 
 
-def command(places: Mapping[str, str], release: str, folder: str, plan: Plan, threads: int = 0) -> list[str]:
+def command(folders: Mapping[str, str], release: str, folder: str, plan: Plan, threads: int = 0) -> list[str]:
     """Return the runner's command line.
 
     Args:
-        places: As for `call`.
+        folders: As for `call`.
         release: As for `call`.
         folder: Folder for its `outputs` and its `report`.
         plan: How often.
         threads: As for `call`.
     """
-    argv = [f"{places['runners']}/{RUNNER}", "--release", release, "--inputs", f"{places['inputs']}/{INPUTS}"]
+    argv = [f"{folders['runners']}/{RUNNER}", "--release", release, "--inputs", f"{folders['inputs']}/{INPUTS}"]
     argv += ["--outputs", f"{folder}/outputs", "--report", f"{folder}/report"]
     argv += ["--warmup-runs", str(plan.warmup_runs), "--min-runs", str(plan.min_runs)]
     argv += ["--max-runs", str(plan.max_runs), "--budget-ms", str(round(plan.budget_s * 1000))]
@@ -164,7 +166,9 @@ def command(places: Mapping[str, str], release: str, folder: str, plan: Plan, th
     return [*argv, "--threads", str(threads)] if threads else argv
 
 
-def written(shell: Shell, argv: Sequence[str], file: str, *, limit_s: float, most: int) -> tuple[str, float]:
+def run_for_file(
+    shell: Shell, argv: Sequence[str], file: str, *, limit_s: float, limit_bytes: int
+) -> tuple[str, float]:
     """Run the runner on a device; return what it wrote to a file in `scratch`, and the seconds that all of it took.
 
     Args:
@@ -172,16 +176,16 @@ def written(shell: Shell, argv: Sequence[str], file: str, *, limit_s: float, mos
         argv: The runner's command line.
         file: The file.
         limit_s: Seconds after which it is ended.
-        most: Most bytes of the file.
+        limit_bytes: Most bytes of the file.
 
     Raises:
         DeviceError: The runner failed; its own words are in the details.
         VerificationError: The device takes signed releases only, and not this one.
     """
-    place = shlex.quote(file)
-    script = f"umask 022; mkdir -p {shlex.quote(file.rpartition('/')[0])} && {shlex.join(argv)} && cat {place}"
+    path = shlex.quote(file)
+    script = f"umask 022; mkdir -p {shlex.quote(file.rpartition('/')[0])} && {shlex.join(argv)} && cat {path}"
     began = time.monotonic()
-    result = shell.run(script, timeout=limit_s, check=False, most=most)
+    result = shell.run(script, timeout=limit_s, check=False, most=limit_bytes)
     took_s = time.monotonic() - began
     check_ended(shell.name, result)
     return result.stdout, took_s
@@ -266,13 +270,13 @@ def read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) 
     Raises:
         DeviceError: It is no report.
     """
-    least, most = sorted((plan.min_runs, plan.max_runs))
+    fewest, most = sorted((plan.min_runs, plan.max_runs))
     try:
         report = json.loads(text)
         times = {key: tuple(map(_time, report[key])) for key in ("samples_ns", "warmup_ns", "each_ns")}
         return Run(
             outputs=outputs,
-            samples_ns=_enough(times["samples_ns"], least, most if plan.max_runs else 0),
+            samples_ns=_check_count(times["samples_ns"], fewest, most if plan.max_runs else 0),
             warmup_ns=(times["each_ns"][0], *times["warmup_ns"]),
             load_ms=_duration(report["load_ms"]),
             threads=_time(report["threads"]),
@@ -297,17 +301,17 @@ def timed(text: str) -> tuple[int, ...]:
         DeviceError: It is no report.
     """
     try:
-        return _enough(tuple(map(_time, json.loads(text)["samples_ns"])), 1)
+        return _check_count(tuple(map(_time, json.loads(text)["samples_ns"])), 1)
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError("the runner sent an invalid report", details=f"{fault!s:.200}") from fault
 
 
-def _enough(samples: tuple[int, ...], least: int, most: int = 0) -> tuple[int, ...]:
+def _check_count(samples: tuple[int, ...], fewest: int, most: int = 0) -> tuple[int, ...]:
     """Return samples that are as many as were asked for; `most` of 0 is any number."""
     if most and len(samples) > most:
         raise ValueError(f"it has {len(samples)} samples, more than {most}")
-    if len(samples) < least:
-        raise ValueError(f"it has {len(samples)} samples, fewer than {least}")
+    if len(samples) < fewest:
+        raise ValueError(f"it has {len(samples)} samples, fewer than {fewest}")
     return samples
 
 

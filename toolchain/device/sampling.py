@@ -51,13 +51,13 @@ class Sampled:
     sent: Sent
 
 
-def run_all(release: DeviceRelease, series: Series, tell: Tell | None = None) -> Sampled:
+def run_all(release: DeviceRelease, series: Series, progress: Tell | None = None) -> Sampled:
     """Run a release of a device on samples; the caller holds the lock.
 
     Args:
         release: The release, which is there.
         series: The samples, which fit it.
-        tell: Called with progress.
+        progress: Called with progress.
 
     Raises:
         DeviceError: The device is full or lost, or the model does not run on it.
@@ -69,8 +69,8 @@ def run_all(release: DeviceRelease, series: Series, tell: Tell | None = None) ->
     ranges = pieces(series.count, [*release.manifest.inputs, *specs])
     runs, sent = [], []
     for piece in ranges:
-        if tell:
-            tell(Step("running the samples", piece.start, series.count, "samples"))
+        if progress:
+            progress(Step("running the samples", piece.start, series.count, "samples"))
         run, transfer = _run_piece(release, series.take(piece), len(piece))
         for name, value in run.outputs.items():
             outputs[name][piece.start : piece.stop] = value
@@ -95,14 +95,14 @@ def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
         count: How many samples there are.
         specs: Inputs and outputs of one.
     """
-    each = max(1, sum(spec.bytes for spec in specs))
-    step = min(max(1, PIECE_BYTES // each), _PIECE_SAMPLES)
+    sample_bytes = max(1, sum(spec.bytes for spec in specs))
+    step = min(max(1, PIECE_BYTES // sample_bytes), _PIECE_SAMPLES)
     return [range(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def _run_piece(release: DeviceRelease, inputs: Tensors, count: int) -> tuple[Run, Sent]:
     digest = files.sha256_bytes(tensors.encode(inputs))
-    with temporary.folder() as work, _dropped(release.device.store, digest):
+    with temporary.folder() as work, _drop_afterwards(release.device.store, digest):
         installed = release.install(inputs, Path(work))
         run = installed.run(replace(SMOKE, samples=count))
     faults = tensors.check_signature(run.outputs, [spec.stacked(count) for spec in release.manifest.outputs])
@@ -112,7 +112,7 @@ def _run_piece(release: DeviceRelease, inputs: Tensors, count: int) -> tuple[Run
 
 
 @contextlib.contextmanager
-def _dropped(store: Store, digest: str) -> Iterator[None]:
+def _drop_afterwards(store: Store, digest: str) -> Iterator[None]:
     """Remove inputs from the device after a block, also after one that failed, whose error is the one to report."""
     try:
         yield
@@ -124,4 +124,6 @@ def _dropped(store: Store, digest: str) -> Iterator[None]:
 
 
 def _sum(sent: Sequence[Sent]) -> Sent:
-    return Sent(*(sum(values) for values in zip(*((one.count, one.skipped, one.seconds) for one in sent), strict=True)))
+    return Sent(
+        *(sum(values) for values in zip(*((piece.count, piece.skipped, piece.seconds) for piece in sent), strict=True))
+    )

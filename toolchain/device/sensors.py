@@ -25,7 +25,7 @@ _WHOLE_INPUT = re.compile(
     r"(?i)(power_)?(vdd_in|vin|pom_5v_in|dc_?in|psys|input|sys|system|total|supply|battery)(_power)?"
 )
 # What holds other rails of its chip, and which: a socket its cores, the input of a converter its outputs.
-_HOLDS = (
+_CONTAINS = (
     (re.compile(r"(?i)e?(socket|package|pkg)[-_]?[0-9]*"), re.compile(r"(?i)e?core[-_]?[0-9]*")),
     (re.compile(r"(?i)pin[0-9]*"), re.compile(r"(?i)pout[0-9]*")),
 )
@@ -111,7 +111,7 @@ class Sensor:
 
 
 @dataclass(frozen=True)
-class Found:
+class DeviceSensors:
     """What a device has.
 
     Attributes:
@@ -146,7 +146,7 @@ class Series:
         return int(((self.seconds >= begin) & (self.seconds < end)).sum())
 
 
-def find(shell: Shell, sysfs: str = SYSFS) -> Found:
+def find(shell: Shell, sysfs: str = SYSFS) -> DeviceSensors:
     """Look which sensors a device has.
 
     Args:
@@ -158,12 +158,12 @@ def find(shell: Shell, sysfs: str = SYSFS) -> Found:
     """
     lines = shell.run(_FIND.replace("@SYS@", shlex.quote(sysfs))).stdout.splitlines()
     rows = [line.split()[1:] for line in lines if line.startswith("rail ")]
-    found = [
+    fields = [
         Sensor(unit, chip, "" if label == "-" else label, _number(wraps) or 0, tuple(paths))
         for unit, chip, label, wraps, *paths in (row for row in rows if len(row) > 4)  # noqa: PLR2004
         if unit in _TO_WATTS and len(chip) + len(label) <= 2 * _LONGEST_WORD
     ]
-    return Found(tuple(found[:MOST_RAILS]), "fractions" in lines)
+    return DeviceSensors(tuple(fields[:MOST_RAILS]), "fractions" in lines)
 
 
 def _number(text: str) -> int | None:
@@ -183,26 +183,26 @@ def read(sensors: Sequence[Sensor], rows: Sequence[Sequence[str]]) -> list[Serie
         rows: Of each reading the moment, and what all files of all sensors said, in order.
     """
     width = 1 + sum(len(sensor.files) for sensor in sensors)
-    whole = [row for row in rows if len(row) == width]
-    seconds = np.array([float(row[0]) for row in whole], dtype=np.float64)
-    found: list[Series | str] = []
+    complete = [row for row in rows if len(row) == width]
+    seconds = np.array([float(row[0]) for row in complete], dtype=np.float64)
+    results: list[Series | str] = []
     column = 1
     for sensor in sensors:
-        parts = [[row[column + step] for row in whole] for step in range(len(sensor.files))]
+        columns = [[row[column + step] for row in complete] for step in range(len(sensor.files))]
         try:
-            found.append(_series(sensor, seconds, parts))
+            results.append(_series(sensor, seconds, columns))
         except NoFigureError as fault:
-            found.append(str(fault))
+            results.append(str(fault))
         column += len(sensor.files)
-    return found
+    return results
 
 
-def _series(sensor: Sensor, seconds: NDArray[np.float64], parts: Sequence[Sequence[str]]) -> Series:
+def _series(sensor: Sensor, seconds: NDArray[np.float64], columns: Sequence[Sequence[str]]) -> Series:
     if sensor.unit == "mVmA" and not sensor.label:
         first = PurePosixPath(sensor.files[0]).name
         raise NoFigureError(f"{sensor.name}, {first}: it has no label, so its rail is unknown")
     values = np.ones(len(seconds))
-    for texts, path in zip(parts, sensor.files, strict=True):
+    for texts, path in zip(columns, sensor.files, strict=True):
         wrong = next((text for text in texts if _number(text) is None), None)
         if wrong is not None:
             why = "it could not be read" if wrong == "x" else f"its value {wrong!r:.40} is not a number"
@@ -211,11 +211,11 @@ def _series(sensor: Sensor, seconds: NDArray[np.float64], parts: Sequence[Sequen
     if not values.any() or (sensor.unit == "uJ" and values.size and float(np.ptp(values)) <= 0):
         raise NoFigureError(f"{sensor.name}: it {f'stays at {values[0]:g}' if values.size else 'has no values'}")
     if sensor.unit == "uJ":
-        return Series(sensor.name, seconds, _unwrapped(sensor, values) * _TO_WATTS["uJ"], counts=True)
-    return Series(sensor.name, seconds, _drawn(sensor, values) * _TO_WATTS[sensor.unit])
+        return Series(sensor.name, seconds, _unwrap_counter(sensor, values) * _TO_WATTS["uJ"], counts=True)
+    return Series(sensor.name, seconds, _positive_power(sensor, values) * _TO_WATTS[sensor.unit])
 
 
-def _drawn(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _positive_power(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return power that is drawn as positive: drivers of batteries disagree on the sign, and others mean it."""
     if sensor.chip == _SUPPLY and (values <= 0).all():
         return -values
@@ -224,7 +224,7 @@ def _drawn(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values
 
 
-def _unwrapped(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _unwrap_counter(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Add the range of a counter wherever it began anew."""
     fallen = np.diff(values) < 0
     if fallen.any() and sensor.wraps <= 0:
@@ -236,7 +236,7 @@ def _unwrapped(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float6
 # --- which count -------------------------------------------------------------------------------------------------
 
 
-def counted(sensors: Sequence[Sensor]) -> tuple[int, ...]:
+def choose_counted(sensors: Sequence[Sensor]) -> tuple[int, ...]:
     """Return the places of the sensors whose powers add up to one figure, of which none holds another.
 
     A rail that is the whole input counts alone, or else what feeds the device, or else its processor's own counters,
@@ -246,25 +246,26 @@ def counted(sensors: Sequence[Sensor]) -> tuple[int, ...]:
     Raises:
         NoFigureError: Several say that they are the whole.
     """
-    places = range(len(sensors))
-    chips = [place for place in places if sensors[place].chip not in {_POWERCAP, _SUPPLY}]
-    whole = [place for place in chips if sensors[place].is_whole]
-    if len(whole) > 1:
-        names = ", ".join(sensors[place].name for place in whole)
+    indices = range(len(sensors))
+    chips = [index for index in indices if sensors[index].chip not in {_POWERCAP, _SUPPLY}]
+    inputs = [index for index in chips if sensors[index].is_whole]
+    if len(inputs) > 1:
+        names = ", ".join(sensors[index].name for index in inputs)
         raise NoFigureError(f"{names}: the label of each says that it is the whole input, but only one can be")
-    supplies = [place for place in places if sensors[place].chip == _SUPPLY]
-    processors = [place for place in places if sensors[place].chip == _POWERCAP]
-    platform = [place for place in processors if sensors[place].is_whole][:1]
-    outermost = [place for place in chips if not _is_held(sensors[place], sensors)]
-    return tuple(whole or supplies or platform or processors or outermost)
+    supplies = [index for index in indices if sensors[index].chip == _SUPPLY]
+    processors = [index for index in indices if sensors[index].chip == _POWERCAP]
+    platform = [index for index in processors if sensors[index].is_whole][:1]
+    outermost = [index for index in chips if not _is_contained(sensors[index], sensors)]
+    return tuple(inputs or supplies or platform or processors or outermost)
 
 
-def _is_held(one: Sensor, sensors: Sequence[Sensor]) -> bool:
-    beside = [other for other in sensors if _folder(other) == _folder(one)]
+def _is_contained(sensor: Sensor, sensors: Sequence[Sensor]) -> bool:
+    siblings = [other for other in sensors if _folder(other) == _folder(sensor)]
     return any(
-        part.fullmatch(one.label) and any(holder.fullmatch(other.label) for other in beside) for holder, part in _HOLDS
+        contained.fullmatch(sensor.label) and any(holder.fullmatch(other.label) for other in siblings)
+        for holder, contained in _CONTAINS
     )
 
 
-def _folder(one: Sensor) -> PurePosixPath:
-    return PurePosixPath(one.files[0]).parent
+def _folder(sensor: Sensor) -> PurePosixPath:
+    return PurePosixPath(sensor.files[0]).parent

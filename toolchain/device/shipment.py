@@ -75,10 +75,10 @@ class Shipment:
     signed: str = ""
 
     @classmethod
-    def of_run(cls, program: Program, given: Tensors, work: Path) -> Shipment:
+    def of_run(cls, program: Program, inputs: Tensors, work: Path) -> Shipment:
         """Ship a runner and inputs, which are written into the folder `work`."""
         path = work / INPUTS
-        tensors.save(path, given)
+        tensors.save(path, inputs)
         digest = files.sha256_file(path)
         return cls(
             blobs={program.sha256: program.path, digest: path},
@@ -119,8 +119,8 @@ def _signed(bundle: Bundle) -> bytes:
     """Return a bundle's statement and signatures as a device has them, in one file; empty without any."""
     if bundle.statement is None or bundle.signatures is None:
         return b""
-    both = (bundle.statement, bundle.signatures)
-    return b"".join(files.read_limited(path, LARGEST_STATEMENT, VerificationError) for path in both)
+    paths = (bundle.statement, bundle.signatures)
+    return b"".join(files.read_limited(path, LARGEST_STATEMENT, VerificationError) for path in paths)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Sent:
     seconds: float
 
 
-def send(shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None = None) -> Sent:
+def send(shipment: Shipment, store: Store, facts: DeviceFacts, progress: Tell | None = None) -> Sent:
     """Push the blobs that a device lacks and have it check them; the caller holds the store's lock.
 
     Raises:
@@ -146,10 +146,10 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None
     states = store.examine(shipment.blobs, size)
     missing = {digest: state for digest, state in states.items() if state.state != "have"}
     _check_space(shipment, missing, facts)
-    _push(shipment, missing, store, tell)
+    _push(shipment, missing, store, progress)
     if damaged := store.publish(missing, executable=shipment.programs, size=size):
         # What was resumed may have been cut in the middle of a write: once more, from the start.
-        _push(shipment, dict.fromkeys(damaged, BlobState("missing", 0)), store, tell)
+        _push(shipment, dict.fromkeys(damaged, BlobState("missing", 0)), store, progress)
         damaged = store.publish(missing, executable=shipment.programs, size=size)
     if damaged:
         raise VerificationError(
@@ -165,25 +165,25 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None
 def _check_space(shipment: Shipment, missing: Mapping[str, BlobState], facts: DeviceFacts) -> None:
     needed = sum(shipment.blobs[digest].stat().st_size - state.size for digest, state in missing.items()) // 1024
     if missing and needed + SPARE_KIB > facts.free_kib:
-        free, wanted = (size_text(kib * 1024) for kib in (facts.free_kib, needed + SPARE_KIB))
-        raise FullError(f"the device has {free} free, but {wanted} are needed", hint=_MAKE_ROOM)
+        free, required = (size_text(kib * 1024) for kib in (facts.free_kib, needed + SPARE_KIB))
+        raise FullError(f"the device has {free} free, but {required} are needed", hint=_MAKE_ROOM)
 
 
-def _push(shipment: Shipment, missing: Mapping[str, BlobState], store: Store, tell: Tell | None) -> None:
+def _push(shipment: Shipment, missing: Mapping[str, BlobState], store: Store, progress: Tell | None) -> None:
     """Upload blobs, continuing what an earlier deploy began."""
     sizes = {digest: shipment.blobs[digest].stat().st_size for digest in missing}
     total, before = sum(sizes.values()), 0
     for digest, state in missing.items():
         path, size = shipment.blobs[digest], sizes[digest]
-        report = partial(_tell, tell, total, before) if tell else None
+        report = partial(_tell, progress, total, before) if progress else None
         # An upload longer than its blob is not one of this blob: the check on the device will say so.
-        with _noticing_full(store):
+        with _explain_full_disk(store):
             store.push(path, digest, min(state.size, size), report)
         before += size
 
 
 @contextlib.contextmanager
-def _noticing_full(store: Store) -> Iterator[None]:
+def _explain_full_disk(store: Store) -> Iterator[None]:
     """Say of an upload that failed that the disk is full, where it is: others may have filled it since it was asked."""
     try:
         yield
@@ -195,8 +195,8 @@ def _noticing_full(store: Store) -> Iterator[None]:
         raise
 
 
-def _tell(tell: Tell, total: int, before: int, done: int) -> None:
-    tell(Step("sending files to the device", before + done, total, MEGABYTES))
+def _tell(tell: Tell, total: int, before: int, sent: int) -> None:
+    tell(Step("sending files to the device", before + sent, total, MEGABYTES))
 
 
 def install(shipment: Shipment, store: Store) -> dict[str, str]:

@@ -131,11 +131,11 @@ class Store:
         self,
         shell: Shell,
         root: str,
-        tell: Callable[[str], None] = lambda _line: None,
+        progress: Callable[[str], None] = lambda _line: None,
         patience: Patience | None = None,
     ) -> None:
         self._shell = shell
-        self._tell = tell
+        self._report = progress
         self._patience = patience or Patience()
         self._lease: Lease | None = None
         self._root = ""
@@ -164,7 +164,7 @@ class Store:
         pairs = [line.split("=", 1) for line in output.split("\n") if "=" in line]
         values = dict(pairs)
         if not values.get("root") or not values.get("machine"):
-            raise self._nonsense("a description of itself", output)
+            raise self._invalid_answer("a description of itself", output)
         self._root = values["root"]
         version = values.get("glibc", "").split()
         return DeviceFacts(
@@ -201,14 +201,14 @@ class Store:
             yield self._lease
             return
         with contextlib.ExitStack() as stack:
-            held = self._patience.get(
+            held_lease = self._patience.get(
                 lambda: stack.enter_context(lease.hold(self._shell, self._set_root, owner, within=within, lost=lost))
             )
-            self._lease = held
+            self._lease = held_lease
             try:
-                if held.on_trial:
+                if held_lease.on_trial:
                     self.recover()
-                yield held
+                yield held_lease
             finally:
                 self._lease = None
 
@@ -237,16 +237,16 @@ class Store:
             digests: The blobs.
             size: Bytes of all of them.
         """
-        wanted = list(dict.fromkeys(digests))
-        states = dict.fromkeys(wanted, BlobState("missing", 0))
-        for state, digest, stored in self._rows(scripts.examine(wanted), columns=3, size=size):
+        unique = list(dict.fromkeys(digests))
+        states = dict.fromkeys(unique, BlobState("missing", 0))
+        for state, digest, stored in self._rows(scripts.examine(unique), columns=3, size=size):
             if digest in states and state in _STATES:
                 states[digest] = BlobState(state, _number(stored))
         return states
 
     def push(self, source: Path, digest: str, offset: int, progress: Callable[[int], None] | None) -> None:
         """Upload a blob, or the rest of one, to where uploads wait for their check."""
-        target = f"{self.root}/blobs/partial/{self._held.token}/{digest}"
+        target = f"{self.root}/blobs/partial/{self._require_lease.token}/{digest}"
         self._shell.push(source, target, offset=offset, progress=progress)
 
     def publish(self, digests: Iterable[str], *, executable: Iterable[str] = (), size: int = 0) -> tuple[str, ...]:
@@ -260,14 +260,14 @@ class Store:
         Returns:
             The blobs of which the device read other bytes; they are removed, and nothing was published.
         """
-        wanted = list(digests)
-        if not wanted:
+        uploaded = list(digests)
+        if not uploaded:
             return ()
-        damaged = tuple(row[1] for row in self._rows(scripts.accept(wanted), columns=2, size=size))
+        damaged = tuple(row[1] for row in self._rows(scripts.accept(uploaded), columns=2, size=size))
         if damaged:
             return damaged
         programs = set(executable)
-        for mode, group in ((555, programs & set(wanted)), (444, set(wanted) - programs)):
+        for mode, group in ((555, programs & set(uploaded)), (444, set(uploaded) - programs)):
             if group:
                 self._change(scripts.publish(sorted(group), mode), size)
         return ()
@@ -320,20 +320,20 @@ class Store:
 
     def recover(self) -> None:
         """Take a release back that is on trial, if there is one, and restart the application; tell of it."""
-        said = self._change(scripts.RECOVER).splitlines()
-        found = next((line for line in said if _RECOVERED.fullmatch(line)), "")
-        if not found:
+        lines = self._change(scripts.RECOVER).splitlines()
+        recovered = next((line for line in lines if _RECOVERED.fullmatch(line)), "")
+        if not recovered:
             return
-        new, old, code = found.split()[1:]
+        new, old, code = recovered.split()[1:]
         back = (
             f"generation {old} is current again" if old != "0" else "there was no previous release, so none is current"
         )
-        self._tell(
+        self._report(
             f"generation {new} on {self._shell.name} was on trial, and the command that tried it has ended: {back}"
         )
         if code != "0":
-            words = process.tail("\n".join(said[said.index(found) + 1 :]))
-            self._tell(f"the application there could not be restarted: {words or f'exit code {code}'}")
+            tail = process.tail("\n".join(lines[lines.index(recovered) + 1 :]))
+            self._report(f"the application there could not be restarted: {tail or f'exit code {code}'}")
 
     def settle(self, owner: Owner) -> None:
         """Take the lock for a moment if a release is on trial: what follows begins with the one that stays.
@@ -351,7 +351,7 @@ class Store:
 
     def attempt(self, script: str, seconds: float) -> str:
         """Run a script that changes the store and may go on when this client is gone; see `Lease.attempt`."""
-        return self._held.attempt(script, seconds)
+        return self._require_lease.attempt(script, seconds)
 
     def look(self, script: str) -> str:
         """Run a script that changes nothing, without the lock; return its output.
@@ -376,13 +376,13 @@ class Store:
         current = next((line[8:] for line in lines if line.startswith("current ")), "")
         rows = [_GENERATION.fullmatch(line) for line in lines if line.startswith("generation ")]
         if not all(rows):
-            raise self._nonsense("the list of its releases", output)
-        found = [row.groups() for row in rows if row]
-        made = [
+            raise self._invalid_answer("the list of its releases", output)
+        fields = [row.groups() for row in rows if row]
+        generations = [
             Generation(int(number), digest, int(seconds), name, f"generations/{number}" == current)
-            for number, digest, seconds, name in found
+            for number, digest, seconds, name in fields
         ]
-        return tuple(sorted(made, key=lambda generation: generation.number))
+        return tuple(sorted(generations, key=lambda generation: generation.number))
 
     def current(self) -> Generation | None:
         """Return the activation that the device runs, or None where nothing was ever deployed."""
@@ -393,24 +393,24 @@ class Store:
         return self._run(f'cat "$ROOT"/{shlex.quote(path)}').encode()
 
     @property
-    def _held(self) -> Lease:
+    def _require_lease(self) -> Lease:
         if self._lease is None:
             raise RuntimeError("the store was changed without its lock")
         return self._lease
 
     def _change(self, script: str, size: int = 0) -> str:
         """Run a script that changes the store, as the holder of its lock."""
-        return self._held.run(script, size)
+        return self._require_lease.run(script, size)
 
     def _rows(self, script: str, *, columns: int, size: int) -> list[list[str]]:
         """Run such a script and read a table of digests from its output, between warnings of the device's tools."""
         rows = [line.split() for line in self._change(script, size).split("\n")]
         return [row for row in rows if len(row) == columns and len(row[1]) == _DIGEST_CHARACTERS]
 
-    def _nonsense(self, what: str, said: str) -> DeviceError:
+    def _invalid_answer(self, what: str, output: str) -> DeviceError:
         return DeviceError(
             f"{self._shell.name} did not return {what} in a valid form",
-            details=process.tail(said)[:_SHOWN],
+            details=process.tail(output)[:_SHOWN],
             hint="log in and check the device's shell, tools and store",
         )
 

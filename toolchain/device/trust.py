@@ -116,7 +116,7 @@ def check_signed(name: str, facts: DeviceFacts, bundle: Bundle) -> None:
         )
 
 
-def checking(release: str, runner: str = "", more: str = "") -> str:
+def check_script(release: str, runner: str = "", more: str = "") -> str:
     """Return the script by which a device checks a release; its last line says `open`, or `code N`.
 
     Args:
@@ -127,12 +127,12 @@ def checking(release: str, runner: str = "", more: str = "") -> str:
     return _CHECK.format(runner=shlex.quote(runner), release=shlex.quote(release), more=more)
 
 
-def noting(runner: str = "") -> str:
+def note_script(runner: str = "") -> str:
     """Return the script by which a device notes the minimum that the signers of its current release ask for."""
-    return f"if [ -d current/ ]; then\n{checking('current/', runner, '--floor 0')}\nfi"
+    return f"if [ -d current/ ]; then\n{check_script('current/', runner, '--floor 0')}\nfi"
 
 
-def attaching(digest: str, signed: str) -> str:
+def attach_script(digest: str, signed: str) -> str:
     """Return the script that gives a release its statement and signatures.
 
     Args:
@@ -142,7 +142,7 @@ def attaching(digest: str, signed: str) -> str:
     return _ATTACH.format(digest=digest, signed=signed, name=SIGNED, sync=SYNC)
 
 
-def with_blob(signed: str) -> str:
+def blob_argument(signed: str) -> str:
     """Return what tells the runner to read what was signed from a blob; empty where there is none."""
     return f"--signed blobs/sha256/{signed}" if signed else ""
 
@@ -167,9 +167,9 @@ def take(store: Store, digest: str, runner: str, signed: str) -> Verified | None
     """
     if not signed:  # then it does not ask: see `check_signed`
         return None
-    found = verify(store, f"releases/{digest}", f"{runner}/{RUNNER}", with_blob(signed))
-    store.attempt(attaching(digest, signed), 0)
-    return found
+    verified = verify(store, f"releases/{digest}", f"{runner}/{RUNNER}", blob_argument(signed))
+    store.attempt(attach_script(digest, signed), 0)
+    return verified
 
 
 def verify(store: Store, release: str, runner: str = "", more: str = "") -> Verified | None:
@@ -190,8 +190,8 @@ def verify(store: Store, release: str, runner: str = "", more: str = "") -> Veri
     """
     # A minimum that a power cut kept from being noted, after the release that asks for it became current.
     with contextlib.suppress(VerificationError):  # what runs may be none that the device takes any more
-        _answer(store, store.attempt(noting(runner), _HASHING_S) or "open")
-    return _answer(store, store.attempt(checking(release, runner, more), _HASHING_S))
+        _answer(store, store.attempt(note_script(runner), _HASHING_S) or "open")
+    return _answer(store, store.attempt(check_script(release, runner, more), _HASHING_S))
 
 
 def verify_previous(store: Store) -> Verified | None:
@@ -204,16 +204,16 @@ def verify_previous(store: Store) -> Verified | None:
 
 def state(store: Store) -> State:
     """Look what a device makes of its current release; nothing is changed."""
-    said = store.look(f"{_LOOK}true").split()
-    if "asks" not in said:
-        return State("any", signed="signed" in said)
+    facts = store.look(f"{_LOOK}true").split()
+    if "asks" not in facts:
+        return State("any", signed="signed" in facts)
     try:
-        found = _answer(store, store.look(f'cd "$ROOT"\n{checking("current/")}'))
+        verified = _answer(store, store.look(f'cd "$ROOT"\n{check_script("current/")}'))
     except VerificationError as fault:
-        return State("signed", signed="signed" in said, refused=fault.details)
+        return State("signed", signed="signed" in facts, refused=fault.details)
     except DeviceError as fault:  # a runner of before, say: the rest of the status is worth having
-        return State("signed", signed="signed" in said, unknown=f"{fault.message}: {fault.details}")
-    return State("signed", signed=True, verified=found)
+        return State("signed", signed="signed" in facts, unknown=f"{fault.message}: {fault.details}")
+    return State("signed", signed=True, verified=verified)
 
 
 def raise_floor(store: Store, floor: int) -> Verified:
@@ -227,25 +227,25 @@ def raise_floor(store: Store, floor: int) -> Verified:
         InputError: The current release itself is below it; or the device takes any release.
         VerificationError: The device does not take its current release.
     """
-    found = _answer(store, store.attempt(checking("current/", more=f"--floor {floor:d}"), _HASHING_S))
-    if found is None:
+    verified = _answer(store, store.attempt(check_script("current/", more=f"--floor {floor:d}"), _HASHING_S))
+    if verified is None:
         raise InputError(
             f"{store.name} does not check signatures, so a floor has no effect",
             hint=f"create {TRUST}/trusted on it first (docs/security.md)",
         )
-    return found
+    return verified
 
 
-def note_minimum(store: Store, found: Verified | None, runner: str) -> Verified | None:
+def note_minimum(store: Store, verified: Verified | None, runner: str) -> Verified | None:
     """Have a device note what the signers of its new release ask for, if they do; the caller holds the lock.
 
     Raises:
         DeviceError: It cannot; the release is current all the same.
     """
-    if found is None:
+    if verified is None:
         return None
     try:
-        return _answer(store, store.attempt(noting(f"{runner}/{RUNNER}"), _HASHING_S))
+        return _answer(store, store.attempt(note_script(f"{runner}/{RUNNER}"), _HASHING_S))
     except ToolchainError as fault:
         raise DeviceError(
             f"{store.name} runs the release, but could not store the minimum sequence that its signers require",
@@ -259,20 +259,20 @@ def _answer(store: Store, output: str) -> Verified | None:
     last = lines[-1] if lines else ""
     if last == "open":
         return None
-    words = "\n".join(lines[:-1])
+    text = "\n".join(lines[:-1])
     if last == "code 0":
         return _read(store, lines)
     if last == f"code {UNTRUSTED}":
         raise VerificationError(
-            f"{store.name} does not accept this release", details=words, hint=f"it keeps its current release; {_REMEDY}"
+            f"{store.name} does not accept this release", details=text, hint=f"it keeps its current release; {_REMEDY}"
         )
     if last == f"code {_FLOOR}":
         raise InputError(
-            f"{store.name} refuses this floor", details=words, hint="run `toolchain status` to see its floor"
+            f"{store.name} refuses this floor", details=text, hint="run `toolchain status` to see its floor"
         )
     raise DeviceError(
         f"{store.name} cannot check the release",
-        details=words or "it has no program for this check",
+        details=text or "it has no program for this check",
         hint="deploy with this version of the toolchain: `toolchain deploy`",
     )
 

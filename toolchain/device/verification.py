@@ -41,10 +41,10 @@ def check_referenced(bundle: Bundle, *, unchecked: bool) -> None:
         VerificationError: Nothing would tell whether a device computes it right.
     """
     if bundle.reference is None and not unchecked:
-        named = bundle.manifest.reference
+        record = bundle.manifest.reference
         raise VerificationError(
             f"{bundle.manifest.name} has no reference outputs, so its results cannot be verified",
-            details=f"the reference has sha256 {named.sha256}" if named else "it was built without one",
+            details=f"the reference has sha256 {record.sha256}" if record else "it was built without one",
             hint="use a package from `toolchain pull` or `toolchain package`, or skip the check with --unchecked",
         )
 

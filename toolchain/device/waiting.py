@@ -44,11 +44,11 @@ class Patience:
         tell: Told who has the device, once for each of them and then every minute.
     """
 
-    def __init__(self, seconds: float = 0.0, tell: Tell = lambda _line: None) -> None:
+    def __init__(self, seconds: float = 0.0, progress: Tell = lambda _line: None) -> None:
         self._seconds = seconds
-        self._tell = tell
+        self._report = progress
         self._waited: list[Waited] = []
-        self._told, self._told_at = "", -math.inf
+        self._last_message, self._last_told_at = "", -math.inf
 
     @property
     def waited(self) -> tuple[Waited, ...]:
@@ -58,7 +58,7 @@ class Patience:
     @property
     def left(self) -> float:
         """How many seconds more it waits."""
-        return max(0.0, self._seconds - math.fsum(one.seconds for one in self._waited))
+        return max(0.0, self._seconds - math.fsum(wait.seconds for wait in self._waited))
 
     def get(self, attempt: Callable[[], T]) -> T:
         """Try something until nobody else is at work on the device, and return what it returns.
@@ -71,7 +71,7 @@ class Patience:
         """
         pause = _FIRST_PAUSE_S
         while True:
-            began, left = time.monotonic(), self.left
+            began, left_s = time.monotonic(), self.left
             try:
                 return attempt()
             except BusyError as fault:
@@ -79,15 +79,15 @@ class Patience:
                     raise self._told_of(fault) from None
                 self.tell(fault)
                 time.sleep(min(self.left, pause * _JITTER.uniform(0.5, 1.5)))
-                noted = left - self.left  # by the attempt itself
+                noted = left_s - self.left  # by the attempt itself
                 self.note(fault, time.monotonic() - began - noted)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def tell(self, fault: BusyError) -> None:
         """Say for whom is waited, unless that was said within the last minute."""
-        if fault.message != self._told or time.monotonic() > self._told_at + _TELL_AGAIN_S:
-            self._told, self._told_at = fault.message, time.monotonic()
-            self._tell(printable(self._why(fault)))
+        if fault.message != self._last_message or time.monotonic() > self._last_told_at + _TELL_AGAIN_S:
+            self._last_message, self._last_told_at = fault.message, time.monotonic()
+            self._report(printable(self._why(fault)))
 
     def note(self, fault: BusyError, seconds: float) -> None:
         """Note that somebody was waited for, for so long."""
@@ -103,6 +103,6 @@ class Patience:
         """Add to an error how long was waited."""
         if not self._waited:
             return fault
-        lines = [f"this command waited {one.seconds:.0f} s for {one.owner}" for one in self._waited]
+        lines = [f"this command waited {wait.seconds:.0f} s for {wait.owner}" for wait in self._waited]
         details = "\n".join(filter(None, [fault.details, *lines]))
         return BusyError(fault.message, details=details, hint=fault.hint, owner=fault.owner)

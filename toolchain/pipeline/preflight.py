@@ -285,8 +285,8 @@ def _check_fit(subject: Bundle | Loaded, device: DeviceFindings) -> None:
 def _check_half(source: BundleSource, subject: Bundle | Loaded, connect: Connect) -> None:
     """Refuse a device that lacks what kernels in half precision need, which only a program on it can find out."""
     board = source.request.board
-    requested = halves.Wanted(board.target.float16, board.target.half_sums)
-    needed = halves.Wanted.of(subject.manifest) if isinstance(subject, Bundle) else requested
+    requested = halves.RequiredPrecision(board.target.float16, board.target.half_sums)
+    needed = halves.RequiredPrecision.of(subject.manifest) if isinstance(subject, Bundle) else requested
     if not needed.float16 or not needs.any_of(board):
         return
     program = device_programs.runner(board, source.stages)

@@ -24,7 +24,7 @@ _LOOK_S = 30
 _AGE = re.compile(r"[0-9]{1,12}")  # a clock that was set back makes it less than nothing
 _TRIAL = re.compile(r"([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{64})")
 _ENDS = {"interrupted": "interrupted", "failed": "failed", "healthy": "healthy", "untouched": "healthy"}
-_TOLD = {"words": "the last output of its command", "unit": "its unit"}
+_LOG_TITLES = {"words": "the last output of its command", "unit": "its unit"}
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ class State:
     unit: str
 
 
-def activate(store: Store, digest: str, run: Application, tell: Callable[[str], None]) -> tuple[bool, Started]:
+def activate(store: Store, digest: str, run: Application, progress: Callable[[str], None]) -> tuple[bool, Started]:
     """Make a release current, restart its application, and wait until that is well; the caller holds the lock.
 
     Args:
         store: The device's store.
         digest: The release, installed.
         run: The application.
-        tell: Told that it is waited for.
+        progress: Told that it is waited for.
 
     Returns:
         Whether the release was another one before, and how the application started.
@@ -94,12 +94,12 @@ def activate(store: Store, digest: str, run: Application, tell: Callable[[str], 
         UnhealthyError: It is not well, and the release before is current again.
         DeviceError: The device is lost, or its trial broke off.
     """
-    started, said = _tried(store, trial_of(digest, run), run, tell)
+    started, said = _run_trial(store, trial_script(digest, run), run, progress)
     new, old = said["trial"].split()[:2]
     return new != old, started
 
 
-def roll_back(store: Store, run: Application, tell: Callable[[str], None]) -> tuple[Generation, Started]:
+def roll_back(store: Store, run: Application, progress: Callable[[str], None]) -> tuple[Generation, Started]:
     """Go back to the activation before the current one, as `activate` goes to a new one.
 
     Raises:
@@ -107,7 +107,7 @@ def roll_back(store: Store, run: Application, tell: Callable[[str], None]) -> tu
         DeviceError: There is none, or the device is lost.
     """
     check_tools(store)
-    started, _ = _tried(store, trial_of_previous(run), run, tell)
+    started, _ = _run_trial(store, rollback_trial_script(run), run, progress)
     return next(generation for generation in store.generations() if generation.current), started
 
 
@@ -136,7 +136,7 @@ def state(store: Store, run: Application) -> State:
 
 def trial(store: Store) -> Trial | None:
     """Return the last trial of a device; None where there was none."""
-    said = _said(store.look(scripts.STATE))
+    said = _parse_words(store.look(scripts.STATE))
     if not (found := _TRIAL.fullmatch(said.get("trial", ""))):
         return None
     new, old, began, digest = found.groups()
@@ -147,12 +147,12 @@ def trial(store: Store) -> Trial | None:
     return Trial(digest, int(new), int(old), int(began), "open", age)
 
 
-def trial_of(digest: str, run: Application) -> str:
+def trial_script(digest: str, run: Application) -> str:
     """Return the script that tries a release with its application."""
     return stores.NEXT.format(digest=digest, sync=stores.SYNC) + _launch(run)
 
 
-def trial_of_previous(run: Application) -> str:
+def rollback_trial_script(run: Application) -> str:
     """Return the script that tries the release before the current one with its application; it says `none` without."""
     return f"{stores.PREVIOUS.format()}\nold=${{number:-0}}\nnew=$target\n{_launch(run)}"
 
@@ -162,26 +162,28 @@ def _launch(run: Application) -> str:
     return scripts.LAUNCH.format(job=shlex.quote(job))
 
 
-def _tried(store: Store, script: str, run: Application, tell: Callable[[str], None]) -> tuple[Started, dict[str, str]]:
+def _run_trial(
+    store: Store, script: str, run: Application, progress: Callable[[str], None]
+) -> tuple[Started, dict[str, str]]:
     """Have the device try a release.
 
     Args:
         store: The device's store.
         script: What tries it; it says `none` where there is none.
         run: The application.
-        tell: Told that it is waited for.
+        progress: Told that it is waited for.
     """
     store.put_recovery()
-    tell(stage(f"restarting {run.name}, and waiting up to {run.seconds} s until it is healthy"))
+    progress(stage(f"restarting {run.name}, and waiting up to {run.seconds} s until it is healthy"))
     start = time.perf_counter()
     try:
         output = store.attempt(script, 3 * run.seconds)
     except DeviceError as fault:
-        raise _left(fault) from fault
+        raise _disconnected_error(fault) from fault
     seconds = time.perf_counter() - start
     if "none" in output.splitlines():
         raise store.no_earlier()
-    said = _said(output)
+    said = _parse_words(output)
     if "end" not in said or not _TRIAL.fullmatch(said.get("trial", "")):
         store.recover()
         raise DeviceError(
@@ -190,7 +192,7 @@ def _tried(store: Store, script: str, run: Application, tell: Callable[[str], No
             hint="run `toolchain status` to see which release the device runs",
         )
     if "failed" in said:
-        raise _unwell(store.name, run, output)
+        raise _unhealthy_error(store.name, run, output)
     return Started(run.name, "untouched" not in said, round(seconds, 3)), said
 
 
@@ -223,27 +225,29 @@ def _commands(run: Application) -> tuple[str, str]:
     return f"{first} reset-failed {run.unit} 2>/dev/null; {again} restart {run.unit}", f"{first} stop {run.unit}"
 
 
-def _said(output: str) -> dict[str, str]:
+def _parse_words(output: str) -> dict[str, str]:
     """Read lines of a word and its text; the first one counts. What else Python takes for a line end is a letter."""
     lines = [line.partition(" ") for line in reversed(output.split("\n"))]
     return {word: text for word, _, text in lines}
 
 
-def _unwell(name: str, run: Application, output: str) -> UnhealthyError:
+def _unhealthy_error(name: str, run: Application, output: str) -> UnhealthyError:
     """Say that an application was not well, with its last words."""
-    said = _said(output)
+    said = _parse_words(output)
     lines = output.split("\n")
-    told = {word: [line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} ")] for word in _TOLD}
-    details = "\n".join("\n".join([f"{_TOLD[word]}:", *told[word]]) for word in _TOLD if told[word])
+    told = {
+        word: [line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} ")] for word in _LOG_TITLES
+    }
+    details = "\n".join("\n".join([f"{_LOG_TITLES[word]}:", *told[word]]) for word in _LOG_TITLES if told[word])
     log = f"journalctl {'--user ' if run.scope == 'user' else ''}--unit {run.unit}" if run.unit else run.health
     return UnhealthyError(
-        f"{run.name} on {name} did not become healthy within {run.seconds} s; {_back(said)}",
+        f"{run.name} on {name} did not become healthy within {run.seconds} s; {_outcome_text(said)}",
         details=details,
         hint=f"run `{log}` on the device to see why; fix the application or the model, and run the command again",
     )
 
 
-def _back(said: Mapping[str, str]) -> str:
+def _outcome_text(said: Mapping[str, str]) -> str:
     """Say what the device runs now."""
     new, old = said.get("trial", "? ?").split()[:2]
     if new == old:
@@ -262,7 +266,7 @@ def _back(said: Mapping[str, str]) -> str:
     return f"generation {old} is current again, {well}"
 
 
-def _left(fault: DeviceError) -> DeviceError:
+def _disconnected_error(fault: DeviceError) -> DeviceError:
     """Say of a lost connection that the device goes on without it."""
     goes_on = "a started trial continues without this command; run `toolchain status` to see its result"
     fault.hint = "; ".join(filter(None, (fault.hint, goes_on)))
