@@ -78,7 +78,7 @@ class TuneOptions:
         from toolchain.pipeline import tune
 
         # --modelled uses no board, no links and no runs, so options about them have no effect.
-        others = {"--host": self.device.host, "--place": self.device.place, "--tracker": self.tracker}
+        others: dict[str, Any] = {"--host": self.device.host, "--place": self.device.place, "--tracker": self.tracker}
         others |= {"--prune": self.prune, "--toolchain": self.toolchain, "--threads": self.threads}
         others |= {"--boards": self.max_boards, "--builders": self.builders.builders_at}
         if self.modelled and (conflicting := [name for name, value in others.items() if value]):
