@@ -348,8 +348,8 @@ def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> R
 @click.pass_obj
 def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """Make the previous release current again."""
+    from toolchain.device.deploy import roll_back
     from toolchain.device.lock import Owner
-    from toolchain.device.rollback import roll_back
 
     with open_device(device.board(), device, console.say) as connected, connected.store.lock(Owner.here("rollback")):
         previous, started = roll_back(connected, console.say)

@@ -1,6 +1,6 @@
-"""Joules of an inference, by the sensors of a device or by a meter of its lab: where they say something, else why not.
+"""Energy of an inference, by the sensors of a device or by a meter of the lab; or the reason why there is no figure.
 
-Latency is measured apart from this: reading a sensor over I2C keeps a core busy for about a millisecond.
+Latency is measured separately: reading a sensor over I2C keeps a core busy for about a millisecond.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from toolchain.shell import Shell
 
 IDLE_S, RUN_S, LEAST_INFERENCES, LEAST_SAMPLES = 10.0, 10.0, 100, 20
 EVERY_S = 0.05
-_SETTLED_S, _EDGE_S, _WINDOW_S = 1.0, 0.3, 1.0  # loading is no inference; both clocks have edges
+_SETTLED_S, _EDGE_S, _WINDOW_S = 1.0, 0.3, 1.0  # loading is not inference, and the two clocks are not in step
 _RESAMPLES = 2000
 _MOST_SAID = 16 << 20
 _MOST_OF_METER = 8 << 20
 _LARGEST_WATTS = 1e5
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,3})?")
-_SLOW_EVERY_S, _SLOW_S = 1.0, 30.0  # where `sleep` knows whole seconds only: enough for the readings of each phase
-_LONGEST_S = 1800.0  # of inferences that are as many as a figure needs
+_SLOW_EVERY_S, _SLOW_S = 1.0, 30.0  # if `sleep` has whole seconds only: each phase still gets enough readings
+_LONGEST_S = 1800.0  # for the inferences that a figure needs
 _FREE_S = 120.0
 
 _SAMPLE = r"""
@@ -66,13 +66,13 @@ cat @PLACE@/report
 
 @dataclass(frozen=True)
 class Rail:
-    """A rail, or whatever else one sensor measures.
+    """The mean power of one sensor.
 
     Attributes:
         name: Its chip and label.
-        idle_w: Watts while the device had nothing to do.
+        idle_w: Watts while the device was idle.
         run_w: Watts while the model ran.
-        counted: Whether it counts for the joules; others are parts of one that does.
+        counted: Whether it is part of the total; other rails are contained in one that is.
     """
 
     name: str
@@ -86,19 +86,19 @@ class Joules:
     """Energy of an inference.
 
     Attributes:
-        rails: What was measured.
-        idle_w: Watts of the rails that count while the device had nothing to do.
-        run_w: Watts of them while the model ran.
-        gross_j: Joules of an inference, all that flowed.
+        rails: The rails.
+        idle_w: Watts of the counted rails while the device was idle.
+        run_w: Watts of the counted rails while the model ran.
+        gross_j: Joules of an inference.
         gross_ci95: 95 % interval, by bootstrap over windows of a second.
-        net_j: Joules beyond those that flow anyway.
-        net_ci95: Their interval.
+        net_j: Joules of an inference without the idle power.
+        net_ci95: 95 % interval.
         hz: Readings a second.
         samples: Readings while the model ran.
-        idle_samples: Readings before.
-        inferences: How many there were.
-        method: How that was found, in a line.
-        warnings: Sensors that say nothing, and would not count if they did.
+        idle_samples: Readings while the device was idle.
+        inferences: Number of inferences.
+        method: A line about the method.
+        warnings: Problems of sensors that are not counted.
     """
 
     rails: tuple[Rail, ...]
@@ -118,10 +118,10 @@ class Joules:
 
 @dataclass(frozen=True)
 class Energy:
-    """What is known of a model's energy.
+    """The energy of a model, or why it is unknown.
 
     Attributes:
-        joules: The figures; None where there are none.
+        joules: The figures; None if there are none.
         reason: Why there are none.
     """
 
@@ -131,13 +131,13 @@ class Energy:
 
 @dataclass(frozen=True)
 class Method:
-    """How long is measured, and where sensors are; shorter times are for tests.
+    """How to measure; times shorter than the defaults are for tests.
 
     Attributes:
-        sysfs: Folder on the device where the kernel shows sensors.
-        meter: Command on this machine that says time stamp (seconds since 1970) and watts, a line each; empty without.
-        idle_s: Seconds of idleness.
-        run_s: Seconds of inferences, at least.
+        sysfs: Folder of the kernel's sensors on the device.
+        meter: Command on this machine that prints a time stamp (seconds since 1970) and watts per line; or empty.
+        idle_s: Seconds of the idle phase.
+        run_s: Least seconds of inferences.
         every_s: Seconds between two readings.
     """
 
@@ -159,7 +159,7 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
     inference_s: float = 0.0,
     pinned: bool = True,
 ) -> Energy:
-    """Measure idleness and then inferences on a device whose lock the caller holds.
+    """Measure the power of a device, first idle and then running a model; the caller holds the lock.
 
     Args:
         shell: The device.
@@ -167,12 +167,12 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
         folders: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
         release: Folder of the release on the device.
         threads: Threads; 0 means every CPU.
-        method: How.
-        inference_s: Seconds of an inference, as its latency was just measured: how long this is waited for.
-        pinned: Whether each thread has a CPU of its own.
+        method: How to measure.
+        inference_s: Seconds of an inference, for the time limit.
+        pinned: Whether each thread is pinned to one CPU.
 
     Returns:
-        The joules, or why there are none: a sensor that fails is no failure of the command.
+        The energy, or why it is unknown: a sensor that fails does not fail the command.
 
     Raises:
         DeviceError: The device is lost, or the model does not run on it.
@@ -198,7 +198,7 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
 
 
 def slower(method: Method) -> Method:
-    """Return a method for readings a second apart, of which short times have too few."""
+    """Return a method with a reading per second, and phases long enough for the readings that a figure needs."""
     return dataclasses.replace(
         method,
         idle_s=max(method.idle_s, _SLOW_S),
@@ -208,7 +208,7 @@ def slower(method: Method) -> Method:
 
 
 def longest_s(method: Method, inference_s: float) -> float:
-    """Return the seconds after which measuring is ended: many times those of as many inferences as there must be."""
+    """Return the time limit: ten times the expected time of the inferences, and some spare seconds."""
     return _FREE_S + method.idle_s + 10 * max(method.run_s + _SETTLED_S, LEAST_INFERENCES * inference_s)
 
 
@@ -238,7 +238,7 @@ def _run(
 
 @contextlib.contextmanager
 def _run_meter(command: str) -> Iterator[Callable[[], list[str]]]:
-    """Have the lab's meter run for the time of a block; what is yielded returns the lines that it said by then."""
+    """Run the lab's meter for the time of a block; yield a function that returns the lines it printed so far."""
     if not command:
         yield list
         return
@@ -265,7 +265,12 @@ def _joules(output: str, sensor_list: Sequence[Sensor], metered: Sequence[str], 
     start, begin, end = (marks[name] for name in ("start", "begin", "end"))
     readings = _meter_series(metered, start - began) if method.meter else sensors.read(sensor_list, rows)
     counted_indices = (0,) if method.meter else sensors.choose_counted(sensor_list)
-    counted = [_whole(readings[index]) for index in counted_indices]
+    counted: list[Series] = []
+    for index in counted_indices:
+        series = readings[index]
+        if isinstance(series, str):  # without this sensor the sum would be that of other rails
+            raise NoFigureError(series)
+        counted.append(series)
     idle, run = (start + _EDGE_S, begin - _EDGE_S), (begin + _SETTLED_S, end - _EDGE_S)
     _check_enough(counted, idle, run)
     times = runner.timed(report)
@@ -297,19 +302,8 @@ def _joules(output: str, sensor_list: Sequence[Sensor], metered: Sequence[str], 
     )
 
 
-def _whole(heard: Series | str) -> Series:
-    """Return the readings of a sensor that counts.
-
-    Raises:
-        NoFigureError: It says nothing of use: without it the figure would be of something else.
-    """
-    if isinstance(heard, str):
-        raise NoFigureError(heard)
-    return heard
-
-
 def _read(head: str) -> tuple[dict[str, float], list[list[str]]]:
-    """Take the marks of a script and its lines of readings apart."""
+    """Separate the output of the script into the times of its marks and its readings."""
     marks: dict[str, float] = {}
     rows = []
     for line in head.splitlines():
@@ -354,7 +348,10 @@ def _check_enough(series: Sequence[Series], idle: tuple[float, float], run: tupl
 def _intervals(
     series: Sequence[Series], idle: tuple[float, float], run: tuple[float, float]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return 95 % intervals of the power while running, and of that beyond idleness, by windows of a second."""
+    """Return 95 % intervals of the power while running, with and without the idle power.
+
+    Neighbouring readings are correlated, so the bootstrap resamples windows of a second.
+    """
     stream = np.random.default_rng(0)
     resampled = []
     for begin, end in (idle, run):

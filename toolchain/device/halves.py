@@ -1,4 +1,4 @@
-"""What a device lacks for kernels in half precision: its runner asks the driver, before anything is built."""
+"""Whether a device supports kernels in half precision: its runner asks the driver, before anything is built."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ANSWER_S = 60.0  # a driver that is loaded for the first time looks for its dev
 
 @dataclass(frozen=True)
 class Halves:
-    """What a device says of half precision, in the words of its driver.
+    """The driver's support of half precision.
 
     Attributes:
-        name: The device that computes.
-        float16_lacks: What kernels in half precision need and it lacks; empty if it has everything.
-        half_sums_lacks: The same of kernels that also sum up in half precision.
+        name: Name of the accelerator.
+        float16_lacks: The extension that kernels in half precision need and it lacks; empty if it has everything.
+        half_sums_lacks: The same for kernels that also add in half precision.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Halves:
 
 @dataclass(frozen=True)
 class RequiredPrecision:
-    """Which precision a network needs.
+    """The precision that a network needs.
 
     Attributes:
         float16: Whether kernels compute in half precision.
-        half_sums: Whether they also sum up in it.
+        half_sums: Whether they also add in it.
     """
 
     float16: bool
@@ -54,18 +54,18 @@ class RequiredPrecision:
 
 
 def ask(program: Program, shell: Shell, store: Store, kind: str, progress: Tell | None = None) -> Halves:
-    """Ask a device; its runner is brought there first, unless it is there.
+    """Ask a device for its support of half precision; installs the runner first.
 
     Args:
         program: The runner.
         shell: The device.
         store: Its store.
-        kind: What computes there, by the name that the code generator has for it.
+        kind: The target kind of the code generator, such as `opencl`.
         progress: Told the progress.
 
     Raises:
         MismatchError: The runner does not start there.
-        DeviceError: The device is lost, busy or full, or nothing of that kind can be used there.
+        DeviceError: The device is lost, busy or full, or has no usable accelerator of that kind.
     """
     facts = store.facts()
     fit.check_runs(program, facts)
@@ -88,10 +88,10 @@ def ask(program: Program, shell: Shell, store: Store, kind: str, progress: Tell 
 
 
 def check(support: Halves, required: RequiredPrecision, name: str) -> None:
-    """Refuse a device that lacks what kernels in half precision need.
+    """Refuse a device without the half precision that a network needs.
 
     Raises:
-        DeviceError: It does.
+        DeviceError: It lacks some of it.
     """
     in_board_file = "in [target] of the board file"
     if required.float16 and support.float16_lacks:

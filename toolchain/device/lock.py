@@ -1,4 +1,4 @@
-"""The lock of a device's store, and the only way to change what lies under it."""
+"""The lock of a device's store, and the only way to change the store."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from toolchain.tables import printable
 
 LEASE_S = 30
 WITHIN = "TOOLCHAIN_DEVICE_LOCK"
-"""Variable with the token of a lock that was taken for this process and its children: they work inside of it."""
+"""Variable with the token of a lock that is held for this process and its children, which work inside of it."""
 _HEARTBEAT_S = 5.0
 _ANSWER_S = 30.0
 _SCRIPT_S = 600.0  # an application may be restarted, or many releases be removed
-_SLOWEST = 512 << 10  # bytes in a second that a slow card is read, hashed and written with
-_ALIKE = 0.6  # two words of random digits are less
+_SLOWEST = 512 << 10  # bytes per second of a slow card, to read, hash and write
+_ALIKE = 0.6  # the similarity of two random tokens is lower
 _TOKEN = re.compile(r"[0-9a-f]*")
 _LONGEST_OWNER = 1000
 _OTHER = re.compile(r"other([0-9]{1,10})")
 _EARLIER = re.compile(r"pid([0-9]{1,10})")
-_END = re.compile(r"toolchain farm release [A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # the only such command that is ours
+_END = re.compile(r"toolchain farm release [A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # the only command that a hint repeats
 _LONGEST_HELD_S = 366 * 86400
-_TIME = re.compile(r"[0-9]{1,10}")  # of a device, whose words may be anything
+_TIME = re.compile(r"[0-9]{1,10}")  # a device may print anything
 
 # A lock's file says `STATE PID/START/BOOT/SEEN BEGAN OWNER`; OWNER ends with the token. START is when the process was
 # started, in the kernel's ticks, and BOOT names the start of the device: a number alone soon is another process's. SEEN
@@ -188,12 +188,12 @@ if [ "$state" = idle ] && [ "$age" -ge "$lease" ]; then exit 0; fi
 
 @dataclass(frozen=True)
 class Owner:
-    """Who holds a lock, for whoever finds it taken.
+    """The holder of a lock, as the message for others names it.
 
     Attributes:
         who: The user and the machine, perhaps a process.
-        what: What for, in a few words.
-        end: The command that ends it, on that machine; empty if it ends by itself.
+        what: The purpose, in a few words.
+        end: The command that releases the lock, on that machine; empty if it ends by itself.
     """
 
     who: str
@@ -202,17 +202,17 @@ class Owner:
 
     @classmethod
     def here(cls, what: str) -> Owner:
-        """Name this process's user as the owner."""
+        """Return this process's user as the owner."""
         name = state.user_name()
         return cls(f"{name}@{platform.node()}" if name else platform.node(), what)
 
     def line(self) -> str:
-        """Write it as one line: a lock's file has no other."""
+        """Return the owner as one line, as the lock's file has it."""
         return "\t".join(" ".join(text.split()) for text in (self.who, self.what, self.end))
 
     @classmethod
     def read(cls, line: str) -> Owner:
-        """Read what `line` wrote; a lock that is just being taken has no owner yet."""
+        """Parse a line; a lock that is just being taken has an empty one."""
         who, purpose, end = (*line.split("\t"), "", "", "")[:3]
         return cls(*(printable(text.strip()) for text in (who.strip() or "someone", purpose, end)))
 
@@ -226,8 +226,8 @@ class Lease:
     Args:
         shell: The device.
         holder: The process on the device that holds the lock.
-        token: Names this lease; scripts have it as `$token`.
-        on_trial: Whether a release was on trial when the lock was taken; whoever tried it is gone.
+        token: Name of this lease; scripts have it as `$token`.
+        on_trial: Whether a release was on trial when the lock was taken; the command that tried it has ended.
     """
 
     def __init__(self, shell: Shell, holder: RemoteProcess, token: str, *, on_trial: bool = False) -> None:
@@ -244,7 +244,7 @@ class Lease:
 
         Args:
             script: The script.
-            size: How many bytes it reads or writes, as far as that is known: they decide how long it may take.
+            size: Number of bytes that it reads or writes, if known, for the time limit.
 
         Raises:
             DeviceError: The script failed, the lock is lost, or the device is.
@@ -253,11 +253,11 @@ class Lease:
             return self._run_command("run", script, _SCRIPT_S + size / _SLOWEST)
 
     def attempt(self, script: str, seconds: float) -> str:
-        """Run a script as `run` does; what it starts with `9>&9` holds the lock too, for as long as it lives.
+        """Run a script as `run` does; a process that it starts with `9>&9` also holds the lock until it ends.
 
         Args:
             script: The script; `$file` is the lock's file.
-            seconds: How long it may take, beside what a device takes for any script.
+            seconds: Time limit, in addition to that of every script.
 
         Raises:
             DeviceError: As `run`.
@@ -291,26 +291,26 @@ class Lease:
         return output
 
     def _is_damaged_mark(self, line: str) -> bool:
-        """Whether a line was the end of a script before something changed it: the true one would never come."""
+        """Whether a line is the end mark with wrong characters: the right one will never come."""
         mark, _, code = line.strip().partition(" ")
         if len(line) > 2 * len(self._mark) or not code.isdecimal():
             return False
         return difflib.SequenceMatcher(None, mark, self._mark, autojunk=False).ratio() >= _ALIKE
 
     def check(self) -> None:
-        """See that the lock is still held, as far as the last sign of life tells.
+        """Check that the lock was still held at the last heartbeat.
 
         Raises:
-            DeviceError: It is not.
+            DeviceError: It was lost.
         """
         if not self._held:
             raise self._lost()
 
     def confirm(self) -> None:
-        """Ask the device whether the lock is still held.
+        """Check on the device that the lock is still held.
 
         Raises:
-            DeviceError: It is not, or the device does not answer.
+            DeviceError: It was lost, or the device does not answer.
         """
         self.check()
         self._run_command("run", ":", _ANSWER_S)
@@ -331,7 +331,7 @@ class Lease:
         )
 
     def beat(self) -> None:
-        """Give a sign of life."""
+        """Send a heartbeat."""
         self._write("alive\n")
 
 
@@ -344,9 +344,9 @@ def hold(
     Args:
         shell: The device.
         set_root: Shell assignment of `ROOT`.
-        owner: Who holds it, for the message that others get.
-        within: The token, which is `WITHIN` for those who may work inside of the lock; a new one by default.
-        lost: Called by another thread when the holder on the device is found to have ended.
+        owner: The holder, for the message to others.
+        within: The token, which processes that may work inside of the lock have in `WITHIN`; a new one by default.
+        lost: Called by another thread when the holder on the device has ended.
 
     Raises:
         BusyError: Someone else holds it.
@@ -371,10 +371,10 @@ def new_token() -> str:
 
 
 def check_free(shell: Shell, set_root: str) -> None:
-    """See that nobody holds the lock of a device's store; it is not taken.
+    """Check that the lock of a device's store is free, without taking it.
 
     Raises:
-        BusyError: Somebody does.
+        BusyError: Someone holds it.
     """
     reply = shell.run(f"{_lock_environment(set_root)}\n{SAID}{PEEK}").stdout.split(maxsplit=3)
     if reply[:1] == ["busy"]:
@@ -387,9 +387,9 @@ def _lock_environment(set_root: str) -> str:
 
 
 def _busy_error(name: str, reply: Sequence[str]) -> BusyError:
-    """Return the error for `busy`, an age, the device's time, and when who began.
+    """Return the error for the reply `busy AGE NOW BEGAN OWNER` of a device.
 
-    The age is seconds since a sign of life, `pidPID` of an earlier toolchain, or `otherPID` of anybody else.
+    The age is the seconds since a heartbeat, `pidPID` for an older toolchain, or `otherPID` for another program.
     """
     age, now, details = (*reply[1:], "", "", "")[:3]
     began, _, line = details.partition(" ")
@@ -405,7 +405,7 @@ def _busy_error(name: str, reply: Sequence[str]) -> BusyError:
 
 
 def _sign_of_life(age_text: str) -> str:
-    """Tell when a holder gave a sign of life, or that it gives none."""
+    """Describe when the holder gave its last sign of life, or why it gives none."""
     if earlier := _EARLIER.fullmatch(age_text):
         return f"process {earlier[1]} there, of an older toolchain, holds the lock until its client disconnects"
     if other := _OTHER.fullmatch(age_text):
@@ -415,7 +415,7 @@ def _sign_of_life(age_text: str) -> str:
 
 
 def _since(seconds: int) -> str:
-    """Tell a time in the past by this machine's clock: the device's may be wrong by years."""
+    """Format a past time by this machine's clock: that of the device may be wrong by years."""
     if not 0 <= seconds <= _LONGEST_HELD_S:
         return ""
     return f"since {time.strftime('%H:%M:%S', time.localtime(time.time() - seconds))}, for {seconds} s by now; "
@@ -437,14 +437,14 @@ def _await_lock(shell: Shell, holder: RemoteProcess, set_root: str) -> list[str]
 
 @contextmanager
 def _heartbeat(lease: Lease, lost: Callable[[], None]) -> Iterator[None]:
-    """Send signs of life for as long as the block runs."""
+    """Send heartbeats for the time of a block."""
     ended = threading.Event()
 
     def beat() -> None:
         try:
             while not ended.wait(_HEARTBEAT_S):
                 lease.beat()
-        except DeviceError:  # which shows in the next change, too
+        except DeviceError:  # the next change of the store raises it as well
             lost()
 
     thread = threading.Thread(target=beat, daemon=True, name="lease-heartbeat")

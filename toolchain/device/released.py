@@ -1,4 +1,4 @@
-"""Which of the releases that a device keeps a word means, wherever a user names one."""
+"""Releases that a user names: `current`, the number of an activation, or the beginning of a digest."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from toolchain.errors import InputError, VerificationError
 CURRENT = "current"
 _SHOWN = 200
 _NUMBER = re.compile(r"[0-9]{1,7}")
-_DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})")  # from eight digits on, so that no number is one
+_DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})")  # eight digits or more: a number of an activation has seven
 
 
 def is_release_name(text: str) -> bool:
-    """Tell whether a word may name one: `current`, the number of an activation, eight digits of a digest or more."""
+    """Return whether a text can name a release."""
     return text == CURRENT or bool(_NUMBER.fullmatch(text) or _DIGEST.fullmatch(text))
 
 
 def find_release(store: Store, text: str) -> Generation:
-    """Return the activation that a word means; of a release with several the last.
+    """Return the activation that a text names; the last one of a release that was activated several times.
 
     Raises:
-        InputError: The device has no such release, or several.
-        DeviceError: It is lost.
+        InputError: The device has no such release, or several match.
+        DeviceError: The device is lost.
     """
     generations = store.generations()
     matching = [generation for generation in generations if _is_named(generation, text)]
@@ -50,10 +50,10 @@ def _is_named(generation: Generation, text: str) -> bool:
 
 
 def read_manifest(store: Store, digest: str) -> Manifest:
-    """Read the manifest of a release that a device keeps.
+    """Read the manifest of a release on a device.
 
     Raises:
-        VerificationError: It is not what the release's digest says.
+        VerificationError: It does not match the digest.
         DeviceError: It cannot be read.
     """
     where = f"release {digest[:16]} on {store.name}"
@@ -64,7 +64,7 @@ def read_manifest(store: Store, digest: str) -> Manifest:
 
 
 def damaged(store: Store, digest: str) -> VerificationError:
-    """Return the error of a release whose files are others than its digest says."""
+    """Return the error for a release whose files do not match its digest."""
     return VerificationError(
         f"release {digest[:16]} on {store.name} does not match its digest",
         hint="deploy it again, or pass the package itself",

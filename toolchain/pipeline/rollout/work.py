@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.device.connected import ConnectedDevice, Connection
-from toolchain.device.deploy import Settings
+from toolchain.device.deploy import Settings, roll_back
 from toolchain.device.lock import Owner
-from toolchain.device.rollback import roll_back
 from toolchain.device.stages import Stages
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device
