@@ -246,7 +246,7 @@ def adopt(request: AdoptionRequest, entry: Entry, shell: Shell) -> Adopted:
     probed, chosen = _examine(request, entry, shell)
     emulated = _is_emulated(request, entry, probed)
     probed = replace(probe.measured(shell, probed), server=shell.server)
-    running = Store(shell, probed.place.root).current()
+    running = Store(shell, probed.place.root).releases.current()
     old = entry.old or Device(board=chosen.board.name, host=request.host)
     device = replace(
         old,

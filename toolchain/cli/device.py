@@ -262,10 +262,10 @@ def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Res
 
     with open_device(device.board(), device, console.say) as connected:
         store, run_table = connected.store, connected.entry.run
-        facts, current = store.facts(), store.current()
+        facts, current = store.facts(), store.releases.current()
         trial = application.trial(store)
         application_state = application.state(store, run_table) if run_table else None
-        unchecked = store.is_unchecked(current.digest) if current else None
+        unchecked = store.releases.is_unchecked(current.digest) if current else None
         signature = trust.state(store) if current else None
     rows = [
         ("device", f"{connected.name}, {facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
@@ -324,7 +324,7 @@ def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> R
     from toolchain.device import application
 
     with open_device(device.board(), device, console.say) as connected:
-        generations, trial = connected.store.generations(), application.trial(connected.store)
+        generations, trial = connected.store.releases.generations(), application.trial(connected.store)
     failed = set()
     if trial and trial.state in {"failed", "interrupted"} and trial.new != trial.old:
         failed = {(trial.new, trial.digest)}

@@ -125,7 +125,7 @@ def current(store: Store, name: str) -> Current:
     Raises:
         DeviceError: Nothing was deployed there.
     """
-    generation = store.current()
+    generation = store.releases.current()
     if generation is None:
         raise DeviceError(f"no release is deployed on {name}", hint="deploy a model first: `toolchain deploy MODEL`")
     data = store.read(f"releases/{generation.digest}/{bundles.MANIFEST}")
@@ -138,7 +138,7 @@ def check_current(store: Store, digest: str, name: str) -> None:
     Raises:
         DeviceError: The device runs another release.
     """
-    generation = store.current()
+    generation = store.releases.current()
     if generation is None or generation.digest != digest:
         raise DeviceError(
             f"another deployment replaced the release on {name} before it was measured",

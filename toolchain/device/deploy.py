@@ -123,11 +123,11 @@ def deploy(
                 else None
             )
         with stages.timed("application" if device.entry.run else "deploy"):
-            device.store.mark(bundle.digest, unchecked=difference is None)
+            device.store.releases.mark(bundle.digest, unchecked=difference is None)
             changed, started = _activate(release, library, stages)
         with stages.timed("deploy"):
             verified = trust.note_minimum(device.store, installed.verified, installed.folders["runners"])
-            device.store.prune(device.board.keep)
+            device.store.releases.prune(device.board.keep)
     return Deployment(
         digest=bundle.digest,
         changed=changed,
@@ -146,9 +146,9 @@ def _activate(release: DeviceRelease, library: Program | None, stages: Stages) -
     """Make the release current; return whether it was not so before, and how the application started."""
     store, run_table = release.device.store, release.device.entry.run
     if library:
-        store.offer(library.sha256)
+        store.blobs.offer(library.sha256)
     if run_table is None:
-        return store.activate(release.digest), None
+        return store.releases.activate(release.digest), None
     return application.activate(store, release.digest, run_table, stages.tell)
 
 
@@ -162,8 +162,8 @@ def roll_back(device: ConnectedDevice, progress: Callable[[str], None]) -> tuple
         VerificationError: The device does not accept that release any more, or the application is not healthy on it.
         DeviceError: There is no earlier release, or the device is lost.
     """
-    device.store.sweep()
+    device.store.blobs.sweep()
     trust.verify_previous(device.store)
     if device.entry.run:
         return application.roll_back(device.store, device.entry.run, progress)
-    return device.store.roll_back(), None
+    return device.store.releases.roll_back(), None

@@ -284,6 +284,7 @@ def _joules(output: str, sensor_list: Sequence[Sensor], metered: Sequence[str], 
     gross, net = _intervals(counted, idle, run)
     samples = min(series.samples(*run) for series in counted)
     rate = samples / (run[1] - run[0])
+    names = " + ".join(series.name for series in counted)
     return Joules(
         rails=rails,
         idle_w=idle_w,
@@ -296,7 +297,7 @@ def _joules(output: str, sensor_list: Sequence[Sensor], metered: Sequence[str], 
         samples=samples,
         idle_samples=min(series.samples(*idle) for series in counted),
         inferences=len(times),
-        method=f"{' + '.join(series.name for series in counted)}, {rate:.0f} readings a second; idle for {method.idle_s:g} s, "
+        method=f"{names}, {rate:.0f} readings a second; idle for {method.idle_s:g} s, "
         f"then {len(times)} inferences, in addition to those of the latency",
         warnings=tuple(series for series in readings if isinstance(series, str)),
     )

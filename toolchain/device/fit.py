@@ -71,13 +71,13 @@ def check_versions(manifest: Manifest, versions: Mapping[str, str]) -> None:
     Raises:
         VerificationError: They have another one.
     """
-    for component, theirs, ours in (
+    for name, theirs, ours in (
         ("TVM", manifest.versions.get("tvm", ""), versions["tvm"]),
         ("TVM-FFI", abi(manifest.versions.get("tvm_ffi", "")), abi(versions["tvm_ffi"])),
     ):
         if theirs != ours:
             raise VerificationError(
-                f"the bundle was compiled with {component} {theirs or '(unknown)'}, but the runner has {component} {ours}",
+                f"the bundle was compiled with {name} {theirs or '(unknown)'}, but the runner has {name} {ours}",
                 hint="build it again with this toolchain",
             )
 

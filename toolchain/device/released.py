@@ -27,7 +27,7 @@ def find_release(store: Store, text: str) -> Generation:
         InputError: The device has no such release, or several match.
         DeviceError: The device is lost.
     """
-    generations = store.generations()
+    generations = store.releases.generations()
     matching = [generation for generation in generations if _is_named(generation, text)]
     if len({generation.digest for generation in matching}) != 1:
         listing = [f"{generation.number}  {generation.digest[:16]}  {generation.name}" for generation in generations]

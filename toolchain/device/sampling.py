@@ -118,6 +118,6 @@ def _drop_afterwards(store: Store, digest: str) -> Iterator[None]:
         yield
     except BaseException:
         with contextlib.suppress(DeviceError):
-            store.drop_inputs(digest)
+            store.blobs.drop_inputs(digest)
         raise
-    store.drop_inputs(digest)
+    store.blobs.drop_inputs(digest)

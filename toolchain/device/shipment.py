@@ -137,16 +137,16 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, progress: Tell | 
         VerificationError: The device stored other bytes than were sent, twice.
     """
     start = time.perf_counter()
-    store.sweep()
+    store.blobs.sweep()
     size = sum(path.stat().st_size for path in shipment.blobs.values())
-    states = store.examine(shipment.blobs, size)
+    states = store.blobs.examine(shipment.blobs, size)
     missing = {digest: state for digest, state in states.items() if state.state != "have"}
     _check_space(shipment, missing, facts)
     _push(shipment, missing, store, progress)
-    if damaged := store.publish(missing, executable=shipment.programs, size=size):
+    if damaged := store.blobs.publish(missing, executable=shipment.programs, size=size):
         # A resumed upload may have ended in the middle of a write: once more, from the start.
         _push(shipment, dict.fromkeys(damaged, BlobState("missing", 0)), store, progress)
-        damaged = store.publish(missing, executable=shipment.programs, size=size)
+        damaged = store.blobs.publish(missing, executable=shipment.programs, size=size)
     if damaged:
         raise VerificationError(
             f"{len(damaged)} uploaded blob(s) have a different digest on the device",
@@ -176,7 +176,7 @@ def _push(shipment: Shipment, missing: Mapping[str, BlobState], store: Store, pr
             report = partial(_report_sent, progress, total, before)
         # If an earlier upload is longer than the blob, the check of the digest will fail.
         with _explain_full_disk(store):
-            store.push(path, digest, min(state.size, size), report)
+            store.blobs.push(path, digest, min(state.size, size), report)
         before += size
 
 
@@ -199,4 +199,4 @@ def _report_sent(progress: Tell, total: int, before: int, sent: int) -> None:
 
 def install(shipment: Shipment, store: Store) -> dict[str, str]:
     """Make the folders of a shipment on the device; return their paths by kind."""
-    return {kind: store.install(kind, digest, content) for kind, (digest, content) in shipment.folders.items()}
+    return {kind: store.blobs.install(kind, digest, content) for kind, (digest, content) in shipment.folders.items()}

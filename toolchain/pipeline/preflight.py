@@ -184,7 +184,7 @@ def of_device(board: Board, connect: Connect) -> list[Check]:
                 probed = probe.ask(device.shell, device.store.root)
                 obstacles.check_use(probed, f"--root {obstacles.ANOTHER_ROOT}")
             has_runner = bool(device.store.look('ls "$ROOT"/runners 2>/dev/null || :').split())
-            models = frozenset(generation.name for generation in device.store.generations())
+            models = frozenset(generation.name for generation in device.store.releases.generations())
             return DeviceFindings(facts, models, has_runner, probed)
 
     return [

@@ -218,7 +218,7 @@ def test_this_machine_is_a_device(tmp_path):
     root = tmp_path / "root"
     assert opened(DeviceOptions(root=str(root))) == []
     with open_device(BoardOptions().board(), DeviceOptions(root=str(root))) as lab:
-        assert (lab.store.root, lab.entry.host, lab.store.current()) == (str(root), "local", None)
+        assert (lab.store.root, lab.entry.host, lab.store.releases.current()) == (str(root), "local", None)
 
 
 def test_whoever_is_not_there_is_told_with_the_file_that_names_them(named, lab):

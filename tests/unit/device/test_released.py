@@ -12,7 +12,7 @@ _A, _B, _C = "a" * 64, "ab" + "c" * 62, "12345678" + "d" * 56
 
 
 def store(*kept):
-    return SimpleNamespace(generations=lambda: kept, name="board")
+    return SimpleNamespace(releases=SimpleNamespace(generations=lambda: kept), name="board")
 
 
 def generation(number, digest, *, current=False):

@@ -86,4 +86,4 @@ def test_labels_that_do_not_fit_are_told_before_anything_is_deployed(connected, 
     settings = dataclasses.replace(BRIEFLY, labels=tmp_path / "labels.txt")
     with pytest.raises(InputError, match="2 labels for 4 classes"):
         deploy_bundle(tiny, program, connected, settings, Stages())
-    assert not connected.store.generations()
+    assert not connected.store.releases.generations()

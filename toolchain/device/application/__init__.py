@@ -108,7 +108,7 @@ def roll_back(store: Store, run: Application, progress: Callable[[str], None]) -
     """
     check_tools(store)
     started, _ = _run_trial(store, rollback_trial_script(run), run, progress)
-    return next(generation for generation in store.generations() if generation.current), started
+    return next(generation for generation in store.releases.generations() if generation.current), started
 
 
 def check_tools(store: Store) -> None:
@@ -173,7 +173,7 @@ def _run_trial(
         run: The application.
         progress: Told that it is waited for.
     """
-    store.put_recovery()
+    store.releases.put_recovery()
     progress(stage(f"restarting {run.name}, and waiting up to {run.seconds} s until it is healthy"))
     start = time.perf_counter()
     try:
@@ -182,10 +182,10 @@ def _run_trial(
         raise _disconnected_error(fault) from fault
     seconds = time.perf_counter() - start
     if "none" in output.splitlines():
-        raise store.no_earlier()
+        raise store.releases.no_earlier()
     said = _parse_words(output)
     if "end" not in said or not _TRIAL.fullmatch(said.get("trial", "")):
-        store.recover()
+        store.releases.recover()
         raise DeviceError(
             f"the trial on {store.name} ended early",
             details=output,

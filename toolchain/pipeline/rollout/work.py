@@ -81,7 +81,7 @@ class DeviceWork:
 
     @staticmethod
     def _current(device: ConnectedDevice) -> str:
-        generation = device.store.current()
+        generation = device.store.releases.current()
         return generation.digest if generation else ""
 
     def _check_latency(self, report: Report, device: ConnectedDevice, before: str) -> None:
@@ -101,7 +101,7 @@ class DeviceWork:
     @staticmethod
     def _roll_back(device: ConnectedDevice, before: str) -> str:
         """Make the release before current again, if that is the one to which the device would go back."""
-        generations = device.store.generations()
+        generations = device.store.releases.generations()
         number = next(number for number, generation in enumerate(generations) if generation.current)
         previous = generations[number - 1].digest if number else ""
         if previous != before:
