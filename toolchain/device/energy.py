@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import re
 import shlex
@@ -340,10 +341,9 @@ def _is_reading(pair: Sequence[str]) -> bool:
 
 
 def _check_enough(series: Sequence[Series], idle: tuple[float, float], run: tuple[float, float]) -> None:
-    for rail in series:
-        for phase, window in (("idle", idle), ("running", run)):
-            if (count := rail.samples(*window)) < LEAST_SAMPLES:
-                raise NoFigureError(f"{rail.name}: {count} readings while {phase}; at least {LEAST_SAMPLES} are needed")
+    for rail, (phase, window) in itertools.product(series, (("idle", idle), ("running", run))):
+        if (count := rail.samples(*window)) < LEAST_SAMPLES:
+            raise NoFigureError(f"{rail.name}: {count} readings while {phase}; at least {LEAST_SAMPLES} are needed")
 
 
 def _intervals(

@@ -394,7 +394,11 @@ def _busy_error(name: str, reply: Sequence[str]) -> BusyError:
     age, now, details = (*reply[1:], "", "", "")[:3]
     began, _, line = details.partition(" ")
     owner = Owner.read((line if began.isdecimal() else details)[:_LONGEST_OWNER])
-    since = _since(int(now) - int(began)) if _TIME.fullmatch(began) and _TIME.fullmatch(now) else ""
+    seconds = int(now) - int(began) if _TIME.fullmatch(began) and _TIME.fullmatch(now) else -1
+    since = ""
+    if 0 <= seconds <= _LONGEST_HELD_S:  # by this machine's clock: that of the device may be wrong by years
+        clock = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+        since = f"since {clock}, for {seconds} s by now; "
     ended = "when that has ended" + (f"; `{owner.end}` on that machine ends it" if _END.fullmatch(owner.end) else "")
     return BusyError(
         f"{name} is busy: {owner}",
@@ -412,13 +416,6 @@ def _sign_of_life(age_text: str) -> str:
         return f"process {other[1]} there holds the lock and gives no signs of life: only its end frees the device"
     age = age_text if _TIME.fullmatch(age_text) else "some"
     return f"the last sign of life came {age} s ago; the device is free after {LEASE_S} s without one"
-
-
-def _since(seconds: int) -> str:
-    """Format a past time by this machine's clock: that of the device may be wrong by years."""
-    if not 0 <= seconds <= _LONGEST_HELD_S:
-        return ""
-    return f"since {time.strftime('%H:%M:%S', time.localtime(time.time() - seconds))}, for {seconds} s by now; "
 
 
 def _await_lock(shell: Shell, holder: RemoteProcess, set_root: str) -> list[str]:

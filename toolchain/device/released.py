@@ -28,7 +28,13 @@ def find_release(store: Store, text: str) -> Generation:
         DeviceError: The device is lost.
     """
     generations = store.releases.generations()
-    matching = [generation for generation in generations if _is_named(generation, text)]
+    if text == CURRENT:
+        matching = [generation for generation in generations if generation.current]
+    elif _NUMBER.fullmatch(text):
+        matching = [generation for generation in generations if generation.number == int(text)]
+    else:
+        digits = _DIGEST.fullmatch(text)
+        matching = [generation for generation in generations if digits and generation.digest.startswith(digits[1])]
     if len({generation.digest for generation in matching}) != 1:
         listing = [f"{generation.number}  {generation.digest[:16]}  {generation.name}" for generation in generations]
         problem = "several releases that match" if matching else "no such release"
@@ -38,15 +44,6 @@ def find_release(store: Store, text: str) -> Generation:
             hint="write `current`, a number from `toolchain releases`, eight or more digits of a digest, or a package",
         )
     return matching[-1]
-
-
-def _is_named(generation: Generation, text: str) -> bool:
-    if text == CURRENT:
-        return generation.current
-    if _NUMBER.fullmatch(text):
-        return generation.number == int(text)
-    digits = _DIGEST.fullmatch(text)
-    return digits is not None and generation.digest.startswith(digits[1])
 
 
 def read_manifest(store: Store, digest: str) -> Manifest:

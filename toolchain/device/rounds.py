@@ -125,15 +125,9 @@ def run(  # noqa: PLR0913 - one round has these independent parts
         VerificationError: The device does not accept a release.
     """
     token = secrets.token_hex(8)
-    commands = [shlex.join(runner.command(folders, release, folder, plan, threads)) for release in releases]
+    commands = [runner.command(folders, release, folder, plan, threads) for release in releases]
     script = f"umask 022; sysfs={shlex.quote(sysfs)}; mkdir -p {shlex.quote(folder)}\n{_LOOK}\n"
-    report_path = shlex.quote(f"{folder}/report")
-    for command in commands:  # both states are read before anything is printed, which costs time
-        script += (
-            f"echo '@{token} before'; look\n{command} >/dev/null || exit $?\nafter=$(look)\n"
-            f"echo '@{token} report'; cat {report_path} || exit\n"
-            f"echo; echo '@{token} after'; printf '%s\\n' \"$after\"\n"
-        )
+    script += "".join(_run_script(command, token, folder) for command in commands)
     limit = runner.longest_s(plan) * len(releases)
     limit_bytes = (runner.most_said(plan) + 2 * _STATE_BYTES) * len(releases)
     began = time.monotonic()
@@ -154,6 +148,15 @@ def run(  # noqa: PLR0913 - one round has these independent parts
     ]
     runner.check_times([turn.run for turn in turns], took_s, shell.name)
     return turns
+
+
+def _run_script(command: Sequence[str], token: str, folder: str) -> str:
+    """Return the script of one run; it reads both states before it prints anything, which costs time."""
+    return (
+        f"echo '@{token} before'; look\n{shlex.join(command)} >/dev/null || exit $?\nafter=$(look)\n"
+        f"echo '@{token} report'; cat {shlex.quote(f'{folder}/report')} || exit\n"
+        f"echo; echo '@{token} after'; printf '%s\\n' \"$after\"\n"
+    )
 
 
 def _sections(text: str, token: str) -> list[tuple[str, str]]:
