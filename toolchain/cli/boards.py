@@ -197,7 +197,7 @@ def _confirm_host_key(fault: UnknownHostKeyError, request: AdoptionRequest, cons
         adoption.check_fingerprint(key.host, key.fingerprint, request.fingerprint)
         console.say(f"{key.host} has the {key.kind} host key {key.fingerprint}, as asked for")
         return
-    if not sys.stdin.isatty():
+    if not sys.stdin.isatty():  # no one can confirm the key, so the hint has the fingerprint to check
         again = request.command(fingerprint=key.fingerprint)
         hint = f"compare it with what the device itself shows ({on_device}), then: {again}"
         raise VerificationError(fault.message, details=fault.details, hint=hint if device else fault.hint)
@@ -227,7 +227,7 @@ def _deploy_smoke(console: Console, options: AddOptions, adopted: Adopted) -> Re
     settings = DeployOptions(device=address, measuring=common.MeasureOptions(budget=_SMOKE_S))
     try:
         return run_deploy(console, _SMOKE, settings)
-    except ToolchainError as fault:
+    except ToolchainError as fault:  # the device was added, which the error must not hide
         progress = f"{adopted.entry.name} stands in {adopted.entry.file}; a deploy of {_SMOKE} to it failed"
         details = f"{progress}\n{fault.details}".rstrip()
         raise type(fault)(

@@ -96,7 +96,7 @@ def package(source: Path, output: Path, *, unpack: bool, as_json: bool) -> Resul
 def _unpack(source: Path, output: Path, as_json: bool) -> Result:  # noqa: FBT001 - as the command has it
     from toolchain import bundle
 
-    if source.is_dir():
+    if source.is_dir():  # a bundle: --unpack was added by mistake
         raise InputError(f"{source} is a folder, not a package", hint="leave --unpack out to pack the bundle in it")
     bundle.check_target(output)
     unpacked = bundle.unpack(source, output)

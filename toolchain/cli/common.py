@@ -103,7 +103,7 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Read shapes such as `data:1,3,224,224`; return the sizes by the name of the input."""
     shapes = {}
     for text in texts:
-        name, _, sizes = text.rpartition(":")
+        name, _, sizes = text.rpartition(":")  # the last one: names of inputs may contain colons
         try:
             shapes[name] = tuple(int(size) for size in sizes.split(","))
         except ValueError:
@@ -117,7 +117,7 @@ def parse_fixed(texts: tuple[str, ...]) -> dict[str, str]:
     """Read values such as `sr=16000`; return them by the name of the input."""
     fixed = {}
     for text in texts:
-        name, equals, value = text.rpartition("=")
+        name, equals, value = text.rpartition("=")  # the last one: names of inputs may contain it
         if not (name and equals and value):
             raise InputError(f"--fix {text} is not of the form NAME=VALUE")
         fixed[name] = value

@@ -34,6 +34,7 @@ def models(_context: click.Context, _parameter: click.Parameter, incomplete: str
     """Complete a predefined network, or the path of a model, a package or a bundle."""
     from toolchain.models import names, zoo
 
+    # `zoo:NAME` always means the network, even if there is a file NAME
     prefix = names.PREFIX if incomplete.startswith(names.PREFIX) else ""
     return _matching([prefix + name for name in zoo.NAMES], incomplete)
 

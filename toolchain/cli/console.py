@@ -68,5 +68,5 @@ def print_result(result: Result) -> None:
 
 def print_json(value: Any) -> None:
     """Print a document for programs."""
-    SCREEN.close()
+    SCREEN.close()  # a bar would be redrawn over the output
     click.echo(json.dumps(value, indent=2, default=dataclasses.asdict))

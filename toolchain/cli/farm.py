@@ -110,6 +110,7 @@ def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
             details="it has: " + (", ".join(dict.fromkeys([*served, *virtual])) or "none"),
             hint="`toolchain farm status` lists them",
         )
+    # Without names, everything is stopped.
     gone = list(client.down([name for name in names if name in served])) if served or not names else []
     for name in gone:
         console.say(f"{name} is no longer served")

@@ -199,6 +199,7 @@ def gate(console: Console, /, source: str, options: GateOptions) -> Result:
     gating.check_emulated(board.emulated or options.device.device(board).emulated, board.name, settings)
     sources = (source, options.base)
     with _side_opener(options, sources, console) as opener:
+        # Local sides are checked before the device is contacted.
         local = [opener.open_local(side, other) for side, other in (sources, sources[::-1])]
         if local[0] and local[1]:
             gating.check_pair(local[0], local[1], board)

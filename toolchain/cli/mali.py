@@ -92,6 +92,7 @@ def mali_cost(console: Console, /, sources: tuple[str, ...], options: CostOption
 
     gpu_names = tuple(dict.fromkeys(cost.gpu(name).name for name in options.gpus))
     board = options.board(gpu_names)
+    # Without --gpu, the GPU of the board.
     names = gpu_names or ((board.gpu.name,) if board and board.gpu else ())
     if not names:
         raise InputError("no GPU is named", hint="add --gpu NAME, such as --gpu g610, or --board BOARD")

@@ -153,7 +153,7 @@ def forget(console: Console, /, file: Path | None, options: ForgetOptions, *, as
 
     which = options.which(console)
     source = file or _board_file(options.board_name, console)
-    if options.target_id:
+    if options.target_id:  # a misspelt ID would match nothing, without an error
         _matching_keys(_read_catalog(source, console), options.target_id, source)
     removal = forgetting.forget(RecordFile(source, console.say), which, dry=options.dry)
     verb = "would be forgotten" if options.dry else "forgotten"

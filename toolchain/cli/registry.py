@@ -122,7 +122,7 @@ def push(console: Console, /, package: Path, address: str, options: RegistryOpti
 
     target = registry.parse(address)
     registry.check_tag(target)
-    access = options.access()
+    access = options.access()  # asks for the password before the package is unpacked
     with bundles.at_hand(package) as bundle:
         upload = registry.push(bundle, target, access, console.say)
     document = {

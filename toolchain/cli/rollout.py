@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _STATE = Path("rollout.json")
 _DAY_S = 86400.0
-_ENOUGH = 2
+_ENOUGH = 2  # releases on a device: the current one and one to go back to
 _WAIT_S = 45.0  # a lock whose client was killed is free after 30
 
 

@@ -72,7 +72,7 @@ def sign(source: Path, options: SignOptions, *, as_json: bool) -> Result:
     key = keys.load(options.key, lambda: _passphrase(options.key))
     with bundles.at_hand(source) as bundle:
         signed = sign_bundle(bundle, key, order, replace=options.replace)
-        if not source.is_dir():
+        if not source.is_dir():  # `sign` wrote into a temporary folder; the archive gets the signature, too
             bundles.pack(bundles.load(bundle.folder), source)
     statement = signed.statement
     document = {"package": str(source), "statement": statement, "keys": signed.keys}

@@ -197,7 +197,7 @@ class Screen:
                 self._bar = _Bar(_console(self._stream()), step)
             self._bar.move(step)
             return
-        if self._bar and not self._bar.step.is_counted:
+        if self._bar and not self._bar.step.is_counted:  # the spinner of a stage keeps its line below
             self._bar.say(printable(text))
             return
         self.close()

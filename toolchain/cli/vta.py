@@ -78,7 +78,7 @@ def vta() -> None:
 def disassemble(file: Path, *, raw: bool, with_uops: bool, machine: MachineOptions, as_json: bool) -> Result:
     """List the instructions of FILE, a compiled kernel."""
     stream = _read_stream(file, *machine.chosen(), raw=raw)
-    if as_json:
+    if as_json:  # only one of the two is rendered: a program may be large
         return Result("", disasm.document(stream, with_uops=with_uops), as_json)
     return Result(disasm.listing(stream, with_uops=with_uops), None)
 

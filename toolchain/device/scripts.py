@@ -37,10 +37,10 @@ mkdir -p "$ROOT"
 {FACTS}
 """
 
-# Removes what a killed deploy may have left, but nothing that a link points to. A folder that is not a store is refused,
-# such as an OCI layout, which also has blobs/: a store has blobs/partial/, which is created first, or is empty. The
-# default store of this machine is the folder of the user's tuning records, which may exist before the first deploy; no
-# script touches them.
+# Removes what a killed deploy may have left, but nothing that a link points to. A folder that is not a store is
+# refused, such as an OCI layout, which also has blobs/: a store has blobs/partial/, which is created first, or it is
+# empty. The default store of this machine is the folder of the user's tuning records, which may exist before the first
+# deploy; no script touches them.
 SWEEP = """
 if [ ! -d blobs/partial ]; then
   for entry in * blobs/* blobs/sha256/*; do
