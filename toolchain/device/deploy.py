@@ -91,11 +91,11 @@ def deploy(
     The device's application is restarted on the new release; if it is not healthy, the device returns to the old one.
 
     Args:
-        bundle: What to deploy.
+        bundle: The bundle.
         program: The runner for the device.
         device: The device.
         settings: How to check the outputs.
-        stages: Reports progress; records the time of each stage.
+        stages: Reports progress, and records the time of each stage.
         library: The library for applications, to install as `lib/` in the store.
 
     Raises:
@@ -105,7 +105,7 @@ def deploy(
         DeviceError: The device is lost, busy or full, or the model does not run on it.
     """
     samples = verification.samples_of(bundle, unchecked=settings.unchecked)
-    reference_outputs = fidelity.random_reference(bundle, settings.samples)
+    random = fidelity.random_reference(bundle, settings.samples)
     with stages.timed("deploy"):
         release = DeviceRelease.of_bundle(bundle, program, device, settings.threads)
         if device.entry.run:
@@ -116,12 +116,8 @@ def deploy(
         with stages.timed("smoke"):
             run = installed.run(runner.SMOKE)
             difference = verification.check_outputs(run, samples, bundle.manifest, settings.tolerance)
-        with stages.timed("samples" if reference_outputs else "smoke"):
-            compared = (
-                fidelity.check(release, reference_outputs, settings.tolerance, stages.tell)
-                if reference_outputs
-                else None
-            )
+        with stages.timed("samples" if random else "smoke"):
+            compared = fidelity.check(release, random, settings.tolerance, stages.tell) if random else None
         with stages.timed("application" if device.entry.run else "deploy"):
             device.store.releases.mark(bundle.digest, unchecked=difference is None)
             changed, started = _activate(release, library, stages)

@@ -38,13 +38,13 @@ _END = re.compile(r"toolchain farm release [A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  #
 _LONGEST_HELD_S = 366 * 86400
 _TIME = re.compile(r"[0-9]{1,10}")  # a device may print anything
 
-# A lock's file says `STATE PID/START/BOOT/SEEN BEGAN OWNER`; OWNER ends with the token. START is when the process was
-# started, in the kernel's ticks, and BOOT names the start of the device: a number alone soon is another process's. SEEN
-# and BEGAN are seconds since that start, which no clock that is set changes. Where a system hides its uptime from a
-# login, as Android may, the clock has to do. An earlier toolchain wrote no more than PID, and BEGAN by the clock: its
-# holder is never taken over, since it gives no signs of life, and `busy` has `pidPID` in place of the time since one.
-# What works inside of a lock that is held for it, as under `farm lock NAME -- CMD`, takes the one in `lock.within`;
-# whoever takes the outer one needs that free too. All words of a file are checked: anybody may have written them.
+# A lock's file has `STATE PID/START/BOOT/SEEN BEGAN OWNER`; OWNER ends with the token. START is the start of the process
+# in the kernel's ticks, and BOOT identifies the boot of the device: a PID alone is soon reused. SEEN and BEGAN are
+# seconds since the boot, which do not change when the clock is set. If a system hides its uptime from a login, as
+# Android may, they are by the clock. An older toolchain wrote only PID, and BEGAN by the clock: its holder is never
+# ended, since it gives no signs of life, and `busy` has `pidPID` in place of the time since the last one. A client that
+# works inside of a lock that is held for it, as under `farm lock NAME -- CMD`, takes the one in `lock.within`;
+# a client that takes the outer one needs that free too. Every field of a file is checked: any user may have written it.
 SAID = """
 now() {
   if { read -r now rest </proc/uptime && read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null
@@ -100,17 +100,17 @@ busy() {
 inside() { said "$ROOT/lock"; [ -n "$within" ] && [ "${who%"\t$within"}" != "$who" ]; }
 """
 
-# A note is written over the last one, which is about as long, so that whoever reads meanwhile finds one.
+# A note overwrites the last one, which has about the same length, so that a client that reads meanwhile finds one.
 NOTE = """
 me() { started $$; mine=$ticks; }
 note() { now; printf '%s %s/%s/%s/%s %s %s\\n' "$1" $$ "$mine" "$boot" "$now" "$began" "$owner" 1<>"$file"; }
 """
 
-# flock frees the lock when its holder ends, however it ends. A client that vanished behind a dead network would keep
-# its holder alive, so the lock is also a lease: after LEASE_S without a sign of life the next client ends the holder.
-# While a script runs the holder is well by definition. All changes are made by the holder itself: whoever lost the
-# lock has nobody left to make them. Korn shells, Android's among them, close descriptors above 2 before they start a
-# program, unless its own line redirects them, if only to themselves.
+# flock frees the lock when its holder ends, in whatever way. A client behind a dead network would keep its holder alive,
+# so the lock is also a lease: after LEASE_S without a sign of life the next client ends the holder, but not while a
+# script runs. The holder itself makes all changes, so a client that lost the lock cannot make any. Korn shells, such as
+# Android's, close descriptors above 2 before they start a program, unless the command redirects them, even to
+# themselves.
 TAKE = f"""{NOTE}
 take() {{
   tries=0
@@ -171,7 +171,7 @@ while read -r word script; do
 done
 """
 
-# Looks without taking the lock, so that nobody finds it taken by whoever looks. One whose holder is gone is free.
+# Looks without taking the lock, which would block other clients. A lock whose holder has ended is free.
 PEEK = """
 command -v flock >/dev/null || exit 0
 file=$ROOT/lock

@@ -159,7 +159,7 @@ number=$new
 echo new
 """
 
-# The generation before the current one, $target; the script ends where there is none.
+# The generation before the current one, $target; the script ends if there is none.
 PREVIOUS = """
 current=$(readlink current || true)
 number=${{current#generations/}}
