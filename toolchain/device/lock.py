@@ -38,9 +38,9 @@ _END = re.compile(r"toolchain farm release [A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  #
 _LONGEST_HELD_S = 366 * 86400
 _TIME = re.compile(r"[0-9]{1,10}")  # a device may print anything
 
-# A lock's file has `STATE PID/START/BOOT/SEEN BEGAN OWNER`; OWNER ends with the token. START is the start of the process
-# in the kernel's ticks, and BOOT identifies the boot of the device: a PID alone is soon reused. SEEN and BEGAN are
-# seconds since the boot, which do not change when the clock is set. If a system hides its uptime from a login, as
+# A lock's file has `STATE PID/START/BOOT/SEEN BEGAN OWNER`; OWNER ends with the token. START is the start of the
+# process in the kernel's ticks, and BOOT identifies the boot of the device: a PID alone is soon reused. SEEN and BEGAN
+# are seconds since the boot, which do not change when the clock is set. If a system hides its uptime from a login, as
 # Android may, they are by the clock. An older toolchain wrote only PID, and BEGAN by the clock: its holder is never
 # ended, since it gives no signs of life, and `busy` has `pidPID` in place of the time since the last one. A client that
 # works inside of a lock that is held for it, as under `farm lock NAME -- CMD`, takes the one in `lock.within`;
@@ -106,8 +106,8 @@ me() { started $$; mine=$ticks; }
 note() { now; printf '%s %s/%s/%s/%s %s %s\\n' "$1" $$ "$mine" "$boot" "$now" "$began" "$owner" 1<>"$file"; }
 """
 
-# flock frees the lock when its holder ends, in whatever way. A client behind a dead network would keep its holder alive,
-# so the lock is also a lease: after LEASE_S without a sign of life the next client ends the holder, but not while a
+# flock frees the lock when its holder ends, in whatever way. A client behind a dead network would keep its holder
+# alive, so the lock is also a lease: after LEASE_S without a sign of life the next client ends the holder, but not while a
 # script runs. The holder itself makes all changes, so a client that lost the lock cannot make any. Korn shells, such as
 # Android's, close descriptors above 2 before they start a program, unless the command redirects them, even to
 # themselves.
