@@ -107,9 +107,9 @@ note() { now; printf '%s %s/%s/%s/%s %s %s\\n' "$1" $$ "$mine" "$boot" "$now" "$
 """
 
 # flock frees the lock when its holder ends, in whatever way. A client behind a dead network would keep its holder
-# alive, so the lock is also a lease: after LEASE_S without a sign of life the next client ends the holder, but not while a
-# script runs. The holder itself makes all changes, so a client that lost the lock cannot make any. Korn shells, such as
-# Android's, close descriptors above 2 before they start a program, unless the command redirects them, even to
+# alive, so the lock is also a lease: after LEASE_S without a sign of life the next client ends the holder, but not
+# while a script runs. The holder itself makes all changes, so a client that lost the lock cannot make any. Korn shells,
+# such as Android's, close descriptors above 2 before they start a program, unless the command redirects them, even to
 # themselves.
 TAKE = f"""{NOTE}
 take() {{
