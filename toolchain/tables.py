@@ -47,15 +47,15 @@ class Table:
 Shown = str | Table | Sequence[str | Table]
 
 
-def parts(shown: Shown) -> list[str | Table]:
+def parts(output: Shown) -> list[str | Table]:
     """Return the texts and tables of an output, without control characters."""
-    items = [shown] if isinstance(shown, str | Table) else list(shown)
+    items = [output] if isinstance(output, str | Table) else list(output)
     return [item.printable() if isinstance(item, Table) else printable(item) for item in items]
 
 
-def plain(shown: Shown) -> str:
+def plain(output: Shown) -> str:
     """Return an output as text for a file or a pipe."""
-    return "\n".join(map(str, parts(shown)))
+    return "\n".join(map(str, parts(output)))
 
 
 def printable(text: str) -> str:

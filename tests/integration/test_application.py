@@ -122,7 +122,7 @@ def test_the_first_release_ever_leaves_nothing_running(place, manager, tmp_path)
     run = Application(unit=UNIT, health=place.health, within="2s")
     with locked(store), pytest.raises(VerificationError, match="the device has none now"):
         application.activate(store, stores.installed(store, tmp_path, "mute"), run, tell)
-    assert store.current() is None
+    assert store.releases.current() is None
     assert manager.ctl("is-active", UNIT).stdout == "inactive\n"
 
 
@@ -287,7 +287,7 @@ def _one(device: Device, old: str, name: str, way: str, stream: random.Random) -
             assert place.runs(old, LIMIT_S)
             seconds = time.monotonic() - start
             trial, found = application.trial(store), application.state(store, device.run(5))
-        assert store.current().digest == old
+        assert store.releases.current().digest == old
         assert found.healthy
         assert not (place.root / "trial").exists()
         assert trial.digest == bad
@@ -339,5 +339,5 @@ def test_after_a_power_cut_a_unit_starts_on_a_release_that_has_proved_itself(man
             device.manager.lose_power()
     with device.powered():
         assert device.place.runs(old, 20)
-        assert device.store.current().digest == old
+        assert device.store.releases.current().digest == old
         assert application.trial(device.store).state == "interrupted"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import bundles, deploys, sshd
 from tests.support.parts import require
-from toolchain.device.store import Store
+from toolchain.device.store import Blobs, Releases, Store
 from toolchain.errors import DeviceError, FullError
 from toolchain.shell import SshOptions, open_shell
 
@@ -150,11 +150,11 @@ def test_full_in_the_middle_of_an_upload(disk, ship, bulky):
     assert bundles.whole_release(disk / "device") == bulky[1].digest
 
 
-@pytest.mark.parametrize("step", ["install", "activate", "prune"])
-def test_full_after_the_upload(disk, ship, bulky, monkeypatch, step):
+@pytest.mark.parametrize(("owner", "step"), [(Blobs, "install"), (Releases, "activate"), (Releases, "prune")])
+def test_full_after_the_upload(disk, ship, bulky, monkeypatch, owner, step):
     """Links need no data blocks on a tmpfs, so this may go well; it must not leave anything between old and new."""
     ship(bulky[0])
-    whole = getattr(Store, step)
+    whole = getattr(owner, step)
 
     def on_a_full_disk(*args):
         if not (disk / "filler").exists():
@@ -162,7 +162,7 @@ def test_full_after_the_upload(disk, ship, bulky, monkeypatch, step):
         return whole(*args)
 
     with monkeypatch.context() as patch, contextlib.suppress(DeviceError):
-        patch.setattr(Store, step, on_a_full_disk)
+        patch.setattr(owner, step, on_a_full_disk)
         ship(bulky[1])
     assert bundles.whole_release(disk / "device") in {bundle.digest for bundle in bulky}
     (disk / "filler").unlink()

@@ -149,7 +149,7 @@ def test_a_command_at_a_place(rack, package):
     code, said = rack.run("deploy", package.folder, "--budget", "0.05")
     assert code == 0, said
     assert "(emulated)" in said  # so says its entry in devices.toml
-    assert rack.boards.store("a").current().digest == package.digest
+    assert rack.boards.store("a").releases.current().digest == package.digest
 
 
 def test_a_place_that_somebody_has(rack):

@@ -89,7 +89,7 @@ def test_a_release_is_tested(boards, package, project, tmp_path):
     assert found["waited"] == ["0"]
     assert float(found["median_ms"][0]) > 0
     assert boards.await_free() < 30
-    assert boards.store("a").current().digest == package.digest
+    assert boards.store("a").releases.current().digest == package.digest
 
 
 LOST = """

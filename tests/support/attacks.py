@@ -391,7 +391,7 @@ def main() -> None:
         trusting(field)
         code = tried(function(field))
         trusting(field)
-        ended[name] = [code, store.current().digest == running.digest, trust.state(store).verified is not None]
+        ended[name] = [code, store.releases.current().digest == running.digest, trust.state(store).verified is not None]
         sys.stderr.write(f"{name}: {code}\n")
         shutil.rmtree(work / "attack")
     (ETC / "board").write_text(f"{later.manifest.board}\n")

@@ -26,7 +26,7 @@ lock._HEARTBEAT_S = 0.2
 store = Store(LocalShell(), sys.argv[1])
 store.facts()
 with store.lock(Owner("the other one", "a deploy")):
-    store.sweep()
+    store.blobs.sweep()
     print("held", flush=True)
     try:
         {body}
@@ -39,7 +39,7 @@ with store.lock(Owner("the other one", "a deploy")):
 def locked(store):
     store.facts()
     with store.lock(Owner("tester", "tests")):
-        store.sweep()
+        store.blobs.sweep()
         yield
 
 
@@ -65,16 +65,16 @@ def blob(tmp_path: Path, data: bytes) -> tuple[Path, str]:
 def put(store: Store, tmp_path: Path, data: bytes) -> str:
     """Upload and publish a blob."""
     path, digest = blob(tmp_path, data)
-    if store.examine([digest])[digest].state != "have":
-        store.push(path, digest, 0, None)
-        assert store.publish([digest]) == ()
+    if store.blobs.examine([digest])[digest].state != "have":
+        store.blobs.push(path, digest, 0, None)
+        assert store.blobs.publish([digest]) == ()
     return digest
 
 
 def release(store: Store, tmp_path: Path, name: str) -> str:
     """Install a release of two files and make it current."""
     digest = installed(store, tmp_path, name)
-    store.activate(digest)
+    store.releases.activate(digest)
     return digest
 
 
@@ -83,7 +83,7 @@ def installed(store: Store, tmp_path: Path, name: str) -> str:
     manifest = json.dumps({"name": name, "nested": {"name": "no"}}, indent=2).encode() + b"\n"
     files = {"manifest.json": put(store, tmp_path, manifest), "data": put(store, tmp_path, b"data of " + name.encode())}
     digest = hashlib.sha256(manifest).hexdigest()
-    store.install("releases", digest, files)
+    store.blobs.install("releases", digest, files)
     return digest
 
 

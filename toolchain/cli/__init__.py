@@ -13,7 +13,7 @@ from toolchain import __version__, files, interrupts
 from toolchain.cli.commands import SECTIONS
 from toolchain.cli.console import SCREEN, Console, Result, print_json, print_result
 from toolchain.cli.lazy import LazyGroup
-from toolchain.cli.reports import STDOUT, ReportingCommand, failure_of, own, value_of
+from toolchain.cli.reports import STDOUT, ReportingCommand, failure_of, own_arguments, value_of
 from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED
 
 
@@ -21,7 +21,7 @@ from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED
 @click.version_option(__version__, prog_name="toolchain")
 @click.option("--debug", is_flag=True, help="Show the Python traceback of an error.")
 @click.pass_context
-def cli(context: click.Context, *, debug: bool) -> None:  # noqa: ARG001 - see _debugging
+def cli(context: click.Context, *, debug: bool) -> None:  # noqa: ARG001 - see _show, which also runs before parsing
     """Compile a neural network for your board, deploy it over SSH, check it and measure it there.
 
     `toolchain COMMAND --help` explains a command. `toolchain deploy mobilenet` tries everything on this machine.
@@ -34,40 +34,37 @@ def main() -> None:
     files.keep_from_others()
     interrupts.listen()
     try:
-        found = cli.main(prog_name="toolchain", standalone_mode=False)
-        if isinstance(found, Result):
-            print_result(found)
-            found = _show(found.fault) if found.fault else 0
+        outcome = cli.main(prog_name="toolchain", standalone_mode=False)
+        if isinstance(outcome, Result):
+            print_result(outcome)
+            outcome = _show(outcome.fault) if outcome.fault else 0
     except BrokenPipeError:  # `toolchain ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except (Exception, KeyboardInterrupt) as fault:  # noqa: BLE001 - what is no error of ours is told as internal
+    except (Exception, KeyboardInterrupt) as fault:  # noqa: BLE001 - any other exception is an internal error
         code = _show(fault)
-        if _json_is_asked(sys.argv[1:]):
+        if _is_json_requested(sys.argv[1:]):
             print_json(failure_of(fault).document())
         sys.exit(code)
     finally:
         SCREEN.close()
-    sys.exit(found if isinstance(found, int) else 0)
+    sys.exit(outcome if isinstance(outcome, int) else 0)
 
 
-def _json_is_asked(words: Sequence[str]) -> bool:
-    """Tell whether a program reads standard output; the words may be wrong in any other way."""
-    name = next((word for word in words if not word.startswith("-")), "")
+def _is_json_requested(argv: Sequence[str]) -> bool:
+    """Return whether a program reads standard output, even if the rest of the command line is wrong."""
+    name = next((argument for argument in argv if not argument.startswith("-")), "")
     command = cli.get_command(click.Context(cli), name)
     if isinstance(command, ReportingCommand) and "--json" in command.kinds:
-        return value_of(words, "--json") == STDOUT
-    return "--json" in own(words)
-
-
-def _debugging() -> bool:
-    return "--debug" in sys.argv or bool(os.environ.get("TOOLCHAIN_DEBUG"))
+        return value_of(argv, "--json") == STDOUT
+    return "--json" in own_arguments(argv)
 
 
 def _show(fault: BaseException) -> int:
-    """Tell people what ended the command; return its exit code."""
+    """Print an error for people; return its exit code."""
     SCREEN.close()
-    if _debugging() and not isinstance(fault, click.Abort | click.ClickException | KeyboardInterrupt):
+    debug = "--debug" in sys.argv or os.environ.get("TOOLCHAIN_DEBUG")
+    if debug and not isinstance(fault, click.Abort | click.ClickException | KeyboardInterrupt):
         SCREEN.say("".join(traceback.format_exception(fault)).rstrip())
     failure = failure_of(fault)
     code = EXIT_INTERNAL if failure.exit_code is None else failure.exit_code
@@ -76,9 +73,9 @@ def _show(fault: BaseException) -> int:
         return code
     if code == EXIT_INTERRUPTED:
         SCREEN.say(failure.message)
-    else:  # with its code, because make ends with 2 whatever it is
-        kind = "" if code == EXIT_INTERNAL else "error: "
-        SCREEN.say(f"{kind}{failure.message} (exit code {code})")
+    else:  # make ends with 2 for every error, so the message has the code
+        prefix = "" if code == EXIT_INTERNAL else "error: "
+        SCREEN.say(f"{prefix}{failure.message} (exit code {code})")
     if failure.details:
         SCREEN.say("\n".join(f"  {line}" for line in failure.details.splitlines()))
     if failure.hint:

@@ -1,4 +1,4 @@
-"""Board types: which there are, what is wrong with a board file, which one a device is of, and what is lacking here."""
+"""Commands for board types: list them, check a board file, add a device, and find what this machine lacks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, helptext, options
+from toolchain.cli import common, completion, helptext
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import SCREEN, Console, Result, with_next
-from toolchain.cli.gathering import gathered, option, same
+from toolchain.cli.gathering import gather, option, same
 from toolchain.errors import BuildError, DeviceError, InputError, ToolchainError, VerificationError
 from toolchain.progress import stage
 from toolchain.tables import Table, parts
@@ -30,31 +30,33 @@ _SMOKE_S = 1.0
 
 
 @click.group("boards", cls=helptext.Group, invoke_without_command=True)
-@options.json_flag
+@common.json_flag
 @click.pass_context
 def boards(context: click.Context, *, as_json: bool) -> Result | None:
     """List board types; check a board file; add a device."""
     if context.invoked_subcommand:
         return None
-    from toolchain import board
+    from toolchain import board as board_files
 
-    found = [board.load(name) for name in board.names()]
-    rows = [(item.name, item.backend, item.machine, item.connection, item.description) for item in found]
-    return Result(Table(rows, ("BOARD", "BACKEND", "MACHINE", "REACHED BY", "DEVICES"), spare=[3, 2]), found, as_json)
+    board_types = [board_files.load(name) for name in board_files.names()]
+    rows = [(item.name, item.backend, item.machine, item.connection, item.description) for item in board_types]
+    return Result(
+        Table(rows, ("BOARD", "BACKEND", "MACHINE", "REACHED BY", "DEVICES"), spare=[3, 2]), board_types, as_json
+    )
 
 
 @boards.command("check")
-@click.argument("file", type=options.PATH)
-@options.json_flag
+@click.argument("file", type=common.PATH)
+@common.json_flag
 def boards_check(file: Path, *, as_json: bool) -> Result:
     """Check a board file and explain every fault."""
-    from toolchain import board
+    from toolchain import board as board_files
 
-    found, faults = board.check(file)
-    if found:
+    board, faults = board_files.check(file)
+    if board:
         from toolchain import backends  # TVM takes two seconds, which a fault in the text needs not
 
-        faults = backends.faults(found.resolved())
+        faults = backends.faults(board.resolved())
     if not faults:
         return Result(f"{file}: a valid board file", [], as_json)
     fault = InputError(f"{file} has {len(faults)} fault(s)", details="\n".join(map(str, faults)))
@@ -103,7 +105,7 @@ class AddOptions:
     known_hosts: tuple[Path, ...] = same(AddressOptions, "known_hosts")
 
     def address(self, host: str) -> DeviceOptions:
-        """Return how the device is reached by other commands."""
+        """Return the options with which other commands reach the device."""
         return DeviceOptions(
             board_name=self.board_name,
             host=host,
@@ -115,18 +117,18 @@ class AddOptions:
             wait_s=self.wait_s,
         )
 
-    def wanted(self, host: str, more: Sequence[str] = ()) -> AdoptionRequest:
-        """Return what is asked for.
+    def request(self, host: str, extra: Sequence[str] = ()) -> AdoptionRequest:
+        """Return what the command has to do.
 
         Args:
             host: The device's address.
-            more: What else the command says.
+            extra: Other arguments, for the command that a hint repeats.
         """
         from toolchain.adoption import AdoptionRequest
 
         address = self.address(host)
-        words = ["--no-deploy"] if self.no_deploy else []
-        words += ["--wait", f"{self.wait_s:g}"] if self.wait_s else []
+        arguments = ["--no-deploy"] if self.no_deploy else []
+        arguments += ["--wait", f"{self.wait_s:g}"] if self.wait_s else []
         return AdoptionRequest(
             host,
             address.ssh(),
@@ -136,16 +138,16 @@ class AddOptions:
             address.folder(),
             self.devices,
             self.emulated,
-            (*words, *more),
+            (*arguments, *extra),
         )
 
 
 @boards.command("add")
 @click.argument("host", metavar="USER@HOST[:PORT]|adb:SERIAL")
-@gathered("asked", AddOptions)
-@options.json_flag
+@gather("options", AddOptions)
+@common.json_flag
 @click.pass_obj
-def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bool) -> Result:
+def boards_add(console: Console, /, host: str, options: AddOptions, *, as_json: bool) -> Result:
     """Add a device to devices.toml.
 
     The command asks the device what it is, chooses its board type and tests a deploy. You confirm its host key first,
@@ -153,46 +155,50 @@ def boards_add(console: Console, /, host: str, asked: AddOptions, *, as_json: bo
     """
     from toolchain import adoption
 
-    wanted = asked.wanted(adoption.resolve_address(host), ["--json"] if as_json else [])
-    entry = adoption.choose_entry(wanted)
+    request = options.request(adoption.resolve_address(host), ["--json"] if as_json else [])
+    entry = adoption.choose_entry(request)
 
     def approve(fault: UnknownHostKeyError) -> None:
-        _approve(fault, wanted, console)
+        _confirm_host_key(fault, request, console)
 
     console.say(stage(f"asking {host} what it is"))
-    with adoption.connect(wanted, approve) as shell:
-        made = adoption.adopt(wanted, entry, shell)
-    document = _document(made, asked)
+    with adoption.connect(request, approve) as shell:
+        adopted = adoption.adopt(request, entry, shell)
+    document = _document(adopted, options)
     deployed = None
-    if asked.no_deploy or made.running:
+    if options.no_deploy or adopted.running:
         console.say(
-            f"the test deploy is skipped: the device runs {made.running}"
-            if made.running
+            f"the test deploy is skipped: the device runs {adopted.running}"
+            if adopted.running
             else "the test deploy is skipped"
         )
     else:
-        deployed = _deployed(console, asked, made)
+        deployed = _deploy_smoke(console, options, adopted)
         document["deploy"] = deployed.document
-    text = [_shown(made), *parts(deployed.text if deployed else "")]
-    if deployed:  # whose own next commands come last
+    text = [_summary_table(adopted), *parts(deployed.text if deployed else "")]
+    if deployed:  # its text ends with its own next commands
         return Result(text, document, as_json)
-    return with_next(Result(text, document, as_json), [_next(asked, made)])
+    return with_next(Result(text, document, as_json), [_next_command(options, adopted)])
 
 
-def _approve(fault: UnknownHostKeyError, wanted: AdoptionRequest, console: Console) -> None:
-    """Have a person confirm the key of a server, or the fingerprint that they gave."""
+def _confirm_host_key(fault: UnknownHostKeyError, request: AdoptionRequest, console: Console) -> None:
+    """Ask the user to confirm a host key, or compare it with the fingerprint that they passed.
+
+    Raises:
+        VerificationError: The key is another one, or was not confirmed.
+    """
     from toolchain import adoption
     from toolchain.shell import parse_address
 
     key = fault.key
     on_device = "for f in /etc/ssh/*_key.pub; do ssh-keygen -lf $f; done"
-    device = key.alias == parse_address(wanted.host).host
-    if device and wanted.fingerprint:
-        adoption.check_fingerprint(key.host, key.fingerprint, wanted.fingerprint)
+    device = key.alias == parse_address(request.host).host
+    if device and request.fingerprint:
+        adoption.check_fingerprint(key.host, key.fingerprint, request.fingerprint)
         console.say(f"{key.host} has the {key.kind} host key {key.fingerprint}, as asked for")
         return
-    if not sys.stdin.isatty():
-        again = wanted.command(fingerprint=key.fingerprint)
+    if not sys.stdin.isatty():  # no one can confirm the key, so the hint has the fingerprint to check
+        again = request.command(fingerprint=key.fingerprint)
         hint = f"compare it with what the device itself shows ({on_device}), then: {again}"
         raise VerificationError(fault.message, details=fault.details, hint=hint if device else fault.hint)
     SCREEN.close()
@@ -209,81 +215,83 @@ def _approve(fault: UnknownHostKeyError, wanted: AdoptionRequest, console: Conso
         )
 
 
-def _deployed(console: Console, asked: AddOptions, made: Adoption) -> Result:
-    """Deploy the smallest network to the new device."""
+def _deploy_smoke(console: Console, options: AddOptions, adopted: Adopted) -> Result:
+    """Deploy the smallest network to the new device, as a test."""
     from dataclasses import replace
 
-    from toolchain.cli.device import DeployOptions, deployed
+    from toolchain.cli.device import DeployOptions, run_deploy
 
     # The entry has the root and the SSH configuration.
-    address = asked.address(made.entry.name)
-    address = replace(address, board_name=_board_word(asked, made), root=None, ssh_config=None)
-    settings = DeployOptions(device=address, measuring=options.MeasureOptions(budget=_SMOKE_S))
+    address = options.address(adopted.entry.name)
+    address = replace(address, board_name=_board_argument(options, adopted), root=None, ssh_config=None)
+    settings = DeployOptions(device=address, measuring=common.MeasureOptions(budget=_SMOKE_S))
     try:
-        return deployed(console, _SMOKE, settings)
-    except ToolchainError as fault:
-        stands = f"{made.entry.name} stands in {made.entry.file}; a deploy of {_SMOKE} to it failed"
-        details = f"{stands}\n{fault.details}".rstrip()
-        raise type(fault)(fault.message, details=details, hint=fault.hint or shlex.join(_next(asked, made))) from fault
+        return run_deploy(console, _SMOKE, settings)
+    except ToolchainError as fault:  # the device was added, which the error must not hide
+        progress = f"{adopted.entry.name} stands in {adopted.entry.file}; a deploy of {_SMOKE} to it failed"
+        details = f"{progress}\n{fault.details}".rstrip()
+        raise type(fault)(
+            fault.message, details=details, hint=fault.hint or shlex.join(_next_command(options, adopted))
+        ) from fault
 
 
-def _board_word(asked: AddOptions, made: Adoption) -> str:
-    return asked.board_name if asked.board_name.endswith(".toml") else made.choice.board.name
+def _board_argument(options: AddOptions, adopted: Adopted) -> str:
+    return options.board_name if options.board_name.endswith(".toml") else adopted.choice.board.name
 
 
-def _next(asked: AddOptions, made: Adoption) -> list[str]:
-    """Return the words of the command that deploys to a device."""
-    words = ["toolchain", "deploy", "MODEL", "--board", _board_word(asked, made), "--host", made.entry.name]
-    given = [("--devices", asked.devices), ("-i", asked.identity)]
-    given += [("--known-hosts", file) for file in asked.known_hosts]
-    return [*words, *(word for name, file in given if file for word in (name, str(file)))]
+def _next_command(options: AddOptions, adopted: Adopted) -> list[str]:
+    """Return the command that deploys to the new device."""
+    argv = ["toolchain", "deploy", "MODEL", "--board", _board_argument(options, adopted), "--host", adopted.entry.name]
+    flags = [("--devices", options.devices), ("-i", options.identity)]
+    flags += [("--known-hosts", file) for file in options.known_hosts]
+    return [*argv, *(argument for name, file in flags if file for argument in (name, str(file)))]
 
 
-def _shown(made: Adoption) -> Table:
+def _summary_table(adopted: Adopted) -> Table:
     from toolchain.adoption import summary
 
-    board, chosen = made.choice.board, made.choice
-    how = f"new, {made.board_file}" if made.board_file else board.description
-    entry = "added to" if made.entry.old is None else "changed in" if made.changed else "stands in"
+    board, chosen = adopted.choice.board, adopted.choice
+    how = f"new, {adopted.board_file}" if adopted.board_file else board.description
+    entry = "added to" if adopted.entry.old is None else "changed in" if adopted.written else "stands in"
     return summary.table(
-        made.probe,
+        adopted.found,
         [
             ("board", f"{board.name} ({how}), for {board.target.mcpu} {' '.join(board.target.mattr)}".rstrip()),
             ("or", f"--board {', '.join(chosen.accelerated)}" if chosen.accelerated else ""),
             *(("note", note) for note in chosen.notes),
-            ("entry", f"{made.entry.name} {entry} {made.entry.file}"),
+            ("entry", f"{adopted.entry.name} {entry} {adopted.entry.file}"),
         ],
     )
 
 
-def _document(made: Adoption, asked: AddOptions) -> dict[str, object]:
+def _document(adopted: Adopted, options: AddOptions) -> dict[str, object]:
     from toolchain.adoption import summary
 
-    device = made.device
+    device = adopted.device
     return {
-        "device": summary.document(made.probe),
-        "board": made.choice.board,
-        "board_file": str(made.board_file) if made.board_file else None,
-        "accelerated": made.choice.accelerated,
-        "notes": made.choice.notes,
-        "name": made.entry.name,
-        "devices": str(made.entry.file),
+        "device": summary.document(adopted.found),
+        "board": adopted.choice.board,
+        "board_file": str(adopted.board_file) if adopted.board_file else None,
+        "accelerated": adopted.choice.accelerated,
+        "notes": adopted.choice.notes,
+        "name": adopted.entry.name,
+        "devices": str(adopted.entry.file),
         "entry": {"board": device.board, "host": device.host, "root": device.root, "emulated": device.emulated},
-        "written": made.changed,
-        "running": made.running or None,
+        "written": adopted.written,
+        "running": adopted.running or None,
         "deploy": None,
-        "next": [shlex.join(_next(asked, made))],
+        "next": [shlex.join(_next_command(options, adopted))],
     }
 
 
 board = copy.copy(boards)
-"""The same group under a name of its own: one device is added, and several board types are listed."""
+"""The same group under a second name: `board add` reads better for one device, and `boards` for a list."""
 board.name = "board"
 
 
 @dataclass(frozen=True)
 class DoctorOptions(AddressOptions):
-    """Which board type something may be missing for, and on which device."""
+    """Which board type, and which device, `doctor` checks."""
 
     board_name: str = option(
         "--board",
@@ -294,57 +302,61 @@ class DoctorOptions(AddressOptions):
     )
 
 
-def _of_device(asked: DoctorOptions) -> tuple[tuple[Check, ...], DeviceError | None]:
-    """Ask a device what it has beside its CPU, if one is named or this machine is the device.
+def _check_device(options: DoctorOptions) -> tuple[tuple[Check, ...], DeviceError | None]:
+    """Probe the accelerators of a device, if one is named or if this machine is the device.
 
     Returns:
-        What it has and lacks, and why it could not be asked.
+        The checks, and the error if the device could not be reached.
     """
     from toolchain.adoption import needs, probe
     from toolchain.pipeline.doctor import Check
 
-    kind = asked.board()
-    named = asked.host or asked.place
-    if not named and not (kind.connection == "local" and needs.any_of(kind)):
+    board = options.board()
+    name = options.host or options.place
+    if not name and not (board.connection == "local" and needs.any_of(board)):
         return (), None
     try:
-        with open_device(kind, asked) as device:
-            found = probe.ask(device.shell, asked.folder() or kind.root)
+        with open_device(board, options) as device:
+            probed = probe.ask(device.shell, options.folder() or board.root)
     except DeviceError as fault:
-        return (Check(kind.name, f"device {named or 'of this machine'}", "", fault.hint or fault.message),), fault
-    there = (Check(kind.name, f"device {named}", f"{found.machine}, {found.model}".rstrip(", "), ""),) if named else ()
-    return (*there, *(Check(kind.name, one.name, one.file, one.remedy) for one in needs.of(kind, found))), None
+        return (Check(board.name, f"device {name or 'of this machine'}", "", fault.hint or fault.message),), fault
+    device_check = (
+        (Check(board.name, f"device {name}", f"{probed.machine}, {probed.model}".rstrip(", "), ""),) if name else ()
+    )
+    return (
+        *device_check,
+        *(Check(board.name, need.what, need.found, need.remedy) for need in needs.of(board, probed)),
+    ), None
 
 
-def _check_address(asked: DoctorOptions) -> bool:
-    """Refuse ways to a device where none is named; tell whether adb leads there."""
+def _check_address(options: DoctorOptions) -> bool:
+    """Refuse address options without a device; return whether the device is reached by adb."""
     from toolchain.shell import check_options, is_adb
 
-    if not (asked.host or asked.place):
-        ways = [asked.root, asked.identity, asked.ssh_config, asked.devices, *asked.known_hosts]
-        if any(ways):
+    if not (options.host or options.place):
+        if any([options.root, options.identity, options.ssh_config, options.devices, *options.known_hosts]):
             raise InputError("options for reaching a device are given, but no device", hint="add --host or --place")
         return False
-    device = asked.device(asked.board())
-    check_options(device.host, asked.ssh())
+    device = options.device(options.board())
+    check_options(device.host, options.ssh())
     return is_adb(device.host)
 
 
 @click.command("doctor", cls=helptext.Command)
-@gathered("asked", DoctorOptions)
-@options.json_flag
-def doctor(asked: DoctorOptions, *, as_json: bool) -> Result:
+@gather("options", DoctorOptions)
+@common.json_flag
+def doctor(options: DoctorOptions, *, as_json: bool) -> Result:
     """Show what this machine or a device lacks for a board.
 
     With --host, the device is checked as well.
     """
-    from toolchain import board
+    from toolchain import board as board_files
     from toolchain.pipeline import doctor as doctors
 
-    by_adb = _check_address(asked)
-    board_name = asked.board_name or (asked.board().name if asked.host or asked.place else "")
-    boards = [asked.board()] if board_name else [board.load(name) for name in board.names()]
-    of_device, fault = _of_device(asked) if board_name else ((), None)
+    by_adb = _check_address(options)
+    board_name = options.board_name or (options.board().name if options.host or options.place else "")
+    boards = [options.board()] if board_name else [board_files.load(name) for name in board_files.names()]
+    of_device, fault = _check_device(options) if board_name else ((), None)
     checks = (*doctors.examine(boards, by_adb=by_adb), *of_device)
     missing = [item for item in checks if not item.ok]
     lacks: ToolchainError | None = fault

@@ -1,4 +1,4 @@
-"""Which commands there are: adding one is a line here, and a function of its name in the module that the line names."""
+"""The list of commands: to add one, add a line here and a function of its name in the module that the line names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class Entry:
     """A command in the list of commands.
 
     Attributes:
-        module: The module beside this one that has it.
+        module: Its module in this package.
         line: The first sentence of its help.
-        hidden: Whether it is left out of the list, as a second name of another command.
+        hidden: Whether the list omits it, as a second name of another command.
     """
 
     module: str
@@ -25,13 +25,13 @@ _BOARDS = "List board types; check a board file; add a device."
 SECTIONS = {
     "Deploy": {
         "deploy": Entry("device", "Build a model, deploy it, check its outputs and measure it."),
-        "run": Entry("run", "Run the deployed release on your own inputs."),
+        "run": Entry("device", "Run the deployed release on your own inputs."),
         "status": Entry("device", "Show what a device is and which release it runs."),
         "releases": Entry("device", "List the releases that a device keeps."),
         "rollback": Entry("device", "Make the previous release current again."),
         "rollout": Entry("rollout", "Deploy a package to many devices, group by group."),
         "export": Entry("export", "Write an update file for devices without a network."),
-        "sdk": Entry("sdk", "Write the C and Python libraries for your application."),
+        "sdk": Entry("export", "Write the C and Python libraries for your application."),
     },
     "Measure and compare": {
         "bench": Entry("device", "Measure the release that a device runs."),
@@ -51,7 +51,7 @@ SECTIONS = {
         "quantize": Entry("quantize", "Quantize the convolutions of a model to int8."),
         "build": Entry("build", "Compile a model for a board into a bundle."),
         "package": Entry("build", "Pack a bundle as one archive."),
-        "inventory": Entry("inventory", "List what a package contains and what built it."),
+        "inventory": Entry("build", "List what a package contains and what built it."),
     },
     "Share and trust": {
         "push": Entry("registry", "Upload a package to a registry."),
@@ -74,4 +74,4 @@ SECTIONS = {
         "completion": Entry("completion", "Print the completion script of a shell."),
     },
 }
-"""The commands by subject, in the order of the help; each with the first sentence of its own help."""
+"""The commands by subject, in the order of the help, each with the first sentence of its help."""

@@ -1,4 +1,4 @@
-"""A model untuned and tuned, run in turns on a device."""
+"""The `compare` command: a model runs untuned and tuned, in turns, on a device."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import common
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, record
-from toolchain.cli.reports import ReportingCommand, written
+from toolchain.cli.gathering import gather, record
+from toolchain.cli.reports import ReportingCommand, write_reports
 from toolchain.errors import InputError, ToolchainError
 
 if TYPE_CHECKING:
@@ -29,32 +29,33 @@ class CompareOptions:
     """The options of `compare`."""
 
     device: DeviceOptions = record(DeviceOptions)
-    toolchain: str | None = options.toolchain()
-    model: options.ModelOptions = record(options.ModelOptions)
-    inputs: options.InputOptions = record(options.InputOptions)
-    compiling: options.CompileOptions = record(options.CompileOptions)
-    measuring: options.TurnOptions = record(options.TurnOptions)
-    tolerance: float | None = options.tolerance()
-    html_path: Path | None = options.html()
+    toolchain: str | None = common.toolchain()
+    model: common.ModelOptions = record(common.ModelOptions)
+    inputs: common.InputOptions = record(common.InputOptions)
+    compiling: common.CompileOptions = record(common.CompileOptions)
+    measuring: common.TurnOptions = record(common.TurnOptions)
+    tolerance: float | None = common.tolerance()
+    html_path: Path | None = common.html()
 
-    def sources(self, source: str, kind: Board, console: Console) -> tuple[BundleSource, BundleSource]:
-        """Return what builds a model untuned, as it is without any records of the user's, and what builds it tuned."""
+    def sources(self, source: str, board: Board, console: Console) -> tuple[BundleSource, BundleSource]:
+        """Return the sources of the untuned and the tuned bundle; untuned means without the user's own records."""
         from toolchain.device.stages import Stages
         from toolchain.pipeline.source import BundleSource
         from toolchain.records import SHIPPED
 
-        wanted, tuned = self.model.model(source, self.inputs), self.compiling
+        model, tuned = self.model.model(source, self.inputs), self.compiling
         if tuned.no_records:
             raise InputError(
                 "compare needs the tuning records that --no-records leaves out", hint="leave --no-records out"
             )
-        only_shipped = str(tuned.records) == SHIPPED  # then that is what is compared with nothing at all
+        # The shipped records are the base, unless they are what is measured: then the base has no records at all.
+        only_shipped = str(tuned.records) == SHIPPED
         untuned = dataclasses.replace(tuned, records=None if only_shipped else Path(SHIPPED), no_records=only_shipped)
-        emulated = self.device.device(kind).emulated
+        emulated = self.device.device(board).emulated
         first, second = (
             BundleSource(
                 compiling.request(
-                    wanted, kind, console.say, self.toolchain, emulated=emulated, threads=self.measuring.threads
+                    model, board, console.say, self.toolchain, emulated=emulated, threads=self.measuring.threads
                 ),
                 Stages(console.say),
             )
@@ -63,20 +64,20 @@ class CompareOptions:
         return first, second
 
     def tuning_command(self, source: str) -> str:
-        """Name the command that tunes a model for the device."""
-        words = ["toolchain", "tune", source]
-        words += ["--board", self.device.board_name] if self.device.board_name else []
-        words += ["--host", self.device.host] if self.device.host else []
-        words += [*self.inputs.words, *self.compiling.kernels.precision_words]
-        return shlex.join(words)
+        """Return the command line that tunes a model for the device."""
+        argv = ["toolchain", "tune", source]
+        argv += ["--board", self.device.board_name] if self.device.board_name else []
+        argv += ["--host", self.device.host] if self.device.host else []
+        argv += [*self.inputs.arguments, *self.compiling.kernels.precision_arguments]
+        return shlex.join(argv)
 
 
-@click.command("compare", cls=ReportingCommand, reports=options.PAGES)
-@options.model_argument
-@gathered("asked", CompareOptions)
-@options.json_flag
+@click.command("compare", cls=ReportingCommand, reports=common.PAGES)
+@common.model_argument
+@gather("options", CompareOptions)
+@common.json_flag
 @click.pass_obj
-def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json: bool) -> Result:
+def compare(console: Console, /, source: str, options: CompareOptions, *, as_json: bool) -> Result:
     """Measure how much faster the tuned model is.
 
     MODEL runs untuned and tuned in turns on a device.
@@ -85,40 +86,34 @@ def compare(console: Console, /, source: str, asked: CompareOptions, *, as_json:
     from toolchain.pipeline import preflight
     from toolchain.pipeline.pages import compared
 
-    kind = asked.device.board(**asked.compiling.kernels.precision)
-    sources = asked.sources(source, kind, console)
-    remedy = asked.tuning_command(source)
-    _check_tuned(sources[1], remedy)
-    loaded = preflight.before_build(sources[1], functools.partial(open_device, kind, asked.device, console.say))
-    connect = functools.partial(open_device, kind, asked.device, tell=console.say)
+    board = options.device.board(**options.compiling.kernels.precision)
+    sources = options.sources(source, board, console)
+    remedy = options.tuning_command(source)
+    if not sources[1].has_records():
+        sources[1].load()  # a misspelt model name is the better error
+        request, why = sources[1].request, "there are no tuning records for the board"
+        raise comparing.nothing_to_compare(request.model.source, request.board.name, why, remedy)
+    loaded = preflight.before_build(sources[1], functools.partial(open_device, board, options.device, console.say))
+    connect = functools.partial(open_device, board, options.device, progress=console.say)
     comparison = comparing.build_and_compare(
-        sources, loaded, connect, asked.measuring.settings(None, asked.tolerance), remedy
+        sources, loaded, connect, options.measuring.settings(None, options.tolerance), remedy
     )
     result = Result(comparing.table(comparison), comparison.document(), as_json)
-    return written(result, None, {asked.html_path: lambda: compared.html(comparison).encode()})
+    return write_reports(result, None, {options.html_path: lambda: compared.html(comparison).encode()})
 
 
-def _check_tuned(source: BundleSource, remedy: str) -> None:
-    from toolchain.pipeline import compare as comparing
+def compare_end_to_end(console: Console, source: str, options: CompareOptions) -> Comparison | str:
+    """Compare a model that was just tuned with its untuned build; return the reason if that is not possible.
 
-    if not source.has_records():
-        source.load()  # one that is misspelt was never tuned either
-        why = "there are no tuning records for the board"
-        raise comparing.nothing_to_compare(source.request.model.source, source.request.board.name, why, remedy)
-
-
-def end_to_end(console: Console, source: str, asked: CompareOptions) -> Comparison | str:
-    """Compare a model that was just tuned with what a deploy makes of it without; or say why that cannot be.
-
-    What was tuned is recorded by now, and a comparison that fails takes nothing of it away.
+    The tuning records are written by now, so an error here must not end the command.
     """
     from toolchain.pipeline import compare as comparing
 
-    kind = asked.device.board(**asked.compiling.kernels.precision)
-    connect = functools.partial(open_device, kind, asked.device, tell=console.say)
-    settings, remedy = asked.measuring.settings(None, asked.tolerance), asked.tuning_command(source)
+    board = options.device.board(**options.compiling.kernels.precision)
+    connect = functools.partial(open_device, board, options.device, progress=console.say)
+    settings, remedy = options.measuring.settings(None, options.tolerance), options.tuning_command(source)
     try:
-        return comparing.build_and_compare(asked.sources(source, kind, console), None, connect, settings, remedy)
+        return comparing.build_and_compare(options.sources(source, board, console), None, connect, settings, remedy)
     except comparing.SameCodeError:
         return "tuning found nothing faster, so the code is the same"
     except ToolchainError as fault:

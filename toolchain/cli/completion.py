@@ -1,4 +1,4 @@
-"""What the shell completes: board types, devices of the lab, and models. It waits for nobody, so TVM stays out."""
+"""Shell completion of board types, devices and models. It must answer at once, so it never imports TVM."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ def boards(_context: click.Context, _parameter: click.Parameter, incomplete: str
 
 
 def hosts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a name of devices.toml; of the board's type where that is named already."""
+    """Complete a name of devices.toml; with --board, only the devices of that type if there are some."""
     from toolchain import devices
 
     try:
-        found = devices.load_devices(context.params.get("devices"))
-    except ToolchainError:  # a wrong file is told when the command runs
+        lab = devices.load_devices(context.params.get("devices"))
+    except ToolchainError:  # the command itself reports a wrong file
         return []
-    kind = context.params.get("board_name")
-    of_kind = [name for name, device in found.items() if device.board == kind]
-    return _matching(of_kind or list(found), incomplete)
+    board_name = context.params.get("board_name")
+    matching = [name for name, device in lab.items() if device.board == board_name]
+    return _matching(matching or list(lab), incomplete)
 
 
 def models(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a predefined network, or the path of a model, a package or a bundle."""
     from toolchain.models import names, zoo
 
+    # `zoo:NAME` always means the network, even if there is a file NAME
     prefix = names.PREFIX if incomplete.startswith(names.PREFIX) else ""
     return _matching([prefix + name for name in zoo.NAMES], incomplete)
 
 
 def _matching(names: list[str] | tuple[str, ...], incomplete: str) -> list[CompletionItem]:
-    """Return the names that go on like this, and the files where none does."""
-    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-    return found or [CompletionItem(incomplete, type="file")]
+    """Return the names that begin like this; if there are none, let the shell complete files."""
+    items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return items or [CompletionItem(incomplete, type="file")]
 
 
 _USE = {
@@ -59,8 +60,8 @@ def completion(context: click.Context, shell: str) -> Result:
 
     The shell then completes commands, boards, hosts and models. The first line of the script says how to use it.
     """
-    made = get_completion_class(shell)
-    if made is None:
+    shell_class = get_completion_class(shell)
+    if shell_class is None:
         raise InputError(f"click does not know the shell {shell}")
-    source = made(context.find_root().command, {}, "toolchain", "_TOOLCHAIN_COMPLETE").source()
+    source = shell_class(context.find_root().command, {}, "toolchain", "_TOOLCHAIN_COMPLETE").source()
     return Result(f"# {_USE[shell]}\n{source}")

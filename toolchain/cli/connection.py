@@ -1,4 +1,4 @@
-"""Which board and which device a command's options name, and the connection to it."""
+"""The options that name a board and a device, and the connection to that device."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from toolchain.cli import completion
-from toolchain.cli.gathering import gathered, option
-from toolchain.cli.options import PATH, Limit
+from toolchain.cli.common import PATH, Limit
+from toolchain.cli.gathering import gather, option
 from toolchain.cli.reports import PATIENCE
 from toolchain.errors import InputError
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT_S = 7 * 86400.0
 _HERE = "local"
-_NOTED = f"{__name__} noted"
+_SSH_NOTES = f"{__name__} SSH notes"
 
 
 def _meta() -> dict[Any, Any]:
-    """Return what this command remembers; nothing outside of one."""
+    """Return the memory of the running command, so that a device is probed once; empty outside of a command."""
     context = click.get_current_context(silent=True)
     return context.find_root().meta if context else {}
 
 
 def _say() -> Callable[[str], None]:
-    """Return what shows a line about progress; it shows nothing outside of a command."""
+    """Return the command's progress function; outside of a command, one that does nothing."""
     context = click.get_current_context(silent=True)
     console = context.find_root().obj if context else None
     return console.say if console else lambda _line: None
@@ -48,7 +48,7 @@ def _say() -> Callable[[str], None]:
 
 @dataclass(frozen=True)
 class BoardOptions:
-    """Which board type is meant."""
+    """The option that names a board type."""
 
     board_name: str = option(
         "--board",
@@ -60,11 +60,11 @@ class BoardOptions:
     )
 
     def board(self, *, float16: bool = False, half_sums: bool = False) -> Board:
-        """Load the board type, resolved; with float16, as one that computes in half precision, and maybe sums in it."""
-        from toolchain import board
+        """Load the board type, resolved; `float16` computes in half precision, `half_sums` also adds in it."""
+        from toolchain import board as board_files
 
-        kind = board.load(self.board_name).resolved()
-        return kind.in_float16(half_sums=half_sums) if float16 else kind
+        board = board_files.load(self.board_name).resolved()
+        return board.in_float16(half_sums=half_sums) if float16 else board
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Selected:
 
     Attributes:
         board: The board type, resolved.
-        reason: Why it is the one, where a probe of the device chose it; else empty.
+        reason: Why a probe of the device chose it; empty without a probe.
         emulated: Whether the probe found signs of an emulator.
     """
 
@@ -84,7 +84,7 @@ class Selected:
 
 @dataclass(frozen=True)
 class AddressOptions(BoardOptions):
-    """Which device is meant, and how it is reached."""
+    """The options that name a device and how to reach it."""
 
     board_name: str = option(
         "--board",
@@ -117,111 +117,109 @@ class AddressOptions(BoardOptions):
 
     def board(self, *, float16: bool = False, half_sums: bool = False) -> Board:
         """Return the board type of the device, resolved; see `resolve`."""
-        found = self.resolve().board
-        return found.in_float16(half_sums=half_sums) if float16 else found
+        board = self.resolve().board
+        return board.in_float16(half_sums=half_sums) if float16 else board
 
     def resolve(self) -> Selected:
-        """Decide the board type: the one that is named, or else that of the device that is.
+        """Decide the board type: that of --board, or else that of the device.
 
-        An entry of a devices.toml says it; a device without an entry is probed once, and its board type is told.
+        An entry in devices.toml names the type; a device without an entry is probed once, which is reported.
 
         Raises:
-            InputError: There is no such board type, or a list of devices has faults.
-            ToolchainError: The device cannot be reached, or no release would run on it.
+            InputError: There is no such board type, or a devices.toml has faults.
+            ToolchainError: The device cannot be reached, or no board type fits it.
         """
-        from toolchain import board
+        from toolchain import board as board_files
 
         if self.board_name or not (self.host or self.place):
-            return Selected(board.load(self.board_name or _HERE).resolved())
+            return Selected(board_files.load(self.board_name or _HERE).resolved())
         if self.host and self.place:
             raise InputError("--host and --place cannot be combined", hint="leave one of them out")
-        if listed := self._listed():
-            self._tell_of_entry(listed)
+        meta = _meta()
+        if listed := self._listed_board():
+            noted = (f"{__name__} entry", self.host)
+            if (self.host or self.place) not in self.lab(listed) and noted not in meta:  # found by its address
+                meta[noted] = True
+                _say()(f"board {listed.name}: from the entry of devices.toml with the address {self.host}")
             return Selected(listed.resolved())
-        meta, key = _meta(), (__name__, self._of_device())
+        key = (__name__, self._probe_key())
         if key not in meta:
-            meta[key] = self._probed()
-        found: Selected = meta[key]
-        return found
+            meta[key] = self._probe()
+        selected: Selected = meta[key]
+        return selected
 
     def for_bundle(self, source: str) -> Self:
-        """Return the options with the board type that a package or a bundle was built for, where nothing says another.
+        """Return the options with the board type of a package or a bundle, if nothing else names one.
 
-        That is where a device has no entry: its best board type is not the one that it has to be then.
+        For a device without an entry: the type that fits it best may not be the one that the package was built for.
         """
-        from toolchain import board, bundle, registry
+        from toolchain import board as board_files
+        from toolchain import bundle as bundles
+        from toolchain import registry
 
-        if self.board_name or not (self.host or self.place) or registry.is_address(source) or self._listed():
+        if self.board_name or not (self.host or self.place) or registry.is_address(source) or self._listed_board():
             return self
-        with bundle.at_hand(Path(source)) as made:
-            name = made.manifest.board
-        return dataclasses.replace(self, board_name=name) if name in board.names() else self
+        with bundles.at_hand(Path(source)) as bundle:
+            name = bundle.manifest.board
+        return dataclasses.replace(self, board_name=name) if name in board_files.names() else self
 
-    def _listed(self) -> Board | None:
-        """Return the board type that the lists of devices say of the named device; None if they do not."""
+    def _listed_board(self) -> Board | None:
+        """Return the board type of the named device in devices.toml; None if it has no entry."""
         from toolchain.adoption import selection
         from toolchain.devices import load_devices
 
         return selection.listed(self.host or self.place, load_devices(self.devices))
 
-    def _tell_of_entry(self, listed: Board) -> None:
-        """Tell once of the board type of an address that has an entry by another name."""
-        meta, key = _meta(), (f"{__name__} entry", self.host)
-        if (self.host or self.place) in self.lab(listed) or key in meta:
-            return
-        meta[key] = True
-        _say()(f"board {listed.name}: from the entry of devices.toml with the address {self.host}")
-
-    def _probed(self) -> Selected:
+    def _probe(self) -> Selected:
         from toolchain.adoption import selection
-        from toolchain.device.connected import explained_host
+        from toolchain.device.connected import explain_host
         from toolchain.devices import load_devices
         from toolchain.progress import stage
         from toolchain.shell import open_shell
 
-        placed, say = self._placed(), _say()
-        address = placed.host if placed else self.host
+        place, say = self._acquire_place(), _say()
+        address = place.host if place else self.host
         names = load_devices(self.devices)
         say(stage(f"probing {address} for its board type"))
-        with explained_host(self.host or "", names), open_shell(address, config=self.ssh()) as shell:
-            found = selection.select(shell)
-        say(found.sentence(address or ""))
-        return Selected(found.board.resolved(), found.reason, found.emulated)
+        with explain_host(self.host or "", names), open_shell(address, config=self.ssh()) as shell:
+            choice = selection.select(shell)
+        say(choice.sentence(address or ""))
+        return Selected(choice.board.resolved(), choice.reason, choice.emulated)
 
-    def lab(self, kind: Board) -> dict[str, Device]:
-        """Return the devices of the lab by name, none for this machine; a list that was named must be right."""
+    def lab(self, board: Board) -> dict[str, Device]:
+        """Return the devices of the lab by name, none for this machine; a file of --devices is always checked."""
         from toolchain.devices import load_devices
 
-        is_here = kind.connection == "local"
+        is_here = board.connection == "local"
         devices = load_devices(self.devices) if self.devices or not is_here else {}
         return {} if is_here else devices
 
-    def device(self, kind: Board) -> Device:
-        """Decide which device of a board type is meant; nothing is asked of it.
+    def device(self, board: Board) -> Device:
+        """Decide which device of a board type is meant, without contacting it.
 
         Raises:
             InputError: No device was named and none can be chosen, or a named one is of another type.
         """
         from toolchain.devices import find_device
 
-        if self.place and (self.host or kind.connection == "local"):
-            other = "--host" if self.host else f"board {kind.name}, which is this machine,"
+        if self.place and (self.host or board.connection == "local"):
+            other = "--host" if self.host else f"board {board.name}, which is this machine,"
             raise InputError(f"{other} and --place cannot be combined", hint="leave one of them out")
-        if placed := self._placed():
-            return self._marked(placed.device(kind.name, self.lab(kind).get(self.place)))
-        return self._marked(find_device(kind, self.host, self.lab(kind)))
+        if place := self._acquire_place():
+            return self._mark_emulated(place.device(board.name, self.lab(board).get(self.place)))
+        return self._mark_emulated(find_device(board, self.host, self.lab(board)))
 
-    def _of_device(self) -> Self:
-        """Return the options without those that do not decide which device is probed."""
+    def _probe_key(self) -> Self:
+        """Return the options that decide which device is probed, as the key of its result."""
         return dataclasses.replace(self, board_name="", root=None)
 
-    def _marked(self, device: Device) -> Device:
-        """Return a device, as an emulator if a probe has shown signs of one."""
-        probed = _meta().get((__name__, self._of_device()))
+    def _mark_emulated(self, device: Device) -> Device:
+        """Mark a device as emulated if a probe has found signs of an emulator."""
+        probed = _meta().get((__name__, self._probe_key()))
         return dataclasses.replace(device, emulated=True) if probed and probed.emulated else device
 
-    def _placed(self) -> AcquiredPlace | None:
-        """Acquire the place, if one is named, for as long as the command runs; return where it is."""
+    def _acquire_place(self) -> AcquiredPlace | None:
+        """Acquire the labgrid place, if one is named, until the command ends."""
         from toolchain.places import labgrid
 
         if not self.place:
@@ -229,13 +227,13 @@ class AddressOptions(BoardOptions):
         context = click.get_current_context().find_root()
         key = f"{__name__} {self.place}"
         if key not in context.meta:
-            taken = self.patience().get(lambda: context.with_resource(labgrid.acquire(self.place)))
-            context.meta[key] = taken
-        found: AcquiredPlace = context.meta[key]
-        return found
+            acquired = self.patience().get(lambda: context.with_resource(labgrid.acquire(self.place)))
+            context.meta[key] = acquired
+        place: AcquiredPlace = context.meta[key]
+        return place
 
     def patience(self) -> Patience:
-        """Return how long this command waits, for all that others are at work on."""
+        """Return how long this command waits for devices in use: one budget for everything that it waits for."""
         from toolchain.device.waiting import Patience
 
         context = click.get_current_context(silent=True)
@@ -244,11 +242,11 @@ class AddressOptions(BoardOptions):
         meta, console = context.meta, context.find_root().obj
         if PATIENCE not in meta:
             meta[PATIENCE] = Patience(getattr(self, "wait_s", 0.0), *([console.say] if console else []))
-        found: Patience = meta[PATIENCE]
-        return found
+        patience: Patience = meta[PATIENCE]
+        return patience
 
     def folder(self) -> str:
-        """Return the folder on the device; empty for the board's own.
+        """Return the folder on the device; empty for that of the board file.
 
         Raises:
             InputError: It is not a valid folder on a device.
@@ -258,24 +256,24 @@ class AddressOptions(BoardOptions):
         return check_root(self.root) if self.root else ""
 
     def ssh(self) -> SshOptions:
-        """Return how the user, and the environment, want devices to be reached."""
+        """Return the SSH options of the command line and the environment."""
         from toolchain.shell import SshOptions
 
-        found = SshOptions(
+        options = SshOptions(
             config_file=self.ssh_config,
             known_hosts=self.known_hosts,
             identity=self.identity,
             password=os.environ.get("TOOLCHAIN_SSH_PASSWORD"),
             report=_say(),
-            noted=_meta().setdefault(_NOTED, set()),
+            noted=_meta().setdefault(_SSH_NOTES, set()),
         )
-        placed = self._placed()
-        return placed.ssh(found) if placed else found
+        place = self._acquire_place()
+        return place.ssh(options) if place else options
 
 
 @dataclass(frozen=True)
 class DeviceOptions(AddressOptions):
-    """Which device is worked on, and how long it is waited for."""
+    """The options of commands that work on a device, which may be in use."""
 
     wait_s: float = option(
         "--wait",
@@ -285,54 +283,54 @@ class DeviceOptions(AddressOptions):
         help="Wait up to SECONDS if the device is in use. Default: fail at once with exit code 75.",
     )
 
-    def boards(
-        self, kind: Board, what: str, tracker: str | None = None, key: str | None = None, most: int = 0
+    def board_request(
+        self, board: Board, purpose: str, tracker: str | None = None, key: str | None = None, limit: int = 0
     ) -> BoardRequest:
-        """Say which boards are measured on; nothing is asked of them.
+        """Return which boards to measure on, without contacting them.
 
         Args:
-            kind: The board type.
-            what: What is tuned or looked at; others who want the boards are told.
-            tracker: Address of a tracker of the user's own; None for the farm's.
+            board: The board type.
+            purpose: What is tuned or examined, shown to others who wait for the boards.
+            tracker: Address of the user's own tracker; None for the farm.
             key: Key of the boards at that tracker; None for the board type.
-            most: How many of the farm's boards at most; 0 for all.
+            limit: Largest number of boards of the farm; 0 for all.
 
         Raises:
-            InputError: The options exclude each other, or are none.
+            InputError: The options cannot be combined, or one is not valid.
         """
         from toolchain.farm.boards import BoardRequest, parse_tracker
 
         name = self.host or self.place
-        lab = self.lab(kind)
-        named = {name: self.device(kind)} if self.place or (self.host and self.host not in lab) else {}
+        lab = self.lab(board)
+        unlisted = {name: self.device(board)} if self.place or (self.host and self.host not in lab) else {}
         return BoardRequest(
-            board=kind,
+            board=board,
             host=name,
-            devices={**lab, **named},
+            devices={**lab, **unlisted},
             ssh=self.ssh(),
             root=self.folder(),
             tracker=parse_tracker(tracker) if tracker else None,
             key=key or "",
-            purpose=f"tune {what}",
+            purpose=f"tune {purpose}",
             patience=self.patience(),
-            limit=most,
+            limit=limit,
         )
 
 
 @contextlib.contextmanager
 def open_device(
-    kind: Board,
+    board: Board,
     options: AddressOptions,
     say: Callable[[str], None] = lambda _line: None,
-    tell: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Iterator[ConnectedDevice]:
     """Connect to the device that a command's options name.
 
     Args:
-        kind: The board type, resolved.
+        board: The board type, resolved.
         options: The options.
-        say: Told which file of devices names the device.
-        tell: Told what was put right on the device before a change; `say` by default.
+        say: Called with the file that names the device.
+        progress: Called with what was repaired on the device before a change; `say` by default.
 
     Raises:
         InputError: There is no such device.
@@ -340,32 +338,32 @@ def open_device(
     """
     from toolchain.device.connected import Connection
 
-    entry = options.device(kind)
-    announce(entry, kind, options, say)
+    entry = options.device(board)
+    announce(entry, board, options, say)
     connection = Connection(
-        board=kind,
+        board=board,
         entry=entry,
         ssh=options.ssh(),
         root=options.folder(),
-        progress=tell or say,
+        progress=progress or say,
         patience=options.patience(),
         host=options.host or "",
-        names=options.lab(kind),
+        names=options.lab(board),
     )
     with connection.open() as device:
         yield device
 
 
-def announce(entry: Device, kind: Board, options: AddressOptions, say: Callable[[str], None]) -> None:
-    """Say which list of devices names the device, if one does."""
+def announce(entry: Device, board: Board, options: AddressOptions, say: Callable[[str], None]) -> None:
+    """Report which devices.toml names the device, if one does."""
     from toolchain.devices import source_of
 
-    if kind.connection != "local" and (source := source_of(entry, options.devices)):
+    if board.connection != "local" and (source := source_of(entry, options.devices)):
         say(f"device {entry.host} of {source}")
 
 
-def unused(device: ConnectedDevice, facts: DeviceFacts, options: AddressOptions) -> tuple[str, ...]:
-    """Return the warning of what the device's CPU has and its board type leaves unused; an emulator's says nothing."""
+def unused_cpu_warnings(device: ConnectedDevice, facts: DeviceFacts, options: AddressOptions) -> tuple[str, ...]:
+    """Warn about CPU features of the device that its board type does not use; never for an emulator."""
     from toolchain.adoption import unused
     from toolchain.devices import source_of
 
@@ -375,6 +373,6 @@ def unused(device: ConnectedDevice, facts: DeviceFacts, options: AddressOptions)
     return (text,) if text else ()
 
 
-board = gathered("board", BoardOptions)
-address = gathered("device", AddressOptions)
-device = gathered("device", DeviceOptions)
+board_options = gather("board", BoardOptions)
+address_options = gather("device", AddressOptions)
+device_options = gather("device", DeviceOptions)

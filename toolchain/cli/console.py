@@ -1,4 +1,4 @@
-"""What commands say and what they hand back; here alone it is printed."""
+"""The progress and the results of commands, and the only place that prints them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from toolchain.errors import ToolchainError
 from toolchain.tables import Shown, parts
 
 SCREEN = terminal.Screen(lambda: sys.stderr)
-"""Progress goes to standard error, so that results can be piped."""
+"""Progress goes to standard error, so that standard output has the result alone."""
 
 
 @dataclass(frozen=True)
 class Console:
-    """How a command tells about its progress; every command finds it in its click context, as `obj`.
+    """How a command reports progress; click passes it to every command as `obj`.
 
     Attributes:
         say: Takes a line about progress.
-        redraw: Takes a table that stands in place of the one before; a terminal shows it at once, anything else gets
-            one now and then.
+        redraw: Takes a table that replaces the last one; a terminal shows it at once, a file gets one now and then.
     """
 
     say: Callable[[str], None] = SCREEN.say
@@ -36,13 +35,13 @@ class Console:
 
 @dataclass(frozen=True)
 class Result:
-    """What a command found out: one of the two is printed.
+    """The result of a command: either the text or the document is printed.
 
     Attributes:
         text: For people.
-        document: For programs; dataclasses are fine.
-        as_json: Whether a program asked.
-        fault: What is raised once the result was printed; None if all is well.
+        document: For programs; may contain dataclasses.
+        as_json: Whether the document is printed.
+        fault: The error to raise after the result is printed; None if all is well.
     """
 
     text: Shown
@@ -51,23 +50,23 @@ class Result:
     fault: ToolchainError | None = None
 
 
-def with_next(found: Result, commands: Sequence[Sequence[str]]) -> Result:
-    """Add, below what is printed, the commands that people want next."""
+def with_next(result: Result, commands: Sequence[Sequence[str]]) -> Result:
+    """Add the next useful commands below the text."""
     first, *others = map(shlex.join, commands)
     lines = [f"next: {first}", *(f"      {command}" for command in others)]
-    return dataclasses.replace(found, text=[*parts(found.text), *lines])
+    return dataclasses.replace(result, text=[*parts(result.text), *lines])
 
 
-def print_result(found: Result) -> None:
-    """Print what a command found out, for whoever asked."""
-    if found.as_json:
-        print_json(found.document)
-    elif found.text:
+def print_result(result: Result) -> None:
+    """Print a result, for people or for programs."""
+    if result.as_json:
+        print_json(result.document)
+    elif result.text:
         SCREEN.close()
-        terminal.show(found.text, sys.stdout)
+        terminal.show(result.text, sys.stdout)
 
 
 def print_json(value: Any) -> None:
     """Print a document for programs."""
-    SCREEN.close()
+    SCREEN.close()  # a bar would be redrawn over the output
     click.echo(json.dumps(value, indent=2, default=dataclasses.asdict))

@@ -1,4 +1,4 @@
-"""The `containers` commands: images that hold the cross compilers are built, listed and checked."""
+"""The `containers` commands: build, list and check the images of the cross compilers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option
+from toolchain.cli.gathering import gather, option
 from toolchain.errors import VerificationError
 from toolchain.progress import size_text
 from toolchain.tables import Table
@@ -28,14 +28,17 @@ def containers() -> None:
 
 
 @containers.command("list")
-@options.json_flag
+@common.json_flag
 def containers_list(*, as_json: bool) -> Result:
     """List the images: which ones exist, and whether they are up to date."""
     from toolchain.containers import images
 
-    found = images.examine()
-    rows = [(one.name, one.compiler, one.state, size_text(one.size) if one.id else "", one.id[7:23]) for one in found]
-    return Result(Table(rows, ("IMAGE", "COMPILER", "STATE", "SIZE", "ID"), numbers=[3]), found, as_json)
+    states = images.examine()
+    rows = [
+        (image.name, image.compiler, image.state, size_text(image.size) if image.id else "", image.id[7:23])
+        for image in states
+    ]
+    return Result(Table(rows, ("IMAGE", "COMPILER", "STATE", "SIZE", "ID"), numbers=[3]), states, as_json)
 
 
 @containers.command("inventory")
@@ -43,7 +46,7 @@ def containers_list(*, as_json: bool) -> Result:
 @helptext.option(
     "--provenance", is_flag=True, help="Show how it was built, as an in-toto statement with SLSA provenance."
 )
-@options.json_flag
+@common.json_flag
 def containers_inventory(name: str, *, provenance: bool, as_json: bool) -> Result:
     """List what an image contains.
 
@@ -51,11 +54,11 @@ def containers_inventory(name: str, *, provenance: bool, as_json: bool) -> Resul
     """
     from toolchain.containers import inventories
 
-    found = inventories.describe(name)
+    inventory = inventories.describe(name)
     if provenance:
-        return Result(found.provenance.decode(), json.loads(found.provenance), as_json)
-    rows = [(one.name, one.version, one.purl) for one in found.packages]
-    return Result(Table(rows, ("NAME", "VERSION", "PACKAGE"), spare=(2,)), json.loads(found.bill), as_json)
+        return Result(inventory.provenance.decode(), json.loads(inventory.provenance), as_json)
+    rows = [(package.name, package.version, package.purl) for package in inventory.packages]
+    return Result(Table(rows, ("NAME", "VERSION", "PACKAGE"), spare=(2,)), json.loads(inventory.bill), as_json)
 
 
 @dataclass(frozen=True)
@@ -69,43 +72,51 @@ class ImageOptions:
     no_cache: bool = option("--no-cache", is_flag=True, help="Do not use Docker's build cache.")
 
     def build_options(self) -> images.BuildOptions:
-        """Return these, and what the environment decides where they say nothing."""
+        """Return these options, completed from the environment."""
         from toolchain.containers import images
 
-        given = images.BuildOptions.from_environment()
+        defaults = images.BuildOptions.from_environment()
         return dataclasses.replace(
-            given, ndk=self.ndk or given.ndk, ndk_sha256=self.ndk_sha256 or given.ndk_sha256, cache=not self.no_cache
+            defaults,
+            ndk=self.ndk or defaults.ndk,
+            ndk_sha256=self.ndk_sha256 or defaults.ndk_sha256,
+            cache=not self.no_cache,
         )
 
 
 @containers.command("build")
 @_names
-@gathered("asked", ImageOptions)
-@options.json_flag
+@gather("options", ImageOptions)
+@common.json_flag
 @click.pass_obj
-def containers_build(console: Console, /, names: tuple[str, ...], asked: ImageOptions, *, as_json: bool) -> Result:
+def containers_build(console: Console, /, names: tuple[str, ...], options: ImageOptions, *, as_json: bool) -> Result:
     """Build all images, or the named ones.
 
     docs/containers.md lists the environment variables that it reads.
     """
     from toolchain.containers import images
 
-    wanted = asked.build_options()
-    made = [images.build(name, wanted, console.say) for name in names or images.names()]
-    return Result("\n".join(f"{one.tag}: {one.id}" for one in made), made, as_json)
+    settings = options.build_options()
+    built = [images.build(name, settings, console.say) for name in names or images.names()]
+    return Result("\n".join(f"{image.tag}: {image.id}" for image in built), built, as_json)
 
 
 @containers.command("check")
 @_names
-@options.json_flag
+@common.json_flag
 def containers_check(names: tuple[str, ...], *, as_json: bool) -> Result:
     """Check that the images compile, and that containers are restricted."""
     from toolchain.containers import images
 
-    found = {name: images.check(name) for name in names or images.names()}
-    rows = [(name, one.what, one.seen) for name, checks in found.items() for one in checks]
-    failed = [f"{name}: {one.what}: {one.seen}" for name, checks in found.items() for one in checks if not one.passed]
+    results = {name: images.check(name) for name in names or images.names()}
+    rows = [(name, check.what, check.seen) for name, checks in results.items() for check in checks]
+    failed = [
+        f"{name}: {check.what}: {check.seen}"
+        for name, checks in results.items()
+        for check in checks
+        if not check.passed
+    ]
     fault = VerificationError(
         f"{len(failed)} check(s) failed", details="\n".join(failed), hint="toolchain containers build"
     )
-    return Result(Table(rows, ("IMAGE", "CHECK", "SEEN")), found, as_json, fault=fault if failed else None)
+    return Result(Table(rows, ("IMAGE", "CHECK", "SEEN")), results, as_json, fault=fault if failed else None)

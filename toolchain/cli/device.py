@@ -1,4 +1,4 @@
-"""What is done on one device: a model is deployed, compared and measured, and releases are looked at."""
+"""Commands for one device: deploy, run and measure a model, list its releases, and roll back."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, connection, helptext, options, tuning
+from toolchain.cli import common, completion, connection, helptext, tuning
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
-from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
 from toolchain.cli.reports import ReportingCommand
 from toolchain.errors import InputError
@@ -24,7 +24,8 @@ from toolchain.tables import Table
 if TYPE_CHECKING:
     from toolchain.board import Board
     from toolchain.device import trust
-    from toolchain.device.application import State, Trial
+    from toolchain.device.application import Trial
+    from toolchain.pipeline.run import RunRequest
 
 
 @dataclass(frozen=True)
@@ -32,31 +33,31 @@ class DeployOptions:
     """The options of `deploy`."""
 
     device: DeviceOptions = record(DeviceOptions)
-    toolchain: str | None = options.toolchain()
-    model: options.ModelOptions = record(options.ModelOptions)
-    inputs: options.InputOptions = record(options.InputOptions)
-    measuring: options.MeasureOptions = record(options.MeasureOptions)
-    report: options.ReportOptions = record(options.ReportOptions)
-    compiling: options.CompileOptions = record(options.CompileOptions)
-    tolerance: float | None = options.tolerance()
-    samples: int = options.samples("Compare the outputs of N random inputs, and count changed classes.")
+    toolchain: str | None = common.toolchain()
+    model: common.ModelOptions = record(common.ModelOptions)
+    inputs: common.InputOptions = record(common.InputOptions)
+    measuring: common.MeasureOptions = record(common.MeasureOptions)
+    report: common.ReportOptions = record(common.ReportOptions)
+    compiling: common.CompileOptions = record(common.CompileOptions)
+    tolerance: float | None = common.tolerance()
+    samples: int = common.samples("Compare the outputs of N random inputs, and count changed classes.")
     trials: int | None = option(
         "--trials", type=click.IntRange(min=1), help="Tune the model first, with N trials; see `toolchain tune`."
     )
     output: Path | None = option(
-        "-o", "--output", type=options.PATH, metavar="FOLDER", help="Keep the bundle in this folder."
+        "-o", "--output", type=common.PATH, metavar="FOLDER", help="Keep the bundle in this folder."
     )
     library: bool = option(
         "--with-library", is_flag=True, help="Also install the C library for applications, as ROOT/lib."
     )
-    unchecked: bool = options.unchecked()
+    unchecked: bool = common.unchecked()
     registry: RegistryOptions = record(RegistryOptions)
 
     def check(self, source: str) -> None:
-        """Refuse options that would do nothing.
+        """Refuse options that have no effect.
 
         Raises:
-            InputError: There are some.
+            InputError: An option has no effect on this source.
         """
         from toolchain.pipeline.source import is_built
 
@@ -74,89 +75,148 @@ class DeployOptions:
         if self.trials and self.compiling.no_records:
             raise InputError("--no-records ignores the records that --trials makes", hint="leave one of them out")
 
-    def tuning(self, trials: int) -> tuning.TuneOptions:
-        """Return how the model is tuned before it is built."""
+    def tune_options(self, trials: int) -> tuning.TuneOptions:
+        """Return the options of `tune` for the tuning before the build."""
         return tuning.TuneOptions(
             device=self.device,
             toolchain=self.toolchain,
             model=self.model,
-            inputs=options.GivenOptions(self.inputs.npz, self.inputs.image),
-            search=options.SearchOptions(trials=trials),
+            inputs=common.InputFileOptions(self.inputs.npz, self.inputs.image),
+            search=common.SearchOptions(trials=trials),
             kernels=self.compiling.kernels,
             threads=self.measuring.threads,
             records=self.compiling.records,
         )
 
 
-@click.command("deploy", cls=ReportingCommand, reports=options.REPORTS)
+@click.command("deploy", cls=ReportingCommand, reports=common.REPORTS)
 @click.argument(
     "source",
     metavar="MODEL-OR-PACKAGE",
     shell_complete=completion.models,
-    callback=options.telling("package"),
+    callback=common.explain_name("package"),
 )
-@gathered("asked", DeployOptions)
+@gather("options", DeployOptions)
 @click.pass_obj
-def deploy(console: Console, /, source: str, asked: DeployOptions) -> Result:
+def deploy(console: Console, /, source: str, options: DeployOptions) -> Result:
     """Build a model, deploy it, check its outputs and measure it.
 
     MODEL is a predefined network or an .onnx file. A package or a bundle is deployed as it is; a package may be in a
     registry: oci://HOST/REPOSITORY@sha256:DIGEST, or :TAG.
     """
-    return deployed(console, source, asked)
+    return run_deploy(console, source, options)
 
 
-def deployed(console: Console, source: str, asked: DeployOptions) -> Result:
-    """Deploy a model as the command does; see there."""
+def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
+    """Deploy a model; `board add` does it as well, as a test."""
     from toolchain import bundle
     from toolchain.device.stages import Stages
     from toolchain.pipeline.deploy import Job, deploy_model
     from toolchain.pipeline.source import BundleSource, is_built
 
-    if asked.output:
-        bundle.check_target(asked.output)
-    asked.check(source)
+    if options.output:
+        bundle.check_target(options.output)
+    options.check(source)
     if is_built(source):
-        asked = dataclasses.replace(asked, device=asked.device.for_bundle(source))
-    device, board = asked.device, asked.device.board(**asked.compiling.kernels.precision)
+        options = dataclasses.replace(options, device=options.device.for_bundle(source))
+    device, board = options.device, options.device.board(**options.compiling.kernels.precision)
     entry = device.device(board)
     connection.announce(entry, board, device, console.say)
-    request = asked.compiling.request(
-        asked.model.model(source, asked.inputs),
+    request = options.compiling.request(
+        options.model.model(source, options.inputs),
         board,
         console.say,
-        asked.toolchain,
+        options.toolchain,
         emulated=entry.emulated,
-        threads=asked.measuring.threads,
+        threads=options.measuring.threads,
     )
-    settings = asked.measuring.settings(asked.inputs.labels, asked.tolerance, asked.samples)
+    settings = options.measuring.settings(options.inputs.labels, options.tolerance, options.samples)
     job = Job(
-        source=BundleSource(request, Stages(console.say), asked.registry.access(), asked.samples, asked.unchecked),
-        connect=functools.partial(open_device, board, device, tell=console.say),
-        settings=dataclasses.replace(settings, library=asked.library, unchecked=asked.unchecked),
-        folder=asked.output,
-        tune=functools.partial(tuning.tuned, console, source, asked.tuning(asked.trials)) if asked.trials else None,
-        warnings=lambda connected, facts: connection.unused(connected, facts, device),
+        source=BundleSource(
+            request, Stages(console.say), options.registry.access(), options.samples, options.unchecked
+        ),
+        connect=functools.partial(open_device, board, device, progress=console.say),
+        settings=dataclasses.replace(settings, library=options.library, unchecked=options.unchecked),
+        folder=options.output,
+        tune=functools.partial(tuning.run_tune, console, source, options.tune_options(options.trials))
+        if options.trials
+        else None,
+        warnings=lambda connected, facts: connection.unused_cpu_warnings(connected, facts, device),
     )
     report = dataclasses.replace(deploy_model(job), board_reason=device.resolve().reason)
-    result = asked.report.written(report, "deploy")
-    return with_next(result, _next(device, board, can_roll_back=report.can_roll_back))
+    result = options.report.write(report, "deploy")
+    return with_next(result, _next_commands(device, board, can_roll_back=report.can_roll_back))
 
 
-def _next(device: DeviceOptions, board: Board, *, can_roll_back: bool) -> list[list[str]]:
-    """Return the commands that are used on a device after a deploy."""
-    given: list[tuple[str, object]] = [
+def _next_commands(device: DeviceOptions, board: Board, *, can_roll_back: bool) -> list[list[str]]:
+    """Return the commands that are useful after a deploy, for the same device."""
+    flags: list[tuple[str, object]] = [
         ("--host", device.host),
         ("--place", device.place),
         ("--devices", device.devices),
     ]
-    given += [("--root", device.root), ("--identity", device.identity), ("--ssh-config", device.ssh_config)]
-    given += [("--known-hosts", path) for path in device.known_hosts]
+    flags += [("--root", device.root), ("--identity", device.identity), ("--ssh-config", device.ssh_config)]
+    flags += [("--known-hosts", path) for path in device.known_hosts]
     name = device.board_name if device.board_name.endswith(".toml") else board.name
-    where = ["--board", name, *(word for option_name, value in given if value for word in (option_name, str(value)))]
-    commands = [["run", *where, "--input", "FILE.npz", "-o", "outputs.npz"], ["profile", *where]]
-    commands += [["rollback", *where]] if can_roll_back else []
-    return [["toolchain", *words] for words in commands]
+    device_arguments = [
+        "--board",
+        name,
+        *(argument for option_name, value in flags if value for argument in (option_name, str(value))),
+    ]
+    commands = [["run", *device_arguments, "--input", "FILE.npz", "-o", "outputs.npz"], ["profile", *device_arguments]]
+    commands += [["rollback", *device_arguments]] if can_roll_back else []
+    return [["toolchain", *arguments] for arguments in commands]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of `run`."""
+
+    device: DeviceOptions = record(DeviceOptions)
+    npz: Path | None = option(
+        "--input",
+        type=common.PATH,
+        help="Inputs: an .npz file with one array for each input, or an .npy file. Many samples need one more axis.",
+    )
+    pictures: tuple[Path, ...] = option(
+        "--image",
+        type=common.PATH,
+        multiple=True,
+        help="Picture to use as the input, or a folder of pictures; can be repeated.",
+    )
+    output: Path = option(
+        "-o", "--output", type=common.PATH, required=True, help="Where to write the outputs, an .npz file."
+    )
+    labels: Path | None = same(common.InputOptions, "labels")
+    threads: int | None = same(common.MeasureOptions, "threads")
+
+    def request(self) -> RunRequest:
+        """Return what to run, checked as far as that is possible without the device."""
+        from toolchain.pipeline.run import RunRequest
+
+        request = RunRequest(self.output, self.npz, self.pictures, self.labels, self.threads or 0)
+        request.check()
+        return request
+
+
+@click.command("run", cls=helptext.Command)
+@gather("options", RunOptions)
+@common.json_flag
+@click.pass_obj
+def run(console: Console, /, options: RunOptions, *, as_json: bool) -> Result:
+    """Run the deployed release on your own inputs.
+
+    Its outputs are written to a file.
+    """
+    from toolchain.device.stages import Stages
+    from toolchain.pipeline import preflight
+    from toolchain.pipeline import run as running
+
+    request, board = options.request(), options.device.board()
+    with open_device(board, options.device, console.say) as device:
+        preflight.before_bench(board, device)
+        report = running.run(request, device, Stages(console.say))
+    return Result(report.render_text(), report.document(), as_json)
 
 
 @dataclass(frozen=True)
@@ -164,48 +224,48 @@ class BenchOptions:
     """The options of `bench`."""
 
     device: DeviceOptions = record(DeviceOptions)
-    seed: int = same(options.ModelOptions, "seed")
-    inputs: options.InputOptions = record(options.InputOptions)
-    measuring: options.MeasureOptions = record(options.MeasureOptions)
-    report: options.ReportOptions = record(options.ReportOptions)
+    seed: int = same(common.ModelOptions, "seed")
+    inputs: common.InputOptions = record(common.InputOptions)
+    measuring: common.MeasureOptions = record(common.MeasureOptions)
+    report: common.ReportOptions = record(common.ReportOptions)
     energy: bool = option(
         "--energy", is_flag=True, help="Also measure the energy of an inference, which takes 20 s more."
     )
 
 
-@click.command("bench", cls=ReportingCommand, reports=options.REPORTS)
-@gathered("asked", BenchOptions)
+@click.command("bench", cls=ReportingCommand, reports=common.REPORTS)
+@gather("options", BenchOptions)
 @click.pass_obj
-def bench(console: Console, /, asked: BenchOptions) -> Result:
+def bench(console: Console, /, options: BenchOptions) -> Result:
     """Measure the release that a device runs."""
     from toolchain.device.stages import Stages
     from toolchain.pipeline import preflight
     from toolchain.pipeline.bench import bench_current
 
-    board = asked.device.board()
-    settings = dataclasses.replace(asked.measuring.settings(asked.inputs.labels), energy=asked.energy)
-    with open_device(board, asked.device, console.say) as device:
+    board = options.device.board()
+    settings = dataclasses.replace(options.measuring.settings(options.inputs.labels), energy=options.energy)
+    with open_device(board, options.device, console.say) as device:
         preflight.before_bench(board, device)
-        report = bench_current(asked.inputs.source(asked.seed), device, settings, Stages(console.say))
-        warnings = connection.unused(device, report.facts, asked.device)
-    reason = asked.device.resolve().reason
-    return asked.report.written(dataclasses.replace(report, board_reason=reason, warnings=warnings), "bench")
+        report = bench_current(options.inputs.source(options.seed), device, settings, Stages(console.say))
+        warnings = connection.unused_cpu_warnings(device, report.facts, options.device)
+    reason = options.device.resolve().reason
+    return options.report.write(dataclasses.replace(report, board_reason=reason, warnings=warnings), "bench")
 
 
 @click.command("status", cls=helptext.Command)
-@connection.address
-@options.json_flag
+@connection.address_options
+@common.json_flag
 @click.pass_obj
 def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Result:
     """Show what a device is and which release it runs."""
     from toolchain.device import application, trust
 
     with open_device(device.board(), device, console.say) as connected:
-        store, own = connected.store, connected.entry.run
-        facts, current = store.facts(), store.current()
+        store, run_table = connected.store, connected.entry.run
+        facts, current = store.facts(), store.releases.current()
         trial = application.trial(store)
-        run = application.state(store, own) if own else None
-        unchecked = store.is_unchecked(current.digest) if current else None
+        application_state = application.state(store, run_table) if run_table else None
+        unchecked = store.releases.is_unchecked(current.digest) if current else None
         signature = trust.state(store) if current else None
     rows = [
         ("device", f"{connected.name}, {facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
@@ -213,50 +273,48 @@ def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Res
         ("release", f"{current.name} {current.digest[:16]}" if current else "none"),
         *([("outputs", "UNCHECKED: deployed without reference outputs")] if unchecked else []),
         *([("signed", _signature_text(signature))] if signature else []),
-        *([("application", _state_text(run))] if run else []),
-        *([("trial", _trial_text(trial))] if trial else []),
     ]
+    if application_state:
+        unit = f"{application_state.unit}, " if application_state.unit else ""
+        health = "healthy" if application_state.healthy else "NOT HEALTHY"
+        rows.append(("application", f"{application_state.name}: {unit}{health}"))
+    rows += [("trial", _trial_text(trial))] if trial else []
     document = {"host": connected.name, "facts": facts, "current": current, "unchecked": unchecked}
-    document |= {"signature": signature, "application": run, "trial": trial}
+    document |= {"signature": signature, "application": application_state, "trial": trial}
     return Result(Table(rows), document, as_json)
 
 
-def _signature_text(found: trust.State) -> str:
-    """Say who signed the release, and what the device makes of that."""
+def _signature_text(state: trust.State) -> str:
+    """Describe who signed the release, and whether the device accepts it."""
     from toolchain.device.scripts import TRUST
 
-    if found.refused:
-        return f"NO LONGER ACCEPTED: {found.refused}"
-    if found.unknown:
-        return f"unknown: {found.unknown}"
-    if found.verified is None:
+    if state.refused:
+        return f"NO LONGER ACCEPTED: {state.refused}"
+    if state.unknown:
+        return f"unknown: {state.unknown}"
+    if state.verified is None:
         unchecked = f"yes, but this device does not check signatures (no {TRUST}/trusted)"
-        return unchecked if found.signed else "no"
-    by = found.verified
-    floor = f"; releases below sequence {by.floor} are refused" if by.floor else ""
-    return f"by {', '.join(by.signers)}, sequence {by.sequence}{floor}"
-
-
-def _state_text(run: State) -> str:
-    well = "healthy" if run.healthy else "NOT HEALTHY"
-    return f"{run.name}: {f'{run.unit}, ' if run.unit else ''}{well}"
+        return unchecked if state.signed else "no"
+    verified = state.verified
+    floor = f"; releases below sequence {verified.floor} are refused" if verified.floor else ""
+    return f"by {', '.join(verified.signers)}, sequence {verified.sequence}{floor}"
 
 
 def _trial_text(trial: Trial) -> str:
-    """Say how the last trial ended, or that it has not."""
-    what = f"generation {trial.new}, {trial.digest[:16]}"
+    """Describe how the last trial ended, or that it is still running."""
+    label = f"generation {trial.new}, {trial.digest[:16]}"
     if trial.seconds is not None:
-        return f"{what}, on trial for {trial.seconds} s; if it is not finished, the next change takes it back"
+        return f"{label}, on trial for {trial.seconds} s; if it is not finished, the next change takes it back"
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(trial.began))
-    again = trial.new == trial.old  # it ran before, so there was nothing to take back
+    again = trial.new == trial.old  # the same release was activated again, so there is nothing to undo
     failed = "was not healthy and stays" if again else "was taken back"
     ends = {"healthy": "was healthy", "failed": failed, "interrupted": "was interrupted and taken back"}
-    return f"{what}, {ends[trial.state]} ({when})"
+    return f"{label}, {ends[trial.state]} ({when})"
 
 
 @click.command("releases", cls=helptext.Command)
-@connection.address
-@options.json_flag
+@connection.address_options
+@common.json_flag
 @click.pass_obj
 def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> Result:
     """List the releases that a device keeps.
@@ -266,7 +324,7 @@ def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> R
     from toolchain.device import application
 
     with open_device(device.board(), device, console.say) as connected:
-        generations, trial = connected.store.generations(), application.trial(connected.store)
+        generations, trial = connected.store.releases.generations(), application.trial(connected.store)
     failed = set()
     if trial and trial.state in {"failed", "interrupted"} and trial.new != trial.old:
         failed = {(trial.new, trial.digest)}
@@ -285,13 +343,13 @@ def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> R
 
 
 @click.command("rollback", cls=helptext.Command)
-@connection.device
-@options.json_flag
+@connection.device_options
+@common.json_flag
 @click.pass_obj
 def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """Make the previous release current again."""
+    from toolchain.device.deploy import roll_back
     from toolchain.device.lock import Owner
-    from toolchain.device.rollback import roll_back
 
     with open_device(device.board(), device, console.say) as connected, connected.store.lock(Owner.here("rollback")):
         previous, started = roll_back(connected, console.say)

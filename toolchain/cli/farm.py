@@ -1,4 +1,4 @@
-"""The `farm` commands: the lab's devices are served over RPC, leased and locked; virtual boards are made."""
+"""The `farm` commands: serve the lab's devices over RPC, lease and lock them, and start virtual boards."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result, with_next
-from toolchain.cli.gathering import gathered, option, record, same, single
+from toolchain.cli.gathering import gather, option, record, same, single
 from toolchain.errors import InputError
 from toolchain.tables import Table
 
 if TYPE_CHECKING:
     from toolchain.tuning.build.cluster.scheduler import Scheduler
-    from toolchain.tuning.build.cluster.survey import BuilderStatus
     from toolchain.virtual.fleet import VirtualBoard
 
 _HEADS = ("NAME", "BOARD", "STATE", "CLIENT", "LEASE", "LAST TRIAL", "TEMP", "FAILURES", "NOTES")
@@ -53,44 +52,46 @@ class UpOptions:
 
 @farm.command("up")
 @_names
-@gathered("asked", UpOptions)
-@options.json_flag
+@gather("options", UpOptions)
+@common.json_flag
 @click.pass_obj
-def up(console: Console, /, names: tuple[str, ...], asked: UpOptions, *, as_json: bool) -> Result:
+def up(console: Console, /, names: tuple[str, ...], options: UpOptions, *, as_json: bool) -> Result:
     """Serve all devices of the lab, or the named ones.
 
     Only this user can use them. With --virtual, virtual boards are started instead.
     """
-    if asked.virtual:
-        if names or asked.devices:
+    if options.virtual:
+        if names or options.devices:
             raise InputError(
                 "--virtual starts boards and does not serve devices",
                 hint="run `toolchain farm up --virtual ...` first, then `toolchain farm up`",
             )
-        return _made(console, asked.virtual, kernel=asked.kernel, as_json=as_json)
-    if asked.kernel:
+        return _start_virtual(console, options.virtual, kernel=options.kernel, as_json=as_json)
+    if options.kernel:
         raise InputError("--kernel is only for virtual boards", hint="toolchain farm up --virtual rpi4=1 --kernel")
     from toolchain import board, devices
     from toolchain.farm import client
 
-    places = client.choose(names, devices.load_devices(asked.devices), board.load)
-    result = _shown(client.up(places, console.say), (), as_json=as_json)
-    return with_next(result, [["toolchain", "tune", "MODEL", "--board", places[0].board.name]])
+    served = client.choose(names, devices.load_devices(options.devices), board.load)
+    result = _status_result(client.up(served, console.say), (), as_json=as_json)
+    return with_next(result, [["toolchain", "tune", "MODEL", "--board", served[0].board.name]])
 
 
-def _made(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Result:
+def _start_virtual(console: Console, virtual: str, *, kernel: bool, as_json: bool) -> Result:
     from toolchain.virtual import fleet
 
-    found = fleet.up(fleet.parse_counts(virtual), console.say, kernel=kernel)
-    rows = [(one.name, one.board, one.kind, str(one.port), _running(one), "emulated") for one in found]
+    started = fleet.up(fleet.parse_counts(virtual), console.say, kernel=kernel)
+    rows = [
+        (board.name, board.board, board.kind, str(board.port), _power_state(board), "emulated") for board in started
+    ]
     table = Table(rows, ("NAME", "BOARD", "KIND", "SSH PORT", "STATE", "NOTES"))
-    deploy = ["toolchain", "deploy", "MODEL", "--board", found[0].board, "--host", found[0].name]
-    return with_next(Result(table, found, as_json), [deploy])
+    deploy = ["toolchain", "deploy", "MODEL", "--board", started[0].board, "--host", started[0].name]
+    return with_next(Result(table, started, as_json), [deploy])
 
 
 @farm.command("down")
 @_names
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
     """Stop serving all devices, or the named ones.
@@ -98,9 +99,10 @@ def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
     Virtual boards are removed, with everything on them.
     """
     from toolchain.farm import client
+    from toolchain.virtual import fleet
 
     served = client.served_names() if names else ()
-    virtual = [one.name for one in _virtual()] if names else []
+    virtual = [board.name for board in _virtual_boards()] if names else []
     unknown = [name for name in names if name not in {*served, *virtual}]
     if unknown:
         raise InputError(
@@ -108,29 +110,24 @@ def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
             details="it has: " + (", ".join(dict.fromkeys([*served, *virtual])) or "none"),
             hint="`toolchain farm status` lists them",
         )
+    # Without names, everything is stopped.
     gone = list(client.down([name for name in names if name in served])) if served or not names else []
     for name in gone:
         console.say(f"{name} is no longer served")
-    gone += _removed(console, [name for name in names if name in virtual], everything=not names)
+    virtual_names = [name for name in names if name in virtual]
+    if virtual_names or (not names and _has_virtual()):
+        gone += fleet.down(virtual_names, console.say)
     return Result("", list(dict.fromkeys(gone)), as_json)
 
 
-def _removed(console: Console, names: Sequence[str], *, everything: bool) -> tuple[str, ...]:
-    from toolchain.virtual import fleet
-
-    if not names and not (everything and _has_virtual()):
-        return ()
-    return fleet.down(names, console.say)
-
-
 def _has_virtual() -> bool:
-    """Tell whether there ever were virtual boards; a lab without them needs no Docker."""
+    """Return whether there ever were virtual boards; a lab without them needs no Docker."""
     from toolchain import devices
 
     return devices.farm_devices().parent.exists()
 
 
-def _virtual() -> tuple[VirtualBoard, ...]:
+def _virtual_boards() -> tuple[VirtualBoard, ...]:
     from toolchain.virtual import fleet
 
     return fleet.status() if _has_virtual() else ()
@@ -140,14 +137,14 @@ def _virtual() -> tuple[VirtualBoard, ...]:
 class StatusOptions:
     """The options of `farm status`."""
 
-    builders: options.BuilderOptions = record(options.BuilderOptions)
+    builders: common.BuilderOptions = record(common.BuilderOptions)
 
 
 @farm.command("status")
-@gathered("asked", StatusOptions)
-@options.json_flag
+@gather("options", StatusOptions)
+@common.json_flag
 @click.pass_obj
-def status(console: Console, /, asked: StatusOptions, *, as_json: bool) -> Result:
+def status(console: Console, /, options: StatusOptions, *, as_json: bool) -> Result:
     """Show the boards, who uses them and who waits for them.
 
     With --builders, the workers of that Dask scheduler are listed as well.
@@ -155,18 +152,18 @@ def status(console: Console, /, asked: StatusOptions, *, as_json: bool) -> Resul
     from toolchain.errors import DeviceError
     from toolchain.farm import client
 
-    scheduler = asked.builders.scheduler()
-    found = client.status()
+    scheduler = options.builders.scheduler()
+    farm_status = client.status()
     try:
-        virtual = _virtual()
-    except DeviceError as fault:  # no reason not to tell about the others
-        if found is None:
+        virtual = _virtual_boards()
+    except DeviceError as fault:  # without Docker, the served devices can still be listed
+        if farm_status is None:
             raise
         console.say(f"virtual boards: {fault.message}")
         virtual = ()
-    if found is None:
+    if farm_status is None:
         console.say("no devices are served; `toolchain farm up` serves them")
-    return _shown(found, virtual, scheduler, as_json=as_json)
+    return _status_result(farm_status, virtual, scheduler, as_json=as_json)
 
 
 @farm.command("lock")
@@ -174,7 +171,7 @@ def status(console: Console, /, asked: StatusOptions, *, as_json: bool) -> Resul
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
 @helptext.option("--for", "span", metavar="2h", help="How long: seconds, or a number with s, m, h or d. Default: 1h.")
 @single(DeviceOptions, "wait_s")
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def lock(
     console: Console, name: str, command: tuple[str, ...], span: str | None, wait_s: float, *, as_json: bool
@@ -191,27 +188,25 @@ def lock(
 
     patience = Patience(wait_s, console.say)
     if not command:
-        held_for = seconds(span) if span else _HOUR_S
-        found = patience.get(lambda: client.lock(name, held_for))
-        text = f"{name} is reserved for you until {_moment(found['until'])}; `toolchain farm release {name}` ends that"
-        return Result(text, found, as_json)
+        held_for = parse_span(span) if span else _HOUR_S
+        reservation = patience.get(lambda: client.lock(name, held_for))
+        until = _moment(reservation["until"])
+        text = f"{name} is reserved for you until {until}; `toolchain farm release {name}` ends that"
+        return Result(text, reservation, as_json)
     if span:
-        raise InputError(
-            "--for and a command cannot be combined",
-            hint="leave --for out",
-        )
+        raise InputError("--for and a command cannot be combined", hint="leave --for out")
     with contextlib.ExitStack() as stack:
-        what = " ".join(command)
-        lease = patience.get(lambda: stack.enter_context(leases.lease("", [name], who=what, patience=patience)))
+        command_line = " ".join(command)
+        lease = patience.get(lambda: stack.enter_context(leases.lease("", [name], who=command_line, patience=patience)))
         console.say(f"{name} is reserved for {command[0]}")
         code = process.attend(command, {WITHIN: lease.boards[0].within})
-        lease.check(name)  # whoever did not have the board to the end does not take what was measured for good
+        lease.check(name)  # if the lease was lost on the way, the command's measurements are not valid
         return code
 
 
 @farm.command("release")
 @click.argument("name")
-@options.json_flag
+@common.json_flag
 def release(name: str, *, as_json: bool) -> Result:
     """Release the board NAME, no matter who reserved it.
 
@@ -226,98 +221,98 @@ def release(name: str, *, as_json: bool) -> Result:
     return Result(text, {"board": name, "was": hold}, as_json)
 
 
-def seconds(text: str) -> float:
-    """Read a time span such as `90`, `90s`, `30m`, `2h` or `1d`.
+def parse_span(text: str) -> float:
+    """Return the seconds of a time span such as `90`, `90s`, `30m`, `2h` or `1d`.
 
     Raises:
-        InputError: It is none.
+        InputError: It is not a time span.
     """
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
-    if not found or float(found[1]) <= 0:
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text)
+    if not match or float(match[1]) <= 0:
         raise InputError(f"{text!r} is not a valid time span", hint="write 90, 90s, 30m, 2h or 1d")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
-# --- what status shows ---
+# --- the output of `status` --------------------------------------------------------------------------------------
 
 
-def _shown(
-    found: Mapping[str, Any] | None,
+def _status_result(
+    farm_status: Mapping[str, Any] | None,
     virtual: Sequence[VirtualBoard],
     scheduler: Scheduler | None = None,
     *,
     as_json: bool,
 ) -> Result:
-    served = found["boards"] if found else []
-    unserved = [one for one in virtual if one.name not in {board["name"] for board in served}]
-    rows = [_row(board) for board in served] + [_virtual_row(o) for o in unserved]
-    queue = found.get("queue", []) if found else []  # a daemon that an earlier toolchain started has none
-    document = {"boards": served, "queue": queue, "virtual": [dataclasses.asdict(one) for one in unserved]}
-    told: list[str | Table] = [Table(rows, _HEADS, numbers=[7], spare=[7, 6]), *map(_waiting, queue)]
+    served = farm_status["boards"] if farm_status else []
+    unserved = [item for item in virtual if item.name not in {board["name"] for board in served}]
+    rows = [_board_row(board) for board in served]
+    for item in unserved:
+        note = f"emulated, {item.kind}, SSH port {item.port}, not served"
+        rows.append((item.name, item.board, _power_state(item), *[""] * 5, note))
+    queue = farm_status.get("queue", []) if farm_status else []  # the daemon of an older toolchain has none
+    document = {"boards": served, "queue": queue, "virtual": [dataclasses.asdict(item) for item in unserved]}
+    output: list[str | Table] = [Table(rows, _HEADS, numbers=[7], spare=[7, 6]), *map(_queue_line, queue)]
     if scheduler is not None:
-        builders = _builders(scheduler)
-        document["builders"] = [dataclasses.asdict(one) for one in builders]
-        told.append(_builder_table(builders) if builders else f"the Dask scheduler at {scheduler} has no workers")
-    return Result(told, document, as_json)
+        from toolchain.tuning.build.cluster.survey import survey
+
+        workers = survey(scheduler)
+        document["builders"] = [dataclasses.asdict(worker) for worker in workers]
+        worker_rows = [
+            (
+                worker.name,
+                str(worker.processes),
+                str(worker.candidates),
+                worker.refused and f"refused: {worker.refused}",
+            )
+            for worker in workers
+        ]
+        heads = ("BUILDER", "PROCESSES", "CANDIDATES", "NOTES")
+        table = Table(worker_rows, heads, numbers=[1, 2], spare=[3])
+        output.append(table if workers else f"the Dask scheduler at {scheduler} has no workers")
+    return Result(output, document, as_json)
 
 
-def _builders(scheduler: Scheduler) -> Sequence[BuilderStatus]:
-    from toolchain.tuning.build.cluster.survey import survey
-
-    return survey(scheduler)
-
-
-def _builder_table(found: Sequence[BuilderStatus]) -> Table:
-    rows = [(o.name, str(o.processes), str(o.candidates), o.refused and f"refused: {o.refused}") for o in found]
-    return Table(rows, ("BUILDER", "PROCESSES", "CANDIDATES", "NOTES"), numbers=[1, 2], spare=[3])
+def _queue_line(request: Mapping[str, Any]) -> str:
+    boards = ", ".join(request["names"]) or " ".join(filter(None, [str(request["most"] or "any"), request["board"]]))
+    return f"waiting, {request['place']}: {request['who']} for {boards}, since {_moment(request['since'])}"
 
 
-def _waiting(one: Mapping[str, Any]) -> str:
-    what = ", ".join(one["names"]) or " ".join(filter(None, [str(one["most"] or "any"), one["board"]]))
-    return f"waiting, {one['place']}: {one['who']} for {what}, since {_moment(one['since'])}"
-
-
-def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    notes = ["emulated"] if one["emulated"] else []
-    notes += [one["fault"]["message"]] if one["fault"] else []
+def _board_row(board: Mapping[str, Any]) -> tuple[str, ...]:
+    notes = ["emulated"] if board["emulated"] else []
+    notes += [board["fault"]["message"]] if board["fault"] else []
+    trial, last_trial = board["trial"], ""
+    if trial:
+        age_s = max(0.0, time.time() - trial["time"])
+        prefix = "" if trial["ok"] else "failed, "
+        last_trial = f"{trial['what']}: {prefix}{trial['seconds']:.1f} s, {age_s:.0f} s ago"
     return (
-        one["name"],
-        one["board"],
-        one["state"],
-        one["hold"]["who"] if one["hold"] else "",
-        _span(one),
-        _trial(one["trial"]) if one["trial"] else "",
-        f"{one['celsius']:.0f} C" if one["celsius"] is not None else "",
-        str(one["failures"]),
+        board["name"],
+        board["board"],
+        board["state"],
+        board["hold"]["who"] if board["hold"] else "",
+        _lease_text(board["hold"]),
+        last_trial,
+        f"{board['celsius']:.0f} C" if board["celsius"] is not None else "",
+        str(board["failures"]),
         ", ".join(notes),
     )
 
 
-def _span(one: Mapping[str, Any]) -> str:
-    hold = one["hold"]
-    if hold and hold["until"]:
-        return f"since {_moment(hold['since'])} until {_moment(hold['until'])}"
+def _lease_text(hold: Mapping[str, Any] | None) -> str:
     if not hold:
         return ""
-    heard = hold.get("heard_s")
-    alive = "" if heard is None else f", alive {heard:.0f} s ago"
-    return f"since {_moment(hold['since'])}{alive}"
-
-
-def _trial(trial: Mapping[str, Any]) -> str:
-    how = "" if trial["ok"] else "failed, "
-    return f"{trial['what']}: {how}{trial['seconds']:.1f} s, {max(0.0, time.time() - trial['time']):.0f} s ago"
+    since = f"since {_moment(hold['since'])}"
+    if hold["until"]:
+        return f"{since} until {_moment(hold['until'])}"
+    heard_s = hold.get("heard_s")  # seconds since the holder's last sign of life
+    return since if heard_s is None else f"{since}, alive {heard_s:.0f} s ago"
 
 
 def _moment(when: float) -> str:
+    """Format a time (seconds since 1970); the date is left out if it is within half a day."""
     form = "%H:%M:%S" if abs(when - time.time()) < _UNITS["d"] / 2 else "%Y-%m-%d %H:%M"
     return time.strftime(form, time.localtime(when))
 
 
-def _virtual_row(one: VirtualBoard) -> tuple[str, ...]:
-    note = f"emulated, {one.kind}, SSH port {one.port}, not served"
-    return (one.name, one.board, _running(one), *[""] * 5, note)
-
-
-def _running(one: VirtualBoard) -> str:
-    return "running" if one.running else "stopped"
+def _power_state(board: VirtualBoard) -> str:
+    return "running" if board.running else "stopped"

@@ -1,4 +1,4 @@
-"""A new package is held against the one before it, on the device: slower, wrong, or neither."""
+"""The `gate` command: compare a new package with the previous one on a device; fail if it is slower or wrong."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain import temporary
-from toolchain.cli import connection, options
+from toolchain.cli import common, connection
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
-from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, written
+from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
     from toolchain.pipeline.gate import Gate, GateSettings, SideOpener
     from toolchain.stats import Rule
 
-_PERCENT = options.Limit(min=0.0, max=1000.0)
-_ABOVE = options.Limit(min=0.0, max=1000.0, min_open=True)
+_PERCENT = common.Limit(min=0.0, max=1000.0)
+_ABOVE = common.Limit(min=0.0, max=1000.0, min_open=True)
 
 
 @dataclass(frozen=True)
 class RuleOptions:
-    """When rounds are enough, and for what."""
+    """The limits of a regression, and the confidence of the verdict."""
 
     least: float = option(
         "--least",
@@ -54,17 +54,17 @@ class RuleOptions:
     confidence: float = option(
         "--confidence",
         metavar="PERCENT",
-        type=options.Limit(min=50.0, max=99.9999),
+        type=common.Limit(min=50.0, max=99.9999),
         default=99.0,
         show_default=True,
         help="Confidence of the verdict in %.",
     )
 
     def rule(self) -> Rule:
-        """Return the rule.
+        """Return the statistical rule of the verdict.
 
         Raises:
-            InputError: The options contradict each other.
+            InputError: The rounds are too few for the confidence.
         """
         from toolchain.stats import Rule, least_rounds
 
@@ -85,7 +85,7 @@ class GateOptions:
         "--base",
         metavar="OLD",
         required=True,
-        callback=options.telling("path"),
+        callback=common.explain_name("path"),
         help="What to compare NEW with: as NEW, or a file whose only line is the digest of a package.",
     )
     device: DeviceOptions = record(DeviceOptions)
@@ -98,9 +98,9 @@ class GateOptions:
         type=click.IntRange(1, 60_000),
         help="Milliseconds that NEW and OLD each run in a round.",
     )
-    threads: int | None = same(options.MeasureOptions, "threads")
-    no_pin: bool = same(options.MeasureOptions, "no_pin")
-    tolerance: float | None = options.tolerance()
+    threads: int | None = same(common.MeasureOptions, "threads")
+    no_pin: bool = same(common.MeasureOptions, "no_pin")
+    tolerance: float | None = common.tolerance()
     retrained: bool = option(
         "--retrained", is_flag=True, help="NEW has other weights: compare its outputs with its own reference only."
     )
@@ -122,20 +122,23 @@ class GateOptions:
     allow_emulated: bool = option(
         "--allow-emulated", is_flag=True, help="Allow an emulated device; results are marked as emulated."
     )
-    json_path: Path | None = same(options.ReportOptions, "json_path")
-    junit_path: Path | None = same(options.ReportOptions, "junit_path")
-    html_path: Path | None = options.html()
+    json_path: Path | None = same(common.ReportOptions, "json_path")
+    junit_path: Path | None = same(common.ReportOptions, "junit_path")
+    html_path: Path | None = common.html()
     registry: RegistryOptions = record(RegistryOptions)
 
     def settings(self) -> GateSettings:
-        """Return how to gate.
+        """Return the settings of the gate.
 
         Raises:
-            InputError: The options contradict each other.
+            InputError: The rounds are too few for the confidence.
         """
         from toolchain.pipeline.gate import GateSettings
 
-        shares = [None if one is None else one / 100 for one in (self.peak_memory, self.load_time, self.package_size)]
+        shares = [
+            None if percent is None else percent / 100
+            for percent in (self.peak_memory, self.load_time, self.package_size)
+        ]
         return GateSettings(
             rule=self.rule.rule(),
             round_s=self.round_ms / 1000,
@@ -149,35 +152,37 @@ class GateOptions:
             allow_emulated=self.allow_emulated,
         )
 
-    def written(self, found: Gate) -> Result:
-        """Write the files that are asked for; return what is printed, and what the command ends with."""
+    def write(self, outcome: Gate) -> Result:
+        """Write the reports; return what to print, with the error of a gate that did not pass."""
         from toolchain.pipeline.gate import page, texts
 
-        others = {self.junit_path: lambda: texts.junit(found), self.html_path: lambda: page.page(found).encode()}
-        return written(Result(texts.render_text(found), found.document(), fault=found.fault()), self.json_path, others)
+        others = {self.junit_path: lambda: texts.junit(outcome), self.html_path: lambda: page.page(outcome).encode()}
+        return write_reports(
+            Result(texts.render_text(outcome), outcome.document(), fault=outcome.fault()), self.json_path, others
+        )
 
 
 @contextlib.contextmanager
-def _side_opener(asked: GateOptions, words: tuple[str, str], console: Console) -> Iterator[SideOpener]:
-    """Give what finds both sides, with room for packages for the time of a block."""
+def _side_opener(options: GateOptions, sources: tuple[str, str], console: Console) -> Iterator[SideOpener]:
+    """Open both sides; packages are unpacked into a folder that exists until the end of the block."""
     from toolchain import registry
     from toolchain.pipeline.gate import SideOpener
 
-    named = [word for word in words if registry.is_address(word)]
-    for word in named or [word for word in words if not Path(word).is_file()][:1]:
-        asked.registry.check(word)
+    addresses = [source for source in sources if registry.is_address(source)]
+    for source in addresses or [source for source in sources if not Path(source).is_file()][:1]:
+        options.registry.check(source)
     with temporary.folder() as folder:
-        yield SideOpener(Path(folder), asked.registry.access(), console.say)
+        yield SideOpener(Path(folder), options.registry.access(), console.say)
 
 
 REPORTS = {"--json": json_kind("a gate's report", "schema_version", "quantities"), "--junit": JUNIT, "--html": PAGE}
 
 
 @click.command("gate", cls=ReportingCommand, reports=REPORTS)
-@click.argument("source", metavar="NEW", callback=options.telling("path"))
-@gathered("asked", GateOptions)
+@click.argument("source", metavar="NEW", callback=common.explain_name("path"))
+@gather("options", GateOptions)
 @click.pass_obj
-def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
+def gate(console: Console, /, source: str, options: GateOptions) -> Result:
     """Check whether a new package is slower or wrong.
 
     NEW and OLD run in turns on the device. Each is a package, the folder of a bundle, an address in a registry
@@ -190,23 +195,22 @@ def gate(console: Console, /, source: str, asked: GateOptions) -> Result:
     from toolchain.pipeline import device_programs, preflight
     from toolchain.pipeline import gate as gating
 
-    settings, kind = asked.settings(), asked.device.board()
-    gating.check_emulated(kind.emulated or asked.device.device(kind).emulated, kind.name, settings)
-    words = (source, asked.base)
-    with _side_opener(asked, words, console) as opener:
-        local = [opener.open_local(word, other) for word, other in (words, words[::-1])]
+    settings, board = options.settings(), options.device.board()
+    gating.check_emulated(board.emulated or options.device.device(board).emulated, board.name, settings)
+    sources = (source, options.base)
+    with _side_opener(options, sources, console) as opener:
+        # Local sides are checked before the device is contacted.
+        local = [opener.open_local(side, other) for side, other in (sources, sources[::-1])]
         if local[0] and local[1]:
-            gating.check_pair(local[0], local[1], kind)
-        with open_device(kind, asked.device, console.say) as device:
-            preflight.before_bench(kind, device)
-            gating.check_pair(
-                *gating.resolve_sides(local, words, device.store), kind
-            )  # to build a runner may take minutes
-            program = device_programs.runner(kind, Stages(console.say))
+            gating.check_pair(local[0], local[1], board)
+        with open_device(board, options.device, console.say) as device:
+            preflight.before_bench(board, device)
+            # before the runner, which may take minutes to build
+            gating.check_pair(*gating.resolve_sides(local, sources, device.store), board)
+            program = device_programs.runner(board, Stages(console.say))
             with device.store.lock(Owner.here("gate")):
-                new, base = gating.resolve_sides(
-                    local, words, device.store
-                )  # what is current may be another one by now
+                # again under the lock: a deploy that held it may have changed what `current` is
+                new, base = gating.resolve_sides(local, sources, device.store)
                 result = gating.run(new, base, program, device, settings, console.say)
-            result = dataclasses.replace(result, notes=connection.unused(device, result.facts, asked.device))
-    return asked.written(result)
+            notes = connection.unused_cpu_warnings(device, result.facts, options.device)
+    return options.write(dataclasses.replace(result, notes=notes))

@@ -1,7 +1,7 @@
-"""Options in families: each is gathered into one frozen record, which a command takes as one typed argument.
+"""Families of options: click's values are gathered into one frozen record, which a command takes as one typed argument.
 
-A field of a record is an option of click's, and its value where it is not given. A record may hold other records; their
-options stand in the help where the record stands among the fields.
+A field of a record declares an option of click and its default. A record may contain other records; their options
+appear in the help at the position of the record among the fields.
 """
 
 from __future__ import annotations
@@ -18,72 +18,73 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _OPTION, _RECORD = "option", "record"
 
 
-def option(*words: str, **how: Any) -> Any:
-    """Return a field of a record: an option, declared as click does it, but for the name, which is the field's.
+def option(*names: str, **settings: Any) -> Any:
+    """Return a field that declares an option, as `click.option` does; its parameter has the name of the field.
 
     Args:
-        words: How it is written, such as `-o` and `--output`.
-        how: What else click takes, and the `subject` of its help.
+        names: Its names, such as `-o` and `--output`.
+        settings: Other settings of click's, and the `subject` of its help.
 
     Raises:
-        TypeError: It is required and has a default, so that click would never miss it.
+        TypeError: It is required and has a default, which would always stand in for it.
     """
-    if how.get("required") and "default" in how:
-        raise TypeError(f"{words[-1]} is required, and a default would always stand in for it")
-    absent = () if how.get("multiple") else False if how.get("is_flag") else None
-    return dataclasses.field(default=how.get("default", absent), metadata={_OPTION: (words, how)})
+    if settings.get("required") and "default" in settings:
+        raise TypeError(f"{names[-1]} is required, and a default would always stand in for it")
+    absent = () if settings.get("multiple") else False if settings.get("is_flag") else None
+    return dataclasses.field(default=settings.get("default", absent), metadata={_OPTION: (names, settings)})
 
 
-def record(kind: type) -> Any:
-    """Return a field of a record that holds another one, of this class."""
-    return dataclasses.field(default_factory=kind, metadata={_RECORD: kind})
+def record(family: type) -> Any:
+    """Return a field that contains another record, of this class."""
+    return dataclasses.field(default_factory=family, metadata={_RECORD: family})
 
 
-def same(kind: type, name: str) -> Any:
-    """Return a field for an option that another family has, too."""
-    (field,) = (one for one in dataclasses.fields(kind) if one.name == name)
+def same(family: type, name: str) -> Any:
+    """Return a field for an option that another family declares."""
+    (field,) = (candidate for candidate in dataclasses.fields(family) if candidate.name == name)
     return dataclasses.field(default=field.default, metadata=field.metadata)
 
 
-def single(kind: type, name: str) -> Callable[[Command], Command]:
-    """Return the decorator that adds one option of a family to a command, as an argument of its own."""
-    return next(decorator for decorator, found in _decorators(kind) if found == name)
+def single(family: type, name: str) -> Callable[[Command], Command]:
+    """Return the decorator that adds one option of a family to a command, as a separate argument."""
+    return next(decorator for decorator, option_name in _decorators(family) if option_name == name)
 
 
-def gathered(name: str, kind: type) -> Callable[[Command], Command]:
+def gather(name: str, family: type) -> Callable[[Command], Command]:
     """Return the decorator that adds a family of options to a command.
 
     Args:
-        name: The command's argument that takes the record.
-        kind: The record's class, a dataclass whose fields are made by `option` and `record`.
+        name: The parameter of the command that takes the record.
+        family: The record's class, a dataclass whose fields are made by `option` and `record`.
     """
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def called(*words: Any, **given: Any) -> Any:
-            return command(*words, **{name: _taken(kind, given)}, **given)
+        def wrapper(*args: Any, **values: Any) -> Any:
+            return command(*args, **{name: _take_record(family, values)}, **values)
 
-        for decorator, _name in reversed(list(_decorators(kind))):
-            decorator(called)
-        return called  # type: ignore[return-value]
+        # Decorators apply from the bottom up, and the help lists the last one first.
+        for decorator, _name in reversed(list(_decorators(family))):
+            decorator(wrapper)
+        return wrapper  # type: ignore[return-value]
 
     return decorate
 
 
-def _decorators(kind: type) -> Iterator[tuple[Callable[[Any], Any], str]]:
-    """Yield click's decorator for each option of a record, with its name, in the order of the fields."""
-    for field in dataclasses.fields(kind):
+def _decorators(family: type) -> Iterator[tuple[Callable[[Any], Any], str]]:
+    """Yield the decorator and the name of each option of a record, in the order of the fields."""
+    for field in dataclasses.fields(family):
         if inner := field.metadata.get(_RECORD):
             yield from _decorators(inner)
         else:
-            words, how = field.metadata[_OPTION]
-            yield helptext.option(*words, field.name, **how), field.name
+            names, settings = field.metadata[_OPTION]
+            yield helptext.option(*names, field.name, **settings), field.name
 
 
-def _taken(kind: type, given: dict[str, Any]) -> Any:
-    """Take the values of a record out of those that click read."""
+def _take_record(family: type, arguments: dict[str, Any]) -> Any:
+    """Remove the values of a record from click's arguments; return the record."""
     values = {}
-    for field in dataclasses.fields(kind):
+    for field in dataclasses.fields(family):
         inner = field.metadata.get(_RECORD)
-        values[field.name] = _taken(inner, given) if inner else given.pop(field.name)
-    return kind(**values)
+        values[field.name] = _take_record(inner, arguments) if inner else arguments.pop(field.name)
+    return family(**values)

@@ -1,8 +1,8 @@
-"""How the help of commands looks: options under headings by subject, and metavars that say what a value is."""
+"""The help of commands: options under headings by subject, and metavars that describe the value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
@@ -41,20 +41,20 @@ _OTHERS = "Other options"
 
 
 class Option(click.Option):
-    """An option whose help says what it takes in the words of its subject.
+    """An option with a subject, which is its heading in the help.
 
     Args:
-        words: What click's own options take.
-        subject: The heading of its help where that is not the usual one of its name.
-        options: As `words`.
+        names: As for click's own options.
+        subject: The subject; by default that of its name in the table above.
+        settings: As for click's own options.
     """
 
-    def __init__(self, *words: Any, subject: str = "", **options: Any) -> None:
-        super().__init__(*words, **options)
+    def __init__(self, *names: Any, subject: str = "", **settings: Any) -> None:
+        super().__init__(*names, **settings)
         self.subject = subject or next((_SUBJECT_OF[name] for name in self.opts if name in _SUBJECT_OF), "")
 
     def make_metavar(self, ctx: click.Context) -> str:
-        """Say what the value is: N and FILE where nothing better is declared."""
+        """Return N for a number and FILE for a path, unless a metavar is declared."""
         if self.metavar is None and isinstance(self.type, click.types.IntParamType):
             return "N"
         if self.metavar is None and isinstance(self.type, click.Path):
@@ -62,7 +62,7 @@ class Option(click.Option):
         return super().make_metavar(ctx)
 
     def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
-        """Leave out the range, which the error message says; show whole numbers without a fraction."""
+        """Leave out the range, which the error message has; show whole numbers without a fraction."""
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)
         if (default := extra.get("default", "")).endswith(".0"):
@@ -70,41 +70,36 @@ class Option(click.Option):
         return extra
 
 
-def option(*words: str, **how: Any) -> Callable[[Decorated], Decorated]:
-    """Return the decorator that adds one option to a command; takes what click's own takes, and `subject`."""
-    return click.option(*words, cls=Option, **how)
+def option(*names: str, **settings: Any) -> Callable[[Decorated], Decorated]:
+    """Return the decorator that adds one option to a command: as `click.option`, with a `subject`."""
+    return click.option(*names, cls=Option, **settings)
 
 
 class Command(click.Command):
     """A command whose options are grouped by subject where there are many."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help of the options."""
+        """Write the options under the headings of their subjects, in the order of the table; others come last."""
         params = [param for param in self.get_params(ctx) if isinstance(param, click.Option) and not param.hidden]
         if len(params) <= _MANY + 1:  # and --help
             super().format_options(ctx, formatter)
             return
-        for title, members in _grouped(params):
+        groups: dict[str, list[click.Option]] = {title: [] for title in (*_SUBJECTS, _OTHERS)}
+        for param in params:
+            groups[getattr(param, "subject", "") or _OTHERS].append(param)
+        for title, members in groups.items():
             if records := list(filter(None, (param.get_help_record(ctx) for param in members))):
                 with formatter.section(title):
                     formatter.write_dl(records)
 
 
-def _grouped(params: Iterable[click.Option]) -> list[tuple[str, list[click.Option]]]:
-    """Put options under the headings of their subjects, in the order of the table; the others come last."""
-    groups: dict[str, list[click.Option]] = {title: [] for title in (*_SUBJECTS, _OTHERS)}
-    for param in params:
-        groups[getattr(param, "subject", "") or _OTHERS].append(param)
-    return [(title, members) for title, members in groups.items() if members]
-
-
 class Group(click.Group):
-    """A group whose commands show their help in the same way."""
+    """A group of such commands."""
 
     command_class = Command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the first sentence of each command's help, without cutting any."""
+        """Write the first sentence of each command's help in full; click would cut it."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.get_short_help_str(_WHOLE)) for name, command in commands if command])

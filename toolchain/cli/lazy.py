@@ -1,4 +1,4 @@
-"""A group whose commands are imported when they are used: their names and one line about each are known without."""
+"""A group that imports a command only when it is used; the list of commands needs none of them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from toolchain.cli.commands import Entry
 
 
 class LazyGroup(click.Group):
-    """A group of commands that lie in modules beside this one, each under its own name.
+    """A group of commands in modules of this package, each a function of the command's name.
 
     Args:
-        words: What click's own groups take.
+        args: As for click's own groups.
         sections: The commands by subject.
-        options: As `words`.
+        settings: As for click's own groups.
     """
 
-    def __init__(self, *words: Any, sections: Mapping[str, Mapping[str, Entry]], **options: Any) -> None:
-        super().__init__(*words, **options)
+    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, Entry]], **settings: Any) -> None:
+        super().__init__(*args, **settings)
         self._sections = sections
         self._entries = {name: entry for section in sections.values() for name, entry in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
-        """Name the commands, the hidden ones as well; none is imported."""
+        """Return the names of all commands, hidden ones included, without importing them."""
         return sorted(self._entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
-        """Import a command; None if there is none of this name."""
+        """Import a command; None if there is no such command."""
         if cmd_name not in self._entries:
             return None
         module = importlib.import_module(f"{__package__}.{self._entries[cmd_name].module}")
@@ -41,14 +41,14 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is called; where there is none of this name, suggest the closest ones."""
+        """Find the command; if there is no such command, suggest the closest names."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as fault:
             raise click.NoSuchCommand(fault.command_name, possibilities=self._entries, ctx=ctx) from fault
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        """Write the lines about the commands by subject, without cutting any; none is imported."""
+        """Write the commands by subject, each with its full line, without importing them."""
         longest = max(map(len, self._entries))
         for title, section in self._sections.items():
             with formatter.section(title):
@@ -57,7 +57,7 @@ class LazyGroup(click.Group):
                 )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the name of a command; none is imported."""
+        """Complete the name of a command without importing any."""
         names = [
             CompletionItem(name, help=self._entries[name].line)
             for name in self.list_commands(ctx)

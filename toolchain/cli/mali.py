@@ -1,4 +1,4 @@
-"""The command `mali-cost`: what kernels cost on GPUs that are not here."""
+"""The command `mali-cost`: estimate the cost of kernels on GPUs without having one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain import board
-from toolchain.cli import completion, options
+from toolchain import board as board_files
+from toolchain.cli import common, completion
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record
-from toolchain.cli.reports import ReportingCommand, written
+from toolchain.cli.gathering import gather, option, record
+from toolchain.cli.reports import ReportingCommand, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.backends.mali.cost import Compiler
-    from toolchain.backends.mali.cost.network import Costs, Launch
+    from toolchain.backends.mali.cost.network import Launch
     from toolchain.board import Board
 
 _SOURCE = ".cl"
@@ -41,13 +40,13 @@ class CostOptions:
         metavar="NAME",
         help="GPU to compile for, such as g610; can be repeated. Default: that of the board.",
     )
-    model: options.ModelOptions = record(options.ModelOptions)
-    inputs: options.GivenOptions = record(options.GivenOptions)
-    compiling: options.CompileOptions = record(options.CompileOptions)
+    model: common.ModelOptions = record(common.ModelOptions)
+    inputs: common.InputFileOptions = record(common.InputFileOptions)
+    compiling: common.CompileOptions = record(common.CompileOptions)
     compiler_options: tuple[str, ...] = option(
         "--cl-option", multiple=True, metavar="OPTION", help="Option for the OpenCL compiler; can be repeated."
     )
-    html_path: Path | None = options.html()
+    html_path: Path | None = common.html()
 
     def board(self, gpus: Sequence[str]) -> Board | None:
         """Load the board type, resolved; without one, a board that has the first GPU.
@@ -56,71 +55,67 @@ class CostOptions:
             gpus: Names of GPUs, as board files have them.
 
         Raises:
-            InputError: There is no such board, or it has no GPU that there is a model of.
+            InputError: There is no such board, or it has no Mali GPU.
         """
         if self.board_name is None:
-            boards = (board.load(name) for name in board.names())
-            having = [one for one in boards if one.gpu and one.gpu.name in gpus[:1]]
-            return self._half(having[0]) if having else None
-        found = self._half(board.load(self.board_name))
-        if found.backend != "mali":
+            boards = (board_files.load(name) for name in board_files.names())
+            matching = [candidate for candidate in boards if candidate.gpu and candidate.gpu.name in gpus[:1]]
+            return self._with_precision(matching[0]) if matching else None
+        board = self._with_precision(board_files.load(self.board_name))
+        if board.backend != "mali":
             raise InputError(
-                f"board {found.name} has no Mali GPU", hint="`toolchain boards` lists those whose backend is mali"
+                f"board {board.name} has no Mali GPU", hint="`toolchain boards` lists those whose backend is mali"
             )
-        return found
+        return board
 
-    def _half(self, kind: Board) -> Board:
-        kind = kind.resolved()
-        wanted = self.compiling.kernels.precision
-        return kind.in_float16(half_sums=wanted["half_sums"]) if wanted["float16"] else kind
+    def _with_precision(self, board: Board) -> Board:
+        board = board.resolved()
+        precision = self.compiling.kernels.precision
+        return board.in_float16(half_sums=precision["half_sums"]) if precision["float16"] else board
 
 
-@click.command("mali-cost", cls=ReportingCommand, reports=options.PAGES)
+@click.command("mali-cost", cls=ReportingCommand, reports=common.PAGES)
 @click.argument(
-    "sources", nargs=-1, required=True, metavar="MODEL|PACKAGE|FILE.cl...", callback=options.telling("path")
+    "sources", nargs=-1, required=True, metavar="MODEL|PACKAGE|FILE.cl...", callback=common.explain_name("path")
 )
-@gathered("asked", CostOptions)
-@options.json_flag
+@gather("options", CostOptions)
+@common.json_flag
 @click.pass_obj
-def mali_cost(console: Console, /, sources: tuple[str, ...], asked: CostOptions, *, as_json: bool) -> Result:
+def mali_cost(console: Console, /, sources: tuple[str, ...], options: CostOptions, *, as_json: bool) -> Result:
     """Estimate the cost of kernels on Mali GPUs.
 
     The kernels are those of models, packages or files of OpenCL C. The estimate is made from their machine code; no
     device is needed.
     """
     from toolchain.backends.mali import cost
-    from toolchain.backends.mali.cost import compiler_options, render
+    from toolchain.backends.mali.cost import language, network, shown
 
-    named = tuple(dict.fromkeys(cost.gpu(name).name for name in asked.gpus))
-    kind = asked.board(named)
-    names = named or ((kind.gpu.name,) if kind and kind.gpu else ())
+    gpu_names = tuple(dict.fromkeys(cost.gpu(name).name for name in options.gpus))
+    board = options.board(gpu_names)
+    # Without --gpu, the GPU of the board.
+    names = gpu_names or ((board.gpu.name,) if board and board.gpu else ())
     if not names:
         raise InputError("no GPU is named", hint="add --gpu NAME, such as --gpu g610, or --board BOARD")
-    words = compiler_options.check_options(asked.compiler_options)
-    each = list(dict.fromkeys(sources))
-    texts = [_text(source) for source in each if source.endswith(_SOURCE)]
-    models = [source for source in each if not source.endswith(_SOURCE)]
-    if models and kind is None:
+    compiler_options = language.checked(options.compiler_options)
+    unique = list(dict.fromkeys(sources))
+    texts = [_read_kernels(source) for source in unique if source.endswith(_SOURCE)]
+    models = [source for source in unique if not source.endswith(_SOURCE)]
+    if models and board is None:
         raise InputError(f"no board type has a {names[0]} to compile {models[0]} for", hint="add --board BOARD")
-    launches = {source: _launches(console, source, kind, asked) for source in models if kind}
+    launches = {source: _launches(console, source, board, options) for source in models if board}
     root = cost.root(console.say)
-    compilers = [cost.Compiler(root, cost.gpu(name), words) for name in names]
-    every = [one for compiler in compilers for one in _every(compiler, texts, launches, kind)]
-    result = Result(render.lines(every), [one.document() for one in every], as_json, render.refusal(every))
-    return written(result, None, {asked.html_path: lambda: render.html(every).encode()})
+    compilers = [cost.Compiler(root, cost.gpu(name), compiler_options) for name in names]
+    costs = []
+    for compiler in compilers:
+        # The board's own description of the GPU, such as its clock, counts only for that GPU.
+        gpu = board.gpu if board and board.gpu and board.gpu.name == compiler.gpu.name else None
+        costs += [network.network(Path(name).name, runs, compiler, gpu) for name, runs in launches.items()]
+        costs += [network.files("files", texts, compiler)] if texts else []
+    result = Result(shown.lines(costs), [item.document() for item in costs], as_json, shown.refusal(costs))
+    return write_reports(result, None, {options.html_path: lambda: shown.html(costs).encode()})
 
 
-def _every(
-    compiler: Compiler, texts: Sequence[str], launches: dict[str, tuple[Launch, ...]], kind: Board | None
-) -> list[Costs]:
-    from toolchain.backends.mali.cost import network
-
-    own = kind.gpu if kind and kind.gpu and kind.gpu.name == compiler.gpu.name else None
-    every = [network.network(Path(source).name, one, compiler, own) for source, one in launches.items()]
-    return [*every, network.files("files", texts, compiler)] if texts else every
-
-
-def _text(source: str) -> str:
+def _read_kernels(source: str) -> str:
     from toolchain import files
     from toolchain.backends.mali.cost import kernels
 
@@ -131,26 +126,26 @@ def _text(source: str) -> str:
     except UnicodeDecodeError as fault:
         raise InputError(f"{source} is not a text file: {fault}", hint=_HINT) from fault
     try:
-        found = kernels(text)
+        kernel_names = kernels(text)
     except InputError as fault:
         raise InputError(f"{source}: {fault.message}", hint=fault.hint) from fault
-    if not found:
+    if not kernel_names:
         raise InputError(f"{source} has no kernel", hint="a kernel of OpenCL C begins with __kernel void NAME(")
     return text
 
 
-def _launches(console: Console, source: str, kind: Board, asked: CostOptions) -> tuple[Launch, ...]:
+def _launches(console: Console, source: str, board: Board, options: CostOptions) -> tuple[Launch, ...]:
     from toolchain.backends import backend_of
     from toolchain.backends.mali.cost import network
     from toolchain.compile import compiler
 
     path = Path(source)
     if path.is_dir() or (path.is_file() and path.suffix != ".onnx"):
-        made = compiler.graph_of(path, kind)
-        found = network.launches(made, backend_of(kind).target)
+        graph = compiler.graph_of(path, board)
+        launches = network.launches(graph, backend_of(board).target)
     else:
-        request = asked.compiling.request(asked.model.model(source, asked.inputs), kind, console.say, None)
-        found = network.launches(compiler.scheduled(request), request.backend.target)
-    if not found:
+        request = options.compiling.request(options.model.model(source, options.inputs), board, console.say, None)
+        launches = network.launches(compiler.scheduled(request), request.backend.target)
+    if not launches:
         raise InputError(f"{source} has no kernel for a GPU", hint="the whole model runs on the CPU, or is constant")
-    return found
+    return launches

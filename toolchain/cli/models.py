@@ -1,4 +1,4 @@
-"""The `model` commands: the predefined networks, and what is in a model."""
+"""The `model` commands: list the predefined networks, and inspect a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.console import Result
 from toolchain.tables import Table
 
@@ -21,7 +21,7 @@ def model() -> None:
 
 
 @model.command("list")
-@options.json_flag
+@common.json_flag
 def model_list(*, as_json: bool) -> Result:
     """List the predefined networks.
 
@@ -29,15 +29,15 @@ def model_list(*, as_json: bool) -> Result:
     """
     from toolchain.models import zoo
 
-    found = [{"name": name, "description": zoo.describe(name)} for name in zoo.NAMES]
-    return Result(Table([(item["name"], item["description"]) for item in found]), found, as_json)
+    networks = [{"name": name, "description": zoo.describe(name)} for name in zoo.NAMES]
+    return Result(Table([(item["name"], item["description"]) for item in networks]), networks, as_json)
 
 
 @model.command("inspect")
-@options.model_argument
-@options.shapes
-@options.fixed
-@options.json_flag
+@common.model_argument
+@common.shapes
+@common.fixed
+@common.json_flag
 def model_inspect(source: str, shapes: tuple[str, ...], fixed: tuple[str, ...], *, as_json: bool) -> Result:
     """Show a model's inputs, outputs, size, work and operators.
 
@@ -46,26 +46,26 @@ def model_inspect(source: str, shapes: tuple[str, ...], fixed: tuple[str, ...], 
     from toolchain.models import inspection
     from toolchain.models import source as models
 
-    found = inspection.inspect(models.load(source, options.parse_shapes(shapes), fixed=options.parse_fixed(fixed)))
-    return Result(_table(found), found, as_json)
+    inspected = inspection.inspect(models.load(source, common.parse_shapes(shapes), fixed=common.parse_fixed(fixed)))
+    return Result(_inspection_table(inspected), inspected, as_json)
 
 
-def _table(found: Inspection) -> Table:
+def _inspection_table(inspected: Inspection) -> Table:
     rows = [
-        ("model", f"{found.name}, opset {found.opset}"),
-        *(("input", str(spec)) for spec in found.inputs),
-        *(("output", _open(spec)) for spec in found.outputs),
-        ("parameters", f"{found.parameters / 1e6:.2f} million"),
-        ("work", "unknown: a shape is open" if found.gflops is None else f"{found.gflops:.3f} GFLOPs a run"),
-        ("operators", _counted(found.operators)),
-        *([("as imported", _counted(found.imported))] if found.imported != found.operators else []),
-        *(("note", line) for line in found.guessed),
-        *(("not importable", str(node)) for node in found.unsupported),
+        ("model", f"{inspected.name}, opset {inspected.opset}"),
+        *(("input", str(spec)) for spec in inspected.inputs),
+        *(("output", _describe_output(spec)) for spec in inspected.outputs),
+        ("parameters", f"{inspected.parameters / 1e6:.2f} million"),
+        ("work", "unknown: a shape is open" if inspected.gflops is None else f"{inspected.gflops:.3f} GFLOPs a run"),
+        ("operators", _format_counts(inspected.operators)),
+        *([("as imported", _format_counts(inspected.imported))] if inspected.imported != inspected.operators else []),
+        *(("note", line) for line in inspected.guessed),
+        *(("not importable", str(node)) for node in inspected.unsupported),
     ]
     return Table(rows)
 
 
-def _open(output: Output) -> str:
+def _describe_output(output: Output) -> str:
     """Describe an output; a size of 0 depends on the data."""
     if output.shape is None:
         return f"{output.name} of unknown shape {output.dtype}"
@@ -73,5 +73,5 @@ def _open(output: Output) -> str:
     return f"{output.name} {sizes} {output.dtype}"
 
 
-def _counted(operators: Mapping[str, int]) -> str:
+def _format_counts(operators: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in operators.items())

@@ -1,4 +1,4 @@
-"""A release is looked at kernel by kernel, on its device."""
+"""The `profile` command: the time of each kernel of a release on its device."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, options
+from toolchain.cli import common, completion
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record, same
-from toolchain.cli.reports import PAGE, ReportingCommand, json_kind, written
+from toolchain.cli.gathering import gather, option, record, same
+from toolchain.cli.reports import PAGE, ReportingCommand, json_kind, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class ProfileOptions:
     """The options of `profile`."""
 
     device: DeviceOptions = record(DeviceOptions)
-    seed: int = same(options.ModelOptions, "seed")
-    inputs: options.InputOptions = record(options.InputOptions)
+    seed: int = same(common.ModelOptions, "seed")
+    inputs: common.InputOptions = record(common.InputOptions)
     runs: int = option(
         "--runs",
         default=50,
@@ -43,21 +43,21 @@ class ProfileOptions:
         type=click.IntRange(3, 10_000),
         help="Number of runs, both with and without profiling.",
     )
-    threads: int | None = same(options.MeasureOptions, "threads")
-    no_pin: bool = same(options.MeasureOptions, "no_pin")
+    threads: int | None = same(common.MeasureOptions, "threads")
+    no_pin: bool = same(common.MeasureOptions, "no_pin")
     against: str | None = option(
         "--against",
         metavar="RELEASE-OR-PACKAGE",
         help="Compare layer by layer with this package, bundle or release; both run in turns.",
     )
-    json_path: Path | None = same(options.ReportOptions, "json_path")
-    html: Path | None = options.html()
+    json_path: Path | None = same(common.ReportOptions, "json_path")
+    html: Path | None = common.html()
     trace: Path | None = option(
-        "--trace", type=options.PATH, help="Write the trace of a typical run, for Perfetto or Chrome."
+        "--trace", type=common.PATH, help="Write the trace of a typical run, for Perfetto or Chrome."
     )
 
     def request(self) -> ProfileRequest:
-        """Return how to profile."""
+        """Return the settings of the profile."""
         from toolchain.pipeline.profile import ProfileRequest
 
         return ProfileRequest(self.runs, self.threads or 0, not self.no_pin)
@@ -69,11 +69,11 @@ class ProfileOptions:
     metavar="[PACKAGE]",
     required=False,
     shell_complete=completion.models,
-    callback=options.telling("path"),
+    callback=common.explain_name("path"),
 )
-@gathered("asked", ProfileOptions)
+@gather("options", ProfileOptions)
 @click.pass_obj
-def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> Result:
+def profile(console: Console, /, source: str | None, options: ProfileOptions) -> Result:
     """Show the time of each kernel of a release on its device.
 
     PACKAGE is a package, the folder of a bundle, or a release that the device keeps (its number, or the beginning of
@@ -86,55 +86,57 @@ def profile(console: Console, /, source: str | None, asked: ProfileOptions) -> R
     from toolchain.pipeline import profile as profiling
     from toolchain.pipeline.profile import against, pages, texts
 
-    if asked.against and asked.trace:
+    if options.against and options.trace:
         raise InputError(
             "--trace and --against cannot be combined: a trace is of one release", hint="leave one of them out"
         )
-    kind = asked.device.board()
+    board = options.device.board()
     with contextlib.ExitStack() as stack:
-        made = [stack.enter_context(_at_hand(word)) for word in (source or "current", asked.against)]
-        for _, bundle in made:
+        opened = [stack.enter_context(_open_local(name)) for name in (source or "current", options.against)]
+        for _, bundle in opened:
             if bundle:
-                check_board(bundle.manifest, kind)
-        device = stack.enter_context(open_device(kind, asked.device, console.say))
-        preflight.before_bench(kind, device)
-        program = device_programs.runner(kind, Stages(console.say))
-        given = asked.inputs.source(asked.seed)
+                check_board(bundle.manifest, board)
+        device = stack.enter_context(open_device(board, options.device, console.say))
+        preflight.before_bench(board, device)
+        program = device_programs.runner(board, Stages(console.say))
+        inputs = options.inputs.source(options.seed)
         stack.enter_context(device.store.lock(Owner.here("profile")))
-        # Only now: a deploy that was waited for may have changed what `current` is, or removed the release.
-        sides = [_side(word, bundle, kind, device) for word, bundle in made if word]
+        # Resolved under the lock: a deploy that held it may have changed `current`, or removed the release.
+        sides = [_resolve_side(name, bundle, board, device) for name, bundle in opened if name]
         if len(sides) > 1:
             pair = (sides[0], sides[1])
-            comparison = against.run(pair, given, program, device, asked.request(), console.say)
+            comparison = against.run(pair, inputs, program, device, options.request(), console.say)
             page: dict[Path | None, Callable[[], bytes]] = {
-                asked.html: functools.partial(pages.comparison_page, comparison)
+                options.html: functools.partial(pages.comparison_page, comparison)
             }
-            return written(Result(against.render_text(comparison), comparison.document()), asked.json_path, page)
-        profile = profiling.run(sides[0], given, program, device, asked.request(), console.say)
+            return write_reports(
+                Result(against.render_text(comparison), comparison.document()), options.json_path, page
+            )
+        profile = profiling.run(sides[0], inputs, program, device, options.request(), console.say)
         files: dict[Path | None, Callable[[], bytes]] = {
-            asked.html: functools.partial(pages.profile_page, profile),
-            asked.trace: profile.trace,
+            options.html: functools.partial(pages.profile_page, profile),
+            options.trace: profile.trace,
         }
-        return written(Result(texts.render_text(profile), profile.document()), asked.json_path, files)
+        return write_reports(Result(texts.render_text(profile), profile.document()), options.json_path, files)
 
 
 @contextlib.contextmanager
-def _at_hand(word: str | None) -> Iterator[tuple[str | None, Bundle | None]]:
-    """Open what a word names on this machine, if it names anything here; else it is a release of the device."""
-    from toolchain import bundle
+def _open_local(name: str | None) -> Iterator[tuple[str | None, Bundle | None]]:
+    """Open a package or a bundle on this machine; yield None in its place if the name is a release of the device."""
+    from toolchain import bundle as bundles
     from toolchain.pipeline.source import is_built
 
-    if word and (is_built(word) or "/" in word or Path(word).exists()):
-        with bundle.at_hand(Path(word)) as made:
-            yield word, made
+    if name and (is_built(name) or "/" in name or Path(name).exists()):
+        with bundles.at_hand(Path(name)) as bundle:
+            yield name, bundle
     else:
-        yield word, None
+        yield name, None
 
 
-def _side(word: str, made: Bundle | None, kind: Board, device: ConnectedDevice) -> Side:
+def _resolve_side(name: str, bundle: Bundle | None, board: Board, device: ConnectedDevice) -> Side:
     from toolchain.bundle import check_board
     from toolchain.pipeline import sides
 
-    side = sides.Side.of(made) if made else sides.on_device(word, device.store)
-    check_board(side.manifest, kind, root="" if made else device.store.root)
+    side = sides.Side.of(bundle) if bundle else sides.on_device(name, device.store)
+    check_board(side.manifest, board, root="" if bundle else device.store.root)
     return side

@@ -1,4 +1,4 @@
-"""The `quantize` command: a float model becomes an int8 one."""
+"""The `quantize` command: convert a float model to int8."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import options
+from toolchain.cli import common
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record
+from toolchain.cli.gathering import gather, option, record
 from toolchain.cli.reports import ReportingCommand, json_kind
 from toolchain.errors import InputError
 from toolchain.tables import Table
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from toolchain.models.source import SourceModel
-    from toolchain.quantize import LayerReport, Quantized
+    from toolchain.quantize import Quantized
     from toolchain.tensors import Tensors
 
 _REPORT = json_kind("a report of `quantize`", "layers", "top1_agreement")
@@ -53,10 +53,10 @@ class QuantizeOptions:
         "--exclude", multiple=True, metavar="NODE", help="Do not quantize this convolution; can be repeated."
     )
     output: Path | None = option(
-        "-o", "--output", type=options.PATH, help="Where to write the model. Default: MODEL-int8.onnx."
+        "-o", "--output", type=common.PATH, help="Where to write the model. Default: MODEL-int8.onnx."
     )
-    report_path: Path | None = option("--report", type=options.PATH, help="Write the JSON result to a file.")
-    model: options.ModelOptions = record(options.ModelOptions)
+    report_path: Path | None = option("--report", type=common.PATH, help="Write the JSON result to a file.")
+    model: common.ModelOptions = record(common.ModelOptions)
 
     @property
     def is_random(self) -> bool:
@@ -65,11 +65,11 @@ class QuantizeOptions:
 
 
 @click.command("quantize", cls=ReportingCommand, reports={"--report": _REPORT})
-@options.model_argument
-@gathered("asked", QuantizeOptions)
-@options.json_flag
+@common.model_argument
+@gather("options", QuantizeOptions)
+@common.json_flag
 @click.pass_obj
-def quantize(console: Console, /, source: str, asked: QuantizeOptions, *, as_json: bool) -> Result:
+def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_json: bool) -> Result:
     """Quantize the convolutions of a model to int8.
 
     MODEL is a predefined network or an .onnx file. The scales are powers of two. The result is a standard ONNX model
@@ -80,89 +80,82 @@ def quantize(console: Console, /, source: str, asked: QuantizeOptions, *, as_jso
     from toolchain.models import source as model
 
     loaded = model.load(
-        source, options.parse_shapes(asked.model.shapes), asked.model.seed, options.parse_fixed(asked.model.fixed)
+        source, common.parse_shapes(options.model.shapes), options.model.seed, common.parse_fixed(options.model.fixed)
     )
     for line in loaded.guessed:
         console.say(line)
     model.check_memory(loaded)
-    _check_ranges(loaded, asked)
-    output = asked.output or Path(f"{loaded.name}-int8.onnx")
-    _check_target(Path(source), output)
-    settings = quantizing.Settings(asked.method or "", asked.exclude, random=asked.is_random)
-    with contextlib.ExitStack() as stack:
-        # Opened before the work: minutes later is late to learn that a file cannot be written.
-        written = stack.enter_context(files.atomic_path(output))
-        report = stack.enter_context(files.atomic_path(asked.report_path)) if asked.report_path else None
-        found = quantizing.quantized(loaded, _samples(loaded, asked), settings, console.say)
-        document = found.document() | {"file": str(output)}
-        written.write_bytes(found.source.proto.SerializeToString(deterministic=True))
-        if report:
-            report.write_bytes(files.canonical_json(document))
-    return Result([*_shown(found), f"{output}: sha256:{found.source.sha256}"], document, as_json)
-
-
-def _check_target(source: Path, output: Path) -> None:
-    """See that nothing is lost but the result of an earlier run: the model itself least of all."""
-    from toolchain import outputs
-
-    if output.exists() and source.exists() and output.samefile(source):
-        raise InputError(f"{output} is the model itself and is not overwritten", hint="name another file with -o")
-    outputs.check_file(output, "a quantized model", _foreign_model)
-
-
-def _foreign_model(path: Path) -> str:
-    from toolchain import quantize
-    from toolchain.models import source as model
-
-    try:
-        quantized = quantize.is_quantized(model.load(str(path), {}, 0))
-    except InputError as fault:
-        return fault.message
-    return "" if quantized else "it is a model that `quantize` did not write"
-
-
-def _check_ranges(loaded: SourceModel, asked: QuantizeOptions) -> None:
-    """See that there is something that says how far activations go."""
-    from toolchain import quantize
-
-    if asked.calibration is None and not quantize.has_ranges(loaded):
+    if options.calibration is None and not quantizing.has_ranges(loaded):
         raise InputError(
             f"{loaded.name} is not quantized, and the ranges of its activations are not known",
             hint="add --calibration FOLDER with samples, or --calibration random to try it",
         )
+    output = options.output or Path(f"{loaded.name}-int8.onnx")
+    _check_target(Path(source), output)
+    settings = quantizing.Settings(options.method or "", options.exclude, random=options.is_random)
+    with contextlib.ExitStack() as stack:
+        # Opened before the work, which takes minutes: an output that cannot be written is reported at once.
+        model_file = stack.enter_context(files.atomic_path(output))
+        report_file = stack.enter_context(files.atomic_path(options.report_path)) if options.report_path else None
+        result = quantizing.quantized(loaded, _samples(loaded, options), settings, console.say)
+        document = result.document() | {"file": str(output)}
+        model_file.write_bytes(result.source.proto.SerializeToString(deterministic=True))
+        if report_file:
+            report_file.write_bytes(files.canonical_json(document))
+    return Result([*_render_text(result), f"{output}: sha256:{result.source.sha256}"], document, as_json)
 
 
-def _samples(loaded: SourceModel, asked: QuantizeOptions) -> Sequence[Tensors]:
+def _check_target(source: Path, output: Path) -> None:
+    """Check that the output replaces at most the result of an earlier run.
+
+    Raises:
+        InputError: It would overwrite the model itself, or another file.
+    """
+    from toolchain import outputs
+    from toolchain import quantize as quantizing
+    from toolchain.models import source as model
+
+    def foreign(path: Path) -> str:
+        try:
+            quantized = quantizing.is_quantized(model.load(str(path), {}, 0))
+        except InputError as fault:
+            return fault.message
+        return "" if quantized else "it is a model that `quantize` did not write"
+
+    if output.exists() and source.exists() and output.samefile(source):
+        raise InputError(f"{output} is the model itself and is not overwritten", hint="name another file with -o")
+    outputs.check_file(output, "a quantized model", foreign)
+
+
+def _samples(loaded: SourceModel, options: QuantizeOptions) -> Sequence[Tensors]:
     from toolchain.quantize import samples
 
-    if asked.calibration is None or asked.is_random:
-        return samples.random(loaded.inputs, asked.samples or _RANDOM_SAMPLES, asked.model.seed)
-    return samples.Folder(Path(asked.calibration), loaded.inputs, asked.samples or _SAMPLES)
+    if options.calibration is None or options.is_random:
+        return samples.random(loaded.inputs, options.samples or _RANDOM_SAMPLES, options.model.seed)
+    return samples.Folder(Path(options.calibration), loaded.inputs, options.samples or _SAMPLES)
 
 
 # --- text ------------------------------------------------------------------------------------------------------
 
 
-def _shown(found: Quantized) -> list[str | Table]:
-    if found.unchanged:
-        return [f"{found.source.name} has int8 convolutions with powers of two as scales: it is left as it is"]
+def _render_text(result: Quantized) -> list[str | Table]:
+    if result.unchanged:
+        return [f"{result.source.name} has int8 convolutions with powers of two as scales: it is left as it is"]
     heads = ("LAYER", "SNR", "INPUT", "WEIGHT", "OUTPUT", "SHIFT", "RESIDUAL")
-    table = Table([_row(one) for one in found.layers], heads, numbers=[1])
-    return [table, "", Table(_summary(found)), *(f"warning: {one}" for one in found.warnings)]
-
-
-def _row(layer: LayerReport) -> tuple[str, ...]:
-    weight = _ends("2^", layer.weight_exponents)
-    residual = "-" if layer.residual_shift is None else f"<< {layer.residual_shift}"
-    return (
-        layer.name,
-        _decibels(layer.snr_db),
-        _grid(layer.input_exponent, layer.input_zero),
-        weight,
-        _grid(layer.output_exponent, layer.output_zero),
-        _ends(">> ", layer.shifts),
-        residual,
-    )
+    rows = [
+        (
+            layer.name,
+            _decibels(layer.snr_db),
+            _grid(layer.input_exponent, layer.input_zero),
+            _ends("2^", layer.weight_exponents),
+            _grid(layer.output_exponent, layer.output_zero),
+            _ends(">> ", layer.shifts),
+            "-" if layer.residual_shift is None else f"<< {layer.residual_shift}",
+        )
+        for layer in result.layers
+    ]
+    warnings = (f"warning: {text}" for text in result.warnings)
+    return [Table(rows, heads, numbers=[1]), "", Table(_summary(result)), *warnings]
 
 
 def _grid(exponent: int, zero: int) -> str:
@@ -170,22 +163,22 @@ def _grid(exponent: int, zero: int) -> str:
 
 
 def _ends(before: str, ends: tuple[int, int]) -> str:
-    least, greatest = ends
-    return f"{before}{least}" if least == greatest else f"{before}{least} to {greatest}"
+    low, high = ends
+    return f"{before}{low}" if low == high else f"{before}{low} to {high}"
 
 
-def _summary(found: Quantized) -> list[tuple[str, str]]:
-    agreement = found.top1_agreement
-    scales = "within the file's own ranges" if found.method == "file" else f"by {found.method}"
-    compared = "the model's own" if found.refitted else "floats"
+def _summary(result: Quantized) -> list[tuple[str, str]]:
+    agreement = result.top1_agreement
+    scales = "within the file's own ranges" if result.method == "file" else f"by {result.method}"
+    compared = "the model's own" if result.refitted else "floats"
     rows = [
-        ("quantized", f"{len(found.layers)} convolutions, scales {scales}"),
-        ("on floats", ", ".join(found.left) or "none"),
-        ("samples", str(found.samples)),
-        ("output", f"{_decibels(found.output_snr_db)} signal over noise, against {compared}"),
+        ("quantized", f"{len(result.layers)} convolutions, scales {scales}"),
+        ("on floats", ", ".join(result.left) or "none"),
+        ("samples", str(result.samples)),
+        ("output", f"{_decibels(result.output_snr_db)} signal over noise, against {compared}"),
         ("top-1", "the outputs are not classes" if agreement is None else f"{agreement:.1%} the same as {compared}"),
     ]
-    return [*rows, ("before", "quantized with other scales, which were taken back")] if found.refitted else rows
+    return [*rows, ("before", "quantized with other scales, which were taken back")] if result.refitted else rows
 
 
 def _decibels(ratio: float | None) -> str:

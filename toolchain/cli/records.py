@@ -1,4 +1,4 @@
-"""The `records` commands: what is in files of tuning records, and what is made of them."""
+"""The `records` commands: show, merge, distill, export and forget tuning records."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolchain import tables
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option
+from toolchain.cli.gathering import gather, option
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.records import Catalog, Key, Record, Written
+    from toolchain.records import Catalog, Key, Written
     from toolchain.records.forgetting import Which
     from toolchain.records.maintenance import Row, Table
 
-_file = click.argument("file", type=options.PATH, required=False)
+_file = click.argument("file", type=common.PATH, required=False)
 _board = helptext.option(
     "--board",
     "board_name",
@@ -34,7 +34,7 @@ _board = helptext.option(
 _target = helptext.option(
     "--target", "target_id", metavar="ID", help="Only records for this target; `records show` prints the IDs."
 )
-_output = helptext.option("-o", "--output", type=options.PATH, required=True, help="Where to write the result.")
+_output = helptext.option("-o", "--output", type=common.PATH, required=True, help="Where to write the result.")
 
 
 @click.group("records", cls=helptext.Group)
@@ -46,32 +46,37 @@ def records() -> None:
 @_file
 @_board
 @_target
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def show(console: Console, /, file: Path | None, board_name: str, target_id: str | None, *, as_json: bool) -> Result:
     """Show the tuning records of each kernel, for each target."""
     from toolchain.records import maintenance
 
     source = file or _board_file(board_name, console)
-    found = _read(source, console)
-    wanted = _keys(found, target_id, source)
-    kept = [table for table in maintenance.tables(found) if table.key in wanted]
-    shown = [part for table in kept for part in ("", *_shown(table))][1:] or f"{source} holds no trials"
-    return Result(shown, [_table_document(table) for table in kept], as_json)
+    catalog = _read_catalog(source, console)
+    keys = _matching_keys(catalog, target_id, source)
+    chosen = [table for table in maintenance.tables(catalog) if table.key in keys]
+    text = [line for table in chosen for line in ("", *_table_text(table))][1:] or f"{source} holds no trials"
+    return Result(text, [_table_document(table) for table in chosen], as_json)
 
 
 @records.command("best")
 @_file
 @_board
 @_target
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def best(console: Console, /, file: Path | None, board_name: str, target_id: str | None, *, as_json: bool) -> Result:
     """Show the record of each kernel that a build applies, for each target."""
     source = file or _board_file(board_name, console)
-    found = _read(source, console)
-    chosen = [record for key in _keys(found, target_id, source) for record in found.best(key).values()]
-    rows = [_best_row(found, record) for record in chosen]
+    catalog = _read_catalog(source, console)
+    chosen = [record for key in _matching_keys(catalog, target_id, source) for record in catalog.best(key).values()]
+    rows = []
+    for record in chosen:
+        workload = catalog.workloads.get(record.workload)
+        note = "untuned" if record.verdict == "untuned" else ""
+        name = workload.name if workload else record.workload
+        rows.append((record.key.id, name, _milliseconds(record.latency_s), note))
     text = (
         tables.Table(rows, ("TARGET", "KERNEL", "LATENCY", "NOTES"), numbers=[2])
         if rows
@@ -95,7 +100,7 @@ class ForgetOptions:
         "--target", metavar="ID", help="Records for this target; `records show` prints the IDs."
     )
     model: str | None = option(
-        "--model", metavar="MODEL", callback=options.telling("model"), help="Records of the kernels of this model."
+        "--model", metavar="MODEL", callback=common.explain_name("model"), help="Records of the kernels of this model."
     )
     name: str | None = option(
         "--op", metavar="NAME", help="Records of kernels whose name, as `records show` prints it, contains NAME."
@@ -108,63 +113,61 @@ class ForgetOptions:
     dry: bool = option("--dry-run", is_flag=True, help="Only show what would be forgotten.")
 
     def which(self, console: Console) -> Which:
-        """Return what is to be forgotten.
+        """Return which records to forget.
 
         Raises:
-            InputError: Nothing says what, or --all is beside something that does.
+            InputError: No records are chosen, or --all is combined with a choice.
         """
-        from toolchain.cli.farm import seconds
+        from toolchain.cli.farm import parse_span
         from toolchain.records.forgetting import Which
 
         limits = (self.target_id, self.model, self.name, self.machine, self.older)
-        if any(one is not None for one in limits) == self.everything:
+        if any(limit is not None for limit in limits) == self.everything:
             raise InputError(
                 "no records are chosen" if not self.everything else "--all and a choice of records cannot be combined",
                 hint="choose with --target, --model, --op, --machine or --older-than, or --all; try --dry-run first",
             )
-        before = time.time() - seconds(self.older) if self.older is not None else None
-        return Which(self._workloads(console), self.name or "", self.target_id or "", self.machine or "", before)
+        before = time.time() - parse_span(self.older) if self.older is not None else None
+        workloads: frozenset[str] | None = None
+        if self.model is not None:
+            from toolchain.compile.request import BuildRequest
+            from toolchain.pipeline import tune
 
-    def _workloads(self, console: Console) -> frozenset[str] | None:
-        if self.model is None:
-            return None
-        from toolchain.compile.request import BuildRequest
-        from toolchain.pipeline import tune
-
-        kind = BoardOptions(board_name=self.board_name).board()
-        request = BuildRequest(options.ModelOptions().model(self.model), kind, console.say)
-        return frozenset(task.workload for task in tune.extract(request).tasks)
+            board = BoardOptions(board_name=self.board_name).board()
+            request = BuildRequest(common.ModelOptions().model(self.model), board, console.say)
+            workloads = frozenset(task.workload for task in tune.extract(request).tasks)
+        return Which(workloads, self.name or "", self.target_id or "", self.machine or "", before)
 
 
 @records.command("forget")
 @_file
-@gathered("asked", ForgetOptions)
-@options.json_flag
+@gather("options", ForgetOptions)
+@common.json_flag
 @click.pass_obj
-def forget(console: Console, /, file: Path | None, asked: ForgetOptions, *, as_json: bool) -> Result:
+def forget(console: Console, /, file: Path | None, options: ForgetOptions, *, as_json: bool) -> Result:
     """Remove records from FILE, so that they are measured again.
 
     A record is removed if it matches all of the options.
     """
     from toolchain.records import RecordFile, forgetting
 
-    which = asked.which(console)
-    source = file or _board_file(asked.board_name, console)
-    if asked.target_id:
-        _keys(_read(source, console), asked.target_id, source)
-    found = forgetting.forget(RecordFile(source, console.say), which, dry=asked.dry)
-    verb = "would be forgotten" if asked.dry else "forgotten"
+    which = options.which(console)
+    source = file or _board_file(options.board_name, console)
+    if options.target_id:  # a misspelt ID would match nothing, without an error
+        _matching_keys(_read_catalog(source, console), options.target_id, source)
+    removal = forgetting.forget(RecordFile(source, console.say), which, dry=options.dry)
+    verb = "would be forgotten" if options.dry else "forgotten"
     text = (
-        f"{source}: {found.trials} trials and {found.finals} finals of {found.workloads} kernels {verb},"
-        f" {found.kept} records stay"
+        f"{source}: {removal.trials} trials and {removal.finals} finals of {removal.workloads} kernels {verb},"
+        f" {removal.kept} records stay"
     )
-    document = {"file": str(source), "dry_run": asked.dry, "trials": found.trials, "finals": found.finals}
-    document |= {"workloads": found.workloads, "kept": found.kept}
+    document = {"file": str(source), "dry_run": options.dry, "trials": removal.trials, "finals": removal.finals}
+    document |= {"workloads": removal.workloads, "kept": removal.kept}
     return Result(text, document, as_json)
 
 
 @records.command("distill")
-@click.argument("file", type=options.PATH)
+@click.argument("file", type=common.PATH)
 @_output
 @helptext.option(
     "--keep",
@@ -173,7 +176,7 @@ def forget(console: Console, /, file: Path | None, asked: ForgetOptions, *, as_j
     type=click.IntRange(min=1),
     help="Number of candidates to keep for each kernel.",
 )
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def distill(console: Console, /, file: Path, output: Path, keep: int, *, as_json: bool) -> Result:
     """Keep only the best records of FILE for each target.
@@ -182,13 +185,13 @@ def distill(console: Console, /, file: Path, output: Path, keep: int, *, as_json
     """
     from toolchain.records import maintenance
 
-    return _written(maintenance.distill(file, output, keep, console.say), output, as_json=as_json)
+    return _summary_result(maintenance.distill(file, output, keep, console.say), output, as_json=as_json)
 
 
 @records.command("merge")
-@click.argument("sources", metavar="FILE...", type=options.PATH, nargs=-1, required=True)
+@click.argument("sources", metavar="FILE...", type=common.PATH, nargs=-1, required=True)
 @_output
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def merge(console: Console, /, sources: tuple[Path, ...], output: Path, *, as_json: bool) -> Result:
     """Merge the records of several files into one.
@@ -197,14 +200,14 @@ def merge(console: Console, /, sources: tuple[Path, ...], output: Path, *, as_js
     """
     from toolchain.records import maintenance
 
-    return _written(maintenance.merge(sources, output, console.say), output, as_json=as_json)
+    return _summary_result(maintenance.merge(sources, output, console.say), output, as_json=as_json)
 
 
 @records.command("export")
-@click.argument("file", type=options.PATH)
+@click.argument("file", type=common.PATH)
 @_output
 @_target
-@options.json_flag
+@common.json_flag
 @click.pass_obj
 def export(console: Console, /, file: Path, output: Path, target_id: str | None, *, as_json: bool) -> Result:
     """Write the records of one target as a MetaSchedule database.
@@ -213,21 +216,21 @@ def export(console: Console, /, file: Path, output: Path, target_id: str | None,
     """
     from toolchain.records import export as records_export
 
-    found = _read(file, console)
-    keys = _keys(found, target_id, file)
+    catalog = _read_catalog(file, console)
+    keys = _matching_keys(catalog, target_id, file)
     if len(keys) != 1:
         raise InputError(
             f"{file} has records for {len(keys)} targets, but a MetaSchedule database holds one",
             details="\n".join(map(_key_text, keys)),
             hint="choose one with --target ID",
         )
-    count = records_export.export(found, keys[0], output)
+    count = records_export.export(catalog, keys[0], output)
     document = {"folder": str(output), "target": keys[0].id, "records": count}
     return Result(f"{output}: {count} records in MetaSchedule's format", document, as_json)
 
 
 def _board_file(board_name: str, console: Console) -> Path:
-    """Find the records of a board, and say where they are."""
+    """Return the file of a board's records, and report it."""
     from toolchain.records import default_path
 
     source = default_path(Path(board_name).stem if board_name.endswith(".toml") else board_name)
@@ -235,26 +238,26 @@ def _board_file(board_name: str, console: Console) -> Path:
     return source
 
 
-def _read(source: Path, console: Console) -> Catalog:
+def _read_catalog(source: Path, console: Console) -> Catalog:
     from toolchain.records import RecordFile
 
     return RecordFile(source, console.say).catalog()
 
 
-def _keys(found: Catalog, target_id: str | None, source: Path) -> tuple[Key, ...]:
-    keys = tuple(key for key in found.keys if target_id is None or key.id == target_id)
+def _matching_keys(catalog: Catalog, target_id: str | None, source: Path) -> tuple[Key, ...]:
+    keys = tuple(key for key in catalog.keys if target_id is None or key.id == target_id)
     if target_id is not None and not keys:
         raise InputError(
             f"{source} has no records for target {target_id}",
-            details="\n".join(map(_key_text, found.keys)),
+            details="\n".join(map(_key_text, catalog.keys)),
             hint="`toolchain records show` lists the IDs",
         )
     return keys
 
 
-def _written(made: Written, output: Path, *, as_json: bool) -> Result:
-    document = {"file": str(output), "workloads": made.workloads, "trials": made.trials}
-    return Result(f"{output}: {made.trials} records of {made.workloads} kernels", document, as_json)
+def _summary_result(summary: Written, output: Path, *, as_json: bool) -> Result:
+    document = {"file": str(output), "workloads": summary.workloads, "trials": summary.trials}
+    return Result(f"{output}: {summary.trials} records of {summary.workloads} kernels", document, as_json)
 
 
 # --- text ------------------------------------------------------------------------------------------------------
@@ -263,20 +266,20 @@ def _written(made: Written, output: Path, *, as_json: bool) -> Result:
 def _key_text(key: Key) -> str:
     threads = f", {key.threads} thread(s)" if key.threads else ""
     measured = f", measured with {key.options}" if key.options else ""
-    return f"{key.id}  {key.target}, TVM {key.tvm}{threads}{measured}" + _mark(key)
+    modelled = f" for {key.modelled}" if key.modelled else ""
+    mark = f"  {key.mark.upper()}{modelled}" if key.mark else ""
+    return f"{key.id}  {key.target}, TVM {key.tvm}{threads}{measured}{mark}"
 
 
-def _mark(key: Key) -> str:
-    return f"  {key.mark.upper()}" + (f" for {key.modelled}" if key.modelled else "") if key.mark else ""
-
-
-def _shown(table: Table) -> list[str | tables.Table]:
+def _table_text(table: Table) -> list[str | tables.Table]:
     heads = ("TASK", "TRIALS", "FAILED", "LATENCY", "GFLOPS", "BOARD", "TUNER", "FINAL", "WORKLOAD")
     rows = [_row_cells(row) for row in table.rows]
     return [f"target {_key_text(table.key)}", tables.Table(rows, heads, numbers=[1, 3, 4], spare=[8, 6, 4, 5])]
 
 
 def _row_cells(row: Row) -> tuple[str, ...]:
+    # The final compared the best candidate with the untuned kernel; records of older toolchains have none.
+    final = f"{row.gain:.2f}x" if row.verdict == "faster" and row.gain else row.verdict or "-"
     return (
         row.name or "?",
         str(row.trials),
@@ -285,24 +288,13 @@ def _row_cells(row: Row) -> tuple[str, ...]:
         "-" if row.gflops is None else f"{row.gflops:.2f}",
         row.board or "-",
         row.tuner or "-",
-        _final(row),
+        final,
         row.workload,
     )
 
 
-def _final(row: Row) -> str:
-    """Say what the last final decided; no final was held of records of before there were any."""
-    return f"{row.gain:.2f}x" if row.verdict == "faster" and row.gain else row.verdict or "-"
-
-
 def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.4f} ms"
-
-
-def _best_row(found: Catalog, record: Record) -> tuple[str, ...]:
-    known = found.workloads.get(record.workload)
-    name = known.name if known else record.workload
-    return record.key.id, name, _milliseconds(record.latency_s), "untuned" if record.verdict == "untuned" else ""
 
 
 def _table_document(table: Table) -> dict[str, Any]:

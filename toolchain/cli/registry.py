@@ -1,4 +1,4 @@
-"""Packages go to a registry and come from one."""
+"""The commands `push` and `pull`, and the options that name a registry."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.console import SCREEN, Console, Result
-from toolchain.cli.gathering import gathered, option, record
+from toolchain.cli.gathering import gather, option, record
 from toolchain.errors import InputError
 from toolchain.progress import size_text
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RegistryOptions:
-    """How a registry is reached."""
+    """How to reach a registry."""
 
     authorities: Path | None = option(
-        "--ca", type=options.PATH, help="CA certificates for the registry. Default: those of the system."
+        "--ca", type=common.PATH, help="CA certificates for the registry. Default: those of the system."
     )
     plain: bool = option("--plain-http", is_flag=True, help="Connect to the registry without encryption.")
     username: str | None = option(
@@ -35,10 +35,10 @@ class RegistryOptions:
     )
 
     def check(self, source: str) -> None:
-        """Refuse an address that is malformed, and options that would do nothing as there is none.
+        """Refuse a malformed address, and options that have no effect because the source is not in a registry.
 
         Raises:
-            InputError: It is, or there are some.
+            InputError: The address is not valid, or there are such options.
         """
         from toolchain import registry
 
@@ -51,10 +51,10 @@ class RegistryOptions:
             )
 
     def access(self) -> Access:
-        """Return how a registry is reached; the password is asked for now.
+        """Return how to reach the registry; asks for the password.
 
         Raises:
-            InputError: The options contradict each other, or there is no password.
+            InputError: The options cannot be combined, or there is no password.
         """
         from toolchain.registry import Access
 
@@ -72,26 +72,24 @@ class RegistryOptions:
             if self.password_stdin:
                 raise InputError("--password-stdin needs --username", hint="add --username USER")
             return None
-        password = self._password()
+        if self.password_stdin:
+            password = _line_of_input()
+        elif sys.stdin.isatty():
+            SCREEN.close()
+            password = str(click.prompt(f"password of {self.username}", hide_input=True, err=True))
+        else:
+            password = ""
         if not password:
             raise InputError(
                 f"there is no password for {self.username}", hint="add --password-stdin and pipe the password in"
             )
         return Login(self.username, password)
 
-    def _password(self) -> str:
-        if self.password_stdin:
-            return _line_of_input()
-        if not sys.stdin.isatty():
-            return ""
-        SCREEN.close()
-        return str(click.prompt(f"password of {self.username}", hide_input=True, err=True))
-
 
 def _line_of_input() -> str:
     try:
         line = sys.stdin.readline().rstrip("\r\n")
-        line.encode()  # some locales let bytes through that are no text
+        line.encode()  # some locales decode invalid bytes as surrogates, which cannot be encoded
     except UnicodeError as fault:
         raise InputError("the password is not valid UTF-8", hint="check the text that is piped in") from fault
     return line
@@ -102,66 +100,68 @@ class PullOptions:
     """The options of `pull`."""
 
     output: Path = option(
-        "-o", "--output", type=options.PATH, metavar="FOLDER", required=True, help="Folder to write the bundle to."
+        "-o", "--output", type=common.PATH, metavar="FOLDER", required=True, help="Folder to write the bundle to."
     )
     registry: RegistryOptions = record(RegistryOptions)
 
 
 @click.command("push", cls=helptext.Command)
-@click.argument("package", type=options.PATH)
+@click.argument("package", type=common.PATH)
 @click.argument("address")
-@gathered("reached", RegistryOptions)
-@options.json_flag
+@gather("options", RegistryOptions)
+@common.json_flag
 @click.pass_obj
-def push(console: Console, /, package: Path, address: str, reached: RegistryOptions, *, as_json: bool) -> Result:
+def push(console: Console, /, package: Path, address: str, options: RegistryOptions, *, as_json: bool) -> Result:
     """Upload a package to a registry.
 
     PACKAGE is a package or the folder of a bundle, and ADDRESS is oci://HOST/REPOSITORY:TAG. The digest in the registry
     is the digest of the bundle. Its reference outputs and tuning records are uploaded with it.
     """
-    from toolchain import bundle, registry
+    from toolchain import bundle as bundles
+    from toolchain import registry
 
-    place = registry.parse(address)
-    registry.check_tag(place)
-    access = reached.access()
-    with bundle.at_hand(package) as made:
-        done = registry.push(made, place, access, console.say)
+    target = registry.parse(address)
+    registry.check_tag(target)
+    access = options.access()  # asks for the password before the package is unpacked
+    with bundles.at_hand(package) as bundle:
+        upload = registry.push(bundle, target, access, console.say)
     document = {
-        "address": str(done.address),
-        "tag": done.tag,
-        "digest": done.address.digest,
-        "blobs_sent": done.blobs_sent,
-        "blobs_skipped": done.blobs_skipped,
-        "bytes_sent": done.bytes_sent,
-        "companions": done.companions,
+        "address": str(upload.address),
+        "tag": upload.tag,
+        "digest": upload.address.digest,
+        "blobs_sent": upload.blobs_sent,
+        "blobs_skipped": upload.blobs_skipped,
+        "bytes_sent": upload.bytes_sent,
+        "companions": upload.companions,
     }
-    sent = f"{done.blobs_sent} of {done.blobs_sent + done.blobs_skipped} blobs, {size_text(done.bytes_sent)}"
-    return Result(f"{done.address}: {made.manifest.name} for {made.manifest.board}, {sent}", document, as_json)
+    sent = f"{upload.blobs_sent} of {upload.blobs_sent + upload.blobs_skipped} blobs, {size_text(upload.bytes_sent)}"
+    return Result(f"{upload.address}: {bundle.manifest.name} for {bundle.manifest.board}, {sent}", document, as_json)
 
 
 @click.command("pull", cls=helptext.Command)
 @click.argument("address")
-@gathered("asked", PullOptions)
-@options.json_flag
+@gather("options", PullOptions)
+@common.json_flag
 @click.pass_obj
-def pull(console: Console, /, address: str, asked: PullOptions, *, as_json: bool) -> Result:
+def pull(console: Console, /, address: str, options: PullOptions, *, as_json: bool) -> Result:
     """Download a package from a registry.
 
     ADDRESS is oci://HOST/REPOSITORY:TAG or oci://HOST/REPOSITORY@sha256:DIGEST. The package is written to a folder,
     as a bundle.
     """
-    from toolchain import bundle, registry
+    from toolchain import bundle as bundles
+    from toolchain import registry
 
-    place = registry.parse(address)
-    bundle.check_target(asked.output)
-    made = registry.pull(place, asked.output, asked.registry.access(), console.say)
+    origin = registry.parse(address)
+    bundles.check_target(options.output)
+    bundle = registry.pull(origin, options.output, options.registry.access(), console.say)
     document = {
-        "folder": str(made.folder),
-        "address": str(place.pinned(f"sha256:{made.digest}")),
-        "digest": f"sha256:{made.digest}",
-        "reference": made.reference is not None,
-        "manifest": made.manifest,
+        "folder": str(bundle.folder),
+        "address": str(origin.pinned(f"sha256:{bundle.digest}")),
+        "digest": f"sha256:{bundle.digest}",
+        "reference": bundle.reference is not None,
+        "manifest": bundle.manifest,
     }
-    said = f"{made.folder}: {made.manifest.name} for {made.manifest.board}, sha256:{made.digest}"
-    said += "; WITHOUT reference outputs: only `deploy --unchecked` accepts it" if made.reference is None else ""
-    return Result(said, document, as_json)
+    text = f"{bundle.folder}: {bundle.manifest.name} for {bundle.manifest.board}, sha256:{bundle.digest}"
+    text += "; WITHOUT reference outputs: only `deploy --unchecked` accepts it" if bundle.reference is None else ""
+    return Result(text, document, as_json)

@@ -1,4 +1,7 @@
-"""Commands that write reports for CI: from their first moment on, no report says more than what is known by then."""
+"""Commands that write reports for CI; a report never shows the success of an earlier run.
+
+Each file is first overwritten with "not ended", then with the result or the failure.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,22 @@ from toolchain.failure import NOT_ENDED, Failure
 
 STDOUT = "-"
 PRINTED = ("--json", STDOUT)
-"""The one report that goes to no file."""
+"""The option and the value of a report that is printed instead of written to a file."""
 PATIENCE = f"{__name__} patience"
-"""Where the context of a command keeps how long it waits, and what it waited for."""
+"""Key in the context of a command: how long it waits for devices, and what it waited for."""
 _SUITE = "toolchain "
-_HEAD = 1024  # bytes of a file in which its suite is named
+_HEAD = 1024  # the name of the suite is within the first bytes of a JUnit file
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is known of a run, whatever becomes of it.
+    """A run of a command, for the reports of its failure.
 
     Attributes:
         command: The command's name.
         about: Board and model, as far as they are known.
-        properties: What else is known, for the suite of a JUnit report.
-        began: When it did, by the monotonic clock.
+        properties: Other facts, for the suite of a JUnit report.
+        began: Its start, by the monotonic clock.
     """
 
     command: str
@@ -46,7 +49,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long it has taken."""
+        """The duration so far."""
         return time.monotonic() - self.began
 
 
@@ -56,7 +59,7 @@ class Kind:
 
     Attributes:
         what: Its name in messages.
-        foreign: Says why a file is none of an earlier run; empty if it is one.
+        foreign: Returns why a file is not such a report, and so must not be replaced; empty if it is one.
         failed: Renders a failure of a run.
     """
 
@@ -66,27 +69,26 @@ class Kind:
 
 
 def json_kind(what: str, *keys: str) -> Kind:
-    """Return the kind of JSON reports that have these keys, or an error in place of them."""
+    """Return the kind of JSON reports that have these keys, or only the key `error`."""
 
     def foreign(path: Path) -> str:
         from toolchain import files
 
         try:
-            found = json.loads(files.read_limited(path))
+            document = json.loads(files.read_limited(path))
         except InputError as fault:
             return fault.message
         except (ValueError, RecursionError):
             return "it is not JSON"
-        ours = isinstance(found, dict) and (found.keys() >= set(keys) or found.keys() == {"error"})
+        ours = isinstance(document, dict) and (document.keys() >= set(keys) or document.keys() == {"error"})
         return "" if ours else "it is JSON of another kind"
 
-    return Kind(what, foreign, _failed_json)
+    def failed(failure: Failure, _run: Run) -> bytes:
+        from toolchain import files
 
+        return files.canonical_json(failure.document())
 
-def _failed_json(failure: Failure, _run: Run) -> bytes:
-    from toolchain import files
-
-    return files.canonical_json(failure.document())
+    return Kind(what, foreign, failed)
 
 
 def _foreign_junit(path: Path) -> str:
@@ -114,184 +116,168 @@ def _foreign_page(path: Path) -> str:
 def _failed_page(failure: Failure, run: Run) -> bytes:
     from toolchain import page
 
-    command, about = run.command, run.about
-
     code = "" if failure.exit_code is None else f"exit code {failure.exit_code}"
-    parts: list[page.Part] = [
+    body: list[page.Part] = [
         page.Text(failure.details),
         page.Facts([("what to do", failure.hint), ("it ended with", code)]),
     ]
     verdict = page.Verdict(failure.message, "doubt" if failure.exit_code is None else "bad")
-    return (
-        page.Page(f"toolchain {command}: {about}", command, verdict, [page.Section("What is known", parts)])
-        .html()
-        .encode()
-    )
+    sections = [page.Section("What is known", body)]
+    return page.Page(f"toolchain {run.command}: {run.about}", run.command, verdict, sections).html().encode()
 
 
 PAGE = Kind("a page", _foreign_page, _failed_page)
 
 
-def _check_alone(path: Path, others: Sequence[Path]) -> None:
-    if path.resolve() in {other.resolve() for other in others}:
-        raise InputError(f"two reports would be written to {path}", hint="name a file for each of them")
-
-
 @dataclass(frozen=True)
 class Reports:
-    """The reports that one run has to write.
+    """The reports of a run.
 
     Attributes:
-        run: What is known of it.
-        places: The files, with the kind of each.
+        run: The run.
+        targets: The files, each with its kind.
     """
 
     run: Run
-    places: tuple[tuple[Path, Kind], ...]
+    targets: tuple[tuple[Path, Kind], ...]
 
-    def checked(self) -> tuple[Reports, InputError | None]:
-        """Return those that can be written, and why the first of the others cannot; nothing is touched."""
+    def check(self) -> tuple[Reports, InputError | None]:
+        """Return the reports that can be written, and the first error of the others; nothing is written."""
         from toolchain import outputs
 
         fault, usable = None, []
-        for place, (path, kind) in enumerate(self.places):
+        for index, (path, kind) in enumerate(self.targets):
+            if path.resolve() in {other.resolve() for other, _kind in self.targets[:index]}:
+                twice = InputError(f"two reports would be written to {path}", hint="name a file for each of them")
+                fault = fault or twice
+                continue
             try:
-                _check_alone(path, [other for other, _kind in self.places[:place]])
                 outputs.check_file(path, kind.what, kind.foreign)
                 usable.append((path, kind))
             except InputError as caught:
                 fault = fault or caught
-        return replace(self, places=tuple(usable)), fault
+        return replace(self, targets=tuple(usable)), fault
 
     def write(self, failure: Failure) -> None:
-        """Let all of them tell of a failure."""
+        """Write a failure to all reports."""
         from toolchain import files
 
-        for path, kind in self.places:
+        for path, kind in self.targets:
             files.write_atomic(path, kind.failed(failure, self.run))
 
     @contextlib.contextmanager
-    def telling(self, late: Callable[[], Mapping[str, str]] = dict) -> Iterator[None]:
-        """Let all of them tell why the block ended, if it fails.
+    def report_failures(self, late: Callable[[], Mapping[str, str]] = dict) -> Iterator[None]:
+        """Write the error of the block to all reports, if it fails.
 
         Args:
-            late: Returns what else is known by then.
+            late: Returns properties of the run that are known only at its end.
         """
         try:
             yield
-        except (click.exceptions.Exit, BrokenPipeError):  # a shown help; a reader of our output who has seen enough
+        except (click.exceptions.Exit, BrokenPipeError):  # --help, or a closed pipe such as that of `| head`
             raise
         except BaseException as fault:
-            with contextlib.suppress(InputError):  # a full disk is not the cause; what stands there is no success
+            with contextlib.suppress(InputError):  # if the disk is full, the file still says "not ended"
                 run = replace(self.run, properties={**self.run.properties, **late()})
                 replace(self, run=run).write(failure_of(fault))
             raise
 
 
-def written(found: Result, json_path: Path | None, others: Mapping[Path | None, Callable[[], bytes]]) -> Result:
-    """Write the reports that are asked for, and make no other; return what is printed.
+def write_reports(result: Result, json_path: Path | None, others: Mapping[Path | None, Callable[[], bytes]]) -> Result:
+    """Render and write the requested reports; return what to print.
 
     Args:
-        found: What the command found out; its document is the JSON report.
-        json_path: Where that goes: a file, `-` for standard output, or None.
-        others: What makes the other reports, by their files; None is for one that nobody asked for.
+        result: The result of the command; its document is the JSON report.
+        json_path: The file of the JSON report, `-` for standard output, or None.
+        others: Functions that render the other reports, by file; None as the file skips one.
     """
     from toolchain import files
 
     printed = json_path == Path(STDOUT)
     if json_path and not printed:
-        files.write_atomic(json_path, files.canonical_json(found.document))
+        files.write_atomic(json_path, files.canonical_json(result.document))
     for path, content in others.items():
         if path:
             files.write_atomic(path, content())
-    return replace(found, as_json=found.as_json or printed)
+    return replace(result, as_json=result.as_json or printed)
 
 
 class ReportingCommand(Command):
     """A command with options that name reports.
 
     Args:
-        reports: The kind of report by the option that names its file.
-        words: What click's own commands take.
-        options: As above.
+        args: As for click's own commands.
+        reports: The kind of each report, by the option that names its file.
+        settings: As for click's own commands.
     """
 
-    def __init__(self, *words: Any, reports: Mapping[str, Kind], **options: Any) -> None:
-        super().__init__(*words, **options)
+    def __init__(self, *args: Any, reports: Mapping[str, Kind], **settings: Any) -> None:
+        super().__init__(*args, **settings)
         self.kinds = reports
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Read the command line; one that is wrong is a run that failed."""
+        """Read the command line; an error in it is reported as a failed run."""
         command = info_name or ""
-        wanted = () if {"-h", "--help"} & set(args) else self._wanted(args)
-        reports, fault = Reports(Run(command, command), wanted).checked()
-        with reports.telling():
-            reports.write(NOT_ENDED)  # in place of what an earlier run left there
+        values = [(option, value_of(args, option), kind) for option, kind in self.kinds.items()]
+        if {"-h", "--help"} & set(args):
+            values = []
+        targets = tuple((Path(value), kind) for option, value, kind in values if value and (option, value) != PRINTED)
+        reports, fault = Reports(Run(command, command), targets).check()
+        with reports.report_failures():
+            reports.write(NOT_ENDED)  # replaces the result of an earlier run
             if fault:
                 raise fault
             context = super().make_context(info_name, args, parent, **extra)
-        known = [_board_of(context.params), str(context.params.get("source") or "")]
-        about = ".".join(Path(name).stem for name in known if name)
-        run = replace(reports.run, about=about or command, properties=_properties(context.params))
+        params = context.params
+        device = str(params.get("host") or params.get("place") or "")
+        # A board that the device decides is not known yet.
+        default = "" if params.get("board_name") is None or device else "local"
+        board = Path(str(params.get("board_name") or default)).stem
+        about = ".".join(filter(None, [board, Path(str(params.get("source") or "")).stem]))
+        properties = {name: value for name, value in (("board", board), ("device", device)) if value}
+        run = replace(reports.run, about=about or command, properties=properties)
         context.meta[__name__] = replace(reports, run=run)
         return context
 
-    def _wanted(self, args: Sequence[str]) -> tuple[tuple[Path, Kind], ...]:
-        named = [(option, value_of(args, option), kind) for option, kind in self.kinds.items()]
-        return tuple((Path(value), kind) for option, value, kind in named if value and (option, value) != PRINTED)
-
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        with ctx.meta[__name__].telling(lambda: _waited(ctx)):
+        """Run the command; an error is written to its reports, with the devices that it waited for."""
+
+        def late() -> dict[str, str]:
+            from toolchain.pipeline.report import waited_text
+
+            patience = ctx.meta.get(PATIENCE)
+            return {"waited": waited_text(patience.waited)} if patience else {}
+
+        with ctx.meta[__name__].report_failures(late):
             return super().invoke(ctx)
 
 
-def _properties(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a command line says of the board and the device, as reports name them."""
-    board, device = _board_of(given), str(given.get("host") or given.get("place") or "")
-    return {name: value for name, value in (("board", board and Path(board).stem), ("device", device)) if value}
+def value_of(argv: Sequence[str], option: str) -> str | None:
+    """Return the value of an option, even if the rest of the command line is wrong."""
+    value = None
+    for index, argument in enumerate(own_arguments(argv)):
+        if argument == option and index + 1 < len(argv):
+            value = argv[index + 1]
+        elif argument.startswith(f"{option}="):
+            value = argument.partition("=")[2]
+    return value
 
 
-def _board_of(given: Mapping[str, Any]) -> str:
-    """Return the board type that a command line says; empty if it is the one of the device that it names."""
-    named = given.get("board_name")
-    return str(named or ("" if named is None or given.get("host") or given.get("place") else "local"))
-
-
-def _waited(context: click.Context) -> dict[str, str]:
-    """Return for whom a command waited, if it is one that waits."""
-    from toolchain.pipeline.report import waited_text
-
-    patience = context.meta.get(PATIENCE)
-    return {"waited": waited_text(patience.waited)} if patience else {}
-
-
-def value_of(words: Sequence[str], option: str) -> str | None:
-    """Return what a command line gives an option, without looking at the rest of it, which may be wrong."""
-    found = None
-    for place, word in enumerate(own(words)):
-        if word == option and place + 1 < len(words):
-            found = words[place + 1]
-        elif word.startswith(f"{option}="):
-            found = word.partition("=")[2]
-    return found
-
-
-def own(words: Sequence[str]) -> Sequence[str]:
-    """Leave out the words of another command, after `--`."""
-    return words[: words.index("--")] if "--" in words else words
+def own_arguments(argv: Sequence[str]) -> Sequence[str]:
+    """Return the arguments before `--`, after which those of another command begin."""
+    return argv[: argv.index("--")] if "--" in argv else argv
 
 
 def failure_of(fault: BaseException) -> Failure:
-    """Describe what ended a command; click has errors of its own."""
+    """Describe the exception that ended a command, which may be one of click's."""
     if isinstance(fault, click.Abort):
         return Failure.of(fault.__cause__ if isinstance(fault.__cause__, KeyboardInterrupt) else KeyboardInterrupt())
     fault = interrupts.request_behind(fault)
     if isinstance(fault, click.UsageError):
-        named = isinstance(fault, click.NoSuchCommand | click.NoSuchOption)  # which suggest, as hints do
-        message = fault.message if named else fault.format_message()
+        suggests = isinstance(fault, click.NoSuchCommand | click.NoSuchOption)  # which suggest, as hints do
+        message = fault.message if suggests else fault.format_message()
         return Failure(_in_our_style(message), hint=_usage_hint(fault), exit_code=fault.exit_code)
     if isinstance(fault, click.ClickException):
         return Failure(_in_our_style(fault.format_message()), exit_code=InputError.exit_code)
@@ -299,12 +285,12 @@ def failure_of(fault: BaseException) -> Failure:
 
 
 def _in_our_style(message: str) -> str:
-    """Write one of click's messages as ours are: without a capital and a full stop."""
+    """Rewrite a message of click in the style of ours: without a capital and a full stop."""
     return f"{message[:1].lower()}{message[1:].removesuffix('.').removesuffix(' range')}"
 
 
 def _usage_hint(fault: click.UsageError) -> str:
-    """Name what was meant by a wrong command line, or the help that lists what there is."""
+    """Suggest the intended command or option, or the help that lists them."""
     path = fault.ctx.command_path if fault.ctx else "toolchain"
     if isinstance(fault, click.NoSuchCommand | click.NoSuchOption) and fault.possibilities:
         return f"did you mean {fault.possibilities[0]}?"
@@ -312,13 +298,9 @@ def _usage_hint(fault: click.UsageError) -> str:
         return f"`{path} --help` lists the commands"
     if isinstance(fault, click.BadOptionUsage) and fault.option_name == "--json":
         return "`--json -` prints the report, and `--json FILE` writes it to a file"
-    if _is_file_for_json(fault):
-        return f"--json of `{path}` takes no file, it prints: write `--json > FILE`"
-    return f"`{path} --help` lists the arguments and options"
-
-
-def _is_file_for_json(fault: click.UsageError) -> bool:
-    """Whether one word is too many for a command whose --json is a flag; other commands write to the file of --json."""
+    # `--json FILE` is right for some commands, but for others --json is a flag, and FILE an argument too many.
     params = fault.ctx.command.params if fault.ctx else []
     is_flag = any(isinstance(param, click.Option) and param.is_flag and "--json" in param.opts for param in params)
-    return is_flag and "extra argument" in fault.message and "--json" in own(sys.argv[1:])
+    if is_flag and "extra argument" in fault.message and "--json" in own_arguments(sys.argv[1:]):
+        return f"--json of `{path}` takes no file, it prints: write `--json > FILE`"
+    return f"`{path} --help` lists the arguments and options"

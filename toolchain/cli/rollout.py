@@ -1,4 +1,4 @@
-"""A package goes to many devices, group by group."""
+"""The `rollout` command: deploy a package to many devices, group by group."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain import temporary
-from toolchain.cli import helptext, options
+from toolchain.cli import common, helptext
 from toolchain.cli.connection import AddressOptions
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record, same
+from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
-from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, written
+from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,26 +26,25 @@ if TYPE_CHECKING:
     from toolchain.bundle import Bundle
     from toolchain.pipeline.rollout import DeviceWork, Rollout, Rules, Thresholds
     from toolchain.pipeline.rollout.fleet import Fleet
-    from toolchain.pipeline.rollout.state import Plan
     from toolchain.shell import SshOptions
 
 _STATE = Path("rollout.json")
 _DAY_S = 86400.0
-_ENOUGH = 2
+_ENOUGH = 2  # releases on a device: the current one and one to go back to
 _WAIT_S = 45.0  # a lock whose client was killed is free after 30
 
 
 @dataclass(frozen=True)
 class FleetOptions:
-    """Which devices there are, and how they are reached."""
+    """The devices of the fleet, and how to reach them."""
 
     fleet: Path | None = option(
         "--fleet",
-        type=options.PATH,
+        type=common.PATH,
         help="The devices, and limits for each board type: a fleet.toml or a devices.toml.",
     )
     inventory: Path | None = option(
-        "--inventory", type=options.PATH, help="The devices, as `ansible-inventory --list` prints them."
+        "--inventory", type=common.PATH, help="The devices, as `ansible-inventory --list` prints them."
     )
     board_variable: str = option(
         "--board-var",
@@ -62,7 +61,7 @@ class FleetOptions:
         """Read the devices.
 
         Raises:
-            InputError: There are none, or something is wrong with them, or with the key that all are reached with.
+            InputError: No devices are named, or a file of them or the SSH key is not valid.
         """
         from toolchain.pipeline.rollout import fleet
 
@@ -76,7 +75,7 @@ class FleetOptions:
         return fleet.read(self.fleet, self.inventory, self.board_variable)
 
     def ssh(self) -> SshOptions:
-        """Return how devices are reached."""
+        """Return the SSH options of the command line and the environment."""
         from toolchain.shell import SshOptions
 
         password = os.environ.get("TOOLCHAIN_SSH_PASSWORD")
@@ -85,7 +84,7 @@ class FleetOptions:
 
 @dataclass(frozen=True)
 class RuleOptions:
-    """How a roll-out is done."""
+    """The rules of a roll-out: how many devices at a time, and when to stop."""
 
     parallel: int = option(
         "--parallel",
@@ -105,7 +104,7 @@ class RuleOptions:
         "--success-threshold",
         metavar="PERCENT",
         default=0.0,
-        type=options.Limit(min=0.0, max=100.0),
+        type=common.Limit(min=0.0, max=100.0),
         help="Start the next group only if at least PERCENT of this one succeeded. Default: 0.",
     )
     roll_back: bool = option(
@@ -117,7 +116,7 @@ class RuleOptions:
         metavar="SECONDS",
         default=_WAIT_S,
         show_default=True,
-        type=options.Limit(min=0.0, max=_DAY_S),
+        type=common.Limit(min=0.0, max=_DAY_S),
         help="Wait up to SECONDS for a device that is in use.",
     )
     limit_s: float = option(
@@ -126,16 +125,16 @@ class RuleOptions:
         metavar="SECONDS",
         default=1800.0,
         show_default=True,
-        type=options.Limit(min=1.0, max=_DAY_S),
+        type=common.Limit(min=1.0, max=_DAY_S),
         help="Give up on a device after SECONDS.",
     )
 
     @property
     def thresholds(self) -> Thresholds:
-        """When it stops.
+        """The limits at which the roll-out stops.
 
         Raises:
-            InputError: That is not said in a number.
+            InputError: --stop-after is not a number or a percentage.
         """
         from toolchain.pipeline.rollout import Share, Thresholds
 
@@ -148,7 +147,7 @@ class RuleOptions:
         return Thresholds(error, self.success)
 
     def rules(self) -> Rules:
-        """Return how it is done."""
+        """Return the rules."""
         from toolchain.pipeline.rollout import Rules
 
         return Rules(self.parallel, self.thresholds, self.roll_back, self.limit_s)
@@ -168,20 +167,20 @@ class RolloutOptions:
     )
     rules: RuleOptions = record(RuleOptions)
     state: Path = option(
-        "--state", type=options.PATH, default=_STATE, show_default=True, help="File with the progress of the roll-out."
+        "--state", type=common.PATH, default=_STATE, show_default=True, help="File with the progress of the roll-out."
     )
     fresh: bool = option("--fresh", is_flag=True, subject=helptext.ROLLOUT, help="Ignore that file and start again.")
-    budget: float = options.budget(2.0, "the release on each device")
-    json_path: Path | None = same(options.ReportOptions, "json_path")
-    junit_path: Path | None = same(options.ReportOptions, "junit_path")
-    html_path: Path | None = options.html()
+    budget: float = common.budget(2.0, "the release on each device")
+    json_path: Path | None = same(common.ReportOptions, "json_path")
+    junit_path: Path | None = same(common.ReportOptions, "junit_path")
+    html_path: Path | None = common.html()
     registry: RegistryOptions = record(RegistryOptions)
 
     def check(self, source: str) -> None:
-        """Refuse what can be known to be wrong before anything is read.
+        """Refuse wrong options before any file is read.
 
         Raises:
-            InputError: There is such a thing.
+            InputError: The source is not a package, or a report would replace the state file.
         """
         from toolchain.pipeline.source import is_built
 
@@ -198,51 +197,46 @@ class RolloutOptions:
                 hint="name another file",
             )
 
-    def written(self, found: Rollout) -> Result:
-        """Write the files that are asked for; return what is printed, and what the command ends with."""
+    def write(self, outcome: Rollout) -> Result:
+        """Write the reports; return what to print, with the error of a roll-out that stopped."""
         from toolchain.pipeline.rollout import page, texts
 
-        others = {self.junit_path: lambda: texts.junit(found), self.html_path: lambda: page.html(found).encode()}
-        return written(Result(texts.render_text(found), found.document(), fault=found.fault()), self.json_path, others)
+        others = {self.junit_path: lambda: texts.junit(outcome), self.html_path: lambda: page.html(outcome).encode()}
+        return write_reports(
+            Result(texts.render_text(outcome), outcome.document(), fault=outcome.fault()), self.json_path, others
+        )
 
 
 @contextlib.contextmanager
-def _package(source: str, asked: RolloutOptions, console: Console) -> Iterator[Bundle]:
-    """Open a package, with room for it for the time of a block."""
-    from toolchain import bundle, registry
+def _open_package(source: str, options: RolloutOptions, console: Console) -> Iterator[Bundle]:
+    """Open a package in a temporary folder for the time of a block."""
+    from toolchain import bundle as bundles
+    from toolchain import registry
 
     with temporary.folder() as scratch:
         folder = Path(scratch) / "bundle"
         if registry.is_address(source):
-            yield registry.pull(registry.parse(source), folder, asked.registry.access(), console.say)
+            yield registry.pull(registry.parse(source), folder, options.registry.access(), console.say)
         else:
-            yield bundle.open_bundle(Path(source), folder)
+            yield bundles.open_bundle(Path(source), folder)
 
 
-def _plan(made: Bundle, fleet: Fleet, asked: RolloutOptions) -> Plan:
-    from toolchain.pipeline.rollout import groups
-    from toolchain.pipeline.rollout.state import Plan
-
-    name, board = made.manifest.name, made.manifest.board
-    return Plan(made.digest, name, board, fleet.digest, groups.parse_waves(asked.waves))
-
-
-def _work(made: Bundle, kind: Board, fleet: Fleet, asked: RolloutOptions, console: Console) -> DeviceWork:
+def _device_work(bundle: Bundle, board: Board, fleet: Fleet, options: RolloutOptions, console: Console) -> DeviceWork:
     from toolchain.device.deploy import Settings
     from toolchain.device.stages import Stages
     from toolchain.pipeline import device_programs, preflight
     from toolchain.pipeline.rollout import DeviceWork
 
-    bound = fleet.limits(kind.name).latency_ms
-    if kind.keep < _ENOUGH and (bound or asked.rules.roll_back):
+    bound = fleet.limits(board.name).latency_ms
+    if board.keep < _ENOUGH and (bound or options.rules.roll_back):
         raise InputError(
-            f"board {kind.name} keeps {kind.keep} release(s), so devices cannot go back",
+            f"board {board.name} keeps {board.keep} release(s), so devices cannot go back",
             hint="--roll-back and latency_ms need `keep = 2` or more in the board file",
         )
     preflight.check_host()
-    program = device_programs.runner(kind, Stages(console.say))
-    settings = Settings(budget_s=asked.budget)
-    return DeviceWork(made, program, kind, fleet.devices, asked.fleet.ssh(), settings, bound, asked.rules.wait_s)
+    program = device_programs.runner(board, Stages(console.say))
+    settings = Settings(budget_s=options.budget)
+    return DeviceWork(bundle, program, board, fleet.devices, options.fleet.ssh(), settings, bound, options.rules.wait_s)
 
 
 REPORTS = {"--json": json_kind("a roll-out's report", "schema_version", "groups"), "--junit": JUNIT, "--html": PAGE}
@@ -250,35 +244,37 @@ REPORTS = {"--json": json_kind("a roll-out's report", "schema_version", "groups"
 
 @click.command("rollout", cls=ReportingCommand, reports=REPORTS)
 @click.argument("source", metavar="PACKAGE")
-@gathered("asked", RolloutOptions)
+@gather("options", RolloutOptions)
 @click.pass_obj
-def rollout(console: Console, /, source: str, asked: RolloutOptions) -> Result:
+def rollout(console: Console, /, source: str, options: RolloutOptions) -> Result:
     """Deploy a package to many devices, group by group.
 
     The roll-out stops when too many devices fail. The same command resumes it: devices that are done are skipped, and
     those that were in progress are checked.
     """
-    from toolchain import board, bundle
+    from toolchain import board as board_files
+    from toolchain import bundle as bundles
     from toolchain.device import verification
     from toolchain.pipeline.rollout import Loop, Rollout, groups, state
 
     began = time.monotonic()
-    asked.check(source)
-    rules, whole = asked.rules.rules(), asked.fleet.read()
-    with _package(source, asked, console) as made:
-        kind = board.load(made.manifest.board).resolved()
-        bundle.check_board(made.manifest, kind)
-        verification.check_referenced(made, unchecked=False)
-        fleet = whole.of(kind.name)
-        plan = _plan(made, fleet, asked)
-        places = groups.assign(plan.waves, fleet.devices)
-        left_out = len(whole.devices) - len(fleet.devices) + whole.unnamed
+    options.check(source)
+    rules, full_fleet = options.rules.rules(), options.fleet.read()
+    with _open_package(source, options, console) as bundle:
+        board = board_files.load(bundle.manifest.board).resolved()
+        bundles.check_board(bundle.manifest, board)
+        verification.check_referenced(bundle, unchecked=False)
+        fleet = full_fleet.of(board.name)
+        waves = groups.parse_waves(options.waves)
+        plan = state.Plan(bundle.digest, bundle.manifest.name, bundle.manifest.board, fleet.digest, waves)
+        assignment = groups.assign(plan.waves, fleet.devices)
+        left_out = len(full_fleet.devices) - len(fleet.devices) + full_fleet.unnamed
         if left_out:
-            console.say(f"{left_out} device(s) of the fleet are not {kind.name} and are left out")
-        with state.lock_state(asked.state):
-            kept = state.load_state(asked.state, plan, places, fresh=asked.fresh)
-            work = _work(made, kind, fleet, asked, console)
-            stopped = Loop(kept, work, rules, console.say).run()
+            console.say(f"{left_out} device(s) of the fleet are not {board.name} and are left out")
+        with state.lock_state(options.state):
+            saved = state.load_state(options.state, plan, assignment, fresh=options.fresh)
+            work = _device_work(bundle, board, fleet, options, console)
+            stopped = Loop(saved, work, rules, console.say).run()
     seconds = time.monotonic() - began
-    found = Rollout(plan, kept.devices, fleet.devices, rules.thresholds, stopped, asked.state, seconds, left_out)
-    return asked.written(found)
+    outcome = Rollout(plan, saved.devices, fleet.devices, rules.thresholds, stopped, options.state, seconds, left_out)
+    return options.write(outcome)

@@ -1,4 +1,4 @@
-"""Releases are signed and verified, and a device is told the least sequence that it takes."""
+"""The commands `sign`, `verify` and `floor`: signatures of packages, and the lowest release that a device accepts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import connection, helptext, options
+from toolchain.cli import common, connection, helptext
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option
+from toolchain.cli.gathering import gather, option
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class SignOptions:
     """The options of `sign`."""
 
     key: Path = option(
-        "--key", type=options.PATH, required=True,
+        "--key", type=common.PATH, required=True,
         help="Ed25519 key of OpenSSH. If it is a public key, the SSH agent must have the private key.",
     )  # fmt: skip
     sequence: int | None = option(
@@ -41,10 +41,10 @@ class SignOptions:
     replace: bool = option("--replace", is_flag=True, help="Replace an existing statement, and drop its signatures.")
 
     def order(self) -> Order | None:
-        """Return where the release stands; None if that was said before.
+        """Return the sequence numbers of the release; None to sign the existing statement.
 
         Raises:
-            InputError: The options would do nothing.
+            InputError: --minimum or --replace has no effect without --sequence.
         """
         from toolchain.signing.statement import Order
 
@@ -56,38 +56,39 @@ class SignOptions:
 
 
 @click.command("sign", cls=helptext.Command)
-@click.argument("source", metavar="PACKAGE", type=options.PATH)
-@gathered("asked", SignOptions)
-@options.json_flag
-def sign(source: Path, asked: SignOptions, *, as_json: bool) -> Result:
+@click.argument("source", metavar="PACKAGE", type=common.PATH)
+@gather("options", SignOptions)
+@common.json_flag
+def sign(source: Path, options: SignOptions, *, as_json: bool) -> Result:
     """Sign a package.
 
     PACKAGE is a package or the folder of a bundle. Its digest does not change; the signature is added next to it.
     """
-    from toolchain import bundle
+    from toolchain import bundle as bundles
     from toolchain.signing import keys
-    from toolchain.signing.sign import sign as signed
+    from toolchain.signing.sign import sign as sign_bundle
 
-    order = asked.order()
-    key = keys.load(asked.key, lambda: _passphrase(asked.key))
-    with bundle.at_hand(source) as made:
-        found = signed(made, key, order, replace=asked.replace)
-        if not source.is_dir():
-            bundle.pack(bundle.load(made.folder), source)
-    said = found.statement
-    document = {"package": str(source), "statement": said, "keys": found.keys}
-    text = f"{source}: {said.model} for {said.board}, sequence {said.sequence}, signed by {', '.join(found.keys)}"
+    order = options.order()
+    key = keys.load(options.key, lambda: _passphrase(options.key))
+    with bundles.at_hand(source) as bundle:
+        signed = sign_bundle(bundle, key, order, replace=options.replace)
+        if not source.is_dir():  # `sign` wrote into a temporary folder; the archive gets the signature, too
+            bundles.pack(bundles.load(bundle.folder), source)
+    statement = signed.statement
+    document = {"package": str(source), "statement": statement, "keys": signed.keys}
+    keys_text = ", ".join(signed.keys)
+    text = f"{source}: {statement.model} for {statement.board}, sequence {statement.sequence}, signed by {keys_text}"
     return Result(text, document, as_json)
 
 
 def _passphrase(key: Path) -> str:
-    """Ask at the terminal, and nowhere else.
+    """Ask for the passphrase of a key at the terminal.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no terminal.
     """
-    with click.open_file("-") as given:
-        if not given.isatty():
+    with click.open_file("-") as terminal:
+        if not terminal.isatty():
             raise InputError(
                 f"{key} has a passphrase, and there is no terminal to ask for it",
                 hint=f"run `ssh-add {key}`, then use --key {key}.pub",
@@ -100,10 +101,10 @@ class VerifyOptions:
     """The options of `verify`."""
 
     trusted: Path = option(
-        "--trusted", type=options.PATH, required=True,
+        "--trusted", type=common.PATH, required=True,
         help="Trusted signers, in OpenSSH's allowed_signers format.",
     )  # fmt: skip
-    revoked: Path | None = option("--revoked", type=options.PATH, help="Revoked keys, in the same format.")
+    revoked: Path | None = option("--revoked", type=common.PATH, help="Revoked keys, in the same format.")
     threshold: int = option(
         "--threshold",
         type=click.IntRange(min=1),
@@ -117,37 +118,37 @@ class VerifyOptions:
     )
 
     def trust(self) -> Trust:
-        """Return whom to believe."""
+        """Return the trusted and the revoked keys, and how many signers a release needs."""
         from toolchain.signing.trust import Trust
 
         return Trust.read(self.trusted, self.revoked, self.threshold)
 
 
 @click.command("verify", cls=helptext.Command)
-@click.argument("source", metavar="PACKAGE", type=options.PATH)
-@gathered("asked", VerifyOptions)
-@options.json_flag
-def verify(source: Path, asked: VerifyOptions, *, as_json: bool) -> Result:
+@click.argument("source", metavar="PACKAGE", type=common.PATH)
+@gather("options", VerifyOptions)
+@common.json_flag
+def verify(source: Path, options: VerifyOptions, *, as_json: bool) -> Result:
     """Check a package's integrity and its signatures.
 
     PACKAGE is a package or the folder of a bundle.
     """
-    from toolchain import bundle
+    from toolchain import bundle as bundles
     from toolchain.signing import trust as trusting
 
-    trust = asked.trust()
-    with bundle.at_hand(source) as made:
-        found = trusting.approve(made, trust, trusting.Requirement(asked.board, asked.floor))
-    said = found.statement
-    signers = ", ".join(found.signers)
-    text = f"{source}: {said.model} for {said.board}, sequence {said.sequence}, signed by {signers}"
-    return Result(text, {"package": str(source), "statement": said, "signers": found.signers}, as_json)
+    trust = options.trust()
+    with bundles.at_hand(source) as bundle:
+        approval = trusting.approve(bundle, trust, trusting.Requirement(options.board, options.floor))
+    statement = approval.statement
+    signers = ", ".join(approval.signers)
+    text = f"{source}: {statement.model} for {statement.board}, sequence {statement.sequence}, signed by {signers}"
+    return Result(text, {"package": str(source), "statement": statement, "signers": approval.signers}, as_json)
 
 
 @click.command("floor", cls=helptext.Command)
 @click.argument("sequence", type=click.IntRange(min=1))
-@connection.device
-@options.json_flag
+@connection.device_options
+@common.json_flag
 @click.pass_obj
 def floor(console: Console, /, sequence: int, device: DeviceOptions, *, as_json: bool) -> Result:
     """Set the lowest release number that a device accepts.

@@ -1,4 +1,4 @@
-"""The `survey` command: what only a real device can show, in one run."""
+"""The `survey` command: try everything that needs a real device, in one run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import completion, options, tuning
+from toolchain.cli import common, completion, tuning
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record
-from toolchain.cli.reports import ReportingCommand, written
+from toolchain.cli.gathering import gather, option, record
+from toolchain.cli.reports import ReportingCommand, write_reports
 
 if TYPE_CHECKING:
-    from toolchain.pipeline.survey import SurveyRequest
     from toolchain.tuning.report import TuneReport
 
 
@@ -25,15 +24,15 @@ class SurveyOptions:
     """The options of `survey`."""
 
     device: DeviceOptions = record(DeviceOptions)
-    toolchain: str | None = options.toolchain()
+    toolchain: str | None = common.toolchain()
     output: Path | None = option(
         "-o",
         "--output",
-        type=options.PATH,
+        type=common.PATH,
         metavar="FOLDER",
         help="Folder for report.md and report.json. Default: survey-BOARD.",
     )
-    budget: float = options.budget(10.0, "each network")
+    budget: float = common.budget(10.0, "each network")
     trials: int = option(
         "--trials",
         default=32,
@@ -41,53 +40,45 @@ class SurveyOptions:
         type=click.IntRange(min=1),
         help="Number of trials of each short tuning.",
     )
-    html_path: Path | None = options.html()
+    html_path: Path | None = common.html()
 
 
-@click.command("survey", cls=ReportingCommand, reports=options.PAGES)
-@click.argument("networks", nargs=-1, shell_complete=completion.models, callback=options.telling("model"))
-@gathered("asked", SurveyOptions)
-@options.json_flag
+@click.command("survey", cls=ReportingCommand, reports=common.PAGES)
+@click.argument("networks", nargs=-1, shell_complete=completion.models, callback=common.explain_name("model"))
+@gather("options", SurveyOptions)
+@common.json_flag
 @click.pass_obj
-def survey(console: Console, /, networks: tuple[str, ...], asked: SurveyOptions, *, as_json: bool) -> Result:
+def survey(console: Console, /, networks: tuple[str, ...], options: SurveyOptions, *, as_json: bool) -> Result:
     """Try everything on one device and write a report.
 
     NETWORKS are predefined networks. The report can be sent to others: it names no host and no person. A step that
     fails is recorded, and the next step runs; the exit code is that of the first failure.
     """
+    from toolchain.pipeline import preflight
     from toolchain.pipeline import survey as surveys
     from toolchain.pipeline.pages import surveyed
 
-    kind = asked.device.board()
-    search = options.SearchOptions(trials=asked.trials)
-    settings = tuning.TuneOptions(device=asked.device, toolchain=asked.toolchain, search=search)
+    board = options.device.board()
+    search = common.SearchOptions(trials=options.trials)
+    settings = tuning.TuneOptions(device=options.device, toolchain=options.toolchain, search=search)
 
     def tune(network: str, records: Path) -> TuneReport:
-        return tuning.tuned(console, network, dataclasses.replace(settings, records=records), passing=True)
+        return tuning.run_tune(console, network, dataclasses.replace(settings, records=records), passing=True)
 
-    wanted = surveys.SurveyRequest(
-        asked.device.boards(kind, "survey"),
+    request = surveys.SurveyRequest(
+        options.device.board_request(board, "survey"),
         tune,
         networks or surveys.NETWORKS,
-        asked.budget,
-        asked.toolchain or "",
+        options.budget,
+        options.toolchain or "",
     )
-    _check(wanted, asked.device, console)
-    folder = asked.output or Path(f"survey-{kind.name}")
-    found = surveys.run(wanted, folder, console.say)
-    text = (
-        f"{found.table()}\nwritten to {folder / 'report.md'} and {folder / 'report.json'}, without names and addresses"
-    )
-    result = Result(text, found.document(), as_json, found.fault)
-    return written(result, None, {asked.html_path: lambda: surveyed.html(found).encode()})
-
-
-def _check(wanted: SurveyRequest, device: DeviceOptions, console: Console) -> None:
-    """See that the survey can begin: each of its steps would fail for the same cause."""
-    from toolchain.pipeline import preflight
-    from toolchain.pipeline import survey as surveys
-
-    kind = wanted.board
-    device.device(kind)
-    jobs = [surveys.bundle_source(wanted, network, console.say) for network in wanted.networks]
-    preflight.before_survey(jobs, lambda: open_device(kind, device))
+    # Checked first: a cause that makes every step fail, such as an unreachable device, ends the survey at once.
+    options.device.device(board)
+    jobs = [surveys.bundle_source(request, network, console.say) for network in request.networks]
+    preflight.before_survey(jobs, lambda: open_device(board, options.device))
+    folder = options.output or Path(f"survey-{board.name}")
+    outcome = surveys.run(request, folder, console.say)
+    files = f"{folder / 'report.md'} and {folder / 'report.json'}"
+    text = f"{outcome.table()}\nwritten to {files}, without names and addresses"
+    result = Result(text, outcome.document(), as_json, outcome.fault)
+    return write_reports(result, None, {options.html_path: lambda: surveyed.html(outcome).encode()})

@@ -1,6 +1,6 @@
-"""What a person sees: tables as wide as the terminal, colour where it helps, bars; elsewhere plain lines.
+"""Output on a terminal: tables as wide as the screen, colours and progress bars; plain lines elsewhere.
 
-Only the command line uses it. Rich is imported when there is a terminal to write to.
+Rich takes a while to import, so it is imported only if there is a terminal.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _GAP = 2  # spaces between columns
 _FALLBACK = os.terminal_size((80, 24))
-_EVERY_S = 5.0  # between two lines about one step, where there is no terminal
-_TABLE_EVERY_S = 30.0  # the same for a table that changes
+_EVERY_S = 5.0  # without a terminal: between two lines about one step
+_TABLE_EVERY_S = 30.0  # without a terminal: between two lines about one table
 _STYLES = {
     "good": "green",
     "bad": "bold red",
@@ -38,23 +38,23 @@ _WORDS = (
 )
 
 
-def show(shown: Shown, stream: IO[str]) -> None:
-    """Print tables and lines: fitted to a terminal, as wide as they are elsewhere."""
+def show(output: Shown, stream: IO[str]) -> None:
+    """Print tables and lines, fitted to the width of a terminal; in full into a file or a pipe."""
     if not stream.isatty():
-        click.echo(plain(shown), file=stream)
+        click.echo(plain(output), file=stream)
         return
     console = _console(stream)
-    _print(shown, console)
-    if left_out := _left_out(shown, console.width):
+    _print(output, console)
+    if left_out := _omitted_columns(output, console.width):
         console.print(f"not shown in {console.width} columns: {', '.join(left_out)}", soft_wrap=True)
 
 
-def _print(shown: Shown, console: Console) -> None:
-    for part in parts(shown):
-        if isinstance(part, Table):
-            console.print(_fitted(part, console.width))
+def _print(output: Shown, console: Console) -> None:
+    for item in parts(output):
+        if isinstance(item, Table):
+            console.print(_fit(item, console.width))
         else:
-            console.print(part, soft_wrap=True)  # or a command that is copied has line ends in it
+            console.print(item, soft_wrap=True)  # a line break would be copied with a command
 
 
 def _console(stream: IO[str]) -> Console:
@@ -74,15 +74,15 @@ def _console(stream: IO[str]) -> Console:
         highlighter=Words(),
         markup=False,
         emoji=False,
-        color_system=None if os.environ.get("NO_COLOR") else "auto",  # or what is bold would stay bold
+        color_system=None if os.environ.get("NO_COLOR") else "auto",  # Rich's own NO_COLOR keeps bold
     )
 
 
 def _size(stream: IO[str]) -> tuple[int, int]:
-    """Ask the stream that is written to, which need not be the one that is read; COLUMNS and LINES overrule it."""
+    """Return the size of this stream's terminal, which may differ from that of stdin; COLUMNS and LINES overrule it."""
     try:
         size = os.get_terminal_size(stream.fileno())
-    except (OSError, ValueError):  # no real terminal
+    except (OSError, ValueError):  # not a real terminal
         size = os.terminal_size((0, 0))
     width, height = (os.environ.get(name, "") for name in ("COLUMNS", "LINES"))
     return (
@@ -94,22 +94,22 @@ def _size(stream: IO[str]) -> tuple[int, int]:
 # --- tables ----------------------------------------------------------------------------------------------------
 
 
-def _fitted(table: Table, width: int) -> RenderableType:
-    """Fit a table into a width without breaking a word, by wrapping, by leaving out, or by one cell a line."""
-    while _least(table) > width and table.spare:
+def _fit(table: Table, width: int) -> RenderableType:
+    """Fit a table into a width without breaking words: wrap cells, omit spare columns, or put each cell on a line."""
+    while _minimum_width(table) > width and table.spare:
         table = table.without(table.spare[0])
-    if _least(table) > width and table.head:
-        return _stacked(table, width)
-    return _rich(table, _widths(table, width))
+    if _minimum_width(table) > width and table.head:
+        return _stack_rows(table, width)
+    return _rich_table(table, _widths(table, width))
 
 
-def _left_out(shown: Shown, width: int) -> list[str]:
-    """Name the columns of tables that are left out in this width."""
+def _omitted_columns(output: Shown, width: int) -> list[str]:
+    """Return the names of the columns that are omitted in this width."""
     names: list[str] = []
-    for table in parts(shown):
-        while isinstance(table, Table) and _least(table) > width and table.spare:
+    for table in parts(output):
+        while isinstance(table, Table) and _minimum_width(table) > width and table.spare:
             names += [table.head[table.spare[0]]] if table.head else []
-            table = table.without(table.spare[0])  # noqa: PLW2901 - what is left of it
+            table = table.without(table.spare[0])  # noqa: PLW2901 - the narrower table
     return list(dict.fromkeys(names))
 
 
@@ -121,46 +121,48 @@ def _longest_word(column: Sequence[str]) -> int:
     return max((len(word) for cell in column for word in cell.split()), default=0)
 
 
-def _least(table: Table) -> int:
+def _minimum_width(table: Table) -> int:
     columns = _columns(table)
     return sum(map(_longest_word, columns)) + _GAP * (len(columns) - 1)
 
 
 def _widths(table: Table, width: int) -> list[int]:
-    """Give each column its longest word, and what is left in equal shares to those that would wrap."""
+    """Give each column the width of its longest word, and share the remaining room equally among those that wrap."""
     columns = _columns(table)
-    widths, wanted = [_longest_word(column) for column in columns], [max(map(len, column)) for column in columns]
-    left = width - _GAP * (len(columns) - 1) - sum(widths)
-    for served, place in enumerate(sorted(range(len(columns)), key=lambda one: wanted[one] - widths[one])):
-        more = min(max(left, 0) // (len(columns) - served), wanted[place] - widths[place])
-        widths[place], left = widths[place] + more, left - more
-    if left < 0:  # a word that is wider than the screen
-        widths[-1] = max(1, widths[-1] + left)
+    widths, ideal = [_longest_word(column) for column in columns], [max(map(len, column)) for column in columns]
+    room = width - _GAP * (len(columns) - 1) - sum(widths)
+    for served, position in enumerate(sorted(range(len(columns)), key=lambda index: ideal[index] - widths[index])):
+        more = min(max(room, 0) // (len(columns) - served), ideal[position] - widths[position])
+        widths[position], room = widths[position] + more, room - more
+    if room < 0:  # a word is wider than the screen: the last column is folded
+        widths[-1] = max(1, widths[-1] + room)
     return widths
 
 
-def _rich(table: Table, widths: Sequence[int]) -> RenderableType:
+def _rich_table(table: Table, widths: Sequence[int]) -> RenderableType:
     from rich.table import Table as RichTable
 
-    made = RichTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=bool(table.head), highlight=True)
-    for place, width in enumerate(widths):
-        name = table.head[place] if table.head else ""
-        justify: Any = "right" if place in table.numbers else "left"
-        made.add_column(name, width=width, justify=justify, style="name" if place == 0 else "", overflow="fold")
+    rich_table = RichTable(
+        box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=bool(table.head), highlight=True
+    )
+    for column, width in enumerate(widths):
+        name = table.head[column] if table.head else ""
+        justify: Any = "right" if column in table.numbers else "left"
+        rich_table.add_column(name, width=width, justify=justify, style="name" if column == 0 else "", overflow="fold")
     for row in table.rows:
-        made.add_row(*row)
-    return made
+        rich_table.add_row(*row)
+    return rich_table
 
 
-def _stacked(table: Table, width: int) -> RenderableType:
-    """Show each row as a block of its own, a cell a line, without those that are empty."""
+def _stack_rows(table: Table, width: int) -> RenderableType:
+    """Show each row as a block, with each cell that is not empty on a line."""
     from rich.console import Group
 
     blocks: list[RenderableType] = []
     for row in table.rows:
         cells = [pair for pair in zip(table.head, row, strict=True) if pair[1]]
         block = Table(cells)
-        blocks += [*([""] if blocks else []), _rich(block, _widths(block, width))]
+        blocks += [*([""] if blocks else []), _rich_table(block, _widths(block, width))]
     return Group(*blocks)
 
 
@@ -168,78 +170,77 @@ def _stacked(table: Table, width: int) -> RenderableType:
 
 
 class Screen:
-    """Standard error while something goes on: lines, a bar for what can be counted, and a table that changes.
+    """Progress on standard error: lines, a bar for a step that is counted, and a table that changes.
 
-    Where there is no terminal, a bar is a line now and then, and a table is its last line.
+    Without a terminal, a bar becomes a line now and then, and a table its last line.
+
+    Args:
+        stream: Returns the stream; called each time, since tests and pipes replace it.
     """
 
     def __init__(self, stream: Callable[[], IO[str]]) -> None:
-        """Make one.
-
-        Args:
-            stream: Returns what is written to; it is asked each time.
-        """
         self._stream = stream
         self._bar: _Bar | None = None
         self._live: Live | None = None
-        self._steps: dict[str, tuple[float, float]] = {}  # when each began, and when it was told of last
-        self._told = -_TABLE_EVERY_S
+        self._steps: dict[str, tuple[float, float]] = {}  # of each step the start, and the time of its last line
+        self._shown_at = -_TABLE_EVERY_S
 
     def say(self, text: str) -> None:
-        """Print a line about progress, or move the bar of a step; a stage goes on below the line."""
+        """Print a line about progress, or move the bar of a step; the bar of a stage stays below the lines."""
         if isinstance(text, Step):
-            self._move(Step(printable(text), text.done, text.total, text.unit))
+            step = Step(printable(text), text.done, text.total, text.unit)
+            if not self._stream().isatty():
+                self._print_step(step)
+                return
+            if self._bar is None or self._bar.step != step:
+                self.close()
+                self._bar = _Bar(_console(self._stream()), step)
+            self._bar.move(step)
             return
-        if self._bar and not self._bar.step.is_counted:
+        if self._bar and not self._bar.step.is_counted:  # the spinner of a stage keeps its line below
             self._bar.say(printable(text))
             return
         self.close()
         show(text, self._stream())
 
-    def _move(self, step: Step) -> None:
-        if not self._stream().isatty():
-            self._tell(step)
-            return
-        if self._bar is None or self._bar.step != step:
-            self.close()
-            self._bar = _Bar(_console(self._stream()), step)
-        self._bar.move(step)
-
-    def _tell(self, step: Step) -> None:
-        """Print how far a step is, unless that was told a moment ago."""
+    def _print_step(self, step: Step) -> None:
+        """Print the progress of a step, unless the last line is a moment ago."""
         if not step.is_counted:
             click.echo(str(step), file=self._stream())
             return
         now = time.monotonic()
-        began, told = self._steps.setdefault(str(step), (now, now))
-        if now - told >= _EVERY_S:
+        began, last = self._steps.setdefault(str(step), (now, now))
+        if now - last >= _EVERY_S:
             self._steps[str(step)] = (began, now)
-            left = (now - began) / step.done * (step.total - step.done) if step.done else 0.0
-            click.echo(f"{step}: {step.amount}" + (f", {left:.0f} s left" if left >= 1 else ""), file=self._stream())
+            remaining_s = (now - began) / step.done * (step.total - step.done) if step.done else 0.0
+            click.echo(
+                f"{step}: {step.amount}" + (f", {remaining_s:.0f} s left" if remaining_s >= 1 else ""),
+                file=self._stream(),
+            )
 
-    def redraw(self, shown: Shown) -> None:
-        """Show a table in place of the one before."""
+    def redraw(self, output: Shown) -> None:
+        """Show a table in place of the last one."""
         stream = self._stream()
         if not stream.isatty():
-            if time.monotonic() - self._told >= _TABLE_EVERY_S:
-                self._told = time.monotonic()
-                click.echo(str(parts(shown)[-1]), file=stream)
+            if time.monotonic() - self._shown_at >= _TABLE_EVERY_S:
+                self._shown_at = time.monotonic()
+                click.echo(str(parts(output)[-1]), file=stream)
             return
         if self._live is None:
             self.close()
-            self._live = _live(_console(stream))
-        self._live.update(_cropped(shown, _console(stream)), refresh=True)
+            self._live = _start_live(_console(stream))
+        self._live.update(_crop(output, _console(stream)), refresh=True)
 
     def close(self) -> None:
-        """Leave what is shown as it stands; what comes next is printed below it."""
-        for one in (self._bar, self._live):
-            if one:
-                one.stop()
+        """End the bar or the table; the next output is printed below it."""
+        for display in (self._bar, self._live):
+            if display:
+                display.stop()
         self._bar = self._live = None
 
 
 class _Bar:
-    """A bar on a terminal, with the amount and the time that is left; of a stage, the time that it takes."""
+    """A progress bar with the amount and the remaining time; for a stage, a spinner with the elapsed time."""
 
     def __init__(self, console: Console, step: Step) -> None:
         from rich import progress
@@ -253,14 +254,14 @@ class _Bar:
             *columns,
             console=console,
             transient=not step.is_counted,
-            redirect_stdout=False,  # results stay where they belong
+            redirect_stdout=False,  # results must stay on standard output
             redirect_stderr=False,
         )
         self._task = self._progress.add_task(str(step), total=step.total if step.is_counted else None)
         self._progress.start()
 
     def say(self, text: str) -> None:
-        """Print a line above."""
+        """Print a line above the bar."""
         self._progress.console.print(text, soft_wrap=True)
 
     def move(self, step: Step) -> None:
@@ -273,25 +274,25 @@ class _Bar:
             self._progress.console.print(str(self.step), soft_wrap=True)
 
 
-def _live(console: Console) -> Live:
+def _start_live(console: Console) -> Live:
     from rich.live import Live
 
-    made = Live(
+    live = Live(
         console=console, auto_refresh=False, vertical_overflow="crop", redirect_stdout=False, redirect_stderr=False
     )
-    made.start()
-    return made
+    live.start()
+    return live
 
 
-def _cropped(shown: Shown, console: Console) -> RenderableType:
-    """Cut a table that is higher than the screen above, so that what stands below it is seen.
+def _crop(output: Shown, console: Console) -> RenderableType:
+    """Cut the first rows of a table that is higher than the screen, so that the lines below it can be seen.
 
     Args:
-        shown: The table, and what stands below it.
-        console: Draws them; not the one that shows the table before, which would draw that as well.
+        output: The table, and the lines below it.
+        console: Renders them; the console of a live table would also render that.
     """
     from rich.text import Text
 
-    with console.capture() as drawn:
-        _print(shown, console)
-    return Text("\n").join(Text.from_ansi(drawn.get()).split("\n")[-(console.height - 1) :])
+    with console.capture() as capture:
+        _print(output, console)
+    return Text("\n").join(Text.from_ansi(capture.get()).split("\n")[-(console.height - 1) :])

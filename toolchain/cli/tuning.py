@@ -1,4 +1,4 @@
-"""The tuning commands: what can be tuned, the tuning itself, and the hardware that it runs on."""
+"""The commands `tasks`, `tune`, `hardware` and `python-runtime`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import compare, connection, helptext, options
+from toolchain.cli import common, compare, connection, helptext
 from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
-from toolchain.cli.gathering import gathered, option, record, same
-from toolchain.cli.reports import ReportingCommand, written
+from toolchain.cli.gathering import gather, option, record, same
+from toolchain.cli.reports import ReportingCommand, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
     from toolchain.farm.boards import BoardRequest
     from toolchain.pipeline.preflight import Connect
-    from toolchain.pipeline.task_costs import CostedTask
     from toolchain.pipeline.tune import TuneRequest
     from toolchain.tables import Table
     from toolchain.tuning.report import TuneReport
@@ -30,22 +29,22 @@ class TuneOptions:
     """The options of `tune`."""
 
     device: DeviceOptions = record(DeviceOptions)
-    toolchain: str | None = options.toolchain()
-    model: options.ModelOptions = record(options.ModelOptions)
-    inputs: options.GivenOptions = record(options.GivenOptions)
-    search: options.SearchOptions = record(options.SearchOptions)
-    kernels: options.KernelOptions = record(options.KernelOptions)
-    threads: int | None = same(options.MeasureOptions, "threads")
+    toolchain: str | None = common.toolchain()
+    model: common.ModelOptions = record(common.ModelOptions)
+    inputs: common.InputFileOptions = record(common.InputFileOptions)
+    search: common.SearchOptions = record(common.SearchOptions)
+    kernels: common.KernelOptions = record(common.KernelOptions)
+    threads: int | None = same(common.MeasureOptions, "threads")
     operators: tuple[str, ...] = option(
         "--op", metavar="TASK", multiple=True, help="Only these tasks: an operator, a part of a name, or an ID."
     )
     records: Path | None = option(
-        "--records", type=options.PATH, help="File of tuning records. Default: yours, or the project's."
+        "--records", type=common.PATH, help="File of tuning records. Default: yours, or the project's."
     )
     tracker: str | None = option(
         "--tracker", metavar="HOST:PORT", help="Use the boards of this TVM tracker instead of the farm."
     )
-    most: int | None = option(
+    max_boards: int | None = option(
         "--boards",
         metavar="N",
         type=click.IntRange(1, 10_000),
@@ -62,29 +61,37 @@ class TuneOptions:
     prune: float | None = option(
         "--prune",
         metavar="TIMES",
-        type=options.Limit(min=1.0, max=1000.0),
+        type=common.Limit(min=1.0, max=1000.0),
         help="Skip candidates that, by a model of the GPU, spill or cost more than TIMES the best one.",
     )
     fresh: bool = option("--fresh", is_flag=True, help="Ignore existing records and measure again.")
     no_compare: bool = option("--no-compare", is_flag=True, help="Do not compare the whole model at the end.")
-    builders: options.BuilderOptions = record(options.BuilderOptions)
-    html_path: Path | None = options.html()
+    builders: common.BuilderOptions = record(common.BuilderOptions)
+    html_path: Path | None = common.html()
 
     def request(self, source: str, *, passing: bool) -> TuneRequest:
-        """Return what a session is asked for; `passing` says that the file of records is gone after it.
+        """Return what to tune; `passing` says that the file of records is temporary.
 
         Raises:
-            InputError: Options exclude each other, or name what is not there.
+            InputError: Options cannot be combined, or there is no such board, task or template.
         """
         from toolchain.pipeline import tune
 
-        self._check()
-        kind = self.device.board(**self.kernels.precision)
+        # --modelled uses no board, no links and no runs, so options about them have no effect.
+        others: dict[str, Any] = {"--host": self.device.host, "--place": self.device.place, "--tracker": self.tracker}
+        others |= {"--prune": self.prune, "--toolchain": self.toolchain, "--threads": self.threads}
+        others |= {"--boards": self.max_boards, "--builders": self.builders.builders_at}
+        if self.modelled and (conflicting := [name for name, value in others.items() if value]):
+            raise InputError(
+                f"--modelled and {conflicting[0]} cannot be combined",
+                hint="without --modelled, candidates are measured on a board",
+            )
+        board = self.device.board(**self.kernels.precision)
         return tune.TuneRequest(
             model=self.model.model(source, self.inputs),
-            boards=self.device.boards(kind, Path(source).stem, self.tracker, self.key, self.most or 0),
+            boards=self.device.board_request(board, Path(source).stem, self.tracker, self.key, self.max_boards or 0),
             plan=dataclasses.replace(
-                tune.plan_for(kind, self.search.plan(kind, self.model.seed, self.threads)),
+                tune.plan_for(board, self.search.plan(board, self.model.seed, self.threads)),
                 prune=self.prune or 0.0,
                 fresh=self.fresh,
             ),
@@ -92,36 +99,24 @@ class TuneOptions:
             records=self.records,
             passing=passing,
             toolchain=self.toolchain or "",
-            without=self.kernels.left_out(kind),
+            without=self.kernels.excluded_templates(board),
             modelled=self.modelled,
             builders=self.builders.scheduler(),
         )
 
-    def comparing(self, found: TuneReport) -> compare.CompareOptions:
-        """Return how the model is compared once it is tuned: on the board that did most, where none is named."""
-        here = self.device.host or self.device.place or self.device.board().connection == "local"
-        most = max(found.boards, key=lambda one: one.trials, default=None)
-        device = self.device if here or most is None else dataclasses.replace(self.device, host=most.name)
+    def compare_options(self, report: TuneReport) -> compare.CompareOptions:
+        """Return the options of the final comparison: on the board with most trials, if no device is named."""
+        is_named = self.device.host or self.device.place or self.device.board().connection == "local"
+        busiest = max(report.boards, key=lambda board: board.trials, default=None)
+        device = self.device if is_named or busiest is None else dataclasses.replace(self.device, host=busiest.name)
         return compare.CompareOptions(
             device=device,
             toolchain=self.toolchain,
             model=self.model,
-            inputs=options.InputOptions(self.inputs.npz, self.inputs.image),
-            compiling=options.CompileOptions(records=self.records, kernels=self.kernels),
-            measuring=options.TurnOptions(threads=self.threads),
+            inputs=common.InputOptions(self.inputs.npz, self.inputs.image),
+            compiling=common.CompileOptions(records=self.records, kernels=self.kernels),
+            measuring=common.TurnOptions(threads=self.threads),
         )
-
-    def _check(self) -> None:
-        """See that what asks no board names none, rules nothing out before it, and neither links nor runs anything."""
-        device = self.device
-        others = {"--host": device.host, "--place": device.place, "--tracker": self.tracker, "--prune": self.prune}
-        others |= {"--toolchain": self.toolchain, "--threads": self.threads, "--boards": self.most}
-        others |= {"--builders": self.builders.builders_at}
-        if self.modelled and (given := [name for name, value in others.items() if value]):
-            raise InputError(
-                f"--modelled and {given[0]} cannot be combined",
-                hint="without --modelled, candidates are measured on a board",
-            )
 
 
 @dataclass(frozen=True)
@@ -129,19 +124,19 @@ class TaskOptions:
     """The options of `tasks`."""
 
     board: BoardOptions = record(BoardOptions)
-    model: options.ModelOptions = record(options.ModelOptions)
-    inputs: options.GivenOptions = record(options.GivenOptions)
-    kernels: options.KernelOptions = record(options.KernelOptions)
+    model: common.ModelOptions = record(common.ModelOptions)
+    inputs: common.InputFileOptions = record(common.InputFileOptions)
+    kernels: common.KernelOptions = record(common.KernelOptions)
     operators: tuple[str, ...] = same(TuneOptions, "operators")
-    cost: bool = options.cost("Show the cost of each untuned kernel, the highest first")
+    cost: bool = common.cost("Show the cost of each untuned kernel, the highest first")
 
 
 @click.command("tasks", cls=helptext.Command)
-@options.model_argument
-@gathered("asked", TaskOptions)
-@options.json_flag
+@common.model_argument
+@gather("options", TaskOptions)
+@common.json_flag
 @click.pass_obj
-def tasks(console: Console, /, source: str, asked: TaskOptions, *, as_json: bool) -> Result:
+def tasks(console: Console, /, source: str, options: TaskOptions, *, as_json: bool) -> Result:
     """List the kernels of a model that can be tuned.
 
     For each one: shape, operator, weight (how often the model runs it) and work.
@@ -150,69 +145,72 @@ def tasks(console: Console, /, source: str, asked: TaskOptions, *, as_json: bool
     from toolchain.pipeline import task_costs, tune
     from toolchain.records import tasks as extracted
 
-    kind = asked.board.board(**asked.kernels.precision)
-    request = BuildRequest(asked.model.model(source, asked.inputs), kind, without=asked.kernels.left_out(kind))
-    model = request.backend.cost_model(console.say) if asked.cost else None  # what cannot be had is told at once
-    known = tune.extract(request)
-    chosen = extracted.select(known.tasks, asked.operators)
-    found = task_costs.estimate_costs(chosen, known.backend, model)
+    board = options.board.board(**options.kernels.precision)
+    request = BuildRequest(
+        options.model.model(source, options.inputs), board, without=options.kernels.excluded_templates(board)
+    )
+    # before the extraction: a missing cost model is reported at once
+    model = request.backend.cost_model(console.say) if options.cost else None
+    extraction = tune.extract(request)
+    chosen = extracted.select(extraction.tasks, options.operators)
+    costs = task_costs.estimate_costs(chosen, extraction.backend, model)
     total = sum(task.weight * task.gflop for task in chosen)
     lines: list[str | Table] = [
-        task_costs.table(found),
-        f"{len(found)} tasks, {total:.4f} GFLOPs a run",
-        *task_costs.summary(found, model),
+        task_costs.table(costs),
+        f"{len(costs)} tasks, {total:.4f} GFLOPs a run",
+        *task_costs.summary(costs, model),
     ]
-    return Result(lines, [_row(one) for one in found], as_json)
+    names = ("id", "name", "operator", "shape", "weight", "gflop", "workload")
+    document: list[dict[str, Any]] = []
+    for cost in costs:
+        row = {name: getattr(cost.task, name) for name in names}
+        row["args"] = [dataclasses.asdict(argument) for argument in cost.task.args]
+        document.append(row if cost.estimate is None else {**row, "modelled": cost.document()})
+    return Result(lines, document, as_json)
 
 
-def _row(found: CostedTask) -> dict[str, Any]:
-    kept, task = ("id", "name", "operator", "shape", "weight", "gflop", "workload"), found.task
-    row = {name: getattr(task, name) for name in kept} | {"args": [dataclasses.asdict(one) for one in task.args]}
-    return row if found.estimate is None else {**row, "modelled": found.document()}
-
-
-@click.command("tune", cls=ReportingCommand, reports=options.PAGES)
-@options.model_argument
-@gathered("asked", TuneOptions)
-@options.json_flag
+@click.command("tune", cls=ReportingCommand, reports=common.PAGES)
+@common.model_argument
+@gather("options", TuneOptions)
+@common.json_flag
 @click.pass_obj
-def tune(console: Console, /, source: str, asked: TuneOptions, *, as_json: bool) -> Result:
+def tune(console: Console, /, source: str, options: TuneOptions, *, as_json: bool) -> Result:
     """Search for faster kernels of a model on real boards.
 
     All boards are of one type. The same command resumes an interrupted run.
     """
-    from toolchain.tuning import report
+    from toolchain.tuning import report as reports
 
-    found = tuned(console, source, asked)
-    if not asked.no_compare:
-        found = _compared(console, source, asked, found)
-    result = Result(report.render_text(found), found.document(), as_json)
-    return written(result, None, {asked.html_path: lambda: report.html(found).encode()})
+    report = run_tune(console, source, options)
+    if not options.no_compare:
+        report = _compare_end_to_end(console, source, options, report)
+    result = Result(reports.shown(report), report.document(), as_json)
+    return write_reports(result, None, {options.html_path: lambda: reports.html(report).encode()})
 
 
-def tuned(console: Console, source: str, asked: TuneOptions, *, passing: bool = False) -> TuneReport:
-    """Tune a model.
+def run_tune(console: Console, source: str, options: TuneOptions, *, passing: bool = False) -> TuneReport:
+    """Tune a model; `deploy --trials` and `survey` do it as well.
 
     Args:
-        console: Told about the progress.
+        console: Shows the progress.
         source: Zoo name or path of an ONNX file.
-        asked: The options.
-        passing: Whether the file of records is gone after the run, so that nobody is told to go on from it.
+        options: The options.
+        passing: Whether the file of records is temporary, so that no message suggests to resume from it.
     """
     from toolchain.pipeline import preflight
     from toolchain.pipeline import tune as tuning
     from toolchain.pipeline.source import BundleSource
 
-    wanted = asked.request(source, passing=passing)
-    if not asked.modelled:
-        preflight.before_build(BundleSource(wanted.build(console.say)), _opened(asked.device, wanted.boards))
-    return tuning.run(wanted, console.say, console.redraw)
+    request = options.request(source, passing=passing)
+    if not options.modelled:
+        preflight.before_build(BundleSource(request.build(console.say)), _connector(options.device, request.boards))
+    return tuning.run(request, console.say, console.redraw)
 
 
-def _compared(console: Console, source: str, asked: TuneOptions, found: TuneReport) -> TuneReport:
-    """Compare the whole model with what a deploy makes of it without the user's records, as `compare` does.
+def _compare_end_to_end(console: Console, source: str, options: TuneOptions, report: TuneReport) -> TuneReport:
+    """Compare the whole tuned model with a build without the user's records, as `compare` does.
 
-    Where it is surely slower, the winners are taken back.
+    A kernel that is faster alone can slow down the model; if the tuned model is slower, the new records are retracted.
     """
     from toolchain.pipeline.compare import Comparison
     from toolchain.records import RecordFile, default_path
@@ -220,37 +218,39 @@ def _compared(console: Console, source: str, asked: TuneOptions, found: TuneRepo
     from toolchain.tuning.report import EndToEnd
 
     reasons = (
-        (found.modelled, "a model stood in for the boards"),
-        (found.emulated, "an emulator's times say nothing"),
-        (asked.tracker, "a tracker's boards run single kernels alone"),
+        (report.modelled, "a model stood in for the boards"),
+        (report.emulated, "an emulator's times say nothing"),
+        (options.tracker, "a tracker's boards run single kernels alone"),
     )
-    why = next((text for given, text in reasons if given), "")
-    compared = why or compare.end_to_end(console, source, asked.comparing(found))
-    if not isinstance(compared, Comparison):
-        return dataclasses.replace(found, end_to_end=EndToEnd(f"not compared: {compared}"))
-    found = dataclasses.replace(found, end_to_end=EndToEnd(compared.outcome, compared.warnings, compared.document()))
-    if compared.ratio.verdict != "slower":
-        return found
-    return retraction.take_back(found, RecordFile(asked.records or default_path(found.board)))
+    why = next((text for applies, text in reasons if applies), "")
+    comparison = why or compare.compare_end_to_end(console, source, options.compare_options(report))
+    if not isinstance(comparison, Comparison):
+        return dataclasses.replace(report, end_to_end=EndToEnd(f"not compared: {comparison}"))
+    report = dataclasses.replace(
+        report, end_to_end=EndToEnd(comparison.outcome, comparison.warnings, comparison.document())
+    )
+    if comparison.ratio.verdict != "slower":
+        return report
+    return retraction.taken_back(report, RecordFile(options.records or default_path(report.board)))
 
 
-def _opened(device: DeviceOptions, wanted: BoardRequest) -> Connect | None:
-    """Say how the device of a run is asked before it; None if there is none of the run's own.
+def _connector(device: DeviceOptions, request: BoardRequest) -> Connect | None:
+    """Return how to connect to the device for the checks before a run; None if the run does not connect to it itself.
 
-    A tracker's boards are asked by those who serve them, and so are the farm's, which may well be at work for somebody;
-    of an emulator that a model stands in for, nothing is asked.
+    Boards of a tracker or the farm were checked when they were served, and may be in use by others now; an emulated
+    board that a model replaces has nothing to check.
     """
     from toolchain.farm import boards
 
-    kind = wanted.board
-    if kind.connection == "local" or kind.emulated or wanted.tracker or boards.is_served(wanted):
+    board = request.board
+    if board.connection == "local" or board.emulated or request.tracker or boards.is_served(request):
         return None
-    return lambda: open_device(kind, device)
+    return lambda: open_device(board, device)
 
 
 @click.command("hardware", cls=helptext.Command)
-@connection.device
-@options.json_flag
+@connection.device_options
+@common.json_flag
 @click.pass_obj
 def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """Compare a device's hardware with its board file.
@@ -261,22 +261,22 @@ def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
     from toolchain.pipeline import preflight
     from toolchain.rpc import hardware as examined
 
-    kind = device.board()
+    board = device.board()
     rows, lines = [], []
-    wanted = device.boards(kind, "hardware")
-    if opened := _opened(device, wanted):
-        preflight.before_serving(kind, opened)
-    with boards.open_boards(wanted, console.say) as held:
-        for place in held.places:
-            found, notes = examined.examine(kind, place)
-            rows.append({"board": place.name, "hardware": found, "notes": notes})
-            lines += [f"{place.name}: {found or 'unknown'}", *(f"warning: {note}" for note in notes)]
+    request = device.board_request(board, "hardware")
+    if connector := _connector(device, request):
+        preflight.before_serving(board, connector)
+    with boards.open_boards(request, console.say) as lease:
+        for endpoint in lease.places:
+            description, notes = examined.examine(board, endpoint)
+            rows.append({"board": endpoint.name, "hardware": description, "notes": notes})
+            lines += [f"{endpoint.name}: {description or 'unknown'}", *(f"warning: {note}" for note in notes)]
     return Result("\n".join(lines), rows, as_json)
 
 
 @click.command("python-runtime", cls=helptext.Command)
-@connection.board
-@options.json_flag
+@connection.board_options
+@common.json_flag
 @click.pass_obj
 def python_runtime(console: Console, /, board: BoardOptions, *, as_json: bool) -> Result:
     """Build what Python needs to use an accelerator here.

@@ -55,10 +55,10 @@ _BUSY = 0.1
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a device's CPU was doing at one moment; None where the device does not tell.
+    """What a device's CPU was doing at one moment; None for what the device does not report.
 
     Attributes:
-        load: Load average of the last minute, which still knows of the build before.
+        load: Load average of the last minute, which still contains a build before it.
         busy: Share of CPU time in use during the last 0.2 s, from 0 to 1.
         governors: Frequency governors in use.
         mhz: Mean clock of its CPUs.
@@ -101,7 +101,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Current:
-    """The release that a device runs, opened far enough to run it."""
+    """The current release of a device, and its manifest."""
 
     generation: Generation
     manifest: Manifest
@@ -109,7 +109,7 @@ class Current:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A finished benchmark: its statistics, the run behind them, the conditions around it, and what was sent."""
+    """A finished benchmark: its statistics, raw run, conditions before and after, and the bytes sent."""
 
     latency: Latency
     run: Run
@@ -125,7 +125,7 @@ def current(store: Store, name: str) -> Current:
     Raises:
         DeviceError: Nothing was deployed there.
     """
-    generation = store.current()
+    generation = store.releases.current()
     if generation is None:
         raise DeviceError(f"no release is deployed on {name}", hint="deploy a model first: `toolchain deploy MODEL`")
     data = store.read(f"releases/{generation.digest}/{bundles.MANIFEST}")
@@ -133,12 +133,12 @@ def current(store: Store, name: str) -> Current:
 
 
 def check_current(store: Store, digest: str, name: str) -> None:
-    """Refuse to measure one release in the name of another.
+    """Check that the release to measure is still current.
 
     Raises:
-        DeviceError: The device does not run the release with this digest.
+        DeviceError: The device runs another release.
     """
-    generation = store.current()
+    generation = store.releases.current()
     if generation is None or generation.digest != digest:
         raise DeviceError(
             f"another deployment replaced the release on {name} before it was measured",
@@ -154,14 +154,14 @@ def measure(
 
     Args:
         current: The release.
-        program: The runner for the device; pushed if it is not there.
+        program: The runner for the device; pushed if the device lacks it.
         device: The device.
-        inputs: Arrays by name; pushed if they are not there.
+        inputs: Arrays by name; pushed if the device lacks them.
         plan: How often to run.
         threads: Threads of the model; 0 means the board file's number.
 
     Raises:
-        DeviceError: The device runs another release by now, is busy or lost, or the model does not run on it.
+        DeviceError: The device runs another release now, is busy or lost, or the model does not run on it.
     """
     digest = current.generation.digest
     release = DeviceRelease.of_device(current.manifest, digest, program, device, threads)
@@ -178,7 +178,7 @@ def measure(
 
 
 def conditions(shell: Shell) -> Conditions:
-    """Ask a device what its CPU is doing."""
+    """Read the load, clock and temperature of a device's CPU; takes 0.2 s."""
     pairs = [line.split("=", 1) for line in shell.run(_CONDITIONS).stdout.splitlines() if "=" in line]
     clocks = [value / 1000 for value in _numbers(pairs, "khz")] or _numbers(pairs, "mhz")
     degrees = [value / 1000 for value in _numbers(pairs, "millidegrees")]
@@ -191,9 +191,9 @@ def conditions(shell: Shell) -> Conditions:
     )
 
 
-def _numbers(pairs: Sequence[Sequence[str]], wanted: str) -> list[float]:
-    """Pick the values of a key; a sensor or clock that is asleep gives none, or `<unknown>`."""
-    texts = [value for key, value in pairs if key == wanted]
+def _numbers(pairs: Sequence[Sequence[str]], name: str) -> list[float]:
+    """Return the values of a key that are numbers; a sensor or clock that is asleep may report `<unknown>`."""
+    texts = [value for key, value in pairs if key == name]
     return [float(text) for text in texts if re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", text)]
 
 
@@ -237,22 +237,27 @@ def _median_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tu
 
 
 def _batches(size: int) -> list[int]:
-    """Cut the resampling into parts of about 8 MB, since a fast model has thousands of samples."""
+    """Divide the resampling into batches of about 8 MB, since a fast model has thousands of samples."""
     count = max(1, math.ceil(_RESAMPLES * size / 1_000_000))
-    return [len(part) for part in np.array_split(np.arange(_RESAMPLES), count)]
+    return [len(batch) for batch in np.array_split(np.arange(_RESAMPLES), count)]
 
 
 def doubts(
     latency: Latency, before: Conditions, after: Conditions, *, threads: int, cpus: int, emulated: bool
 ) -> tuple[str, ...]:
-    """Say in plain words what makes the numbers doubtful."""
+    """Return warnings about conditions that make the times unreliable."""
     outlier, drift = _ratio(latency.max, latency.median), _drift(latency.samples)
+    spread = f"{_ratio(latency.std, latency.mean):.0%}"
+    changed = f"{abs(drift):.0%} {'slower' if drift > 0 else 'faster'}"
     checks = [
         (emulated, "emulated: these times say nothing about the real board"),
         (len(latency.samples) < _FEW, f"only {len(latency.samples)} runs: use a longer --budget for a reliable median"),
-        (latency.std > _SPREAD * latency.mean, f"unstable: the standard deviation is {_percent(latency)} of the mean"),
+        (latency.std > _SPREAD * latency.mean, f"unstable: the standard deviation is {spread} of the mean"),
         (outlier > _OUTLIER, f"outlier: the longest run took {outlier:.1f} times the median"),
-        (abs(drift) > _DRIFT, _drift_text(drift)),
+        (
+            abs(drift) > _DRIFT,
+            f"drift: the second half of the runs was {changed} than the first half (warm-up, heat or other load)",
+        ),
         (before.busy > _BUSY, f"busy: other work used {before.busy:.0%} of the CPUs just before the first run"),
         (threads > cpus, f"{threads} threads share {cpus} CPUs"),
         (
@@ -266,7 +271,7 @@ def doubts(
 
 
 def disturbances(before: Conditions, after: Conditions) -> tuple[str, ...]:
-    """Say in plain words what else went on on a device around runs of two things that were measured in turns."""
+    """Return warnings about other work and heat on a device around runs that were measured in turns."""
     busy = (
         f"busy: other work used {before.busy:.0%} of the CPUs just before the rounds, and {after.busy:.0%} just after"
     )
@@ -278,18 +283,9 @@ def disturbances(before: Conditions, after: Conditions) -> tuple[str, ...]:
     return tuple(text for doubtful, text in checks if doubtful)
 
 
-def _percent(latency: Latency) -> str:
-    return f"{_ratio(latency.std, latency.mean):.0%}"
-
-
 def _ratio(value: float, base: float) -> float:
-    """Divide; 1 where the base is 0, as of a model that is faster than one tick of a coarse clock."""
+    """Divide; 1 if the base is 0, as for a model that is faster than one tick of a coarse clock."""
     return value / base if base else 1.0
-
-
-def _drift_text(drift: float) -> str:
-    changed = f"{abs(drift):.0%} {'slower' if drift > 0 else 'faster'}"
-    return f"drift: the second half of the runs was {changed} than the first half (warm-up, heat or other load)"
 
 
 def _drift(samples: Sequence[float]) -> float:

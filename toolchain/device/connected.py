@@ -1,4 +1,4 @@
-"""A device that a connection is open to, as every stage on it carries it."""
+"""A device with an open connection, which every stage on it takes, and how to connect to one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolchain.board import Board
 from toolchain.device.store import Store
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device
-from toolchain.errors import DeviceError, InputError, ToolchainError, did_you_mean
+from toolchain.errors import DeviceError, InputError, did_you_mean
 from toolchain.shell import Shell, SshOptions, open_shell
 
 
@@ -39,7 +39,7 @@ class ConnectedDevice:
 
 @dataclass(frozen=True)
 class Connection:
-    """How a device is reached.
+    """How to reach a device.
 
     Attributes:
         board: Its board type, resolved.
@@ -72,26 +72,26 @@ class Connection:
         address = None if self.board.connection == "local" else self.entry.host
         root = self.root or self.entry.root or self.board.root
         with (
-            explained_host(self.host, self.names),
+            explain_host(self.host, self.names),
             open_shell(address, config=self.ssh.before(self.entry.ssh_config)) as shell,
         ):
             yield ConnectedDevice(self.board, self.entry, shell, Store(shell, root, self.progress, self.patience))
 
 
 @contextlib.contextmanager
-def explained_host(host: str, names: Mapping[str, Device]) -> Iterator[None]:
-    """Explain a host that cannot be resolved, and is perhaps the misspelt name of a device."""
+def explain_host(host: str, names: Mapping[str, Device]) -> Iterator[None]:
+    """Explain a host that cannot be resolved: it may be the misspelt name of a device.
+
+    Raises:
+        InputError: The host is a plain name, but not that of a device or a host.
+    """
     try:
         yield
     except DeviceError as fault:
-        raise _explanation(fault, host, names) from fault
-
-
-def _explanation(fault: DeviceError, host: str, names: Mapping[str, Device]) -> ToolchainError:
-    if not host or set(host) & set("@.:") or host in names or "cannot be resolved" not in fault.message:
-        return fault
-    return InputError(
-        f"there is no device {host!r}, and no host of that name",
-        details=f"devices: {', '.join(names) or 'none'}\n{fault.message}: {fault.details}",
-        hint=did_you_mean(host, names) or "write user@host, user@host:port, or a name in devices.toml",
-    )
+        if not host or set(host) & set("@.:") or host in names or "cannot be resolved" not in fault.message:
+            raise
+        raise InputError(
+            f"there is no device {host!r}, and no host of that name",
+            details=f"devices: {', '.join(names) or 'none'}\n{fault.message}: {fault.details}",
+            hint=did_you_mean(host, names) or "write user@host, user@host:port, or a name in devices.toml",
+        ) from fault

@@ -1,7 +1,8 @@
-"""Bring a bundle to a device: push what is missing, verify, run it once, compare, and only then switch."""
+"""Deploy a bundle: send missing files, verify, run once, compare, and only then switch; or roll back."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from toolchain.device.installed import DeviceRelease
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
 from toolchain.device.stages import Stages
-from toolchain.device.store import DeviceFacts
+from toolchain.device.store import DeviceFacts, Generation
 from toolchain.device.trust import Verified
 from toolchain.native.programs import Program
 from toolchain.tensors import Difference
@@ -23,17 +24,17 @@ from toolchain.tensors import Difference
 
 @dataclass(frozen=True)
 class Settings:
-    """How to check and to measure.
+    """How to check and to measure a release.
 
     Attributes:
         budget_s: Seconds to measure.
         threads: Threads of the model; 0 means the board file's number.
         tolerance: Limit for the outputs' relative difference; None for that of each output.
-        pinned: Whether each thread has a CPU of its own.
+        pinned: Whether each thread is pinned to one CPU.
         labels: File of class names for a top-5 table.
         samples: How many inputs a deploy compares with the reference.
-        library: Whether a deploy brings the library that applications are linked with.
-        unchecked: Whether a deploy takes a bundle without its reference, too; the device then says so.
+        library: Whether a deploy also installs the library for applications.
+        unchecked: Whether a deploy accepts a bundle without its reference; the device marks the release.
         energy: Whether a benchmark measures energy as well.
     """
 
@@ -57,12 +58,12 @@ class Deployment:
         changed: False if the device already ran it.
         facts: What the device is.
         transfer: What was sent.
-        difference: Outputs on the device against the reference; None if the package carried no reference.
+        difference: Outputs on the device against the reference; None if the package has no reference.
         reference: What computed the reference.
         run: The smoke run.
-        application: How the device's application started; None where none is known.
-        fidelity: What more samples showed; None where one was enough.
-        verified: What the device found of the release's signatures; None where it asks for none.
+        application: How the device's application started; None if it has none.
+        fidelity: The comparison of many samples; None if there was only one.
+        verified: The device's check of the signatures; None if it accepts unsigned releases.
     """
 
     digest: str
@@ -87,24 +88,24 @@ def deploy(
 ) -> Deployment:
     """Deploy a bundle; the caller holds the lock of the device's store.
 
-    The device's application is restarted on the new release, which goes if it is not healthy on it.
+    The device's application is restarted on the new release; if it is not healthy, the device returns to the old one.
 
     Args:
-        bundle: What to deploy.
+        bundle: The bundle.
         program: The runner for the device.
         device: The device.
-        settings: How outputs are checked.
-        stages: Called with progress; gets the time of each stage.
-        library: What applications are linked with, to be found as `lib/` in the store.
+        settings: How to check the outputs.
+        stages: Reports progress, and records the time of each stage.
+        library: The library for applications, to install as `lib/` in the store.
 
     Raises:
-        InputError: The bundle's reference carries fewer samples than are to be compared.
-        VerificationError: The bundle has no reference; the device does not fit, stored or computed something else, or
-            its application is not healthy. It keeps the release that it had.
+        InputError: The bundle's reference has fewer samples than the settings ask for.
+        VerificationError: The bundle has no reference; the device does not fit it, stored other bytes or computed other
+            outputs, or its application is not healthy. It keeps the previous release.
         DeviceError: The device is lost, busy or full, or the model does not run on it.
     """
     samples = verification.samples_of(bundle, unchecked=settings.unchecked)
-    drawn = fidelity.carried(bundle, settings.samples)
+    random = fidelity.random_reference(bundle, settings.samples)
     with stages.timed("deploy"):
         release = DeviceRelease.of_bundle(bundle, program, device, settings.threads)
         if device.entry.run:
@@ -115,14 +116,14 @@ def deploy(
         with stages.timed("smoke"):
             run = installed.run(runner.SMOKE)
             difference = verification.check_outputs(run, samples, bundle.manifest, settings.tolerance)
-        with stages.timed("samples" if drawn else "smoke"):
-            compared = fidelity.check(release, drawn, settings.tolerance, stages.tell) if drawn else None
+        with stages.timed("samples" if random else "smoke"):
+            compared = fidelity.check(release, random, settings.tolerance, stages.tell) if random else None
         with stages.timed("application" if device.entry.run else "deploy"):
-            device.store.mark(bundle.digest, unchecked=difference is None)
+            device.store.releases.mark(bundle.digest, unchecked=difference is None)
             changed, started = _activate(release, library, stages)
         with stages.timed("deploy"):
             verified = trust.note_minimum(device.store, installed.verified, installed.folders["runners"])
-            device.store.prune(device.board.keep)
+            device.store.releases.prune(device.board.keep)
     return Deployment(
         digest=bundle.digest,
         changed=changed,
@@ -138,10 +139,27 @@ def deploy(
 
 
 def _activate(release: DeviceRelease, library: Program | None, stages: Stages) -> tuple[bool, Started | None]:
-    """Return whether the release is another one than before, and how the application started on it."""
-    store, own = release.device.store, release.device.entry.run
+    """Make the release current; return whether it was not so before, and how the application started."""
+    store, run_table = release.device.store, release.device.entry.run
     if library:
-        store.offer(library.sha256)
-    if own is None:
-        return store.activate(release.digest), None
-    return application.activate(store, release.digest, own, stages.tell)
+        store.blobs.offer(library.sha256)
+    if run_table is None:
+        return store.releases.activate(release.digest), None
+    return application.activate(store, release.digest, run_table, stages.tell)
+
+
+def roll_back(device: ConnectedDevice, progress: Callable[[str], None]) -> tuple[Generation, Started | None]:
+    """Make the release before the current one current again; the caller holds the lock.
+
+    Returns:
+        The generation that is current now, and how the application started on it; None without an application.
+
+    Raises:
+        VerificationError: The device does not accept that release any more, or the application is not healthy on it.
+        DeviceError: There is no earlier release, or the device is lost.
+    """
+    device.store.blobs.sweep()
+    trust.verify_previous(device.store)
+    if device.entry.run:
+        return application.roll_back(device.store, device.entry.run, progress)
+    return device.store.releases.roll_back(), None

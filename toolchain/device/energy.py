@@ -1,12 +1,13 @@
-"""Joules of an inference, by the sensors of a device or by a meter of its lab: where they say something, else why not.
+"""Energy of an inference, by the sensors of a device or by a meter of the lab; or the reason why there is no figure.
 
-Latency is measured apart from this: reading a sensor over I2C keeps a core busy for about a millisecond.
+Latency is measured separately: reading a sensor over I2C keeps a core busy for about a millisecond.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import re
 import shlex
@@ -20,20 +21,20 @@ import numpy as np
 from toolchain import process, temporary
 from toolchain.device import runner, sensors
 from toolchain.device.runner import Plan
-from toolchain.device.sensors import MOST_RAILS, Found, NoFigureError, Sensor, Series
+from toolchain.device.sensors import MOST_RAILS, DeviceSensors, NoFigureError, Sensor, Series
 from toolchain.errors import DeviceError
 from toolchain.shell import Shell
 
 IDLE_S, RUN_S, LEAST_INFERENCES, LEAST_SAMPLES = 10.0, 10.0, 100, 20
 EVERY_S = 0.05
-_SETTLED_S, _EDGE_S, _WINDOW_S = 1.0, 0.3, 1.0  # loading is no inference; both clocks have edges
+_SETTLED_S, _EDGE_S, _WINDOW_S = 1.0, 0.3, 1.0  # loading is not inference, and the two clocks are not in step
 _RESAMPLES = 2000
 _MOST_SAID = 16 << 20
 _MOST_OF_METER = 8 << 20
 _LARGEST_WATTS = 1e5
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,3})?")
-_SLOW_EVERY_S, _SLOW_S = 1.0, 30.0  # where `sleep` knows whole seconds only: enough for the readings of each phase
-_LONGEST_S = 1800.0  # of inferences that are as many as a figure needs
+_SLOW_EVERY_S, _SLOW_S = 1.0, 30.0  # if `sleep` has whole seconds only: each phase still gets enough readings
+_LONGEST_S = 1800.0  # for the inferences that a figure needs
 _FREE_S = 120.0
 
 _SAMPLE = r"""
@@ -66,13 +67,13 @@ cat @PLACE@/report
 
 @dataclass(frozen=True)
 class Rail:
-    """A rail, or whatever else one sensor measures.
+    """The mean power of one sensor.
 
     Attributes:
         name: Its chip and label.
-        idle_w: Watts while the device had nothing to do.
+        idle_w: Watts while the device was idle.
         run_w: Watts while the model ran.
-        counted: Whether it counts for the joules; others are parts of one that does.
+        counted: Whether it is part of the total; other rails are contained in one that is.
     """
 
     name: str
@@ -86,19 +87,19 @@ class Joules:
     """Energy of an inference.
 
     Attributes:
-        rails: What was measured.
-        idle_w: Watts of the rails that count while the device had nothing to do.
-        run_w: Watts of them while the model ran.
-        gross_j: Joules of an inference, all that flowed.
+        rails: The rails.
+        idle_w: Watts of the counted rails while the device was idle.
+        run_w: Watts of the counted rails while the model ran.
+        gross_j: Joules of an inference.
         gross_ci95: 95 % interval, by bootstrap over windows of a second.
-        net_j: Joules beyond those that flow anyway.
-        net_ci95: Their interval.
+        net_j: Joules of an inference without the idle power.
+        net_ci95: 95 % interval.
         hz: Readings a second.
         samples: Readings while the model ran.
-        idle_samples: Readings before.
-        inferences: How many there were.
-        method: How that was found, in a line.
-        warnings: Sensors that say nothing, and would not count if they did.
+        idle_samples: Readings while the device was idle.
+        inferences: Number of inferences.
+        method: A line about the method.
+        warnings: Problems of sensors that are not counted.
     """
 
     rails: tuple[Rail, ...]
@@ -118,10 +119,10 @@ class Joules:
 
 @dataclass(frozen=True)
 class Energy:
-    """What is known of a model's energy.
+    """The energy of a model, or why it is unknown.
 
     Attributes:
-        joules: The figures; None where there are none.
+        joules: The figures; None if there are none.
         reason: Why there are none.
     """
 
@@ -131,13 +132,13 @@ class Energy:
 
 @dataclass(frozen=True)
 class Method:
-    """How long is measured, and where sensors are; shorter times are for tests.
+    """How to measure; times shorter than the defaults are for tests.
 
     Attributes:
-        sysfs: Folder on the device where the kernel shows sensors.
-        meter: Command on this machine that says time stamp (seconds since 1970) and watts, a line each; empty without.
-        idle_s: Seconds of idleness.
-        run_s: Seconds of inferences, at least.
+        sysfs: Folder of the kernel's sensors on the device.
+        meter: Command on this machine that prints a time stamp (seconds since 1970) and watts per line; or empty.
+        idle_s: Seconds of the idle phase.
+        run_s: Least seconds of inferences.
         every_s: Seconds between two readings.
     """
 
@@ -151,7 +152,7 @@ class Method:
 def measure(  # noqa: PLR0913 - one call has these independent parts
     shell: Shell,
     root: str,
-    places: Mapping[str, str],
+    folders: Mapping[str, str],
     *,
     release: str,
     threads: int,
@@ -159,20 +160,20 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
     inference_s: float = 0.0,
     pinned: bool = True,
 ) -> Energy:
-    """Measure idleness and then inferences on a device whose lock the caller holds.
+    """Measure the power of a device, first idle and then running a model; the caller holds the lock.
 
     Args:
         shell: The device.
         root: The store's root on it.
-        places: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
+        folders: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
         release: Folder of the release on the device.
         threads: Threads; 0 means every CPU.
-        method: How.
-        inference_s: Seconds of an inference, as its latency was just measured: how long this is waited for.
-        pinned: Whether each thread has a CPU of its own.
+        method: How to measure.
+        inference_s: Seconds of an inference, for the time limit.
+        pinned: Whether each thread is pinned to one CPU.
 
     Returns:
-        The joules, or why there are none: a sensor that fails is no failure of the command.
+        The energy, or why it is unknown: a sensor that fails does not fail the command.
 
     Raises:
         DeviceError: The device is lost, or the model does not run on it.
@@ -180,25 +181,25 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
     if (needed := LEAST_INFERENCES * inference_s) > _LONGEST_S:
         return Energy(None, f"{LEAST_INFERENCES} inferences would take {needed / 60:.0f} minutes, and"
                             f" the limit is {_LONGEST_S / 60:.0f}")  # fmt: skip
-    found = Found((), fractions=True) if method.meter else sensors.find(shell, method.sysfs)
-    if not found.sensors and not method.meter:
+    device_sensors = DeviceSensors((), fractions=True) if method.meter else sensors.find(shell, method.sysfs)
+    if not device_sensors.sensors and not method.meter:
         return Energy(None, "Linux shows no power sensor on the device, and devices.toml has no meter for it")
-    method = method if found.fractions else slower(method)
+    method = method if device_sensors.fractions else slower(method)
     plan = Plan(method.run_s + _SETTLED_S, min_runs=LEAST_INFERENCES, max_runs=1_000_000, pinned=pinned)
     limit = longest_s(method, inference_s)
     try:
-        with runner.scratch(shell, root) as folder, _metered(method.meter) as metered:
-            argv = runner.command(places, release, folder, plan, threads)
+        with runner.scratch(shell, root) as folder, _run_meter(method.meter) as metered:
+            argv = runner.command(folders, release, folder, plan, threads)
             began = time.time()
-            said = _run(shell, folder, argv, found.sensors, method, limit)
+            output = _run(shell, folder, argv, device_sensors.sensors, method, limit)
             readings = metered()
-        return Energy(_joules(said, found.sensors, readings, began, method))
+        return Energy(_joules(output, device_sensors.sensors, readings, began, method))
     except NoFigureError as fault:
         return Energy(None, str(fault))
 
 
 def slower(method: Method) -> Method:
-    """Return a method for readings a second apart, of which short times have too few."""
+    """Return a method with a reading per second, and phases long enough for the readings that a figure needs."""
     return dataclasses.replace(
         method,
         idle_s=max(method.idle_s, _SLOW_S),
@@ -208,21 +209,23 @@ def slower(method: Method) -> Method:
 
 
 def longest_s(method: Method, inference_s: float) -> float:
-    """Return the seconds after which measuring is ended: many times those of as many inferences as there must be."""
+    """Return the time limit: ten times the expected time of the inferences, and some spare seconds."""
     return _FREE_S + method.idle_s + 10 * max(method.run_s + _SETTLED_S, LEAST_INFERENCES * inference_s)
 
 
-def _run(shell: Shell, folder: str, argv: Sequence[str], found: Sequence[Sensor], method: Method, limit: float) -> str:
-    words = {
+def _run(
+    shell: Shell, folder: str, argv: Sequence[str], sensor_list: Sequence[Sensor], method: Method, limit: float
+) -> str:
+    values = {
         "PLACE": shlex.quote(folder),
-        "FILES": shlex.join([path for sensor in found for path in sensor.files]) or "/dev/null",
+        "FILES": shlex.join([path for sensor in sensor_list for path in sensor.files]) or "/dev/null",
         "EVERY": f"{method.every_s:g}",
         "IDLE": f"{method.idle_s:g}",
         "ARGV": shlex.join(argv),
     }
     script = _SAMPLE
-    for name, word in words.items():
-        script = script.replace(f"@{name}@", word)
+    for name, value in values.items():
+        script = script.replace(f"@{name}@", value)
     began = time.monotonic()
     try:
         result = shell.run(script, timeout=limit, check=False, max_bytes=_MOST_SAID)
@@ -235,8 +238,8 @@ def _run(shell: Shell, folder: str, argv: Sequence[str], found: Sequence[Sensor]
 
 
 @contextlib.contextmanager
-def _metered(command: str) -> Iterator[Callable[[], list[str]]]:
-    """Have the lab's meter run for the time of a block; what is yielded returns the lines that it said by then."""
+def _run_meter(command: str) -> Iterator[Callable[[], list[str]]]:
+    """Run the lab's meter for the time of a block; yield a function that returns the lines it printed so far."""
     if not command:
         yield list
         return
@@ -257,26 +260,32 @@ def _metered(command: str) -> Iterator[Callable[[], list[str]]]:
 # --- from readings to joules -------------------------------------------------------------------------------------
 
 
-def _joules(said: str, found: Sequence[Sensor], metered: Sequence[str], began: float, method: Method) -> Joules:
-    head, _, report = said.partition("\nreport\n")
+def _joules(output: str, sensor_list: Sequence[Sensor], metered: Sequence[str], began: float, method: Method) -> Joules:
+    head, _, report = output.partition("\nreport\n")
     marks, rows = _read(head)
     start, begin, end = (marks[name] for name in ("start", "begin", "end"))
-    heard = _of_meter(metered, start - began) if method.meter else sensors.read(found, rows)
-    places = (0,) if method.meter else sensors.counted(found)
-    kept = [_whole(heard[place]) for place in places]
+    readings = _meter_series(metered, start - began) if method.meter else sensors.read(sensor_list, rows)
+    counted_indices = (0,) if method.meter else sensors.choose_counted(sensor_list)
+    counted: list[Series] = []
+    for index in counted_indices:
+        series = readings[index]
+        if isinstance(series, str):  # without this sensor the sum would be that of other rails
+            raise NoFigureError(series)
+        counted.append(series)
     idle, run = (start + _EDGE_S, begin - _EDGE_S), (begin + _SETTLED_S, end - _EDGE_S)
-    _check_enough(kept, idle, run)
+    _check_enough(counted, idle, run)
     times = runner.timed(report)
     period = sum(times) / len(times) / 1e9
     rails = tuple(
-        Rail(one.name, one.mean(*idle), one.mean(*run), place in places)
-        for place, one in enumerate(heard)
-        if isinstance(one, Series) and min(one.samples(*idle), one.samples(*run)) >= LEAST_SAMPLES
+        Rail(series.name, series.mean(*idle), series.mean(*run), index in counted_indices)
+        for index, series in enumerate(readings)
+        if isinstance(series, Series) and min(series.samples(*idle), series.samples(*run)) >= LEAST_SAMPLES
     )
     idle_w, run_w = (sum(getattr(rail, name) for rail in rails if rail.counted) for name in ("idle_w", "run_w"))
-    gross, net = _intervals(kept, idle, run)
-    samples = min(one.samples(*run) for one in kept)
+    gross, net = _intervals(counted, idle, run)
+    samples = min(series.samples(*run) for series in counted)
     rate = samples / (run[1] - run[0])
+    names = " + ".join(series.name for series in counted)
     return Joules(
         rails=rails,
         idle_w=idle_w,
@@ -287,42 +296,31 @@ def _joules(said: str, found: Sequence[Sensor], metered: Sequence[str], began: f
         net_ci95=(net[0] * period, net[1] * period),
         hz=round(rate, 2),
         samples=samples,
-        idle_samples=min(one.samples(*idle) for one in kept),
+        idle_samples=min(series.samples(*idle) for series in counted),
         inferences=len(times),
-        method=f"{' + '.join(one.name for one in kept)}, {rate:.0f} readings a second; idle for {method.idle_s:g} s, "
+        method=f"{names}, {rate:.0f} readings a second; idle for {method.idle_s:g} s, "
         f"then {len(times)} inferences, in addition to those of the latency",
-        warnings=tuple(one for one in heard if isinstance(one, str)),
+        warnings=tuple(series for series in readings if isinstance(series, str)),
     )
 
 
-def _whole(heard: Series | str) -> Series:
-    """Return the readings of a sensor that counts.
-
-    Raises:
-        NoFigureError: It says nothing of use: without it the figure would be of something else.
-    """
-    if isinstance(heard, str):
-        raise NoFigureError(heard)
-    return heard
-
-
 def _read(head: str) -> tuple[dict[str, float], list[list[str]]]:
-    """Take the marks of a script and its lines of readings apart."""
+    """Separate the output of the script into the times of its marks and its readings."""
     marks: dict[str, float] = {}
     rows = []
     for line in head.splitlines():
-        word, *values = line.split()[: 2 * MOST_RAILS + 2] or [""]
-        if word in {"start", "begin", "end", "at"} and values and _SECONDS.fullmatch(values[0]):
-            if word == "at":
+        tag, *values = line.split()[: 2 * MOST_RAILS + 2] or [""]
+        if tag in {"start", "begin", "end", "at"} and values and _SECONDS.fullmatch(values[0]):
+            if tag == "at":
                 rows.append(values)
             else:
-                marks[word] = float(values[0])
+                marks[tag] = float(values[0])
     if marks.keys() != {"start", "begin", "end"}:
         raise NoFigureError("the device did not report when the model ran")
     return marks, rows
 
 
-def _of_meter(lines: Sequence[str], offset: float) -> list[Series | str]:
+def _meter_series(lines: Sequence[str], offset: float) -> list[Series | str]:
     pairs = [line.split() for line in lines]
     wrong = next((line for line, pair in zip(lines, pairs, strict=True) if not _is_reading(pair)), None)
     if wrong is not None:
@@ -343,23 +341,25 @@ def _is_reading(pair: Sequence[str]) -> bool:
 
 
 def _check_enough(series: Sequence[Series], idle: tuple[float, float], run: tuple[float, float]) -> None:
-    for one in series:
-        for what, window in (("idle", idle), ("running", run)):
-            if (count := one.samples(*window)) < LEAST_SAMPLES:
-                raise NoFigureError(f"{one.name}: {count} readings while {what}; at least {LEAST_SAMPLES} are needed")
+    for rail, (phase, window) in itertools.product(series, (("idle", idle), ("running", run))):
+        if (count := rail.samples(*window)) < LEAST_SAMPLES:
+            raise NoFigureError(f"{rail.name}: {count} readings while {phase}; at least {LEAST_SAMPLES} are needed")
 
 
 def _intervals(
     series: Sequence[Series], idle: tuple[float, float], run: tuple[float, float]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return 95 % intervals of the power while running, and of that beyond idleness, by windows of a second."""
+    """Return 95 % intervals of the power while running, with and without the idle power.
+
+    Neighbouring readings are correlated, so the bootstrap resamples windows of a second.
+    """
     stream = np.random.default_rng(0)
-    drawn = []
+    resampled = []
     for begin, end in (idle, run):
         count = max(1, int((end - begin) / _WINDOW_S))
         edges = [begin + number * _WINDOW_S for number in range(count)]
-        sums = [sum(one.mean(edge, edge + _WINDOW_S) for one in series) for edge in edges]
+        sums = [sum(rail.mean(edge, edge + _WINDOW_S) for rail in series) for edge in edges]
         windows = np.array([watts for watts in sums if math.isfinite(watts)] or [math.nan])
-        drawn.append(stream.choice(windows, (_RESAMPLES, windows.size)).mean(axis=1))
-    gross, net = (np.percentile(values, [2.5, 97.5]) for values in (drawn[1], drawn[1] - drawn[0]))
+        resampled.append(stream.choice(windows, (_RESAMPLES, windows.size)).mean(axis=1))
+    gross, net = (np.percentile(values, [2.5, 97.5]) for values in (resampled[1], resampled[1] - resampled[0]))
     return (float(gross[0]), float(gross[1])), (float(net[0]), float(net[1]))

@@ -1,4 +1,4 @@
-"""How near a device comes to its reference over many inputs: a kernel may be wrong for values that one input lacks."""
+"""Compare a device with its reference over many inputs: a kernel may be wrong for values that one input lacks."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _CLASSES_RANK, _FEWEST_CLASSES = 2, 2
 
 @dataclass(frozen=True)
 class Fidelity:
-    """What a comparison of many samples found.
+    """The result of comparing many samples.
 
     Attributes:
-        samples: How many were compared.
-        seed: Seed of the first; each one's is one more than that of the one before.
-        worst: Number of the sample that lies furthest off, from 0; one beyond its tolerance, if any is.
-        difference: That sample's.
-        beyond: How many are beyond their tolerance.
-        flips: In how many rows of the first output the largest element is another; None if these are no classes.
-        rows: How many rows there are.
+        samples: Number of samples.
+        seed: Seed of the first sample; each next sample has the next number.
+        worst: Index of the sample with the largest difference; one beyond its tolerance, if there is any.
+        difference: The difference of that sample.
+        beyond: Number of samples beyond their tolerance.
+        flips: Number of rows of the first output with another largest element; None if the output has no classes.
+        rows: Number of these rows.
     """
 
     samples: int
@@ -47,63 +47,64 @@ class Fidelity:
     rows: int
 
 
-def carried(bundle: Bundle, count: int) -> RandomSamples | None:
-    """Return what `count` samples of a bundle are compared with; None for a single one, which needs no more than that.
+def random_reference(bundle: Bundle, count: int) -> RandomSamples | None:
+    """Return the reference outputs of the first `count` random samples of a bundle; None for a single sample.
 
     Raises:
-        InputError: The bundle carries fewer.
-        VerificationError: Its reference is not readable.
+        InputError: The bundle has fewer samples.
+        VerificationError: Its reference cannot be read.
     """
     if count == 1:
         return None
-    drawn = bundles.Reference.read(bundle.reference).random if bundle.reference else None
-    there = len(drawn.samples) if drawn else 1 if bundle.reference else 0
-    if drawn is None or there < count:
+    reference = bundles.Reference.read(bundle.reference).random if bundle.reference else None
+    available = len(reference.samples) if reference else 1 if bundle.reference else 0
+    if reference is None or available < count:
         origin = bundle.manifest.model.get("origin", "MODEL")
         raise InputError(
-            f"--samples {count} is more than the reference of {bundle.manifest.name} has: {there}",
+            f"--samples {count} is more than the reference of {bundle.manifest.name} has: {available}",
             details="a bundle can only be compared with the reference outputs that it was built with",
             hint=f"build a bundle with more: `toolchain build {origin} --samples {count}`; or deploy the model itself",
         )
-    return RandomSamples(drawn.seed, drawn.samples[:count], drawn.outputs[:count], drawn.rankings[:count])
+    return RandomSamples(
+        reference.seed, reference.samples[:count], reference.outputs[:count], reference.rankings[:count]
+    )
 
 
-def check(release: DeviceRelease, drawn: RandomSamples, tolerance: float | None, tell: Tell | None = None) -> Fidelity:
-    """Run a release on samples and compare what it computes.
+def check(
+    release: DeviceRelease, reference: RandomSamples, tolerance: float | None, progress: Tell | None = None
+) -> Fidelity:
+    """Run a release on random samples and compare its outputs with the reference.
 
     Args:
-        release: The release, which is on its device; the caller holds the lock.
-        drawn: What the reference computed.
+        release: The release, installed on its device; the caller holds the lock.
+        reference: The reference outputs.
         tolerance: Limit for the outputs' relative difference; None for that of each sample.
-        tell: Called with progress.
+        progress: Called with progress.
 
     Raises:
         DeviceError: As `sampling.run_all`.
         OutputError: Outputs of a sample differ by more than its tolerance.
-        VerificationError: This machine draws other inputs.
+        VerificationError: This machine generates other inputs from the seed.
     """
-    samples = series.random(release.manifest.inputs, drawn.seed, len(drawn.samples))
-    _check_drawn(samples, drawn)
-    outputs = sampling.run_all(release, samples, tell).outputs
-    fidelity = compare(outputs, drawn, release.manifest, tolerance)
+    samples = series.random(release.manifest.inputs, reference.seed, len(reference.samples))
+    _check_inputs(samples, reference)
+    outputs = sampling.run_all(release, samples, progress).outputs
+    fidelity = compare(outputs, reference, release.manifest, tolerance)
     if fidelity.beyond:
         worst, seed = fidelity.difference, fidelity.seed + fidelity.worst
+        flips = "" if fidelity.flips is None else f"\na different class in {fidelity.flips} of {fidelity.rows}"
         raise OutputError(
             f"the device's outputs differ from the reference for {release.manifest.name}, "
             f"on {fidelity.beyond} of {fidelity.samples} samples",
             details=f"sample {fidelity.worst} (seed {seed}): largest relative difference {worst.max_rel:.3g}, "
-            f"tolerance {worst.tolerance:.3g}; largest absolute difference {worst.max_abs:.3g}{_flips_text(fidelity)}",
+            f"tolerance {worst.tolerance:.3g}; largest absolute difference {worst.max_abs:.3g}{flips}",
             hint="the device keeps its previous release; use --tolerance to set another limit",
         )
     return fidelity
 
 
-def _flips_text(fidelity: Fidelity) -> str:
-    return "" if fidelity.flips is None else f"\na different class in {fidelity.flips} of {fidelity.rows}"
-
-
-def _check_drawn(samples: series.Series, drawn: RandomSamples) -> None:
-    for number, sample in enumerate(drawn.samples):
+def _check_inputs(samples: series.Series, reference: RandomSamples) -> None:
+    for number, sample in enumerate(reference.samples):
         arrays = {name: value[0] for name, value in samples.take(range(number, number + 1)).items()}
         if files.sha256_bytes(tensors.encode(arrays)) != sample.sha256:
             raise VerificationError(
@@ -113,39 +114,39 @@ def _check_drawn(samples: series.Series, drawn: RandomSamples) -> None:
             )
 
 
-def compare(outputs: Tensors, drawn: RandomSamples, manifest: Manifest, tolerance: float | None = None) -> Fidelity:
+def compare(outputs: Tensors, reference: RandomSamples, manifest: Manifest, tolerance: float | None = None) -> Fidelity:
     """Compare outputs with the reference, sample by sample.
 
     Args:
-        outputs: What the device computed, with an axis of samples in front.
-        drawn: What the reference computed.
-        manifest: The release's.
+        outputs: Outputs of the device, (samples, ...) by name.
+        reference: The reference outputs.
+        manifest: The manifest of the release.
         tolerance: Limit for the relative difference; None for that of each sample.
 
     Raises:
         VerificationError: Names or shapes differ.
     """
-    count = len(drawn.samples)
+    count = len(reference.samples)
     computed = [
         tensors.cut({name: value[number] for name, value in outputs.items()}, manifest.outputs)
         for number in range(count)
     ]
     differences = [
-        rankings.compare(arrays, reference, order, sample.tolerance if tolerance is None else tolerance)
-        for arrays, reference, sample, order in zip(
-            computed, drawn.outputs, drawn.samples, drawn.rankings or ((),) * count, strict=True
+        rankings.compare(arrays, expected, order, sample.tolerance if tolerance is None else tolerance)
+        for arrays, expected, sample, order in zip(
+            computed, reference.outputs, reference.samples, reference.rankings or ((),) * count, strict=True
         )
     ]
     worst = max(range(count), key=lambda number: (not differences[number].ok, differences[number].max_rel))
     first = manifest.outputs[0].name
-    flips = _flipped([arrays[first] for arrays in computed], [arrays[first] for arrays in drawn.outputs])
+    flips = _count_flips([arrays[first] for arrays in computed], [arrays[first] for arrays in reference.outputs])
     rows = sum(len(arrays[first]) for arrays in computed) if flips is not None else 0
     beyond = sum(not difference.ok for difference in differences)
-    return Fidelity(count, drawn.seed, worst, differences[worst], beyond, flips, rows)
+    return Fidelity(count, reference.seed, worst, differences[worst], beyond, flips, rows)
 
 
-def _flipped(computed: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> int | None:
-    """Count rows whose largest element is another one; None if these are not tables of classes."""
+def _count_flips(computed: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> int | None:
+    """Count the rows with another largest element; None if the outputs are not (..., classes)."""
     if any(scores.ndim != _CLASSES_RANK or scores.shape[-1] < _FEWEST_CLASSES for scores in reference):
         return None
     pairs = zip(computed, reference, strict=True)

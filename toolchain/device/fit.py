@@ -1,4 +1,4 @@
-"""Whether a device can run a bundle, or a program of ours: known before anything is sent."""
+"""Checks whether a device can run a bundle or one of our programs, before anything is sent."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def check_fits(manifest: Manifest, program: Program, facts: DeviceFacts) -> None
     """Refuse a device that cannot run the bundle, before anything is sent.
 
     Raises:
-        VerificationError: The machine, the C library or the CPU is another one, or the runner is made of another TVM
-            than the bundle was compiled with.
+        VerificationError: The machine, the C library or the CPU does not fit, or the bundle was compiled with another
+            TVM than the runner has.
         DeviceError: The device lacks programs that the store needs.
     """
     check_suits(manifest, program.versions, facts)
@@ -25,12 +25,12 @@ def check_fits(manifest: Manifest, program: Program, facts: DeviceFacts) -> None
 
 
 def check_suits(manifest: Manifest, versions: Mapping[str, str], facts: DeviceFacts) -> None:
-    """Refuse a device that cannot run the bundle, without a program of ours to ask it.
+    """Refuse a device that cannot run the bundle; unlike `check_fits`, before the runner is built.
 
     Args:
-        manifest: The bundle's.
-        versions: What our programs are made of.
-        facts: What the device says of itself.
+        manifest: The manifest of the bundle.
+        versions: The versions that our programs are built with.
+        facts: The facts of the device.
 
     Raises:
         VerificationError: As `check_fits`.
@@ -54,7 +54,7 @@ def check_suits(manifest: Manifest, versions: Mapping[str, str], facts: DeviceFa
 
 
 def check_tools(facts: DeviceFacts) -> None:
-    """Refuse a device without the programs that the store is made with.
+    """Refuse a device without the programs that the store needs.
 
     Raises:
         DeviceError: Some are missing.
@@ -66,27 +66,27 @@ def check_tools(facts: DeviceFacts) -> None:
 
 
 def check_versions(manifest: Manifest, versions: Mapping[str, str]) -> None:
-    """Refuse programs that are made of another TVM than a bundle was compiled with.
+    """Check that our programs have the TVM that the bundle was compiled with.
 
     Raises:
-        VerificationError: They are.
+        VerificationError: They have another one.
     """
-    for what, theirs, ours in (
+    for name, theirs, ours in (
         ("TVM", manifest.versions.get("tvm", ""), versions["tvm"]),
         ("TVM-FFI", abi(manifest.versions.get("tvm_ffi", "")), abi(versions["tvm_ffi"])),
     ):
         if theirs != ours:
             raise VerificationError(
-                f"the bundle was compiled with {what} {theirs or '(unknown)'}, but the runner has {what} {ours}",
+                f"the bundle was compiled with {name} {theirs or '(unknown)'}, but the runner has {name} {ours}",
                 hint="build it again with this toolchain",
             )
 
 
 def check_runs(program: Program, facts: DeviceFacts) -> None:
-    """Refuse a device that a program of ours does not start on.
+    """Refuse a device on which our program does not start.
 
     Raises:
-        MismatchError: The machine or the C library is another one.
+        MismatchError: The machine or the C library does not fit.
     """
     if facts.machine != program.machine:
         raise MismatchError(
@@ -96,10 +96,10 @@ def check_runs(program: Program, facts: DeviceFacts) -> None:
     _check_glibc(program.glibc, facts, program.path.name)
 
 
-def _check_glibc(needed: str, facts: DeviceFacts, what: str) -> None:
+def _check_glibc(needed: str, facts: DeviceFacts, user: str) -> None:
     if facts.glibc and needed and elf.version_key(facts.glibc) < elf.version_key(needed):
         raise MismatchError(
             f"the device has glibc {facts.glibc}, but glibc {needed} or newer is needed",
-            details=f"by {what}",
+            details=f"by {user}",
             hint="build on a system as old as the device, or update the device",
         )

@@ -1,4 +1,4 @@
-"""What a device lacks for kernels in half precision: its runner asks the driver, before anything is built."""
+"""Whether a device supports kernels in half precision: its runner asks the driver, before anything is built."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ANSWER_S = 60.0  # a driver that is loaded for the first time looks for its dev
 
 @dataclass(frozen=True)
 class Halves:
-    """What a device says of half precision, in the words of its driver.
+    """The driver's support of half precision.
 
     Attributes:
-        name: The device that computes.
-        float16_lacks: What kernels in half precision need and it lacks; empty if it has everything.
-        half_sums_lacks: The same of kernels that also sum up in half precision.
+        name: Name of the accelerator.
+        float16_lacks: The extension that kernels in half precision need and it lacks; empty if it has everything.
+        half_sums_lacks: The same for kernels that also add in half precision.
     """
 
     name: str
@@ -34,38 +34,38 @@ class Halves:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which precision a network needs.
+class RequiredPrecision:
+    """The precision that a network needs.
 
     Attributes:
         float16: Whether kernels compute in half precision.
-        half_sums: Whether they also sum up in it.
+        half_sums: Whether they also add in it.
     """
 
     float16: bool
     half_sums: bool
 
     @classmethod
-    def of(cls, manifest: Manifest) -> Wanted:
+    def of(cls, manifest: Manifest) -> RequiredPrecision:
         """Return what a bundle needs."""
-        words = manifest.command.split()
-        sums = "--half-sums" in words
-        return cls(sums or manifest.half is not None or "--float16" in words, sums)
+        arguments = manifest.command.split()
+        sums = "--half-sums" in arguments
+        return cls(sums or manifest.half is not None or "--float16" in arguments, sums)
 
 
-def ask(program: Program, shell: Shell, store: Store, kind: str, tell: Tell | None = None) -> Halves:
-    """Ask a device; its runner is brought there first, unless it is there.
+def ask(program: Program, shell: Shell, store: Store, kind: str, progress: Tell | None = None) -> Halves:
+    """Ask a device for its support of half precision; installs the runner first.
 
     Args:
         program: The runner.
         shell: The device.
         store: Its store.
-        kind: What computes there, by the name that the code generator has for it.
-        tell: Told the progress.
+        kind: The target kind of the code generator, such as `opencl`.
+        progress: Told the progress.
 
     Raises:
         MismatchError: The runner does not start there.
-        DeviceError: The device is lost, busy or full, or nothing of that kind can be used there.
+        DeviceError: The device is lost, busy or full, or has no usable accelerator of that kind.
     """
     facts = store.facts()
     fit.check_runs(program, facts)
@@ -75,33 +75,33 @@ def ask(program: Program, shell: Shell, store: Store, kind: str, tell: Tell | No
         programs=(program.sha256,),
     )
     with store.lock(Owner.here("ask about half precision")):
-        send(shipment, store, facts, tell)
+        send(shipment, store, facts, progress)
         folder = install(shipment, store)["runners"]
-        found = shell.run(shlex.join([f"{folder}/{RUNNER}", "--halves", kind]), timeout=_ANSWER_S, check=False)
-    if found.returncode != 0:
+        result = shell.run(shlex.join([f"{folder}/{RUNNER}", "--halves", kind]), timeout=_ANSWER_S, check=False)
+    if result.returncode != 0:
         raise DeviceError(
             f"{shell.name} has no usable {kind} device",
-            details=found.stderr.strip()[-1000:],
+            details=result.stderr.strip()[-1000:],
             hint="install its vendor's driver, or use the board type for its CPU",
         )
-    return _read(found.stdout, shell.name)
+    return _read(result.stdout, shell.name)
 
 
-def check(found: Halves, wanted: Wanted, name: str) -> None:
-    """Refuse a device that lacks what kernels in half precision need.
+def check(support: Halves, required: RequiredPrecision, name: str) -> None:
+    """Refuse a device without the half precision that a network needs.
 
     Raises:
-        DeviceError: It does.
+        DeviceError: It lacks some of it.
     """
     in_board_file = "in [target] of the board file"
-    if wanted.float16 and found.float16_lacks:
+    if required.float16 and support.float16_lacks:
         raise DeviceError(
-            f"{name} does not compute in half precision: {found.name} has no {found.float16_lacks}",
+            f"{name} does not compute in half precision: {support.name} has no {support.float16_lacks}",
             hint=f"build without --float16 and --half-sums, or with `float16 = false` {in_board_file}",
         )
-    if wanted.half_sums and found.half_sums_lacks:
+    if required.half_sums and support.half_sums_lacks:
         raise DeviceError(
-            f"{name} does not sum up in half precision: {found.name} has no {found.half_sums_lacks}, "
+            f"{name} does not sum up in half precision: {support.name} has no {support.half_sums_lacks}, "
             "so it takes numbers below 2^-14 for zero",
             hint=f"build with --float16 instead of --half-sums, or with `half_sums = false` {in_board_file}",
         )
@@ -109,10 +109,10 @@ def check(found: Halves, wanted: Wanted, name: str) -> None:
 
 def _read(text: str, name: str) -> Halves:
     try:
-        said = json.loads(text)
-        words = [processor.text(said[key]) for key in ("name", "float16_lacks", "half_sums_lacks")]
+        answer = json.loads(text)
+        texts = [processor.text(answer[key]) for key in ("name", "float16_lacks", "half_sums_lacks")]
     except (LookupError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
             f"the runner on {name} sent an invalid answer about half precision", details=f"{fault!s:.200}"
         ) from fault
-    return Halves(*words)
+    return Halves(*texts)

@@ -1,4 +1,4 @@
-"""A release on a device, with the runner and the inputs for it: what is run there, whatever for."""
+"""A release on a device, with its runner and inputs; deploys, benchmarks, gates and profiles all run one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from toolchain.tensors import Tensors
 
 @dataclass(frozen=True)
 class DeviceRelease:
-    """A release of a device, or one that can be brought there, and what runs it.
+    """A release that is on a device, or can be installed there, and its runner.
 
     Attributes:
         device: The device.
-        program: The runner for it.
-        facts: What the device is.
-        manifest: The release's.
-        digest: The release's.
+        program: The runner.
+        facts: The facts of the device.
+        manifest: The manifest of the release.
+        digest: The digest of the release.
         threads: Threads of the model; 0 means every CPU.
         bundle: Its files on this machine; None if the device has them.
     """
@@ -43,10 +43,10 @@ class DeviceRelease:
 
     @classmethod
     def of_bundle(cls, bundle: Bundle, program: Program, device: ConnectedDevice, threads: int = 0) -> DeviceRelease:
-        """Take a bundle of this machine, if the device can run it.
+        """Return the release of a bundle on this machine, if the device can run it.
 
         Raises:
-            MismatchError, VerificationError: It cannot, or does not take it without a signature.
+            MismatchError, VerificationError: The device cannot run it, or requires a signature.
         """
         release = cls(
             device, program, device.store.facts(), bundle.manifest, bundle.digest, device.threads(threads), bundle
@@ -59,7 +59,7 @@ class DeviceRelease:
     def of_device(
         cls, manifest: Manifest, digest: str, program: Program, device: ConnectedDevice, threads: int = 0
     ) -> DeviceRelease:
-        """Take a release that the device keeps.
+        """Return a release that the device has.
 
         Raises:
             MismatchError, VerificationError: The runner does not fit the device, or the release.
@@ -69,40 +69,40 @@ class DeviceRelease:
         return release
 
     def install(
-        self, inputs: Tensors, work: Path, tell: Tell | None = None, library: Program | None = None
+        self, inputs: Tensors, work: Path, progress: Tell | None = None, library: Program | None = None
     ) -> Installed:
-        """Bring what the device lacks for a run, without activating anything; the caller holds the store's lock.
+        """Send what the device lacks for a run, without activating anything; the caller holds the store's lock.
 
         Args:
             inputs: Arrays by name.
-            work: A folder of this machine for what is sent.
-            tell: Called as the files are sent.
-            library: What applications are linked with, if it is brought too.
+            work: A folder on this machine for the files to send.
+            progress: Called as the files are sent.
+            library: The library for applications, if it is to be installed, too.
 
         Raises:
             DeviceError: As `shipment.send`.
-            VerificationError: As `shipment.send`; or the device does not take the release.
+            VerificationError: As `shipment.send`; or the device does not accept the release.
         """
         shipment = Shipment.of_run(self.program, inputs, work).with_library(library)
         if self.bundle:
             shipment = shipment.with_release(self.bundle, work)
         store = self.device.store
-        sent, folders = send(shipment, store, self.facts, tell), install(shipment, store)
+        sent, folders = send(shipment, store, self.facts, progress), install(shipment, store)
         digest, _files = shipment.folders.get("releases", ("", {}))
         verified = trust.take(store, digest, folders["runners"], shipment.signed)
-        kept = {"releases": f"{store.root}/releases/{self.digest}"}
-        return Installed(self, {**kept, **folders}, sent, verified)
+        releases = {"releases": f"{store.root}/releases/{self.digest}"}
+        return Installed(self, {**releases, **folders}, sent, verified)
 
 
 @dataclass(frozen=True)
 class Installed:
-    """A release that can be run; the caller holds the store's lock.
+    """A release that is ready to run; the caller holds the store's lock.
 
     Attributes:
         release: The release.
         folders: Folders on the device: its `releases`, its `runners` and its `inputs`.
-        sent: What was sent for it.
-        verified: What the device found of the release's signatures; None where it asks for none.
+        sent: The blobs sent for it.
+        verified: The device's check of the signatures; None if it accepts unsigned releases.
     """
 
     release: DeviceRelease
@@ -130,5 +130,5 @@ class Installed:
         )
 
     def with_inputs_of(self, other: Installed) -> Installed:
-        """Return the same release, fed with another one's inputs."""
+        """Return the same release with the inputs of another one."""
         return dataclasses.replace(self, folders={**self.folders, "inputs": other.folders["inputs"]})

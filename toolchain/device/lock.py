@@ -1,4 +1,4 @@
-"""The lock of a device's store, and the only way to change what lies under it."""
+"""The lock of a device's store, and the only way to change the store."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from toolchain.tables import printable
 
 LEASE_S = 30
 WITHIN = "TOOLCHAIN_DEVICE_LOCK"
-"""Variable with the token of a lock that was taken for this process and its children: they work inside of it."""
+"""Variable with the token of a lock that is held for this process and its children, which work inside of it."""
 _HEARTBEAT_S = 5.0
 _ANSWER_S = 30.0
 _SCRIPT_S = 600.0  # an application may be restarted, or many releases be removed
-_SLOWEST = 512 << 10  # bytes in a second that a slow card is read, hashed and written with
-_ALIKE = 0.6  # two words of random digits are less
+_SLOWEST = 512 << 10  # bytes per second of a slow card, to read, hash and write
+_ALIKE = 0.6  # the similarity of two random tokens is lower
 _TOKEN = re.compile(r"[0-9a-f]*")
 _LONGEST_OWNER = 1000
 _OTHER = re.compile(r"other([0-9]{1,10})")
 _EARLIER = re.compile(r"pid([0-9]{1,10})")
-_END = re.compile(r"toolchain farm release [A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # the only such command that is ours
+_END = re.compile(r"toolchain farm release [A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # the only command that a hint repeats
 _LONGEST_HELD_S = 366 * 86400
-_TIME = re.compile(r"[0-9]{1,10}")  # of a device, whose words may be anything
+_TIME = re.compile(r"[0-9]{1,10}")  # a device may print anything
 
-# A lock's file says `STATE PID/START/BOOT/SEEN BEGAN OWNER`; OWNER ends with the token. START is when the process was
-# started, in the kernel's ticks, and BOOT names the start of the device: a number alone soon is another process's. SEEN
-# and BEGAN are seconds since that start, which no clock that is set changes. Where a system hides its uptime from a
-# login, as Android may, the clock has to do. An earlier toolchain wrote no more than PID, and BEGAN by the clock: its
-# holder is never taken over, since it gives no signs of life, and `busy` has `pidPID` in place of the time since one.
-# What works inside of a lock that is held for it, as under `farm lock NAME -- CMD`, takes the one in `lock.within`;
-# whoever takes the outer one needs that free too. All words of a file are checked: anybody may have written them.
+# A lock's file has `STATE PID/START/BOOT/SEEN BEGAN OWNER`; OWNER ends with the token. START is the start of the
+# process in the kernel's ticks, and BOOT identifies the boot of the device: a PID alone is soon reused. SEEN and BEGAN
+# are seconds since the boot, which do not change when the clock is set. If a system hides its uptime from a login, as
+# Android may, they are by the clock. An older toolchain wrote only PID, and BEGAN by the clock: its holder is never
+# ended, since it gives no signs of life, and `busy` has `pidPID` in place of the time since the last one. A client that
+# works inside of a lock that is held for it, as under `farm lock NAME -- CMD`, takes the one in `lock.within`;
+# a client that takes the outer one needs that free too. Every field of a file is checked: any user may have written it.
 SAID = """
 now() {
   if { read -r now rest </proc/uptime && read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null
@@ -100,17 +100,17 @@ busy() {
 inside() { said "$ROOT/lock"; [ -n "$within" ] && [ "${who%"\t$within"}" != "$who" ]; }
 """
 
-# A note is written over the last one, which is about as long, so that whoever reads meanwhile finds one.
+# A note overwrites the last one, which has about the same length, so that a client that reads meanwhile finds one.
 NOTE = """
 me() { started $$; mine=$ticks; }
 note() { now; printf '%s %s/%s/%s/%s %s %s\\n' "$1" $$ "$mine" "$boot" "$now" "$began" "$owner" 1<>"$file"; }
 """
 
-# flock frees the lock when its holder ends, however it ends. A client that vanished behind a dead network would keep
-# its holder alive, so the lock is also a lease: after LEASE_S without a sign of life the next client ends the holder.
-# While a script runs the holder is well by definition. All changes are made by the holder itself: whoever lost the
-# lock has nobody left to make them. Korn shells, Android's among them, close descriptors above 2 before they start a
-# program, unless its own line redirects them, if only to themselves.
+# flock frees the lock when its holder ends, in whatever way. A client behind a dead network would keep its holder
+# alive, so the lock is also a lease: after LEASE_S without a sign of life the next client ends the holder, but not
+# while a script runs. The holder itself makes all changes, so a client that lost the lock cannot make any. Korn shells,
+# such as Android's, close descriptors above 2 before they start a program, unless the command redirects them, even to
+# themselves.
 TAKE = f"""{NOTE}
 take() {{
   tries=0
@@ -171,7 +171,7 @@ while read -r word script; do
 done
 """
 
-# Looks without taking the lock, so that nobody finds it taken by whoever looks. One whose holder is gone is free.
+# Looks without taking the lock, which would block other clients. A lock whose holder has ended is free.
 PEEK = """
 command -v flock >/dev/null || exit 0
 file=$ROOT/lock
@@ -188,12 +188,12 @@ if [ "$state" = idle ] && [ "$age" -ge "$lease" ]; then exit 0; fi
 
 @dataclass(frozen=True)
 class Owner:
-    """Who holds a lock, for whoever finds it taken.
+    """The holder of a lock, as the message for others names it.
 
     Attributes:
         who: The user and the machine, perhaps a process.
-        what: What for, in a few words.
-        end: The command that ends it, on that machine; empty if it ends by itself.
+        what: The purpose, in a few words.
+        end: The command that releases the lock, on that machine; empty if it ends by itself.
     """
 
     who: str
@@ -202,19 +202,19 @@ class Owner:
 
     @classmethod
     def here(cls, what: str) -> Owner:
-        """Name this process's user as the owner."""
+        """Return this process's user as the owner."""
         name = state.user_name()
         return cls(f"{name}@{platform.node()}" if name else platform.node(), what)
 
     def line(self) -> str:
-        """Write it as one line: a lock's file has no other."""
-        return "\t".join(" ".join(part.split()) for part in (self.who, self.what, self.end))
+        """Return the owner as one line, as the lock's file has it."""
+        return "\t".join(" ".join(text.split()) for text in (self.who, self.what, self.end))
 
     @classmethod
     def read(cls, line: str) -> Owner:
-        """Read what `line` wrote; a lock that is just being taken has no owner yet."""
-        who, what, end = (*line.split("\t"), "", "", "")[:3]
-        return cls(*(printable(part.strip()) for part in (who.strip() or "someone", what, end)))
+        """Parse a line; a lock that is just being taken has an empty one."""
+        who, purpose, end = (*line.split("\t"), "", "", "")[:3]
+        return cls(*(printable(text.strip()) for text in (who.strip() or "someone", purpose, end)))
 
     def __str__(self) -> str:
         return f"in use by {self.who}" + (f": {self.what}" if self.what else "")
@@ -226,8 +226,8 @@ class Lease:
     Args:
         shell: The device.
         holder: The process on the device that holds the lock.
-        token: Names this lease; scripts have it as `$token`.
-        on_trial: Whether a release was on trial when the lock was taken; whoever tried it is gone.
+        token: Name of this lease; scripts have it as `$token`.
+        on_trial: Whether a release was on trial when the lock was taken; the command that tried it has ended.
     """
 
     def __init__(self, shell: Shell, holder: RemoteProcess, token: str, *, on_trial: bool = False) -> None:
@@ -244,28 +244,28 @@ class Lease:
 
         Args:
             script: The script.
-            size: How many bytes it reads or writes, as far as that is known: they decide how long it may take.
+            size: Number of bytes that it reads or writes, if known, for the time limit.
 
         Raises:
             DeviceError: The script failed, the lock is lost, or the device is.
         """
         with reminding(self._shell.report, f"{self._shell.name}, which changes its store"):
-            return self._done("run", script, _SCRIPT_S + size / _SLOWEST)
+            return self._run_command("run", script, _SCRIPT_S + size / _SLOWEST)
 
     def attempt(self, script: str, seconds: float) -> str:
-        """Run a script as `run` does; what it starts with `9>&9` holds the lock too, for as long as it lives.
+        """Run a script as `run` does; a process that it starts with `9>&9` also holds the lock until it ends.
 
         Args:
             script: The script; `$file` is the lock's file.
-            seconds: How long it may take, beside what a device takes for any script.
+            seconds: Time limit, in addition to that of every script.
 
         Raises:
             DeviceError: As `run`.
         """
-        return self._done("attempt", script, _SCRIPT_S + seconds)
+        return self._run_command("attempt", script, _SCRIPT_S + seconds)
 
-    def _done(self, word: str, script: str, seconds: float) -> str:
-        self._write(f"{word} {base64.b64encode(script.encode()).decode()}\n")
+    def _run_command(self, command: str, script: str, seconds: float) -> str:
+        self._write(f"{command} {base64.b64encode(script.encode()).decode()}\n")
         lines: list[str] = []
         room, deadline = MAX_OUTPUT, time.monotonic() + seconds
         while not (line := self._holder.readline(max(0.0, deadline - time.monotonic()))).startswith(self._mark):
@@ -291,29 +291,29 @@ class Lease:
         return output
 
     def _is_damaged_mark(self, line: str) -> bool:
-        """Whether a line was the end of a script before something changed it: the true one would never come."""
+        """Whether a line is the end mark with wrong characters: the right one will never come."""
         mark, _, code = line.strip().partition(" ")
         if len(line) > 2 * len(self._mark) or not code.isdecimal():
             return False
         return difflib.SequenceMatcher(None, mark, self._mark, autojunk=False).ratio() >= _ALIKE
 
     def check(self) -> None:
-        """See that the lock is still held, as far as the last sign of life tells.
+        """Check that the lock was still held at the last heartbeat.
 
         Raises:
-            DeviceError: It is not.
+            DeviceError: It was lost.
         """
         if not self._held:
             raise self._lost()
 
     def confirm(self) -> None:
-        """Ask the device whether the lock is still held.
+        """Check on the device that the lock is still held.
 
         Raises:
-            DeviceError: It is not, or the device does not answer.
+            DeviceError: It was lost, or the device does not answer.
         """
         self.check()
-        self._done("run", ":", _ANSWER_S)
+        self._run_command("run", ":", _ANSWER_S)
 
     def _write(self, text: str) -> None:
         try:
@@ -331,7 +331,7 @@ class Lease:
         )
 
     def beat(self) -> None:
-        """Give a sign of life."""
+        """Send a heartbeat."""
         self._write("alive\n")
 
 
@@ -344,9 +344,9 @@ def hold(
     Args:
         shell: The device.
         set_root: Shell assignment of `ROOT`.
-        owner: Who holds it, for the message that others get.
-        within: The token, which is `WITHIN` for those who may work inside of the lock; a new one by default.
-        lost: Called by another thread when the holder on the device is found to have ended.
+        owner: The holder, for the message to others.
+        within: The token, which processes that may work inside of the lock have in `WITHIN`; a new one by default.
+        lost: Called by another thread when the holder on the device has ended.
 
     Raises:
         BusyError: Someone else holds it.
@@ -354,12 +354,12 @@ def hold(
     """
     token = within or new_token()
     line = shlex.quote(f"{owner.line()}\t{token}")
-    holder = shell.start(f"{_given(set_root)}; owner={line}; token={token}\n{SAID}{TAKE}{_HOLDER}")
+    holder = shell.start(f"{_lock_environment(set_root)}; owner={line}; token={token}\n{SAID}{TAKE}{_HOLDER}")
     try:
         with reminding(shell.report, f"the lock of {shell.name}"):
-            said = _await(shell, holder, set_root)
-        lease = Lease(shell, holder, token, on_trial="trial" in said)
-        with _beating(lease, lost):
+            reply = _await_lock(shell, holder, set_root)
+        lease = Lease(shell, holder, token, on_trial="trial" in reply)
+        with _heartbeat(lease, lost):
             yield lease
     finally:
         holder.close()
@@ -371,62 +371,59 @@ def new_token() -> str:
 
 
 def check_free(shell: Shell, set_root: str) -> None:
-    """See that nobody holds the lock of a device's store; it is not taken.
+    """Check that the lock of a device's store is free, without taking it.
 
     Raises:
-        BusyError: Somebody does.
+        BusyError: Someone holds it.
     """
-    words = shell.run(f"{_given(set_root)}\n{SAID}{PEEK}").stdout.split(maxsplit=3)
-    if words[:1] == ["busy"]:
-        raise _busy(shell.name, words)
+    reply = shell.run(f"{_lock_environment(set_root)}\n{SAID}{PEEK}").stdout.split(maxsplit=3)
+    if reply[:1] == ["busy"]:
+        raise _busy_error(shell.name, reply)
 
 
-def _given(set_root: str) -> str:
+def _lock_environment(set_root: str) -> str:
     within = os.environ.get(WITHIN, "")
     return f"{set_root}; lease={LEASE_S}; within={within if _TOKEN.fullmatch(within) else ''}"
 
 
-def _busy(name: str, words: Sequence[str]) -> BusyError:
-    """Return the error for `busy`, an age, the device's time, and when who began.
+def _busy_error(name: str, reply: Sequence[str]) -> BusyError:
+    """Return the error for the reply `busy AGE NOW BEGAN OWNER` of a device.
 
-    The age is seconds since a sign of life, `pidPID` of an earlier toolchain, or `otherPID` of anybody else.
+    The age is the seconds since a heartbeat, `pidPID` for an older toolchain, or `otherPID` for another program.
     """
-    age, now, said = (*words[1:], "", "", "")[:3]
-    began, _, line = said.partition(" ")
-    owner = Owner.read((line if began.isdecimal() else said)[:_LONGEST_OWNER])
-    since = _since(int(now) - int(began)) if _TIME.fullmatch(began) and _TIME.fullmatch(now) else ""
+    age, now, details = (*reply[1:], "", "", "")[:3]
+    began, _, line = details.partition(" ")
+    owner = Owner.read((line if began.isdecimal() else details)[:_LONGEST_OWNER])
+    seconds = int(now) - int(began) if _TIME.fullmatch(began) and _TIME.fullmatch(now) else -1
+    since = ""
+    if 0 <= seconds <= _LONGEST_HELD_S:  # by this machine's clock: that of the device may be wrong by years
+        clock = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+        since = f"since {clock}, for {seconds} s by now; "
     ended = "when that has ended" + (f"; `{owner.end}` on that machine ends it" if _END.fullmatch(owner.end) else "")
     return BusyError(
         f"{name} is busy: {owner}",
-        details=f"{since}{_life(age)}",
+        details=f"{since}{_sign_of_life(age)}",
         hint=f"run the command again {ended}, or with --wait SECONDS",
         owner=f"{owner.who}: {owner.what}" if owner.what else owner.who,
     )
 
 
-def _life(word: str) -> str:
-    """Tell when a holder gave a sign of life, or that it gives none."""
-    if earlier := _EARLIER.fullmatch(word):
+def _sign_of_life(age_text: str) -> str:
+    """Describe when the holder gave its last sign of life, or why it gives none."""
+    if earlier := _EARLIER.fullmatch(age_text):
         return f"process {earlier[1]} there, of an older toolchain, holds the lock until its client disconnects"
-    if other := _OTHER.fullmatch(word):
+    if other := _OTHER.fullmatch(age_text):
         return f"process {other[1]} there holds the lock and gives no signs of life: only its end frees the device"
-    age = word if _TIME.fullmatch(word) else "some"
+    age = age_text if _TIME.fullmatch(age_text) else "some"
     return f"the last sign of life came {age} s ago; the device is free after {LEASE_S} s without one"
 
 
-def _since(seconds: int) -> str:
-    """Tell a time in the past by this machine's clock: the device's may be wrong by years."""
-    if not 0 <= seconds <= _LONGEST_HELD_S:
-        return ""
-    return f"since {time.strftime('%H:%M:%S', time.localtime(time.time() - seconds))}, for {seconds} s by now; "
-
-
-def _await(shell: Shell, holder: RemoteProcess, set_root: str) -> list[str]:
-    words = holder.readline(_ANSWER_S).split(maxsplit=3)
-    if words[:1] == ["held"]:
-        return words
-    if words and words[0] == "busy":
-        raise _busy(shell.name, words)
+def _await_lock(shell: Shell, holder: RemoteProcess, set_root: str) -> list[str]:
+    reply = holder.readline(_ANSWER_S).split(maxsplit=3)
+    if reply[:1] == ["held"]:
+        return reply
+    if reply and reply[0] == "busy":
+        raise _busy_error(shell.name, reply)
     holder.close()
     raise DeviceError(
         f"the store on {shell.name} cannot be locked ({set_root})",
@@ -436,15 +433,15 @@ def _await(shell: Shell, holder: RemoteProcess, set_root: str) -> list[str]:
 
 
 @contextmanager
-def _beating(lease: Lease, lost: Callable[[], None]) -> Iterator[None]:
-    """Send signs of life for as long as the block runs."""
+def _heartbeat(lease: Lease, lost: Callable[[], None]) -> Iterator[None]:
+    """Send heartbeats for the time of a block."""
     ended = threading.Event()
 
     def beat() -> None:
         try:
             while not ended.wait(_HEARTBEAT_S):
                 lease.beat()
-        except DeviceError:  # which shows in the next change, too
+        except DeviceError:  # the next change of the store raises it as well
             lost()
 
     thread = threading.Thread(target=beat, daemon=True, name="lease-heartbeat")

@@ -1,4 +1,4 @@
-"""What a device's kernels ran on, in the words of its driver."""
+"""The accelerator that kernels ran on, as its driver describes it, and the copies that its memory requires."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from dataclasses import dataclass
 
 _LONGEST = 200
 _MOST_UNITS = 1 << 20
+_MOST_BYTES = 1 << 50
+_MEGABYTE = 1e6
 
 
 @dataclass(frozen=True)
 class Processor:
-    """What computes beside the CPU, as it tells of itself; a text is empty where it does not tell.
+    """An accelerator; a text is empty and a number 0 if its driver does not report it.
 
     Attributes:
         name: Its name.
         driver: Version of its driver.
-        version: The interface that it is driven by, and its version.
-        units: How many compute units it has; 0 where it does not tell.
+        version: Its interface, such as OpenCL, with the version.
+        units: Number of its compute units.
     """
 
     name: str
@@ -26,17 +28,17 @@ class Processor:
 
     @property
     def text(self) -> str:
-        """All of it in one line."""
+        """One line for people."""
         units = f"{self.units} compute unit(s)" if self.units else ""
         driver = f"driver {self.driver}" if self.driver else ""
-        return ", ".join(part for part in (self.name, units, self.version, driver) if part)
+        return ", ".join(item for item in (self.name, units, self.version, driver) if item)
 
 
 def read(value: object) -> Processor | None:
-    """Read what a runner reports; None where its kernels ran on the CPU.
+    """Read the processor in a runner's report; None if the kernels ran on the CPU.
 
     Raises:
-        LookupError, TypeError, ValueError: It is none: a driver, or whoever took its place, may say anything.
+        LookupError, TypeError, ValueError: It is not valid: a driver may report anything.
     """
     if value is None:
         return None
@@ -49,7 +51,46 @@ def read(value: object) -> Processor | None:
 
 
 def text(value: object) -> str:
-    """Return a text of the device's that a terminal and a page can show."""
+    """Return a text of the device, checked: it is short and has printable ASCII letters only."""
     if not isinstance(value, str) or len(value) > _LONGEST or not (value.isascii() and value.isprintable()):
         raise ValueError(f"{value!r:.50} is not a valid name or version")
     return value
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Bytes that an accelerator with its own memory copies, as its runtime counted them.
+
+    Attributes:
+        to_device: Copied to the accelerator's memory in one run.
+        from_device: Copied back in one run.
+        resident: Bytes that stay there between runs: weights, and the accelerator's programs.
+    """
+
+    to_device: int
+    from_device: int
+    resident: int
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        sizes = (self.to_device, self.from_device, self.resident)
+        upload, download, resident = (f"{size / _MEGABYTE:.2f} MB" for size in sizes)
+        return f"each run copies {upload} to the accelerator's memory and {download} back; {resident} stay there"
+
+
+def read_copies(value: object) -> Copies | None:
+    """Read the copies in a runner's report; None if no accelerator with its own memory ran.
+
+    Raises:
+        LookupError, TypeError, ValueError: They are not valid.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r:.50} is not a valid account of copies")
+    counts = [value[name] for name in ("to_device", "from_device", "resident")]
+    for count in counts:
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < _MOST_BYTES:
+            raise ValueError(f"{count!r:.50} is not a valid number of bytes")
+    return Copies(*counts)

@@ -1,4 +1,4 @@
-"""What each call in a run of a release takes on its device, and what the device's CPUs reach at most."""
+"""The time of each kernel call in a run of a release on its device, and the peak performance of the device's CPUs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from toolchain.native.programs import RUNNER, Program
 from toolchain.shell import Shell
 
 MOST_RUNS = 10_000
-"""Most watched runs of one call: kMaxWatched of runtime/runner/options.cc."""
+"""Most profiled runs of one call: kMaxWatched of runtime/runner/options.cc."""
 _MOST_CALLS, _MOST_TIMES = 20_000, 2_000_000  # kMostCalls and kMostTimes of runtime/runner/profile.cc
 _MOST_SAID = (1 << 20) + 24 * _MOST_TIMES + 400 * _MOST_CALLS
 _LONGEST_NAME = 256
 _LARGEST = 1 << 62
 _WARMUPS = 2  # of each kind: kWarmupRuns of runtime/runner/profile.cc
-_PATIENCE = 10.0  # times as long as it should take: other work, heat, and a hook that waits for a GPU
+_PATIENCE = 10.0  # times the expected duration: other work, heat, and a hook that waits for a GPU
 _ONE_RUN = Plan(budget_s=0.0, min_runs=1, max_runs=1)
-_PEAK_S = 300.0  # of a slow board, or an emulated one
+_PEAK_S = 300.0  # for a slow or an emulated board
 _LARGEST_PEAK = 1e7
 _CLOCK = "cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_max_freq 2>/dev/null | sort -n | tail -n 1"
 _DAMAGED = "deploy again; if that does not help, check that nothing else changed the device"
@@ -36,12 +36,12 @@ _DAMAGED = "deploy again; if that does not help, check that nothing else changed
 
 @dataclass(frozen=True)
 class Call:
-    """A call in a run of the model: of a kernel, or of the virtual machine's own.
+    """A call of a kernel, or of a function of the virtual machine, in a run of the model.
 
     Attributes:
-        name: Its function's.
+        name: Name of the function.
         bytes: Size of the tensors among its arguments, results included.
-        own_ns: Nanoseconds of it in each watched run, without those of calls within it.
+        own_ns: Nanoseconds in each profiled run, without nested calls.
     """
 
     name: str
@@ -51,15 +51,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Watched:
-    """Runs that were watched call by call, in turns with runs that were not, in one process.
+    """Profiled runs, in turns with plain runs, in one process.
 
     Attributes:
         calls: The calls in the order in which a run begins them.
-        plain_ns: Nanoseconds of each run that nobody watched.
-        watched_ns: Nanoseconds of each run that was watched.
-        other_runs: Watched runs that made other calls, and are not counted.
-        waits: Whether each call was waited for, as on a GPU, which forbids what otherwise overlaps.
-        processor: What the kernels ran on; None for the CPU.
+        plain_ns: Nanoseconds of each plain run.
+        watched_ns: Nanoseconds of each profiled run.
+        other_runs: Number of profiled runs that made other calls, and are left out.
+        waits: Whether each call was awaited, as on a GPU, which prevents calls from overlapping.
+        processor: The accelerator of the kernels; None for the CPU.
     """
 
     calls: tuple[Call, ...]
@@ -71,38 +71,38 @@ class Watched:
 
 
 def pace(
-    shell: Shell, root: str, places: Mapping[str, str], *, release: str, threads: int, pinned: bool = True
+    shell: Shell, root: str, folders: Mapping[str, str], *, release: str, threads: int, pinned: bool = True
 ) -> float:
-    """Return the seconds that a run of a release takes, by a single one, so that `watch` knows what to wait for.
+    """Return the seconds of a single run of a release, for the time limit of `watch`.
 
     Args:
         shell: The device.
         root: The store's root on the device.
-        places: As for `watch`.
+        folders: As for `watch`.
         release: As for `watch`.
         threads: As for `watch`.
         pinned: As for `watch`.
 
     Raises:
-        DeviceError: The runner failed, or its answer is none.
-        VerificationError: The device takes signed releases only, and not this one.
+        DeviceError: The runner failed, or its report is not valid.
+        VerificationError: The device does not accept this release.
     """
     with runner.scratch(shell, root) as folder:
-        argv = runner.command(places, release, folder, dataclasses.replace(_ONE_RUN, pinned=pinned), threads)
-        limit_s, most = runner.longest_s(_ONE_RUN), runner.most_said(_ONE_RUN)
-        said, took_s = runner.written(shell, argv, f"{folder}/report", limit_s=limit_s, most=most)
-    return min(runner.timed(said)[0] / 1e9, took_s)  # whatever it says, it was no longer than that
+        argv = runner.command(folders, release, folder, dataclasses.replace(_ONE_RUN, pinned=pinned), threads)
+        limit_s, limit_bytes = runner.longest_s(_ONE_RUN), runner.most_said(_ONE_RUN)
+        report, took_s = runner.run_for_file(shell, argv, f"{folder}/report", limit_s=limit_s, limit_bytes=limit_bytes)
+    return min(runner.timed(report)[0] / 1e9, took_s)  # the whole command is an upper bound of what the report claims
 
 
 def longest_s(runs: int, run_s: float) -> float:
-    """Return the seconds after which watching is ended: of so many runs, watched and unwatched, of `run_s` each."""
+    """Return the time limit of `watch`: as many profiled and plain runs, of `run_s` each."""
     return runner.longest_s(SMOKE) + _PATIENCE * 2 * (runs + _WARMUPS) * run_s
 
 
 def watch(  # noqa: PLR0913 - one call has these independent parts
     shell: Shell,
     root: str,
-    places: Mapping[str, str],
+    folders: Mapping[str, str],
     *,
     release: str,
     threads: int,
@@ -110,28 +110,28 @@ def watch(  # noqa: PLR0913 - one call has these independent parts
     run_s: float,
     pinned: bool = True,
 ) -> Watched:
-    """Run a release on a device, and watch its calls.
+    """Run a release on a device and profile its calls.
 
     Args:
         shell: The device.
         root: The store's root on the device.
-        places: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
+        folders: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
         release: Folder of the release on the device.
-        threads: Threads; 0 leaves it to the runner, which takes every CPU.
-        runs: How often, watched and unwatched each.
-        run_s: Seconds of a run, as `pace` tells them: this waits for many times what that makes, and no longer.
-        pinned: Whether each thread has a CPU of its own.
+        threads: Threads; 0 for every CPU.
+        runs: Number of profiled runs, and of plain runs.
+        run_s: Seconds of a run by `pace`, for the time limit.
+        pinned: Whether each thread is pinned to one CPU.
 
     Raises:
-        DeviceError: The runner failed, or its answer is none.
-        VerificationError: The device takes signed releases only, and not this one.
+        DeviceError: The runner failed, or its profile is not valid.
+        VerificationError: The device does not accept this release.
     """
     with runner.scratch(shell, root) as folder:
-        argv = runner.command(places, release, folder, dataclasses.replace(SMOKE, pinned=pinned), threads)
+        argv = runner.command(folders, release, folder, dataclasses.replace(SMOKE, pinned=pinned), threads)
         argv += ["--profile", f"{folder}/profile", "--profile-runs", str(runs)]
         limit_s = longest_s(runs, run_s)
-        said, _took_s = runner.written(shell, argv, f"{folder}/profile", limit_s=limit_s, most=_MOST_SAID)
-    return _read(said, shell.name, runs)
+        report, _took_s = runner.run_for_file(shell, argv, f"{folder}/profile", limit_s=limit_s, limit_bytes=_MOST_SAID)
+    return _read(report, shell.name, runs)
 
 
 def _read(text: str, name: str, runs: int) -> Watched:
@@ -143,37 +143,33 @@ def _read(text: str, name: str, runs: int) -> Watched:
                 f"no two runs on {name} make the same calls, so the times of calls cannot be compared",
                 hint="`toolchain bench` measures whole runs",
             )
-        found = Watched(
-            calls=tuple(_call(one, len(watched)) for one in report["calls"][:_MOST_CALLS]),
+        result = Watched(
+            calls=tuple(_call(call, len(watched)) for call in report["calls"][:_MOST_CALLS]),
             plain_ns=_times(report["plain_ns"]),
             watched_ns=watched,
             other_runs=_number(report["other_runs"]),
             waits=bool(report["waits"]),
             processor=processor.read(report["processor"]),
         )
-        _check_whole(found, runs)
+        if len(result.watched_ns) + result.other_runs != runs or len(result.plain_ns) != runs:
+            raise ValueError(f"it has {len(result.watched_ns)} runs instead of {runs}")  # noqa: TRY301 - of the report
+        if not result.calls:
+            raise ValueError("it has no calls")  # noqa: TRY301 - as above
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
             f"the runner on {name} returned an invalid profile",
             details=f"{type(fault).__name__}: {fault!s:.200}",
             hint=_DAMAGED,
         ) from fault
-    return found
-
-
-def _check_whole(found: Watched, runs: int) -> None:
-    if len(found.watched_ns) + found.other_runs != runs or len(found.plain_ns) != runs:
-        raise ValueError(f"it has {len(found.watched_ns)} runs instead of {runs}")
-    if not found.calls:
-        raise ValueError("it has no calls")
+    return result
 
 
 def _call(document: Any, runs: int) -> Call:
     name = str(document["name"])[:_LONGEST_NAME]
-    own = _times(document["own_ns"])
-    if len(own) != runs:
-        raise ValueError(f"{name!r:.50} has {len(own)} times of {runs} runs")
-    return Call(name, _number(document["bytes"]), own)
+    own_ns = _times(document["own_ns"])
+    if len(own_ns) != runs:
+        raise ValueError(f"{name!r:.50} has {len(own_ns)} times of {runs} runs")
+    return Call(name, _number(document["bytes"]), own_ns)
 
 
 def _times(values: list[object]) -> tuple[int, ...]:
@@ -191,15 +187,15 @@ def _number(value: object) -> int:
 
 @dataclass(frozen=True)
 class Peak:
-    """What a device's CPUs reach at most, measured there by loops of the runner's own.
+    """The peak performance of a device's CPUs, measured by loops of the runner.
 
     Attributes:
-        instructions: What the multiply-adds were made of, such as `AVX2 and FMA`.
-        threads: On so many threads.
+        instructions: The instructions of the multiply-adds, such as `AVX2 and FMA`.
+        threads: Number of threads.
         gflops: Billions of float32 operations a second; a multiply-add counts as two.
         gbytes_s: Billions of bytes a second of a triad, a[i] = b[i] + s * c[i], on arrays too large for most caches.
         array_kib: Size of each of the triad's three arrays.
-        max_khz: Highest clock that the governor allowed then; 0 where the device does not tell.
+        max_khz: Highest clock that the governor allowed; 0 if the device does not report it.
     """
 
     instructions: str
@@ -211,7 +207,7 @@ class Peak:
 
     @property
     def method(self) -> str:
-        """How it was measured, in a line."""
+        """A line about the method."""
         return (
             f"independent chains of {self.instructions} multiply-adds in float32, and a triad on three arrays of"
             f" {self.array_kib / 1024:g} MiB, the best of up to 25 tries on {self.threads} thread(s)"
@@ -219,39 +215,39 @@ class Peak:
 
 
 def peak(shell: Shell, runners: str, program: Program, facts: DeviceFacts, *, threads: int, kept: bool) -> Peak:
-    """Return what a device reaches: what was measured before, on this device at this clock, or measured now.
+    """Return the peak of a device: from the cache, for the same device and clock, or measured now.
 
     Args:
         shell: The device.
         runners: Folder of the runner on it.
         program: The runner.
-        facts: What the device is.
+        facts: The facts of the device.
         threads: Threads; 0 means every CPU.
-        kept: Whether what is measured now is kept for later: not what a busy device reached.
+        kept: Whether to cache a new measurement; not if the device was busy.
 
     Raises:
         DeviceError: It cannot be measured.
     """
-    said = shell.run(_CLOCK, check=False).stdout.strip()
-    max_khz = int(said) if said.isdecimal() and len(said) < 12 else 0  # noqa: PLR2004 - digits of what is a clock
+    clock = shell.run(_CLOCK, check=False).stdout.strip()
+    max_khz = int(clock) if clock.isdecimal() and len(clock) < 12 else 0  # noqa: PLR2004 - digits of what is a clock
     about = [shell.name, facts.machine, facts.cpu, facts.cpus, facts.kernel, threads, max_khz, program.sha256]
     path = files.cache_root() / "peaks" / f"{files.sha256_bytes(files.canonical_json(about))[:32]}.json"
-    if (found := _kept(path)) is None:
+    if (peak_found := _cached_peak(path)) is None:
         argv = [f"{runners}/{RUNNER}", "--peak", *(["--threads", str(threads)] if threads else [])]
         result = shell.run(shlex.join(argv), timeout=_PEAK_S, check=False)
         if result.returncode != 0:
             raise DeviceError(f"the peak of {shell.name} cannot be measured", details=result.stderr.strip()[:200])
-        found = _read_peak(result.stdout, shell.name, max_khz)
+        peak_found = _read_peak(result.stdout, shell.name, max_khz)
         if kept:
             path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_atomic(path, files.canonical_json(asdict(found)))
-    return found
+            files.write_atomic(path, files.canonical_json(asdict(peak_found)))
+    return peak_found
 
 
-def _kept(path: Any) -> Peak | None:
+def _cached_peak(path: Any) -> Peak | None:
     try:
         return _peak_of(json.loads(path.read_bytes()))
-    except (OSError, LookupError, OverflowError, RecursionError, TypeError, ValueError):  # damaged, or none
+    except (OSError, LookupError, OverflowError, RecursionError, TypeError, ValueError):  # no file, or a damaged one
         return None
 
 

@@ -1,4 +1,4 @@
-"""Which of the releases that a device keeps a word means, wherever a user names one."""
+"""Releases that a user names: `current`, the number of an activation, or the beginning of a digest."""
 
 from __future__ import annotations
 
@@ -12,59 +12,56 @@ from toolchain.errors import InputError, VerificationError
 CURRENT = "current"
 _SHOWN = 200
 _NUMBER = re.compile(r"[0-9]{1,7}")
-_DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})")  # from eight digits on, so that no number is one
+_DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})")  # eight digits or more: a number of an activation has seven
 
 
-def is_word(word: str) -> bool:
-    """Tell whether a word may name one: `current`, the number of an activation, eight digits of a digest or more."""
-    return word == CURRENT or bool(_NUMBER.fullmatch(word) or _DIGEST.fullmatch(word))
+def is_release_name(text: str) -> bool:
+    """Return whether a text can name a release."""
+    return text == CURRENT or bool(_NUMBER.fullmatch(text) or _DIGEST.fullmatch(text))
 
 
-def named(store: Store, word: str) -> Generation:
-    """Return the activation that a word means; of a release with several the last.
+def find_release(store: Store, text: str) -> Generation:
+    """Return the activation that a text names; the last one of a release that was activated several times.
 
     Raises:
-        InputError: The device has no such release, or several.
-        DeviceError: It is lost.
+        InputError: The device has no such release, or several match.
+        DeviceError: The device is lost.
     """
-    kept = store.generations()
-    fitting = [one for one in kept if _is_named(one, word)]
-    if len({one.digest for one in fitting}) != 1:
-        known = [f"{one.number}  {one.digest[:16]}  {one.name}" for one in kept]
-        what = "several releases that match" if fitting else "no such release"
+    generations = store.releases.generations()
+    if text == CURRENT:
+        matching = [generation for generation in generations if generation.current]
+    elif _NUMBER.fullmatch(text):
+        matching = [generation for generation in generations if generation.number == int(text)]
+    else:
+        digits = _DIGEST.fullmatch(text)
+        matching = [generation for generation in generations if digits and generation.digest.startswith(digits[1])]
+    if len({generation.digest for generation in matching}) != 1:
+        listing = [f"{generation.number}  {generation.digest[:16]}  {generation.name}" for generation in generations]
+        problem = "several releases that match" if matching else "no such release"
         raise InputError(
-            f"{store.name} has {what}: {word[:_SHOWN]}",
-            details="\n".join(["its releases:", *known]) if known else "the device has no releases",
+            f"{store.name} has {problem}: {text[:_SHOWN]}",
+            details="\n".join(["its releases:", *listing]) if listing else "the device has no releases",
             hint="write `current`, a number from `toolchain releases`, eight or more digits of a digest, or a package",
         )
-    return fitting[-1]
+    return matching[-1]
 
 
-def _is_named(one: Generation, word: str) -> bool:
-    if word == CURRENT:
-        return one.current
-    if _NUMBER.fullmatch(word):
-        return one.number == int(word)
-    digits = _DIGEST.fullmatch(word)
-    return digits is not None and one.digest.startswith(digits[1])
-
-
-def manifest(store: Store, digest: str) -> Manifest:
-    """Read the manifest of a release that a device keeps.
+def read_manifest(store: Store, digest: str) -> Manifest:
+    """Read the manifest of a release on a device.
 
     Raises:
-        VerificationError: It is not what the release's digest says.
+        VerificationError: It does not match the digest.
         DeviceError: It cannot be read.
     """
     where = f"release {digest[:16]} on {store.name}"
-    found = bundle.read_manifest(store.read(f"releases/{digest}/{bundle.MANIFEST}"), where)
-    if files.sha256_bytes(bundle.oci_manifest(found)) != digest:
+    content = bundle.read_manifest(store.read(f"releases/{digest}/{bundle.MANIFEST}"), where)
+    if files.sha256_bytes(bundle.oci_manifest(content)) != digest:
         raise damaged(store, digest)
-    return found
+    return content
 
 
 def damaged(store: Store, digest: str) -> VerificationError:
-    """Return the error of a release whose files are others than its digest says."""
+    """Return the error for a release whose files do not match its digest."""
     return VerificationError(
         f"release {digest[:16]} on {store.name} does not match its digest",
         hint="deploy it again, or pass the package itself",

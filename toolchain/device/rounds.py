@@ -1,7 +1,7 @@
-"""Rounds on a device: releases run one after the other in one trip, with what disturbed each of them.
+"""Rounds on a device: one script runs several releases one after the other, with the conditions around each run.
 
-What a device says of its clock, its heat and of those who took its CPUs is read by the same script right before and
-right after each run: there it is free, and it is of that run.
+The script itself reads clock, heat and stolen time right before and after each run: that costs no extra command, and
+the values belong to that run.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from toolchain.shell import Shell
 SYSFS = "/sys"
 _MARK = re.compile(r"@(?P<token>[0-9a-f]{16}) (?P<name>before|report|after)")
 _NUMBER = re.compile(r"[0-9]{1,18}")
-_TICKS = re.compile(r"cpu +[0-9]{1,18}( [0-9]{1,18}){3,19} ?")  # each digit in one way only: a device says them
+_TICKS = re.compile(r"cpu +[0-9]{1,18}( [0-9]{1,18}){3,19} ?")  # no ambiguity, so no backtracking on hostile text
 _FLAGS = re.compile(r"throttled=0x([0-9a-fA-F]{1,8})")
-_STEAL = 7  # place in the first line of /proc/stat: user nice system idle iowait irq softirq steal guest guest_nice
+_STEAL = 7  # index in the first line of /proc/stat: user nice system idle iowait irq softirq steal guest guest_nice
 _COUNTED = 8  # guest time is in user time already
 _STATE_BYTES = 1 << 16
-_MOST_KINDS = 16  # of cooling devices that are named; a device may say as many as it likes
+_MOST_KINDS = 16  # of cooling devices that are named; a device may report any number
 
-# Each is a way to make a CPU or an accelerator slower; a fan turns, and costs nothing.
+# Cooling devices that slow down a CPU or an accelerator, unlike a fan.
 _COOLING = re.compile(r"Processor|intel_powerclamp|(thermal-)?(cpufreq|cpuidle|devfreq)\b.*|.*gpu.*", re.IGNORECASE)
 _FLAG_NAMES = ("under-voltage", "clock capped", "throttled", "soft temperature limit")  # `vcgencmd get_throttled`
 _FLAGS_NOW, _FLAGS_SINCE = 0xF, 16
 
-# Without a process of its own but for the one that a Raspberry Pi asks its firmware with.
+# Starts no process that could disturb the run, but for `vcgencmd` on a Raspberry Pi.
 _LOOK = """
 look() {
   { read -r line </proc/stat && echo "ticks=$line"; } 2>/dev/null
@@ -54,15 +54,15 @@ look() {
 
 @dataclass(frozen=True)
 class State:
-    """What a device's CPUs were doing at one moment.
+    """The state of a device's CPUs at one moment.
 
     Attributes:
-        mhz: Mean clock of its CPUs; None where the device does not tell.
-        steal: Ticks since its start in which a hypervisor ran others.
+        mhz: Mean clock of its CPUs; None if the device does not report it.
+        steal: Ticks since its start in which a hypervisor ran other machines.
         ticks: All ticks since its start, over all CPUs.
-        throttles: How often its CPUs throttled for heat since its start; None where it does not count.
-        cooling: Kinds of what is slowed down for heat right now.
-        flags: What a Raspberry Pi's firmware says of voltage and heat; None where there is none.
+        throttles: Number of times that its CPUs throttled since its start; None if it does not count them.
+        cooling: Kinds of the cooling devices that are active.
+        flags: The flags of a Raspberry Pi's firmware for voltage and heat; None on other boards.
     """
 
     mhz: float | None = None
@@ -75,7 +75,7 @@ class State:
 
 @dataclass(frozen=True)
 class Turn:
-    """One run of one release, and the device right before and right after it."""
+    """One run of one release, and the state of the device right before and right after it."""
 
     run: Run
     before: State
@@ -89,7 +89,7 @@ class Turn:
 
     @property
     def throttled(self) -> tuple[str, ...]:
-        """Signs that the device was slowed down for heat or voltage meanwhile; none where it was not."""
+        """Signs that heat or low voltage slowed down the device during the run; empty without any."""
         counts = self.before.throttles, self.after.throttles
         more = 0 if None in counts else (counts[1] or 0) - (counts[0] or 0)
         counted = [f"{more} time(s) by the CPUs' own count"] if more > 0 else []
@@ -102,36 +102,36 @@ class Turn:
 def run(  # noqa: PLR0913 - one round has these independent parts
     shell: Shell,
     folder: str,
-    places: Mapping[str, str],
+    folders: Mapping[str, str],
     releases: Sequence[str],
     *,
     threads: int,
     plan: Plan,
     sysfs: str = SYSFS,
 ) -> list[Turn]:
-    """Run releases once each, in this order, in one trip.
+    """Run each release once, in this order, by one script.
 
     Args:
         shell: The device.
-        folder: What `runner.scratch` gave.
-        places: Folders on the device that hold the runner and the inputs, as for `runner.call`.
+        folder: A folder of `runner.scratch`.
+        folders: Folders on the device that hold the runner and the inputs, as for `runner.call`.
         releases: Folders of the releases there.
-        threads: Threads; 0 leaves it to the runner.
-        plan: How often each is run; its outputs stay on the device.
-        sysfs: Where the device tells of its clock and its heat.
+        threads: Threads; 0 for every CPU.
+        plan: How often to run each; the outputs stay on the device.
+        sysfs: Folder of the kernel's clocks and cooling devices on the device.
 
     Raises:
-        DeviceError: A release does not run, the device is lost, or says what is no report.
-        VerificationError: The device does not take a release.
+        DeviceError: A release does not run, the device is lost, or its report is not valid.
+        VerificationError: The device does not accept a release.
     """
     token = secrets.token_hex(8)
-    command = [shlex.join(runner.command(places, release, folder, plan, threads)) for release in releases]
-    parts = [_part(token, one, folder) for one in command]
-    script = f"umask 022; sysfs={shlex.quote(sysfs)}; mkdir -p {shlex.quote(folder)}\n{_LOOK}\n" + "".join(parts)
+    commands = [runner.command(folders, release, folder, plan, threads) for release in releases]
+    script = f"umask 022; sysfs={shlex.quote(sysfs)}; mkdir -p {shlex.quote(folder)}\n{_LOOK}\n"
+    script += "".join(_run_script(command, token, folder) for command in commands)
     limit = runner.longest_s(plan) * len(releases)
-    most = (runner.most_said(plan) + 2 * _STATE_BYTES) * len(releases)
+    limit_bytes = (runner.most_said(plan) + 2 * _STATE_BYTES) * len(releases)
     began = time.monotonic()
-    result = shell.run(script, timeout=limit, check=False, max_bytes=most)
+    result = shell.run(script, timeout=limit, check=False, most=limit_bytes)
     took_s = time.monotonic() - began
     runner.check_ended(shell.name, result)
     sections = _sections(result.stdout, token)
@@ -150,37 +150,41 @@ def run(  # noqa: PLR0913 - one round has these independent parts
     return turns
 
 
-def _part(token: str, command: str, folder: str) -> str:
-    """Return the script of one run; its states are taken before anything else is said."""
-    report = shlex.quote(f"{folder}/report")
+def _run_script(command: Sequence[str], token: str, folder: str) -> str:
+    """Return the script of one run; it reads both states before it prints anything, which costs time."""
     return (
-        f"echo '@{token} before'; look\n{command} >/dev/null || exit $?\nafter=$(look)\n"
-        f"echo '@{token} report'; cat {report} || exit\necho; echo '@{token} after'; printf '%s\\n' \"$after\"\n"
+        f"echo '@{token} before'; look\n{shlex.join(command)} >/dev/null || exit $?\nafter=$(look)\n"
+        f"echo '@{token} report'; cat {shlex.quote(f'{folder}/report')} || exit\n"
+        f"echo; echo '@{token} after'; printf '%s\\n' \"$after\"\n"
     )
 
 
 def _sections(text: str, token: str) -> list[tuple[str, str]]:
-    found: list[tuple[str, list[str]]] = []
+    sections: list[tuple[str, list[str]]] = []
     for line in text.split("\n"):
         mark = _MARK.fullmatch(line)
         if mark and mark["token"] == token:
-            found.append((mark["name"], []))
-        elif found:
-            found[-1][1].append(line)
-    return [(name, "\n".join(lines)) for name, lines in found]
+            sections.append((mark["name"], []))
+        elif sections:
+            sections[-1][1].append(line)
+    return [(name, "\n".join(lines)) for name, lines in sections]
 
 
 def _state(text: str) -> State:
-    """Read what `look` said; what is no number of the kernel's is none at all."""
+    """Parse the output of `look`; anything that is not a number of the kernel is ignored."""
     lines = text[:_STATE_BYTES].split("\n")
     pairs = [line.split("=", 1) for line in lines if "=" in line]
     clocks = [int(value) / 1000 for key, value in pairs if key == "khz" and _NUMBER.fullmatch(value)]
     counts = [int(value) for key, value in pairs if key == "count" and _NUMBER.fullmatch(value)]
     cooling = [value.split(" ", 1) for key, value in pairs if key == "cooling" and " " in value]
-    flags = next((found for line in lines if (found := _FLAGS.fullmatch(line))), None)
+    flags = next((match for line in lines if (match := _FLAGS.fullmatch(line))), None)
     ticks = next((value for key, value in pairs if key == "ticks" and _TICKS.fullmatch(value)), "")
-    spent = [int(word) for word in ticks.split()[1:]]
-    active = {kind[:64] for state, kind in cooling if _NUMBER.fullmatch(state) and int(state) and _slows(kind)}
+    spent = [int(count) for count in ticks.split()[1:]]
+    active = {
+        kind[:64]
+        for state, kind in cooling
+        if _NUMBER.fullmatch(state) and int(state) and kind.isprintable() and _COOLING.fullmatch(kind)
+    }
     return State(
         mhz=round(sum(clocks) / len(clocks), 1) if clocks else None,
         steal=spent[_STEAL] if len(spent) > _STEAL else 0,
@@ -189,7 +193,3 @@ def _state(text: str) -> State:
         cooling=tuple(sorted(active)[:_MOST_KINDS]),
         flags=int(flags[1], 16) if flags else None,
     )
-
-
-def _slows(kind: str) -> bool:
-    return kind.isprintable() and _COOLING.fullmatch(kind) is not None

@@ -1,4 +1,4 @@
-"""Runs a release on a device with the C++ runner that is there, and brings back outputs and times."""
+"""Run a release on a device with the C++ runner there, and fetch its outputs and times."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from toolchain import temporary, tensors
 from toolchain.bundle import Manifest
-from toolchain.device import copies, processor
-from toolchain.device.copies import Copies
-from toolchain.device.processor import Processor
+from toolchain.device import processor
+from toolchain.device.processor import Copies, Processor
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.native.programs import RUNNER
 from toolchain.process import Result
@@ -27,32 +26,32 @@ from toolchain.tensors import TensorSpec
 
 INPUTS = "inputs.safetensors"
 UNTRUSTED = 7
-"""How the runner ends where a device does not take a release: kExitUntrusted of runtime/model/fault.h."""
-_SPARE = 1 << 20  # bytes beside the elements of outputs, and beside the times of a report
+"""Exit code of the runner if the device does not accept the release: kExitUntrusted of runtime/model/fault.h."""
+_SPARE = 1 << 20  # bytes of headers of the outputs, and of other fields of a report
 _PER_RUN = 24
 _SHOWN = 200
 _LARGEST = 1 << 62
-_CLOCKS_APART, _SLACK_S = 10.0, 10.0  # what is told and what is seen may differ so much, for no good reason
+_CLOCKS_APART, _SLACK_S = 10.0, 10.0  # generous: clocks of devices run wrong
 _START_S, _LONGEST_START_S = 120.0, 600.0  # for loading and the first run
-_SLOWEST = 64 << 10  # bytes of a network in a second, loaded and run for the first time, by an emulated board too
-_RUNS_A_START = 10  # later runs that take as long as the first, with all that comes before it
+_SLOWEST = 64 << 10  # bytes of a network per second, to load it and run it once, on an emulated board
+_RUNS_A_START = 10  # the start, with loading and the first run, takes as long as so many later runs
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one call of the runner gave.
+    """The result of one call of the runner.
 
     Attributes:
-        outputs: Output tensors by name; of a plan with samples each has one more axis in front.
+        outputs: Output tensors by name; for a plan with samples, (samples, ...).
         samples_ns: Duration of every timed run in nanoseconds, in order; empty for a smoke run.
-        warmup_ns: Durations of the runs before those, at least one.
+        warmup_ns: Durations of the warm-up runs, at least one.
         load_ms: Time to load library and params.
         threads: Threads the model ran on.
         peak_rss_kib: Largest memory use of the process.
-        each_ns: Durations of the runs whose outputs these are, in nanoseconds, one for each sample.
-        involuntary_switches: How often others took a CPU from one of its threads during the timed runs.
-        processor: What the kernels ran on; None for the CPU.
-        copies: What an accelerator with memory of its own made each timed run copy; None where none ran.
+        each_ns: Durations of the runs that computed the outputs, in nanoseconds, one for each sample.
+        involuntary_switches: Number of times that one of its threads lost its CPU during the timed runs.
+        processor: The accelerator of the kernels; None for the CPU.
+        copies: The copies to and from an accelerator's own memory; None without such an accelerator.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -71,9 +70,9 @@ class Run:
 class Plan:
     """How often to run: at least `min_runs` and at most `max_runs` times, until `budget_s` seconds are used up.
 
-    The first run, whose outputs are kept, warms up and is not timed; `warmup_runs` adds more of them. Threads
-    are `pinned`, each to a CPU of its own, or else the system moves them between those CPUs as it likes. With `samples`
-    the inputs have one more axis in front, of so many samples, and each is run once for its outputs; 0 is one, without.
+    The first run computes the outputs and is not timed; `warmup_runs` adds more such runs. Each thread is `pinned` to
+    one CPU, or else the system moves them between these CPUs. With `samples`, the inputs are (samples, ...), and the
+    model runs once for each; 0 means a single input without that axis.
     """
 
     budget_s: float = 10.0
@@ -90,7 +89,7 @@ SMOKE = Plan(budget_s=0.0, min_runs=1, max_runs=0)
 def call(  # noqa: PLR0913 - one call has these independent parts
     shell: Shell,
     root: str,
-    places: Mapping[str, str],
+    folders: Mapping[str, str],
     *,
     release: str,
     threads: int,
@@ -104,39 +103,43 @@ def call(  # noqa: PLR0913 - one call has these independent parts
     Args:
         shell: The device.
         root: The store's root on the device.
-        places: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
+        folders: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
         release: Folder of the release on the device.
-        threads: Threads; 0 leaves it to the runner, which takes every CPU.
-        plan: How often.
-        outputs: What the model gives, as far as its size goes.
-        size: Bytes of the release, by which the longest time of a run is estimated; None where they say nothing.
-        environment: Variables to set for it.
+        threads: Threads; 0 for every CPU.
+        plan: How often to run.
+        outputs: Signature of the outputs, for a limit of their size.
+        size: Bytes of the release, for the time limit; None if they say nothing about it.
+        environment: Environment variables of the runner.
 
     Raises:
-        DeviceError: The runner failed; its own words are in the details. Or the device's answer is none.
-        VerificationError: The outputs are no tensors, or the device takes signed releases only, and not this one.
+        DeviceError: The runner failed, with its message in the details, or its report is not valid.
+        VerificationError: The outputs are not tensors, or the device does not accept this release.
     """
     with scratch(shell, root) as folder:
-        argv = command(places, release, folder, plan, threads)
+        argv = command(folders, release, folder, plan, threads)
         if environment:
             argv = ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
-        said, took_s = written(shell, argv, f"{folder}/report", limit_s=longest_s(plan, size), most=most_said(plan))
-        most = _SPARE + sum(spec.bytes for spec in outputs) * max(plan.samples, 1)
-        with temporary.folder() as here:
-            local = Path(here) / "outputs.safetensors"
-            shell.pull(f"{folder}/outputs", local, max_bytes=most)
-            run = read(said, tensors.load(local), shell.name, plan)
+        report, took_s = run_for_file(
+            shell, argv, f"{folder}/report", limit_s=longest_s(plan, size), limit_bytes=most_said(plan)
+        )
+        limit_bytes = _SPARE + sum(spec.bytes for spec in outputs) * max(plan.samples, 1)
+        with temporary.folder() as work:
+            local = Path(work) / "outputs.safetensors"
+            shell.pull(f"{folder}/outputs", local, most=limit_bytes)
+            run = read(report, tensors.load(local), shell.name, plan)
     check_times([run], took_s, shell.name)
     return run
 
 
 @contextlib.contextmanager
 def scratch(shell: Shell, root: str) -> Iterator[str]:
-    """Give a folder on the device for what runs write, for the time of a block; whoever writes first makes it.
+    """Yield the path of a folder on the device for the files of runs, and remove it after the block.
+
+    The first run creates it. If this command is killed, the next change of the store removes it.
 
     Args:
         shell: The device.
-        root: The store's root there; the next who changes it removes what a killed command left.
+        root: The store's root on the device.
     """
     folder = f"{root}/run/{secrets.token_hex(8)}"
     try:
@@ -145,17 +148,17 @@ def scratch(shell: Shell, root: str) -> Iterator[str]:
         shell.run(f"rm -rf {shlex.quote(folder)}", check=False)
 
 
-def command(places: Mapping[str, str], release: str, folder: str, plan: Plan, threads: int = 0) -> list[str]:
+def command(folders: Mapping[str, str], release: str, folder: str, plan: Plan, threads: int = 0) -> list[str]:
     """Return the runner's command line.
 
     Args:
-        places: As for `call`.
+        folders: As for `call`.
         release: As for `call`.
         folder: Folder for its `outputs` and its `report`.
-        plan: How often.
+        plan: As for `call`.
         threads: As for `call`.
     """
-    argv = [f"{places['runners']}/{RUNNER}", "--release", release, "--inputs", f"{places['inputs']}/{INPUTS}"]
+    argv = [f"{folders['runners']}/{RUNNER}", "--release", release, "--inputs", f"{folders['inputs']}/{INPUTS}"]
     argv += ["--outputs", f"{folder}/outputs", "--report", f"{folder}/report"]
     argv += ["--warmup-runs", str(plan.warmup_runs), "--min-runs", str(plan.min_runs)]
     argv += ["--max-runs", str(plan.max_runs), "--budget-ms", str(round(plan.budget_s * 1000))]
@@ -164,40 +167,42 @@ def command(places: Mapping[str, str], release: str, folder: str, plan: Plan, th
     return [*argv, "--threads", str(threads)] if threads else argv
 
 
-def written(shell: Shell, argv: Sequence[str], file: str, *, limit_s: float, most: int) -> tuple[str, float]:
-    """Run the runner on a device; return what it wrote to a file in `scratch`, and the seconds that all of it took.
+def run_for_file(
+    shell: Shell, argv: Sequence[str], file: str, *, limit_s: float, limit_bytes: int
+) -> tuple[str, float]:
+    """Run the runner on a device; return the file that it wrote, and the seconds of the whole command.
 
     Args:
         shell: The device.
         argv: The runner's command line.
-        file: The file.
-        limit_s: Seconds after which it is ended.
-        most: Most bytes of the file.
+        file: Path of the file, in a folder of `scratch`.
+        limit_s: Time limit in seconds.
+        limit_bytes: Largest size of the file.
 
     Raises:
-        DeviceError: The runner failed; its own words are in the details.
-        VerificationError: The device takes signed releases only, and not this one.
+        DeviceError: The runner failed, with its message in the details.
+        VerificationError: The device does not accept this release.
     """
-    place = shlex.quote(file)
-    script = f"umask 022; mkdir -p {shlex.quote(file.rpartition('/')[0])} && {shlex.join(argv)} && cat {place}"
+    path = shlex.quote(file)
+    script = f"umask 022; mkdir -p {shlex.quote(file.rpartition('/')[0])} && {shlex.join(argv)} && cat {path}"
     began = time.monotonic()
-    result = shell.run(script, timeout=limit_s, check=False, max_bytes=most)
+    result = shell.run(script, timeout=limit_s, check=False, most=limit_bytes)
     took_s = time.monotonic() - began
     check_ended(shell.name, result)
     return result.stdout, took_s
 
 
 def weight(manifest: Manifest) -> int | None:
-    """Return the bytes of a release that say how long a run takes; None where an accelerator's model says more."""
+    """Return the bytes of a release as a measure of the duration of a run; None if cycles are modelled instead."""
     return None if manifest.modelled else sum(record.size for record in manifest.files.values())
 
 
 def longest_s(plan: Plan, size: int | None = None) -> float:
-    """Return the seconds after which a call is ended: a large network may need minutes for its first run.
+    """Return the time limit of a call in seconds: a large network may need minutes for its first run.
 
     Args:
         plan: How often it runs.
-        size: Bytes of the release; None if they are not known.
+        size: Bytes of the release; None if unknown.
     """
     start = _LONGEST_START_S if size is None else min(_LONGEST_START_S, _START_S + size / _SLOWEST)
     runs = max(plan.samples, _RUNS_A_START) + plan.warmup_runs + (plan.min_runs if plan.max_runs else 0)
@@ -205,20 +210,20 @@ def longest_s(plan: Plan, size: int | None = None) -> float:
 
 
 def most_said(plan: Plan) -> int:
-    """Return the most bytes that a report may have."""
+    """Return the largest size of a report in bytes."""
     return _SPARE + _PER_RUN * (plan.warmup_runs + plan.min_runs + plan.max_runs + plan.samples)
 
 
 def check_times(runs: Sequence[Run], took_s: float, name: str) -> None:
-    """See that runs did not take longer than the trip in which they were: of a device's clock that is all we know.
+    """Check the reported times against this machine's clock: runs cannot take longer than their command.
 
     Args:
-        runs: What was reported.
-        took_s: Seconds of the trip, by this machine's clock.
+        runs: The reported runs.
+        took_s: Seconds of the command, by this machine's clock.
         name: The device.
 
     Raises:
-        DeviceError: They did, by far.
+        DeviceError: They took longer, by far.
     """
     told_s = sum(sum(run.samples_ns) + sum(run.warmup_ns) for run in runs) / 1e9
     if told_s > _CLOCKS_APART * took_s + _SLACK_S:
@@ -230,15 +235,15 @@ def check_times(runs: Sequence[Run], took_s: float, name: str) -> None:
 
 
 def check_ended(name: str, result: Result) -> None:
-    """See that a runner ended well.
+    """Check the exit code of a runner.
 
     Args:
         name: The device.
-        result: How its script ended: with the runner's own code and words, if it did not end well.
+        result: The result of the script, which exits with the code and the message of a runner that failed.
 
     Raises:
-        DeviceError: It did not.
-        VerificationError: The device takes signed releases only, and not this one.
+        DeviceError: The runner failed.
+        VerificationError: The device does not accept this release.
     """
     if result.returncode == UNTRUSTED:
         raise VerificationError(
@@ -255,24 +260,24 @@ def check_ended(name: str, result: Result) -> None:
 
 
 def read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) -> Run:
-    """Read the report of a runner, or of what a device has in its place.
+    """Read the report of a runner; a device may return anything, so each value is checked.
 
     Args:
         text: The report.
-        outputs: Output tensors by name; none where nobody asked for them.
+        outputs: Output tensors by name; empty if they were not fetched.
         name: The device.
-        plan: What the runner was asked for.
+        plan: The plan of the call.
 
     Raises:
-        DeviceError: It is no report.
+        DeviceError: The report is not valid.
     """
-    least, most = sorted((plan.min_runs, plan.max_runs))
+    fewest, most = sorted((plan.min_runs, plan.max_runs))
     try:
         report = json.loads(text)
         times = {key: tuple(map(_time, report[key])) for key in ("samples_ns", "warmup_ns", "each_ns")}
         return Run(
             outputs=outputs,
-            samples_ns=_enough(times["samples_ns"], least, most if plan.max_runs else 0),
+            samples_ns=_check_count(times["samples_ns"], fewest, most if plan.max_runs else 0),
             warmup_ns=(times["each_ns"][0], *times["warmup_ns"]),
             load_ms=_duration(report["load_ms"]),
             threads=_time(report["threads"]),
@@ -280,7 +285,7 @@ def read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) 
             each_ns=times["each_ns"],
             involuntary_switches=_time(report["involuntary_switches"]),
             processor=processor.read(report["processor"]),
-            copies=copies.read(report.get("copies")),
+            copies=processor.read_copies(report.get("copies")),
         )
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
@@ -291,23 +296,23 @@ def read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) 
 
 
 def timed(text: str) -> tuple[int, ...]:
-    """Return the nanoseconds of each timed run that a report has, at least one.
+    """Return the nanoseconds of each timed run of a report, at least one.
 
     Raises:
-        DeviceError: It is no report.
+        DeviceError: The report is not valid.
     """
     try:
-        return _enough(tuple(map(_time, json.loads(text)["samples_ns"])), 1)
+        return _check_count(tuple(map(_time, json.loads(text)["samples_ns"])), 1)
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError("the runner sent an invalid report", details=f"{fault!s:.200}") from fault
 
 
-def _enough(samples: tuple[int, ...], least: int, most: int = 0) -> tuple[int, ...]:
-    """Return samples that are as many as were asked for; `most` of 0 is any number."""
+def _check_count(samples: tuple[int, ...], fewest: int, most: int = 0) -> tuple[int, ...]:
+    """Return the samples, checked for their number; `most` of 0 means no limit."""
     if most and len(samples) > most:
         raise ValueError(f"it has {len(samples)} samples, more than {most}")
-    if len(samples) < least:
-        raise ValueError(f"it has {len(samples)} samples, fewer than {least}")
+    if len(samples) < fewest:
+        raise ValueError(f"it has {len(samples)} samples, fewer than {fewest}")
     return samples
 
 
@@ -318,7 +323,7 @@ def _duration(value: object) -> float:
 
 
 def _time(value: object) -> int:
-    """Return a number of a report, which JSON may have made anything."""
+    """Return a whole number of a report, checked."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
         raise ValueError(f"{value!r:.50} is not a valid time or size")
     return value

@@ -1,4 +1,4 @@
-"""Runs the release of a device on many inputs: piece by piece, so that a device with little memory survives it."""
+"""Run a release on many inputs, in pieces that fit a device with little memory."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from toolchain.progress import Step
 from toolchain.tensors import Tensors, TensorSpec
 
 PIECE_BYTES = 64 << 20
-_PIECE_SAMPLES = 4096  # the report of a run names the time of each
+_PIECE_SAMPLES = 4096  # the report of a run has the time of each sample
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """What many runs gave.
+    """The result of many runs.
 
     Attributes:
-        outputs: Outputs by name, with an axis of samples in front, as the release gives them.
+        outputs: Outputs by name, (samples, ...).
         each_ns: Duration of each sample's run in nanoseconds.
-        pieces: How many processes there were; the first run of each warms up.
-        load_ms: Time to load library and params, the last time.
+        pieces: Number of processes; the first run of each is slower.
+        load_ms: Time to load library and params in the last process.
         threads: Threads the model ran on.
         peak_rss_kib: Largest memory use of a process.
-        processor: What the kernels ran on; None for the CPU.
-        sent: What was pushed.
+        processor: The accelerator of the kernels; None for the CPU.
+        sent: The blobs sent.
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -51,13 +51,13 @@ class Sampled:
     sent: Sent
 
 
-def run_all(release: DeviceRelease, series: Series, tell: Tell | None = None) -> Sampled:
+def run_all(release: DeviceRelease, series: Series, progress: Tell | None = None) -> Sampled:
     """Run a release of a device on samples; the caller holds the lock.
 
     Args:
-        release: The release, which is there.
-        series: The samples, which fit it.
-        tell: Called with progress.
+        release: The release, installed on the device.
+        series: The samples, which fit its signature.
+        progress: Called with progress.
 
     Raises:
         DeviceError: The device is full or lost, or the model does not run on it.
@@ -69,8 +69,8 @@ def run_all(release: DeviceRelease, series: Series, tell: Tell | None = None) ->
     ranges = pieces(series.count, [*release.manifest.inputs, *specs])
     runs, sent = [], []
     for piece in ranges:
-        if tell:
-            tell(Step("running the samples", piece.start, series.count, "samples"))
+        if progress:
+            progress(Step("running the samples", piece.start, series.count, "samples"))
         run, transfer = _run_piece(release, series.take(piece), len(piece))
         for name, value in run.outputs.items():
             outputs[name][piece.start : piece.stop] = value
@@ -84,25 +84,25 @@ def run_all(release: DeviceRelease, series: Series, tell: Tell | None = None) ->
         threads=runs[-1].threads,
         peak_rss_kib=max(run.peak_rss_kib for run in runs),
         processor=runs[-1].processor,
-        sent=_sum(sent),
+        sent=Sent(sum(s.count for s in sent), sum(s.skipped for s in sent), sum(s.seconds for s in sent)),
     )
 
 
 def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
-    """Cut samples into parts whose inputs and outputs have 64 MiB together, or that are one sample.
+    """Divide samples into ranges whose inputs and outputs have at most 64 MiB, but at least one sample.
 
     Args:
-        count: How many samples there are.
-        specs: Inputs and outputs of one.
+        count: Number of samples.
+        specs: Signature of the inputs and outputs of a sample.
     """
-    each = max(1, sum(spec.bytes for spec in specs))
-    step = min(max(1, PIECE_BYTES // each), _PIECE_SAMPLES)
+    sample_bytes = max(1, sum(spec.bytes for spec in specs))
+    step = min(max(1, PIECE_BYTES // sample_bytes), _PIECE_SAMPLES)
     return [range(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def _run_piece(release: DeviceRelease, inputs: Tensors, count: int) -> tuple[Run, Sent]:
     digest = files.sha256_bytes(tensors.encode(inputs))
-    with temporary.folder() as work, _dropped(release.device.store, digest):
+    with temporary.folder() as work, _drop_afterwards(release.device.store, digest):
         installed = release.install(inputs, Path(work))
         run = installed.run(replace(SMOKE, samples=count))
     faults = tensors.check_signature(run.outputs, [spec.stacked(count) for spec in release.manifest.outputs])
@@ -112,16 +112,12 @@ def _run_piece(release: DeviceRelease, inputs: Tensors, count: int) -> tuple[Run
 
 
 @contextlib.contextmanager
-def _dropped(store: Store, digest: str) -> Iterator[None]:
-    """Remove inputs from the device after a block, also after one that failed, whose error is the one to report."""
+def _drop_afterwards(store: Store, digest: str) -> Iterator[None]:
+    """Remove inputs from the device after a block; if the block failed, only its error is reported."""
     try:
         yield
     except BaseException:
         with contextlib.suppress(DeviceError):
-            store.drop_inputs(digest)
+            store.blobs.drop_inputs(digest)
         raise
-    store.drop_inputs(digest)
-
-
-def _sum(sent: Sequence[Sent]) -> Sent:
-    return Sent(*(sum(values) for values in zip(*((one.count, one.skipped, one.seconds) for one in sent), strict=True)))
+    store.blobs.drop_inputs(digest)

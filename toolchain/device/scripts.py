@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 TOOLS = "sha256sum flock ln mv rm cp sync find stat readlink df cut tail ls touch base64"
 
 TRUST = "/etc/edge-toolchain"
-"""Where a device says whom it trusts: kTrustFolder of runtime/trust/trusted.h."""
+"""The folder of a device's trusted keys: kTrustFolder of runtime/trust/trusted.h."""
 ASKS = f"{{ [ -e {TRUST}/trusted ] || [ -L {TRUST}/trusted ] || {{ [ -d {TRUST} ] && [ ! -x {TRUST} ]; }}; }}"
-"""In a shell: whether a device takes signed releases only, or does not let this login see whether it does."""
+"""Shell condition: whether a device accepts signed releases only, or hides that from this login."""
 
-# What a device is, without changing anything; `$ROOT` is a folder that exists.
+# Prints the facts of a device without changing anything; `$ROOT` is an existing folder.
 FACTS = f"""
 for tool in {TOOLS}; do command -v $tool >/dev/null || echo "lacks=$tool"; done
 printf 'root=%s\\n' "$ROOT"
@@ -37,10 +37,10 @@ mkdir -p "$ROOT"
 {FACTS}
 """
 
-# What a killed deploy may have left: never anything that a link points to. A folder of somebody's is not swept,
-# whatever list of devices or command line named it, such as an OCI layout, which has a blobs/ of its own. That of a
-# store has partial/, which is made first; without it a store holds nothing yet. The default store of this machine is in
-# the folder of the user's tuning records, which may be there before the first deploy; no script touches them.
+# Removes what a killed deploy may have left, but nothing that a link points to. A folder that is not a store is
+# refused, such as an OCI layout, which also has blobs/: a store has blobs/partial/, which is created first, or it is
+# empty. The default store of this machine is the folder of the user's tuning records, which may exist before the first
+# deploy; no script touches them.
 SWEEP = """
 if [ ! -d blobs/partial ]; then
   for entry in * blobs/* blobs/sha256/*; do
@@ -61,8 +61,8 @@ for link in generations/*; do
 done
 """
 
-# An earlier deploy's upload is continued in a copy: a client that lost the lock may wake up and go on writing to its
-# own file, even after that file's bytes were checked. What was about to be published had lost its write permission.
+# An earlier upload is resumed in a copy: a client that lost the lock may wake up and continue to write to its own file,
+# even after that file was checked. Files that were about to be published are not writable any more, hence the chmod.
 EXAMINE = """
 mkdir -p blobs/partial/$token
 for digest in {digests}; do
@@ -89,7 +89,7 @@ for digest in {digests}; do
 done
 """
 
-# Modes are set before the sync and the sync comes before the rename: after a power cut a blob is whole or absent.
+# Modes are set before the sync, and the sync comes before the rename: after a power cut a blob is complete or absent.
 PUBLISH = """
 cd blobs/partial/$token
 for digest in {digests}; do [ ! -f $digest ] || chmod {mode} $digest; done
@@ -118,8 +118,8 @@ fi
 touch {kind}/{digest}
 """
 
-# The one moment at which a device changes from one release to another: a rename. With toybox, which Android has, `ln`
-# makes it, and `mv -T` follows the link that it should replace, or is missing.
+# The moment at which a device changes from one release to another: a rename. With toybox, as on Android, `ln -sfn`
+# renames, while `mv -T` is missing or follows the link that it should replace.
 SWITCH = f"""
 case $(readlink -f "$(command -v ln)") in
   *toybox*) ln -sfn generations/$number current ;;
@@ -128,7 +128,7 @@ esac
 {SYNC}
 """
 
-# What applications are linked with lies at one path, whichever it is.
+# Applications find the library at one path, whatever its digest.
 OFFER = """
 if [ "$(readlink lib || true)" != libraries/{digest} ]; then
   case $(readlink -f "$(command -v ln)") in
@@ -159,7 +159,7 @@ number=$new
 echo new
 """
 
-# The generation before the current one, $target; the script ends where there is none.
+# The generation before the current one, $target; the script ends if there is none.
 PREVIOUS = """
 current=$(readlink current || true)
 number=${{current#generations/}}
@@ -178,9 +178,9 @@ number=$target
 echo back
 """
 
-# A release is on trial until its application is well. While it is, a file says so: `NEW OLD BEGAN`, two generations
-# and a time, OLD being 0 where there was none; and on a line of its own the command that makes the application follow
-# `current` when that is OLD again. A switch that broke off may have left its link.
+# A release is on trial until its application is healthy. During the trial a file has `NEW OLD BEGAN`, two generations
+# and a time, with 0 for OLD if there was none, and on a second line the command that makes the application follow
+# `current` when that is OLD again. An interrupted switch may have left its link.
 UNDO = f"""
 switch_to() {{
   number=$1
@@ -198,7 +198,7 @@ undo() {{ [ "$(readlink current || true)" != "generations/$new" ] || switch_to "
 ended() {{ echo interrupted >>trial.log; rm -f trial; {SYNC}; }}
 """
 
-# What the next one who holds the lock does about a trial that nobody finishes.
+# The next holder of the lock ends a trial that was interrupted.
 RECOVER = f"""{UNDO}
 [ -e trial ] || exit 0
 mkdir -p run
@@ -211,8 +211,8 @@ echo "recovered $new $old $code"
 [ $code = 0 ] || tail -n 5 run/again
 """
 
-# What a unit's ExecStartPre= runs, in the store as recover: after a power cut nobody holds the lock, and the
-# application starts on the release before. While a trial goes on, it holds the lock, and the trial decides.
+# A unit's ExecStartPre= runs this script, as `recover` in the store: after a power cut the lock is free, and the
+# application starts on the previous release. During a trial the lock is held, and the trial decides.
 AT_START = f"""#!/bin/sh
 # Takes a release back that was on trial when the power failed. See "The application" in docs/device.md.
 set -eu
@@ -233,7 +233,7 @@ if read_trial; then undo; echo "generation $new was on trial; generation $old is
 ended
 """
 
-# It is the toolchain's own file: another one by its name is replaced.
+# Another file of that name is replaced: it belongs to the toolchain.
 PUT_AT_START = """
 if [ ! -f recover ] || [ "$(sha256sum <recover | cut -c 1-64)" != {digest} ]; then
   printf %s {content} | base64 -d >.recover-new
@@ -265,7 +265,7 @@ find blobs/sha256 -type f -links 1 -exec rm -f {{}} +
 rm -rf blobs/partial/*
 """
 
-# Of many samples each piece is used once, and a device has no room for all of them.
+# Each piece of many samples is used once, and a device has no room for all of them.
 DROP_INPUTS = """
 rm -rf inputs/{digest}
 [ ! -f blobs/sha256/{digest} ] || [ "$(stat -c %h blobs/sha256/{digest})" != 1 ] || rm -f blobs/sha256/{digest}
@@ -287,62 +287,62 @@ _KEPT_PROGRAMS = 2
 
 
 def examine(digests: Iterable[str]) -> str:
-    """Return what hashes the blobs that are there, and says what there is of each."""
+    """Return the script that hashes the blobs on the device and prints the state of each."""
     return EXAMINE.format(digests=" ".join(digests))
 
 
 def accept(digests: Iterable[str]) -> str:
-    """Return what hashes uploaded blobs, and names those with other bytes."""
+    """Return the script that hashes uploaded blobs and prints those with a different digest."""
     return ACCEPT.format(digests=" ".join(digests))
 
 
 def publish(digests: Iterable[str], mode: int) -> str:
-    """Return what makes uploaded blobs part of the store, with a mode whose octal digits `mode` has."""
+    """Return the script that moves uploaded blobs into the store; `mode` has the digits of their octal mode."""
     return PUBLISH.format(digests=" ".join(digests), mode=mode, sync=SYNC)
 
 
 def install(kind: str, digest: str, files: Mapping[str, str]) -> str:
-    """Return what makes a folder of links to blobs; see `Store.install`."""
+    """Return the script that makes a folder of links to blobs; see `Blobs.install`."""
     links = "\n".join(f"link {blob} {shlex.quote(name)}" for name, blob in sorted(files.items()))
     return LINK.format(kind=kind, digest=digest, links=links, sync=SYNC)
 
 
 def offer(digest: str) -> str:
-    """Return what makes a library the one that applications find."""
+    """Return the script that makes a library the one that applications find."""
     return OFFER.format(digest=digest, sync=SYNC)
 
 
 def mark(digest: str, *, unchecked: bool) -> str:
-    """Return what marks a release as one that nobody has compared with its reference, or takes the mark away."""
+    """Return the script that marks a release as not compared with its reference, or removes the mark."""
     return f": >unchecked/{digest}\n" if unchecked else f"rm -f unchecked/{digest}\n"
 
 
 def marked(digest: str) -> str:
-    """Return what says `unchecked` of a release with that mark."""
+    """Return the script that prints `unchecked` for a release with that mark."""
     return f'[ ! -e "$ROOT"/unchecked/{shlex.quote(digest)} ] || echo unchecked\n'
 
 
 def activate(digest: str) -> str:
-    """Return what makes a release current, and says `new`, or `same` if it was."""
+    """Return the script that makes a release current; it prints `new`, or `same` if it was current already."""
     return ACTIVATE.format(digest=digest, sync=SYNC, switch=SWITCH)
 
 
 def put_recovery() -> str:
-    """Return what brings the script that a unit runs before its application, or mends the one that is there."""
+    """Return the script that installs or repairs the script that a unit runs before its application."""
     content = AT_START.encode()
     digest, text = hashlib.sha256(content).hexdigest(), base64.b64encode(content).decode()
     return PUT_AT_START.format(digest=digest, content=text, sync=SYNC)
 
 
 def roll_back() -> str:
-    """Return what makes the activation before the current one current, and says `back`, or `none` if there is none."""
+    """Return the script that makes the previous activation current; it prints `back`, or `none` if there is none."""
     return ROLL_BACK.format(switch=SWITCH)
 
 
 def prune(keep: int | str) -> str:
-    """Return what removes all but the last `keep` activations, and what nothing needs any more.
+    """Return the script that removes all but the last `keep` activations, and all files without a use.
 
     Args:
-        keep: A number, or the variable of the shell that has it.
+        keep: A number, or the name of a shell variable, such as `$keep`.
     """
     return PRUNE.format(keep=keep, programs=_KEPT_PROGRAMS + 1, inputs=_KEPT_INPUTS + 1)

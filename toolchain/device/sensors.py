@@ -1,4 +1,4 @@
-"""The power sensors that Linux shows on a device: which there are, what they said, and which of them count together."""
+"""The power sensors of Linux on a device: find them, read their values, and choose those that add up to the total."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _POWERCAP, _SUPPLY = "powercap", "power_supply"
 _WHOLE_INPUT = re.compile(
     r"(?i)(power_)?(vdd_in|vin|pom_5v_in|dc_?in|psys|input|sys|system|total|supply|battery)(_power)?"
 )
-# What holds other rails of its chip, and which: a socket its cores, the input of a converter its outputs.
-_HOLDS = (
+# Rails that contain other rails of the same chip: a socket its cores, the input of a converter its outputs.
+_CONTAINS = (
     (re.compile(r"(?i)e?(socket|package|pkg)[-_]?[0-9]*"), re.compile(r"(?i)e?core[-_]?[0-9]*")),
     (re.compile(r"(?i)pin[0-9]*"), re.compile(r"(?i)pout[0-9]*")),
 )
 
-# One line for each rail: kind, chip, label, range, and one or two files. A processor's counter is shown once only,
-# though by several ways, and of supplies those that feed the device: a battery that is not discharged is fed.
+# One line for each rail: unit, chip, label, range, and one or two files. The kernel may show the counter of a processor
+# twice, of which one is used. Of power supplies only those count that feed the device: not a battery that is charged.
 _FIND = r"""
 sys=@SYS@
 sleep 0.01 2>/dev/null && echo fractions
@@ -78,18 +78,18 @@ true
 
 
 class NoFigureError(Exception):
-    """A sensor says what is no power, or says too little."""
+    """The readings of a sensor do not give a power, or are too few."""
 
 
 @dataclass(frozen=True)
 class Sensor:
-    """What measures one rail.
+    """The sensor of one rail.
 
     Attributes:
-        unit: What its files hold: `uW`, `uJ` of a counter, or `mVmA` and `uVuA` of two files that make a power.
-        chip: Name of its chip, or the kernel's class where that has none.
-        label: Name of its rail; empty where it has none.
-        wraps: Where its counter begins anew, in its unit; 0 where it does not tell.
+        unit: Unit of its files: `uW`, `uJ` for a counter, or `mVmA` and `uVuA` for two files whose product is a power.
+        chip: Name of its chip, or of the kernel's class if it has none.
+        label: Name of its rail; empty if it has none.
+        wraps: Range of its counter, in its unit; 0 if unknown.
         files: Its files on the device.
     """
 
@@ -106,17 +106,17 @@ class Sensor:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its rail is all that the device takes, by its label: the name of a chip says nothing of that."""
+        """Whether the label says that the rail is the input of the whole device; names of chips do not tell that."""
         return bool(_WHOLE_INPUT.fullmatch(self.label))
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a device has.
+class DeviceSensors:
+    """The sensors of a device.
 
     Attributes:
-        sensors: Its sensors.
-        fractions: Whether its `sleep` knows fractions of a second.
+        sensors: The sensors.
+        fractions: Whether its `sleep` supports fractions of a second.
     """
 
     sensors: tuple[Sensor, ...]
@@ -133,7 +133,7 @@ class Series:
     counts: bool = False
 
     def mean(self, begin: float, end: float) -> float:
-        """Return the mean power between two moments; NaN where too little was read."""
+        """Return the mean power between two moments; NaN if there are too few readings."""
         inside = (self.seconds >= begin) & (self.seconds < end)
         values, seconds = self.values[inside], self.seconds[inside]
         if not self.counts:
@@ -142,67 +142,67 @@ class Series:
         return float((values[-1] - values[0]) / spent) if spent > 0 else math.nan
 
     def samples(self, begin: float, end: float) -> int:
-        """Return how many readings lie between two moments."""
+        """Return the number of readings between two moments."""
         return int(((self.seconds >= begin) & (self.seconds < end)).sum())
 
 
-def find(shell: Shell, sysfs: str = SYSFS) -> Found:
-    """Look which sensors a device has.
+def find(shell: Shell, sysfs: str = SYSFS) -> DeviceSensors:
+    """Return the sensors of a device.
 
     Args:
         shell: The device.
-        sysfs: Folder on it where the kernel shows sensors.
+        sysfs: Folder of the kernel's sensors on it.
 
     Raises:
         DeviceError: The device is lost.
     """
     lines = shell.run(_FIND.replace("@SYS@", shlex.quote(sysfs))).stdout.splitlines()
     rows = [line.split()[1:] for line in lines if line.startswith("rail ")]
-    found = [
+    fields = [
         Sensor(unit, chip, "" if label == "-" else label, _number(wraps) or 0, tuple(paths))
         for unit, chip, label, wraps, *paths in (row for row in rows if len(row) > 4)  # noqa: PLR2004
         if unit in _TO_WATTS and len(chip) + len(label) <= 2 * _LONGEST_WORD
     ]
-    return Found(tuple(found[:MOST_RAILS]), "fractions" in lines)
+    return DeviceSensors(tuple(fields[:MOST_RAILS]), "fractions" in lines)
 
 
 def _number(text: str) -> int | None:
-    """Return a number as a sensor may say one, or None."""
+    """Return the value of a sensor's file, or None if it is not a plausible number."""
     number = int(text) if _NUMBER.fullmatch(text) else None
     return number if number is not None and abs(number) <= _LARGEST else None
 
 
-# --- what they said ----------------------------------------------------------------------------------------------
+# --- readings ----------------------------------------------------------------------------------------------------
 
 
 def read(sensors: Sequence[Sensor], rows: Sequence[Sequence[str]]) -> list[Series | str]:
-    """Return the readings of each sensor, or what is wrong with it.
+    """Return the readings of each sensor, or its problem.
 
     Args:
         sensors: The sensors, at least one.
-        rows: Of each reading the moment, and what all files of all sensors said, in order.
+        rows: For each reading its time and the contents of all files of all sensors, in order.
     """
     width = 1 + sum(len(sensor.files) for sensor in sensors)
-    whole = [row for row in rows if len(row) == width]
-    seconds = np.array([float(row[0]) for row in whole], dtype=np.float64)
-    found: list[Series | str] = []
+    complete = [row for row in rows if len(row) == width]
+    seconds = np.array([float(row[0]) for row in complete], dtype=np.float64)
+    results: list[Series | str] = []
     column = 1
     for sensor in sensors:
-        parts = [[row[column + step] for row in whole] for step in range(len(sensor.files))]
+        columns = [[row[column + step] for row in complete] for step in range(len(sensor.files))]
         try:
-            found.append(_series(sensor, seconds, parts))
+            results.append(_series(sensor, seconds, columns))
         except NoFigureError as fault:
-            found.append(str(fault))
+            results.append(str(fault))
         column += len(sensor.files)
-    return found
+    return results
 
 
-def _series(sensor: Sensor, seconds: NDArray[np.float64], parts: Sequence[Sequence[str]]) -> Series:
+def _series(sensor: Sensor, seconds: NDArray[np.float64], columns: Sequence[Sequence[str]]) -> Series:
     if sensor.unit == "mVmA" and not sensor.label:
         first = PurePosixPath(sensor.files[0]).name
         raise NoFigureError(f"{sensor.name}, {first}: it has no label, so its rail is unknown")
     values = np.ones(len(seconds))
-    for texts, path in zip(parts, sensor.files, strict=True):
+    for texts, path in zip(columns, sensor.files, strict=True):
         wrong = next((text for text in texts if _number(text) is None), None)
         if wrong is not None:
             why = "it could not be read" if wrong == "x" else f"its value {wrong!r:.40} is not a number"
@@ -211,12 +211,12 @@ def _series(sensor: Sensor, seconds: NDArray[np.float64], parts: Sequence[Sequen
     if not values.any() or (sensor.unit == "uJ" and values.size and float(np.ptp(values)) <= 0):
         raise NoFigureError(f"{sensor.name}: it {f'stays at {values[0]:g}' if values.size else 'has no values'}")
     if sensor.unit == "uJ":
-        return Series(sensor.name, seconds, _unwrapped(sensor, values) * _TO_WATTS["uJ"], counts=True)
-    return Series(sensor.name, seconds, _drawn(sensor, values) * _TO_WATTS[sensor.unit])
+        return Series(sensor.name, seconds, _unwrap_counter(sensor, values) * _TO_WATTS["uJ"], counts=True)
+    return Series(sensor.name, seconds, _positive_power(sensor, values) * _TO_WATTS[sensor.unit])
 
 
-def _drawn(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return power that is drawn as positive: drivers of batteries disagree on the sign, and others mean it."""
+def _positive_power(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the power drawn by the device as positive numbers: drivers of batteries disagree on the sign."""
     if sensor.chip == _SUPPLY and (values <= 0).all():
         return -values
     if (values.min() < 0 and sensor.chip == _SUPPLY) or values.mean() < 0:
@@ -224,8 +224,8 @@ def _drawn(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values
 
 
-def _unwrapped(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add the range of a counter wherever it began anew."""
+def _unwrap_counter(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Add the range of a counter after each overflow."""
     fallen = np.diff(values) < 0
     if fallen.any() and sensor.wraps <= 0:
         raise NoFigureError(f"{sensor.name}: its counter decreased, and its range is unknown")
@@ -233,38 +233,39 @@ def _unwrapped(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float6
     return values + times * sensor.wraps
 
 
-# --- which count -------------------------------------------------------------------------------------------------
+# --- the total ---------------------------------------------------------------------------------------------------
 
 
-def counted(sensors: Sequence[Sensor]) -> tuple[int, ...]:
-    """Return the places of the sensors whose powers add up to one figure, of which none holds another.
+def choose_counted(sensors: Sequence[Sensor]) -> tuple[int, ...]:
+    """Return the indices of the sensors whose powers add up to the total, of which none contains another.
 
-    A rail that is the whole input counts alone, or else what feeds the device, or else its processor's own counters,
-    which are never added to those of chips, since these may hold them or lie within them; or else all rails of chips
-    but those that another of the same chip holds.
+    In this order: the rail of the whole input; the supplies that feed the device; the processor's own counters, which
+    are never added to rails of chips, since these may contain them; all rails of chips that no other rail of the same
+    chip contains.
 
     Raises:
-        NoFigureError: Several say that they are the whole.
+        NoFigureError: Several rails claim to be the whole input.
     """
-    places = range(len(sensors))
-    chips = [place for place in places if sensors[place].chip not in {_POWERCAP, _SUPPLY}]
-    whole = [place for place in chips if sensors[place].is_whole]
-    if len(whole) > 1:
-        names = ", ".join(sensors[place].name for place in whole)
+    indices = range(len(sensors))
+    chips = [index for index in indices if sensors[index].chip not in {_POWERCAP, _SUPPLY}]
+    inputs = [index for index in chips if sensors[index].is_whole]
+    if len(inputs) > 1:
+        names = ", ".join(sensors[index].name for index in inputs)
         raise NoFigureError(f"{names}: the label of each says that it is the whole input, but only one can be")
-    supplies = [place for place in places if sensors[place].chip == _SUPPLY]
-    processors = [place for place in places if sensors[place].chip == _POWERCAP]
-    platform = [place for place in processors if sensors[place].is_whole][:1]
-    outermost = [place for place in chips if not _is_held(sensors[place], sensors)]
-    return tuple(whole or supplies or platform or processors or outermost)
+    supplies = [index for index in indices if sensors[index].chip == _SUPPLY]
+    processors = [index for index in indices if sensors[index].chip == _POWERCAP]
+    platform = [index for index in processors if sensors[index].is_whole][:1]
+    outermost = [index for index in chips if not _is_contained(sensors[index], sensors)]
+    return tuple(inputs or supplies or platform or processors or outermost)
 
 
-def _is_held(one: Sensor, sensors: Sequence[Sensor]) -> bool:
-    beside = [other for other in sensors if _folder(other) == _folder(one)]
+def _is_contained(sensor: Sensor, sensors: Sequence[Sensor]) -> bool:
+    siblings = [other for other in sensors if _folder(other) == _folder(sensor)]
     return any(
-        part.fullmatch(one.label) and any(holder.fullmatch(other.label) for other in beside) for holder, part in _HOLDS
+        contained.fullmatch(sensor.label) and any(holder.fullmatch(other.label) for other in siblings)
+        for holder, contained in _CONTAINS
     )
 
 
-def _folder(one: Sensor) -> PurePosixPath:
-    return PurePosixPath(one.files[0]).parent
+def _folder(sensor: Sensor) -> PurePosixPath:
+    return PurePosixPath(sensor.files[0]).parent

@@ -1,4 +1,4 @@
-"""What is pushed to a device: blobs that it lacks, with progress, and the release that is made of them."""
+"""The files of a run or a release: send the blobs that a device lacks, and make the folders of links to them."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ Tell = Callable[[str], None]
 """Called with a `Step` as an upload goes on."""
 
 SIGNED = "release.signed"
-"""A release's statement, and the signatures under it: kSigned of runtime/trust/approval.h."""
+"""The file of a release's statement and its signatures: kSigned of runtime/trust/approval.h."""
 _MAKE_ROOM = "free some space there, or keep fewer releases (`keep` in the board file)"
-SPARE_KIB = 1024  # links, folders and a run's outputs need room too
+SPARE_KIB = 1024  # for links, folders and a run's outputs
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What went over the wire.
+    """The traffic of a connection.
 
     Attributes:
         bytes_sent: Bytes sent since the connection was made, its key exchange included.
         bytes_received: Bytes received.
         blobs_sent: Number of blobs (library, graph, params, inputs and the runner) that the device lacked.
-        blobs_skipped: Number that it had.
-        seconds: Time spent pushing.
+        blobs_skipped: Number of blobs that it had.
+        seconds: Time spent sending.
     """
 
     bytes_sent: int
@@ -51,21 +51,21 @@ class Transfer:
 
     @classmethod
     def of(cls, sent: Sent, shell: Shell) -> Transfer:
-        """Add what a shell has counted to what was pushed through it."""
+        """Combine the byte counts of a shell with the blobs sent through it."""
         return cls(shell.bytes_sent, shell.bytes_received, sent.count, sent.skipped, sent.seconds)
 
 
 @dataclass(frozen=True)
 class Shipment:
-    """What must be on a device for a run.
+    """The files that a device needs for a run.
 
     Attributes:
         blobs: Path on this machine of every blob, by digest.
         folders: For `releases`, `runners`, `libraries` and `inputs` the folder's digest and its files' digests by name.
-        programs: Digests of the blobs that are executable.
-        documents: Digests of the blobs that only describe others: a release's two manifests, and what is signed.
-        signed: Digest of the release's statement and signatures, which belong to it once the device has seen that they
-            are right; empty without any.
+        programs: Digests of the executable blobs.
+        documents: Digests of the blobs that only describe others: a release's two manifests, and its statement.
+        signed: Digest of the release's statement and signatures, which are attached to it once the device has checked
+            them; empty without any.
     """
 
     blobs: Mapping[str, Path]
@@ -75,10 +75,10 @@ class Shipment:
     signed: str = ""
 
     @classmethod
-    def of_run(cls, program: Program, given: Tensors, work: Path) -> Shipment:
-        """Ship a runner and inputs, which are written into the folder `work`."""
+    def of_run(cls, program: Program, inputs: Tensors, work: Path) -> Shipment:
+        """Return a runner and inputs, which are written into the folder `work`."""
         path = work / INPUTS
-        tensors.save(path, given)
+        tensors.save(path, inputs)
         digest = files.sha256_file(path)
         return cls(
             blobs={program.sha256: program.path, digest: path},
@@ -87,7 +87,7 @@ class Shipment:
         )
 
     def with_library(self, library: Program | None) -> Shipment:
-        """Add the library that applications are linked with, if there is one."""
+        """Add the library for applications, if there is one."""
         if library is None:
             return self
         blobs = {**self.blobs, library.sha256: library.path}
@@ -96,12 +96,16 @@ class Shipment:
 
     def with_release(self, bundle: Bundle, work: Path) -> Shipment:
         """Add a bundle, whose manifests and signatures are written into the folder `work`."""
+        # A device reads a statement and its signatures from one file, so that one rename replaces both.
+        signed = b""
+        if bundle.statement and bundle.signatures:
+            paths = (bundle.statement, bundle.signatures)
+            signed = b"".join(files.read_limited(path, LARGEST_STATEMENT, VerificationError) for path in paths)
         release = {name: record.sha256 for name, record in bundle.manifest.files.items()}
         blobs = {digest: bundle.folder / name for name, digest in release.items()}
         documents = {bundles.MANIFEST: bundle.manifest.encoded(), "oci.json": bundles.oci_manifest(bundle.manifest)}
         release |= {name: files.sha256_bytes(content) for name, content in documents.items()}
         folders = {**self.folders, "releases": (bundle.digest, dict(release))}
-        signed = _signed(bundle)
         documents |= {SIGNED: signed} if signed else {}
         described = {files.sha256_bytes(content): work / name for name, content in documents.items()}
         for name, content in documents.items():
@@ -115,25 +119,17 @@ class Shipment:
         )
 
 
-def _signed(bundle: Bundle) -> bytes:
-    """Return a bundle's statement and signatures as a device has them, in one file; empty without any."""
-    if bundle.statement is None or bundle.signatures is None:
-        return b""
-    both = (bundle.statement, bundle.signatures)
-    return b"".join(files.read_limited(path, LARGEST_STATEMENT, VerificationError) for path in both)
-
-
 @dataclass(frozen=True)
 class Sent:
-    """How many blobs were sent, how many the device had (documents not counted), and how many seconds it took."""
+    """Number of blobs sent, number that the device had (both without documents), and the seconds."""
 
     count: int
     skipped: int
     seconds: float
 
 
-def send(shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None = None) -> Sent:
-    """Push the blobs that a device lacks and have it check them; the caller holds the store's lock.
+def send(shipment: Shipment, store: Store, facts: DeviceFacts, progress: Tell | None = None) -> Sent:
+    """Send the blobs that a device lacks, and let it check their digests; the caller holds the store's lock.
 
     Raises:
         FullError: There is not enough space.
@@ -141,16 +137,16 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None
         VerificationError: The device stored other bytes than were sent, twice.
     """
     start = time.perf_counter()
-    store.sweep()
+    store.blobs.sweep()
     size = sum(path.stat().st_size for path in shipment.blobs.values())
-    states = store.examine(shipment.blobs, size)
+    states = store.blobs.examine(shipment.blobs, size)
     missing = {digest: state for digest, state in states.items() if state.state != "have"}
     _check_space(shipment, missing, facts)
-    _push(shipment, missing, store, tell)
-    if damaged := store.publish(missing, executable=shipment.programs, size=size):
-        # What was resumed may have been cut in the middle of a write: once more, from the start.
-        _push(shipment, dict.fromkeys(damaged, BlobState("missing", 0)), store, tell)
-        damaged = store.publish(missing, executable=shipment.programs, size=size)
+    _push(shipment, missing, store, progress)
+    if damaged := store.blobs.publish(missing, executable=shipment.programs, size=size):
+        # A resumed upload may have ended in the middle of a write: once more, from the start.
+        _push(shipment, dict.fromkeys(damaged, BlobState("missing", 0)), store, progress)
+        damaged = store.blobs.publish(missing, executable=shipment.programs, size=size)
     if damaged:
         raise VerificationError(
             f"{len(damaged)} uploaded blob(s) have a different digest on the device",
@@ -165,26 +161,28 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, tell: Tell | None
 def _check_space(shipment: Shipment, missing: Mapping[str, BlobState], facts: DeviceFacts) -> None:
     needed = sum(shipment.blobs[digest].stat().st_size - state.size for digest, state in missing.items()) // 1024
     if missing and needed + SPARE_KIB > facts.free_kib:
-        free, wanted = (size_text(kib * 1024) for kib in (facts.free_kib, needed + SPARE_KIB))
-        raise FullError(f"the device has {free} free, but {wanted} are needed", hint=_MAKE_ROOM)
+        free, required = (size_text(kib * 1024) for kib in (facts.free_kib, needed + SPARE_KIB))
+        raise FullError(f"the device has {free} free, but {required} are needed", hint=_MAKE_ROOM)
 
 
-def _push(shipment: Shipment, missing: Mapping[str, BlobState], store: Store, tell: Tell | None) -> None:
+def _push(shipment: Shipment, missing: Mapping[str, BlobState], store: Store, progress: Tell | None) -> None:
     """Upload blobs, continuing what an earlier deploy began."""
     sizes = {digest: shipment.blobs[digest].stat().st_size for digest in missing}
     total, before = sum(sizes.values()), 0
     for digest, state in missing.items():
         path, size = shipment.blobs[digest], sizes[digest]
-        report = partial(_tell, tell, total, before) if tell else None
-        # An upload longer than its blob is not one of this blob: the check on the device will say so.
-        with _noticing_full(store):
-            store.push(path, digest, min(state.size, size), report)
+        report = None
+        if progress:
+            report = partial(_report_sent, progress, total, before)
+        # If an earlier upload is longer than the blob, the check of the digest will fail.
+        with _explain_full_disk(store):
+            store.blobs.push(path, digest, min(state.size, size), report)
         before += size
 
 
 @contextlib.contextmanager
-def _noticing_full(store: Store) -> Iterator[None]:
-    """Say of an upload that failed that the disk is full, where it is: others may have filled it since it was asked."""
+def _explain_full_disk(store: Store) -> Iterator[None]:
+    """Report a failed upload as a full disk if it is full: the free space may have changed since the check."""
     try:
         yield
     except UnreachableError:
@@ -195,10 +193,10 @@ def _noticing_full(store: Store) -> Iterator[None]:
         raise
 
 
-def _tell(tell: Tell, total: int, before: int, done: int) -> None:
-    tell(Step("sending files to the device", before + done, total, MEGABYTES))
+def _report_sent(progress: Tell, total: int, before: int, sent: int) -> None:
+    progress(Step("sending files to the device", before + sent, total, MEGABYTES))
 
 
 def install(shipment: Shipment, store: Store) -> dict[str, str]:
     """Make the folders of a shipment on the device; return their paths by kind."""
-    return {kind: store.install(kind, digest, content) for kind, (digest, content) in shipment.folders.items()}
+    return {kind: store.blobs.install(kind, digest, content) for kind, (digest, content) in shipment.folders.items()}

@@ -1,4 +1,4 @@
-"""The stages of a command: what it says of each, and how long each took."""
+"""The stages of a command: its progress, and the duration of each stage."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Stages:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Add the time of a block to a stage, which does not begin once the command is to end."""
-        interrupts.check()
+        """Add the duration of a block to a stage."""
+        interrupts.check()  # no new stage begins after Ctrl-C
         start = time.perf_counter()
         try:
             yield

@@ -1,7 +1,7 @@
-"""Whether a device takes a release: where it has a file of trusted keys, a program of ours checks signatures there.
+"""Whether a device accepts a release: if it has a file of trusted keys, our runner checks the signatures there.
 
-Nothing here decides: the program that runs a release checks it again when it loads it. What is asked here comes before
-anything is changed, so that the device keeps the release that it had. See docs/security.md.
+This check comes before anything is changed, so that the device keeps its release if it fails. The decision is made
+again when the runner loads the release. See docs/security.md.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from toolchain.errors import DeviceError, InputError, ToolchainError, Verificati
 from toolchain.native.programs import RUNNER
 
 _HASHING_S = 300
-_FLOOR = 8  # how the runner ends where the release itself is below a floor: kExitFloor
+_FLOOR = 8  # exit code of the runner if the release itself is below a floor: kExitFloor
 _REMEDY = "sign the package with `toolchain sign`, and check the device's trusted keys (docs/security.md)"
 
-# What the runner says of a release: one line of JSON, or why not, and `code N`. The newest runner that the device has
-# checks what an older one deployed, if none is named.
+# Prints one line of JSON about the release, or why it is refused, and `code N`. By default the newest runner on the
+# device checks.
 _CHECK = f"""
 {ASKS.replace("{", "{{").replace("}", "}}")} || {{{{ echo open; exit 0; }}}}
 runner={{runner}}
@@ -60,16 +60,16 @@ _LOOK = f"""
 
 @dataclass(frozen=True)
 class Verified:
-    """What a device found of a release that it takes.
+    """A device's check of a release that it accepts.
 
     Attributes:
         bundle: The bundle's digest.
-        model: The model's name, as its signers have it.
-        board: Board type, as they have it.
-        sequence: Its place among the releases of the model.
-        minimum: The least sequence from it on; 0 leaves that.
-        floor: The least sequence of this model that the device takes.
-        signers: Who signed, by the names that the device knows them by.
+        model: The model's name in the signed statement.
+        board: The board type in the signed statement.
+        sequence: Number of the release among those of the model.
+        minimum: The lowest sequence that the device accepts after this release; 0 for no change.
+        floor: The lowest sequence of this model that the device accepts now.
+        signers: The signers, by their names on the device.
     """
 
     bundle: str
@@ -83,14 +83,14 @@ class Verified:
 
 @dataclass(frozen=True)
 class State:
-    """What a device makes of its current release.
+    """A device's view of its current release.
 
     Attributes:
-        takes: `signed` releases only, or `any`.
-        signed: Whether the release has signatures, be they anybody's.
-        verified: What the device found; None where it takes any release, or not this one.
-        refused: Why it does not take this one any more.
-        unknown: Why it cannot tell.
+        takes: The releases that it accepts: `signed` or `any`.
+        signed: Whether the release has signatures, valid or not.
+        verified: The check of the release; None if the device accepts any release, or refuses this one.
+        refused: Why it does not accept this release any more.
+        unknown: Why it could not check.
     """
 
     takes: str
@@ -104,7 +104,7 @@ _READER = TypeAdapter(Verified)
 
 
 def check_signed(name: str, facts: DeviceFacts, bundle: Bundle) -> None:
-    """See, before anything is sent, that a bundle has signatures where a device asks for some.
+    """Check, before anything is sent, that a bundle has signatures if the device requires them.
 
     Raises:
         VerificationError: It has none.
@@ -116,86 +116,86 @@ def check_signed(name: str, facts: DeviceFacts, bundle: Bundle) -> None:
         )
 
 
-def checking(release: str, runner: str = "", more: str = "") -> str:
-    """Return the script by which a device checks a release; its last line says `open`, or `code N`.
+def check_script(release: str, runner: str = "", more: str = "") -> str:
+    """Return the script that checks a release on its device; its last line is `open` or `code N`.
 
     Args:
         release: Folder of the release in the store.
-        runner: The program that checks; the newest one of the store by default.
-        more: What else it is told.
+        runner: The runner that checks; the newest one of the store by default.
+        more: More arguments of the runner.
     """
     return _CHECK.format(runner=shlex.quote(runner), release=shlex.quote(release), more=more)
 
 
-def noting(runner: str = "") -> str:
-    """Return the script by which a device notes the minimum that the signers of its current release ask for."""
-    return f"if [ -d current/ ]; then\n{checking('current/', runner, '--floor 0')}\nfi"
+def note_script(runner: str = "") -> str:
+    """Return the script that stores the minimum sequence of the signers of the current release on the device."""
+    return f"if [ -d current/ ]; then\n{check_script('current/', runner, '--floor 0')}\nfi"
 
 
-def attaching(digest: str, signed: str) -> str:
-    """Return the script that gives a release its statement and signatures.
+def attach_script(digest: str, signed: str) -> str:
+    """Return the script that attaches the statement and the signatures to a release.
 
     Args:
-        digest: The bundle's.
-        signed: Digest of the blob that holds them.
+        digest: The bundle's digest.
+        signed: Digest of the blob with both.
     """
     return _ATTACH.format(digest=digest, signed=signed, name=SIGNED, sync=SYNC)
 
 
-def with_blob(signed: str) -> str:
-    """Return what tells the runner to read what was signed from a blob; empty where there is none."""
+def blob_argument(signed: str) -> str:
+    """Return the argument for the runner to read the signatures from a blob; empty without a blob."""
     return f"--signed blobs/sha256/{signed}" if signed else ""
 
 
 def take(store: Store, digest: str, runner: str, signed: str) -> Verified | None:
-    """Have a device check an installed release with its new signatures, and only then give them to it.
+    """Check an installed release with its new signatures on the device, and only then attach them.
 
-    The caller holds the lock. A release that was refused keeps the signatures that it had: it may be the current one.
+    The caller holds the lock. A refused release keeps its old signatures: it may be the current one.
 
     Args:
         store: The device's store.
-        digest: The bundle's.
+        digest: The bundle's digest.
         runner: Folder of the runner that checks.
-        signed: Digest of the blob with what was signed; empty for what the release has.
+        signed: Digest of the blob with the statement and the signatures; empty without any.
 
     Returns:
-        What the device found; None where it takes any release.
+        The check; None if the device accepts any release.
 
     Raises:
-        VerificationError: It does not take this one.
-        DeviceError: It has no program that could tell.
+        VerificationError: The device does not accept this release.
+        DeviceError: It has no runner to check it.
     """
-    if not signed:  # then it does not ask: see `check_signed`
+    if not signed:  # the device does not require signatures: see `check_signed`
         return None
-    found = verify(store, f"releases/{digest}", f"{runner}/{RUNNER}", with_blob(signed))
-    store.attempt(attaching(digest, signed), 0)
-    return found
+    verified = verify(store, f"releases/{digest}", f"{runner}/{RUNNER}", blob_argument(signed))
+    store.attempt(attach_script(digest, signed), 0)
+    return verified
 
 
 def verify(store: Store, release: str, runner: str = "", more: str = "") -> Verified | None:
-    """Have a device check a release: who signed it, and every file of it; the caller holds the lock.
+    """Check the signatures and all files of a release on the device; the caller holds the lock.
 
     Args:
         store: The device's store.
         release: Folder of the release in the store.
-        runner: The program that checks; the newest one of the store by default.
-        more: What else it is told.
+        runner: The runner that checks; the newest one of the store by default.
+        more: More arguments of the runner.
 
     Returns:
-        What it found; None where the device takes any release.
+        The check; None if the device accepts any release.
 
     Raises:
-        VerificationError: It does not take this one.
-        DeviceError: It has no program that could tell.
+        VerificationError: The device does not accept this release.
+        DeviceError: It has no runner to check it.
     """
-    # A minimum that a power cut kept from being noted, after the release that asks for it became current.
-    with contextlib.suppress(VerificationError):  # what runs may be none that the device takes any more
-        _answer(store, store.attempt(noting(runner), _HASHING_S) or "open")
-    return _answer(store, store.attempt(checking(release, runner, more), _HASHING_S))
+    # A power cut after an activation may have kept the minimum of the current release from being stored.
+    with contextlib.suppress(VerificationError):  # the current release may not be accepted any more
+        _answer(store, store.attempt(note_script(runner), _HASHING_S) or "open")
+    return _answer(store, store.attempt(check_script(release, runner, more), _HASHING_S))
 
 
 def verify_previous(store: Store) -> Verified | None:
-    """Have a device check the release before the current one, as `verify`; None also where there is none."""
+    """Check the previous release on the device, as `verify`; also return None if there is none."""
     if not store.facts().signed_only:
         return None
     target = store.attempt(f"{PREVIOUS.format()}\necho generations/$target", 0)
@@ -203,49 +203,49 @@ def verify_previous(store: Store) -> Verified | None:
 
 
 def state(store: Store) -> State:
-    """Look what a device makes of its current release; nothing is changed."""
-    said = store.look(f"{_LOOK}true").split()
-    if "asks" not in said:
-        return State("any", signed="signed" in said)
+    """Return a device's view of its current release, without changing anything."""
+    facts = store.look(f"{_LOOK}true").split()
+    if "asks" not in facts:
+        return State("any", signed="signed" in facts)
     try:
-        found = _answer(store, store.look(f'cd "$ROOT"\n{checking("current/")}'))
+        verified = _answer(store, store.look(f'cd "$ROOT"\n{check_script("current/")}'))
     except VerificationError as fault:
-        return State("signed", signed="signed" in said, refused=fault.details)
-    except DeviceError as fault:  # a runner of before, say: the rest of the status is worth having
-        return State("signed", signed="signed" in said, unknown=f"{fault.message}: {fault.details}")
-    return State("signed", signed=True, verified=found)
+        return State("signed", signed="signed" in facts, refused=fault.details)
+    except DeviceError as fault:  # such as an older runner: the rest of the status is still useful
+        return State("signed", signed="signed" in facts, unknown=f"{fault.message}: {fault.details}")
+    return State("signed", signed=True, verified=verified)
 
 
 def raise_floor(store: Store, floor: int) -> Verified:
-    """Have a device take no release of its current one's model below a sequence any more; the caller holds the lock.
+    """Set the lowest sequence of the current model that a device accepts; the caller holds the lock.
 
     Args:
         store: The device's store.
         floor: The sequence.
 
     Raises:
-        InputError: The current release itself is below it; or the device takes any release.
-        VerificationError: The device does not take its current release.
+        InputError: The current release itself is below it, or the device accepts any release.
+        VerificationError: The device does not accept its current release.
     """
-    found = _answer(store, store.attempt(checking("current/", more=f"--floor {floor:d}"), _HASHING_S))
-    if found is None:
+    verified = _answer(store, store.attempt(check_script("current/", more=f"--floor {floor:d}"), _HASHING_S))
+    if verified is None:
         raise InputError(
             f"{store.name} does not check signatures, so a floor has no effect",
             hint=f"create {TRUST}/trusted on it first (docs/security.md)",
         )
-    return found
+    return verified
 
 
-def note_minimum(store: Store, found: Verified | None, runner: str) -> Verified | None:
-    """Have a device note what the signers of its new release ask for, if they do; the caller holds the lock.
+def note_minimum(store: Store, verified: Verified | None, runner: str) -> Verified | None:
+    """Store the minimum sequence of the signers of a new release on the device; the caller holds the lock.
 
     Raises:
-        DeviceError: It cannot; the release is current all the same.
+        DeviceError: That failed; the release is current nevertheless.
     """
-    if found is None:
+    if verified is None:
         return None
     try:
-        return _answer(store, store.attempt(noting(f"{runner}/{RUNNER}"), _HASHING_S))
+        return _answer(store, store.attempt(note_script(f"{runner}/{RUNNER}"), _HASHING_S))
     except ToolchainError as fault:
         raise DeviceError(
             f"{store.name} runs the release, but could not store the minimum sequence that its signers require",
@@ -259,20 +259,20 @@ def _answer(store: Store, output: str) -> Verified | None:
     last = lines[-1] if lines else ""
     if last == "open":
         return None
-    words = "\n".join(lines[:-1])
+    text = "\n".join(lines[:-1])
     if last == "code 0":
         return _read(store, lines)
     if last == f"code {UNTRUSTED}":
         raise VerificationError(
-            f"{store.name} does not accept this release", details=words, hint=f"it keeps its current release; {_REMEDY}"
+            f"{store.name} does not accept this release", details=text, hint=f"it keeps its current release; {_REMEDY}"
         )
     if last == f"code {_FLOOR}":
         raise InputError(
-            f"{store.name} refuses this floor", details=words, hint="run `toolchain status` to see its floor"
+            f"{store.name} refuses this floor", details=text, hint="run `toolchain status` to see its floor"
         )
     raise DeviceError(
         f"{store.name} cannot check the release",
-        details=words or "it has no program for this check",
+        details=text or "it has no program for this check",
         hint="deploy with this version of the toolchain: `toolchain deploy`",
     )
 

@@ -1,4 +1,4 @@
-"""Whether a device computes what the reference computed: its inputs, and what is compared with its outputs."""
+"""Compare the outputs of a device with the reference outputs of a bundle."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from toolchain.tensors import Difference, Tensors, Tolerance
 
 @dataclass(frozen=True)
 class Samples:
-    """What a smoke run is fed with, and what should come out.
+    """The inputs and the expected outputs of a smoke run.
 
     Attributes:
         inputs: Inputs by name.
         expected: Reference outputs by name, or None if there is no reference.
-        runtime: What computed the reference.
+        runtime: Name of the runtime that computed the reference.
         tolerance: The reference's own limits for the relative difference, if it has some.
-        rankings: Which outputs have rows in an order of scores.
+        rankings: The outputs whose rows are sorted by scores.
     """
 
     inputs: Tensors
@@ -35,25 +35,25 @@ class Samples:
 
 
 def check_referenced(bundle: Bundle, *, unchecked: bool) -> None:
-    """Refuse a bundle without its reference, unless the user wants it all the same.
+    """Refuse a bundle without its reference, unless it is deployed with --unchecked.
 
     Raises:
-        VerificationError: Nothing would tell whether a device computes it right.
+        VerificationError: The bundle has no reference.
     """
     if bundle.reference is None and not unchecked:
-        named = bundle.manifest.reference
+        record = bundle.manifest.reference
         raise VerificationError(
             f"{bundle.manifest.name} has no reference outputs, so its results cannot be verified",
-            details=f"the reference has sha256 {named.sha256}" if named else "it was built without one",
+            details=f"the reference has sha256 {record.sha256}" if record else "it was built without one",
             hint="use a package from `toolchain pull` or `toolchain package`, or skip the check with --unchecked",
         )
 
 
 def samples_of(bundle: Bundle, *, unchecked: bool = False) -> Samples:
-    """Read a bundle's reference; without one, if that is wanted, draw inputs and expect nothing in particular.
+    """Read a bundle's reference; without one, if `unchecked`, return random inputs and no expected outputs.
 
     Raises:
-        VerificationError: As `check_referenced`; or the reference is none that anything can be compared with.
+        VerificationError: As `check_referenced`; or the reference is not valid.
     """
     check_referenced(bundle, unchecked=unchecked)
     if bundle.reference is None:

@@ -1,4 +1,4 @@
-"""Waiting for devices that others are at work on, and what a command waited for."""
+"""Wait for devices that are in use, and record for whom a command waited."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Tell = Callable[[str], None]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 2.0
 _TELL_AGAIN_S = 60.0
-_JITTER = random.SystemRandom()  # two that wait alike shall not ask alike
+_JITTER = random.SystemRandom()  # commands that wait together must not retry at the same moments
 
 
 @dataclass(frozen=True)
 class Waited:
-    """What a command waited for.
+    """A wait of a command.
 
     Attributes:
-        seconds: How long.
-        owner: Who was at work on the device all that time, and what for.
+        seconds: Its duration.
+        owner: The user of the device during that time, and the purpose.
     """
 
     seconds: float
@@ -34,75 +34,68 @@ class Waited:
 
 
 class Patience:
-    """How long a command waits, all in all, for devices that others are at work on.
+    """How long a command waits in total for devices in use.
 
-    A device is asked again and again, less often the longer that takes, and who asks at the right moment gets it. A
-    farm has a line to stand in, and says itself for whom is waited.
+    The lock of a device has no queue: commands retry, less often over time, and the first retry after its release gets
+    it. A farm has a queue and reports itself for whom a command waits.
 
     Args:
-        seconds: How long; 0 is not at all.
-        tell: Told who has the device, once for each of them and then every minute.
+        seconds: Longest total wait; 0 does not wait.
+        progress: Called with the user of the device: once for each user, then every minute.
     """
 
-    def __init__(self, seconds: float = 0.0, tell: Tell = lambda _line: None) -> None:
+    def __init__(self, seconds: float = 0.0, progress: Tell = lambda _line: None) -> None:
         self._seconds = seconds
-        self._tell = tell
+        self._report = progress
         self._waited: list[Waited] = []
-        self._told, self._told_at = "", -math.inf
+        self._last_message, self._last_told_at = "", -math.inf
 
     @property
     def waited(self) -> tuple[Waited, ...]:
-        """What was waited for so far, in its order."""
+        """The waits so far, in order."""
         return tuple(self._waited)
 
     @property
     def left(self) -> float:
-        """How many seconds more it waits."""
-        return max(0.0, self._seconds - math.fsum(one.seconds for one in self._waited))
+        """The remaining seconds."""
+        return max(0.0, self._seconds - math.fsum(wait.seconds for wait in self._waited))
 
     def get(self, attempt: Callable[[], T]) -> T:
-        """Try something until nobody else is at work on the device, and return what it returns.
+        """Retry an attempt while the device is in use; return its result.
 
         Args:
-            attempt: Raises BusyError where somebody is.
+            attempt: Raises BusyError if the device is in use.
 
         Raises:
-            BusyError: Somebody still is when the time is up.
+            BusyError: The device is still in use when the time is up.
         """
         pause = _FIRST_PAUSE_S
         while True:
-            began, left = time.monotonic(), self.left
+            began, left_s = time.monotonic(), self.left
             try:
                 return attempt()
             except BusyError as fault:
                 if self.left <= 0:
-                    raise self._told_of(fault) from None
+                    if not self._waited:
+                        raise
+                    waits = [f"this command waited {wait.seconds:.0f} s for {wait.owner}" for wait in self._waited]
+                    details = "\n".join(filter(None, [fault.details, *waits]))
+                    raise BusyError(fault.message, details=details, hint=fault.hint, owner=fault.owner) from None
                 self.tell(fault)
                 time.sleep(min(self.left, pause * _JITTER.uniform(0.5, 1.5)))
-                noted = left - self.left  # by the attempt itself
+                noted = left_s - self.left  # a farm's attempt waits, and notes that, itself
                 self.note(fault, time.monotonic() - began - noted)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def tell(self, fault: BusyError) -> None:
-        """Say for whom is waited, unless that was said within the last minute."""
-        if fault.message != self._told or time.monotonic() > self._told_at + _TELL_AGAIN_S:
-            self._told, self._told_at = fault.message, time.monotonic()
-            self._tell(printable(self._why(fault)))
+        """Report for whom the command waits, unless it did so within the last minute."""
+        if fault.message != self._last_message or time.monotonic() > self._last_told_at + _TELL_AGAIN_S:
+            self._last_message, self._last_told_at = fault.message, time.monotonic()
+            since = f", {fault.details.partition(';')[0]}" if fault.details.startswith("since ") else ""
+            self._report(printable(f"{fault.message}{since}; waiting for up to {self.left:.0f} s"))
 
     def note(self, fault: BusyError, seconds: float) -> None:
-        """Note that somebody was waited for, for so long."""
+        """Record a wait; consecutive waits for one user become one."""
         if self._waited and self._waited[-1].owner == fault.owner:
             seconds += self._waited.pop().seconds
         self._waited.append(Waited(seconds, fault.owner))
-
-    def _why(self, fault: BusyError) -> str:
-        since = fault.details.partition(";")[0] if fault.details.startswith("since ") else ""
-        return f"{fault.message}{f', {since}' if since else ''}; waiting for up to {self.left:.0f} s"
-
-    def _told_of(self, fault: BusyError) -> BusyError:
-        """Add to an error how long was waited."""
-        if not self._waited:
-            return fault
-        lines = [f"this command waited {one.seconds:.0f} s for {one.owner}" for one in self._waited]
-        details = "\n".join(filter(None, [fault.details, *lines]))
-        return BusyError(fault.message, details=details, hint=fault.hint, owner=fault.owner)

@@ -149,8 +149,8 @@ def _steps(update: Update) -> str:
     installs = [scripts.install(kind, *folder) for kind, folder in sorted(shipment.folders.items())]
     mark = scripts.mark(digest, unchecked=update.expected is None)
     if application:
-        activate = f"{scripts.put_recovery()}{applications.trial_of(digest, application)}"
-        roll_back = f"{scripts.put_recovery()}{applications.trial_of_previous(application)}"
+        activate = f"{scripts.put_recovery()}{applications.trial_script(digest, application)}"
+        roll_back = f"{scripts.put_recovery()}{applications.rollback_trial_script(application)}"
     else:
         activate, roll_back = scripts.activate(digest), scripts.roll_back()
     folders = {kind: f"{kind}/{name}" for kind, (name, _files) in shipment.folders.items()}
@@ -181,9 +181,9 @@ def _trust_steps(update: Update) -> dict[str, str]:
     program = f"runners/{shipment.folders['runners'][0]}/{RUNNER}"
     return {
         "asks": scripts.ASKS,
-        "note_minimum": trust.noting(program),
-        "verify": trust.checking(f"releases/{digest}", program, trust.with_blob(shipment.signed)),
-        "attach": trust.attaching(digest, shipment.signed) if shipment.signed else ":",
+        "note_minimum": trust.note_script(program),
+        "verify": trust.check_script(f"releases/{digest}", program, trust.blob_argument(shipment.signed)),
+        "attach": trust.attach_script(digest, shipment.signed) if shipment.signed else ":",
         "verify_previous": scripts.PREVIOUS.format()
-        + trust.checking("@previous@", program).replace("@previous@", "generations/$target"),
+        + trust.check_script("@previous@", program).replace("@previous@", "generations/$target"),
     }

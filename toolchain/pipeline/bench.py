@@ -62,7 +62,7 @@ def bench_current(source: inputs.Source, device: ConnectedDevice, settings: Sett
         modelled=manifest.modelled,
         half=manifest.half,
         int8=manifest.int8,
-        unchecked=store.is_unchecked(digest),
+        unchecked=store.releases.is_unchecked(digest),
         waited=store.waited,
     )
 

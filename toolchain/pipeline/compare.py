@@ -169,7 +169,7 @@ def run(bundles: tuple[Bundle, Bundle], program: Program, device: ConnectedDevic
             installed = [release.install(samples.inputs, Path(work)) for release in releases]
             turns = _take_turns(installed, settings)
         finally:
-            device.store.prune(device.board.keep)
+            device.store.releases.prune(device.board.keep)
     return _comparison(bundles, samples, turns, device, settings.tolerance)
 
 

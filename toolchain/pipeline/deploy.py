@@ -117,7 +117,7 @@ def deploy_bundle(
         unchecked=deployment.difference is None,
         verified=deployment.verified,
         waited=device.store.waited,
-        can_roll_back=len(device.store.generations()) > 1,
+        can_roll_back=len(device.store.releases.generations()) > 1,
     )
 
 

@@ -184,7 +184,7 @@ def of_device(board: Board, connect: Connect) -> list[Check]:
                 probed = probe.ask(device.shell, device.store.root)
                 obstacles.check_use(probed, f"--root {obstacles.ANOTHER_ROOT}")
             has_runner = bool(device.store.look('ls "$ROOT"/runners 2>/dev/null || :').split())
-            models = frozenset(generation.name for generation in device.store.generations())
+            models = frozenset(generation.name for generation in device.store.releases.generations())
             return DeviceFindings(facts, models, has_runner, probed)
 
     return [
@@ -285,8 +285,8 @@ def _check_fit(subject: Bundle | Loaded, device: DeviceFindings) -> None:
 def _check_half(source: BundleSource, subject: Bundle | Loaded, connect: Connect) -> None:
     """Refuse a device that lacks what kernels in half precision need, which only a program on it can find out."""
     board = source.request.board
-    requested = halves.Wanted(board.target.float16, board.target.half_sums)
-    needed = halves.Wanted.of(subject.manifest) if isinstance(subject, Bundle) else requested
+    requested = halves.RequiredPrecision(board.target.float16, board.target.half_sums)
+    needed = halves.RequiredPrecision.of(subject.manifest) if isinstance(subject, Bundle) else requested
     if not needed.float16 or not needs.any_of(board):
         return
     program = device_programs.runner(board, source.stages)

@@ -114,7 +114,7 @@ class SideOpener:
                     return None
                 address = str(registry.parse(other).pinned(f"sha256:{address.removeprefix('sha256:')}"))
             return self._pull(address, name)
-        if released.is_word(name):
+        if released.is_release_name(name):
             return None
         network = name.startswith(names.PREFIX) or name in zoo.NAMES
         hint = f"a network is built first: toolchain build {name} -o FOLDER" if network else ""
@@ -173,8 +173,8 @@ def on_device(name: str, store: Store) -> Side:
         InputError: The device has no such release, or several.
         VerificationError: What it has is not what its digest says.
     """
-    digest = released.named(store, pinned(Path(name)) if _path_kind(name) == "file" else name).digest
-    return Side(name, released.manifest(store, digest), digest)
+    digest = released.find_release(store, pinned(Path(name)) if _path_kind(name) == "file" else name).digest
+    return Side(name, released.read_manifest(store, digest), digest)
 
 
 def resolve_sides(local: Sequence[Side | None], names: Sequence[str], store: Store) -> tuple[Side, Side]:

@@ -200,7 +200,7 @@ class BundleSource:
                 opened = registry.pull(registry.parse(source), folder, self.access, self.request.tell)
         else:
             opened = bundle.open_bundle(Path(source), folder)
-        fidelity.carried(opened, self.samples)
+        fidelity.random_reference(opened, self.samples)
         return opened
 
 

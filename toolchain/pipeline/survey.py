@@ -387,4 +387,4 @@ def _installed(job: _Job, network: str) -> Iterator[Installed]:
         try:
             yield release.install(samples.inputs, Path(work))
         finally:
-            device.store.prune(device.board.keep)
+            device.store.releases.prune(device.board.keep)

@@ -35,7 +35,7 @@ def test_doctor_names_what_is_there():
 def test_a_device_that_is_busy_may_be_waited_for():
     assert "--wait" in done("board", "add", "--help").out
     assert AddOptions(wait_s=5.0).address("me@h").wait_s == 5.0
-    assert "--no-deploy --wait 5 --json" in AddOptions(wait_s=5.0, no_deploy=True).wanted("me@h", ["--json"]).command()
+    assert "--no-deploy --wait 5 --json" in AddOptions(wait_s=5.0, no_deploy=True).request("me@h", ["--json"]).command()
 
 
 def test_a_board_type_that_is_a_path_is_none(tmp_path):

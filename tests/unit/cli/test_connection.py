@@ -13,9 +13,9 @@ import pytest
 
 from toolchain import board, shell
 from toolchain.adoption import selection
+from toolchain.cli.common import KernelOptions
 from toolchain.cli.connection import AddressOptions, BoardOptions, DeviceOptions, Selected, open_device
 from toolchain.cli.console import Console
-from toolchain.cli.options import KernelOptions
 from toolchain.errors import DeviceError, InputError
 from toolchain.places import labgrid
 
@@ -125,7 +125,7 @@ def test_another_device_is_probed_once(probes, told, lab, host):
     options = DeviceOptions(host=host, devices=lab)
     assert options.resolve() == options.resolve() == Selected(RPI4.board.resolved(), RPI4.reason)
     assert options.device(options.board()).host == host
-    assert list(options.boards(options.board(), "mlp").devices) == ["bench", host]
+    assert list(options.board_request(options.board(), "mlp").devices) == ["bench", host]
     assert probes == [host]
     assert told[1:] == ["board rpi4: its CPU is a cortex-a72"]
 
@@ -193,15 +193,15 @@ def test_how_a_device_is_reached(named, monkeypatch):
 
 def test_boards_to_measure_on(named):
     options = named(host="bench", root="~/here")
-    found = options.boards(options.board(), "mlp")
+    found = options.board_request(options.board(), "mlp")
     assert (found.board.name, found.host, found.root, found.purpose) == ("rpi4", "bench", "~/here", "tune mlp")
     assert (list(found.devices), found.ssh, found.tracker, found.key) == (["bench"], options.ssh(), None, "")
-    found = named().boards(options.board(), "mlp", "127.0.0.1:9190", "mine")
+    found = named().board_request(options.board(), "mlp", "127.0.0.1:9190", "mine")
     assert (found.tracker, found.key) == (("127.0.0.1", 9190), "mine")
 
 
 def test_a_folder_that_is_none(named):
-    for ask in (lambda options: options.boards(options.board(), ""), opened):
+    for ask in (lambda options: options.board_request(options.board(), ""), opened):
         with pytest.raises(InputError, match="'a b' is not a valid folder on a device"):
             ask(named(root="a b"))
 
@@ -218,7 +218,7 @@ def test_this_machine_is_a_device(tmp_path):
     root = tmp_path / "root"
     assert opened(DeviceOptions(root=str(root))) == []
     with open_device(BoardOptions().board(), DeviceOptions(root=str(root))) as lab:
-        assert (lab.store.root, lab.entry.host, lab.store.current()) == (str(root), "local", None)
+        assert (lab.store.root, lab.entry.host, lab.store.releases.current()) == (str(root), "local", None)
 
 
 def test_whoever_is_not_there_is_told_with_the_file_that_names_them(named, lab):
@@ -245,7 +245,7 @@ def test_a_command_has_one_patience(named):
     with click.Context(click.Command("x"), obj=None):
         first = options.patience()
         assert options.patience() is first
-        assert options.boards(options.board(), "mlp").patience is first
+        assert options.board_request(options.board(), "mlp").patience is first
         with open_device(BoardOptions().board(), dataclasses.replace(options, board_name="local", host=None)) as lab:
             assert lab.store._patience is first
 

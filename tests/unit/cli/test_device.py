@@ -15,10 +15,10 @@ from PIL import Image
 
 from tests.support import bundles, nets
 from tests.support.commands import done, parsed, toolchain
+from toolchain.cli.common import CompileOptions, KernelOptions
 from toolchain.cli.compare import CompareOptions
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console
-from toolchain.cli.options import CompileOptions, KernelOptions
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.errors import InputError

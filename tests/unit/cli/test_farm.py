@@ -40,7 +40,7 @@ def lab(tmp_path, monkeypatch):
 
 
 def shown(boards=(), virtual=(), queue=()) -> commands.Result:
-    return commands._shown({"boards": list(boards), "queue": list(queue)}, list(virtual), as_json=False)
+    return commands._status_result({"boards": list(boards), "queue": list(queue)}, list(virtual), as_json=False)
 
 
 def cells(result, name) -> list[str]:
@@ -55,13 +55,13 @@ def cells(result, name) -> list[str]:
     ("text", "expected"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("1d", 86400), ("0.5", 0.5)]
 )
 def test_time_spans(text, expected):
-    assert commands.seconds(text) == expected
+    assert commands.parse_span(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "h", "-1", "2 h", "2w", "0", "0h", "1e3", "inf", "nan"])
 def test_no_time_spans(text):
     with pytest.raises(InputError, match="not a valid time span"):
-        commands.seconds(text)
+        commands.parse_span(text)
 
 
 def test_a_free_board():
@@ -103,7 +103,7 @@ def test_who_waits():
 
 def test_a_daemon_of_an_earlier_toolchain():
     hold = {"who": "me", "kind": "leased", "since": time.time(), "until": None}
-    result = commands._shown({"boards": [{**BOARD, "hold": hold}]}, [], as_json=False)
+    result = commands._status_result({"boards": [{**BOARD, "hold": hold}]}, [], as_json=False)
     assert (cells(result, "bench-1")[3], result.document["queue"]) == ("me", [])
 
 

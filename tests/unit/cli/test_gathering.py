@@ -9,12 +9,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from toolchain.cli import build, connection, containers, device, farm, options, survey, tuning, vta
-from toolchain.cli.gathering import gathered, option, record, same, single
+from toolchain.cli import build, common, connection, containers, device, farm, survey, tuning, vta
+from toolchain.cli.gathering import gather, option, record, same, single
 
 FAMILIES = [
     kind
-    for module in (build, connection, containers, device, farm, options, survey, tuning, vta)
+    for module in (build, connection, containers, device, farm, common, survey, tuning, vta)
     for kind in vars(module).values()
     if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
     if all(field.metadata for field in dataclasses.fields(kind))  # and is not the result of a function
@@ -24,7 +24,7 @@ FAMILIES = [
 @dataclass(frozen=True)
 class Inner:
     much: int = option("-m", "--much", default=3, show_default=True, help="So much.")
-    where: tuple[Path, ...] = option("--in", type=options.PATH, multiple=True)
+    where: tuple[Path, ...] = option("--in", type=common.PATH, multiple=True)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Outer:
     first: str | None = option("--first")
     inner: Inner = record(Inner)  # noqa: RUF009 - it returns a dataclass's field
     last: bool = option("--last", is_flag=True)
-    again: int = same(options.ModelOptions, "seed")
+    again: int = same(common.ModelOptions, "seed")
 
 
 def taken(kind: type, *words: str) -> object:
@@ -41,7 +41,7 @@ def taken(kind: type, *words: str) -> object:
 
     @click.command()
     @click.argument("files", nargs=-1)
-    @gathered("asked", kind)
+    @gather("asked", kind)
     def command(files: tuple[str, ...], asked: object) -> None:
         calls.append((files, asked))
 
@@ -61,7 +61,7 @@ def test_a_record_in_a_record():
 def test_help_has_the_order_of_the_fields():
     @click.command()
     @click.option("--before")
-    @gathered("outer", Outer)
+    @gather("outer", Outer)
     @click.option("--after")
     def command() -> None:
         """Do something."""

@@ -56,7 +56,7 @@ def test_completing_a_command_imports_none(monkeypatch):
 
 
 def test_a_command_imports_what_it_is_made_of():
-    assert loaded_by("model", "list") == {"completion", "gathering", "models", "options"}
+    assert loaded_by("model", "list") == {"completion", "gathering", "models", "common"}
     assert loaded_by("vta", "--help") >= {"vta", "toolchain.backends"}
 
 

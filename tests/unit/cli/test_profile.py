@@ -66,7 +66,7 @@ def test_two_releases_are_held_against_each_other(device, tiny, tmp_path):
 
 def test_a_release_is_looked_up_under_the_lock_that_it_is_profiled_under(device, monkeypatch):
     """A deploy that was waited for may have changed what `current` is."""
-    side, held = commands._side, []
+    side, held = commands._resolve_side, []
 
     def seen(word, bundle, kind, lab):
         with pytest.raises(BusyError):
@@ -74,7 +74,7 @@ def test_a_release_is_looked_up_under_the_lock_that_it_is_profiled_under(device,
         held.append(word)
         return side(word, bundle, kind, lab)
 
-    monkeypatch.setattr(commands, "_side", seen)
+    monkeypatch.setattr(commands, "_resolve_side", seen)
     done("profile", "--root", device, "--runs", 3)
     assert held == ["current"]
     Store(LocalShell(), str(device)).check_free()

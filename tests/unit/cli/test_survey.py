@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import toolchain
-from toolchain.cli.options import SearchOptions
+from toolchain.cli.common import SearchOptions
 from toolchain.cli.tuning import TuneOptions
 from toolchain.errors import DeviceError
 from toolchain.pipeline import survey
@@ -49,7 +49,7 @@ def test_what_a_command_line_changes(asked, tmp_path):
 
 def test_short_tunings_are_those_of_the_tune_command(asked, monkeypatch, tmp_path):
     tunings = []
-    monkeypatch.setattr("toolchain.cli.tuning.tuned", lambda *words, passing: tunings.append((*words, passing)))
+    monkeypatch.setattr("toolchain.cli.tuning.run_tune", lambda *words, passing: tunings.append((*words, passing)))
     toolchain("survey", "mlp", "--trials", 5, "--toolchain", "host")
     asked[0][0].tune("mlp", tmp_path / "records")
     (_console, network, options, passing) = tunings[0]

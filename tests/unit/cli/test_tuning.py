@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.commands import toolchain
 from toolchain.cli import tuning
+from toolchain.cli.common import ModelOptions, SearchOptions
 from toolchain.cli.connection import BoardOptions, DeviceOptions
 from toolchain.cli.device import DeployOptions
-from toolchain.cli.options import ModelOptions, SearchOptions
 from toolchain.tuning.plan import Plan
 from toolchain.tuning.trials import Options
 
@@ -135,7 +135,7 @@ def test_what_deploy_tunes_with():
 
 
 def test_builders_are_what_the_options_say():
-    from toolchain.cli.options import BuilderOptions
+    from toolchain.cli.common import BuilderOptions
     from toolchain.tuning.build.cluster.scheduler import Access, Scheduler
 
     given = BuilderOptions("tls://10.0.0.7", Path("ca"), Path("cert"), Path("key"))

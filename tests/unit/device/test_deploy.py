@@ -77,7 +77,7 @@ class DamagingShell(LocalShell):
 
 
 def generations(root: Path) -> list[tuple[int, bool]]:
-    return [(found.number, found.current) for found in Store(LocalShell(), str(root)).generations()]
+    return [(found.number, found.current) for found in Store(LocalShell(), str(root)).releases.generations()]
 
 
 # --- what is refused before anything is sent ---
@@ -324,9 +324,9 @@ def test_deploy_without_a_reference(tiny, ship, root, tmp_path):
     assert done.run.outputs["y"].shape == (1, 4)
     assert bundles.whole_release(root) == tiny.digest
     store = Store(LocalShell(), str(root))
-    assert store.is_unchecked(tiny.digest)
+    assert store.releases.is_unchecked(tiny.digest)
     ship(tiny)
-    assert not store.is_unchecked(tiny.digest)
+    assert not store.releases.is_unchecked(tiny.digest)
 
 
 def test_the_mark_of_a_release_goes_with_it(tiny, other, ship, root):

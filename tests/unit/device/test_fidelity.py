@@ -75,10 +75,10 @@ def test_fewer_samples_than_there_are(sampled, ship):
 
 def test_more_samples_than_there_are_are_refused_with_the_next_command(sampled, tiny):
     with pytest.raises(InputError, match=r"--samples 300 is more than the reference of dense has: 256") as caught:
-        fidelity.carried(sampled, 300)
+        fidelity.random_reference(sampled, 300)
     assert "toolchain build dense.onnx --samples 300" in caught.value.hint
     with pytest.raises(InputError, match="has: 1"):
-        fidelity.carried(tiny, 2)
+        fidelity.random_reference(tiny, 2)
 
 
 def test_inputs_that_are_drawn_otherwise_are_told(sampled, monkeypatch, ship):

@@ -9,12 +9,12 @@ import pytest
 
 from toolchain.bundle.manifest import InHalf
 from toolchain.device import halves
-from toolchain.device.halves import Halves, Wanted
+from toolchain.device.halves import Halves, RequiredPrecision
 from toolchain.errors import DeviceError
 
 ALL, NO_SUMS, NOTHING = Halves("G610", "", ""), Halves("T880", "", "denormals"), Halves("PoCL", "fp16", "denormals")
-SINGLE, HALF = Wanted(float16=False, half_sums=False), Wanted(float16=True, half_sums=False)
-SUMS = Wanted(float16=True, half_sums=True)
+SINGLE, HALF = RequiredPrecision(float16=False, half_sums=False), RequiredPrecision(float16=True, half_sums=False)
+SUMS = RequiredPrecision(float16=True, half_sums=True)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_who_has_what_is_needed_is_not(found, wanted):
     ],
 )
 def test_a_bundle_says_what_it_needs(command, half, wanted):
-    assert Wanted.of(SimpleNamespace(command=command, half=half)) == wanted
+    assert RequiredPrecision.of(SimpleNamespace(command=command, half=half)) == wanted
 
 
 @pytest.mark.parametrize(

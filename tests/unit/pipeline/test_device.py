@@ -9,9 +9,8 @@ import pytest
 from tests.support import bundles
 from tests.support.applications import Place
 from toolchain.device.connected import Connection
-from toolchain.device.deploy import Settings
+from toolchain.device.deploy import Settings, roll_back
 from toolchain.device.lock import Owner
-from toolchain.device.rollback import roll_back
 from toolchain.device.stages import Stages
 from toolchain.devices import Application, Device
 from toolchain.errors import DeviceError, InputError
@@ -87,4 +86,4 @@ def test_labels_that_do_not_fit_are_told_before_anything_is_deployed(connected, 
     settings = dataclasses.replace(BRIEFLY, labels=tmp_path / "labels.txt")
     with pytest.raises(InputError, match="2 labels for 4 classes"):
         deploy_bundle(tiny, program, connected, settings, Stages())
-    assert not connected.store.generations()
+    assert not connected.store.releases.generations()

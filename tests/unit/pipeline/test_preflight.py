@@ -14,7 +14,7 @@ from tests.support import bundles, nets
 from tests.support.parts import require
 from toolchain import board
 from toolchain.compile.request import BuildRequest
-from toolchain.device.connected import ConnectedDevice, explained_host
+from toolchain.device.connected import ConnectedDevice, explain_host
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.devices import Device
@@ -294,7 +294,7 @@ LOST = DeviceError("the name deks cannot be resolved", details="Name or service 
 
 def test_a_misspelt_device_is_suggested():
     devices = {"desk": Device(board="rpi4", host="pi@10.0.0.7")}
-    with pytest.raises(InputError) as caught, explained_host("deks", devices):
+    with pytest.raises(InputError) as caught, explain_host("deks", devices):
         raise LOST
     suggestion = caught.value
     assert (type(suggestion), suggestion.message) == (InputError, "there is no device 'deks', and no host of that name")
@@ -303,6 +303,6 @@ def test_a_misspelt_device_is_suggested():
 
 @pytest.mark.parametrize(("host", "fault"), [("pi@deks", LOST), ("deks.lan", LOST), ("deks", DeviceError("off"))])
 def test_an_address_stays_one(host, fault):
-    with pytest.raises(DeviceError) as caught, explained_host(host, {}):
+    with pytest.raises(DeviceError) as caught, explain_host(host, {}):
         raise fault
     assert caught.value is fault

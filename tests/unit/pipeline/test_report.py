@@ -16,9 +16,8 @@ from toolchain.bundle.manifest import HalfOutput, InHalf, Modelled
 from toolchain.device import bench
 from toolchain.device.application import Started
 from toolchain.device.bench import Conditions, Measurement
-from toolchain.device.copies import Copies
 from toolchain.device.fidelity import Fidelity
-from toolchain.device.processor import Processor
+from toolchain.device.processor import Copies, Processor
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
 from toolchain.device.store import DeviceFacts

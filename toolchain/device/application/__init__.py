@@ -1,4 +1,4 @@
-"""The application of a device: it follows `current`, and a release on which it is not well is taken back."""
+"""The application of a device: it is restarted on a new release, which is taken back if it is not healthy there."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 _RUNTIME = 'XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"'
 _LOOK_S = 30
-"""Seconds for a look: one command of the device's has at most so many."""
-_AGE = re.compile(r"[0-9]{1,12}")  # a clock that was set back makes it less than nothing
+"""Longest time of one command when the state is only read."""
+_AGE = re.compile(r"[0-9]{1,12}")  # negative if the clock was set back
 _TRIAL = re.compile(r"([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,12}) ([0-9a-f]{64})")
 _ENDS = {"interrupted": "interrupted", "failed": "failed", "healthy": "healthy", "untouched": "healthy"}
-_TOLD = {"words": "the last output of its command", "unit": "its unit"}
+_LOG_TITLES = {"words": "the last output of its command", "unit": "its unit"}
 
 
 @dataclass(frozen=True)
 class Started:
-    """An application that was seen to be well on the current release.
+    """An application that is healthy on the current release.
 
     Attributes:
         name: Its unit, or its restart command.
-        restarted: False if it ran, and was well, on this release already.
+        restarted: False if it already ran on this release and was healthy.
         seconds: Wall-clock seconds of the switch, the restart and the wait.
     """
 
@@ -44,14 +44,14 @@ class Started:
 
 @dataclass(frozen=True)
 class Trial:
-    """The last time that a release was tried with its application, as the device has it.
+    """The last trial of a release with its application, as the device recorded it.
 
     Attributes:
-        digest: The release; empty if that is not known.
+        digest: The release; empty if unknown.
         new: Its generation.
-        old: The one before; 0 if there was none.
-        began: When, in seconds since 1970, by the device's clock.
-        state: `open` (not known yet), `healthy`, `failed` or `interrupted`, and taken back where it was a new one.
+        old: The previous generation; 0 if there was none.
+        began: Its start in seconds since 1970, by the device's clock.
+        state: `open` (still running), `healthy`, `failed` or `interrupted`; the last two take back a new release.
         seconds: How long it has been open, by the device's clock; None if it is not.
     """
 
@@ -65,12 +65,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class State:
-    """An application as it is just now.
+    """The current state of an application.
 
     Attributes:
         name: Its unit, or its restart command.
         healthy: Whether its unit is active and its health command exits with 0.
-        unit: What systemd says of the unit, such as `active (running)`; empty if it is no unit.
+        unit: The state of the systemd unit, such as `active (running)`; empty without a unit.
     """
 
     name: str
@@ -78,47 +78,47 @@ class State:
     unit: str
 
 
-def activate(store: Store, digest: str, run: Application, tell: Callable[[str], None]) -> tuple[bool, Started]:
-    """Make a release current, restart its application, and wait until that is well; the caller holds the lock.
+def activate(store: Store, digest: str, run: Application, progress: Callable[[str], None]) -> tuple[bool, Started]:
+    """Make a release current, restart its application, and wait until it is healthy; the caller holds the lock.
 
     Args:
         store: The device's store.
         digest: The release, installed.
         run: The application.
-        tell: Told that it is waited for.
+        progress: Called before the wait.
 
     Returns:
-        Whether the release was another one before, and how the application started.
+        Whether another release was current before, and how the application started.
 
     Raises:
-        UnhealthyError: It is not well, and the release before is current again.
-        DeviceError: The device is lost, or its trial broke off.
+        UnhealthyError: It is not healthy, and the previous release is current again.
+        DeviceError: The device is lost, or the trial ended early.
     """
-    started, said = _tried(store, trial_of(digest, run), run, tell)
-    new, old = said["trial"].split()[:2]
+    started, log = _run_trial(store, trial_script(digest, run), run, progress)
+    new, old = log["trial"].split()[:2]
     return new != old, started
 
 
-def roll_back(store: Store, run: Application, tell: Callable[[str], None]) -> tuple[Generation, Started]:
-    """Go back to the activation before the current one, as `activate` goes to a new one.
+def roll_back(store: Store, run: Application, progress: Callable[[str], None]) -> tuple[Generation, Started]:
+    """Go back to the previous activation, with a trial as in `activate`.
 
     Raises:
-        UnhealthyError: The application is not well there; what was current is current again.
-        DeviceError: There is none, or the device is lost.
+        UnhealthyError: The application is not healthy there; the release that was current is current again.
+        DeviceError: There is no earlier release, or the device is lost.
     """
     check_tools(store)
-    started, _ = _tried(store, trial_of_previous(run), run, tell)
-    return next(generation for generation in store.generations() if generation.current), started
+    started, _ = _run_trial(store, rollback_trial_script(run), run, progress)
+    return next(generation for generation in store.releases.generations() if generation.current), started
 
 
 def check_tools(store: Store) -> None:
-    """See that a device has what a trial needs beside what every store needs.
+    """Check that a device has the programs for a trial, in addition to those for every store.
 
     Raises:
-        DeviceError: It has not.
+        DeviceError: It lacks some.
     """
-    asked = f"for tool in {scripts.TOOLS}; do command -v $tool >/dev/null || echo $tool; done"
-    if lacks := store.look(asked).split():
+    script = f"for tool in {scripts.TOOLS}; do command -v $tool >/dev/null || echo $tool; done"
+    if lacks := store.look(script).split():
         raise DeviceError(
             f"the device lacks {', '.join(lacks)}, which are needed to try a release with its application",
             hint="install coreutils and util-linux, or busybox, or remove the device's run table from devices.toml",
@@ -126,34 +126,36 @@ def check_tools(store: Store) -> None:
 
 
 def state(store: Store, run: Application) -> State:
-    """Look whether an application is well; nothing is changed."""
+    """Check whether an application is healthy, without changing anything."""
     seconds = min(run.seconds, _LOOK_S)
     lines = store.look(f"{_settings(run, seconds)}\n{scripts.LOOK}").splitlines()
-    said = dict(line.removeprefix("unit ").split("=", 1) for line in lines if line.startswith("unit ") and "=" in line)
-    unit = f"{said.get('ActiveState', 'unknown')} ({said.get('SubState', 'unknown')})" if run.unit else ""
+    properties = dict(
+        line.removeprefix("unit ").split("=", 1) for line in lines if line.startswith("unit ") and "=" in line
+    )
+    unit = f"{properties.get('ActiveState', 'unknown')} ({properties.get('SubState', 'unknown')})" if run.unit else ""
     return State(run.name, "well" in lines, unit)
 
 
 def trial(store: Store) -> Trial | None:
-    """Return the last trial of a device; None where there was none."""
-    said = _said(store.look(scripts.STATE))
-    if not (found := _TRIAL.fullmatch(said.get("trial", ""))):
+    """Return the last trial of a device; None if there was none."""
+    log = _parse_words(store.look(scripts.STATE))
+    if not (match := _TRIAL.fullmatch(log.get("trial", ""))):
         return None
-    new, old, began, digest = found.groups()
-    ended = next((name for word, name in _ENDS.items() if word in said), "interrupted")
-    if "open" not in said:
+    new, old, began, digest = match.groups()
+    ended = next((name for event, name in _ENDS.items() if event in log), "interrupted")
+    if "open" not in log:
         return Trial(digest, int(new), int(old), int(began), ended)
-    age = int(said["open"]) if _AGE.fullmatch(said["open"]) else 0
+    age = int(log["open"]) if _AGE.fullmatch(log["open"]) else 0
     return Trial(digest, int(new), int(old), int(began), "open", age)
 
 
-def trial_of(digest: str, run: Application) -> str:
+def trial_script(digest: str, run: Application) -> str:
     """Return the script that tries a release with its application."""
     return stores.NEXT.format(digest=digest, sync=stores.SYNC) + _launch(run)
 
 
-def trial_of_previous(run: Application) -> str:
-    """Return the script that tries the release before the current one with its application; it says `none` without."""
+def rollback_trial_script(run: Application) -> str:
+    """Return the script that tries the previous release with its application; it prints `none` if there is none."""
     return f"{stores.PREVIOUS.format()}\nold=${{number:-0}}\nnew=$target\n{_launch(run)}"
 
 
@@ -162,40 +164,45 @@ def _launch(run: Application) -> str:
     return scripts.LAUNCH.format(job=shlex.quote(job))
 
 
-def _tried(store: Store, script: str, run: Application, tell: Callable[[str], None]) -> tuple[Started, dict[str, str]]:
-    """Have the device try a release.
+def _run_trial(
+    store: Store, script: str, run: Application, progress: Callable[[str], None]
+) -> tuple[Started, dict[str, str]]:
+    """Run the trial of a release on the device.
 
     Args:
         store: The device's store.
-        script: What tries it; it says `none` where there is none.
+        script: The script of the trial; it prints `none` if there is no release to try.
         run: The application.
-        tell: Told that it is waited for.
+        progress: Called before the wait.
     """
-    store.put_recovery()
-    tell(stage(f"restarting {run.name}, and waiting up to {run.seconds} s until it is healthy"))
+    store.releases.put_recovery()
+    progress(stage(f"restarting {run.name}, and waiting up to {run.seconds} s until it is healthy"))
     start = time.perf_counter()
     try:
         output = store.attempt(script, 3 * run.seconds)
     except DeviceError as fault:
-        raise _left(fault) from fault
+        # The trial is a process on the device, which goes on if only the connection was lost.
+        continues = "a started trial continues without this command; run `toolchain status` to see its result"
+        fault.hint = "; ".join(filter(None, (fault.hint, continues)))
+        raise
     seconds = time.perf_counter() - start
     if "none" in output.splitlines():
-        raise store.no_earlier()
-    said = _said(output)
-    if "end" not in said or not _TRIAL.fullmatch(said.get("trial", "")):
-        store.recover()
+        raise store.releases.no_earlier()
+    log = _parse_words(output)
+    if "end" not in log or not _TRIAL.fullmatch(log.get("trial", "")):
+        store.releases.recover()
         raise DeviceError(
             f"the trial on {store.name} ended early",
             details=output,
             hint="run `toolchain status` to see which release the device runs",
         )
-    if "failed" in said:
-        raise _unwell(store.name, run, output)
-    return Started(run.name, "untouched" not in said, round(seconds, 3)), said
+    if "failed" in log:
+        raise _unhealthy_error(store.name, run, output)
+    return Started(run.name, "untouched" not in log, round(seconds, 3)), log
 
 
 def _settings(run: Application, seconds: int) -> str:
-    """Return the assignments that the scripts begin with."""
+    """Return the variable assignments at the beginning of the scripts."""
     restart, stop = _commands(run)
     values = {
         "unit": run.unit or "",
@@ -210,9 +217,10 @@ def _settings(run: Application, seconds: int) -> str:
 
 
 def _commands(run: Application) -> tuple[str, str]:
-    """Return the commands that restart an application, and that end it where there is no release to run.
+    """Return the command that restarts an application, and the one that stops it when there is no release.
 
-    systemd counts starts, and refuses one more of a unit that has just failed too often: also that of the old release.
+    systemd counts starts, and refuses to start a unit that has just failed too often, even on the old release: so the
+    counter is reset first.
     """
     if run.restart:
         return run.restart, run.restart
@@ -223,32 +231,37 @@ def _commands(run: Application) -> tuple[str, str]:
     return f"{first} reset-failed {run.unit} 2>/dev/null; {again} restart {run.unit}", f"{first} stop {run.unit}"
 
 
-def _said(output: str) -> dict[str, str]:
-    """Read lines of a word and its text; the first one counts. What else Python takes for a line end is a letter."""
+def _parse_words(output: str) -> dict[str, str]:
+    """Parse lines of an event and its text; the first line of an event counts.
+
+    Only a newline ends a line: splitlines() would also split at other characters, which a text may contain.
+    """
     lines = [line.partition(" ") for line in reversed(output.split("\n"))]
-    return {word: text for word, _, text in lines}
+    return {event: text for event, _, text in lines}
 
 
-def _unwell(name: str, run: Application, output: str) -> UnhealthyError:
-    """Say that an application was not well, with its last words."""
-    said = _said(output)
+def _unhealthy_error(name: str, run: Application, output: str) -> UnhealthyError:
+    """Return the error of an application that is not healthy, with the end of its log."""
+    events = _parse_words(output)
     lines = output.split("\n")
-    told = {word: [line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} ")] for word in _TOLD}
-    details = "\n".join("\n".join([f"{_TOLD[word]}:", *told[word]]) for word in _TOLD if told[word])
+    excerpts = {
+        kind: [line.removeprefix(f"{kind} ") for line in lines if line.startswith(f"{kind} ")] for kind in _LOG_TITLES
+    }
+    details = "\n".join("\n".join([f"{_LOG_TITLES[kind]}:", *excerpts[kind]]) for kind in _LOG_TITLES if excerpts[kind])
     log = f"journalctl {'--user ' if run.scope == 'user' else ''}--unit {run.unit}" if run.unit else run.health
     return UnhealthyError(
-        f"{run.name} on {name} did not become healthy within {run.seconds} s; {_back(said)}",
+        f"{run.name} on {name} did not become healthy within {run.seconds} s; {_outcome_text(events)}",
         details=details,
         hint=f"run `{log}` on the device to see why; fix the application or the model, and run the command again",
     )
 
 
-def _back(said: Mapping[str, str]) -> str:
-    """Say what the device runs now."""
-    new, old = said.get("trial", "? ?").split()[:2]
+def _outcome_text(log: Mapping[str, str]) -> str:
+    """Describe which release the device runs now."""
+    new, old = log.get("trial", "? ?").split()[:2]
     if new == old:
         return "the device already ran this release, and keeps it"
-    if "back" not in said:
+    if "back" not in log:
         return (
             "the previous release could not be made current: the next command or the next start of the device does that"
         )
@@ -256,14 +269,7 @@ def _back(said: Mapping[str, str]) -> str:
         return "there was no previous release, so the device has none now, and the application was stopped"
     well = (
         "and the application is healthy there"
-        if said["back"].endswith(" well")
+        if log["back"].endswith(" well")
         else "and the application is NOT HEALTHY there either"
     )
     return f"generation {old} is current again, {well}"
-
-
-def _left(fault: DeviceError) -> DeviceError:
-    """Say of a lost connection that the device goes on without it."""
-    goes_on = "a started trial continues without this command; run `toolchain status` to see its result"
-    fault.hint = "; ".join(filter(None, (fault.hint, goes_on)))
-    return fault

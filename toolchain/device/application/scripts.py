@@ -120,7 +120,7 @@ wait $! || true
 cat trial.log
 """
 
-# For whoever only looks, without the lock.
+# Reads the state without the lock.
 STATE = """
 cd "$ROOT" 2>/dev/null || exit 0
 [ ! -e trial.log ] || cat trial.log

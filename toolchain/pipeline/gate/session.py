@@ -123,7 +123,7 @@ def run(
             session = _Session(new, base, releases, settings, Path(work), tell)
             return session.gate(samples, began)
         finally:
-            device.store.prune(device.board.keep)
+            device.store.releases.prune(device.board.keep)
 
 
 @dataclass(frozen=True)

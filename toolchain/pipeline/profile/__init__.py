@@ -167,7 +167,7 @@ def run(
             after = bench.conditions(device.shell)
         finally:
             if side.bundle:
-                device.store.prune(device.board.keep)
+                device.store.releases.prune(device.board.keep)
     rows = rows_of(watched, kernels, backend_of(device.board), peak)
     return _profile(release, watched, rows, (peak, no_peak), (before, after))
 

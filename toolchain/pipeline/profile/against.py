@@ -123,7 +123,7 @@ def run(
             return turns(sides, installed, request, tell)
         finally:
             if new.bundle or base.bundle:
-                device.store.prune(device.board.keep)
+                device.store.releases.prune(device.board.keep)
 
 
 def turns(

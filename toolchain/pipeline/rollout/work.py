@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.device.connected import ConnectedDevice, Connection
-from toolchain.device.deploy import Settings
+from toolchain.device.deploy import Settings, roll_back
 from toolchain.device.lock import Owner
-from toolchain.device.rollback import roll_back
 from toolchain.device.stages import Stages
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device
@@ -82,7 +81,7 @@ class DeviceWork:
 
     @staticmethod
     def _current(device: ConnectedDevice) -> str:
-        generation = device.store.current()
+        generation = device.store.releases.current()
         return generation.digest if generation else ""
 
     def _check_latency(self, report: Report, device: ConnectedDevice, before: str) -> None:
@@ -102,7 +101,7 @@ class DeviceWork:
     @staticmethod
     def _roll_back(device: ConnectedDevice, before: str) -> str:
         """Make the release before current again, if that is the one to which the device would go back."""
-        generations = device.store.generations()
+        generations = device.store.releases.generations()
         number = next(number for number, generation in enumerate(generations) if generation.current)
         previous = generations[number - 1].digest if number else ""
         if previous != before:

@@ -82,7 +82,7 @@ def test_a_release_on_which_it_is_not_well_is_taken_back(store, tmp_path, run, p
         first, _ = tried(store, tmp_path, "first", run)
         with pytest.raises(VerificationError) as caught:
             tried(store, tmp_path, "mute", run)
-        assert store.current().digest == first
+        assert store.releases.current().digest == first
     assert place.running()[1] == first
     assert caught.value.message.endswith("generation 1 is current again, and the application is healthy there")
     assert "the model is not loaded" in caught.value.details
@@ -91,14 +91,14 @@ def test_a_release_on_which_it_is_not_well_is_taken_back(store, tmp_path, run, p
     assert not (place.root / "trial").exists()
     with locked(store):
         tried(store, tmp_path, "third", run)
-    assert store.current().number == 2
+    assert store.releases.current().number == 2
 
 
 def test_the_first_release_ever_is_taken_back_too(store, tmp_path, run, place):
     with locked(store):
         with pytest.raises(VerificationError, match="no previous release, so the device has none now"):
             tried(store, tmp_path, "mute", run)
-        assert store.current() is None
+        assert store.releases.current() is None
     assert soon(lambda: place.running() == (0, ""))
 
 
@@ -109,7 +109,7 @@ def test_a_restart_that_fails_is_told_with_its_words(store, tmp_path, run, place
         with pytest.raises(VerificationError, match="NOT HEALTHY there either") as caught:
             tried(store, tmp_path, "second", broken)
         assert "no such file" in caught.value.details
-        assert store.current().digest == first
+        assert store.releases.current().digest == first
 
 
 def test_a_command_that_hangs_is_ended(store, tmp_path, run, place):
@@ -118,7 +118,7 @@ def test_a_command_that_hangs_is_ended(store, tmp_path, run, place):
         first, _ = tried(store, tmp_path, "first", run)
         with pytest.raises(VerificationError):
             tried(store, tmp_path, "second", hanging)
-        assert store.current().digest == first
+        assert store.releases.current().digest == first
 
 
 def test_words_of_an_application_cannot_steer_the_result(store, tmp_path, run, place):
@@ -130,7 +130,7 @@ def test_words_of_an_application_cannot_steer_the_result(store, tmp_path, run, p
     with locked(store), pytest.raises(VerificationError) as caught:
         tried(store, tmp_path, "first", evil)
     assert "there was no previous release" in caught.value.message
-    assert store.current() is None
+    assert store.releases.current() is None
 
 
 def test_a_health_command_that_writes_without_an_end_does_not_fill_the_disk(store, tmp_path, run, place):
@@ -164,7 +164,7 @@ def test_roll_back_restarts_the_application_too(store, tmp_path, run, place):
         first, _ = tried(store, tmp_path, "first", run)
         tried(store, tmp_path, "second", run)
         application.roll_back(store, run, tell)
-        assert (store.current().digest, place.running()[1]) == (first, first)
+        assert (store.releases.current().digest, place.running()[1]) == (first, first)
 
 
 def test_roll_back_to_one_on_which_it_is_not_well_changes_nothing(store, tmp_path, run, place):
@@ -173,7 +173,7 @@ def test_roll_back_to_one_on_which_it_is_not_well_changes_nothing(store, tmp_pat
         second, _ = tried(store, tmp_path, "second", run)
         with pytest.raises(VerificationError, match="generation 2 is current again"):
             application.roll_back(store, run, tell)
-        assert (store.current().digest, place.running()[1]) == (second, second)
+        assert (store.releases.current().digest, place.running()[1]) == (second, second)
 
 
 CLIENT = """from toolchain.device import application
@@ -204,11 +204,11 @@ def test_a_dead_client_changes_nothing(store, tmp_path, run, place):
             with pytest.raises(BusyError, match="the other one"):
                 store.check_free()
         assert soon(lambda: not (place.root / "trial").exists(), 30)
-        assert soon(lambda wanted=outcome: store.current().digest == wanted == place.running()[1], 30)
+        assert soon(lambda wanted=outcome: store.releases.current().digest == wanted == place.running()[1], 30)
         assert application.trial(store).state in {"healthy", "failed"}
         assert stores.lock_free(place.root)
     with locked(store):
-        assert not store._held.on_trial
+        assert not store.lease.on_trial
 
 
 def killed_in_trial(store, tmp_path, place, run):
@@ -245,7 +245,7 @@ def test_a_trial_that_is_killed_is_taken_back_by_its_client(store, tmp_path, run
         with pytest.raises(DeviceError, match="ended early"):
             application.activate(store, mute, slow, tell)
         killer.join()
-        assert store.current().digest == first
+        assert store.releases.current().digest == first
         assert place.runs(first, 10)
 
 
@@ -274,7 +274,7 @@ def test_the_next_command_takes_back_what_nobody_finishes(store, tmp_path, run, 
     said = []
     store = Store(LocalShell(), str(place.root), said.append)
     with locked(store):
-        assert store.current().digest == first
+        assert store.releases.current().digest == first
     assert place.runs(first, 10)
     assert said == [
         "generation 2 on local was on trial, and the command that tried it has ended: generation 1 is current again"
@@ -292,10 +292,10 @@ def test_at_its_next_start_the_application_takes_it_back_itself(store, tmp_path,
     with (place.root / "lock").open("ab") as held:  # somebody is at work: it is theirs
         subprocess.run(["flock", str(held.fileno())], pass_fds=[held.fileno()], check=True)
         subprocess.run(recover, check=True)
-        assert store.current().digest == mute
+        assert store.releases.current().digest == mute
     done = subprocess.run(recover, check=True, text=True, capture_output=True)
     assert done.stdout == "generation 2 was on trial; generation 1 is current again\n"
-    assert store.current().digest == first
+    assert store.releases.current().digest == first
     assert application.trial(store).state == "interrupted"
     assert subprocess.run(recover, check=True, capture_output=True).stdout == b""
     store.check_free()

@@ -48,7 +48,7 @@ def test_the_same_speed_passes_after_eight_rounds(bench, tiny, other):
     assert result.threads == 2
     assert result.outputs.each_other.ok
     assert left(bench) == []
-    assert bench.device.store.current() is None
+    assert bench.device.store.releases.current() is None
 
 
 def test_slower_is_a_regression_once_it_is_confirmed(bench, tiny, other):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from toolchain.cli import connection, options
+from toolchain.cli import common, connection
 from toolchain.errors import InputError
 from toolchain.models import inputs
 from toolchain.models.request import Model
@@ -17,26 +17,26 @@ MLP = Model("mlp", {}, inputs.Source())
     [((), {}), (("x:1",), {"x": (1,)}), (("a:b:2,3", "x:1", "x:4"), {"a:b": (2, 3), "x": (4,)})],
 )
 def test_shapes(texts, expected):
-    assert options.parse_shapes(texts) == expected
+    assert common.parse_shapes(texts) == expected
 
 
 @pytest.mark.parametrize("text", ["", "x", "x:", ":1", "x:-1", "x:1,", "x:a", "x:1.5", f"x:{2**31}"])
 def test_no_shapes(text):
     with pytest.raises(InputError, match="is not of the form NAME:1,3,224,224"):
-        options.parse_shapes((text,))
+        common.parse_shapes((text,))
 
 
 @pytest.mark.parametrize("text", ["", "x", "x=", "=1"])
 def test_no_value_for_an_input(text):
     with pytest.raises(InputError, match="is not of the form NAME=VALUE"):
-        options.parse_fixed((text,))
+        common.parse_fixed((text,))
 
 
 def test_a_model_and_its_inputs():
-    found = options.ModelOptions(("x:1,2",), ("sr=16000",), 4).model("net", options.InputOptions(image=Path("cat.png")))
+    found = common.ModelOptions(("x:1,2",), ("sr=16000",), 4).model("net", common.InputOptions(image=Path("cat.png")))
     assert (found.source, found.shapes, found.fixed) == ("net", {"x": (1, 2)}, {"sr": "16000"})
     assert (found.given.image, found.given.npz, found.given.seed) == (Path("cat.png"), None, 4)
-    assert options.ModelOptions().model("net").given == options.InputOptions().source(0)
+    assert common.ModelOptions().model("net").given == common.InputOptions().source(0)
 
 
 # --- kernels -----------------------------------------------------------------------------------------------------
@@ -48,28 +48,28 @@ def local():
 
 
 def test_templates_that_are_left_out(local):
-    every = options.KernelOptions(without=("all",)).left_out(local)
+    every = common.KernelOptions(without=("all",)).excluded_templates(local)
     assert "winograd" in every
     assert list(every) == sorted(every)
-    assert options.KernelOptions().left_out(local) == ()
-    assert options.KernelOptions(without=("winograd",), no_winograd=True).left_out(local) == ("winograd",)
+    assert common.KernelOptions().excluded_templates(local) == ()
+    assert common.KernelOptions(without=("winograd",), no_winograd=True).excluded_templates(local) == ("winograd",)
     with pytest.raises(InputError, match="there is no template 'winogard'") as caught:
-        options.KernelOptions(without=("winogard",)).left_out(local)
+        common.KernelOptions(without=("winogard",)).excluded_templates(local)
     assert "winograd" in caught.value.hint
 
 
 def test_what_a_build_is_asked_for(local):
-    found = options.CompileOptions(Path("r.jsonl"), emulated=True).request(MLP, local, print, None)
+    found = common.CompileOptions(Path("r.jsonl"), emulated=True).request(MLP, local, print, None)
     assert (found.records, found.tuned, found.emulated, found.toolchain) == (Path("r.jsonl"), True, True, "")
-    found = options.CompileOptions(no_records=True).request(MLP, local, print, "host", emulated=False)
+    found = common.CompileOptions(no_records=True).request(MLP, local, print, "host", emulated=False)
     assert (found.records, found.tuned, found.emulated, found.toolchain) == (None, False, False, "host")
-    assert options.CompileOptions().request(MLP, local, print, None, emulated=True).emulated
+    assert common.CompileOptions().request(MLP, local, print, None, emulated=True).emulated
     with pytest.raises(InputError, match="--records and --no-records cannot be combined"):
-        options.CompileOptions(Path("r.jsonl"), no_records=True).request(MLP, local, print, None)
+        common.CompileOptions(Path("r.jsonl"), no_records=True).request(MLP, local, print, None)
 
 
 def test_how_a_model_is_measured():
-    found = options.MeasureOptions(2.0, 3, no_pin=True).settings(Path("l.txt"), 0.1)
+    found = common.MeasureOptions(2.0, 3, no_pin=True).settings(Path("l.txt"), 0.1)
     assert (found.budget_s, found.threads, found.pinned, found.labels, found.tolerance) == (
         2.0,
         3,
@@ -77,5 +77,5 @@ def test_how_a_model_is_measured():
         Path("l.txt"),
         0.1,
     )
-    assert options.TurnOptions().settings(None).budget_s == 20.0
-    assert options.MeasureOptions().settings(None).threads == 0
+    assert common.TurnOptions().settings(None).budget_s == 20.0
+    assert common.MeasureOptions().settings(None).threads == 0

@@ -1,4 +1,4 @@
-"""Options that several commands share, in families, and what they mean; `connection` has those that name a device."""
+"""Options that several commands share, in families; those that name a device are in `connection`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from toolchain.cli import completion, helptext
 from toolchain.cli.console import Result
 from toolchain.cli.gathering import option, record, single
-from toolchain.cli.reports import JSON, JUNIT, PAGE, written
+from toolchain.cli.reports import JSON, JUNIT, PAGE, write_reports
 from toolchain.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -33,22 +33,22 @@ PATH = click.Path(path_type=Path)
 
 
 class Limit(click.FloatRange):
-    """A number that others can be greater than: any is within infinity."""
+    """A finite number: infinity or NaN as a limit would let everything pass."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read it, and refuse what is no limit."""
-        found = float(super().convert(value, param, ctx))
-        if not math.isfinite(found):
+        """Read the number and check that it is finite."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
             self.fail(f"{value!r} is not a valid limit.", param, ctx)
-        return found
+        return number
 
 
-# --- the model, and what it is run with --------------------------------------------------------------------------
+# --- the model and its inputs ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How a model is read, beside its name."""
+    """How a model is imported."""
 
     shapes: tuple[str, ...] = option(
         "--shape", multiple=True, metavar="NAME:1,3,224,224", help="Set the open dimensions of an input."
@@ -58,17 +58,17 @@ class ModelOptions:
     )
     seed: int = option("--seed", default=0, show_default=True, help="Seed of random weights and of random inputs.")
 
-    def model(self, source: str, given: GivenOptions | None = None) -> Model:
-        """Return what is to be built: a zoo name or a file, and what it is run with."""
+    def model(self, source: str, input_options: InputFileOptions | None = None) -> Model:
+        """Return a model, a zoo name or a file, with its inputs."""
         from toolchain.models.request import Model
 
-        inputs = (given or GivenOptions()).source(self.seed)
+        inputs = (input_options or InputFileOptions()).source(self.seed)
         return Model(source, parse_shapes(self.shapes), inputs, parse_fixed(self.fixed))
 
 
 @dataclass(frozen=True)
-class GivenOptions:
-    """What a model is run with, where it is not random; builds that fit a network to its inputs look at it, too."""
+class InputFileOptions:
+    """Files of inputs, instead of random ones; a build that fits a network to its inputs reads them, too."""
 
     npz: Path | None = option(
         "--input", type=PATH, help="Inputs to use: an .npz file with one array for each input, or an .npy file."
@@ -78,21 +78,21 @@ class GivenOptions:
     )
 
     def source(self, seed: int) -> inputs.Source:
-        """Return where the inputs come from; what is not given is random."""
+        """Return where the inputs come from: the files, or random numbers of this seed."""
         from toolchain.models import inputs
 
         return inputs.Source(self.npz, self.image, seed)
 
     @property
-    def words(self) -> list[str]:
-        """The same as words of a command line."""
-        named = (("--input", self.npz), ("--image", self.image))
-        return [word for option, path in named if path for word in (option, str(path))]
+    def arguments(self) -> list[str]:
+        """The same options for a command line."""
+        flags = (("--input", self.npz), ("--image", self.image))
+        return [argument for option, path in flags if path for argument in (option, str(path))]
 
 
 @dataclass(frozen=True)
-class InputOptions(GivenOptions):
-    """The same, and what its outputs are called."""
+class InputOptions(InputFileOptions):
+    """Inputs, and the names of the classes of the output."""
 
     labels: Path | None = option(
         "--labels", type=PATH, help="File of class names, one on each line, for a table of the top five."
@@ -100,10 +100,10 @@ class InputOptions(GivenOptions):
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Read shapes such as `data:1,3,224,224`, by the names of their inputs."""
+    """Read shapes such as `data:1,3,224,224`; return the sizes by the name of the input."""
     shapes = {}
     for text in texts:
-        name, _, sizes = text.rpartition(":")
+        name, _, sizes = text.rpartition(":")  # the last one: names of inputs may contain colons
         try:
             shapes[name] = tuple(int(size) for size in sizes.split(","))
         except ValueError:
@@ -114,10 +114,10 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_fixed(texts: tuple[str, ...]) -> dict[str, str]:
-    """Read values such as `sr=16000`, by the names of their inputs."""
+    """Read values such as `sr=16000`; return them by the name of the input."""
     fixed = {}
     for text in texts:
-        name, equals, value = text.rpartition("=")
+        name, equals, value = text.rpartition("=")  # the last one: names of inputs may contain it
         if not (name and equals and value):
             raise InputError(f"--fix {text} is not of the form NAME=VALUE")
         fixed[name] = value
@@ -129,7 +129,7 @@ def parse_fixed(texts: tuple[str, ...]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """Which kernels there may be."""
+    """Which kernel templates and which precision a build may use."""
 
     without: tuple[str, ...] = option(
         "--without",
@@ -147,37 +147,37 @@ class KernelOptions:
 
     @property
     def precision(self) -> dict[str, bool]:
-        """What a board is told about half precision: arguments of `BoardOptions.board`."""
+        """The arguments of `BoardOptions.board`."""
         return {"float16": self.float16 or self.half_sums, "half_sums": self.half_sums}
 
     @property
-    def precision_words(self) -> list[str]:
-        """The options that ask for it."""
+    def precision_arguments(self) -> list[str]:
+        """The same options for a command line."""
         if self.half_sums:
             return ["--half-sums"]
         return ["--float16"] if self.float16 else []
 
-    def left_out(self, kind: Board) -> tuple[str, ...]:
-        """Return the names of the templates that are left out, in order.
+    def excluded_templates(self, board: Board) -> tuple[str, ...]:
+        """Return the sorted names of the templates that the build must not use.
 
         Raises:
             InputError: There is no such template.
         """
-        named = {*self.without, *(["winograd"] if self.no_winograd else [])}
-        if not named:  # and TVM, which takes seconds, need not be imported to say so
+        templates = {*self.without, *(["winograd"] if self.no_winograd else [])}
+        if not templates:  # the import of TVM below takes seconds
             return ()
         from toolchain.backends import backend_of
 
-        known = backend_of(kind).template_names
-        for name in sorted(named - {"all", *known}):
-            hint = did_you_mean(name, known) or "name one of these, or `all`"
-            raise InputError(f"there is no template {name!r}", details=f"templates: {', '.join(known)}", hint=hint)
-        return tuple(sorted(known if "all" in named else named))
+        available = backend_of(board).template_names
+        for name in sorted(templates - {"all", *available}):
+            hint = did_you_mean(name, available) or "name one of these, or `all`"
+            raise InputError(f"there is no template {name!r}", details=f"templates: {', '.join(available)}", hint=hint)
+        return tuple(sorted(available if "all" in templates else templates))
 
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How a model is compiled: with which tuning records, and which kernels."""
+    """Which tuning records and which kernels a build uses."""
 
     records: Path | None = option(
         "--records",
@@ -196,60 +196,55 @@ class CompileOptions:
     def request(
         self,
         model: Model,
-        kind: Board,
-        tell: Tell,
+        board: Board,
+        progress: Tell,
         toolchain: str | None,
         *,
         emulated: bool = False,
         threads: int | None = None,
     ) -> BuildRequest:
-        """Return what is built.
+        """Return what to build.
 
         Args:
-            model: The model, and what it is run with.
-            kind: The board type, resolved.
-            tell: Who is told about each stage.
-            toolchain: Where libraries are linked; None means as the board file says.
+            model: The model and its inputs.
+            board: The board type, resolved.
+            progress: Called with each stage.
+            toolchain: Where to link, `container` or `host`; None for that of the board file.
             emulated: Whether the device is an emulator.
-            threads: Threads that it is to run on; None means the board file's.
+            threads: Number of threads of the model; None for that of the board file.
 
         Raises:
-            InputError: The options exclude each other, or name what is not there.
+            InputError: The options cannot be combined, or there are no such templates or records.
         """
         from toolchain.compile.request import BuildRequest
+        from toolchain.records import SHIPPED
 
         if self.records and self.no_records:
             raise InputError("--records and --no-records cannot be combined", hint="leave one of them out")
-        if self.modelled:
-            self._check_modelled()
-        made = BuildRequest(
+        others = {"--emulated": self.emulated, "--no-records": self.no_records}
+        others["--records shipped"] = str(self.records) == SHIPPED
+        if self.modelled and (conflicting := [name for name, is_set in others.items() if is_set]):
+            raise InputError(f"--modelled and {conflicting[0]} cannot be combined", hint="leave one of them out")
+        request = BuildRequest(
             model,
-            kind,
-            tell,
+            board,
+            progress,
             toolchain or "",
             self.records,
             tuned=not self.no_records,
-            emulated=self.modelled or emulated or kind.emulated or self.emulated,
+            emulated=self.modelled or emulated or board.emulated or self.emulated,
             modelled=self.modelled,
-            without=self.kernels.left_out(kind),
+            without=self.kernels.excluded_templates(board),
             threads=threads or 0,
         )
-        if self.modelled and not made.modelled_as:
-            raise InputError(f"there are no modelled records for board {kind.name}", hint="leave --modelled out")
-        return made
-
-    def _check_modelled(self) -> None:
-        from toolchain.records import SHIPPED
-
-        others = {"--emulated": self.emulated, "--no-records": self.no_records, "--records shipped": False}
-        others["--records shipped"] = str(self.records) == SHIPPED
-        if given := [name for name, is_given in others.items() if is_given]:
-            raise InputError(f"--modelled and {given[0]} cannot be combined", hint="leave one of them out")
+        if self.modelled and not request.modelled_as:
+            raise InputError(f"there are no modelled records for board {board.name}", hint="leave --modelled out")
+        return request
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How kernels are searched for, and how candidates are measured."""
+    """How to search for kernels and to measure candidates."""
 
     tuner: Tuner = option(
         "--tuner",
@@ -319,13 +314,13 @@ class SearchOptions:
         help="Longest time to compile a candidate.",
     )
 
-    def plan(self, kind: Board, seed: int, threads: int | None) -> Plan:
-        """Return what a run is asked for.
+    def plan(self, board: Board, seed: int, threads: int | None) -> Plan:
+        """Return the plan of a tuning run.
 
         Args:
-            kind: The board type.
+            board: The board type.
             seed: Seed of the search.
-            threads: Threads of a kernel; None means the board file's number.
+            threads: Number of threads of a kernel; None for that of the board file.
         """
         from toolchain.tuning.plan import Plan
         from toolchain.tuning.trials import Options
@@ -345,15 +340,15 @@ class SearchOptions:
                 cache_flush=self.cache_flush,
                 timeout_s=self.timeout,
                 build_timeout_s=self.build_timeout,
-                threads=threads or kind.threads,
-                device=kind.target.kind,
+                threads=threads or board.threads,
+                device=board.target.kind,
             ),
         )
 
 
 @dataclass(frozen=True)
 class BuilderOptions:
-    """Who else compiles candidates."""
+    """The Dask cluster that compiles candidates."""
 
     builders_at: str | None = option(
         "--builders", metavar="dask://HOST:PORT", help="Compile candidates on the workers of this Dask scheduler."
@@ -374,16 +369,16 @@ class BuilderOptions:
     )
 
     def scheduler(self) -> Scheduler | None:
-        """Return where they are; None without --builders.
+        """Return the scheduler of the cluster; None without --builders.
 
         Raises:
-            InputError: That is no address, or the others go with none.
+            InputError: The address is not valid, or another option needs --builders.
         """
         others: dict[str, Any] = {"--builders-plain": self.builders_plain, "--builders-ca": self.builders_ca}
         others |= {"--builders-cert": self.builders_cert, "--builders-key": self.builders_key}
         if self.builders_at is None:
-            if given := [name for name, value in others.items() if value]:
-                raise InputError(f"{given[0]} needs --builders", hint="add --builders dask://HOST:PORT")
+            if unused := [name for name, value in others.items() if value]:
+                raise InputError(f"{unused[0]} needs --builders", hint="add --builders dask://HOST:PORT")
             return None
         from toolchain.tuning.build.cluster.scheduler import Access, parse
 
@@ -394,8 +389,8 @@ class BuilderOptions:
 # --- measurements and reports ------------------------------------------------------------------------------------
 
 
-def budget(seconds: float, what: str = "the model", **how: Any) -> Any:
-    """Return the field for how long something is measured, with so many seconds by default."""
+def budget(seconds: float, what: str = "the model", **settings: Any) -> Any:
+    """Return the field for the seconds of a measurement."""
     return option(
         "--budget",
         metavar="SECONDS",
@@ -403,13 +398,13 @@ def budget(seconds: float, what: str = "the model", **how: Any) -> Any:
         show_default=True,
         type=click.FloatRange(0.0, _HOUR_S),
         help=f"Measure {what} for this long.",
-        **how,
+        **settings,
     )
 
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """How a model is measured on a device."""
+    """How to measure a model on a device."""
 
     budget: float = budget(10.0)
     threads: int | None = option(
@@ -420,12 +415,12 @@ class MeasureOptions:
     no_pin: bool = option("--no-pin", is_flag=True, help="Do not pin threads to CPUs.")
 
     def settings(self, labels: Path | None, tolerance: float | None = None, samples: int = 1) -> Settings:
-        """Return how to check and to measure.
+        """Return the settings of a deploy or a benchmark.
 
         Args:
-            labels: File that names the classes.
-            tolerance: Limit for the difference.
-            samples: How many inputs are compared.
+            labels: File of class names.
+            tolerance: Largest relative difference of the outputs; None for that of the reference.
+            samples: Number of random inputs to compare.
         """
         from toolchain.device.deploy import Settings
 
@@ -434,18 +429,18 @@ class MeasureOptions:
 
 @dataclass(frozen=True)
 class TurnOptions(MeasureOptions):
-    """How two models are measured in turns."""
+    """How to measure two models in turns, each for half of the budget."""
 
     budget: float = budget(20.0)
 
 
 def html() -> Any:
-    """Return the field for where a page goes."""
+    """Return the field for the path of the HTML page."""
     return option("--html", type=PATH, help="Write the report as an HTML page.")
 
 
 def cost(what: str) -> Any:
-    """Return the field for whether a model says what kernels cost; `what` says what for."""
+    """Return the field for a cost estimate; `what` begins its help."""
     return option(
         "--cost",
         is_flag=True,
@@ -455,7 +450,7 @@ def cost(what: str) -> Any:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Where the report of a measurement goes."""
+    """The files of the report of a measurement."""
 
     json_path: Path | None = option(
         "--json", type=click.Path(path_type=Path, allow_dash=True), help="Write the report as JSON; - prints it."
@@ -463,43 +458,38 @@ class ReportOptions:
     junit_path: Path | None = option("--junit", type=PATH, help="Write the result as JUnit XML for CI.")
     html_path: Path | None = html()
 
-    def written(self, made: Report, command: str) -> Result:
-        """Write the files that are asked for; return what is printed.
-
-        Args:
-            made: The report.
-            command: The command that made it.
-        """
-        from toolchain.pipeline import report
+    def write(self, report: Report, command: str) -> Result:
+        """Write a report of a command to its files; return what to print."""
         from toolchain.pipeline.pages import measured
+        from toolchain.pipeline.report import junit, render_text
 
         others = {
-            self.junit_path: lambda: report.junit(made),
-            self.html_path: lambda: measured.html(made, command).encode(),
+            self.junit_path: lambda: junit(report),
+            self.html_path: lambda: measured.html(report, command).encode(),
         }
-        return written(Result(report.render_text(made), made.document()), self.json_path, others)
+        return write_reports(Result(render_text(report), report.document()), self.json_path, others)
 
 
 PAGES = {"--html": PAGE}
-"""The kind of the page that `html` names."""
+"""The report that `html` names, with its kind."""
 REPORTS = {"--json": JSON, "--junit": JUNIT, **PAGES}
-"""The kinds of the reports that `ReportOptions` name."""
+"""The reports that `ReportOptions` name, with their kinds."""
 
 
 def tolerance() -> Any:
-    """Return the field for how far outputs may be from those that they are compared with."""
+    """Return the field for the largest relative difference of the outputs."""
     return option(
         "--tolerance", metavar="NUMBER", type=Limit(min=0.0), help="Largest allowed relative difference of the outputs."
     )
 
 
 def samples(what: str) -> Any:
-    """Return the field for how many random inputs are compared with the reference; `what` says what for."""
+    """Return the field for the number of random inputs to compare with the reference; `what` is its help."""
     return option("--samples", default=1, show_default=True, type=click.IntRange(1, 10_000), help=what)
 
 
 def unchecked() -> Any:
-    """Return the field for whether a package without its reference is taken."""
+    """Return the field for accepting a package without its reference."""
     return option(
         "--unchecked",
         is_flag=True,
@@ -513,38 +503,40 @@ json_flag = helptext.option("--json", "as_json", is_flag=True, help="Print the r
 
 
 Rule = Literal["model", "package", "path"]
-"""When a command uses a path here and not the zoo's network of that name.
+"""When a name means a path on this machine, and not the zoo's network of that name.
 
 `model`: if it is a file; `package`: if it is a package or a bundle as well; `path`: always.
 """
 
 
-def telling(rule: Rule) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return the callback of an argument or option that names models: it tells what an ambiguous name stands for."""
+def explain_name(rule: Rule) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return the callback of a parameter that names models: it reports how an ambiguous name is understood."""
 
-    def tell(context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-        for word in [value] if isinstance(value, str) else value or ():
-            if not Path(word).exists():
-                continue  # and the zoo, which takes a while, need not be imported
-            from toolchain.models import names
+    def explain(context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+        for name in [value] if isinstance(value, str) else value or ():
+            if not Path(name).exists():
+                continue  # it is not ambiguous, and the import of the zoo takes a while
+            from toolchain.models import names as zoo_names
             from toolchain.pipeline.source import is_built
 
-            built = rule == "path" or (rule == "package" and is_built(word))
+            built = rule == "path" or (rule == "package" and is_built(name))
             console = context.find_root().obj
-            if console and (text := names.ambiguity(word, built=built)):
+            if console and (text := zoo_names.ambiguity(name, built=built)):
                 console.say(text)
         return value
 
-    return tell
+    return explain
 
 
-model_argument = click.argument("source", metavar="MODEL", shell_complete=completion.models, callback=telling("model"))
+model_argument = click.argument(
+    "source", metavar="MODEL", shell_complete=completion.models, callback=explain_name("model")
+)
 shapes = single(ModelOptions, "shapes")
 fixed = single(ModelOptions, "fixed")
 
 
 def toolchain() -> Any:
-    """Return the field for where libraries are linked; None means as the board file says."""
+    """Return the field for where to link libraries; None for what the board file has."""
     return option(
         "--toolchain",
         type=click.Choice(["container", "host"]),
