@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from toolchain.pipeline import preflight, rig
 from toolchain.pipeline.gate import Gate, GateSettings
 from toolchain.pipeline.rig import Release, Rig
 from toolchain.pipeline.source import BundleSource
+from toolchain.progress import Progress
 from toolchain.shell import SshOptions, open_shell
 
 __all__ = [
@@ -45,8 +46,6 @@ __all__ = [
     "deploy",
     "load_board",
 ]
-
-Progress = Callable[[str], None]
 
 
 def _silent(_line: str) -> None:

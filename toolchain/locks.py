@@ -7,10 +7,11 @@ import fcntl
 import os
 import pwd
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from toolchain.errors import BusyError
+from toolchain.progress import Progress
 
 PRIVATE = 0o600
 _PRIVATE_FOLDER = 0o700
@@ -48,15 +49,15 @@ def mode_beside(path: Path) -> int:
     return PRIVATE | writers | writers << 1
 
 
-def acquire(handle: int, what: str, seconds: float, tell: Callable[[str], None] | None = None) -> None:
+def acquire(handle: int, what: str, seconds: float, progress: Progress | None = None) -> None:
     """Lock an open file or folder, and wait at most `seconds` for its owner; `what` it is stands in messages.
 
     Raises:
         BusyError: Another process still has it after that time.
     """
     if not attempt(handle):
-        if tell and seconds:
-            tell(f"waiting for up to {seconds:.0f} s: {what} is in use by {holder(handle)}")
+        if progress and seconds:
+            progress(f"waiting for up to {seconds:.0f} s: {what} is in use by {holder(handle)}")
         if not _granted(handle, seconds):
             owner = holder(handle)
             raise BusyError(
@@ -94,11 +95,11 @@ def attempt(handle: int) -> bool:
 
 
 @contextlib.contextmanager
-def hold(path: Path, what: str, seconds: float, tell: Callable[[str], None] | None = None) -> Iterator[None]:
+def hold(path: Path, what: str, seconds: float, progress: Progress | None = None) -> Iterator[None]:
     """Hold the lock of a private file for the time of a block; see `acquire`."""
     handle = open_lock(path)
     try:
-        acquire(handle, what, seconds, tell)
+        acquire(handle, what, seconds, progress)
         yield
     finally:
         os.close(handle)

@@ -28,7 +28,7 @@ from toolchain.backends.vta.isa.config import DEFAULT
 from toolchain.backends.vta.network.partition import partitioned
 from toolchain.compile import prepare
 from toolchain.compile.request import BuildRequest
-from toolchain.models import importer, inputs, source
+from toolchain.models import importer, source
 from toolchain.models.request import Model
 from toolchain.quantize import Settings, samples
 
@@ -42,7 +42,7 @@ def layers_of(network):
     """Return the convolutions of a network that VTA computes, in order."""
     kind = board.load("vta-sim").resolved()
     request = BuildRequest(Model(network), kind)
-    quantized = prepare.suited(source.load(network), request).source
+    quantized = prepare.quantize_if_needed(source.load(network), request).source
     module = partitioned(importer.import_model(quantized).module, DEFAULT).module
     kernels_by_name = {
         variable: Conv2d.from_json(str(one.attrs[EXACT]))

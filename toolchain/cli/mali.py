@@ -146,11 +146,11 @@ def _launches(console: Console, source: str, kind: Board, asked: CostOptions) ->
 
     path = Path(source)
     if path.is_dir() or (path.is_file() and path.suffix != ".onnx"):
-        made = compiler.graph_of(path, kind)
+        made = compiler.load_graph(path, kind)
         found = network.launches(made, backend_of(kind).target)
     else:
         request = asked.compiling.request(asked.model.model(source, asked.inputs), kind, console.say, None)
-        found = network.launches(compiler.scheduled(request), request.backend.target)
+        found = network.launches(compiler.schedule(request), request.backend.target)
     if not found:
         raise InputError(f"{source} has no kernel for a GPU", hint="the whole model runs on the CPU, or is constant")
     return found

@@ -26,7 +26,7 @@ from toolchain.cli import connection, helptext, options
 from toolchain.cli.connection import BoardOptions, DeviceOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gathered, option, record
-from toolchain.compile.known import record_key
+from toolchain.compile.applicable_records import record_key
 from toolchain.compile.request import BuildRequest
 from toolchain.errors import InputError
 from toolchain.farm import boards

@@ -139,20 +139,20 @@ def build_and_compare(
             check_differ(untuned, tuned, remedy)
             runner = device_programs.runner(request.board, stages)
         with connect() as device:
-            request.tell(stage(f"measuring for {settings.budget_s:g} s"))
+            request.progress(stage(f"measuring for {settings.budget_s:g} s"))
             return run((untuned, tuned), runner, device, settings)
 
 
 def _with_one_line(source: BundleSource, name: str) -> BundleSource:
     """Announce a build in one line, and hide its stages, which are the same for both builds."""
-    tell = source.request.tell
-    tell(stage(f"building {source.request.model.source} {name}"))
+    progress = source.request.progress
+    progress(stage(f"building {source.request.model.source} {name}"))
 
-    def tell_others(line: str) -> None:
+    def report_counted(line: str) -> None:
         if not isinstance(line, Step) or line.is_counted:
-            tell(line)
+            progress(line)
 
-    return replace(source, request=replace(source.request, tell=tell_others))
+    return replace(source, request=replace(source.request, progress=report_counted))
 
 
 def run(bundles: tuple[Bundle, Bundle], program: Program, device: ConnectedDevice, settings: Settings) -> Comparison:

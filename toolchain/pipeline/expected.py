@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from toolchain import files, tensors
 from toolchain.bundle.random_samples import RandomSamples, Sample
-from toolchain.compile.request import Tell
 from toolchain.models import inputs, ranked, reference
 from toolchain.models.reference import OpenModel
 from toolchain.models.source import SourceModel
-from toolchain.progress import Step
+from toolchain.progress import Progress, Step
 from toolchain.rankings import Ranking
 from toolchain.tensors import MODEL, ROUNDING, Limit, Tensors, Tolerance
 
@@ -75,7 +74,7 @@ class Expecting:
         tolerance = ({} if usual is None else {name: Limit(usual, MODEL) for name in outputs}) | wider
         return Expected(outputs, tolerance, ranked.rankings(self.source, arrays, tolerance))
 
-    def of_random(self, seed: int, count: int, tell: Tell) -> RandomSamples:
+    def of_random(self, seed: int, count: int, progress: Progress) -> RandomSamples:
         """Run the model on random inputs, with this seed and those that follow it.
 
         Raises:
@@ -83,7 +82,7 @@ class Expecting:
         """
         samples, outputs, rankings = [], [], []
         for index in range(count):
-            tell(Step("running samples with the reference", index, count, "samples"))
+            progress(Step("running samples with the reference", index, count, "samples"))
             arrays = inputs.random(self.source.inputs, seed + index)
             expected = self.of(arrays)
             samples.append(Sample(files.sha256_bytes(tensors.encode(arrays)), expected.tolerance))

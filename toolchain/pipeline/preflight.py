@@ -291,7 +291,7 @@ def _check_half(source: BundleSource, subject: Bundle | Loaded, connect: Connect
         return
     program = device_programs.runner(board, source.stages)
     with connect() as device:
-        available = halves.ask(program, device.shell, device.store, board.target.kind, source.request.tell)
+        available = halves.ask(program, device.shell, device.store, board.target.kind, source.request.progress)
         halves.check(available, needed, device.shell.name)
 
 

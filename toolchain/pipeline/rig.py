@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from toolchain import temporary, tensors
 from toolchain.board import Board
 from toolchain.bundle.manifest import Manifest
-from toolchain.compile.request import BuildRequest, Tell
+from toolchain.compile.request import BuildRequest
 from toolchain.device import sampling
 from toolchain.device.bench import Latency
 from toolchain.device.connected import ConnectedDevice, Connection
@@ -35,6 +35,7 @@ from toolchain.pipeline.deploy import deploy_bundle
 from toolchain.pipeline.gate import Gate, GateSettings
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.source import BundleSource
+from toolchain.progress import Progress
 from toolchain.registry import Access
 from toolchain.shell import SshOptions
 
@@ -163,7 +164,7 @@ class Release:
     report: Report
     release: DeviceRelease
     folder: Path  # its bundle, on this machine
-    tell: Tell
+    progress: Progress
 
     def __repr__(self) -> str:
         return f"<{self.report.model} {self.report.bundle_digest[:16]} on {self.rig!r}>"
@@ -214,23 +215,23 @@ class Release:
         gating.check_emulated(self.rig.emulated, self.rig.board.name, settings)
         names = (str(self.folder), base)
         with temporary.folder() as work:
-            opener = gating.SideOpener(Path(work), Access(), self.tell)
+            opener = gating.SideOpener(Path(work), Access(), self.progress)
             new, old = (
                 opener.open_local(name, other) or gating.on_device(name, self.rig.store)
                 for name, other in (names, names[::-1])
             )
-            return gating.run(new, old, self.release.program, self.rig, settings, self.tell)
+            return gating.run(new, old, self.release.program, self.rig, settings, self.progress)
 
 
 @contextlib.contextmanager
-def deployed(rig: Rig, model: Model, settings: Settings, tell: Tell) -> Iterator[Release]:
+def deployed(rig: Rig, model: Model, settings: Settings, progress: Progress) -> Iterator[Release]:
     """Deploy a package, a bundle or a model, check its outputs and measure it.
 
     Raises:
         ToolchainError: As `deploy`.
     """
-    stages = Stages(tell)
-    bundle_source = BundleSource(BuildRequest(model, rig.board, tell), stages, samples=settings.samples)
+    stages = Stages(progress)
+    bundle_source = BundleSource(BuildRequest(model, rig.board, progress), stages, samples=settings.samples)
     with temporary.folder() as work:
         folder = Path(work) / "bundle"
         checked = preflight.before_deploy(bundle_source, folder, lambda: contextlib.nullcontext(rig))
@@ -238,4 +239,4 @@ def deployed(rig: Rig, model: Model, settings: Settings, tell: Tell) -> Iterator
         runner = device_programs.runner(rig.board, stages)
         report = deploy_bundle(bundle, runner, rig, settings, stages, bundle_source.own_inputs)
         release = DeviceRelease.of_device(bundle.manifest, bundle.digest, runner, rig, settings.threads)
-        yield Release(rig, replace(report, waited=rig.waited), release, bundle.folder, tell)
+        yield Release(rig, replace(report, waited=rig.waited), release, bundle.folder, progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,7 @@ from toolchain.device.store import Store
 from toolchain.errors import InputError
 from toolchain.models import names, zoo
 from toolchain.native.programs import Program
+from toolchain.progress import Progress
 from toolchain.registry import Access
 
 _DIGEST = re.compile(r"(sha256:)?(?P<digest>[0-9a-f]{64})")
@@ -88,7 +89,7 @@ class SideOpener:
 
     folder: Path
     access: Access  # how a registry is reached
-    tell: Callable[[str], None] = lambda _line: None
+    progress: Progress = lambda _line: None
 
     def open_local(self, name: str, other: str = "") -> Side | None:
         """Open what needs no device to be opened; None if the name is that of a release on it.
@@ -121,7 +122,7 @@ class SideOpener:
         raise InputError(f"there is no {name[:_SHOWN]!r}", details=f"expected {_FORMS}", hint=hint)
 
     def _pull(self, address: str, label: str) -> Side:
-        return Side.of(registry.pull(registry.parse(address), self._new_folder(), self.access, self.tell), label)
+        return Side.of(registry.pull(registry.parse(address), self._new_folder(), self.access, self.progress), label)
 
     def _new_folder(self) -> Path:
         return self.folder / str(sum(1 for _ in self.folder.iterdir()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from toolchain.pipeline.gate.result import (
 )
 from toolchain.pipeline.profile import against
 from toolchain.pipeline.sides import Side, check_pair
-from toolchain.progress import Step, stage
+from toolchain.progress import Progress, Step, stage
 from toolchain.stats import Judgement, Rule, Verdict
 from toolchain.tensors import Difference, Tensors
 from toolchain.units import duration
@@ -95,7 +95,7 @@ def run(
     program: Program,
     device: ConnectedDevice,
     settings: GateSettings,
-    tell: Callable[[str], None] = lambda _line: None,
+    progress: Progress = lambda _line: None,
 ) -> Gate:
     """Gate a release against its base on a device.
 
@@ -120,7 +120,7 @@ def run(
     with temporary.folder() as work, device.store.lock(Owner.here("gate")):
         began = time.monotonic()
         try:
-            session = _Session(new, base, releases, settings, Path(work), tell)
+            session = _Session(new, base, releases, settings, Path(work), progress)
             return session.gate(samples, began)
         finally:
             device.store.prune(device.board.keep)
@@ -135,7 +135,7 @@ class _Session:
     releases: Sequence[DeviceRelease]
     settings: GateSettings
     work: Path
-    tell: Callable[[str], None]
+    progress: Progress
 
     @property
     def device(self) -> ConnectedDevice:
@@ -143,12 +143,12 @@ class _Session:
 
     def gate(self, samples: Sequence[Samples], began: float) -> Gate:
         device = self.device
-        self.tell(stage(f"sending both releases to {device.name}"))
+        self.progress(stage(f"sending both releases to {device.name}"))
         new, base = (
             self._install(release, own_samples.inputs)
             for release, own_samples in zip(self.releases, samples, strict=True)
         )
-        self.tell(stage("comparing their outputs"))
+        self.progress(stage("comparing their outputs"))
         outputs = self._outputs(samples, new, base)
         before = bench.conditions(device.shell)
         with runner.scratch(device.shell, device.store.root) as folder:
@@ -178,15 +178,15 @@ class _Session:
     def _install(self, release: DeviceRelease, inputs: Tensors) -> Installed:
         folder = self.work / release.digest
         folder.mkdir()
-        return release.install(inputs, folder, self.tell)
+        return release.install(inputs, folder, self.progress)
 
     def _find_culprits(self, new: Installed, base: Installed) -> str:
         """Name the layers that became slower. If profiling fails, the gate still reports the slow-down."""
-        self.tell(stage("looking for the layers that became slower"))
+        self.progress(stage("looking for the layers that became slower"))
         request = profile.ProfileRequest(_PROFILED_RUNS, self.settings.threads, self.settings.pinned)
         try:
             sides = (self.new, self.base)
-            return culprits(against.turns(sides, (new, base.with_inputs_of(new)), request, self.tell))
+            return culprits(against.turns(sides, (new, base.with_inputs_of(new)), request, self.progress))
         except ToolchainError as fault:
             return f"unknown, because profiling failed: {fault.message}"
 
@@ -298,7 +298,7 @@ class _Measuring:
     def _run_round(self, *, fresh: bool, needed: int) -> None:
         """Run one more round that counts: throttled rounds are repeated after a pause."""
         finished = sum(pair.fresh is fresh for pair in self._counted)
-        self.session.tell(Step("confirming" if fresh else "measuring in turns", finished, needed, "rounds"))
+        self.session.progress(Step("confirming" if fresh else "measuring in turns", finished, needed, "rounds"))
         while (latest := self._run_any_round(fresh=fresh)).throttled:
             if sum(bool(pair.throttled) for pair in self.rounds) > _MAX_REPEATS:
                 self.hot = f"the device throttled in {_MAX_REPEATS + 1} rounds: {', '.join(latest.throttled)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from toolchain.native.programs import Program
 from toolchain.pipeline.profile import ProfileRequest, run_seconds, watch
 from toolchain.pipeline.profile.layers import ERRORS, ROUNDS, Layer, WatchedRelease, compare_layers, median_ms
 from toolchain.pipeline.sides import Side
-from toolchain.progress import Step
+from toolchain.progress import Progress, Step
 from toolchain.stats import Estimate
 from toolchain.tables import Table
 from toolchain.units import duration
@@ -102,7 +102,7 @@ def run(
     program: Program,
     device: ConnectedDevice,
     request: ProfileRequest,
-    tell: Callable[[str], None],
+    progress: Progress,
 ) -> Against:
     """Profile two releases in turns under one lock; the device keeps its current release.
 
@@ -120,14 +120,14 @@ def run(
     with temporary.folder() as work, device.store.lock(Owner.here("profile")):
         try:
             installed = [release.install(arrays, Path(work)) for release in releases]
-            return turns(sides, installed, request, tell)
+            return turns(sides, installed, request, progress)
         finally:
             if new.bundle or base.bundle:
                 device.store.prune(device.board.keep)
 
 
 def turns(
-    sides: Sequence[Side], installed: Sequence[Installed], request: ProfileRequest, tell: Callable[[str], None]
+    sides: Sequence[Side], installed: Sequence[Installed], request: ProfileRequest, progress: Progress
 ) -> Against:
     """Profile two releases that are on the device already; the caller holds its lock.
 
@@ -141,7 +141,7 @@ def turns(
     run_s = [run_seconds(release, pinned=request.pinned) for release in installed]
     runs = max(_MIN_RUNS, -(-request.runs // ROUNDS))
     for number in range(ROUNDS):
-        tell(Step("profiling both in turns", number, ROUNDS, "rounds"))
+        progress(Step("profiling both in turns", number, ROUNDS, "rounds"))
         for index in (0, 1) if number % 2 == 0 else (1, 0):  # each goes first in every other round
             watched[index].append(watch(installed[index], runs, run_s[index], pinned=request.pinned))
     plain = [[each.plain_ns for each in turns_of_side] for turns_of_side in watched]

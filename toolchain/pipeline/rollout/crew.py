@@ -43,13 +43,13 @@ class Outcome:
 class Visit:
     """Work on one device, as its thread sees it."""
 
-    def __init__(self, name: str, tell: Callable[[Visit, object], None]) -> None:
+    def __init__(self, name: str, report: Callable[[Visit, object], None]) -> None:
         self.name = name
         self.after: str | None = None  # digest of the release that it ran when the work failed; None if unknown
         self.has_found = False  # whether its release was looked up, so that it may have been changed since
         self.began = time.monotonic()
         self.is_late = False  # whether it exceeded its time limit, and was left
-        self._tell = tell
+        self._report = report
         self._saved = threading.Event()
         self._lock = threading.Lock()
         self._is_left = False
@@ -70,7 +70,7 @@ class Visit:
             outcome = act(self)
         except Exception as fault:  # noqa: BLE001 - it is reported as this device's; the others go on
             outcome = fault
-        self._tell(self, outcome)
+        self._report(self, outcome)
 
     def found(self, digest: str) -> None:
         """Report which release the device runs, before anything is changed there; return when that is on disk.
@@ -79,7 +79,7 @@ class Visit:
             DeviceError: The roll-out ends.
         """
         self.has_found = True
-        self._tell(self, digest)
+        self._report(self, digest)
         self._saved.wait()
         if self._is_left:
             raise DeviceError("the roll-out is ending")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from toolchain.pipeline.rollout.groups import Thresholds
 from toolchain.pipeline.rollout.result import failure_kind
 from toolchain.pipeline.rollout.state import Record, State, StateFile
 from toolchain.process import tail
-from toolchain.progress import stage
+from toolchain.progress import Progress, stage
 from toolchain.tables import printable
 
 _MAX_TEXT = 2000  # letters of a device's messages that are kept
@@ -40,8 +40,8 @@ class Rules:
 class Loop:
     """A roll-out at work."""
 
-    def __init__(self, state: StateFile, work: Work, rules: Rules, tell: Callable[[str], None]) -> None:
-        self._state, self._work, self._rules, self._tell = state, work, rules, tell
+    def __init__(self, state: StateFile, work: Work, rules: Rules, progress: Progress) -> None:
+        self._state, self._work, self._rules, self._progress = state, work, rules, progress
         self._crew = Crew(self, rules.parallel, rules.limit_s)
 
     @property
@@ -86,7 +86,7 @@ class Loop:
             if record.state in {"failed", "returned"}:  # earlier failures do not count again
                 self._state.put(name, Record(record.group, before=record.before, after=record.after))
         groups = max(record.group for record in self._devices.values())
-        self._tell(stage(f"group {group} of {groups}: {len(remaining)} of {size} device(s) to do"))
+        self._progress(stage(f"group {group} of {groups}: {len(remaining)} of {size} device(s) to do"))
         self._crew.run(remaining, self._work.deploy, lambda: self._is_over(group, size))
         succeeded, failed = len(self._in_state("done", group=group)), len(self._in_state("failed", group=group))
         if self._is_over(group, size):
@@ -117,7 +117,7 @@ class Loop:
         self._state.save()  # if it is killed from here on, the next run continues to roll back
         names = self._in_state("returning")
         if names:
-            self._tell(stage(f"rolling {len(names)} device(s) back to the previous release"))
+            self._progress(stage(f"rolling {len(names)} device(s) back to the previous release"))
         self._crew.run(names, lambda visit: self._work.take_back(visit, self._devices[visit.name].before or ""))
         pending = len(self._in_state("returning"))
         group_records = [record for record in self._devices.values() if record.group == group]
@@ -158,7 +158,7 @@ class Loop:
             after = visit.after if visit.has_found else record.after
             new = dataclasses.replace(_failed(record, outcome), state="failed", after=after, seconds=seconds)
         self._state.put(visit.name, new)
-        self._tell(f"  {visit.name}: {status_text(new)}, {seconds:.1f} s")
+        self._progress(f"  {visit.name}: {status_text(new)}, {seconds:.1f} s")
 
     def save(self) -> None:
         self._state.save()

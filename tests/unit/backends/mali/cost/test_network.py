@@ -30,7 +30,7 @@ def item(**cycles: float) -> KernelCost:
 
 def test_a_network_launches_what_it_calls() -> None:
     request = BuildRequest(Model("mlp", {}, Source()), board.load("rk3588").resolved(), tuned=False)
-    found = network.launches(compiler.scheduled(request), request.backend.target)
+    found = network.launches(compiler.schedule(request), request.backend.target)
     assert found
     for launch in found:
         assert launch.calls >= 1
