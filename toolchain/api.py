@@ -166,5 +166,5 @@ def deploy(
         ToolchainError: With its cause; the device keeps the release that it had, unless only the measurement failed.
     """
     model = _as_model(str(source.folder) if isinstance(source, Bundle) else source)
-    with rig.deployed(device, model, settings or Settings(), progress) as release:
+    with rig.deploy_release(device, model, settings or Settings(), progress) as release:
         yield release

@@ -7,11 +7,10 @@ import fcntl
 import os
 import pwd
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from toolchain.errors import BusyError
-from toolchain.progress import Progress
 
 PRIVATE = 0o600
 _PRIVATE_FOLDER = 0o700
@@ -49,7 +48,7 @@ def mode_beside(path: Path) -> int:
     return PRIVATE | writers | writers << 1
 
 
-def acquire(handle: int, what: str, seconds: float, progress: Progress | None = None) -> None:
+def acquire(handle: int, what: str, seconds: float, progress: Callable[[str], None] | None = None) -> None:
     """Lock an open file or folder, and wait at most `seconds` for its owner; `what` it is stands in messages.
 
     Raises:
@@ -95,7 +94,7 @@ def attempt(handle: int) -> bool:
 
 
 @contextlib.contextmanager
-def hold(path: Path, what: str, seconds: float, progress: Progress | None = None) -> Iterator[None]:
+def hold(path: Path, what: str, seconds: float, progress: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold the lock of a private file for the time of a block; see `acquire`."""
     handle = open_lock(path)
     try:

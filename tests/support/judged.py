@@ -38,7 +38,7 @@ from toolchain.models.request import Model
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.native import programs
 from toolchain.native.programs import Program
-from toolchain.pipeline.expected import Expected, Expecting
+from toolchain.pipeline.expected import Expected, ReferenceModel
 from toolchain.shell import LocalShell
 from toolchain.tensors import Difference, Tensors, TensorSpec
 
@@ -150,7 +150,7 @@ def computed(imported: ImportedModel, fed: Tensors, native: Board, program: Prog
 
 def difference(found: Tensors, read: SourceModel, fed: Tensors) -> Difference:
     """Compare outputs with those of ONNX Runtime as a deploy does."""
-    expected = Expecting(read, unoptimized=False, float16=False).of(fed)
+    expected = ReferenceModel(read, unoptimized=False, float16=False).run(fed)
     return rankings.compare(found, expected.outputs, expected.rankings, expected.tolerance)
 
 
@@ -174,7 +174,7 @@ def _is_open(value: onnx.ValueInfoProto) -> bool:
 def _expected(read: SourceModel, fed: Tensors) -> Expected:
     """Return what ONNX Runtime computes, or the standard's evaluator where that lacks a kernel."""
     try:
-        return Expecting(reference.with_plain_lstm(read), unoptimized=False, float16=False).of(fed)
+        return ReferenceModel(reference.with_plain_lstm(read), unoptimized=False, float16=False).run(fed)
     except InputError as fault:
         first = fault.details
     try:

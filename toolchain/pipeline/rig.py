@@ -1,4 +1,4 @@
-"""A device for a test session: one of several that is free, held for the session, with a release on it."""
+"""A device for a test session: the first free one of several, locked for the session, with a release on it."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from toolchain.progress import Progress
 from toolchain.registry import Access
 from toolchain.shell import SshOptions
 
-_ORDER = random.SystemRandom()  # sessions that begin together shall not all ask the same device first
+_ORDER = random.SystemRandom()  # so that sessions that begin together do not all ask the same device first
 # A device out of reach is tried again after ten times the seconds that the attempt took, so that others get their turn.
 _MIN_REST_S, _REST_FACTOR = 5.0, 10.0
 
 
 @dataclass(frozen=True, repr=False)
 class Rig(ConnectedDevice):
-    """A device whose lock is held."""
+    """A locked device."""
 
     lease: Lease | None = None
     waited: tuple[Waited, ...] = ()  # who was at work on all of the devices before, and how long they were waited for
@@ -58,17 +58,17 @@ class Rig(ConnectedDevice):
         """Check that the device is still ours.
 
         Raises:
-            DeviceError: Its lock is lost, or the device is.
+            DeviceError: The lock or the device is lost.
         """
         if self.lease:
             self.lease.confirm()
 
 
 def candidates(board: Board, hosts: Sequence[str], devices: Mapping[str, Device]) -> tuple[Device, ...]:
-    """List the devices that can be used: those that are named, or all of the lab's devices of a board type.
+    """List the devices that can be used: the named ones, or all of the lab's devices of a board type.
 
     Raises:
-        InputError: There is none, or a named one is of another type.
+        InputError: There is no such device, or a named one is of another type.
     """
     if hosts:
         return tuple(find_device(board, host, devices) for host in dict.fromkeys(hosts))
@@ -80,11 +80,11 @@ def candidates(board: Board, hosts: Sequence[str], devices: Mapping[str, Device]
 def hold_free(
     board: Board, devices: Sequence[Device], ssh: SshOptions, owner: Owner, patience: Patience
 ) -> Iterator[Rig]:
-    """Hold the first device that is free, for the time of a block.
+    """Lock the first free device during a block.
 
     Raises:
-        BusyError: Others are at work on all that can be reached.
-        DeviceError: None can be reached.
+        BusyError: All reachable devices are in use.
+        DeviceError: No device can be reached.
     """
     tried = [_Candidate(Connection(board, device, ssh), owner) for device in _ORDER.sample(devices, len(devices))]
 
@@ -95,7 +95,7 @@ def hold_free(
                 return candidate, *candidate.take()
             except DeviceError as fault:
                 faults.append(fault)
-        raise _none_free(faults)
+        raise _combine(faults)
 
     with contextlib.ExitStack() as stack:
         for candidate in tried:
@@ -108,7 +108,7 @@ def hold_free(
 
 
 class _Candidate:
-    """A device that stays connected while it is busy, and is not tried again for a while when it is out of reach."""
+    """A device that stays connected while it is busy; after a failed connection, it is not tried again for a while."""
 
     def __init__(self, connection: Connection, owner: Owner) -> None:
         self._connection, self._owner = connection, owner
@@ -121,7 +121,7 @@ class _Candidate:
         """Lock it.
 
         Raises:
-            BusyError: Somebody else has it.
+            BusyError: Somebody else is using it.
             DeviceError: It cannot be reached, or could not be a moment ago.
         """
         if self._fault and time.monotonic() < self._not_before:
@@ -140,12 +140,12 @@ class _Candidate:
             raise
 
     def close(self) -> None:
-        """Give it back, and end the connection."""
+        """Unlock it, and end the connection."""
         self._device = None
         self._stack.close()
 
 
-def _none_free(faults: Sequence[DeviceError]) -> DeviceError:
+def _combine(faults: Sequence[DeviceError]) -> DeviceError:
     # A busy device is worth waiting for, so one of them decides the class of the error.
     busy = [fault for fault in faults if isinstance(fault, BusyError)]
     if len(faults) == 1 or not busy:
@@ -160,7 +160,7 @@ def _none_free(faults: Sequence[DeviceError]) -> DeviceError:
 class Release:
     """A release that was deployed, checked and measured."""
 
-    rig: Rig  # the device, which is held
+    rig: Rig  # the locked device
     report: Report
     release: DeviceRelease
     folder: Path  # its bundle, on this machine
@@ -175,7 +175,7 @@ class Release:
 
     @property
     def manifest(self) -> Manifest:
-        """What the release is: the model's inputs and outputs among it."""
+        """The release's manifest, with the model's inputs and outputs."""
         return self.release.manifest
 
     @property
@@ -185,7 +185,7 @@ class Release:
 
     @property
     def emulated(self) -> bool:
-        """Whether its times are an emulator's, and so mean nothing."""
+        """Whether its times are an emulator's, which say nothing about a board."""
         return self.report.emulated
 
     def run(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -224,7 +224,7 @@ class Release:
 
 
 @contextlib.contextmanager
-def deployed(rig: Rig, model: Model, settings: Settings, progress: Progress) -> Iterator[Release]:
+def deploy_release(rig: Rig, model: Model, settings: Settings, progress: Progress) -> Iterator[Release]:
     """Deploy a package, a bundle or a model, check its outputs and measure it.
 
     Raises:

@@ -20,7 +20,7 @@ from toolchain.tensors import Tensors
 
 if TYPE_CHECKING:
     from toolchain.models.source import SourceModel
-    from toolchain.pipeline.expected import Expected, Expecting
+    from toolchain.pipeline.expected import Expected, ReferenceModel
 
 # TVM and ONNX Runtime take seconds to import, and a deploy of a package does not need them: modules that do are
 # imported where they are used.
@@ -121,17 +121,17 @@ class BundleSource:
         from toolchain.compile import prepare  # noqa: PLC0415
         from toolchain.models import reference  # noqa: PLC0415
         from toolchain.models.simplify import dynamic_lstm  # noqa: PLC0415
-        from toolchain.pipeline.expected import Expecting  # noqa: PLC0415
+        from toolchain.pipeline.expected import ReferenceModel  # noqa: PLC0415
 
         unoptimized = prepare.is_compared_unoptimized(source, self.request.backend)
         name = reference.name(unoptimized=unoptimized)
         self.request.progress(stage(f"running it with {name}"))
         compared = reference.with_plain_lstm(source)
-        expecting = Expecting(compared, unoptimized=unoptimized, float16=self.request.board.target.float16)
+        reference_model = ReferenceModel(compared, unoptimized=unoptimized, float16=self.request.board.target.float16)
         try:
-            expected = expecting.of(arrays)
+            expected = reference_model.run(arrays)
         except InputError as fault:
-            expecting, arrays, expected = self._with_other_inputs(expecting, fault)
+            reference_model, arrays, expected = self._with_other_inputs(reference_model, fault)
         if compared is not source:
             name = f"{name}, its LSTM in floats"
             difference = tensors.compare(reference.run(source, arrays), expected.outputs).max_rel
@@ -144,12 +144,16 @@ class BundleSource:
             self.request.progress(f"these inputs amplify rounding, in the reference too: the limit of {limits}")
         random_samples = None
         if self.samples > 1:
-            random_samples = expecting.of_random(self.request.model.given.seed, self.samples, self.request.progress)
+            random_samples = reference_model.run_random(
+                self.request.model.given.seed, self.samples, self.request.progress
+            )
         return bundle.Reference(
             name, arrays, expected.outputs, expected.tolerance, random_samples, expected.rankings
-        ), replace(source, inputs=expecting.source.inputs)
+        ), replace(source, inputs=reference_model.source.inputs)
 
-    def _with_other_inputs(self, expecting: Expecting, fault: InputError) -> tuple[Expecting, Tensors, Expected]:
+    def _with_other_inputs(
+        self, reference_model: ReferenceModel, fault: InputError
+    ) -> tuple[ReferenceModel, Tensors, Expected]:
         """Use integers of 0 and 1 after the reference refused those of the usual range.
 
         Raises:
@@ -157,14 +161,17 @@ class BundleSource:
         """
         from toolchain.models import draws  # noqa: PLC0415
 
-        inputs_source, source = self.request.model.given, expecting.source
+        inputs_source, source = self.request.model.given, reference_model.source
         integers = [spec.name for spec in source.inputs if draws.is_integer(spec)]
         if inputs_source.npz or inputs_source.image or not integers:
             raise fault
         source = replace(source, inputs=draws.binary(source.inputs))
-        expecting, arrays = replace(expecting, source=source), inputs.random(source.inputs, inputs_source.seed)
+        reference_model, arrays = (
+            replace(reference_model, source=source),
+            inputs.random(source.inputs, inputs_source.seed),
+        )
         try:
-            expected = expecting.of(arrays)
+            expected = reference_model.run(arrays)
         except InputError as second:
             raise InputError(
                 second.message,
@@ -174,7 +181,7 @@ class BundleSource:
         self.request.progress(
             f"the reference refuses random numbers from 0 to 9: 0 and 1 are used for {', '.join(integers)}"
         )
-        return expecting, arrays, expected
+        return reference_model, arrays, expected
 
     def has_records(self) -> bool:
         """Whether there are tuning records for the board."""

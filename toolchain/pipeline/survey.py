@@ -165,10 +165,10 @@ class _Job:
         boards = self.request.boards
         entry = find_device(boards.board, boards.host or None, boards.devices)
         entry = dataclasses.replace(entry, run=None)  # the device's application is left alone
-        self.names |= anonymous.names_of(entry.host)
+        self.names |= anonymous.identifying_names(entry.host)
         self.emulated = boards.board.emulated or entry.emulated
         with Connection(boards.board, entry, boards.ssh, boards.root, self.progress, boards.patience).open() as device:
-            self.names |= anonymous.names_of(device.name)
+            self.names |= anonymous.identifying_names(device.name)
             yield device
 
     def folder(self, network: str, kind: str = "") -> Path:
@@ -210,7 +210,7 @@ def run(request: SurveyRequest, folder: Path, progress: Progress) -> Survey:
     _check_folder(folder)
     outcomes: list[Outcome] = []
     with temporary.folder() as work:
-        job = _Job(request, Path(work), progress, anonymous.names_of(request.boards.host))
+        job = _Job(request, Path(work), progress, anonymous.identifying_names(request.boards.host))
         survey = _write(job, outcomes, folder)
         for step in _plan(job):
             progress(f"--- {step.name} {step.network}".rstrip())
@@ -235,7 +235,7 @@ def _run_step(job: _Job, step: _Step) -> Outcome:
 
 def _anonymous(job: _Job, fault: ToolchainError) -> ToolchainError:
     hint = _HINT if str(job.work) in fault.hint else fault.hint  # files of the survey are gone afterwards
-    message, details, hint = (anonymous.without(job.names, text) for text in (fault.message, fault.details, hint))
+    message, details, hint = (anonymous.redact(job.names, text) for text in (fault.message, fault.details, hint))
     return type(fault)(message, details=details, hint=hint)
 
 

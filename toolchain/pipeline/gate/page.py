@@ -52,7 +52,7 @@ def page(gate: Gate) -> str:
         if quantity.judgement.confirmation
         for again in [quantity.judgement.confirmation.change()]
     ]
-    remarks += [Text(f"slower layers: {gate.carrier}", "bad")] if gate.carrier else []
+    remarks += [Text(f"slower layers: {gate.slower_layers}", "bad")] if gate.slower_layers else []
     sections = [
         Section("Verdict", [_quantities(gate), *remarks]),
         Section("Each round", [_changes(gate), Text(_LIMITS_TEXT)]),

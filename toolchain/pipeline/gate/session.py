@@ -34,7 +34,7 @@ from toolchain.pipeline.gate.result import (
     metric_of,
 )
 from toolchain.pipeline.profile import against
-from toolchain.pipeline.sides import Side, check_pair
+from toolchain.pipeline.sides import Side, check_pair, turn_order
 from toolchain.progress import Progress, Step, stage
 from toolchain.stats import Judgement, Rule, Verdict
 from toolchain.tensors import Difference, Tensors
@@ -171,7 +171,7 @@ class _Session:
             before=before,
             after=after,
             waited=device.store.waited,
-            carrier=self._find_culprits(new, base) if is_slower else "",
+            slower_layers=self._find_culprits(new, base) if is_slower else "",
             seconds=time.monotonic() - began,
         )
 
@@ -186,7 +186,9 @@ class _Session:
         request = profile.ProfileRequest(_PROFILED_RUNS, self.settings.threads, self.settings.pinned)
         try:
             sides = (self.new, self.base)
-            return culprits(against.turns(sides, (new, base.with_inputs_of(new)), request, self.progress))
+            return culprits_text(
+                against.profile_installed(sides, (new, base.with_inputs_of(new)), request, self.progress)
+            )
         except ToolchainError as fault:
             return f"unknown, because profiling failed: {fault.message}"
 
@@ -234,9 +236,9 @@ class _Session:
         return [Quantity(PACKAGE_SIZE, self.new.size, self.base.size, limit, None, Judgement(verdict))]
 
 
-def culprits(comparison: against.Against) -> str:
+def culprits_text(comparison: against.Against) -> str:
     """Name the layers that cause a slow-down: the worst first, at most five of them."""
-    worst = against.carriers(comparison)
+    worst = against.culprits(comparison)
     layers = [f"{layer.name} ({duration(layer.more_ms, signed=True)})" for layer in worst[:_MAX_CULPRITS]]
     more = [f"and {len(worst) - _MAX_CULPRITS} more"] if len(worst) > _MAX_CULPRITS else []
     unmatched = [against.unmatched_text(comparison)] if against.unmatched(comparison) else []
@@ -308,7 +310,7 @@ class _Measuring:
     def _run_any_round(self, *, fresh: bool) -> Round:
         number = len(self.rounds) + 1
         # A repeat has the order of the round that it replaces: perhaps only that order heats the device.
-        order = (1, 0) if sum(pair.fresh is fresh for pair in self._counted) % 2 else (0, 1)
+        order = turn_order(sum(pair.fresh is fresh for pair in self._counted))
         settings, device = self.session.settings, self.session.device
         turns = rounds.run(
             device.shell,

@@ -38,7 +38,7 @@ def render_text(gate: Gate) -> list[str | Table]:
         ("outputs", ", ".join(compared) or "not compared: no reference"),
         *((quantity.name, f"{quantity.verdict!s}: {quantity.change_text()}{mark}") for quantity in gate.quantities),
         *(("", text) for text in medians),
-        ("slower layers", gate.carrier),
+        ("slower layers", gate.slower_layers),
         ("rounds", f"{rounds}, {gate.seconds:.1f} s in total{mark}"),
         *waited_rows(gate.waited),
         ("given up", gate.hot),
@@ -67,7 +67,7 @@ def junit(gate: Gate) -> bytes:
         case = ET.SubElement(suite, "testcase", classname=name, name=quantity.name.replace(" ", "-"))
         if element := _ELEMENTS.get(quantity.verdict):
             why = ET.SubElement(case, element, type=str(quantity.verdict), message=mark + quantity.sentence())
-            why.text = "\n".join(text for text in (gate.carrier, gate.hot) if text) or None
+            why.text = "\n".join(text for text in (gate.slower_layers, gate.hot) if text) or None
         if quantity.name == LATENCY:
             case.set("time", f"{gate.seconds:.3f}")
             ET.SubElement(case, "system-out").text = plain(render_text(gate))

@@ -15,7 +15,7 @@ _WRONG = {VerificationError.exit_code, RegressionError.exit_code}
 
 
 def render_text(rollout: Rollout) -> list[str | Table]:
-    """Return every device, and below how each group stands."""
+    """Return a table of the devices, and one of the groups."""
     rows = [
         (
             name,
@@ -64,7 +64,7 @@ def failure_details(record: Record) -> list[str]:
 
 
 def junit(rollout: Rollout) -> bytes:
-    """Render a case for each device: a failure if it is wrong, an error if nobody knows whether it is."""
+    """Render a case for each device: `failure` for wrong results or a slow-down, `error` for any other fault."""
     failed = sum(record.exit_code in _WRONG for record in rollout.devices.values())
     counts = {
         "tests": len(rollout.devices),
