@@ -269,7 +269,7 @@ def rollout(console: Console, /, source: str, asked: RolloutOptions) -> Result:
         kind = board.load(made.manifest.board).resolved()
         bundle.check_board(made.manifest, kind)
         verification.check_referenced(made, unchecked=False)
-        fleet = whole.of(kind.name)
+        fleet = whole.for_board(kind.name)
         plan = _plan(made, fleet, asked)
         places = groups.assign(plan.waves, fleet.devices)
         left_out = len(whole.devices) - len(fleet.devices) + whole.unnamed

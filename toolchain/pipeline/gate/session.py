@@ -37,7 +37,7 @@ from toolchain.pipeline.profile import against
 from toolchain.pipeline.sides import Side, check_pair, turn_order
 from toolchain.progress import Progress, Step, stage
 from toolchain.stats import Judgement, Rule, Verdict
-from toolchain.tensors import Difference, Tensors
+from toolchain.tensors import Difference
 from toolchain.units import duration
 
 _MAX_RUNS = 2000  # of a round: the times of all of them are kept
@@ -128,7 +128,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Session:
-    """A gate at work, within the lock; `releases` are those of both sides, the new one first."""
+    """A gate on a locked device; `releases` are those of both sides, the new one first."""
 
     new: Side
     base: Side
@@ -144,15 +144,17 @@ class _Session:
     def gate(self, samples: Sequence[Samples], began: float) -> Gate:
         device = self.device
         self.progress(stage(f"sending both releases to {device.name}"))
-        new, base = (
-            self._install(release, own_samples.inputs)
-            for release, own_samples in zip(self.releases, samples, strict=True)
-        )
+        sides = []
+        for release, side_samples in zip(self.releases, samples, strict=True):
+            folder = self.work / release.digest
+            folder.mkdir()
+            sides.append(release.install(side_samples.inputs, folder, self.progress))
+        new, base = sides
         self.progress(stage("comparing their outputs"))
         outputs = self._outputs(samples, new, base)
         before = bench.conditions(device.shell)
-        with runner.scratch(device.shell, device.store.root) as folder:
-            measuring = _Measuring(self, folder, (new, base))
+        with runner.scratch(device.shell, device.store.root) as scratch:
+            measuring = _RoundRunner(self, scratch, (new, base))
             judged = measuring.judge_all()
         after = bench.conditions(device.shell)
         is_slower = judged[0].verdict is Verdict.REGRESSION
@@ -174,11 +176,6 @@ class _Session:
             slower_layers=self._find_culprits(new, base) if is_slower else "",
             seconds=time.monotonic() - began,
         )
-
-    def _install(self, release: DeviceRelease, inputs: Tensors) -> Installed:
-        folder = self.work / release.digest
-        folder.mkdir()
-        return release.install(inputs, folder, self.progress)
 
     def _find_culprits(self, new: Installed, base: Installed) -> str:
         """Name the layers that became slower. If profiling fails, the gate still reports the slow-down."""
@@ -246,7 +243,7 @@ def culprits_text(comparison: against.Against) -> str:
 
 
 def _samples(new: Side, base: Side) -> tuple[Samples, Samples]:
-    """Return what each side is compared on: its own reference's inputs, or else the other's, or random ones."""
+    """Return the inputs for each side: of its own reference, or else of the other's, or random ones."""
     available = [verification.samples_of(side.bundle, unchecked=True) if side.bundle else None for side in (new, base)]
     referenced = [samples if samples and samples.expected is not None else None for samples in available]
     random = Samples(inputs.random(new.manifest.inputs, seed=0), None)
@@ -262,8 +259,8 @@ def _samples(new: Side, base: Side) -> tuple[Samples, Samples]:
 
 
 @dataclass
-class _Measuring:
-    """The rounds so far; `sides` are the new release and the base on the device."""
+class _RoundRunner:
+    """Runs rounds of both sides until each quantity is judged; `sides` are the new release and the base."""
 
     session: _Session
     folder: str
