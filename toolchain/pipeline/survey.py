@@ -226,14 +226,14 @@ def _run_step(job: _Job, step: _Step) -> Outcome:
     try:
         figures, fault = step.action(), None
     except ToolchainError as caught:
-        figures, fault = {}, _anonymous(job, caught)
+        figures, fault = {}, _anonymize(job, caught)
     except (RuntimeError, OSError, ValueError, TypeError, LookupError) as caught:
         # A fault of ours or of TVM's must not cost the owner of a board the other steps.
-        figures, fault = {}, _anonymous(job, ToolchainError(f"internal error: {type(caught).__name__}: {caught}"))
+        figures, fault = {}, _anonymize(job, ToolchainError(f"internal error: {type(caught).__name__}: {caught}"))
     return Outcome(step.name, Path(step.network).name, time.monotonic() - start, figures, fault)
 
 
-def _anonymous(job: _Job, fault: ToolchainError) -> ToolchainError:
+def _anonymize(job: _Job, fault: ToolchainError) -> ToolchainError:
     hint = _HINT if str(job.work) in fault.hint else fault.hint  # files of the survey are gone afterwards
     message, details, hint = (anonymous.redact(job.names, text) for text in (fault.message, fault.details, hint))
     return type(fault)(message, details=details, hint=hint)
@@ -326,7 +326,7 @@ def _deploy(job: _Job, network: str, board: Board | None = None) -> Figures:
 
 def _start(job: _Job, network: str) -> Figures:
     """Start a network twice: first with an empty cache, then with the kernels compiled by the first start."""
-    with _installed(job, network) as release:
+    with _install(job, network) as release:
         device = release.release.device
         folder = f"{device.store.root}/run/cache-{secrets.token_hex(8)}"
         try:
@@ -340,7 +340,7 @@ def _start(job: _Job, network: str) -> Figures:
 def _steadiness(job: _Job, network: str) -> Figures:
     """Time a network several times, each in a process of its own."""
     plan = Plan(job.request.budget_s / _ROUNDS, warmup_runs=1)
-    with _installed(job, network) as release:
+    with _install(job, network) as release:
         runs = [release.run(plan) for _ in range(_ROUNDS)]
     medians = [sorted(run.samples_ns)[len(run.samples_ns) // 2] / 1e6 for run in runs]
     spread = 100 * (max(medians) / min(medians) - 1)
@@ -373,7 +373,7 @@ def bundle_source(request: SurveyRequest, network: str, progress: Progress, boar
 
 
 @contextlib.contextmanager
-def _installed(job: _Job, network: str) -> Iterator[Installed]:
+def _install(job: _Job, network: str) -> Iterator[Installed]:
     """Install a network on the device for the time of a block, in which nobody else can deploy."""
     source, folder = bundle_source(job.request, network, job.progress), job.folder(network)
     bundle = bundles.load(folder) if (folder / bundles.MANIFEST).is_file() else source.build(folder)

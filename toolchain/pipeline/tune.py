@@ -114,7 +114,7 @@ def extract(request: BuildRequest) -> Extracted:
 
 
 @dataclass
-class _Watch:
+class _BoardCounts:
     """Counts trials, failures and quarantines by board, gathered from the boards' threads."""
 
     progress: Progress
@@ -172,7 +172,7 @@ def run(request: TuneRequest, progress: Progress, redraw: Callable[[Shown], None
     if request.builders:
         with request.builders.client():
             pass
-    judge = _judge(request, progress)
+    cost_model = _cost_model(request, progress)
     file = RecordFile(request.records or default_path(request.board.name), progress)
     if file.path.exists():
         file.catalog()
@@ -181,27 +181,27 @@ def run(request: TuneRequest, progress: Progress, redraw: Callable[[Shown], None
     progress(f"importing {request.model.source}")
     extracted = extract(request.build(progress))
     selected = tasks.select(extracted.tasks, request.operators)
-    name = request.plan.run_id(record_key(extracted.backend), selected, str(bool(judge)))
+    name = request.plan.run_id(record_key(extracted.backend), selected, str(bool(cost_model)))
     owner = Owner.here(request.boards.purpose)
     with contextlib.ExitStack() as stack:
         request.boards.patience.get(lambda: stack.enter_context(claims.claimed(file.path, name, owner)))
-        return _run(_Session(request, extracted, selected, file, redraw), judge, progress)
+        return _run(_Session(request, extracted, selected, file, redraw), cost_model, progress)
 
 
-def _run(session: _Session, judge: CostModel | None, progress: Progress) -> TuneReport:
+def _run(session: _Session, cost_model: CostModel | None, progress: Progress) -> TuneReport:
     """Tune on boards, or by a model that stands in for them."""
     request, extracted = session.request, session.extracted
-    if judge is not None and request.modelled:
-        progress(f"{len(session.tasks)} tasks for {judge.name}, ranked without a board: {judge.stamp}")
-        watch = _Watch(progress, Boards((), model=f"{judge.name}, {judge.stamp}"))
-        estimates = Costed(judge, watch.observe)
-        session = replace(session, modelled=modelled_by(judge.name, judge.identity), stamp=judge.stamp)
-        return _tuned(session, estimates, estimates, watch)
-    if judge is not None:
-        session = replace(session, pruner=Pruner(judge, request.plan.prune))
+    if cost_model is not None and request.modelled:
+        progress(f"{len(session.tasks)} tasks for {cost_model.name}, ranked without a board: {cost_model.stamp}")
+        counts = _BoardCounts(progress, Boards((), model=f"{cost_model.name}, {cost_model.stamp}"))
+        estimates = Costed(cost_model, counts.observe)
+        session = replace(session, modelled=modelled_by(cost_model.name, cost_model.identity), stamp=cost_model.stamp)
+        return _search(session, estimates, estimates, counts)
+    if cost_model is not None:
+        session = replace(session, pruner=Pruner(cost_model, request.plan.prune))
     model = extracted.backend.machine_model if request.board.emulated else None
     if model is not None:
-        return _by_model(session, model, progress)
+        return _tune_by_model(session, model, progress)
     progress(f"{len(session.tasks)} tasks for {request.board.name}")
     driver = cross.choose(request.board, request.toolchain)
     with contextlib.ExitStack() as stack:
@@ -213,13 +213,13 @@ def _run(session: _Session, judge: CostModel | None, progress: Progress) -> Tune
         builder = stack.enter_context(Builder(extracted.backend.target, driver, folder, timeout_s=timeout_s, hire=hire))
         boards = stack.enter_context(farm_boards.open_boards(replace(request.boards, shares=True), progress))
         _examine(request.board, boards, progress)
-        watch = _Watch(progress, boards)
-        pool = stack.enter_context(MeasurePool(boards.places, request.plan.options, watch.observe))
-        boards.follow(pool, partial(_fits, request.board, progress), progress)
-        return replace(_tuned(_paced(session, boards), builder, pool, watch), builders=builder.rows)
+        counts = _BoardCounts(progress, boards)
+        pool = stack.enter_context(MeasurePool(boards.places, request.plan.options, counts.observe))
+        boards.follow(pool, partial(_accept, request.board, progress), progress)
+        return replace(_search(_with_pace(session, boards), builder, pool, counts), builders=builder.rows)
 
 
-def _paced(session: _Session, boards: Boards) -> _Session:
+def _with_pace(session: _Session, boards: Boards) -> _Session:
     """Prepare as many candidates ahead as the boards need that are there, or are expected."""
     request = session.request
     if request.board.connection == "local":
@@ -230,7 +230,7 @@ def _paced(session: _Session, boards: Boards) -> _Session:
     return replace(session, request=replace(request, plan=replace(plan, pace=pace)))
 
 
-def _judge(request: TuneRequest, progress: Progress) -> CostModel | None:
+def _cost_model(request: TuneRequest, progress: Progress) -> CostModel | None:
     """Return the model that times candidates or rules them out; None if neither is requested.
 
     Raises:
@@ -249,7 +249,7 @@ def _judge(request: TuneRequest, progress: Progress) -> CostModel | None:
     return model
 
 
-def _by_model(session: _Session, model: MachineModel, progress: Progress) -> TuneReport:
+def _tune_by_model(session: _Session, model: MachineModel, progress: Progress) -> TuneReport:
     """Tune an accelerator's kernels by a model of it, because a board's times would be an emulator's.
 
     Raises:
@@ -271,15 +271,15 @@ def _by_model(session: _Session, model: MachineModel, progress: Progress) -> Tun
     progress(f"{len(offloaded)} tasks of the accelerator, in cycles of the model {model.name}: modelled, not measured")
     if len(offloaded) < len(selected):
         progress(f"{len(selected) - len(offloaded)} tasks of the CPU are left as they are")
-    watch = _Watch(progress, Boards((), model=model.name))
-    machine = Modelled(model, watch.observe)
-    return _tuned(replace(session, tasks=offloaded), machine, machine, watch)
+    counts = _BoardCounts(progress, Boards((), model=model.name))
+    machine = Modelled(model, counts.observe)
+    return _search(replace(session, tasks=offloaded), machine, machine, counts)
 
 
 def _examine(board: Board, boards: Boards, progress: Progress) -> None:
     """Compare the boards with their board file; one that is away for a moment may come back while others measure."""
-    with ThreadPoolExecutor(_EXAMINED_AT_ONCE) as crew:
-        faults = [fault for fault in crew.map(partial(_examine_one, board, progress), boards.places) if fault]
+    with ThreadPoolExecutor(_EXAMINED_AT_ONCE) as threads:
+        faults = [fault for fault in threads.map(partial(_examine_one, board, progress), boards.places) if fault]
     if len(faults) == len(boards.places):
         raise faults[0]
 
@@ -297,7 +297,7 @@ def _examine_one(board: Board, progress: Progress, place: Place) -> DeviceError 
     return None
 
 
-def _fits(board: Board, progress: Progress, place: Place) -> bool:
+def _accept(board: Board, progress: Progress, place: Place) -> bool:
     """Whether a board that joins a run is what its board file says; without it the run goes on."""
     try:
         _examine_one(board, progress, place)
@@ -307,9 +307,9 @@ def _fits(board: Board, progress: Progress, place: Place) -> bool:
     return True
 
 
-def _tuned(session: _Session, builder: Builds, pool: Measures, watch: _Watch) -> TuneReport:
+def _search(session: _Session, builder: Builds, pool: Measures, counts: _BoardCounts) -> TuneReport:
     request, extracted, file = session.request, session.extracted, session.file
-    emulated = watch.boards.emulated
+    emulated = counts.boards.emulated
     options = request.plan.options
     key = record_key(
         extracted.backend,
@@ -332,15 +332,15 @@ def _tuned(session: _Session, builder: Builds, pool: Measures, watch: _Watch) ->
         shipped=shipped_choices(session.tasks, shipped, extracted.backend.templates),
         on_tick=lambda: session.redraw(live(job)),
     )
-    with contextlib.nullcontext() if request.passing else _announced(job, file, watch.progress):
+    with contextlib.nullcontext() if request.passing else _announce_end(job, file, counts.progress):
         job.run()
-    tune_report = _report(request, extracted, job, watch, key)
+    tune_report = _report(request, extracted, job, counts, key)
     pruned_by = session.pruner.model.stamp if session.pruner else ""
     return replace(tune_report, modelled=session.stamp, pruned_by=pruned_by)
 
 
 @contextlib.contextmanager
-def _announced(job: Tuning, file: RecordFile, progress: Progress) -> Iterator[None]:
+def _announce_end(job: Tuning, file: RecordFile, progress: Progress) -> Iterator[None]:
     """Report what was recorded when the run ends, and how to resume it if it was interrupted."""
     finished = False
     try:
@@ -390,11 +390,11 @@ def _row(job: Tuning, state: TaskState, untuned_s: float | None = None) -> TaskR
     )
 
 
-def _report(request: TuneRequest, extracted: Extracted, job: Tuning, watch: _Watch, key: Key) -> TuneReport:
-    names = dict.fromkeys([*(place.name for place in watch.boards.places), *watch.trials, *watch.quarantines])
-    rows = tuple(BoardRow(name, watch.trials[name], watch.failures[name], watch.quarantines[name]) for name in names)
-    if watch.boards.model:
-        rows = (BoardRow(f"model {watch.boards.model}", watch.trials[watch.boards.model], 0, 0),)
+def _report(request: TuneRequest, extracted: Extracted, job: Tuning, counts: _BoardCounts, key: Key) -> TuneReport:
+    names = dict.fromkeys([*(place.name for place in counts.boards.places), *counts.trials, *counts.quarantines])
+    rows = tuple(BoardRow(name, counts.trials[name], counts.failures[name], counts.quarantines[name]) for name in names)
+    if counts.boards.model:
+        rows = (BoardRow(f"model {counts.boards.model}", counts.trials[counts.boards.model], 0, 0),)
     untuned = job.untuned_s()
     return TuneReport(
         model=extracted.imported.source.name,
@@ -415,6 +415,6 @@ def _report(request: TuneRequest, extracted: Extracted, job: Tuning, watch: _Wat
         tasks=tuple(_row(job, state, untuned.get(state.task.workload)) for state in job.states),
         points=tuple(Point(point.seconds, point.trials, point.estimated_s) for point in job.points),
         boards=rows,
-        waited=watch.boards.waited,
+        waited=counts.boards.waited,
         winners=tuple(state.decision for state in job.states if state.decision and state.decision.verdict == "faster"),
     )

@@ -29,6 +29,7 @@ from toolchain.page import Verdict as Headline
 from toolchain.pipeline.gate.result import LATENCY, LOAD_TIME, PEAK_MEMORY, UNITS, Gate, metric_of
 from toolchain.pipeline.report import waited_rows
 from toolchain.stats import Verdict, estimate
+from toolchain.tensors import Difference
 
 _TONES: dict[Verdict, Tone] = {Verdict.PASS: "good", Verdict.REGRESSION: "bad", Verdict.INCONCLUSIVE: "doubt"}
 _SIDES = ("new", "base")
@@ -159,6 +160,10 @@ def _rounds(gate: Gate) -> Table:
 
 
 def _facts(gate: Gate) -> Facts:
+    def difference_text(difference: Difference) -> str:
+        values = f"largest difference {difference.max_abs:.2e}, relative {difference.max_rel:.2e}"
+        return f"{values}, limit {difference.tolerance:.1e}"
+
     facts = gate.facts
     differences = (
         ("new outputs", gate.outputs.new),
@@ -171,14 +176,7 @@ def _facts(gate: Gate) -> Facts:
             ("base", f"{gate.base.label}, sha256:{gate.base.digest}, {gate.base.size} bytes"),
             ("board", f"{gate.board} at {gate.host}{', emulated' if gate.emulated else ''}"),
             ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
-            *(
-                (
-                    name,
-                    f"largest difference {difference.max_abs:.2e}, relative {difference.max_rel:.2e}, limit {difference.tolerance:.1e}",
-                )
-                for name, difference in differences
-                if difference
-            ),
+            *((name, difference_text(difference)) for name, difference in differences if difference),
             ("threads", str(gate.threads)),
             ("before", _conditions(gate.before)),
             ("after", _conditions(gate.after)),
