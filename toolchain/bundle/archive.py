@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from toolchain.bundle.contents import checked, save_checked
+from toolchain.bundle.contents import check_blob, save_blob
 from toolchain.bundle.manifest import LARGEST_MANIFEST
 from toolchain.bundle.oci import Descriptor
 from toolchain.errors import InputError, VerificationError
@@ -98,10 +98,10 @@ class Archive:
                 details=f"expected {blob.size} bytes, found {size}; at most {LARGEST_MANIFEST} are allowed",
                 hint="fetch the package again",
             )
-        return checked(b"".join(self._chunks(name)), blob, self.name)
+        return check_blob(b"".join(self._chunks(name)), blob, self.name)
 
     def save(self, blob: Descriptor, target: Path) -> None:
-        save_checked(self._chunks(BLOBS + blob.sha256), target, blob, self.name)
+        save_blob(self._chunks(BLOBS + blob.sha256), target, blob, self.name)
 
     def _member(self, name: str) -> tuple[int, int]:
         if name not in self.members:

@@ -156,7 +156,7 @@ def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor
     for name, media in LAYERS.items():
         record = manifest.files[name]
         layers[name] = Descriptor(f"sha256:{record.sha256}", record.size, media)
-    for companion in _worth_reading(companions):
+    for companion in _usable_companions(companions):
         name, _media = COMPANIONS[companion.artifact]
         if name in layers:
             continue
@@ -177,7 +177,7 @@ def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor
         source.save(layer, folder / name)
 
 
-def _worth_reading(companions: Iterable[Descriptor]) -> list[Descriptor]:
+def _usable_companions(companions: Iterable[Descriptor]) -> list[Descriptor]:
     """Return those of known types, each once: ours first, then a limited number of types that scanners attach, too."""
     # A registry may list any number of manifests, and everything that others have attached over the years.
     by_digest: dict[str, Descriptor] = {}
@@ -233,14 +233,14 @@ def companion_layer(source: Source, companion: Descriptor, manifest: Manifest) -
     return image.layers[0]
 
 
-def checked(data: bytes, expected: Descriptor, where: str) -> bytes:
+def check_blob(data: bytes, expected: Descriptor, where: str) -> bytes:
     """Return a small blob, or raise a VerificationError if it does not match its descriptor."""
     if len(data) != expected.size or files.sha256_bytes(data) != expected.sha256:
         raise _mismatch(f"blob {expected.sha256[:12]}", where, f"{len(data)} bytes", expected)
     return data
 
 
-def save_checked(chunks: Iterable[bytes], target: Path, expected: Descriptor, where: str) -> None:
+def save_blob(chunks: Iterable[bytes], target: Path, expected: Descriptor, where: str) -> None:
     """Write a blob into a file, at most as many bytes as its descriptor says.
 
     Raises:

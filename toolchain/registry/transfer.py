@@ -104,7 +104,7 @@ def pull(address: Address, folder: Path, access: Access, progress: Progress) -> 
         manifest = bundle_manifest(pinned, document)
         total = sum(file.size for file in manifest.files.values())
         transfer = _Transfer(f"fetching {manifest.name} from {address.registry}", total, progress)
-        counting = dataclasses.replace(pinned, done=transfer.add)
+        counting = dataclasses.replace(pinned, count_bytes=transfer.add)
         assemble(counting, manifest, counting.referrers(digest), staging)
         bundle = load(staging, str(address))
     return dataclasses.replace(bundle, folder=folder)
