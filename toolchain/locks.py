@@ -57,7 +57,7 @@ def acquire(handle: int, what: str, seconds: float, progress: Callable[[str], No
     if not attempt(handle):
         if progress and seconds:
             progress(f"waiting for up to {seconds:.0f} s: {what} is in use by {holder(handle)}")
-        if not _granted(handle, seconds):
+        if not _wait_in_queue(handle, seconds):
             owner = holder(handle)
             raise BusyError(
                 f"{what} is in use by {owner}",
@@ -67,8 +67,8 @@ def acquire(handle: int, what: str, seconds: float, progress: Callable[[str], No
             )
 
 
-def _granted(handle: int, seconds: float) -> bool:
-    """Wait in the kernel's queue, so that a process that takes the lock again and again keeps nobody out."""
+def _wait_in_queue(handle: int, seconds: float) -> bool:
+    """Wait in the kernel's queue, so that a process that takes the lock again and again cannot keep others out."""
     # Nothing ends that wait early, so another thread waits, with a descriptor of its own: if the lock comes too late,
     # it is free again as soon as the caller closes its own.
     granted, duplicate = threading.Event(), os.dup(handle)

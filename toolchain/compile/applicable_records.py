@@ -61,6 +61,7 @@ def record_key(
         options: How candidates are measured; None for the defaults.
     """
     board = backend.board
+    # Only a number that differs from the board file's is part of a key.
     other_threads = 0 if threads == (board.threads or board.cores) else threads
     table = target_table(backend.target)
     return Key.of(table, emulated=emulated, modelled=modelled, threads=other_threads, options=options)
@@ -111,6 +112,7 @@ def user_records(request: BuildRequest) -> Catalog | None:
         return None
     records = RecordFile(path, request.progress).catalog()
     requested = matching_key(request, records)
+    # A file that the user named must have suitable records; the default file may have those of other boards.
     if request.records and requested not in records.keys:
         lines = [f"needed: {_key_text(requested)}", *(f"found:  {_key_text(key)}" for key in records.keys)]
         raise InputError(

@@ -118,11 +118,12 @@ def build(
     int8 = reference.int8 if reference else None
     compiled = lift_constants(scheduled.module)
     work = _Compilation(imported, request, driver, scheduled.applied, compiled, modelled, half, int8)
+    # All files are written aside, and replace an earlier bundle in one step: a failed build leaves it as it is.
     with bundle.replacing(folder) as staging:
         _write(work, staging)
         if reference is not None:
             reference.save(staging)
-        manifest = _manifest(work, staging)
+        manifest = _manifest(work, staging)  # last, since it has the digests of the other files
         files.write_atomic(staging / bundle.MANIFEST, manifest.encoded())
         inventories.save(staging, manifest)
     return bundle.load(folder)
@@ -224,6 +225,7 @@ def _graph(work: _Compilation) -> tvm.IRModule:
     }
     module = tvm.IRModule(functions)
     calls = json.dumps(nodes_by_call(module, work.imported.module), separators=(",", ":"))
+    # `calls` has the names of the nodes; TVM's spans would repeat them at each binding.
     module = origins.with_spans(module, {binding.var: None for binding in origins.bindings(module)})
     return tvm.IRModule(
         {**dict(module.functions_items()), module.get_global_var(ENTRY): module[ENTRY].with_attr(NODES, calls)}

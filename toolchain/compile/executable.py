@@ -35,7 +35,7 @@ def compile_module(module: tvm.IRModule, target: tvm.target.Target) -> VMExecuta
         return tvm.compile(module, target=target)
     with target:
         lowered = relax.get_pipeline("default")(module)
-    builder = relax.ExecBuilder()
+    builder = relax.ExecBuilder()  # collects the bytecode; the kernels are compiled below
     # Private upstream, but there is no other way in between its two steps.
     kernels = vm_build._filter_tir(vm_build._vmcodegen(builder, lowered, "bytecode"))  # noqa: SLF001
     first, *others = _libraries(kernels, target) or [None]

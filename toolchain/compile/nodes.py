@@ -27,6 +27,7 @@ def nodes_by_call(module: tvm.IRModule, imported: tvm.IRModule) -> list[tuple[st
     """
     calls = [(binding.var, name) for binding in origins.bindings(module) if (name := kernel_of(binding.value))]
     returned = {origin for variable, _ in calls if (origin := origins.returns(variable))}
+    # A fused call has its last node alone; the nodes before it are found in the imported module.
     last_nodes, inputs = _last_nodes(module), _inputs(imported)
     return [
         (name, _names(_computed_nodes(last_nodes[variable], returned, inputs)) if variable in last_nodes else [])

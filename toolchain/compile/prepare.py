@@ -60,7 +60,7 @@ def quantize_if_needed(source: SourceModel, request: BuildRequest) -> Prepared:
     input_source, progress = request.model.given, request.progress
     if not request.backend.computes_int8 or quantize.is_quantized(source):
         return Prepared(source)
-    if obstacle := _obstacle(source):
+    if obstacle := _obstacle(source):  # not an error: the CPU can compute such a model
         progress(f"{obstacle}: the whole model runs on the CPU")
         return Prepared(source)
     if quantize.has_ranges(source):
@@ -68,6 +68,7 @@ def quantize_if_needed(source: SourceModel, request: BuildRequest) -> Prepared:
     else:
         progress(f"quantizing it to int8 with {_SAMPLES} samples; `toolchain quantize` does this with your data")
     user_samples = _user_samples(input_source, source)
+    # Random numbers complete them: the ranges of one input are too narrow for the next.
     samples = [*user_samples, *_random_samples(input_source, source, _SAMPLES)][:_SAMPLES]
     network = quantize.quantized(source, samples, quantize.Settings(random=not user_samples))
     difference = InInt8(
