@@ -25,14 +25,10 @@ _MAX_CORE_RATIO = 2
 
 @dataclass(frozen=True)
 class RecordSources:
-    """Where a build looks for tuning records.
+    """Where a build looks for tuning records."""
 
-    Attributes:
-        user: The user's records; None to apply none.
-        shipped: Those that come with the toolchain, for kernels without one of the user's; None to apply none.
-    """
-
-    user: Catalog | None = None
+    user: Catalog | None = None  # the user's records; None to apply none
+    # Those that come with the toolchain, for kernels without one of the user's; None to apply none
     shipped: Records | None = None
 
     def apply(self, lowered: tvm.IRModule, request: BuildRequest) -> Applied:

@@ -37,42 +37,25 @@ _MOST_OPERATIONS = 1e18  # `bundle.kernels` reads numbers of up to 18 digits
 
 @dataclass(frozen=True)
 class _Scheduled:
-    """A model on its way to machine code.
+    """A model on its way to machine code."""
 
-    Attributes:
-        lowered: Calls of kernels, which have no schedule yet.
-        applied: The tuning records that were applied to them.
-        module: All kernels scheduled.
-    """
-
-    lowered: tvm.IRModule
-    applied: Applied
-    module: tvm.IRModule
+    lowered: tvm.IRModule  # calls of kernels, which have no schedule yet
+    applied: Applied  # the tuning records that were applied to them
+    module: tvm.IRModule  # all kernels scheduled
 
 
 @dataclass(frozen=True)
 class _Compilation:
-    """What the files of a bundle are written from.
+    """What the files of a bundle are written from."""
 
-    Attributes:
-        imported: The model.
-        request: The options of the build.
-        driver: The compiler that links the library.
-        applied: The tuning records that were applied.
-        compiled: The scheduled module and its weights.
-        modelled: The cycles that a model of the accelerator computes for it.
-        half: The difference of half precision from the reference.
-        int8: The difference of the quantized model from the user's.
-    """
-
-    imported: ImportedModel
-    request: BuildRequest
-    driver: Cross
-    applied: Applied
-    compiled: Compiled
-    modelled: Modelled | None
-    half: InHalf | None
-    int8: InInt8 | None
+    imported: ImportedModel  # the model
+    request: BuildRequest  # the options of the build
+    driver: Cross  # the compiler that links the library
+    applied: Applied  # the tuning records that were applied
+    compiled: Compiled  # the scheduled module and its weights
+    modelled: Modelled | None  # the cycles that a model of the accelerator computes for it
+    half: InHalf | None  # the difference of half precision from the reference
+    int8: InInt8 | None  # the difference of the quantized model from the user's
 
     @property
     def command(self) -> str:

@@ -35,15 +35,10 @@ def is_compared_unoptimized(source: SourceModel, backend: Backend) -> bool:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model as a board's accelerator can compute it.
+    """A model as a board's accelerator can compute it."""
 
-    Attributes:
-        source: The model.
-        quantized: Its difference from the user's model; None if it is the user's model.
-    """
-
-    source: SourceModel
-    quantized: InInt8 | None = None
+    source: SourceModel  # the model
+    quantized: InInt8 | None = None  # its difference from the user's model; None if it is the user's model
 
 
 def quantize_if_needed(source: SourceModel, request: BuildRequest) -> Prepared:

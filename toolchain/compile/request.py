@@ -19,32 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """A model and its board, the tuning records to apply and the templates to leave out.
+    """A model and its board, the tuning records to apply and the templates to leave out."""
 
-    Attributes:
-        model: The model and its inputs.
-        board: The board type, resolved.
-        progress: Called with a line about each stage.
-        toolchain: `container` or `host`, where libraries are linked; empty for the choice of the board file.
-        records: File of tuning records to apply; None means the user's file for the board, if there is one; `shipped`
-            means only those that come with the toolchain.
-        tuned: Whether any records are applied.
-        emulated: Whether the records of an emulator are applied, instead of those of a real board.
-        modelled: Whether the records of the board's cost model are applied, instead of either.
-        without: Names of templates that must not be used.
-        threads: Number of threads for which records are applied; 0 for the number in the board file.
-    """
-
-    model: Model
-    board: Board
-    progress: Progress = lambda _line: None
-    toolchain: str = ""
+    model: Model  # the model and its inputs
+    board: Board  # the board type, resolved
+    progress: Progress = lambda _line: None  # called with a line about each stage
+    toolchain: str = ""  # `container` or `host`, where libraries are linked; empty for the choice of the board file
+    # File of tuning records to apply; None means the user's file for the board, if there is one; `shipped` means
+    # only those that come with the toolchain
     records: Path | None = None
-    tuned: bool = True
-    emulated: bool = False
-    modelled: bool = False
-    without: tuple[str, ...] = ()
-    threads: int = 0
+    tuned: bool = True  # whether any records are applied
+    emulated: bool = False  # whether the records of an emulator are applied, instead of those of a real board
+    modelled: bool = False  # whether the records of the board's cost model are applied, instead of either
+    without: tuple[str, ...] = ()  # names of templates that must not be used
+    threads: int = 0  # number of threads for which records are applied; 0 for the number in the board file
 
     @cached_property
     def backend(self) -> Backend:
