@@ -86,11 +86,11 @@ def hold_free(
         BusyError: All reachable devices are in use.
         DeviceError: No device can be reached.
     """
-    tried = [_Candidate(Connection(board, device, ssh), owner) for device in _ORDER.sample(devices, len(devices))]
+    attempts = [_Candidate(Connection(board, device, ssh), owner) for device in _ORDER.sample(devices, len(devices))]
 
     def take() -> tuple[_Candidate, ConnectedDevice, Lease]:
         faults: list[DeviceError] = []
-        for candidate in tried:
+        for candidate in attempts:
             try:
                 return candidate, *candidate.take()
             except DeviceError as fault:
@@ -98,10 +98,10 @@ def hold_free(
         raise _combine(faults)
 
     with contextlib.ExitStack() as stack:
-        for candidate in tried:
+        for candidate in attempts:
             stack.callback(candidate.close)
         chosen, device, lease = patience.get(take)
-        for candidate in tried:
+        for candidate in attempts:
             if candidate is not chosen:
                 candidate.close()
         yield Rig(device.board, device.entry, device.shell, device.store, lease, patience.waited)

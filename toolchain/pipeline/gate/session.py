@@ -155,9 +155,9 @@ class _Session:
         before = bench.conditions(device.shell)
         with runner.scratch(device.shell, device.store.root) as scratch:
             measuring = _RoundRunner(self, scratch, (new, base))
-            judged = measuring.judge_all()
+            quantities = measuring.judge_all()
         after = bench.conditions(device.shell)
-        is_slower = judged[0].verdict is Verdict.REGRESSION
+        is_slower = quantities[0].verdict is Verdict.REGRESSION
         return Gate(
             new=self.new,
             base=self.base,
@@ -167,7 +167,7 @@ class _Session:
             facts=self.releases[0].facts,
             threads=measuring.threads,
             outputs=outputs,
-            quantities=(*judged, *self._size_quantity()),
+            quantities=(*quantities, *self._size_quantity()),
             rounds=tuple(measuring.rounds),
             hot=measuring.hot,
             before=before,
