@@ -42,9 +42,9 @@ from toolchain.bundle.oci import (
 from toolchain.errors import InputError, VerificationError
 from toolchain.progress import size_text
 
-_SPARE = 16 << 20
+_SPARE_BYTES = 16 << 20
 _LARGEST_MANIFEST = 64 << 10  # of a companion: it names one file, and the bundle
-_MOST_SHARED = 64  # companions of a type that is not ours alone
+_MAX_SHARED = 64  # companions of a type that is not ours alone
 _LARGEST_COMPANION = 8 << 30  # a reference of many samples is large; and the disk has its own say
 
 
@@ -166,7 +166,7 @@ def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor
             continue
         _check_companion(name, layer, manifest, source.name)
         layers[name] = layer
-    size, free = sum(layer.size for layer in layers.values()), shutil.disk_usage(folder).free - _SPARE
+    size, free = sum(layer.size for layer in layers.values()), shutil.disk_usage(folder).free - _SPARE_BYTES
     if size > free:
         raise InputError(
             f"{source.name} needs {size_text(size)}, but only {size_text(max(free, 0))} are free",
@@ -190,7 +190,7 @@ def _usable_companions(companions: Iterable[Descriptor]) -> list[Descriptor]:
             ours.append(companion)
         elif companion.size <= _LARGEST_MANIFEST:
             shared.append(companion)
-    return [*ours, *shared[:_MOST_SHARED]]
+    return [*ours, *shared[:_MAX_SHARED]]
 
 
 def _check_companion(name: str, layer: Descriptor, manifest: Manifest, where: str) -> None:

@@ -32,7 +32,7 @@ from toolchain.records.apply import Applied
 from toolchain.records.metaschedule import target_table
 from toolchain.records.tasks import called, layer_of
 
-_MOST_OPERATIONS = 1e18  # `bundle.kernels` reads numbers of up to 18 digits
+_MAX_OPERATIONS = 1e18  # `bundle.kernels` reads numbers of up to 18 digits
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def _with_operations(function: Any) -> Any:
         operations = tvm.s_tir.analysis.estimate_tir_flops(tvm.IRModule({"main": function}))
     except Exception:  # noqa: BLE001 - it raises errors of any class, and a profile works without the number
         return function
-    return function.with_attr(OPERATIONS, f"{operations:.0f}") if 0 < operations < _MOST_OPERATIONS else function
+    return function.with_attr(OPERATIONS, f"{operations:.0f}") if 0 < operations < _MAX_OPERATIONS else function
 
 
 def _graph_json(module: tvm.IRModule) -> bytes:

@@ -44,11 +44,11 @@ _WORDS_S = 10.0  # for the text of a registry's error
 _SLOWEST = 32 << 10  # bytes in a second
 _BACKOFF_S, _LONGEST_WAIT_S = 0.5, 20  # a registry may ask for hours, and a user waits at the terminal
 _TRIES = 4
-_PASSING = frozenset({429, 500, 502, 503, 504})  # statuses that may be gone at the next attempt
+_TRANSIENT = frozenset({429, 500, 502, 503, 504})  # statuses that may be gone at the next attempt
 _REDIRECTS = 5
 _LONGEST_MESSAGE = 300
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
-_READING = frozenset({"GET", "HEAD"})  # a redirect of anything else would not be the specification's
+_READ_METHODS = frozenset({"GET", "HEAD"})  # a redirect of anything else would not be the specification's
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -155,12 +155,12 @@ class Client:
             **self._request_options(url),
             "headers": {**headers, **login_header},
             "data": data,
-            "allow_redirects": method in _READING,
+            "allow_redirects": method in _READ_METHODS,
         }
         try:
             for failed in range(_TRIES):
                 response = self._session.request(method, url, **options)
-                if response.status_code not in _PASSING:
+                if response.status_code not in _TRANSIENT:
                     return response
                 response.close()  # unread: its body may be of any length
                 time.sleep(_pause_s(response, failed))
@@ -205,7 +205,7 @@ class Client:
                 f"the token server of {self.registry} answered {status} without a token",
                 details="" if response.ok else _error_text(response),
                 hint="run the same command again later"
-                if status in _PASSING
+                if status in _TRANSIENT
                 else "check the configuration of that registry",
             )
         return f"Bearer {token}"
@@ -249,7 +249,7 @@ class Client:
             return InputError(
                 f"there is no {what}", details=details, hint="check the repository, the tag and the digest"
             )
-        hint = "run the same command again later" if status in _PASSING else "check that it is an OCI registry"
+        hint = "run the same command again later" if status in _TRANSIENT else "check that it is an OCI registry"
         if status == requests.codes.bad_request and self.origin.startswith("http:"):
             hint = "if it uses TLS, add --ca FILE: a registry on this machine is contacted with TLS only then"
         return RegistryError(f"{self.registry} answered {status} to the request for {what}", details=details, hint=hint)

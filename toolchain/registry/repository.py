@@ -27,11 +27,11 @@ _DOCKER_TYPES = (
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
-_OK, _FOUND = frozenset({200}), frozenset({200, 404})
+_OK, _OK_OR_MISSING = frozenset({200}), frozenset({200, 404})
 _WITHOUT_REFERRERS = frozenset({404, 405})
 _TRIES = 3
 _PAGES = 16
-_SPARE = 16 << 20
+_SPARE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Repository:
             VerificationError: It has another digest.
             RegistryError: The registry is lost.
         """
-        free = shutil.disk_usage(target.parent).free - _SPARE
+        free = shutil.disk_usage(target.parent).free - _SPARE_BYTES
         if blob.size > free:
             raise InputError(
                 f"{target.name} in {self.name} needs {size_text(blob.size)}, but only {size_text(free)} are free",
@@ -144,7 +144,7 @@ class Repository:
 
     def _referrers_index(self, digest: str) -> bytes:
         """Return the index under the tag that replaces a list of referrers; empty if there is none yet."""
-        with self._get_manifest(_tag_of(digest), expected=_FOUND) as response:
+        with self._get_manifest(_tag_of(digest), expected=_OK_OR_MISSING) as response:
             return self._document(response) if response.status_code in _OK else oci.encode_index([])
 
     def ensure(self, sha256: str, content: bytes | Path) -> bool:
@@ -155,7 +155,7 @@ class Repository:
         """
         digest = f"sha256:{sha256}"
         size = contents.size_of(content)
-        with self.client.ask("HEAD", self._path("blobs", digest), expected=_FOUND, what="a blob") as response:
+        with self.client.ask("HEAD", self._path("blobs", digest), expected=_OK_OR_MISSING, what="a blob") as response:
             if response.status_code in _OK:
                 self.count_bytes(size)
                 return False

@@ -132,7 +132,7 @@ def test_a_damaged_header_is_told_with_its_place(package):
 
 
 def test_too_many_members_are_refused(package, monkeypatch):
-    monkeypatch.setattr(archive, "_MOST_MEMBERS", 2)
+    monkeypatch.setattr(archive, "_MAX_MEMBERS", 2)
     assert "too many members" in refused(package, match="is damaged")
 
 

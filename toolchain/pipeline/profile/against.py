@@ -26,7 +26,7 @@ from toolchain.tables import Table
 from toolchain.units import duration
 
 _MIN_RUNS = 5
-_MOST = 0.8  # share of a slow-down that its culprits explain
+_MIN_EXPLAINED = 0.8  # share of a slow-down that its culprits explain
 _MAX_UNMATCHED = 3
 
 
@@ -67,7 +67,7 @@ def culprits(comparison: Against) -> tuple[Layer, ...]:
     total_ms, explained_ms = sum(layer.more_ms for layer in slower), 0.0
     main: list[Layer] = []
     for layer in slower:
-        if explained_ms >= _MOST * total_ms:
+        if explained_ms >= _MIN_EXPLAINED * total_ms:
             break
         explained_ms += layer.more_ms
         main.append(layer)
