@@ -60,7 +60,7 @@ def costed(name: str, kind: Board) -> Row:
     shapes = {key: tuple(value) for key, value in known[name].shapes.items()} if name in known else {}
     source = str(third_party.obtain(known[name])) if name in known else name
     request = BuildRequest(Model(source, shapes, Source()), kind, tuned=False)
-    launches = network.launches(compiler.scheduled(request), request.backend.target)
+    launches = network.launches(compiler.schedule(request), request.backend.target)
     if kind.gpu is None:
         raise SystemExit(f"board {kind.name} has no GPU that there is a model of")
     asked = cost.Compiler(cost.root(say), cost.gpu(kind.gpu.name))

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from toolchain.devices import Device
 from toolchain.pipeline.rollout import Loop, Rules, groups
-from toolchain.pipeline.rollout.crew import Outcome, Visit
 from toolchain.pipeline.rollout.fleet import Fleet
 from toolchain.pipeline.rollout.state import Plan, Record, StateFile
+from toolchain.pipeline.rollout.threads import Outcome, Visit
 
 OLD, NEW = "a" * 64, "b" * 64
 WAVES = ("1", "10%", "100%")
@@ -31,11 +31,11 @@ class Sleeping:
 
     def deploy(self, visit: Visit) -> Outcome:
         """Take the time of a deploy."""
-        visit.found(OLD)
+        visit.report_release(OLD)
         time.sleep(self.seconds)
         return Outcome(NEW, 12.5)
 
-    def take_back(self, _visit: Visit, before: str) -> Outcome:
+    def roll_back_device(self, _visit: Visit, before: str) -> Outcome:
         """Take none."""
         return Outcome(before)
 

@@ -27,7 +27,7 @@ from benchmarks._neighbours import loops
 from benchmarks._peers_networks import obtain
 from toolchain import board, files, stats
 from toolchain.backends.cpu.backend import Cpu
-from toolchain.compile import known
+from toolchain.compile import applicable_records
 from toolchain.compile.request import BuildRequest
 from toolchain.farm import boards
 from toolchain.farm.boards import BoardRequest
@@ -103,7 +103,7 @@ def tuned(network: str, records: Path, how: How, folder: Path) -> tuple[tune.Ext
 def candidates(found: tune.Extracted, task: Task, record: Record) -> list[Candidate]:
     """Return what a deploy makes of a kernel without records, and the winner."""
     backend = found.backend
-    own = shipped_choices([task], known.shipped_records(backend), backend.templates)
+    own = shipped_choices([task], applicable_records.shipped_records(backend), backend.templates)
     search = Search(backend, "random", 0, own)
     winner = search.rebuild(task, json.loads(record.trace))
     return [search.base(task), *([winner] if winner else [])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from toolchain.pipeline import preflight, rig
 from toolchain.pipeline.gate import Gate, GateSettings
 from toolchain.pipeline.rig import Release, Rig
 from toolchain.pipeline.source import BundleSource
+from toolchain.progress import Progress
 from toolchain.shell import SshOptions, open_shell
 
 __all__ = [
@@ -45,8 +46,6 @@ __all__ = [
     "deploy",
     "load_board",
 ]
-
-Progress = Callable[[str], None]
 
 
 def _silent(_line: str) -> None:
@@ -167,5 +166,5 @@ def deploy(
         ToolchainError: With its cause; the device keeps the release that it had, unless only the measurement failed.
     """
     model = _as_model(str(source.folder) if isinstance(source, Bundle) else source)
-    with rig.deployed(device, model, settings or Settings(), progress) as release:
+    with rig.deploy_release(device, model, settings or Settings(), progress) as release:
         yield release

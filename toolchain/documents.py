@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import BeforeValidator, FailFast, ValidationError
 
-_MOST_KEYS = 1000
+_MAX_KEYS = 1000
 _LONGEST_LINE = 300
 
 
 def _with_few_keys(table: Any) -> Any:
-    if isinstance(table, Mapping) and len(table) > _MOST_KEYS:
-        raise ValueError(f"should have at most {_MOST_KEYS} keys, and has {len(table)}")
+    if isinstance(table, Mapping) and len(table) > _MAX_KEYS:
+        raise ValueError(f"should have at most {_MAX_KEYS} keys, and has {len(table)}")
     return table
 
 

@@ -48,16 +48,16 @@ def mode_beside(path: Path) -> int:
     return PRIVATE | writers | writers << 1
 
 
-def acquire(handle: int, what: str, seconds: float, tell: Callable[[str], None] | None = None) -> None:
+def acquire(handle: int, what: str, seconds: float, progress: Callable[[str], None] | None = None) -> None:
     """Lock an open file or folder, and wait at most `seconds` for its owner; `what` it is stands in messages.
 
     Raises:
         BusyError: Another process still has it after that time.
     """
     if not attempt(handle):
-        if tell and seconds:
-            tell(f"waiting for up to {seconds:.0f} s: {what} is in use by {holder(handle)}")
-        if not _granted(handle, seconds):
+        if progress and seconds:
+            progress(f"waiting for up to {seconds:.0f} s: {what} is in use by {holder(handle)}")
+        if not _wait_in_queue(handle, seconds):
             owner = holder(handle)
             raise BusyError(
                 f"{what} is in use by {owner}",
@@ -67,8 +67,8 @@ def acquire(handle: int, what: str, seconds: float, tell: Callable[[str], None] 
             )
 
 
-def _granted(handle: int, seconds: float) -> bool:
-    """Wait in the kernel's queue, so that a process that takes the lock again and again keeps nobody out."""
+def _wait_in_queue(handle: int, seconds: float) -> bool:
+    """Wait in the kernel's queue, so that a process that takes the lock again and again cannot keep others out."""
     # Nothing ends that wait early, so another thread waits, with a descriptor of its own: if the lock comes too late,
     # it is free again as soon as the caller closes its own.
     granted, duplicate = threading.Event(), os.dup(handle)
@@ -94,11 +94,11 @@ def attempt(handle: int) -> bool:
 
 
 @contextlib.contextmanager
-def hold(path: Path, what: str, seconds: float, tell: Callable[[str], None] | None = None) -> Iterator[None]:
+def hold(path: Path, what: str, seconds: float, progress: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold the lock of a private file for the time of a block; see `acquire`."""
     handle = open_lock(path)
     try:
-        acquire(handle, what, seconds, tell)
+        acquire(handle, what, seconds, progress)
         yield
     finally:
         os.close(handle)

@@ -33,15 +33,15 @@ def check_file(path: Path, what: str, foreign: Foreign) -> None:
     Raises:
         InputError: It cannot be written, or something else is there.
     """
-    with _naming(path):
+    with _report_unwritable(path):
         _check_no_link(path)
         if path.exists():
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             if not path.is_file():
-                raise _something_else(path, what, "it is not a regular file")
+                raise _wrong_content(path, what, "it is not a regular file")
             if path.stat().st_size and (why := foreign(path)):
-                raise _something_else(path, what, why)
+                raise _wrong_content(path, what, why)
         tempfile.TemporaryFile(dir=path.parent).close()
 
 
@@ -50,13 +50,13 @@ def check_folder(folder: Path, what: str, foreign: Foreign) -> None:
 
     The other arguments and the errors are as for `check_file`.
     """
-    with _naming(folder):
+    with _report_unwritable(folder):
         _check_no_link(folder)
         if folder.exists():
             if not folder.is_dir():
-                raise _something_else(folder, what, "it is a file")
+                raise _wrong_content(folder, what, "it is a file")
             if any(folder.iterdir()) and (why := foreign(folder)):
-                raise _something_else(folder, what, why)
+                raise _wrong_content(folder, what, why)
             if folder.resolve() == Path.cwd() or folder.is_mount():
                 raise InputError(
                     f"{folder} cannot be replaced: it is the current folder or a mount point",
@@ -77,14 +77,14 @@ def replacing(folder: Path, what: str, foreign: Foreign) -> Iterator[Path]:
         InputError: As `check_folder`, before the block and again after it.
     """
     check_folder(folder, what, foreign)
-    with _naming(folder):
+    with _report_unwritable(folder):
         target = folder.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         yield staging
         check_folder(folder, what, foreign)  # minutes have passed
-        with _naming(folder):
+        with _report_unwritable(folder):
             staging.chmod(0o755)
             _move(staging, target)
     finally:
@@ -128,7 +128,7 @@ def _exchange_in_steps(staging: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _report_unwritable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
@@ -143,7 +143,7 @@ def _check_no_link(path: Path) -> None:
         )
 
 
-def _something_else(path: Path, what: str, why: str) -> InputError:
+def _wrong_content(path: Path, what: str, why: str) -> InputError:
     return InputError(
         f"{path} contains something other than {what}, and is not replaced",
         details=why,

@@ -74,7 +74,7 @@ def run(  # noqa: PLR0913 - each is an independent property of one command
         ToolchainError: Of class `error`: the program is missing, ran out of time, or failed under `check`.
     """
     command = [os.fspath(argument) for argument in argv]
-    with _started(command, cwd, env, error) as process:
+    with _start_group(command, cwd, env, error) as process:
         try:
             out, err = process.communicate(input_text, timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -91,7 +91,7 @@ def run(  # noqa: PLR0913 - each is an independent property of one command
 
 
 @contextlib.contextmanager
-def _started(
+def _start_group(
     argv: list[str], cwd: Path | None, env: Mapping[str, str] | None, error: type[ToolchainError]
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a command in a group of its own, and end the whole group if the block fails."""
@@ -104,7 +104,7 @@ def _started(
         if process is not None:
             kill_group(process)
         elif isinstance(fault, OSError):
-            raise _not_started(argv, fault, error) from fault
+            raise _start_error(argv, fault, error) from fault
         raise
 
 
@@ -128,7 +128,7 @@ def signals_later() -> Iterator[None]:
             signal.raise_signal(signal_number)
 
 
-def _not_started(argv: list[str], fault: OSError, error: type[ToolchainError]) -> ToolchainError:
+def _start_error(argv: list[str], fault: OSError, error: type[ToolchainError]) -> ToolchainError:
     # A missing working folder, or a script's missing interpreter, raises FileNotFoundError too.
     # And a name without a folder is searched in PATH only, even if the working folder has such a file.
     exists = os.sep in argv[0] and Path(argv[0]).exists()
@@ -149,7 +149,7 @@ def installing(program: str) -> str:
     return f"apt-get install {package}" if package else ""
 
 
-def _inherited() -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     """Return the environment for children: without passwords, which none of them needs.
 
     A user's command that `attend` runs gets all of it, since it may be a command of this toolchain.
@@ -164,7 +164,7 @@ def spawn(
     return subprocess.Popen(  # noqa: S603 - an argument list, never a shell string
         list(argv),
         cwd=cwd,
-        env={**_inherited(), **(env or {})},
+        env={**_child_environment(), **(env or {})},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -185,7 +185,7 @@ def serve(
     with log.open("wb") as stream:
         return subprocess.Popen(  # noqa: S603 - as above
             list(argv),
-            env={**(_inherited() if inherit else {}), **(env or {})},
+            env={**(_child_environment() if inherit else {}), **(env or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stream,
@@ -204,7 +204,7 @@ def spawn_background(argv: Sequence[str], log: Path, *, attached: bool) -> subpr
     with log.open("ab") as stream:
         return subprocess.Popen(  # noqa: S603 - an argument list, never a shell string
             list(argv),
-            env=_inherited(),
+            env=_child_environment(),
             stdin=subprocess.PIPE if attached else subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
@@ -222,7 +222,7 @@ def attach(argv: Sequence[str], log: IO[bytes] | None = None) -> socket.socket:
     try:
         child = subprocess.Popen(  # noqa: S603 - as above
             list(argv),
-            env=_inherited(),
+            env=_child_environment(),
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=log or subprocess.DEVNULL,

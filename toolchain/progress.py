@@ -1,16 +1,19 @@
-"""Progress that can be counted: a line that also tells how far a task is."""
+"""Lines about progress, some of which also state how much of a task is done."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 _MEGABYTE, _GIGABYTE = 1e6, 1e9
-_MANY = 10 * _GIGABYTE
+_MIN_IN_GIGABYTES = 10 * _GIGABYTE
 MEGABYTES = "MB"  # unit of a step that counts bytes
+
+Progress = Callable[[str], None]  # called with a line, or with a `Step`, when a stage begins or advances
 
 
 class Step(str):
-    """A line about progress that also tells how far a task is; a terminal shows it as a bar.
+    """A line about progress that also states how much of a task is done; a terminal shows it as a bar.
 
     Args:
         text: The task; the same at every step of it.
@@ -48,6 +51,6 @@ def stage(text: str) -> Step:
 
 def size_text(size: float) -> str:
     """Write a number of bytes in MB, or in GB from ten of them on."""
-    if size >= _MANY:
+    if size >= _MIN_IN_GIGABYTES:
         return f"{size / _GIGABYTE:.1f} GB"
     return f"{size / _MEGABYTE:.1f} MB" if size >= _MEGABYTE / 10 else f"{size / _MEGABYTE:.3f} MB"

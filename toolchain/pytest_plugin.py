@@ -220,12 +220,12 @@ def _progress_writer(config: pytest.Config) -> Callable[[str], None]:
 
     from toolchain.tables import printable  # noqa: PLC0415 - see above
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         with capture.global_and_fixture_disabled():
             reporter.ensure_newline()
             reporter.write_line(printable(line))
 
-    return tell
+    return report
 
 
 class _Terminated(KeyboardInterrupt):

@@ -24,7 +24,7 @@ READERS = {
     "a folder for a bundle": lambda path: bundle.check_target(path.parent),
     "a key": lambda path: keys.load(path, str),
     "allowed signers": trust.Trust.read,
-    "a digest": sides.pinned,
+    "a digest": sides.read_digest_file,
     "a configuration": config.load,
     "the state of a roll-out": lambda path: outputs.check_file(path, "the state", state.foreign),
     "a report": lambda path: outputs.check_file(path, "a report", reports.JSON.foreign),

@@ -18,7 +18,7 @@ from tests.support.commands import toolchain
 from toolchain import board
 from toolchain.backends.mali import cost
 from toolchain.backends.mali.cost import KernelCost, Root, emulator
-from toolchain.compile.compiler import scheduled
+from toolchain.compile.compiler import schedule
 from toolchain.compile.request import BuildRequest
 from toolchain.models import zoo
 from toolchain.models.inputs import Source
@@ -228,7 +228,7 @@ def told_of(**options: bool) -> list[str]:
     """Return what is told where the kernels of a network are scheduled, with records of this kind."""
     told: list[str] = []
     kind = board.load("rk3588").resolved()
-    scheduled(BuildRequest(Model("mlp", {}, Source()), kind, told.append, **options))  # type: ignore[arg-type]
+    schedule(BuildRequest(Model("mlp", {}, Source()), kind, told.append, **options))  # type: ignore[arg-type]
     return told
 
 

@@ -87,7 +87,9 @@ def is_of_version_0(signature):
 
 def on_host(signature, alice):
     try:
-        return any(one.key == alice.key.public and sshsig.holds(one, MESSAGE) for one in sshsig.read(signature, "it"))
+        return any(
+            one.key == alice.key.public and sshsig.is_valid(one, MESSAGE) for one in sshsig.read(signature, "it")
+        )
     except VerificationError:
         return False
 

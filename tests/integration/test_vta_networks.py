@@ -42,7 +42,7 @@ def layers_of(network):
     """Return the convolutions of a network that VTA computes, in order."""
     kind = board.load("vta-sim").resolved()
     request = BuildRequest(Model(network), kind)
-    quantized = prepare.suited(source.load(network), request).source
+    quantized = prepare.quantize_if_needed(source.load(network), request).source
     module = partition(importer.import_model(quantized).module, DEFAULT).module
     kernels_by_name = {
         variable: Conv2d.from_json(str(one.attrs[EXACT]))

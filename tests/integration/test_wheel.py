@@ -16,7 +16,7 @@ from tests.support.paths import ROOT
 from tests.support.wheels import wheel_of
 from toolchain import __version__, board, files
 from toolchain.backends import backend_of
-from toolchain.compile.known import shipped_records
+from toolchain.compile.applicable_records import shipped_records
 from toolchain.containers import recipe as recipes
 
 # Where the installed package says that its things are; run outside the checkout.
@@ -24,7 +24,7 @@ LOOKS = """
 import json
 from toolchain import board, resources
 from toolchain.backends import backend_of
-from toolchain.compile.known import shipped_records
+from toolchain.compile.applicable_records import shipped_records
 from toolchain.containers import recipe as recipes
 local = board.load("local").resolved()
 shipped = shipped_records(backend_of(local))

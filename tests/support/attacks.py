@@ -147,7 +147,7 @@ def a_cut_signature(field):
 def a_bit_of_the_signature(field):
     (found,) = sshsig.read(field.signature(), "it")
     wrong = dataclasses.replace(found, value=flipped(found.value))
-    return signers.state(field.copy(), field.statement(), sshsig.armoured(wrong))
+    return signers.state(field.copy(), field.statement(), sshsig.to_armour(wrong))
 
 
 @attack
@@ -155,7 +155,7 @@ def another_form_of_the_same_signature(field):
     (found,) = sshsig.read(field.signature(), "it")
     scalar = int.from_bytes(found.value[32:], "little") + ORDER
     other = dataclasses.replace(found, value=found.value[:32] + scalar.to_bytes(32, "little"))
-    return signers.state(field.copy(), field.statement(), sshsig.armoured(other))
+    return signers.state(field.copy(), field.statement(), sshsig.to_armour(other))
 
 
 @attack
@@ -184,7 +184,7 @@ def a_signature_for_something_else(field):
 def a_signature_of_the_bare_statement(field):
     message = field.statement()
     bare = sshsig.Signature(field.alice.key.public, sshsig.HASH, field.alice.key.sign(message))
-    return signers.state(field.copy(), message, sshsig.armoured(bare))
+    return signers.state(field.copy(), message, sshsig.to_armour(bare))
 
 
 @attack

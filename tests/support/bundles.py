@@ -25,7 +25,7 @@ from toolchain.device.shipment import SIGNED
 from toolchain.models import importer, inputs, reference
 from toolchain.models import source as model
 from toolchain.models.request import Model
-from toolchain.pipeline.expected import Expecting
+from toolchain.pipeline.expected import ReferenceModel
 
 
 def dense(rows: int, columns: int, seed: int = 0, *, most: float | None = None) -> onnx.ModelProto:
@@ -68,8 +68,8 @@ def build(
     onnx.save(dense(rows, columns), path)
     source = model.load(str(path))
     given = {"x": np.random.default_rng(1).standard_normal((1, rows)).astype(np.float32)}
-    expecting = Expecting(source, unoptimized=False, float16=False)
-    drawn = expecting.of_random(0, samples, lambda _line: None) if samples else None
+    reference_model = ReferenceModel(source, unoptimized=False, float16=False)
+    drawn = reference_model.run_random(0, samples, lambda _line: None) if samples else None
     both = bundles.Reference(reference.NAME, given, reference.run(source, given), random=drawn)
     if most:
         onnx.save(dense(rows, columns, most=most), path)
@@ -85,7 +85,7 @@ def of_model(proto: onnx.ModelProto, folder: Path, given: Mapping[str, NDArray[A
     path = folder / "model.onnx"
     onnx.save(proto, path)
     source = model.load(str(path))
-    found = Expecting(source, unoptimized=False, float16=False).of(given)
+    found = ReferenceModel(source, unoptimized=False, float16=False).run(given)
     both = bundles.Reference(reference.NAME, given, found.outputs, found.tolerance, rankings=found.rankings)
     request = BuildRequest(Model(str(path), {}, inputs.Source()), board.load("local").resolved(), toolchain="host")
     return compiler.build(importer.import_model(source), request, folder / "bundle", reference=both)

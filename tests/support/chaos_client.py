@@ -81,8 +81,8 @@ class Log:
 def main() -> None:
     records, log, trials = Path(sys.argv[1]), Log(Path(sys.argv[2])), int(sys.argv[3])
     tune.Builder = PoisonedBuilder
-    observe = tune._Watch.observe
-    tune._Watch.observe = lambda watch, event: (log(event), observe(watch, event))[1]
+    observe = tune._BoardCounts.observe
+    tune._BoardCounts.observe = lambda counts, event: (log(event), observe(counts, event))[1]
     kind = board.load("rpi4").resolved()
     options = Options(number=1, repeat=1, min_repeat_ms=0, timeout_s=3.0)
     wanted = tune.TuneRequest(

@@ -38,7 +38,7 @@ from toolchain.models.request import Model
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.native import programs
 from toolchain.native.programs import Program
-from toolchain.pipeline.expected import Expected, Expecting
+from toolchain.pipeline.expected import Expected, ReferenceModel
 from toolchain.shell import LocalShell
 from toolchain.tensors import Difference, Tensors, TensorSpec
 
@@ -118,7 +118,7 @@ def _judge(path: Path, given: Mapping[str, Array], native: Board, program: Progr
 def _by_references(found: Tensors, read: SourceModel, fed: Tensors) -> Verdict:
     """Compare with ONNX Runtime; the standard's evaluator decides where that lacks a kernel, or does something else."""
     try:
-        verdict = _compared(found, Expecting(reference.with_plain_lstm(read), unoptimized=False, float16=False).of(fed))
+        verdict = _compared(found, ReferenceModel(reference.with_plain_lstm(read), unoptimized=False, float16=False).run(fed))
     except InputError as fault:
         try:
             return _compared(found, _by_standard(read, fed))
@@ -170,7 +170,7 @@ def computed(imported: ImportedModel, fed: Tensors, native: Board, program: Prog
 
 def difference(found: Tensors, read: SourceModel, fed: Tensors) -> Difference:
     """Compare outputs with those of ONNX Runtime as a deploy does."""
-    expected = Expecting(read, unoptimized=False, float16=False).of(fed)
+    expected = ReferenceModel(read, unoptimized=False, float16=False).run(fed)
     return rankings.compare(found, expected.outputs, expected.rankings, expected.tolerance)
 
 

@@ -332,7 +332,9 @@ def _slower() -> Made:
         [*changes[:8], 6.5, *changes[8:15]], fresh=[0.07 + one / 10 for one in changes], base_ms=11.7
     )
     hot = gates.one_round(gates.turn(21.1, throttles=4, mhz=611.0), gates.turn(11.9, switches=432), number=33)
-    return _gated([*taken, hot], gates.memory(taken), gates.size(1_834_567, 1_790_001, 0.02), carrier=f"slower: {LONG}")
+    return _gated(
+        [*taken, hot], gates.memory(taken), gates.size(1_834_567, 1_790_001, 0.02), slower_layers=f"slower: {LONG}"
+    )
 
 
 def _rolled_out() -> Made:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from toolchain.errors import UnreachableError
 from toolchain.pipeline.rollout import Loop, Rules
-from toolchain.pipeline.rollout.crew import Outcome, Visit
 from toolchain.pipeline.rollout.state import Plan, Record, StateFile
+from toolchain.pipeline.rollout.threads import Outcome, Visit
 
 NEW, OLD = "b" * 64, "a" * 64
 PLAN = Plan(NEW, "net", "x86_64", "f" * 64, ("1", "100%"))
@@ -42,7 +42,7 @@ class Devices:
         self.before(visit)
         if isinstance(fault := self.faults.get(name), UnreachableError):
             raise fault
-        visit.found(self.runs[name])
+        visit.report_release(self.runs[name])
         with self._lock:
             self.deploys.append(name)
         if not fault:
@@ -52,7 +52,7 @@ class Devices:
             raise fault
         return Outcome(NEW, 2.5)
 
-    def take_back(self, visit: Visit, before: str) -> Outcome:
+    def roll_back_device(self, visit: Visit, before: str) -> Outcome:
         if isinstance(fault := self.faults.get(visit.name), UnreachableError):
             raise fault
         if self.runs[visit.name] == NEW:

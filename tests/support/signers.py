@@ -98,7 +98,7 @@ def holds_by_hand(message: bytes, signature: Path, one: Pair, allowed: Path) -> 
 def signature(one: Pair, message: bytes) -> bytes:
     """Sign any statement."""
     made = sshsig.Signature(one.key.public, sshsig.HASH, one.key.sign(sshsig.to_sign(message)))
-    return sshsig.armoured(made)
+    return sshsig.to_armour(made)
 
 
 def released(bundle: Bundle, root: Path, contents: Mapping[str, bytes] | None = None) -> Path:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from toolchain.bundle.contents import checked, save_checked
+from toolchain.bundle.contents import check_blob, save_blob
 from toolchain.bundle.manifest import LARGEST_MANIFEST
 from toolchain.bundle.oci import Descriptor
 from toolchain.errors import InputError, VerificationError
@@ -27,8 +27,8 @@ BLOBS = "blobs/sha256/"
 
 _BLOCK = tarfile.BLOCKSIZE
 _CHUNK = 1 << 20
-_MOST_MEMBERS = 4096
-_KNOWN = re.compile(rf"index\.json|oci-layout|{BLOBS}[0-9a-f]{{64}}")
+_MAX_MEMBERS = 4096
+_MEMBER_NAME = re.compile(rf"index\.json|oci-layout|{BLOBS}[0-9a-f]{{64}}")
 _FOLDERS = {"blobs", BLOBS.rstrip("/")}
 _MAGIC, _MAGIC_AT = b"ustar", 257
 _COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
@@ -98,10 +98,10 @@ class Archive:
                 details=f"expected {blob.size} bytes, found {size}; at most {LARGEST_MANIFEST} are allowed",
                 hint="fetch the package again",
             )
-        return checked(b"".join(self._chunks(name)), blob, self.name)
+        return check_blob(b"".join(self._chunks(name)), blob, self.name)
 
     def save(self, blob: Descriptor, target: Path) -> None:
-        save_checked(self._chunks(BLOBS + blob.sha256), target, blob, self.name)
+        save_blob(self._chunks(BLOBS + blob.sha256), target, blob, self.name)
 
     def _member(self, name: str) -> tuple[int, int]:
         if name not in self.members:
@@ -154,7 +154,7 @@ def _members(stream: IO[bytes], length: int, where: str) -> Iterator[tuple[str, 
         if not 0 <= info.size <= length - start:
             raise _damaged(where, f"{info.name!r} should have {info.size} bytes, but only {length - start} are there")
         name = _checked_name(info, where)
-        if name in names or len(names) > _MOST_MEMBERS:
+        if name in names or len(names) > _MAX_MEMBERS:
             raise _damaged(where, f"{name!r} occurs twice" if name in names else "it has too many members")
         names.add(name)
         if info.isreg():
@@ -171,7 +171,7 @@ def _checked_name(info: tarfile.TarInfo, where: str) -> str:
             where,
             f"{info.name!r} is {_KINDS.get(info.type, f'of type {info.type!r}')}, which a package may not contain",
         )
-    if not _KNOWN.fullmatch(name):
+    if not _MEMBER_NAME.fullmatch(name):
         raise _damaged(where, f"{info.name!r} is not a valid member of a package")
     return name
 

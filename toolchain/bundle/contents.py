@@ -42,9 +42,9 @@ from toolchain.bundle.oci import (
 from toolchain.errors import InputError, VerificationError
 from toolchain.progress import size_text
 
-_SPARE = 16 << 20
+_SPARE_BYTES = 16 << 20
 _LARGEST_MANIFEST = 64 << 10  # of a companion: it names one file, and the bundle
-_MOST_SHARED = 64  # companions of a type that is not ours alone
+_MAX_SHARED = 64  # companions of a type that is not ours alone
 _LARGEST_COMPANION = 8 << 30  # a reference of many samples is large; and the disk has its own say
 
 
@@ -156,7 +156,7 @@ def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor
     for name, media in LAYERS.items():
         record = manifest.files[name]
         layers[name] = Descriptor(f"sha256:{record.sha256}", record.size, media)
-    for companion in _worth_reading(companions):
+    for companion in _usable_companions(companions):
         name, _media = COMPANIONS[companion.artifact]
         if name in layers:
             continue
@@ -166,7 +166,7 @@ def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor
             continue
         _check_companion(name, layer, manifest, source.name)
         layers[name] = layer
-    size, free = sum(layer.size for layer in layers.values()), shutil.disk_usage(folder).free - _SPARE
+    size, free = sum(layer.size for layer in layers.values()), shutil.disk_usage(folder).free - _SPARE_BYTES
     if size > free:
         raise InputError(
             f"{source.name} needs {size_text(size)}, but only {size_text(max(free, 0))} are free",
@@ -177,7 +177,7 @@ def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor
         source.save(layer, folder / name)
 
 
-def _worth_reading(companions: Iterable[Descriptor]) -> list[Descriptor]:
+def _usable_companions(companions: Iterable[Descriptor]) -> list[Descriptor]:
     """Return those of known types, each once: ours first, then a limited number of types that scanners attach, too."""
     # A registry may list any number of manifests, and everything that others have attached over the years.
     by_digest: dict[str, Descriptor] = {}
@@ -190,7 +190,7 @@ def _worth_reading(companions: Iterable[Descriptor]) -> list[Descriptor]:
             ours.append(companion)
         elif companion.size <= _LARGEST_MANIFEST:
             shared.append(companion)
-    return [*ours, *shared[:_MOST_SHARED]]
+    return [*ours, *shared[:_MAX_SHARED]]
 
 
 def _check_companion(name: str, layer: Descriptor, manifest: Manifest, where: str) -> None:
@@ -233,14 +233,14 @@ def companion_layer(source: Source, companion: Descriptor, manifest: Manifest) -
     return image.layers[0]
 
 
-def checked(data: bytes, expected: Descriptor, where: str) -> bytes:
+def check_blob(data: bytes, expected: Descriptor, where: str) -> bytes:
     """Return a small blob, or raise a VerificationError if it does not match its descriptor."""
     if len(data) != expected.size or files.sha256_bytes(data) != expected.sha256:
         raise _mismatch(f"blob {expected.sha256[:12]}", where, f"{len(data)} bytes", expected)
     return data
 
 
-def save_checked(chunks: Iterable[bytes], target: Path, expected: Descriptor, where: str) -> None:
+def save_blob(chunks: Iterable[bytes], target: Path, expected: Descriptor, where: str) -> None:
     """Write a blob into a file, at most as many bytes as its descriptor says.
 
     Raises:

@@ -25,7 +25,7 @@ from toolchain.bundle.oci import COMPANIONS, LAYERS, oci_manifest
 from toolchain.bundle.reference import Reference
 from toolchain.errors import InputError, VerificationError
 
-_WHAT = "a bundle"
+_CONTENT = "a bundle"
 _FEW_NAMES = 5
 
 
@@ -144,7 +144,7 @@ def check_target(folder: Path) -> None:
     Raises:
         InputError: It cannot be written, or holds something other than a bundle.
     """
-    outputs.check_folder(folder, _WHAT, foreign)
+    outputs.check_folder(folder, _CONTENT, foreign)
 
 
 def replacing(folder: Path) -> AbstractContextManager[Path]:
@@ -152,7 +152,7 @@ def replacing(folder: Path) -> AbstractContextManager[Path]:
 
     Raises as `check_target`.
     """
-    return outputs.replacing(folder, _WHAT, foreign)
+    return outputs.replacing(folder, _CONTENT, foreign)
 
 
 def check_board(manifest: Manifest, board: Board, label: str = "", root: str = "") -> None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 _HEAD = re.compile(r"^    def ([A-Za-z_]\w{0,199})\((.*)\):$")
 _BUFFER = re.compile(r'\w+: T\.Buffer\(\(((?:T\.int64\(\d{1,18}\)|[\d, ])*)\), "(\w{1,20})"')
 _SIZE = re.compile(r"\d{1,18}")
-_MOST_KERNELS = 20_000
-_MOST_BUFFERS = 64
-_MOST_OPERATIONS = 10**18
-_MOST_NODES, _LONGEST_NAME = 1000, 500
+_MAX_KERNELS = 20_000
+_MAX_BUFFERS = 64
+_MAX_OPERATIONS = 10**18
+_MAX_NODES, _LONGEST_NAME = 1000, 500
 _ENTRY = "    def main("
 _ATTRIBUTES = ("layer", "exact", "choice", "operations")
 
@@ -67,13 +67,13 @@ def read(text: str) -> Mapping[str, Kernel]:
         if line.startswith(_ENTRY):
             nodes = _nodes(_attribute(attributes, "toolchain.nodes"))
         head = _HEAD.match(line)
-        if head and len(kernels) < _MOST_KERNELS and "T.Buffer" in line:
+        if head and len(kernels) < _MAX_KERNELS and "T.Buffer" in line:
             buffers = [
                 (dtype, tuple(int(size) for size in _SIZE.findall(shape.replace("T.int64", ""))))
-                for shape, dtype in _BUFFER.findall(head[2])[:_MOST_BUFFERS]
+                for shape, dtype in _BUFFER.findall(head[2])[:_MAX_BUFFERS]
             ]
             layer, exact, choice, counted = (_attribute(attributes, f"toolchain.{key}") for key in _ATTRIBUTES)
-            operations = min(int(counted), _MOST_OPERATIONS) if _SIZE.fullmatch(counted) else 0
+            operations = min(int(counted), _MAX_OPERATIONS) if _SIZE.fullmatch(counted) else 0
             kernels[head[1]] = Kernel(head[1], tuple(buffers), layer, exact, choice, operations)
     return {name: replace(kernel, nodes=tuple(nodes.get(name, ()))) for name, kernel in kernels.items()}
 
@@ -83,7 +83,7 @@ def _nodes(text: str) -> Mapping[str, list[tuple[str, ...]]]:
     nodes: dict[str, list[tuple[str, ...]]] = defaultdict(list)
     try:
         for kernel, names in json.loads(text or "[]"):
-            nodes[str(kernel)].append(tuple(str(name)[:_LONGEST_NAME] for name in names[:_MOST_NODES]))
+            nodes[str(kernel)].append(tuple(str(name)[:_LONGEST_NAME] for name in names[:_MAX_NODES]))
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
     return nodes

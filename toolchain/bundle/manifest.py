@@ -40,12 +40,12 @@ FILES = (LIBRARY, GRAPH, GRAPH_TEXT, PARAMS)
 _SCHEMA = 3
 _LARGEST_FILE = (8 << 30) - 1  # of what a plain tar file can say the size
 _LARGEST_TENSOR = 1 << 32
-_MOST_AXES = 32
+_MAX_AXES = 32
 _LARGEST_COUNT = 2**53 - 1  # exact in every reader of JSON
 # bytes that a tensor without a name takes in the header of a safetensors file
 _SMALLEST_ENTRY = len('"":{"dtype":"I8","shape":[],"data_offsets":[0,0]}')
-_FEW = 10
-_SHOWN = 200
+_MAX_FAULTS = 10
+_MAX_SPEC_TEXT = 200
 
 
 def _printable(name: str) -> str:
@@ -258,12 +258,14 @@ def read_manifest(data: bytes, where: str) -> Manifest:
         manifest = _MANIFEST_READER.validate_json(data)
         faults = _faults(manifest, data)
     except ValidationError as fault:
-        faults = [words(fault, _FEW)]
+        faults = [words(fault, _MAX_FAULTS)]
     except (ValueError, RecursionError) as fault:
         faults = [str(fault)]
     if faults:
         raise VerificationError(
-            f"the manifest of {where} is not valid", details="\n".join(faults[:_FEW]), hint="build or fetch it again"
+            f"the manifest of {where} is not valid",
+            details="\n".join(faults[:_MAX_FAULTS]),
+            hint="build or fetch it again",
         )
     return manifest
 
@@ -275,7 +277,7 @@ def _refuse_constant(name: str) -> None:
 def _faults(manifest: Manifest, data: bytes) -> list[str]:
     """Return the faults that no type excludes: files, impossible tensors, and bytes in another form."""
     specs = (*manifest.inputs, *manifest.outputs)
-    faults = [f"{spec!s:.{_SHOWN}}" for spec in specs if not _is_possible(spec)]
+    faults = [f"{spec!s:.{_MAX_SPEC_TEXT}}" for spec in specs if not _is_possible(spec)]
     faults += _bound_faults(manifest) if not faults else []
     if not faults:
         for side, tensors in {"inputs": manifest.inputs, "outputs": manifest.outputs}.items():
@@ -335,7 +337,7 @@ def _amount_faults(manifest: Manifest) -> list[str]:
 def _is_possible(spec: TensorSpec) -> bool:
     """Whether a device could have such a tensor."""
     # The rank comes first, since many sizes take long to multiply.
-    if len(spec.shape) > _MOST_AXES or spec.dtype not in DTYPES:
+    if len(spec.shape) > _MAX_AXES or spec.dtype not in DTYPES:
         return False
     if not all(0 <= size <= _LARGEST_TENSOR for size in spec.shape):
         return False

@@ -19,7 +19,6 @@ from toolchain.tensors import Tensors, TensorSpec
 KIND = "ranking"
 _NOTE = "rankings"
 _SCORES, _NEXT_SCORES, _NEXT_ROWS = "scores", "next_scores", "next_rows"
-_MOST = 64
 _KEY = re.compile(r"([0-9]{1,9})\.(scores|next_scores|next_rows)(?:\.(.+))?", re.DOTALL)
 
 

@@ -15,10 +15,11 @@ from toolchain.cli.console import Result
 from toolchain.cli.gathering import option, record, single
 from toolchain.cli.reports import JSON, JUNIT, PAGE, write_reports
 from toolchain.errors import InputError, did_you_mean
+from toolchain.progress import Progress
 
 if TYPE_CHECKING:
     from toolchain.board import Board
-    from toolchain.compile.request import BuildRequest, Tell
+    from toolchain.compile.request import BuildRequest
     from toolchain.device.deploy import Settings
     from toolchain.models import inputs
     from toolchain.models.request import Model

@@ -1,4 +1,4 @@
-"""Weights as arguments: the library then holds none, stays the same when they change, and they are stored once."""
+"""Weights as arguments: the library then has none, stays the same when they change, and they are stored once."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ class _ConstantLifter(relax.PyExprMutator):  # type: ignore[misc]
         name = f"p{len(self.variables)}"
         variable = relax.Var(name, relax.TensorType(value.shape, str(value.dtype)))
         self.variables.append(variable)
-        self.params[name] = np.ascontiguousarray(value)
+        self.params[name] = np.ascontiguousarray(value)  # as safetensors stores it
         return variable

@@ -1,4 +1,4 @@
-"""What is done to a model before it is imported, for the sake of the board that it is compiled for."""
+"""Changes to a model before its import, for the board that it is compiled for."""
 
 from __future__ import annotations
 
@@ -20,102 +20,98 @@ if TYPE_CHECKING:
 
     from toolchain.models.importer import ImportedModel
 
-_SAMPLES = 8  # to calibrate with, where a network is quantized on its way
-_MEASURED = 4  # random ones that ranges are measured with, beside what is given
+_SAMPLES = 8  # for the calibration where a build quantizes a network
+_RANDOM_SAMPLES = 4  # for the ranges of half precision, beside the user's input
 
 
-def is_computed_to_the_letter(source: SourceModel, backend: Backend) -> bool:
-    """Whether a device computes each operator of a model as the file has it.
+def is_compared_unoptimized(source: SourceModel, backend: Backend) -> bool:
+    """Whether the reference must compute each operator of a model exactly as the file has it.
 
-    ONNX Runtime's optimizations round the biases of a network with powers of two as scales, and so halves another way:
-    each is one step in a layer, and many layers make much of it.
+    ONNX Runtime's optimizations round the biases of a network with powers of two as scales, which rounds halves
+    another way. Each difference is one step in a layer, and it grows over many layers.
     """
     return backend.computes_int8 or quantize.is_quantized(source)
 
 
 @dataclass(frozen=True)
-class Suited:
-    """A model as a board's accelerator can compute it.
+class Prepared:
+    """A model as a board's accelerator can compute it."""
 
-    Attributes:
-        source: The model.
-        quantized: How near it is to the user's own; None where it is that.
-    """
-
-    source: SourceModel
-    quantized: InInt8 | None = None
+    source: SourceModel  # the model
+    quantized: InInt8 | None = None  # its difference from the user's model; None if it is the user's model
 
 
-def suited(source: SourceModel, request: BuildRequest) -> Suited:
-    """Return a model as the board's accelerator can compute it: quantized, where that computes int8 alone.
+def quantize_if_needed(source: SourceModel, request: BuildRequest) -> Prepared:
+    """Return a model as the board's accelerator can compute it: quantized, if the accelerator computes int8 alone.
 
-    A network of floats is calibrated with what it is to be run with, and with random numbers of the same seed; a user
-    who has data of the model's own quantizes it beforehand. One that is quantized with scales that are no powers of two
-    keeps its ranges. One that cannot be quantized stays as it is.
+    A network of floats is calibrated with the user's input, and with random numbers of the same seed; users with a data
+    set quantize the model beforehand. A network whose scales are not powers of two keeps its ranges. A network that
+    cannot be quantized stays as it is.
 
     Args:
         source: The model.
-        request: For which board, and what it is run with. It is told when the model is quantized, or why it is not.
+        request: The board and the inputs; a line is reported if the model is quantized, or why it is not.
     """
-    given, tell = request.model.given, request.tell
+    input_source, progress = request.model.given, request.progress
     if not request.backend.computes_int8 or quantize.is_quantized(source):
-        return Suited(source)
-    if obstacle := _obstacle(source):
-        tell(f"{obstacle}: the whole model runs on the CPU")
-        return Suited(source)
+        return Prepared(source)
+    if obstacle := _obstacle(source):  # not an error: the CPU can compute such a model
+        progress(f"{obstacle}: the whole model runs on the CPU")
+        return Prepared(source)
     if quantize.has_ranges(source):
-        tell("rounding its scales to powers of two, within its ranges; `toolchain quantize` reports each layer")
+        progress("rounding its scales to powers of two, within its ranges; `toolchain quantize` reports each layer")
     else:
-        tell(f"quantizing it to int8 with {_SAMPLES} samples; `toolchain quantize` does this with your data")
-    own = _own(given, source)
-    samples = [*own, *_random(given, source, _SAMPLES)][:_SAMPLES]
-    made = quantize.quantized(source, samples, quantize.Settings(random=not own))
-    found = InInt8(
-        "its own results" if made.refitted else "floats",
-        made.method,
-        made.samples,
-        made.samples - len(own),
-        made.output_snr_db,
-        made.top1_agreement,
+        progress(f"quantizing it to int8 with {_SAMPLES} samples; `toolchain quantize` does this with your data")
+    user_samples = _user_samples(input_source, source)
+    # Random numbers complete them: the ranges of one input are too narrow for the next.
+    samples = [*user_samples, *_random_samples(input_source, source, _SAMPLES)][:_SAMPLES]
+    network = quantize.quantized(source, samples, quantize.Settings(random=not user_samples))
+    difference = InInt8(
+        "its own results" if network.refitted else "floats",
+        network.method,
+        network.samples,
+        network.samples - len(user_samples),
+        network.output_snr_db,
+        network.top1_agreement,
     )
-    for line in found.lines():
-        tell(line)
-    return Suited(made.source, found)
+    for line in difference.lines():
+        progress(line)
+    return Prepared(network.source, difference)
 
 
-def _own(given: inputs.Source, source: SourceModel) -> list[dict[str, NDArray[Any]]]:
-    """Return the inputs that a user named; none if they are random."""
-    return [inputs.make(given, source.inputs)] if given.npz or given.image else []
-
-
-def _random(given: inputs.Source, source: SourceModel, count: int) -> list[dict[str, NDArray[Any]]]:
-    return [inputs.random(source.inputs, given.seed + number) for number in range(count)]
-
-
-def fitted(imported: ImportedModel, request: BuildRequest) -> tvm.IRModule:
-    """Return a model's module as the board's backend wants it for the numbers that it is run with.
+def rescale_for_half(imported: ImportedModel, request: BuildRequest) -> tvm.IRModule:
+    """Return a model's module, its values rescaled if the board's number format would not hold them.
 
     Args:
         imported: The model of the request.
-        request: For which board, and what the model is run with; it is told what was done.
+        request: The board and the inputs; a line is reported about each change.
 
     Raises:
-        InputError: What it is to be run with does not fit it.
+        InputError: The inputs do not fit the model.
     """
-    given, model = request.model.given, imported.source
-    own = _own(given, model)  # what does not fit is told in any case
+    input_source, model = request.model.given, imported.source
+    user_samples = _user_samples(input_source, model)  # here, since not every backend asks for samples
 
     def samples() -> list[Tensors]:
-        every = [*own, *_random(given, model, _MEASURED)]
-        return [{one.name: made[one.name] for one in model.inputs} for made in every]
+        arrays = [*user_samples, *_random_samples(input_source, model, _RANDOM_SAMPLES)]
+        return [{spec.name: sample[spec.name] for spec in model.inputs} for sample in arrays]
 
-    return request.backend.rescale_for_half(imported.module, samples, request.tell)
+    return request.backend.fitted(imported.module, samples, request.progress)
+
+
+def _user_samples(input_source: inputs.Source, source: SourceModel) -> list[dict[str, NDArray[Any]]]:
+    """Return the inputs of the user's files; empty without files."""
+    return [inputs.make(input_source, source.inputs)] if input_source.npz or input_source.image else []
+
+
+def _random_samples(input_source: inputs.Source, source: SourceModel, count: int) -> list[dict[str, NDArray[Any]]]:
+    return [inputs.random(source.inputs, input_source.seed + number) for number in range(count)]
 
 
 def _obstacle(source: SourceModel) -> str:
-    """Say why a model cannot be quantized; empty if it can."""
+    """Explain why a model cannot be quantized; empty if it can."""
     try:
-        found = quantize.quantizable(source)
+        convolutions = quantize.quantizable(source)
     except InputError as fault:
         return fault.message
-    return "" if found else f"{source.name} has no convolution that can be quantized"
+    return "" if convolutions else f"{source.name} has no convolution that can be quantized"

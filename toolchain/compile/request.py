@@ -1,9 +1,8 @@
-"""What is built: the one record that a build is asked for by, from the command line to the bundle."""
+"""The options of a build in one record, from the command line to the bundle."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,82 +10,69 @@ from typing import TYPE_CHECKING
 
 from toolchain.board import Board
 from toolchain.models.request import Model
+from toolchain.progress import Progress
 from toolchain.records import SHIPPED
 
 if TYPE_CHECKING:
     from toolchain.backends.base import Backend
 
-Tell = Callable[[str], None]
-"""Called with one line at the start of each stage."""
-
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """A model, for which board, with which tuning records and without which templates.
+    """A model and its board, the tuning records to apply and the templates to leave out."""
 
-    Attributes:
-        model: The model, and what it is run with.
-        board: The board type, resolved.
-        tell: Who is told about each stage.
-        toolchain: `container` or `host`, where libraries are linked; empty means as the board file says.
-        records: File of tuning records to apply; None means the board's own, if there is one; `shipped` means none but
-            those that come with the toolchain.
-        tuned: Whether records are applied at all.
-        emulated: Whether the records of an emulator are applied, instead of those of a real board.
-        modelled: Whether those of the board's model are, instead of either.
-        without: Names of templates that must not be used.
-        threads: Threads that it is to run on, whose records are applied; 0 for as many as the board file says.
-    """
-
-    model: Model
-    board: Board
-    tell: Tell = lambda _line: None
-    toolchain: str = ""
+    model: Model  # the model and its inputs
+    board: Board  # the board type, resolved
+    progress: Progress = lambda _line: None  # called with a line about each stage
+    toolchain: str = ""  # `container` or `host`, where libraries are linked; empty for the choice of the board file
+    # File of tuning records to apply; None means the user's file for the board, if there is one; `shipped` means
+    # only those that come with the toolchain
     records: Path | None = None
-    tuned: bool = True
-    emulated: bool = False
-    modelled: bool = False
-    without: tuple[str, ...] = ()
-    threads: int = 0
+    tuned: bool = True  # whether any records are applied
+    emulated: bool = False  # whether the records of an emulator are applied, instead of those of a real board
+    modelled: bool = False  # whether the records of the board's cost model are applied, instead of either
+    without: tuple[str, ...] = ()  # names of templates that must not be used
+    threads: int = 0  # number of threads for which records are applied; 0 for the number in the board file
 
     @cached_property
     def backend(self) -> Backend:
         """The board's backend, without these templates."""
-        from toolchain.backends import backend_of  # noqa: PLC0415 - TVM takes seconds, and not all who ask need it
+        from toolchain.backends import backend_of  # noqa: PLC0415 - TVM takes seconds, and not every command needs it
 
         return backend_of(self.board, self.without)
 
     @property
     def modelled_as(self) -> str:
-        """What the records that are applied were computed for by a model; empty where they are none of a model's."""
-        return self.backend.cost_model_name if self.modelled else ""
+        """The cost model whose records are applied; empty for measured records."""
+        return self.backend.costed_as if self.modelled else ""
 
     @property
     def only_shipped(self) -> bool:
-        """Whether no records are applied but those that come with the toolchain."""
+        """Whether only the records that come with the toolchain are applied."""
         return str(self.records) == SHIPPED
 
     def command(self, origin: str) -> str:
-        """Name the command that makes the bundle again, but for the options about records, without any path of here.
+        """Return the command that builds the bundle again, without options about records and without local folders.
 
         Args:
-            origin: What the model was read from.
+            origin: The file or name that the model was read from.
         """
-        words = ["toolchain", "build", origin, "--board", self.board.name]
+        arguments = ["toolchain", "build", origin, "--board", self.board.name]
         if self.toolchain and self.toolchain != self.board.toolchain:
-            words += ["--toolchain", self.toolchain]
+            arguments += ["--toolchain", self.toolchain]
         for name, shape in sorted(self.model.shapes.items()):
-            words += ["--shape", f"{name}:{','.join(map(str, shape))}"]
+            arguments += ["--shape", f"{name}:{','.join(map(str, shape))}"]
         for name, value in sorted(self.model.fixed.items()):
-            words += ["--fix", f"{name}={value}"]
-        given = self.model.given  # its numbers are in the bundle's reference, if somebody has no file of that name
-        for option, path in (("--input", given.npz), ("--image", given.image)):
-            words += [option, shlex.quote(path.name)] if path else []
-        return " ".join([*words, *precision(self.board), "--seed", str(given.seed)])
+            arguments += ["--fix", f"{name}={value}"]
+        input_source = self.model.given
+        # The name is enough: the bundle's reference has the numbers for users without that file.
+        for option, path in (("--input", input_source.npz), ("--image", input_source.image)):
+            arguments += [option, shlex.quote(path.name)] if path else []
+        return " ".join([*arguments, *precision_options(self.board), "--seed", str(input_source.seed)])
 
 
-def precision(kind: Board) -> list[str]:
-    """Return the option of a build by which a board computes in half precision; empty for single."""
-    if not kind.target.float16:
+def precision_options(board: Board) -> list[str]:
+    """Return the option of a build that selects half precision; empty for single precision."""
+    if not board.target.float16:
         return []
-    return ["--half-sums" if kind.target.half_sums else "--float16"]
+    return ["--half-sums" if board.target.half_sums else "--float16"]

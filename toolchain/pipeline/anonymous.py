@@ -20,8 +20,8 @@ _COMMON = {"local", "root", "/root", "/tmp"}  # noqa: S108 - names that identify
 _REDACTED = "..."
 
 
-def names_of(host: str) -> set[str]:
-    """Return what identifies this machine, its user, and a device: names, folders and the parts of its address.
+def identifying_names(host: str) -> set[str]:
+    """Return the names, folders and addresses that identify this machine, its user and a device.
 
     `host` is the device as the command line names it: user, address or alias, and port; or adb's serial.
     """
@@ -34,14 +34,14 @@ def names_of(host: str) -> set[str]:
     return {name for name in names - _COMMON if len(name) >= _MIN_LETTERS}
 
 
-def without(names: Iterable[str], text: str) -> str:
+def redact(names: Iterable[str], text: str) -> str:
     """Remove names, everything that looks like a login, and Internet addresses from a text."""
     for name in sorted(names, key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", _REDACTED, text)
-    return _ADDRESS.sub(_without_address, _LOGIN.sub(_REDACTED, text))
+    return _ADDRESS.sub(_redact_address, _LOGIN.sub(_REDACTED, text))
 
 
-def _without_address(match: re.Match[str]) -> str:
+def _redact_address(match: re.Match[str]) -> str:
     """Replace an address, with or without a port; other texts with points or colons stay."""
     text = match[0].rstrip(".:")
     address, colon, port = text.rpartition(":")

@@ -34,12 +34,12 @@ def bench_current(source: inputs.Source, device: ConnectedDevice, settings: Sett
     store.settle(owner)
     expected = bench.current(store, device.name)
     # Inputs that do not fit are refused before a runner is built.
-    arrays, labels = _fitting(source, expected.manifest, device, settings)
+    arrays, labels = _read_inputs(source, expected.manifest, device, settings)
     runner = device_programs.runner(device.board, stages)
     with store.lock(owner):
         current = bench.current(store, device.name)
         if current.generation.digest != expected.generation.digest:  # a deploy that was waited for has changed it
-            arrays, labels = _fitting(source, current.manifest, device, settings)
+            arrays, labels = _read_inputs(source, current.manifest, device, settings)
         measurement = measure(runner, device, arrays, settings, stages)
         joules = None
         if settings.energy:
@@ -67,7 +67,7 @@ def bench_current(source: inputs.Source, device: ConnectedDevice, settings: Sett
     )
 
 
-def _fitting(
+def _read_inputs(
     source: inputs.Source, manifest: Manifest, device: ConnectedDevice, settings: Settings
 ) -> tuple[Tensors, list[str]]:
     """Return inputs and labels that fit a release of this board, or refuse them."""

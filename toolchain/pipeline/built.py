@@ -101,4 +101,4 @@ def estimate_costs(bundle: Bundle, board: Board, model: CostModel) -> NetworkCos
     """
     from toolchain.compile import compiler  # noqa: PLC0415 - TVM takes seconds
 
-    return model.network(bundle.manifest.name, compiler.graph_of(bundle.folder, board))
+    return model.network(bundle.manifest.name, compiler.load_graph(bundle.folder, board))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from toolchain.device import bench, verification
 from toolchain.device.bench import Conditions, Latency
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.deploy import Settings
-from toolchain.device.installed import DeviceRelease, Installed
+from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan, Run
 from toolchain.device.verification import Samples
@@ -23,13 +23,14 @@ from toolchain.device.waiting import Waited
 from toolchain.errors import InputError, VerificationError
 from toolchain.native.programs import Program
 from toolchain.pipeline import device_programs
+from toolchain.pipeline.sides import alternate
 from toolchain.pipeline.source import BundleSource, Loaded
 from toolchain.progress import Step, stage
 from toolchain.stats import Ratio
 from toolchain.tensors import Difference
 from toolchain.units import duration
 
-# Turns of each bundle: an even number, since each goes first in every other one, and enough for an interval of 99 %
+# Turns of each bundle: an even number, since each goes first in every other round, and enough for an interval of 99 %
 # that a single disturbed turn does not decide.
 ROUNDS = 12
 
@@ -133,26 +134,26 @@ def build_and_compare(
     with temporary.folder() as work:
         with device_programs.building_runner(request.board):
             untuned, tuned = (
-                _with_one_line(source, name).build(Path(work) / name, loaded)
+                _build(source, name, Path(work) / name, loaded)
                 for source, name in zip(sources, ("untuned", "tuned"), strict=True)
             )
             check_differ(untuned, tuned, remedy)
             runner = device_programs.runner(request.board, stages)
         with connect() as device:
-            request.tell(stage(f"measuring for {settings.budget_s:g} s"))
+            request.progress(stage(f"measuring for {settings.budget_s:g} s"))
             return run((untuned, tuned), runner, device, settings)
 
 
-def _with_one_line(source: BundleSource, name: str) -> BundleSource:
-    """Announce a build in one line, and hide its stages, which are the same for both builds."""
-    tell = source.request.tell
-    tell(stage(f"building {source.request.model.source} {name}"))
+def _build(source: BundleSource, name: str, folder: Path, loaded: Loaded | None) -> Bundle:
+    """Build with one line of progress: the stages of the two builds are the same."""
+    progress = source.request.progress
+    progress(stage(f"building {source.request.model.source} {name}"))
 
-    def tell_others(line: str) -> None:
+    def report_counted(line: str) -> None:
         if not isinstance(line, Step) or line.is_counted:
-            tell(line)
+            progress(line)
 
-    return replace(source, request=replace(source.request, tell=tell_others))
+    return replace(source, request=replace(source.request, progress=report_counted)).build(folder, loaded)
 
 
 def run(bundles: tuple[Bundle, Bundle], program: Program, device: ConnectedDevice, settings: Settings) -> Comparison:
@@ -167,54 +168,18 @@ def run(bundles: tuple[Bundle, Bundle], program: Program, device: ConnectedDevic
     with temporary.folder() as work, device.store.lock(Owner.here("compare")):
         try:
             installed = [release.install(samples.inputs, Path(work)) for release in releases]
-            turns = _take_turns(installed, settings)
+            budget_s = settings.budget_s / ROUNDS / len(installed)
+            plan = Plan(budget_s, warmup_runs=1, min_runs=_MIN_RUNS, pinned=settings.pinned)
+            before = bench.conditions(device.shell)
+            untuned_runs, tuned_runs = alternate(ROUNDS, lambda index: installed[index].run(plan))
+            after = bench.conditions(device.shell)
         finally:
-            device.store.releases.prune(device.board.keep)
-    return _comparison(bundles, samples, turns, device, settings.tolerance)
-
-
-@dataclass(frozen=True)
-class _Turns:
-    """The runs of both bundles, and the conditions before and after them."""
-
-    first: list[Run]
-    second: list[Run]
-    before: Conditions
-    after: Conditions
-
-
-def _take_turns(installed: Sequence[Installed], settings: Settings) -> _Turns:
-    """Run each bundle in `ROUNDS` turns; drift then affects both alike."""
-    shell = installed[0].release.device.shell
-    budget_s = settings.budget_s / ROUNDS / len(installed)
-    plan = Plan(budget_s, warmup_runs=1, min_runs=_MIN_RUNS, pinned=settings.pinned)
-    before = bench.conditions(shell)
-    runs: tuple[list[Run], list[Run]] = ([], [])
-    for number in range(ROUNDS):
-        for index in (0, 1) if number % 2 == 0 else (1, 0):
-            runs[index].append(installed[index].run(plan))
-    return _Turns(*runs, before, bench.conditions(shell))
-
-
-def _comparison(
-    bundles: tuple[Bundle, Bundle],
-    samples: Samples,
-    turns: _Turns,
-    device: ConnectedDevice,
-    tolerance: float | None,
-) -> Comparison:
-    last, manifest = turns.second[0], bundles[1].manifest
-    limit = samples.tolerance if tolerance is None else tolerance
-    difference = rankings.compare(last.outputs, turns.first[0].outputs, samples.rankings, limit)
-    if not difference.ok:
-        raise VerificationError(
-            f"the tuned and the untuned build of {manifest.name} compute different outputs",
-            details=f"largest relative difference {difference.max_rel:.3g}, tolerance {difference.tolerance:.3g}",
-            hint="`toolchain records show` lists what was applied; --tolerance sets another limit",
-        )
-    sides = [[run.samples_ns for run in runs] for runs in (turns.first, turns.second)]
-    first, second = (bench.statistics([value / 1e6 for turn in side for value in turn]) for side in sides)
-    records = manifest.records
+            device.store.prune(device.board.keep)
+    untuned, tuned = untuned_runs[0], tuned_runs[0]
+    manifest, records = bundles[1].manifest, bundles[1].manifest.records
+    difference = _check_same_outputs(untuned, tuned, samples, manifest.name, settings.tolerance)
+    times_ns = [[run.samples_ns for run in runs] for runs in (untuned_runs, tuned_runs)]
+    first, second = (bench.statistics([value / 1e6 for turn in turns for value in turn]) for turns in times_ns)
     return Comparison(
         model=manifest.name,
         board=manifest.board,
@@ -222,18 +187,30 @@ def _comparison(
         emulated=device.emulated,
         first=first,
         second=second,
-        ratio=stats.ratio(*sides),
+        ratio=stats.ratio(*times_ns),
         difference=difference,
-        reference=verification.check_outputs(last, samples, manifest, tolerance),
-        before=turns.before,
-        after=turns.after,
-        threads=last.threads,
+        reference=verification.check_outputs(tuned, samples, manifest, settings.tolerance),
+        before=before,
+        after=after,
+        threads=tuned.threads,
         tasks=records.tasks if records else 0,
         tuned=records.tuned if records else 0,
         shipped=records.shipped if records else 0,
         waited=device.store.waited,
         digests=tuple(f"sha256:{bundle.digest}" for bundle in bundles),
     )
+
+
+def _check_same_outputs(untuned: Run, tuned: Run, samples: Samples, model: str, tolerance: float | None) -> Difference:
+    limit = samples.tolerance if tolerance is None else tolerance
+    difference = rankings.compare(tuned.outputs, untuned.outputs, samples.rankings, limit)
+    if not difference.ok:
+        raise VerificationError(
+            f"the tuned and the untuned build of {model} compute different outputs",
+            details=f"largest relative difference {difference.max_rel:.3g}, tolerance {difference.tolerance:.3g}",
+            hint="`toolchain records show` lists what was applied; --tolerance sets another limit",
+        )
+    return difference
 
 
 def table(comparison: Comparison) -> str:

@@ -21,7 +21,7 @@ from toolchain.shell.adb.faults import VARIABLE as ADB_VARIABLE
 from toolchain.tables import Table
 
 _PINS = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
-_FREE = 2e9  # bytes for the cache
+_MIN_FREE = 2e9  # bytes for the cache
 _PACKAGE = re.compile(r"apt-get install ([\w.+-]+)")
 
 
@@ -71,7 +71,7 @@ def examine(boards: Sequence[Board], *, by_adb: bool = False) -> tuple[Check, ..
     cache = files.cache_root()
     existing = next(path for path in (cache, *cache.parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    space = f"{size_text(free)} in {cache}" if free >= _FREE and os.access(existing, os.W_OK) else ""
+    space = f"{size_text(free)} in {cache}" if free >= _MIN_FREE and os.access(existing, os.W_OK) else ""
     checks += [_program("make"), Check("", "2 GB for the cache", space, "set TOOLCHAIN_CACHE")]
     return (*checks, *(check for board in boards for check in _for_board(board, by_adb=by_adb)))
 

@@ -1,4 +1,4 @@
-"""The outputs that a model should have, and their tolerance: for given inputs, and for many random ones."""
+"""The expected outputs of a model and their tolerance, for certain inputs and for many random ones."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from toolchain import files, tensors
 from toolchain.bundle.random_samples import RandomSamples, Sample
-from toolchain.compile.request import Tell
 from toolchain.models import inputs, ranked, reference
 from toolchain.models.reference import OpenModel
 from toolchain.models.source import SourceModel
-from toolchain.progress import Step
+from toolchain.progress import Progress, Step
 from toolchain.rankings import Ranking
 from toolchain.tensors import MODEL, ROUNDING, Limit, Tensors, Tolerance
 
@@ -36,12 +35,14 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Expecting:
-    """A model as the reference runs it."""
+class ReferenceModel:
+    """A model that the reference runs."""
 
     source: SourceModel
     unoptimized: bool  # whether each operator is computed as the file has it
     float16: bool  # whether the device computes in half precision
+
+    # Each is opened at its first run, and kept for all samples.
 
     @cached_property
     def _model(self) -> OpenModel:
@@ -56,9 +57,9 @@ class Expecting:
         return reference.open_perturbed(self.source)
 
     def _run_perturbed(self, arrays: Tensors) -> dict[str, NDArray[Any]]:
-        return self._perturbed(arrays)  # which is opened only now: quantized models never need it
+        return self._perturbed(arrays)  # opened only here: quantized models never need it
 
-    def of(self, arrays: Tensors) -> Expected:
+    def run(self, arrays: Tensors) -> Expected:
         """Run the model once.
 
         Raises:
@@ -75,17 +76,17 @@ class Expecting:
         tolerance = ({} if usual is None else {name: Limit(usual, MODEL) for name in outputs}) | wider
         return Expected(outputs, tolerance, ranked.rankings(self.source, arrays, tolerance))
 
-    def of_random(self, seed: int, count: int, tell: Tell) -> RandomSamples:
+    def run_random(self, seed: int, count: int, progress: Progress) -> RandomSamples:
         """Run the model on random inputs, with this seed and those that follow it.
 
         Raises:
-            InputError: As `of`.
+            InputError: As `run`.
         """
         samples, outputs, rankings = [], [], []
         for index in range(count):
-            tell(Step("running samples with the reference", index, count, "samples"))
+            progress(Step("running samples with the reference", index, count, "samples"))
             arrays = inputs.random(self.source.inputs, seed + index)
-            expected = self.of(arrays)
+            expected = self.run(arrays)
             samples.append(Sample(files.sha256_bytes(tensors.encode(arrays)), expected.tolerance))
             outputs.append(expected.outputs)
             rankings.append(expected.rankings)

@@ -1,6 +1,6 @@
 """Everything that can be checked before a build is checked first, in seconds, and all problems are reported together.
 
-A build takes minutes; a device that is off, busy or of another type, or a missing file of labels, shows without it.
+A build takes minutes; a device that is off, busy or of another type, or a missing file of labels, is found without it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _SPARE_KIB = 1024
 _LIBRARY = "library"
 _RUNNER_KIB = 3 << 10  # the smallest runner
 _MIN_FREE = 64 << 20
-_QUANTIZED = 4  # times: so much smaller than its file a network of floats may become
+_MAX_SHRINK = 4  # a network of floats may become this many times smaller than its file: float32 to int8
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check before the work."""
+    """One check before the work begins."""
 
-    name: str  # in a word or two
+    name: str  # one or two words
     # Returns its finding for later checks, or raises; takes the findings of earlier ones, by name
     find: Callable[[Mapping[str, Any]], Any]
     after: tuple[str, ...] = ()  # names of the checks whose findings it needs
@@ -58,14 +58,16 @@ class DeviceFindings:
     facts: DeviceFacts
     models: frozenset[str]  # names of the models that it keeps releases of
     has_runner: bool = True
-    probed: DeviceProbe | None = None  # its hardware beside the CPU; None if it is of another type, or lacks a tool
+    probed: Probed | None = None  # hardware beside the CPU; None if the device is of another type or lacks a tool
 
 
 def run(checks: Sequence[Check]) -> dict[str, Any]:
-    """Run all checks whose needs are met, in order, the slow ones last; return their findings by name.
+    """Run the checks in order, the slow ones last; return their findings by name.
+
+    A check is skipped if one that it depends on has failed.
 
     Raises:
-        ToolchainError: The only fault; or all of them in one, of the class of the first.
+        ToolchainError: The only fault; or all of them in one error, of the class of the first.
     """
     findings: dict[str, Any] = {}
     for slow in (False, True):
@@ -94,13 +96,15 @@ def run(checks: Sequence[Check]) -> dict[str, Any]:
 
 def before_build(source: BundleSource, connect: Connect | None = None, labels: Path | None = None) -> Loaded:
     """Check everything that a build needs, and the device if it can be asked; return the model as it was read."""
-    loaded: Loaded = run([*_of_host(source), *_of_model(source), *_of_run(source, "model", connect, labels)])["model"]
+    loaded: Loaded = run(
+        [*_host_checks(source), *_model_checks(source), *_run_checks(source, "model", connect, labels)]
+    )["model"]
     return loaded
 
 
 def before_compile(source: BundleSource) -> Loaded:
     """Check everything that a build without a device needs; return the model as it was read."""
-    loaded: Loaded = run([Check("this machine", lambda _: check_room()), *_of_model(source)])["model"]
+    loaded: Loaded = run([Check("this machine", lambda _: check_room()), *_model_checks(source)])["model"]
     return loaded
 
 
@@ -111,45 +115,45 @@ def before_deploy(source: BundleSource, folder: Path, connect: Connect, labels: 
     """
     if not is_built(source.request.model.source):
         return before_build(source, connect, labels)
-    open_bundle = Check("bundle", lambda _: _fitting_bundle(source, folder))
-    opened: Bundle = run([*_of_host(source), open_bundle, *_of_run(source, "bundle", connect, labels)])["bundle"]
+    opening = Check("bundle", lambda _: _open_bundle(source, folder))
+    opened: Bundle = run([*_host_checks(source), opening, *_run_checks(source, "bundle", connect, labels)])["bundle"]
     return opened
 
 
 def before_bench(board: Board, device: ConnectedDevice) -> None:
     """Check a device that is to be measured."""
-    run([*_of_programs(board), *of_device(board, lambda: contextlib.nullcontext(device))])
+    run([*_program_checks(board), *_device_checks(board, lambda: contextlib.nullcontext(device))])
 
 
 def before_serving(board: Board, connect: Connect) -> None:
     """Check a device on which a board server is to be started."""
-    run([Check("this machine", lambda _: check_host()), *_of_programs(board), *of_device(board, connect)])
+    run([Check("this machine", lambda _: check_host()), *_program_checks(board), *_device_checks(board, connect)])
 
 
 def before_survey(sources: Sequence[BundleSource], connect: Connect) -> None:
     """Check everything that a survey and each of its networks need."""
     first = sources[0]
     # A missing library is one of the survey's results.
-    device = [check for check in of_device(first.request.board, connect) if check.name != _LIBRARY]
+    device = [check for check in _device_checks(first.request.board, connect) if check.name != _LIBRARY]
     models = [Check(source.request.model.source, lambda _, source=source: source.load()) for source in sources]  # type: ignore[misc]
-    run([*_of_host(first), *of_compiler(first), *models, *device])
+    run([*_host_checks(first), *_compiler_checks(first), *models, *device])
 
 
-def _of_model(source: BundleSource) -> list[Check]:
-    return [*of_compiler(source), Check("model", lambda _: source.load())]
+def _model_checks(source: BundleSource) -> list[Check]:
+    return [*_compiler_checks(source), Check("model", lambda _: source.load())]
 
 
-def _of_host(source: BundleSource) -> list[Check]:
-    return [Check("this machine", lambda _: check_host()), *_of_programs(source.request.board)]
+def _host_checks(source: BundleSource) -> list[Check]:
+    return [Check("this machine", lambda _: check_host()), *_program_checks(source.request.board)]
 
 
-def _of_programs(board: Board) -> list[Check]:
+def _program_checks(board: Board) -> list[Check]:
     return [Check("device programs", lambda _: programs.check(board.triple))]
 
 
-def _of_run(source: BundleSource, subject: str, connect: Connect | None, labels: Path | None) -> list[Check]:
-    """Check the device that something runs on, whether it fits there, and the class names."""
-    checks = of_device(source.request.board, connect) if connect else []
+def _run_checks(source: BundleSource, subject: str, connect: Connect | None, labels: Path | None) -> list[Check]:
+    """Check the device, whether the model or bundle fits it, and the class names."""
+    checks = _device_checks(source.request.board, connect) if connect else []
     if connect:
         checks.append(
             Check("fit", lambda findings: _check_fit(findings[subject], findings["device"]), (subject, "board"))
@@ -164,16 +168,16 @@ def _of_run(source: BundleSource, subject: str, connect: Connect | None, labels:
     return checks
 
 
-def of_compiler(source: BundleSource) -> list[Check]:
-    """Ask LLVM for the board's target, and look for a compiler here, or an image, that links its libraries."""
+def _compiler_checks(source: BundleSource) -> list[Check]:
+    """Check that LLVM knows the board's target, and that a compiler or an image can link its libraries."""
     return [
         Check("target", lambda _: source.check_possible(), slow=True),
         Check("compiler", lambda _: cross.choose(source.request.board, source.request.toolchain).describe(), slow=True),
     ]
 
 
-def of_device(board: Board, connect: Connect) -> list[Check]:
-    """Ask a device what it is, and whether somebody else is at work on it."""
+def _device_checks(board: Board, connect: Connect) -> list[Check]:
+    """Ask a device what it is, and whether it is in use."""
 
     def ask(_: Mapping[str, Any]) -> DeviceFindings:
         with connect() as device:
@@ -208,7 +212,7 @@ def check_room() -> None:
     """Check that there is room for temporary files: LLVM ends the whole process if it cannot write.
 
     Raises:
-        InputError: There is not.
+        InputError: There is too little.
     """
     _check_free(Path(tempfile.gettempdir()), "TMPDIR")
 
@@ -254,7 +258,7 @@ def check_board(board: Board, facts: DeviceFacts) -> None:
         )
 
 
-def _fitting_bundle(source: BundleSource, folder: Path) -> Bundle:
+def _open_bundle(source: BundleSource, folder: Path) -> Bundle:
     opened = source.obtain(folder)
     name, description = source.request.model.source, ""
     if not registry.is_address(name) and Path(name).exists():
@@ -267,12 +271,12 @@ def _fitting_bundle(source: BundleSource, folder: Path) -> Bundle:
 
 
 def _check_fit(subject: Bundle | Loaded, device: DeviceFindings) -> None:
-    """Refuse a device that cannot run the bundle or the model, or surely has no room for it."""
+    """Refuse a device that cannot run the bundle or the model, or has no room for it."""
     if isinstance(subject, Bundle):
         fit.check_suits(subject.manifest, programs.versions(), device.facts)
         size, name = sum(record.size for record in subject.manifest.files.values()), subject.manifest.name
     else:
-        size, name = subject.source.proto.ByteSize() // _QUANTIZED, subject.source.name
+        size, name = subject.source.proto.ByteSize() // _MAX_SHRINK, subject.source.name
     needed = size // 1024 + _SPARE_KIB + (0 if device.has_runner else _RUNNER_KIB)
     if needed > device.facts.free_kib and name not in device.models:  # it may have all blobs of an earlier release
         free_mib, needed_mib = device.facts.free_kib / 1024, needed / 1024
@@ -283,7 +287,7 @@ def _check_fit(subject: Bundle | Loaded, device: DeviceFindings) -> None:
 
 
 def _check_half(source: BundleSource, subject: Bundle | Loaded, connect: Connect) -> None:
-    """Refuse a device that lacks what kernels in half precision need, which only a program on it can find out."""
+    """Refuse a device that cannot run kernels in half precision; only a program on it can find that out."""
     board = source.request.board
     requested = halves.RequiredPrecision(board.target.float16, board.target.half_sums)
     needed = halves.RequiredPrecision.of(subject.manifest) if isinstance(subject, Bundle) else requested
@@ -291,7 +295,7 @@ def _check_half(source: BundleSource, subject: Bundle | Loaded, connect: Connect
         return
     program = device_programs.runner(board, source.stages)
     with connect() as device:
-        available = halves.ask(program, device.shell, device.store, board.target.kind, source.request.tell)
+        available = halves.ask(program, device.shell, device.store, board.target.kind, source.request.progress)
         halves.check(available, needed, device.shell.name)
 
 

@@ -40,9 +40,9 @@ class Report:
     stages: Mapping[str, float]  # seconds by stage
     measurement: Measurement
     transfer: Transfer
-    reference: str = ""  # what the outputs were compared with; empty if with nothing
+    reference: str = ""  # what the outputs were compared with; empty if they were not
     difference: Difference | None = None
-    # Everything that makes the result doubtful besides the measurement's own warnings
+    # Doubts about the result besides the measurement's own warnings
     warnings: tuple[str, ...] = field(default=())
     top: tuple[Guess, ...] = ()  # top-5 classes, if labels were given
     modelled: Modelled | None = None  # times of an accelerator by a model of it
@@ -60,7 +60,13 @@ class Report:
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON's types; docs/report.md describes every field."""
-        measured = self.measurement
+        measured, fidelity, modelled = self.measurement, None, None
+        if self.fidelity:
+            fields = ("samples", "seed", "worst", "beyond", "flips", "rows")
+            fidelity = {name: getattr(self.fidelity, name) for name in fields} | _difference(self.fidelity.difference)
+        if accelerator := self.modelled:
+            derived = {"ms": accelerator.milliseconds, "gops": accelerator.gops, "utilisation": accelerator.utilisation}
+            modelled = asdict(accelerator) | {name: round(value, 4) for name, value in derived.items()}
         return {
             "schema_version": SCHEMA_VERSION,
             "board": self.board,
@@ -71,10 +77,10 @@ class Report:
             "emulated": self.emulated,
             "outputs": self._outputs(),
             "unchecked": self.unchecked,
-            "fidelity": _fidelity(self.fidelity),
+            "fidelity": fidelity,
             "latency_ms": asdict(measured.latency),
             "warmup_ms": [value / 1e6 for value in measured.run.warmup_ns],
-            "modelled": _modelled(self.modelled),
+            "modelled": modelled,
             "half_precision": asdict(self.half) if self.half else None,
             "int8": asdict(self.int8) if self.int8 else None,
             "threads": measured.run.threads,
@@ -96,7 +102,7 @@ class Report:
     def _outputs(self) -> dict[str, Any]:
         if self.difference is None:
             return {"reference": None, "max_abs_diff": None, "max_rel_diff": None, "tolerance": None, "ok": None}
-        each = [
+        outputs = [
             {
                 "name": output.name,
                 "max_abs_diff": _finite(output.max_abs),
@@ -107,7 +113,7 @@ class Report:
             }
             for output in self.difference.outputs
         ]
-        return {"reference": self.reference, **_difference(self.difference), "each": each}
+        return {"reference": self.reference, **_difference(self.difference), "each": outputs}
 
 
 _MAX_LIMITS = 3  # of outputs that a line names
@@ -124,20 +130,6 @@ def _difference(difference: Difference) -> dict[str, Any]:
     }
 
 
-def _fidelity(fidelity: Fidelity | None) -> dict[str, Any] | None:
-    if fidelity is None:
-        return None
-    fields = ("samples", "seed", "worst", "beyond", "flips", "rows")
-    return {**{name: getattr(fidelity, name) for name in fields}, **_difference(fidelity.difference)}
-
-
-def _modelled(modelled: Modelled | None) -> dict[str, Any] | None:
-    if modelled is None:
-        return None
-    derived = {"ms": modelled.milliseconds, "gops": modelled.gops, "utilisation": modelled.utilisation}
-    return {**asdict(modelled), **{name: round(value, 4) for name, value in derived.items()}}
-
-
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -148,6 +140,8 @@ def render_text(report: Report) -> list[str | Table]:
     low, high = latency.median_ci95
     sent = f"{size_text(transfer.bytes_sent)} sent in {transfer.seconds:.1f} s"
     spread = f"{_ms(latency.mean)} mean, {_ms(latency.min)} min, {_ms(latency.max)} max, {_ms(latency.std)} std"
+    tails = [("p90", latency.p90), ("p99", latency.p99)]
+    percentiles = "".join(f", {name} {_ms(value)}" for name, value in tails if value is not None)
     mark = " (emulated)" if report.emulated else ""
     rows = [
         ("model", report.model),
@@ -159,7 +153,7 @@ def render_text(report: Report) -> list[str | Table]:
         ("samples", fidelity_text(report.fidelity)),
         ("latency", f"{_ms(latency.median)} median{mark}, 95 % within {_ms(low)} to {_ms(high)}"),
         ("", f"{spread}{mark}"),
-        ("runs", f"{_runs_text(report)}{mark}"),
+        ("runs", f"{len(latency.samples)} timed on {run.threads} thread(s){percentiles}{mark}"),
         ("modelled", modelled_text(report.modelled)),
         ("copied", run.copies.text if run.copies else ""),
         *(("when built", line) for change in (report.half, report.int8) if change for line in change.lines()),
@@ -245,13 +239,6 @@ def _joules_text(value: float) -> str:
     return f"{value * 1e3:.3g} mJ" if abs(value) < 1 else f"{value:.3g} J"
 
 
-def _runs_text(report: Report) -> str:
-    measured = report.measurement
-    tails = [("p90", measured.latency.p90), ("p99", measured.latency.p99)]
-    percentiles = "".join(f", {name} {_ms(value)}" for name, value in tails if value is not None)
-    return f"{len(measured.latency.samples)} timed on {measured.run.threads} thread(s){percentiles}"
-
-
 def signed_text(verified: Verified | None) -> str:
     """Name the signers of the release; empty if the device requires none."""
     return f"by {', '.join(verified.signers)}, sequence {verified.sequence}" if verified else ""
@@ -266,7 +253,7 @@ def application_text(started: Started | None) -> str:
 
 
 def waited_rows(waited: Sequence[Waited]) -> list[tuple[str, str]]:
-    """Return rows of a table that say who was waited for, and how long."""
+    """Return rows of a table: who used the device before, and how long that was waited for."""
     return [("waited", f"{wait.seconds:.1f} s: {wait.owner}") for wait in waited]
 
 
@@ -283,7 +270,7 @@ def suite_properties(report: Report) -> dict[str, str]:
 
 
 def waited_text(waited: Sequence[Waited]) -> str:
-    """Say in one line who was waited for; `0` if nobody was."""
+    """Describe the waits in one line; `0` without any."""
     return "; ".join(f"{wait.seconds:.1f} s: {wait.owner}" for wait in waited) or "0"
 
 

@@ -1,4 +1,4 @@
-"""A device for a test session: one of several that is free, held for the session, with a release on it."""
+"""A device for a test session: the first free one of several, locked for the session, with a release on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from toolchain import temporary, tensors
 from toolchain.board import Board
 from toolchain.bundle.manifest import Manifest
-from toolchain.compile.request import BuildRequest, Tell
+from toolchain.compile.request import BuildRequest
 from toolchain.device import sampling
 from toolchain.device.bench import Latency
 from toolchain.device.connected import ConnectedDevice, Connection
@@ -35,17 +35,18 @@ from toolchain.pipeline.deploy import deploy_bundle
 from toolchain.pipeline.gate import Gate, GateSettings
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.source import BundleSource
+from toolchain.progress import Progress
 from toolchain.registry import Access
 from toolchain.shell import SshOptions
 
-_ORDER = random.SystemRandom()  # sessions that begin together shall not all ask the same device first
+_ORDER = random.SystemRandom()  # so that sessions that begin together do not all ask the same device first
 # A device out of reach is tried again after ten times the seconds that the attempt took, so that others get their turn.
 _MIN_REST_S, _REST_FACTOR = 5.0, 10.0
 
 
 @dataclass(frozen=True, repr=False)
 class Rig(ConnectedDevice):
-    """A device whose lock is held."""
+    """A locked device."""
 
     lease: Lease | None = None
     waited: tuple[Waited, ...] = ()  # who was at work on all of the devices before, and how long they were waited for
@@ -57,17 +58,17 @@ class Rig(ConnectedDevice):
         """Check that the device is still ours.
 
         Raises:
-            DeviceError: Its lock is lost, or the device is.
+            DeviceError: The lock or the device is lost.
         """
         if self.lease:
             self.lease.confirm()
 
 
 def candidates(board: Board, hosts: Sequence[str], devices: Mapping[str, Device]) -> tuple[Device, ...]:
-    """List the devices that can be used: those that are named, or all of the lab's devices of a board type.
+    """List the devices that can be used: the named ones, or all of the lab's devices of a board type.
 
     Raises:
-        InputError: There is none, or a named one is of another type.
+        InputError: There is no such device, or a named one is of another type.
     """
     if hosts:
         return tuple(find_device(board, host, devices) for host in dict.fromkeys(hosts))
@@ -79,35 +80,35 @@ def candidates(board: Board, hosts: Sequence[str], devices: Mapping[str, Device]
 def hold_free(
     board: Board, devices: Sequence[Device], ssh: SshOptions, owner: Owner, patience: Patience
 ) -> Iterator[Rig]:
-    """Hold the first device that is free, for the time of a block.
+    """Lock the first free device during a block.
 
     Raises:
-        BusyError: Others are at work on all that can be reached.
-        DeviceError: None can be reached.
+        BusyError: All reachable devices are in use.
+        DeviceError: No device can be reached.
     """
-    tried = [_Candidate(Connection(board, device, ssh), owner) for device in _ORDER.sample(devices, len(devices))]
+    attempts = [_Candidate(Connection(board, device, ssh), owner) for device in _ORDER.sample(devices, len(devices))]
 
     def take() -> tuple[_Candidate, ConnectedDevice, Lease]:
         faults: list[DeviceError] = []
-        for candidate in tried:
+        for candidate in attempts:
             try:
                 return candidate, *candidate.take()
             except DeviceError as fault:
                 faults.append(fault)
-        raise _none_free(faults)
+        raise _combine(faults)
 
     with contextlib.ExitStack() as stack:
-        for candidate in tried:
+        for candidate in attempts:
             stack.callback(candidate.close)
         chosen, device, lease = patience.get(take)
-        for candidate in tried:
+        for candidate in attempts:
             if candidate is not chosen:
                 candidate.close()
         yield Rig(device.board, device.entry, device.shell, device.store, lease, patience.waited)
 
 
 class _Candidate:
-    """A device that stays connected while it is busy, and is not tried again for a while when it is out of reach."""
+    """A device that stays connected while it is busy; after a failed connection, it is not tried again for a while."""
 
     def __init__(self, connection: Connection, owner: Owner) -> None:
         self._connection, self._owner = connection, owner
@@ -120,7 +121,7 @@ class _Candidate:
         """Lock it.
 
         Raises:
-            BusyError: Somebody else has it.
+            BusyError: Somebody else is using it.
             DeviceError: It cannot be reached, or could not be a moment ago.
         """
         if self._fault and time.monotonic() < self._not_before:
@@ -139,12 +140,12 @@ class _Candidate:
             raise
 
     def close(self) -> None:
-        """Give it back, and end the connection."""
+        """Unlock it, and end the connection."""
         self._device = None
         self._stack.close()
 
 
-def _none_free(faults: Sequence[DeviceError]) -> DeviceError:
+def _combine(faults: Sequence[DeviceError]) -> DeviceError:
     # A busy device is worth waiting for, so one of them decides the class of the error.
     busy = [fault for fault in faults if isinstance(fault, BusyError)]
     if len(faults) == 1 or not busy:
@@ -159,11 +160,11 @@ def _none_free(faults: Sequence[DeviceError]) -> DeviceError:
 class Release:
     """A release that was deployed, checked and measured."""
 
-    rig: Rig  # the device, which is held
+    rig: Rig  # the locked device
     report: Report
     release: DeviceRelease
     folder: Path  # its bundle, on this machine
-    tell: Tell
+    progress: Progress
 
     def __repr__(self) -> str:
         return f"<{self.report.model} {self.report.bundle_digest[:16]} on {self.rig!r}>"
@@ -174,7 +175,7 @@ class Release:
 
     @property
     def manifest(self) -> Manifest:
-        """What the release is: the model's inputs and outputs among it."""
+        """The release's manifest, with the model's inputs and outputs."""
         return self.release.manifest
 
     @property
@@ -184,7 +185,7 @@ class Release:
 
     @property
     def emulated(self) -> bool:
-        """Whether its times are an emulator's, and so mean nothing."""
+        """Whether its times are an emulator's, which say nothing about a board."""
         return self.report.emulated
 
     def run(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -214,23 +215,23 @@ class Release:
         gating.check_emulated(self.rig.emulated, self.rig.board.name, settings)
         names = (str(self.folder), base)
         with temporary.folder() as work:
-            opener = gating.SideOpener(Path(work), Access(), self.tell)
+            opener = gating.SideOpener(Path(work), Access(), self.progress)
             new, old = (
                 opener.open_local(name, other) or gating.on_device(name, self.rig.store)
                 for name, other in (names, names[::-1])
             )
-            return gating.run(new, old, self.release.program, self.rig, settings, self.tell)
+            return gating.run(new, old, self.release.program, self.rig, settings, self.progress)
 
 
 @contextlib.contextmanager
-def deployed(rig: Rig, model: Model, settings: Settings, tell: Tell) -> Iterator[Release]:
+def deploy_release(rig: Rig, model: Model, settings: Settings, progress: Progress) -> Iterator[Release]:
     """Deploy a package, a bundle or a model, check its outputs and measure it.
 
     Raises:
         ToolchainError: As `deploy`.
     """
-    stages = Stages(tell)
-    bundle_source = BundleSource(BuildRequest(model, rig.board, tell), stages, samples=settings.samples)
+    stages = Stages(progress)
+    bundle_source = BundleSource(BuildRequest(model, rig.board, progress), stages, samples=settings.samples)
     with temporary.folder() as work:
         folder = Path(work) / "bundle"
         checked = preflight.before_deploy(bundle_source, folder, lambda: contextlib.nullcontext(rig))
@@ -238,4 +239,4 @@ def deployed(rig: Rig, model: Model, settings: Settings, tell: Tell) -> Iterator
         runner = device_programs.runner(rig.board, stages)
         report = deploy_bundle(bundle, runner, rig, settings, stages, bundle_source.own_inputs)
         release = DeviceRelease.of_device(bundle.manifest, bundle.digest, runner, rig, settings.threads)
-        yield Release(rig, replace(report, waited=rig.waited), release, bundle.folder, tell)
+        yield Release(rig, replace(report, waited=rig.waited), release, bundle.folder, progress)

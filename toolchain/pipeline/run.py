@@ -151,13 +151,13 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
     store.settle(owner)
     expected = bench.current(store, device.name)
     # Inputs that do not fit are refused before the runner is built.
-    samples, labels = _fitting(request, expected.manifest, device)
+    samples, labels = _read_inputs(request, expected.manifest, device)
     runner = device_programs.runner(device.board, stages)
     with store.lock(owner):
         current = bench.current(store, device.name)
         manifest, digest = current.manifest, current.generation.digest
         if digest != expected.generation.digest:  # a deploy that was waited for has changed it
-            samples, labels = _fitting(request, manifest, device)
+            samples, labels = _read_inputs(request, manifest, device)
         release = DeviceRelease.of_device(manifest, digest, runner, device, request.threads)
         sampled = sampling.run_all(release, samples, stages.tell)
     if samples.single:
@@ -191,7 +191,7 @@ def run(request: RunRequest, device: ConnectedDevice, stages: Stages) -> RunRepo
     )
 
 
-def _fitting(request: RunRequest, manifest: Manifest, device: ConnectedDevice) -> tuple[Series, list[str]]:
+def _read_inputs(request: RunRequest, manifest: Manifest, device: ConnectedDevice) -> tuple[Series, list[str]]:
     """Return the samples and the labels for a release.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What is measured, alone or in turns with another one: packages, bundles and releases, as a user names them."""
+"""A release to measure, alone or in turns with another: a package, a bundle or a release, as a user names it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from toolchain import bundle, files, registry, temporary
 from toolchain.board import Board
@@ -21,11 +21,14 @@ from toolchain.device.store import Store
 from toolchain.errors import InputError
 from toolchain.models import names, zoo
 from toolchain.native.programs import Program
+from toolchain.progress import Progress
 from toolchain.registry import Access
+
+_Run = TypeVar("_Run")  # the result of one run of a side
 
 _DIGEST = re.compile(r"(sha256:)?(?P<digest>[0-9a-f]{64})")
 _LONGEST_FILE = 4096
-_SHOWN = 200
+_MAX_NAME = 200  # letters of a wrong name in a message
 _FORMS = (
     "a package, a bundle's folder, oci://HOST/REPOSITORY:TAG, a file whose one line is a package's digest,"
     " or a release that the device keeps: `current`, its number, or its digest"
@@ -34,7 +37,7 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Side:
-    """A release that is measured."""
+    """A release to measure."""
 
     label: str  # what the user called it
     manifest: Manifest
@@ -65,7 +68,7 @@ class Side:
 
         Raises:
             DeviceError: The device is lost.
-            VerificationError: The graph on the device is not what the release's digest says.
+            VerificationError: The graph on the device is damaged.
         """
         if self.bundle:  # its files were checked when it was opened
             text = files.read_limited(self.bundle.folder / bundle.GRAPH_TEXT, LARGEST_GRAPH).decode()
@@ -82,25 +85,51 @@ class Side:
             return kernels.read(path.read_text(encoding="utf-8"))
 
 
+def turn_order(number: int) -> tuple[int, int]:
+    """Return which side runs first in a round, and which second.
+
+    Each goes first in every other round: the second run finds a warmer device, and drift affects both alike.
+    """
+    return (0, 1) if number % 2 == 0 else (1, 0)
+
+
+def alternate(
+    rounds: int, run: Callable[[int], _Run], begin: Callable[[int], None] = lambda _number: None
+) -> tuple[list[_Run], list[_Run]]:
+    """Run two sides in turns; return the results of each in the order of the rounds.
+
+    Args:
+        rounds: Their number.
+        run: Runs the side of an index, 0 or 1.
+        begin: Called with the number of each round, from 0 on, before it.
+    """
+    results: tuple[list[_Run], list[_Run]] = ([], [])
+    for number in range(rounds):
+        begin(number)
+        for index in turn_order(number):
+            results[index].append(run(index))
+    return results
+
+
 @dataclass(frozen=True)
 class SideOpener:
     """Opens sides by what a user calls them."""
 
     folder: Path
     access: Access  # how a registry is reached
-    tell: Callable[[str], None] = lambda _line: None
+    progress: Progress = lambda _line: None
 
     def open_local(self, name: str, other: str = "") -> Side | None:
-        """Open what needs no device to be opened; None if the name is that of a release on it.
+        """Open a side whose files are here or in a registry; None if the name is that of a release on the device.
 
         Args:
-            name: What the user named.
-            other: What the user named as the other side; a digest may be one of the same repository.
+            name: The name from the command line.
+            other: The name of the other side; a digest may be of the same repository.
 
         Raises:
             InputError: There is no such file, or it is not a side.
             VerificationError: It is damaged.
-            RegistryError: The registry does not give it.
+            RegistryError: It cannot be pulled.
         """
         if registry.is_address(name):
             return self._pull(name, name)
@@ -108,8 +137,10 @@ class SideOpener:
         if kind == "folder" or (kind == "file" and bundle.is_archive(path)):
             return Side.of(bundle.open_bundle(path, self._new_folder()), name)
         if kind == "file":
-            address = pinned(path)
-            if not registry.is_address(address):  # a bare digest: of a package beside the other one, or on the device
+            address = read_digest_file(path)
+            if not registry.is_address(
+                address
+            ):  # a bare digest: of a package in the repository of the other side, or of a release on the device
                 if not registry.is_address(other):
                     return None
                 address = str(registry.parse(other).pinned(f"sha256:{address.removeprefix('sha256:')}"))
@@ -118,17 +149,17 @@ class SideOpener:
             return None
         network = name.startswith(names.PREFIX) or name in zoo.NAMES
         hint = f"a network is built first: toolchain build {name} -o FOLDER" if network else ""
-        raise InputError(f"there is no {name[:_SHOWN]!r}", details=f"expected {_FORMS}", hint=hint)
+        raise InputError(f"there is no {name[:_MAX_NAME]!r}", details=f"expected {_FORMS}", hint=hint)
 
     def _pull(self, address: str, label: str) -> Side:
-        return Side.of(registry.pull(registry.parse(address), self._new_folder(), self.access, self.tell), label)
+        return Side.of(registry.pull(registry.parse(address), self._new_folder(), self.access, self.progress), label)
 
     def _new_folder(self) -> Path:
         return self.folder / str(sum(1 for _ in self.folder.iterdir()))
 
 
 def _path_kind(name: str) -> Literal["folder", "file", ""]:
-    """Tell what there is by a name; nothing by a name that no file can have, or an empty one."""
+    """Return what is at a path; empty for nothing, or for a name that no file can have."""
     try:
         mode = Path(name).stat().st_mode if name else 0
     except (OSError, ValueError):
@@ -136,11 +167,11 @@ def _path_kind(name: str) -> Literal["folder", "file", ""]:
     return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else ""
 
 
-def pinned(path: Path) -> str:
-    """Read a file whose one line is a package's digest, or its address with one in a registry.
+def read_digest_file(path: Path) -> str:
+    """Read a file whose one line is the digest of a package, or its address in a registry with a digest.
 
     Raises:
-        InputError: That is not what the file is.
+        InputError: It is another file.
     """
     message = f"{path} is neither a package nor a file with a package's digest"
     try:
@@ -171,14 +202,14 @@ def on_device(name: str, store: Store) -> Side:
 
     Raises:
         InputError: The device has no such release, or several.
-        VerificationError: What it has is not what its digest says.
+        VerificationError: Its manifest does not have that digest.
     """
-    digest = released.find_release(store, pinned(Path(name)) if _path_kind(name) == "file" else name).digest
-    return Side(name, released.read_manifest(store, digest), digest)
+    digest = released.named(store, read_digest_file(Path(name)) if _path_kind(name) == "file" else name).digest
+    return Side(name, released.manifest(store, digest), digest)
 
 
 def resolve_sides(local: Sequence[Side | None], names: Sequence[str], store: Store) -> tuple[Side, Side]:
-    """Return both sides: those that were opened here, and from the device what it keeps.
+    """Return both sides: those that were opened here, and the others from the device.
 
     Raises:
         InputError: The device has no such release, or several.
@@ -188,10 +219,10 @@ def resolve_sides(local: Sequence[Side | None], names: Sequence[str], store: Sto
 
 
 def check_pair(new: Side, base: Side, board: Board) -> None:
-    """Refuse a pair that cannot be held against each other, before any work.
+    """Refuse a pair that cannot be compared, before any work.
 
     Raises:
-        InputError: They are the same, or have other inputs or outputs than each other.
+        InputError: They are the same, or differ in their inputs or outputs.
         VerificationError: One was built for another board.
     """
     if new.digest == base.digest:

@@ -20,7 +20,7 @@ from toolchain.tensors import Tensors
 
 if TYPE_CHECKING:
     from toolchain.models.source import SourceModel
-    from toolchain.pipeline.expected import Expected, Expecting
+    from toolchain.pipeline.expected import Expected, ReferenceModel
 
 # TVM and ONNX Runtime take seconds to import, and a deploy of a package does not need them: modules that do are
 # imported where they are used.
@@ -72,7 +72,7 @@ class BundleSource:
 
         source = model.load_request(self.request.model)
         for line in source.guessed:
-            self.request.tell(line)
+            self.request.progress(line)
         model.check_memory(source)
         return Loaded(source, inputs.make(self.request.model.given, source.inputs))
 
@@ -82,74 +82,78 @@ class BundleSource:
         Raises:
             InputError: It does not, or they are not.
         """
-        from toolchain.compile import known  # noqa: PLC0415
+        from toolchain.compile import applicable_records  # noqa: PLC0415
 
         _ = self.request.backend.target
-        known.own_records(self.request)
+        applicable_records.user_records(self.request)
 
     def build(self, folder: Path | None = None, loaded: Loaded | None = None) -> Bundle:
         """Import the model, compute its reference and compile it.
 
         The bundle goes into `folder`, or into build/MODEL-BOARD; `loaded` is the result of an earlier `load`.
         """
-        from toolchain.compile import compiler, known, prepare  # noqa: PLC0415
+        from toolchain.compile import applicable_records, compiler, prepare  # noqa: PLC0415
         from toolchain.models import importer  # noqa: PLC0415
 
-        request, tell = self.request, self.request.tell
+        request, progress = self.request, self.request.progress
         if folder:
             bundle.check_target(folder)
-        own_records = known.own_records(request)
+        user_records = applicable_records.user_records(request)
         cross.choose(request.board, request.toolchain).describe()  # a missing linker is reported before a long build
         with self.stages.timed("import"):
-            tell(stage(f"importing {request.model.source}"))
+            progress(stage(f"importing {request.model.source}"))
             loaded = loaded or self.load()
             target = folder or Path("build") / f"{loaded.source.name}-{request.board.name}"
             bundle.check_target(target)
-            prepared = prepare.suited(loaded.source, request)
+            prepared = prepare.quantize_if_needed(loaded.source, request)
             imported = importer.import_model(prepared.source)
         with self.stages.timed("reference"):
             reference, source = self._reference(prepared.source, loaded.arrays)
             reference = replace(reference, int8=prepared.quantized)
             imported = replace(imported, source=source)
         with self.stages.timed("compile"):
-            tell(stage(f"compiling for {request.board.name}"))
-            records = known.Known(own_records, known.shipped_for(request))
-            return compiler.build(imported, request, target, reference=reference, known=records)
+            progress(stage(f"compiling for {request.board.name}"))
+            records = applicable_records.RecordSources(user_records, applicable_records.shipped_for(request))
+            return compiler.build(imported, request, target, reference=reference, records=records)
 
     def _reference(self, source: SourceModel, arrays: Tensors) -> tuple[bundle.Reference, SourceModel]:
         """Return the reference's inputs and outputs, and the model, perhaps with inputs of another range."""
         from toolchain.compile import prepare  # noqa: PLC0415
         from toolchain.models import reference  # noqa: PLC0415
         from toolchain.models.simplify import dynamic_lstm  # noqa: PLC0415
-        from toolchain.pipeline.expected import Expecting  # noqa: PLC0415
+        from toolchain.pipeline.expected import ReferenceModel  # noqa: PLC0415
 
-        unoptimized = prepare.is_computed_to_the_letter(source, self.request.backend)
+        unoptimized = prepare.is_compared_unoptimized(source, self.request.backend)
         name = reference.name(unoptimized=unoptimized)
-        self.request.tell(stage(f"running it with {name}"))
+        self.request.progress(stage(f"running it with {name}"))
         compared = reference.with_plain_lstm(source)
-        expecting = Expecting(compared, unoptimized=unoptimized, float16=self.request.board.target.float16)
+        reference_model = ReferenceModel(compared, unoptimized=unoptimized, float16=self.request.board.target.float16)
         try:
-            expected = expecting.of(arrays)
+            expected = reference_model.run(arrays)
         except InputError as fault:
-            expecting, arrays, expected = self._with_other_inputs(expecting, fault)
+            reference_model, arrays, expected = self._with_other_inputs(reference_model, fault)
         if compared is not source:
             name = f"{name}, its LSTM in floats"
             difference = tensors.compare(reference.run(source, arrays), expected.outputs).max_rel
-            self.request.tell(
+            self.request.progress(
                 f"compared with {name}: its {dynamic_lstm.OPERATOR} rounds data and state to 8 bits at each step, "
                 f"and differs by {difference:.1e} from the same weights in floats"
             )
         if expected.amplified:
             limits = ", ".join(f"{output} {limit.value:.0e}" for output, limit in expected.amplified.items())
-            self.request.tell(f"these inputs amplify rounding, in the reference too: the limit of {limits}")
+            self.request.progress(f"these inputs amplify rounding, in the reference too: the limit of {limits}")
         random_samples = None
         if self.samples > 1:
-            random_samples = expecting.of_random(self.request.model.given.seed, self.samples, self.request.tell)
+            random_samples = reference_model.run_random(
+                self.request.model.given.seed, self.samples, self.request.progress
+            )
         return bundle.Reference(
             name, arrays, expected.outputs, expected.tolerance, random_samples, expected.rankings
-        ), replace(source, inputs=expecting.source.inputs)
+        ), replace(source, inputs=reference_model.source.inputs)
 
-    def _with_other_inputs(self, expecting: Expecting, fault: InputError) -> tuple[Expecting, Tensors, Expected]:
+    def _with_other_inputs(
+        self, reference_model: ReferenceModel, fault: InputError
+    ) -> tuple[ReferenceModel, Tensors, Expected]:
         """Use integers of 0 and 1 after the reference refused those of the usual range.
 
         Raises:
@@ -157,30 +161,33 @@ class BundleSource:
         """
         from toolchain.models import draws  # noqa: PLC0415
 
-        inputs_source, source = self.request.model.given, expecting.source
+        inputs_source, source = self.request.model.given, reference_model.source
         integers = [spec.name for spec in source.inputs if draws.is_integer(spec)]
         if inputs_source.npz or inputs_source.image or not integers:
             raise fault
         source = replace(source, inputs=draws.binary(source.inputs))
-        expecting, arrays = replace(expecting, source=source), inputs.random(source.inputs, inputs_source.seed)
+        reference_model, arrays = (
+            replace(reference_model, source=source),
+            inputs.random(source.inputs, inputs_source.seed),
+        )
         try:
-            expected = expecting.of(arrays)
+            expected = reference_model.run(arrays)
         except InputError as second:
             raise InputError(
                 second.message,
                 details=second.details,
                 hint=f"give values that the model accepts, for {', '.join(integers)} above all: --input FILE.npz",
             ) from fault
-        self.request.tell(
+        self.request.progress(
             f"the reference refuses random numbers from 0 to 9: 0 and 1 are used for {', '.join(integers)}"
         )
-        return expecting, arrays, expected
+        return reference_model, arrays, expected
 
     def has_records(self) -> bool:
         """Whether there are tuning records for the board."""
-        from toolchain.compile import known  # noqa: PLC0415
+        from toolchain.compile import applicable_records  # noqa: PLC0415
 
-        return known.has_records(self.request)
+        return applicable_records.has_records(self.request)
 
     def obtain(self, folder: Path, checked: Bundle | Loaded | None = None) -> Bundle:
         """Open a bundle, unpack or pull a package, or build a model into `folder`.
@@ -197,7 +204,7 @@ class BundleSource:
         source = self.request.model.source
         if registry.is_address(source):
             with self.stages.timed("pull"):
-                opened = registry.pull(registry.parse(source), folder, self.access, self.request.tell)
+                opened = registry.pull(registry.parse(source), folder, self.access, self.request.progress)
         else:
             opened = bundle.open_bundle(Path(source), folder)
         fidelity.random_reference(opened, self.samples)

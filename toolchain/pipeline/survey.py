@@ -22,7 +22,7 @@ import toolchain
 from toolchain import bundle as bundles
 from toolchain import files, outputs, temporary
 from toolchain.board import Board
-from toolchain.compile.request import BuildRequest, Tell
+from toolchain.compile.request import BuildRequest
 from toolchain.device import runner, verification
 from toolchain.device.connected import ConnectedDevice, Connection
 from toolchain.device.deploy import Settings
@@ -39,6 +39,7 @@ from toolchain.pipeline import anonymous, device_programs
 from toolchain.pipeline.deploy import deploy_bundle
 from toolchain.pipeline.report import MACHINE_FACTS
 from toolchain.pipeline.source import BundleSource
+from toolchain.progress import Progress
 from toolchain.records import SHIPPED
 from toolchain.rpc import hardware
 from toolchain.tuning.report import TuneReport
@@ -154,7 +155,7 @@ class _Job:
 
     request: SurveyRequest
     work: Path
-    tell: Tell
+    progress: Progress
     names: set[str] = field(default_factory=set)
     emulated: bool = False
     has_float16: bool = False
@@ -164,10 +165,10 @@ class _Job:
         boards = self.request.boards
         entry = find_device(boards.board, boards.host or None, boards.devices)
         entry = dataclasses.replace(entry, run=None)  # the device's application is left alone
-        self.names |= anonymous.names_of(entry.host)
+        self.names |= anonymous.identifying_names(entry.host)
         self.emulated = boards.board.emulated or entry.emulated
-        with Connection(boards.board, entry, boards.ssh, boards.root, self.tell, boards.patience).open() as device:
-            self.names |= anonymous.names_of(device.name)
+        with Connection(boards.board, entry, boards.ssh, boards.root, self.progress, boards.patience).open() as device:
+            self.names |= anonymous.identifying_names(device.name)
             yield device
 
     def folder(self, network: str, kind: str = "") -> Path:
@@ -197,7 +198,7 @@ def _plan(job: _Job) -> list[_Step]:
     ]
 
 
-def run(request: SurveyRequest, folder: Path, tell: Tell) -> Survey:
+def run(request: SurveyRequest, folder: Path, progress: Progress) -> Survey:
     """Survey a device; report.json and report.md are in the folder, and grow with each step.
 
     Steps that fail are part of the survey.
@@ -209,13 +210,13 @@ def run(request: SurveyRequest, folder: Path, tell: Tell) -> Survey:
     _check_folder(folder)
     outcomes: list[Outcome] = []
     with temporary.folder() as work:
-        job = _Job(request, Path(work), tell, anonymous.names_of(request.boards.host))
+        job = _Job(request, Path(work), progress, anonymous.identifying_names(request.boards.host))
         survey = _write(job, outcomes, folder)
         for step in _plan(job):
-            tell(f"--- {step.name} {step.network}".rstrip())
+            progress(f"--- {step.name} {step.network}".rstrip())
             outcomes.append(_run_step(job, step))
             fault = outcomes[-1].fault
-            tell(f"FAILED: {fault.message}" if fault else "ok")
+            progress(f"FAILED: {fault.message}" if fault else "ok")
             survey = _write(job, outcomes, folder)
     return survey
 
@@ -225,16 +226,16 @@ def _run_step(job: _Job, step: _Step) -> Outcome:
     try:
         figures, fault = step.action(), None
     except ToolchainError as caught:
-        figures, fault = {}, _anonymous(job, caught)
+        figures, fault = {}, _anonymize(job, caught)
     except (RuntimeError, OSError, ValueError, TypeError, LookupError) as caught:
         # A fault of ours or of TVM's must not cost the owner of a board the other steps.
-        figures, fault = {}, _anonymous(job, ToolchainError(f"internal error: {type(caught).__name__}: {caught}"))
+        figures, fault = {}, _anonymize(job, ToolchainError(f"internal error: {type(caught).__name__}: {caught}"))
     return Outcome(step.name, Path(step.network).name, time.monotonic() - start, figures, fault)
 
 
-def _anonymous(job: _Job, fault: ToolchainError) -> ToolchainError:
+def _anonymize(job: _Job, fault: ToolchainError) -> ToolchainError:
     hint = _HINT if str(job.work) in fault.hint else fault.hint  # files of the survey are gone afterwards
-    message, details, hint = (anonymous.without(job.names, text) for text in (fault.message, fault.details, hint))
+    message, details, hint = (anonymous.redact(job.names, text) for text in (fault.message, fault.details, hint))
     return type(fault)(message, details=details, hint=hint)
 
 
@@ -280,7 +281,7 @@ def _device(job: _Job) -> Figures:
 
 def _hardware(job: _Job) -> Figures:
     """Ask over RPC; if the farm serves several devices of the type, the first one answers."""
-    with farm_boards.open_boards(job.request.boards, job.tell) as boards:
+    with farm_boards.open_boards(job.request.boards, job.progress) as boards:
         description, notes = hardware.examine(job.request.board, boards.places[0])
     if description is None:
         return {"server": "TVM's own, which does not describe its hardware"}
@@ -298,7 +299,7 @@ def _float16(job: _Job, network: str) -> Figures:
 
 
 def _deploy(job: _Job, network: str, board: Board | None = None) -> Figures:
-    source = bundle_source(job.request, network, job.tell, board)
+    source = bundle_source(job.request, network, job.progress, board)
     with device_programs.building_runner(source.request.board):
         bundle = source.build(job.folder(network, "float16" if board else ""))
         program = device_programs.runner(source.request.board, source.stages)
@@ -325,7 +326,7 @@ def _deploy(job: _Job, network: str, board: Board | None = None) -> Figures:
 
 def _start(job: _Job, network: str) -> Figures:
     """Start a network twice: first with an empty cache, then with the kernels compiled by the first start."""
-    with _installed(job, network) as release:
+    with _install(job, network) as release:
         device = release.release.device
         folder = f"{device.store.root}/run/cache-{secrets.token_hex(8)}"
         try:
@@ -339,7 +340,7 @@ def _start(job: _Job, network: str) -> Figures:
 def _steadiness(job: _Job, network: str) -> Figures:
     """Time a network several times, each in a process of its own."""
     plan = Plan(job.request.budget_s / _ROUNDS, warmup_runs=1)
-    with _installed(job, network) as release:
+    with _install(job, network) as release:
         runs = [release.run(plan) for _ in range(_ROUNDS)]
     medians = [sorted(run.samples_ns)[len(run.samples_ns) // 2] / 1e6 for run in runs]
     spread = 100 * (max(medians) / min(medians) - 1)
@@ -363,18 +364,18 @@ def _tune(job: _Job, network: str) -> Figures:
     }
 
 
-def bundle_source(request: SurveyRequest, network: str, tell: Tell, board: Board | None = None) -> BundleSource:
+def bundle_source(request: SurveyRequest, network: str, progress: Progress, board: Board | None = None) -> BundleSource:
     """Return the source of a network's bundle, for the board type of the survey or a variant of it."""
     model = Model(network)
     # Only shipped records: with this machine's own ones, the results could not be reproduced elsewhere.
-    build = BuildRequest(model, board or request.board, tell, request.toolchain, Path(SHIPPED))
-    return BundleSource(build, Stages(tell))
+    build = BuildRequest(model, board or request.board, progress, request.toolchain, Path(SHIPPED))
+    return BundleSource(build, Stages(progress))
 
 
 @contextlib.contextmanager
-def _installed(job: _Job, network: str) -> Iterator[Installed]:
+def _install(job: _Job, network: str) -> Iterator[Installed]:
     """Install a network on the device for the time of a block, in which nobody else can deploy."""
-    source, folder = bundle_source(job.request, network, job.tell), job.folder(network)
+    source, folder = bundle_source(job.request, network, job.progress), job.folder(network)
     bundle = bundles.load(folder) if (folder / bundles.MANIFEST).is_file() else source.build(folder)
     program = device_programs.runner(source.request.board, source.stages)
     samples = verification.samples_of(bundle)

@@ -18,17 +18,18 @@ from toolchain import files
 from toolchain.backends.base import Backend, MachineModel
 from toolchain.backends.base.costs import CostModel
 from toolchain.board import Board
-from toolchain.compile import known, prepare
-from toolchain.compile.known import record_key
+from toolchain.compile import applicable_records, prepare
+from toolchain.compile.applicable_records import record_key
 from toolchain.compile.request import BuildRequest
 from toolchain.device.lock import Owner
 from toolchain.errors import DeviceError, InputError, ToolchainError
 from toolchain.farm import boards as farm_boards
-from toolchain.farm.boards import BoardRequest, Boards, Tell
+from toolchain.farm.boards import BoardRequest, Boards
 from toolchain.models import flops, importer, source
 from toolchain.models.importer import ImportedModel
 from toolchain.models.request import Model
 from toolchain.native import cross
+from toolchain.progress import Progress
 from toolchain.records import Key, RecordFile, claims, default_path, tasks
 from toolchain.records.apply import shipped_choices
 from toolchain.records.lines import modelled_by
@@ -77,8 +78,8 @@ class TuneRequest:
     def board(self) -> Board:
         return self.boards.board
 
-    def build(self, tell: Tell) -> BuildRequest:
-        return BuildRequest(self.model, self.board, tell, self.toolchain, without=self.without)
+    def build(self, progress: Progress) -> BuildRequest:
+        return BuildRequest(self.model, self.board, progress, self.toolchain, without=self.without)
 
 
 @dataclass(frozen=True)
@@ -106,17 +107,17 @@ def extract(request: BuildRequest) -> Extracted:
     _ = backend.target  # a fault of the board file is reported before the model is read
     loaded = source.load_request(request.model)
     for line in loaded.guessed:
-        request.tell(line)
-    imported = importer.import_model(prepare.suited(loaded, request).source)
-    lowered = backend.lower(prepare.fitted(imported, request))
+        request.progress(line)
+    imported = importer.import_model(prepare.quantize_if_needed(loaded, request).source)
+    lowered = backend.lowered(prepare.rescale_for_half(imported, request))
     return Extracted(imported, backend, tasks.extract(lowered, backend), lowered)
 
 
 @dataclass
-class _Watch:
+class _BoardCounts:
     """Counts trials, failures and quarantines by board, gathered from the boards' threads."""
 
-    tell: Tell
+    progress: Progress
     boards: Boards
     trials: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
@@ -132,9 +133,9 @@ class _Watch:
             if event.kind == "quarantined":
                 self.quarantines[event.place] += 1
         if event.kind == "stock":
-            self.tell(f"warning: {event.place}: {event.detail}")
+            self.progress(f"warning: {event.place}: {event.detail}")
         elif event.kind not in {"started", "ended"}:
-            self.tell(f"{event.place}: {event.kind}" + (f", {event.detail}" if event.detail else ""))
+            self.progress(f"{event.place}: {event.kind}" + (f", {event.detail}" if event.detail else ""))
         self.boards.report(event)
 
 
@@ -152,7 +153,7 @@ class _Session:
     pruner: Pruner | None = None  # rules out candidates before a board measures them; None to measure all
 
 
-def run(request: TuneRequest, tell: Tell, redraw: Callable[[Shown], None]) -> TuneReport:
+def run(request: TuneRequest, progress: Progress, redraw: Callable[[Shown], None]) -> TuneReport:
     """Tune a model; the results are in the file of records, also if the run ends early.
 
     `redraw` is called with the table of the tasks.
@@ -171,54 +172,54 @@ def run(request: TuneRequest, tell: Tell, redraw: Callable[[Shown], None]) -> Tu
     if request.builders:
         with request.builders.client():
             pass
-    judge = _judge(request, tell)
-    file = RecordFile(request.records or default_path(request.board.name), tell)
+    cost_model = _cost_model(request, progress)
+    file = RecordFile(request.records or default_path(request.board.name), progress)
     if file.path.exists():
         file.catalog()
     if not request.passing:
-        tell(f"tuning records: {file.path}")
-    tell(f"importing {request.model.source}")
-    extracted = extract(request.build(tell))
+        progress(f"tuning records: {file.path}")
+    progress(f"importing {request.model.source}")
+    extracted = extract(request.build(progress))
     selected = tasks.select(extracted.tasks, request.operators)
-    name = request.plan.run_id(record_key(extracted.backend), selected, str(bool(judge)))
+    name = request.plan.run_id(record_key(extracted.backend), selected, str(bool(cost_model)))
     owner = Owner.here(request.boards.purpose)
     with contextlib.ExitStack() as stack:
-        request.boards.patience.get(lambda: stack.enter_context(claims.claim_run(file.path, name, owner)))
-        return _run(_Session(request, extracted, selected, file, redraw), judge, tell)
+        request.boards.patience.get(lambda: stack.enter_context(claims.claimed(file.path, name, owner)))
+        return _run(_Session(request, extracted, selected, file, redraw), cost_model, progress)
 
 
-def _run(session: _Session, judge: CostModel | None, tell: Tell) -> TuneReport:
+def _run(session: _Session, cost_model: CostModel | None, progress: Progress) -> TuneReport:
     """Tune on boards, or by a model that stands in for them."""
     request, extracted = session.request, session.extracted
-    if judge is not None and request.modelled:
-        tell(f"{len(session.tasks)} tasks for {judge.name}, ranked without a board: {judge.stamp}")
-        watch = _Watch(tell, Boards((), model=f"{judge.name}, {judge.stamp}"))
-        estimates = Costed(judge, watch.observe)
-        session = replace(session, modelled=modelled_by(judge.name, judge.identity), stamp=judge.stamp)
-        return _tuned(session, estimates, estimates, watch)
-    if judge is not None:
-        session = replace(session, pruner=Pruner(judge, request.plan.prune))
+    if cost_model is not None and request.modelled:
+        progress(f"{len(session.tasks)} tasks for {cost_model.name}, ranked without a board: {cost_model.stamp}")
+        counts = _BoardCounts(progress, Boards((), model=f"{cost_model.name}, {cost_model.stamp}"))
+        estimates = Costed(cost_model, counts.observe)
+        session = replace(session, modelled=modelled_by(cost_model.name, cost_model.identity), stamp=cost_model.stamp)
+        return _search(session, estimates, estimates, counts)
+    if cost_model is not None:
+        session = replace(session, pruner=Pruner(cost_model, request.plan.prune))
     model = extracted.backend.machine_model if request.board.emulated else None
     if model is not None:
-        return _by_model(session, model, tell)
-    tell(f"{len(session.tasks)} tasks for {request.board.name}")
+        return _tune_by_model(session, model, progress)
+    progress(f"{len(session.tasks)} tasks for {request.board.name}")
     driver = cross.choose(request.board, request.toolchain)
     with contextlib.ExitStack() as stack:
         folder = files.cache_root() / "candidates"  # fixed, so that the next builder removes what a killed one left
         timeout_s = request.plan.options.build_timeout_s
         hire: Hire | None = None  # None: this machine compiles
         if request.builders:
-            hire = partial(DaskCrew, request.builders, request.board.triple, tell)
+            hire = partial(DaskCrew, request.builders, request.board.triple, progress)
         builder = stack.enter_context(Builder(extracted.backend.target, driver, folder, timeout_s=timeout_s, hire=hire))
-        boards = stack.enter_context(farm_boards.open_boards(replace(request.boards, shares=True), tell))
-        _examine(request.board, boards, tell)
-        watch = _Watch(tell, boards)
-        pool = stack.enter_context(MeasurePool(boards.places, request.plan.options, watch.observe))
-        boards.follow(pool, partial(_fits, request.board, tell), tell)
-        return replace(_tuned(_paced(session, boards), builder, pool, watch), builders=builder.rows)
+        boards = stack.enter_context(farm_boards.open_boards(replace(request.boards, shares=True), progress))
+        _examine(request.board, boards, progress)
+        counts = _BoardCounts(progress, boards)
+        pool = stack.enter_context(MeasurePool(boards.places, request.plan.options, counts.observe))
+        boards.follow(pool, partial(_accept, request.board, progress), progress)
+        return replace(_search(_with_pace(session, boards), builder, pool, counts), builders=builder.rows)
 
 
-def _paced(session: _Session, boards: Boards) -> _Session:
+def _with_pace(session: _Session, boards: Boards) -> _Session:
     """Prepare as many candidates ahead as the boards need that are there, or are expected."""
     request = session.request
     if request.board.connection == "local":
@@ -229,7 +230,7 @@ def _paced(session: _Session, boards: Boards) -> _Session:
     return replace(session, request=replace(request, plan=replace(plan, pace=pace)))
 
 
-def _judge(request: TuneRequest, tell: Tell) -> CostModel | None:
+def _cost_model(request: TuneRequest, progress: Progress) -> CostModel | None:
     """Return the model that times candidates or rules them out; None if neither is requested.
 
     Raises:
@@ -238,7 +239,7 @@ def _judge(request: TuneRequest, tell: Tell) -> CostModel | None:
     """
     if not request.modelled and not request.plan.prune:
         return None
-    model = request.build(tell).backend.cost_model(tell)
+    model = request.build(progress).backend.cost_model(progress)
     if model.obstacle:
         raise InputError(
             f"no model can judge candidates for {request.board.name}",
@@ -248,7 +249,7 @@ def _judge(request: TuneRequest, tell: Tell) -> CostModel | None:
     return model
 
 
-def _by_model(session: _Session, model: MachineModel, tell: Tell) -> TuneReport:
+def _tune_by_model(session: _Session, model: MachineModel, progress: Progress) -> TuneReport:
     """Tune an accelerator's kernels by a model of it, because a board's times would be an emulator's.
 
     Raises:
@@ -267,48 +268,48 @@ def _by_model(session: _Session, model: MachineModel, tell: Tell) -> TuneReport:
             details=f"its board's times are an emulator's, and the model {model.name} knows the accelerator alone",
             hint=f"`toolchain tasks {request.model.source} --board {request.board.name}` lists them",
         )
-    tell(f"{len(offloaded)} tasks of the accelerator, in cycles of the model {model.name}: modelled, not measured")
+    progress(f"{len(offloaded)} tasks of the accelerator, in cycles of the model {model.name}: modelled, not measured")
     if len(offloaded) < len(selected):
-        tell(f"{len(selected) - len(offloaded)} tasks of the CPU are left as they are")
-    watch = _Watch(tell, Boards((), model=model.name))
-    machine = Modelled(model, watch.observe)
-    return _tuned(replace(session, tasks=offloaded), machine, machine, watch)
+        progress(f"{len(selected) - len(offloaded)} tasks of the CPU are left as they are")
+    counts = _BoardCounts(progress, Boards((), model=model.name))
+    machine = Modelled(model, counts.observe)
+    return _search(replace(session, tasks=offloaded), machine, machine, counts)
 
 
-def _examine(board: Board, boards: Boards, tell: Tell) -> None:
+def _examine(board: Board, boards: Boards, progress: Progress) -> None:
     """Compare the boards with their board file; one that is away for a moment may come back while others measure."""
-    with ThreadPoolExecutor(_EXAMINED_AT_ONCE) as crew:
-        faults = [fault for fault in crew.map(partial(_examine_one, board, tell), boards.places) if fault]
+    with ThreadPoolExecutor(_EXAMINED_AT_ONCE) as threads:
+        faults = [fault for fault in threads.map(partial(_examine_one, board, progress), boards.places) if fault]
     if len(faults) == len(boards.places):
         raise faults[0]
 
 
-def _examine_one(board: Board, tell: Tell, place: Place) -> DeviceError | None:
+def _examine_one(board: Board, progress: Progress, place: Place) -> DeviceError | None:
     """Compare a board with its board file; return why it is away for a moment, if it is."""
     try:
         description, notes = hardware.examine(board, place)
     except DeviceError as fault:
-        tell(f"warning: {place.name}: {fault.message}")
+        progress(f"warning: {place.name}: {fault.message}")
         return fault
-    tell(f"{place.name}: {description or 'a server of TVM itself, which does not say what it runs on'}")
+    progress(f"{place.name}: {description or 'a server of TVM itself, which does not say what it runs on'}")
     for note in notes:
-        tell(f"warning: {note}")
+        progress(f"warning: {note}")
     return None
 
 
-def _fits(board: Board, tell: Tell, place: Place) -> bool:
+def _accept(board: Board, progress: Progress, place: Place) -> bool:
     """Whether a board that joins a run is what its board file says; without it the run goes on."""
     try:
-        _examine_one(board, tell, place)
+        _examine_one(board, progress, place)
     except ToolchainError as fault:
-        tell(f"warning: {place.name} is left out: {fault.message}")
+        progress(f"warning: {place.name} is left out: {fault.message}")
         return False
     return True
 
 
-def _tuned(session: _Session, builder: Builds, pool: Measures, watch: _Watch) -> TuneReport:
+def _search(session: _Session, builder: Builds, pool: Measures, counts: _BoardCounts) -> TuneReport:
     request, extracted, file = session.request, session.extracted, session.file
-    emulated = watch.boards.emulated
+    emulated = counts.boards.emulated
     options = request.plan.options
     key = record_key(
         extracted.backend,
@@ -317,7 +318,7 @@ def _tuned(session: _Session, builder: Builds, pool: Measures, watch: _Watch) ->
         threads=options.threads,
         options=options.recorded,
     )
-    shipped = known.shipped_records(extracted.backend)
+    shipped = applicable_records.shipped_records(extracted.backend)
     weight_bytes = _FLOAT_BYTES * flops.parameters(extracted.imported.source.proto.graph)
     job = Tuning(
         session.tasks,
@@ -331,15 +332,15 @@ def _tuned(session: _Session, builder: Builds, pool: Measures, watch: _Watch) ->
         shipped=shipped_choices(session.tasks, shipped, extracted.backend.templates),
         on_tick=lambda: session.redraw(live(job)),
     )
-    with contextlib.nullcontext() if request.passing else _announced(job, file, watch.tell):
+    with contextlib.nullcontext() if request.passing else _announce_end(job, file, counts.progress):
         job.run()
-    tune_report = _report(request, extracted, job, watch, key)
+    tune_report = _report(request, extracted, job, counts, key)
     pruned_by = session.pruner.model.stamp if session.pruner else ""
     return replace(tune_report, modelled=session.stamp, pruned_by=pruned_by)
 
 
 @contextlib.contextmanager
-def _announced(job: Tuning, file: RecordFile, tell: Tell) -> Iterator[None]:
+def _announce_end(job: Tuning, file: RecordFile, progress: Progress) -> Iterator[None]:
     """Report what was recorded when the run ends, and how to resume it if it was interrupted."""
     finished = False
     try:
@@ -348,7 +349,7 @@ def _announced(job: Tuning, file: RecordFile, tell: Tell) -> Iterator[None]:
     finally:
         if job.trials:
             next_step = "" if finished else "; the same command goes on from there"
-            tell(f"{job.trials} trials of this run are in {file.path}{next_step}")
+            progress(f"{job.trials} trials of this run are in {file.path}{next_step}")
 
 
 def plan_for(board: Board, plan: Plan) -> Plan:
@@ -389,11 +390,11 @@ def _row(job: Tuning, state: TaskState, untuned_s: float | None = None) -> TaskR
     )
 
 
-def _report(request: TuneRequest, extracted: Extracted, job: Tuning, watch: _Watch, key: Key) -> TuneReport:
-    names = dict.fromkeys([*(place.name for place in watch.boards.places), *watch.trials, *watch.quarantines])
-    rows = tuple(BoardRow(name, watch.trials[name], watch.failures[name], watch.quarantines[name]) for name in names)
-    if watch.boards.model:
-        rows = (BoardRow(f"model {watch.boards.model}", watch.trials[watch.boards.model], 0, 0),)
+def _report(request: TuneRequest, extracted: Extracted, job: Tuning, counts: _BoardCounts, key: Key) -> TuneReport:
+    names = dict.fromkeys([*(place.name for place in counts.boards.places), *counts.trials, *counts.quarantines])
+    rows = tuple(BoardRow(name, counts.trials[name], counts.failures[name], counts.quarantines[name]) for name in names)
+    if counts.boards.model:
+        rows = (BoardRow(f"model {counts.boards.model}", counts.trials[counts.boards.model], 0, 0),)
     untuned = job.untuned_s()
     return TuneReport(
         model=extracted.imported.source.name,
@@ -414,6 +415,6 @@ def _report(request: TuneRequest, extracted: Extracted, job: Tuning, watch: _Wat
         tasks=tuple(_row(job, state, untuned.get(state.task.workload)) for state in job.states),
         points=tuple(Point(point.seconds, point.trials, point.estimated_s) for point in job.points),
         boards=rows,
-        waited=watch.boards.waited,
+        waited=counts.boards.waited,
         winners=tuple(state.decision for state in job.states if state.decision and state.decision.verdict == "faster"),
     )

@@ -42,13 +42,13 @@ _CONNECT_S, _ANSWER_S = 10, 60
 _WHOLE_ANSWER_S = 120.0  # for a request with all its repetitions, plus the time for its size
 _WORDS_S = 10.0  # for the text of a registry's error
 _SLOWEST = 32 << 10  # bytes in a second
-_BACKOFF_S, _LONGEST_WAIT_S = 0.5, 20
+_BACKOFF_S, _LONGEST_WAIT_S = 0.5, 20  # a registry may ask for hours, and a user waits at the terminal
 _TRIES = 4
-_PASSING = frozenset({429, 500, 502, 503, 504})
+_TRANSIENT = frozenset({429, 500, 502, 503, 504})  # statuses that may be gone at the next attempt
 _REDIRECTS = 5
 _LONGEST_MESSAGE = 300
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
-_READING = frozenset({"GET", "HEAD"})  # a redirect of anything else would not be the specification's
+_READ_METHODS = frozenset({"GET", "HEAD"})  # a redirect of anything else would not be the specification's
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -138,7 +138,7 @@ class Client:
             url = urljoin(self.origin, path)
             response = self._send(method, url, headers, body)
             challenge = response.headers.get("WWW-Authenticate")
-            if response.status_code == _UNAUTHORIZED and challenge and self._is_ours(response.url):
+            if response.status_code == _UNAUTHORIZED and challenge and self._is_registry(response.url):
                 response.close()
                 self._authorization = self._authorize(challenge)
                 if self._authorization:
@@ -149,18 +149,18 @@ class Client:
 
     def _send(self, method: str, url: str, headers: Mapping[str, str], body: Body | None) -> requests.Response:
         # Only the registry itself may see the user's login.
-        login_header = {"Authorization": self._authorization} if self._authorization and self._is_ours(url) else {}
+        login_header = {"Authorization": self._authorization} if self._authorization and self._is_registry(url) else {}
         data = body() if callable(body) else body
         options = {
             **self._request_options(url),
             "headers": {**headers, **login_header},
             "data": data,
-            "allow_redirects": method in _READING,
+            "allow_redirects": method in _READ_METHODS,
         }
         try:
             for failed in range(_TRIES):
                 response = self._session.request(method, url, **options)
-                if response.status_code not in _PASSING:
+                if response.status_code not in _TRANSIENT:
                     return response
                 response.close()  # unread: its body may be of any length
                 time.sleep(_pause_s(response, failed))
@@ -175,7 +175,7 @@ class Client:
     def _request_options(url: str) -> dict[str, Any]:
         return {"timeout": (_CONNECT_S, _ANSWER_S), "stream": True, "proxies": utils.get_environ_proxies(url)}
 
-    def _is_ours(self, url: str) -> bool:
+    def _is_registry(self, url: str) -> bool:
         return _origin(url) == _origin(self.origin)
 
     def _authorize(self, challenge: str) -> str:
@@ -197,7 +197,7 @@ class Client:
         status = response.status_code
         if status in {_UNAUTHORIZED, _FORBIDDEN}:
             if with_user:
-                raise self._refused(_error_text(response))
+                raise self._user_refused(_error_text(response))
             return ""
         token = token_of(document(response)) if response.ok else ""
         if not token:
@@ -205,7 +205,7 @@ class Client:
                 f"the token server of {self.registry} answered {status} without a token",
                 details="" if response.ok else _error_text(response),
                 hint="run the same command again later"
-                if status in _PASSING
+                if status in _TRANSIENT
                 else "check the configuration of that registry",
             )
         return f"Bearer {token}"
@@ -244,17 +244,17 @@ class Client:
             hint = f"run `docker login {self.registry}`, or use --username and --password-stdin"
             return RegistryError(f"{self.registry} requires a login", details=details, hint=hint)
         if status in {_UNAUTHORIZED, _FORBIDDEN}:
-            return self._refused(details)
+            return self._user_refused(details)
         if status == requests.codes.not_found:
             return InputError(
                 f"there is no {what}", details=details, hint="check the repository, the tag and the digest"
             )
-        hint = "run the same command again later" if status in _PASSING else "check that it is an OCI registry"
+        hint = "run the same command again later" if status in _TRANSIENT else "check that it is an OCI registry"
         if status == requests.codes.bad_request and self.origin.startswith("http:"):
             hint = "if it uses TLS, add --ca FILE: a registry on this machine is contacted with TLS only then"
         return RegistryError(f"{self.registry} answered {status} to the request for {what}", details=details, hint=hint)
 
-    def _refused(self, details: str) -> RegistryError:
+    def _user_refused(self, details: str) -> RegistryError:
         return RegistryError(
             f"{self.registry} refuses this user",
             details=details,
@@ -270,9 +270,10 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 def _session(plain: str | None, authorities: str | Literal[True], deadline: Deadline) -> requests.Session:
     """Return a session without cookies and ~/.netrc, and with plain HTTP only to `plain`, if that is given."""
     session = requests.Session()
-    session.trust_env = False
+    session.trust_env = False  # a netrc file would send other passwords than the user chose
     session.verify = authorities
     session.max_redirects = _REDIRECTS
+    # A login is sent with each request, so a cookie has no use, and it would identify the user.
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     session.headers.update({"User-Agent": f"edge-toolchain/{__version__}", "Accept-Encoding": "identity"})
     retries = urllib3.Retry(

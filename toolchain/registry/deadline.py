@@ -79,11 +79,11 @@ def _pools(deadline: Deadline) -> dict[str, type[HTTPConnectionPool]]:
 
     class Plain(HTTPConnection):
         def _new_conn(self) -> socket.socket:
-            return _watched(super()._new_conn(), deadline)
+            return _watch(super()._new_conn(), deadline)
 
     class Encrypted(HTTPSConnection):
         def _new_conn(self) -> socket.socket:
-            return _watched(super()._new_conn(), deadline)
+            return _watch(super()._new_conn(), deadline)
 
     class PlainPool(HTTPConnectionPool):
         ConnectionCls = Plain
@@ -94,7 +94,7 @@ def _pools(deadline: Deadline) -> dict[str, type[HTTPConnectionPool]]:
     return {"http": PlainPool, "https": EncryptedPool}
 
 
-def _watched(connection: socket.socket, deadline: Deadline) -> socket.socket:
+def _watch(connection: socket.socket, deadline: Deadline) -> socket.socket:
     try:
         deadline.watch(connection)
     except TimeoutError:

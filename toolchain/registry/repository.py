@@ -27,18 +27,18 @@ _DOCKER_TYPES = (
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
-_OK, _FOUND = frozenset({200}), frozenset({200, 404})
+_OK, _OK_OR_MISSING = frozenset({200}), frozenset({200, 404})
 _WITHOUT_REFERRERS = frozenset({404, 405})
 _TRIES = 3
 _PAGES = 16
-_SPARE = 16 << 20
+_SPARE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Repository:
     client: Client
     address: Address
-    done: Callable[[int], None] = lambda _count: None  # called with the number of bytes since the last call
+    count_bytes: Callable[[int], None] = lambda _count: None  # called with the number of bytes since the last call
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class Repository:
             hint = "choose one of its manifests by digest" if kind == INDEX_TYPE else f"expected {MANIFEST_TYPE}"
             raise InputError(f"{self.address} is not a package", details=f"it is {kind[:200]!r}", hint=hint)
         if self.address.digest:
-            contents.checked(data, Descriptor(self.address.digest, len(data), kind), self.name)
+            contents.check_blob(data, Descriptor(self.address.digest, len(data), kind), self.name)
         return data
 
     def _get_manifest(self, name: str, expected: frozenset[int]) -> requests.Response:
@@ -85,7 +85,7 @@ class Repository:
         else:
             response = self._get_blob(blob)
         with response:
-            return contents.checked(self._document(response), blob, self.name)
+            return contents.check_blob(self._document(response), blob, self.name)
 
     def save(self, blob: Descriptor, target: Path) -> None:
         """Write a blob into a new file, checked; a download that breaks off is repeated.
@@ -95,7 +95,7 @@ class Repository:
             VerificationError: It has another digest.
             RegistryError: The registry is lost.
         """
-        free = shutil.disk_usage(target.parent).free - _SPARE
+        free = shutil.disk_usage(target.parent).free - _SPARE_BYTES
         if blob.size > free:
             raise InputError(
                 f"{target.name} in {self.name} needs {size_text(blob.size)}, but only {size_text(free)} are free",
@@ -104,7 +104,7 @@ class Repository:
         for tries_left in reversed(range(_TRIES)):
             try:
                 with self._get_blob(blob) as response, self.client.limited(blob.size):
-                    contents.save_checked(self._counted(response), target, blob, self.name)
+                    contents.save_blob(self._count_chunks(response), target, blob, self.name)
             except exceptions.RequestException as fault:
                 if not tries_left:
                     raise self.client.explain(fault) from fault
@@ -115,16 +115,16 @@ class Repository:
         what = f"blob {blob.sha256[:12]} of {self.name}"
         return self.client.ask("GET", self._path("blobs", blob.digest), expected=_OK, what=what)
 
-    def _counted(self, response: requests.Response) -> Iterator[bytes]:
-        """Report the bytes that come, and take them back where a download breaks off."""
+    def _count_chunks(self, response: requests.Response) -> Iterator[bytes]:
+        """Report the bytes as they come; after an interrupted download, which is repeated, subtract them."""
         count = 0
         try:
             for chunk in chunks(response):
                 count += len(chunk)
-                self.done(len(chunk))
+                self.count_bytes(len(chunk))
                 yield chunk
         except exceptions.RequestException:
-            self.done(-count)
+            self.count_bytes(-count)
             raise
 
     def referrers(self, digest: str) -> tuple[Descriptor, ...]:
@@ -134,7 +134,7 @@ class Repository:
         for _ in range(_PAGES):
             with self.client.ask("GET", path, expected=_OK | _WITHOUT_REFERRERS, what="referrers") as response:
                 if response.status_code in _WITHOUT_REFERRERS:
-                    return oci.parse(Index, self._tagged(digest), self.name).manifests
+                    return oci.parse(Index, self._referrers_index(digest), self.name).manifests
                 manifests += oci.parse(Index, self._document(response), self.name).manifests
                 following = response.links.get("next", {}).get("url", "")
                 path = urljoin(response.url, following) if following else ""
@@ -142,9 +142,9 @@ class Repository:
                 break
         return tuple(manifests)
 
-    def _tagged(self, digest: str) -> bytes:
+    def _referrers_index(self, digest: str) -> bytes:
         """Return the index under the tag that replaces a list of referrers; empty if there is none yet."""
-        with self._get_manifest(_tag_of(digest), expected=_FOUND) as response:
+        with self._get_manifest(_tag_of(digest), expected=_OK_OR_MISSING) as response:
             return self._document(response) if response.status_code in _OK else oci.encode_index([])
 
     def ensure(self, sha256: str, content: bytes | Path) -> bool:
@@ -155,16 +155,16 @@ class Repository:
         """
         digest = f"sha256:{sha256}"
         size = contents.size_of(content)
-        with self.client.ask("HEAD", self._path("blobs", digest), expected=_FOUND, what="a blob") as response:
+        with self.client.ask("HEAD", self._path("blobs", digest), expected=_OK_OR_MISSING, what="a blob") as response:
             if response.status_code in _OK:
-                self.done(size)
+                self.count_bytes(size)
                 return False
         upload = self.client.ask("POST", self._path("blobs", "uploads/"), expected=frozenset({202}), what="an upload")
         with upload:
             location = _with_digest(upload.headers.get("Location", ""), digest)
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
         body: Body = (
-            partial(_CountingFile, content, self.done)
+            partial(_CountingFile, content, self.count_bytes)
             if isinstance(content, Path) and size
             else contents.data_of(content)
         )
@@ -172,7 +172,7 @@ class Repository:
             "PUT", location, expected=frozenset({201}), headers=headers, body=body, what="an upload's end"
         ).close()
         if isinstance(content, bytes):
-            self.done(size)
+            self.count_bytes(size)
         return True
 
     def put(self, name: str, data: bytes, media: str = MANIFEST_TYPE) -> Mapping[str, str]:
@@ -197,7 +197,7 @@ class Repository:
 
     def refer(self, subject: str, descriptor: Mapping[str, Any]) -> None:
         """Add a manifest to the tag of its subject, in place of an earlier one of its kind, if that is ours."""
-        index, kind = self._tagged(subject), str(descriptor["artifactType"])
+        index, kind = self._referrers_index(subject), str(descriptor["artifactType"])
         oci.parse(Index, index, self.name)
         others = [
             entry
@@ -225,16 +225,16 @@ def _with_digest(location: str, digest: str) -> str:
 
 
 class _CountingFile(io.FileIO):
-    """A file that reports how much was read; what an upload's repetition reads again counts once."""
+    """A file that reports how much was read; bytes that a repeated upload reads again count once."""
 
-    def __init__(self, path: Path, done: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, count_bytes: Callable[[int], None]) -> None:
         super().__init__(path)
-        self._done = done
-        self._furthest = 0
+        self._count_bytes = count_bytes
+        self._furthest_position = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
         data: bytes = super().read(-1 if size is None else size)
-        if (more := self.tell() - self._furthest) > 0:
-            self._furthest += more
-            self._done(more)
+        if (more := self.tell() - self._furthest_position) > 0:
+            self._furthest_position += more
+            self._count_bytes(more)
         return data

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import files
 from toolchain.bundle import Bundle, load, replacing
 from toolchain.bundle.contents import assemble, bundle_manifest, contents, data_of, size_of
 from toolchain.errors import InputError
-from toolchain.progress import MEGABYTES, Step, stage
+from toolchain.progress import MEGABYTES, Progress, Step, stage
 from toolchain.registry.access import Access
 from toolchain.registry.address import Address
-
-Tell = Callable[[str], None]  # called with a `Step` as bytes go on
 
 
 @dataclass(frozen=True)
@@ -29,23 +26,23 @@ class Pushed:
 
 
 @dataclass
-class _Progress:
-    """Tells how many bytes of a transfer are done."""
+class _Transfer:
+    """Reports how many bytes of a transfer are done."""
 
     text: str
     total: int
-    tell: Tell
-    so_far: int = field(default=0)
+    progress: Progress
+    so_far: int = 0
 
     def __post_init__(self) -> None:
-        self.tell(stage(self.text))
+        self.progress(stage(self.text))
 
     def add(self, count: int) -> None:
         self.so_far += count
-        self.tell(Step(self.text, self.so_far, self.total, MEGABYTES))
+        self.progress(Step(self.text, self.so_far, self.total, MEGABYTES))
 
 
-def push(bundle: Bundle, address: Address, access: Access, tell: Tell) -> Pushed:
+def push(bundle: Bundle, address: Address, access: Access, progress: Progress) -> Pushed:
     """Push a bundle and its companions. The tag comes last, so that it never names an incomplete package.
 
     Raises:
@@ -61,9 +58,9 @@ def push(bundle: Bundle, address: Address, access: Access, tell: Tell) -> Pushed
     documents = {descriptor["digest"].removeprefix("sha256:"): descriptor for descriptor in package.manifests}
     blobs = {sha256: content for sha256, content in package.blobs.items() if sha256 not in documents}
     sizes = {sha256: size_of(content) for sha256, content in blobs.items()}
-    progress = _Progress(f"sending {bundle.manifest.name} to {address.registry}", sum(sizes.values()), tell)
+    transfer = _Transfer(f"sending {bundle.manifest.name} to {address.registry}", sum(sizes.values()), progress)
     with Client(address, access) as client:
-        repository = Repository(client, address, progress.add)
+        repository = Repository(client, address, transfer.add)
         uploaded = [sha256 for sha256, content in blobs.items() if repository.ensure(sha256, content)]
         first, *others = documents
         for sha256 in (first, *others):
@@ -85,7 +82,7 @@ def check_tag(address: Address) -> None:
         )
 
 
-def pull(address: Address, folder: Path, access: Access, tell: Tell) -> Bundle:
+def pull(address: Address, folder: Path, access: Access, progress: Progress) -> Bundle:
     """Pull a bundle and its companions into a folder, where they replace an earlier bundle.
 
     Raises:
@@ -102,12 +99,12 @@ def pull(address: Address, folder: Path, access: Access, tell: Tell) -> Bundle:
         document = Repository(client, address).manifest()
         digest = f"sha256:{files.sha256_bytes(document)}"
         if not address.digest:
-            tell(f"{address} is {digest}")
+            progress(f"{address} is {digest}")
         pinned = Repository(client, address.pinned(digest))
         manifest = bundle_manifest(pinned, document)
         total = sum(file.size for file in manifest.files.values())
-        progress = _Progress(f"fetching {manifest.name} from {address.registry}", total, tell)
-        counting = dataclasses.replace(pinned, done=progress.add)
+        transfer = _Transfer(f"fetching {manifest.name} from {address.registry}", total, progress)
+        counting = dataclasses.replace(pinned, count_bytes=transfer.add)
         assemble(counting, manifest, counting.referrers(digest), staging)
         bundle = load(staging, str(address))
     return dataclasses.replace(bundle, folder=folder)

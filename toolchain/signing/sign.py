@@ -50,7 +50,7 @@ def sign(bundle: Bundle, key: Key, order: Order | None, *, replace: bool = False
         raise InputError(f"this package has {sshsig.MOST} signatures, and devices accept no more", hint="use --replace")
     signed = (*others, Signature(key.public, sshsig.HASH, key.sign(sshsig.to_sign(message))))
     files.write_atomic(bundle.folder / STATEMENT, message)
-    files.write_atomic(bundle.folder / SIGNATURES, b"".join(map(sshsig.armoured, signed)))
+    files.write_atomic(bundle.folder / SIGNATURES, b"".join(map(sshsig.to_armour, signed)))
     return Signed(new_statement, tuple(sshsig.fingerprint(signature.key) for signature in signed))
 
 

@@ -55,14 +55,14 @@ class Signature:
 def to_sign(message: bytes, hash_name: bytes = HASH) -> bytes:
     """Return the bytes that a key signs for a message."""
     digest = hashlib.new(hash_name.decode(), message).digest()
-    return _MAGIC + b"".join(map(_text, (NAMESPACE, b"", hash_name, digest)))
+    return _MAGIC + b"".join(map(_with_length, (NAMESPACE, b"", hash_name, digest)))
 
 
-def armoured(signature: Signature) -> bytes:
+def to_armour(signature: Signature) -> bytes:
     """Return a signature in the form of a file."""
-    typed = _text(KEY_TYPE) + _text(signature.value)
-    fields = (public_blob(signature.key), NAMESPACE, b"", signature.hash, typed)
-    blob = _MAGIC + struct.pack(">I", _VERSION) + b"".join(map(_text, fields))
+    signature_field = _with_length(KEY_TYPE) + _with_length(signature.value)
+    fields = (public_blob(signature.key), NAMESPACE, b"", signature.hash, signature_field)
+    blob = _MAGIC + struct.pack(">I", _VERSION) + b"".join(map(_with_length, fields))
     text = base64.b64encode(blob)
     lines = [text[offset : offset + _LINE] for offset in range(0, len(text), _LINE)]
     return _BEGIN + b"\n".join(lines) + _END + b"\n"
@@ -81,14 +81,14 @@ def read(text: bytes, where: str) -> tuple[Signature, ...]:
         if armour is None or len(signatures) == MOST:
             why = "this is not an OpenSSH signature" if armour is None else f"there are more than {MOST}"
             raise _fault(where, why)
-        signatures.append(_read_blob(_decoded(re.sub(rb"[\r\n]", b"", armour[1]), where), where))
+        signatures.append(_read_blob(_decode(re.sub(rb"[\r\n]", b"", armour[1]), where), where))
         end = armour.end()
     if not signatures:
         raise _fault(where, "it contains no signature")
     return tuple(signatures)
 
 
-def holds(signature: Signature, message: bytes) -> bool:
+def is_valid(signature: Signature, message: bytes) -> bool:
     """Whether a signature is valid for a message; one by a weak key never is."""
     # One signature of a key of small order holds for many messages. The library accepts such keys; zig's standard
     # library, on devices, does not.
@@ -103,7 +103,7 @@ def holds(signature: Signature, message: bytes) -> bool:
 
 def public_blob(key: bytes) -> bytes:
     """Return a public key as SSH writes it: its type, and 32 bytes."""
-    return _text(KEY_TYPE) + _text(key)
+    return _with_length(KEY_TYPE) + _with_length(key)
 
 
 def read_public(text: str, where: str) -> bytes:
@@ -112,7 +112,7 @@ def read_public(text: str, where: str) -> bytes:
     Raises:
         VerificationError: It is not an Ed25519 key.
     """
-    return _typed(_decoded(text.encode(), where), KEY_BYTES, where)
+    return _read_typed(_decode(text.encode(), where), KEY_BYTES, where)
 
 
 def fingerprint(key: bytes) -> str:
@@ -125,19 +125,19 @@ def _read_blob(blob: bytes, where: str) -> Signature:
     values = _Reader(blob, where)
     if values.take(len(_MAGIC)) != _MAGIC or values.number() != _VERSION:
         raise _fault(where, "this is not a signature of version 1")
-    key = _typed(values.text(), KEY_BYTES, where)
+    key = _read_typed(values.text(), KEY_BYTES, where)
     namespace, reserved, hash_name = values.text(), values.text(), values.text()
     if namespace != NAMESPACE:
         actual = namespace[:_LINE].decode(errors="replace")
         raise _fault(where, f"the signature is for {actual!r}, not for {NAMESPACE.decode()!r}")
     if reserved or hash_name not in _HASHES:
         raise _fault(where, "the signature is of a type that this toolchain does not support")
-    value = _typed(values.text(), SIGNATURE_BYTES, where)
+    value = _read_typed(values.text(), SIGNATURE_BYTES, where)
     values.end()
     return Signature(key, hash_name, value)
 
 
-def _typed(blob: bytes, size: int, where: str) -> bytes:
+def _read_typed(blob: bytes, size: int, where: str) -> bytes:
     """Read a type, which must be Ed25519's, and `size` bytes."""
     values = _Reader(blob, where)
     kind, value = values.text(), values.text()
@@ -172,16 +172,16 @@ class _Reader:
             raise _fault(self._where, "a key or signature has more bytes than it should")
 
 
-def _text(value: bytes) -> bytes:
+def _with_length(value: bytes) -> bytes:
     return struct.pack(">I", len(value)) + value
 
 
-def _decoded(text: bytes, where: str) -> bytes:
+def _decode(text: bytes, where: str) -> bytes:
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         data = b""
-    if base64.b64encode(data) != text:  # also where bits are set that belong to no byte
+    if base64.b64encode(data) != text:  # strict: a second spelling of the same bytes is refused, too
         raise _fault(where, "a key or signature is not valid base64 text")
     return data
 

@@ -1,4 +1,4 @@
-"""Who is trusted to sign releases, and whether they have signed one.
+"""The signers that a user trusts, and the check that they have signed a release.
 
 A device has the same rules in C++: runtime/trust/. Both accept and refuse the same.
 """
@@ -23,7 +23,7 @@ _NAMESPACES = 'namespaces="'
 
 @dataclass(frozen=True)
 class Signer:
-    """Somebody who may sign."""
+    """A person or machine that may sign."""
 
     name: str
     key: bytes  # the public key, 32 bytes
@@ -47,12 +47,14 @@ class Trust:
         Raises:
             InputError: A file cannot be read, or a line in it is not valid.
         """
-        gone = frozenset(_revoked_key(fields, where) for fields, where in _lines(revoked)) if revoked else frozenset()
-        by_key: dict[bytes, Signer] = {}
+        revoked_keys = (
+            frozenset(_revoked_key(fields, where) for fields, where in _lines(revoked)) if revoked else frozenset()
+        )
+        by_key: dict[bytes, Signer] = {}  # a key under two names is one signer
         for fields, where in _lines(trusted):
             signer = _signer(fields, where)
             by_key.setdefault(signer.key, signer)
-        return cls(tuple(signer for key, signer in by_key.items() if key not in gone), gone, threshold)
+        return cls(tuple(signer for key, signer in by_key.items() if key not in revoked_keys), revoked_keys, threshold)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Approval:
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a release must be besides: for a board, if that is named, and of at least a sequence."""
+    """Further requirements of a release: its board, if that is named, and the lowest sequence."""
 
     board: str = ""
     floor: int = 0
@@ -75,13 +77,13 @@ def approve(bundle: Bundle, trust: Trust, requirement: Requirement | None = None
     """Check that trusted signers have signed a bundle, whose files were checked when it was loaded.
 
     Raises:
-        VerificationError: They have not, or it does not meet the requirement.
+        VerificationError: Too few have signed, or the requirement is not met.
     """
     text, signatures = documents(bundle)
     name = str(bundle.folder)
     signers = _check_signatures(text, signatures, trust, name)
     release = statement.read(text, f"{bundle.folder}'s {bundle.statement.name}" if bundle.statement else name)
-    _check_about(release, bundle)
+    _check_about(release, bundle)  # a valid statement of another release must not approve this one
     required = requirement or Requirement()
     if required.board and release.board != required.board:
         raise VerificationError(
@@ -138,12 +140,13 @@ def _check_about(release: Statement, bundle: Bundle) -> None:
 def _check_signatures(message: bytes, signatures: bytes, trust: Trust, name: str) -> tuple[str, ...]:
     names, reasons = {}, []
     trusted = {signer.key: signer.name for signer in trust.signers}
+    # By key and not by signature: a key that signed twice counts once towards the threshold.
     for signature in sshsig.read(signatures, name):
         if signature.key in trust.revoked:
             reasons.append(f"{sshsig.fingerprint(signature.key)} is revoked")
         elif signature.key not in trusted:
             reasons.append(f"{sshsig.fingerprint(signature.key)} is not among the trusted keys")
-        elif not sshsig.holds(signature, message):
+        elif not sshsig.is_valid(signature, message):
             reasons.append(f"the signature of {trusted[signature.key]} does not match")
         else:
             names[signature.key] = trusted[signature.key]
@@ -160,7 +163,7 @@ def _read(path: Path) -> bytes:
 
 
 def _lines(path: Path) -> Iterator[tuple[list[str], str]]:
-    """Yield the fields of each line that has any, and where it is."""
+    """Yield the fields of each line that is not empty or a comment, and its file and number."""
     try:
         text = _read(path).decode()
     except (OSError, ValueError) as fault:

@@ -132,7 +132,7 @@ def test_a_damaged_header_is_told_with_its_place(package):
 
 
 def test_too_many_members_are_refused(package, monkeypatch):
-    monkeypatch.setattr(archive, "_MOST_MEMBERS", 2)
+    monkeypatch.setattr(archive, "_MAX_MEMBERS", 2)
     assert "too many members" in refused(package, match="is damaged")
 
 
@@ -149,7 +149,7 @@ def test_a_file_that_shrinks_is_no_internal_error(package, monkeypatch):
 
 
 def test_what_does_not_fit_on_the_disk_is_not_begun(package, tiny, monkeypatch):
-    monkeypatch.setattr(contents, "save_checked", lambda *_: pytest.fail("it was begun"))
+    monkeypatch.setattr(contents, "save_blob", lambda *_: pytest.fail("it was begun"))
     usage = shutil.disk_usage(package.parent)._replace(free=(16 << 20) + 1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage)
     with pytest.raises(InputError, match=r"but only 0\.001 MB are free"):

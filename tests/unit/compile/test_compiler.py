@@ -19,7 +19,7 @@ from toolchain.backends.vta.backend import Vta
 from toolchain.backends.vta.codegen.layers import is_layer
 from toolchain.board import Target
 from toolchain.compile import compiler, prepare
-from toolchain.compile.known import Known
+from toolchain.compile.applicable_records import RecordSources
 from toolchain.compile.request import BuildRequest
 from toolchain.errors import BuildError, InputError, VerificationError
 from toolchain.models import importer, inputs
@@ -49,7 +49,7 @@ def build(proto, native, folder, records=None, shipped=None, **options):
     onnx.save(proto, path)
     request = BuildRequest(Model(str(path), {}, inputs.Source()), native, **options)
     imported = importer.import_model(model.load(str(path)))
-    return compiler.build(imported, request, folder / "bundle", known=Known(records, shipped))
+    return compiler.build(imported, request, folder / "bundle", records=RecordSources(records, shipped))
 
 
 @pytest.mark.long
@@ -97,12 +97,12 @@ def test_the_graph_is_there_for_machines_and_for_people(tiny):
 
 
 def test_the_graph_of_a_bundle_is_that_of_its_board(tiny, native):
-    assert compiler.graph_of(tiny.folder, native).get_global_vars()
+    assert compiler.load_graph(tiny.folder, native).get_global_vars()
     with pytest.raises(VerificationError, match="was built for board local, not for board rk3588"):
-        compiler.graph_of(tiny.folder, board.load("rk3588").resolved())
+        compiler.load_graph(tiny.folder, board.load("rk3588").resolved())
     for half_sums, word in ((False, "--float16"), (True, "--half-sums")):
         with pytest.raises(InputError, match=f"was not built with {word}"):
-            compiler.graph_of(tiny.folder, native.in_float16(half_sums=half_sums))
+            compiler.load_graph(tiny.folder, native.in_float16(half_sums=half_sums))
 
 
 def test_a_folder_with_something_else_is_left_alone(native, tmp_path):
@@ -235,7 +235,9 @@ VTA = board.load("vta-sim").resolved()
 
 def quantized(proto, folder):
     path = nets.save(proto, folder)
-    return prepare.suited(model.load(path), BuildRequest(Model(path, {}, inputs.Source(seed=3)), VTA)).source
+    return prepare.quantize_if_needed(
+        model.load(path), BuildRequest(Model(path, {}, inputs.Source(seed=3)), VTA)
+    ).source
 
 
 def test_a_bundle_says_what_its_kernels_take_in_a_model_of_the_accelerator(tmp_path):

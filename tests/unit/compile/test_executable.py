@@ -31,7 +31,7 @@ def chain(length):
 
 
 def computed(module, folder, name="model.so"):
-    made = executable.compiled(module, TARGET)
+    made = executable.compile_module(module, TARGET)
     made.export_library(str(folder / name))
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(folder / name)), tvm.cpu())
     return machine["main"](tvm.runtime.tensor(np.zeros(4, "float32"))).numpy()
@@ -39,7 +39,7 @@ def computed(module, folder, name="model.so"):
 
 def test_one_part_and_many(tmp_path):
     for length in (1, 8, 70):  # and main, which `compiled` leaves out
-        assert len(list(executable._parts(chain(length)))) == min(8, -(-(length + 1) // 8))
+        assert len(list(executable._split(chain(length)))) == min(8, -(-(length + 1) // 8))
         np.testing.assert_array_equal(
             computed(chain(length), tmp_path, f"{length}.so"), np.full(4, length * (length + 1) / 2)
         )
@@ -51,7 +51,7 @@ def test_a_module_without_kernels(tmp_path):
 
 def test_the_parts_are_the_same_each_time():
     def names():
-        parts = executable._parts(chain(30))
+        parts = executable._split(chain(30))
         return [[str(name.name_hint) for name, _ in part.functions_items()] for part in parts]
 
     assert names() == names()

@@ -36,9 +36,9 @@ def convolutions():
 def of_calls(proto, folder, kind: str):
     path, resolved = nets.save(proto, folder), board.load(kind).resolved()
     request = BuildRequest(Model(path, {}, inputs.Source()), resolved)
-    imported = importer.import_model(prepare.suited(source.load(path), request).source)
+    imported = importer.import_model(prepare.quantize_if_needed(source.load(path), request).source)
     backend = backend_of(resolved)
-    return nodes.of_calls(backend.apply_choices(backend.lower(imported.module), {}), imported.module)
+    return nodes.nodes_by_call(backend.finished(backend.lowered(imported.module), {}), imported.module)
 
 
 @pytest.mark.parametrize("kind", ["local", "rpi4", "opencl-local", "rk3588"])

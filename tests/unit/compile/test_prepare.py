@@ -23,7 +23,7 @@ def suited(proto, folder, kind=VTA, without=(), given=GIVEN):
     path, told = nets.save(proto, folder), []
     source = model.load(path)
     request = BuildRequest(Model(path, {}, given), kind, told.append, without=without)
-    return source, prepare.suited(source, request).source, told
+    return source, prepare.quantize_if_needed(source, request).source, told
 
 
 def test_a_network_of_floats_is_quantized_for_such_a_board(tmp_path):
@@ -52,7 +52,9 @@ def test_another_quantized_network_keeps_its_ranges(tmp_path, activation):
     source = model.load(nets.save(proto, tmp_path))
     told = []
     found = [
-        prepare.suited(source, BuildRequest(Model(source.origin, {}, inputs.Source(seed=seed)), VTA, told.append))
+        prepare.quantize_if_needed(
+            source, BuildRequest(Model(source.origin, {}, inputs.Source(seed=seed)), VTA, told.append)
+        )
         for seed in (3, 4)
     ]
     assert found[0].source.sha256 == found[1].source.sha256
@@ -73,9 +75,9 @@ def test_a_quantized_network_stays_as_it_is(tmp_path):
 def test_a_quantized_network_is_compared_with_what_its_file_says_on_every_board(tmp_path):
     source, made, _ = suited(qdq_nets.two_convolutions(), tmp_path)
     local = board.load("local").resolved()
-    assert prepare.is_computed_to_the_letter(made, backend_of(local))
-    assert not prepare.is_computed_to_the_letter(source, backend_of(local))
-    assert prepare.is_computed_to_the_letter(source, backend_of(VTA))
+    assert prepare.is_compared_unoptimized(made, backend_of(local))
+    assert not prepare.is_compared_unoptimized(source, backend_of(local))
+    assert prepare.is_compared_unoptimized(source, backend_of(VTA))
 
 
 @pytest.mark.parametrize(("name", "without"), [("local", ()), ("rk3399", ()), ("vta-sim", ("vta",))])

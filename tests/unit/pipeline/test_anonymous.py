@@ -25,35 +25,35 @@ from toolchain.pipeline import anonymous
     ],
 )
 def test_logins_and_addresses_go_and_the_rest_stays(text, redacted):
-    assert anonymous.without((), text) == redacted
+    assert anonymous.redact((), text) == redacted
 
 
 def test_known_names_go_where_they_are_whole_words():
     names = {"pi-lab", "/home/someone"}
     text = "pi-lab has /home/someone/models, and pi-labs is another word"
-    assert anonymous.without(names, text) == "... has .../models, and pi-labs is another word"
+    assert anonymous.redact(names, text) == "... has .../models, and pi-labs is another word"
 
 
 def test_the_longest_name_goes_first():
-    assert anonymous.without({"board", "board-7"}, "board-7, board") == "..., ..."
+    assert anonymous.redact({"board", "board-7"}, "board-7, board") == "..., ..."
 
 
 def test_what_is_known_of_a_device():
-    names = anonymous.names_of("pilot@board-7.lab:2222")
+    names = anonymous.identifying_names("pilot@board-7.lab:2222")
     assert {"pilot", "board-7.lab", "board-7.lab:2222", "pilot@board-7.lab:2222"} <= names
     ours = {name for name in (platform.node(), getpass.getuser(), str(Path.home())) if len(name) >= 4}
     assert ours - {"local", "root", "/root"} <= names
 
 
 def test_words_that_are_everywhere_are_no_names():
-    assert not {"", "pi", "local", "root"} & anonymous.names_of("pi@local")
+    assert not {"", "pi", "local", "root"} & anonymous.identifying_names("pi@local")
 
 
 def test_the_serial_of_adb_stays_out():
-    names = anonymous.names_of("adb:R58M123456")
-    assert anonymous.without(names, "adb:R58M123456: device R58M123456 not found") == "...: device ... not found"
+    names = anonymous.identifying_names("adb:R58M123456")
+    assert anonymous.redact(names, "adb:R58M123456: device R58M123456 not found") == "...: device ... not found"
 
 
 def test_the_host_of_a_device_in_a_network_stays_out():
-    names = anonymous.names_of("adb:phone.lab:5555")
-    assert anonymous.without(names, "phone.lab:5555 or phone.lab") == "... or ..."
+    names = anonymous.identifying_names("adb:phone.lab:5555")
+    assert anonymous.redact(names, "phone.lab:5555 or phone.lab") == "... or ..."

@@ -72,7 +72,7 @@ def test_host_keys_are_for_boards_reached_by_ssh(tmp_path, monkeypatch):
 def test_space_for_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "not" / "yet" / "there"))
     assert str(tmp_path) in checks()["2 GB for the cache"].found
-    monkeypatch.setattr(doctor, "_FREE", 1e18)
+    monkeypatch.setattr(doctor, "_MIN_FREE", 1e18)
     assert not next(check for check in doctor.examine([]) if "for the cache" in check.what).ok
 
 

@@ -10,7 +10,7 @@ from tests.support import bundles
 from toolchain import files, tensors
 from toolchain.models import inputs, reference
 from toolchain.models import source as model
-from toolchain.pipeline.expected import Expecting
+from toolchain.pipeline.expected import ReferenceModel
 
 
 @pytest.fixture
@@ -21,26 +21,26 @@ def source(tmp_path):
 
 def test_outputs_and_limit_of_one(source):
     arrays = inputs.random(source.inputs, 0)
-    expected = Expecting(source, unoptimized=False, float16=False).of(arrays)
+    expected = ReferenceModel(source, unoptimized=False, float16=False).run(arrays)
     assert np.array_equal(expected.outputs["y"], reference.run(source, arrays)["y"])
     assert (expected.tolerance, expected.amplified) == (None, {})
 
 
 def test_half_precision_has_its_own_limit(source):
-    expected = Expecting(source, unoptimized=False, float16=True).of(inputs.random(source.inputs, 0))
+    expected = ReferenceModel(source, unoptimized=False, float16=True).run(inputs.random(source.inputs, 0))
     assert (expected.tolerance, expected.amplified) == (2e-2, {})
 
 
 def test_inputs_that_amplify_rounding_are_told(source, monkeypatch):
     limits = {"y": tensors.Limit(0.03, tensors.ROUNDING)}
     monkeypatch.setattr(reference, "limits", lambda *_: limits)
-    expected = Expecting(source, unoptimized=False, float16=False).of(inputs.random(source.inputs, 0))
+    expected = ReferenceModel(source, unoptimized=False, float16=False).run(inputs.random(source.inputs, 0))
     assert (expected.tolerance, expected.amplified) == (limits, limits)
 
 
 def test_random_samples(source):
     steps = []
-    expected = Expecting(source, unoptimized=False, float16=False).of_random(4, 3, steps.append)
+    expected = ReferenceModel(source, unoptimized=False, float16=False).run_random(4, 3, steps.append)
     for index in range(3):
         arrays = inputs.random(source.inputs, 4 + index)
         assert expected.samples[index].sha256 == files.sha256_bytes(tensors.encode(arrays))
@@ -57,5 +57,5 @@ def test_a_session_serves_all_samples(source, monkeypatch):
         return opened(*arguments, **more)
 
     monkeypatch.setattr(reference, "open_model", noted)
-    Expecting(source, unoptimized=False, float16=False).of_random(0, 5, lambda _line: None)
+    ReferenceModel(source, unoptimized=False, float16=False).run_random(0, 5, lambda _line: None)
     assert len(sessions) == 2  # one with optimisations, and one without, for the limit

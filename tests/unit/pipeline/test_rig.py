@@ -69,7 +69,7 @@ LOST = DeviceError("c cannot be reached")
     ],
 )
 def test_none_is_free(faults, kind, message):
-    fault = rig._none_free(faults)
+    fault = rig._combine(faults)
     assert (type(fault), fault.message) == (kind, message)
 
 
@@ -192,7 +192,9 @@ def test_a_lock_that_is_lost_is_told_at_once(native, devices):
 def test_a_release_for_the_time_of_a_session(native, devices, tiny):
     with held(native, devices[:1]) as device:
         device.check()
-        with rig.deployed(device, Model(str(tiny.folder)), Settings(budget_s=0.05), lambda _line: None) as release:
+        with rig.deploy_release(
+            device, Model(str(tiny.folder)), Settings(budget_s=0.05), lambda _line: None
+        ) as release:
             [spec] = release.release.manifest.inputs
             assert release.digest == f"sha256:{tiny.digest}"
             assert release.latency.median > 0

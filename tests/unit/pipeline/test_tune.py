@@ -122,7 +122,7 @@ def test_records_that_are_none_are_told_before_the_boards_are_taken(tmp_path, mo
 
 def test_a_finished_run_says_where_its_records_are_and_no_more(tmp_path):
     messages = []
-    with tune._announced(SimpleNamespace(trials=3), RecordFile(tmp_path / "r.jsonl"), messages.append):
+    with tune._announce_end(SimpleNamespace(trials=3), RecordFile(tmp_path / "r.jsonl"), messages.append):
         pass
     assert messages == [f"3 trials of this run are in {tmp_path / 'r.jsonl'}"]
 
@@ -132,7 +132,7 @@ def test_what_is_kept_is_told_if_something_is(tmp_path, trials, lines):
     messages = []
     with (
         pytest.raises(DeviceError),
-        tune._announced(SimpleNamespace(trials=trials), RecordFile(tmp_path / "r.jsonl"), messages.append),
+        tune._announce_end(SimpleNamespace(trials=trials), RecordFile(tmp_path / "r.jsonl"), messages.append),
     ):
         raise DeviceError("no board is left")
     assert len(messages) == lines
@@ -179,7 +179,7 @@ def test_the_table_at_the_end(job):
 def test_the_report(job):
     extracted = tune.extract(BuildRequest(MLP, RPI4))
     request = tune.TuneRequest(MLP, BoardRequest(RPI4), job.done.plan)
-    watch = tune._Watch(nothing, boards_of("a", "b"))
+    counts = tune._BoardCounts(nothing, boards_of("a", "b"))
     trial = SimpleNamespace(name="matmul", rivals=())
     for event in (
         Event("started", "a", trial=trial),
@@ -188,9 +188,9 @@ def test_the_report(job):
         Event("ended", "a", trial=SimpleNamespace(name="final", rivals=(trial,)), measured=Measured((1e-3,))),
         Event("quarantined", "b", "gone"),
     ):
-        watch.observe(event)
+        counts.observe(event)
     key = Key.of(target_table(extracted.backend.target), emulated=True)
-    report = tune._report(request, extracted, job.done, watch, key)
+    report = tune._report(request, extracted, job.done, counts, key)
     states = job.done.states
     assert (report.model, report.board, report.emulated, report.trials, report.resumed) == ("mlp", "rpi4", True, 24, 0)
     assert [(row.name, row.trials, row.failed, row.quarantines) for row in report.boards] == [
@@ -228,7 +228,7 @@ def test_a_task_without_a_latency_has_none_in_the_table(job):
 )
 def test_what_a_person_should_know_of_boards_is_told(event, line):
     messages = []
-    tune._Watch(messages.append, boards_of("a")).observe(event)
+    tune._BoardCounts(messages.append, boards_of("a")).observe(event)
     assert messages == ([] if line is None else [line])
 
 

@@ -18,7 +18,7 @@ def nobody_asks():
 
 
 def holds(key):
-    return sshsig.holds(Signature(key.public, sshsig.HASH, key.sign(sshsig.to_sign(b"it"))), b"it")
+    return sshsig.is_valid(Signature(key.public, sshsig.HASH, key.sign(sshsig.to_sign(b"it"))), b"it")
 
 
 def test_signs_with_a_file(alice):

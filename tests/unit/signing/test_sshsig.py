@@ -23,20 +23,20 @@ def made(one, message=MESSAGE):
 
 
 def test_is_byte_for_byte_that_of_ssh_keygen(alice, tmp_path):
-    assert sshsig.armoured(made(alice)) == signers.by_hand(MESSAGE, alice, tmp_path)
+    assert sshsig.to_armour(made(alice)) == signers.by_hand(MESSAGE, alice, tmp_path)
 
 
 @pytest.mark.parametrize("hashed", ["sha256", "sha512"])
 def test_reads_what_ssh_keygen_writes(alice, tmp_path, hashed):
     (found,) = sshsig.read(signers.by_hand(MESSAGE, alice, tmp_path, hashed=hashed), "it")
     assert found.hash == hashed.encode()
-    assert sshsig.holds(found, MESSAGE)
-    assert not sshsig.holds(found, MESSAGE + b" ")
+    assert sshsig.is_valid(found, MESSAGE)
+    assert not sshsig.is_valid(found, MESSAGE + b" ")
 
 
 def test_reads_several_one_after_the_other(alice, bob):
     both = (made(alice), made(bob))
-    assert sshsig.read(b"".join(map(sshsig.armoured, both)), "they") == both
+    assert sshsig.read(b"".join(map(sshsig.to_armour, both)), "they") == both
 
 
 def test_shows_the_fingerprint_of_ssh_keygen(alice):
@@ -99,7 +99,7 @@ def test_another_form_of_the_same_signature_does_not_hold(alice):
     found = made(alice)
     scalar = int.from_bytes(found.value[32:], "little") + ORDER
     other = found.value[:32] + scalar.to_bytes(32, "little")
-    assert not sshsig.holds(Signature(found.key, found.hash, other), MESSAGE)
+    assert not sshsig.is_valid(Signature(found.key, found.hash, other), MESSAGE)
 
 
 @pytest.mark.parametrize("key", sorted(sshsig._SMALL_ORDER), ids=lambda key: key.hex()[:8])
@@ -109,12 +109,12 @@ def test_a_weak_key_signs_nothing(key, bit):
     neutral = (1).to_bytes(32, "little")
     weak = key[:-1] + bytes([key[-1] | bit])
     for message in range(16):  # one in eight would hold
-        assert not sshsig.holds(Signature(weak, b"sha512", neutral + bytes(32)), bytes([message]))
+        assert not sshsig.is_valid(Signature(weak, b"sha512", neutral + bytes(32)), bytes([message]))
 
 
 def test_no_change_of_a_byte_holds(alice):
     stream = random.Random(1)  # noqa: S311
-    data = base64.b64decode(b"".join(sshsig.armoured(made(alice)).splitlines()[1:-1]))
+    data = base64.b64decode(b"".join(sshsig.to_armour(made(alice)).splitlines()[1:-1]))
     for _ in range(500):
         changed = bytearray(data)
         changed[stream.randrange(len(data))] ^= 1 << stream.randrange(8)
@@ -122,4 +122,4 @@ def test_no_change_of_a_byte_holds(alice):
             (found,) = sshsig.read(armour(bytes(changed)), "it")
         except VerificationError:
             continue
-        assert found.key != alice.key.public or not sshsig.holds(found, MESSAGE)
+        assert found.key != alice.key.public or not sshsig.is_valid(found, MESSAGE)

@@ -29,6 +29,7 @@ from toolchain.page import Verdict as Headline
 from toolchain.pipeline.gate.result import LATENCY, LOAD_TIME, PEAK_MEMORY, UNITS, Gate, metric_of
 from toolchain.pipeline.report import waited_rows
 from toolchain.stats import Verdict, estimate
+from toolchain.tensors import Difference
 
 _TONES: dict[Verdict, Tone] = {Verdict.PASS: "good", Verdict.REGRESSION: "bad", Verdict.INCONCLUSIVE: "doubt"}
 _SIDES = ("new", "base")
@@ -45,14 +46,14 @@ def page(gate: Gate) -> str:
     ]
     remarks = [
         Text(
-            f"{quantity.name}, {again.rounds} confirming rounds: {again.value:+.2%},"
-            f" {again.confidence * 100:.6g} % within {again.low:+.2%} to {again.high:+.2%}"
+            f"{quantity.name}, {confirmation.rounds} confirming rounds: {confirmation.value:+.2%},"
+            f" {confirmation.confidence * 100:.6g} % within {confirmation.low:+.2%} to {confirmation.high:+.2%}"
         )
         for quantity in gate.quantities
         if quantity.judgement.confirmation
-        for again in [quantity.judgement.confirmation.change()]
+        for confirmation in [quantity.judgement.confirmation.change()]
     ]
-    remarks += [Text(f"slower layers: {gate.carrier}", "bad")] if gate.carrier else []
+    remarks += [Text(f"slower layers: {gate.slower_layers}", "bad")] if gate.slower_layers else []
     sections = [
         Section("Verdict", [_quantities(gate), *remarks]),
         Section("Each round", [_changes(gate), Text(_LIMITS_TEXT)]),
@@ -90,10 +91,14 @@ def _changes(gate: Gate) -> Dots:
     for pair in gate.counted:
         so_far = logs[pair.fresh]
         so_far.append(pair.ratio(LATENCY))
-        total = estimate(so_far, confidence).change()
+        change_so_far = estimate(so_far, confidence).change()
         value = estimate(so_far[-1:], confidence).change().value * 100
-        low, high = (total.low * 100, total.high * 100) if total.high < math.inf else (None, None)
-        label = f"round {pair.number}: {value:+.2f} %, all {total.rounds} rounds so far {total.value:+.2%}"
+        low, high = (
+            (change_so_far.low * 100, change_so_far.high * 100) if change_so_far.high < math.inf else (None, None)
+        )
+        label = (
+            f"round {pair.number}: {value:+.2f} %, all {change_so_far.rounds} rounds so far {change_so_far.value:+.2%}"
+        )
         dots.append(Dot(pair.number, value, low, high, label, int(pair.fresh)))
     limits = [(f"regression above {rule.least:+.1%}", rule.least) for rule in (latency.rule,) if rule]
     limits += [(f"pass below {rule.worst:+.1%}", rule.worst) for rule in (latency.rule,) if rule]
@@ -155,6 +160,10 @@ def _rounds(gate: Gate) -> Table:
 
 
 def _facts(gate: Gate) -> Facts:
+    def difference_text(difference: Difference) -> str:
+        values = f"largest difference {difference.max_abs:.2e}, relative {difference.max_rel:.2e}"
+        return f"{values}, limit {difference.tolerance:.1e}"
+
     facts = gate.facts
     differences = (
         ("new outputs", gate.outputs.new),
@@ -167,11 +176,7 @@ def _facts(gate: Gate) -> Facts:
             ("base", f"{gate.base.label}, sha256:{gate.base.digest}, {gate.base.size} bytes"),
             ("board", f"{gate.board} at {gate.host}{', emulated' if gate.emulated else ''}"),
             ("device", f"{facts.cpu or facts.machine}, {facts.cpus} CPUs, {facts.kernel}"),
-            *(
-                (name, f"largest difference {far.max_abs:.2e}, relative {far.max_rel:.2e}, limit {far.tolerance:.1e}")
-                for name, far in differences
-                if far
-            ),
+            *((name, difference_text(difference)) for name, difference in differences if difference),
             ("threads", str(gate.threads)),
             ("before", _conditions(gate.before)),
             ("after", _conditions(gate.after)),

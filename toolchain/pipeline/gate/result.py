@@ -199,7 +199,7 @@ class Gate:
     after: Conditions
     seconds: float  # duration from the lock on
     waited: tuple[Waited, ...] = ()  # who was at work on the device before, and how long they were waited for
-    carrier: str = ""  # the layers that cause a regression; empty if unknown
+    slower_layers: str = ""  # the layers that cause a regression; empty if unknown
     notes: tuple[str, ...] = ()  # further warnings, from the caller
 
     @property
@@ -227,7 +227,7 @@ class Gate:
             return None
         message = f"{self.new.label} against {self.base.label}: {self.sentence}"
         others = [quantity.sentence() for quantity in self.quantities if quantity.verdict is not self.verdict]
-        details = "\n".join([*others, *([f"slower layers: {self.carrier}"] if self.carrier else [])])
+        details = "\n".join([*others, *([f"slower layers: {self.slower_layers}"] if self.slower_layers else [])])
         if self.verdict is Verdict.REGRESSION:
             return RegressionError(message, details=details, hint=self._next_command())
         hint = (
@@ -240,7 +240,7 @@ class Gate:
     def _next_command(self) -> str:
         slower = {quantity.name for quantity in self.quantities if quantity.verdict is Verdict.REGRESSION}
         if LATENCY in slower:
-            return "" if self.carrier else "`toolchain profile` shows where the time goes"
+            return "" if self.slower_layers else "`toolchain profile` shows where the time goes"
         if PACKAGE_SIZE in slower:
             return "manifest.json in each package lists the size of each file"
         return "the report lists the values of each round: --json FILE or --html FILE"
@@ -300,7 +300,7 @@ class Gate:
             "outputs": {name: _difference(getattr(self.outputs, name)) for name in ("new", "base", "each_other")}
             | {"reference": self.outputs.reference or None},
             "quantities": [quantity.document() for quantity in self.quantities],
-            "carrier": self.carrier or None,
+            "carrier": self.slower_layers or None,
             "throttled": sum(bool(pair.throttled) for pair in self.rounds),
             "warnings": self.warnings(),
             "conditions": {"before": asdict(self.before), "after": asdict(self.after)},

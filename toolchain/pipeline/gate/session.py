@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -34,10 +34,10 @@ from toolchain.pipeline.gate.result import (
     metric_of,
 )
 from toolchain.pipeline.profile import against
-from toolchain.pipeline.sides import Side, check_pair
-from toolchain.progress import Step, stage
+from toolchain.pipeline.sides import Side, check_pair, turn_order
+from toolchain.progress import Progress, Step, stage
 from toolchain.stats import Judgement, Rule, Verdict
-from toolchain.tensors import Difference, Tensors
+from toolchain.tensors import Difference
 from toolchain.units import duration
 
 _MAX_RUNS = 2000  # of a round: the times of all of them are kept
@@ -95,7 +95,7 @@ def run(
     program: Program,
     device: ConnectedDevice,
     settings: GateSettings,
-    tell: Callable[[str], None] = lambda _line: None,
+    progress: Progress = lambda _line: None,
 ) -> Gate:
     """Gate a release against its base on a device.
 
@@ -120,7 +120,7 @@ def run(
     with temporary.folder() as work, device.store.lock(Owner.here("gate")):
         began = time.monotonic()
         try:
-            session = _Session(new, base, releases, settings, Path(work), tell)
+            session = _Session(new, base, releases, settings, Path(work), progress)
             return session.gate(samples, began)
         finally:
             device.store.releases.prune(device.board.keep)
@@ -128,14 +128,14 @@ def run(
 
 @dataclass(frozen=True)
 class _Session:
-    """A gate at work, within the lock; `releases` are those of both sides, the new one first."""
+    """A gate on a locked device; `releases` are those of both sides, the new one first."""
 
     new: Side
     base: Side
     releases: Sequence[DeviceRelease]
     settings: GateSettings
     work: Path
-    tell: Callable[[str], None]
+    progress: Progress
 
     @property
     def device(self) -> ConnectedDevice:
@@ -143,19 +143,21 @@ class _Session:
 
     def gate(self, samples: Sequence[Samples], began: float) -> Gate:
         device = self.device
-        self.tell(stage(f"sending both releases to {device.name}"))
-        new, base = (
-            self._install(release, own_samples.inputs)
-            for release, own_samples in zip(self.releases, samples, strict=True)
-        )
-        self.tell(stage("comparing their outputs"))
+        self.progress(stage(f"sending both releases to {device.name}"))
+        sides = []
+        for release, side_samples in zip(self.releases, samples, strict=True):
+            folder = self.work / release.digest
+            folder.mkdir()
+            sides.append(release.install(side_samples.inputs, folder, self.progress))
+        new, base = sides
+        self.progress(stage("comparing their outputs"))
         outputs = self._outputs(samples, new, base)
         before = bench.conditions(device.shell)
-        with runner.scratch(device.shell, device.store.root) as folder:
-            measuring = _Measuring(self, folder, (new, base))
-            judged = measuring.judge_all()
+        with runner.scratch(device.shell, device.store.root) as scratch:
+            measuring = _RoundRunner(self, scratch, (new, base))
+            quantities = measuring.judge_all()
         after = bench.conditions(device.shell)
-        is_slower = judged[0].verdict is Verdict.REGRESSION
+        is_slower = quantities[0].verdict is Verdict.REGRESSION
         return Gate(
             new=self.new,
             base=self.base,
@@ -165,28 +167,25 @@ class _Session:
             facts=self.releases[0].facts,
             threads=measuring.threads,
             outputs=outputs,
-            quantities=(*judged, *self._size_quantity()),
+            quantities=(*quantities, *self._size_quantity()),
             rounds=tuple(measuring.rounds),
             hot=measuring.hot,
             before=before,
             after=after,
             waited=device.store.waited,
-            carrier=self._find_culprits(new, base) if is_slower else "",
+            slower_layers=self._find_culprits(new, base) if is_slower else "",
             seconds=time.monotonic() - began,
         )
 
-    def _install(self, release: DeviceRelease, inputs: Tensors) -> Installed:
-        folder = self.work / release.digest
-        folder.mkdir()
-        return release.install(inputs, folder, self.tell)
-
     def _find_culprits(self, new: Installed, base: Installed) -> str:
         """Name the layers that became slower. If profiling fails, the gate still reports the slow-down."""
-        self.tell(stage("looking for the layers that became slower"))
+        self.progress(stage("looking for the layers that became slower"))
         request = profile.ProfileRequest(_PROFILED_RUNS, self.settings.threads, self.settings.pinned)
         try:
             sides = (self.new, self.base)
-            return culprits(against.turns(sides, (new, base.with_inputs_of(new)), request, self.tell))
+            return culprits_text(
+                against.profile_installed(sides, (new, base.with_inputs_of(new)), request, self.progress)
+            )
         except ToolchainError as fault:
             return f"unknown, because profiling failed: {fault.message}"
 
@@ -234,9 +233,9 @@ class _Session:
         return [Quantity(PACKAGE_SIZE, self.new.size, self.base.size, limit, None, Judgement(verdict))]
 
 
-def culprits(comparison: against.Against) -> str:
+def culprits_text(comparison: against.Against) -> str:
     """Name the layers that cause a slow-down: the worst first, at most five of them."""
-    worst = against.carriers(comparison)
+    worst = against.culprits(comparison)
     layers = [f"{layer.name} ({duration(layer.more_ms, signed=True)})" for layer in worst[:_MAX_CULPRITS]]
     more = [f"and {len(worst) - _MAX_CULPRITS} more"] if len(worst) > _MAX_CULPRITS else []
     unmatched = [against.unmatched_text(comparison)] if against.unmatched(comparison) else []
@@ -244,7 +243,7 @@ def culprits(comparison: against.Against) -> str:
 
 
 def _samples(new: Side, base: Side) -> tuple[Samples, Samples]:
-    """Return what each side is compared on: its own reference's inputs, or else the other's, or random ones."""
+    """Return the inputs for each side: of its own reference, or else of the other's, or random ones."""
     available = [verification.samples_of(side.bundle, unchecked=True) if side.bundle else None for side in (new, base)]
     referenced = [samples if samples and samples.expected is not None else None for samples in available]
     random = Samples(inputs.random(new.manifest.inputs, seed=0), None)
@@ -260,8 +259,8 @@ def _samples(new: Side, base: Side) -> tuple[Samples, Samples]:
 
 
 @dataclass
-class _Measuring:
-    """The rounds so far; `sides` are the new release and the base on the device."""
+class _RoundRunner:
+    """Runs rounds of both sides until each quantity is judged; `sides` are the new release and the base."""
 
     session: _Session
     folder: str
@@ -298,7 +297,7 @@ class _Measuring:
     def _run_round(self, *, fresh: bool, needed: int) -> None:
         """Run one more round that counts: throttled rounds are repeated after a pause."""
         finished = sum(pair.fresh is fresh for pair in self._counted)
-        self.session.tell(Step("confirming" if fresh else "measuring in turns", finished, needed, "rounds"))
+        self.session.progress(Step("confirming" if fresh else "measuring in turns", finished, needed, "rounds"))
         while (latest := self._run_any_round(fresh=fresh)).throttled:
             if sum(bool(pair.throttled) for pair in self.rounds) > _MAX_REPEATS:
                 self.hot = f"the device throttled in {_MAX_REPEATS + 1} rounds: {', '.join(latest.throttled)}"
@@ -308,7 +307,7 @@ class _Measuring:
     def _run_any_round(self, *, fresh: bool) -> Round:
         number = len(self.rounds) + 1
         # A repeat has the order of the round that it replaces: perhaps only that order heats the device.
-        order = (1, 0) if sum(pair.fresh is fresh for pair in self._counted) % 2 else (0, 1)
+        order = turn_order(sum(pair.fresh is fresh for pair in self._counted))
         settings, device = self.session.settings, self.session.device
         turns = rounds.run(
             device.shell,

@@ -23,7 +23,11 @@ def render_text(gate: Gate) -> list[str | Table]:
         (f"base matches {outputs.reference}", outputs.base),
         ("new matches base", outputs.each_other),
     )
-    compared = [f"{text} ({far.max_rel:.1e}, limit {far.tolerance:.0e})" for text, far in differences if far]
+    matches = [
+        f"{text} ({difference.max_rel:.1e}, limit {difference.tolerance:.0e})"
+        for text, difference in differences
+        if difference
+    ]
     medians = [
         f"median {quantity.new:.4g} {UNITS[LATENCY]} new, {quantity.base:.4g} {UNITS[LATENCY]} base"
         for quantity in gate.quantities
@@ -35,10 +39,10 @@ def render_text(gate: Gate) -> list[str | Table]:
         ("new", f"{gate.new.label}, {gate.new.digest[:16]}"),
         ("base", f"{gate.base.label}, {gate.base.digest[:16]}"),
         ("board", f"{gate.board} at {gate.host}{mark}, {gate.threads} thread(s)"),
-        ("outputs", ", ".join(compared) or "not compared: no reference"),
+        ("outputs", ", ".join(matches) or "not compared: no reference"),
         *((quantity.name, f"{quantity.verdict!s}: {quantity.change_text()}{mark}") for quantity in gate.quantities),
         *(("", text) for text in medians),
-        ("slower layers", gate.carrier),
+        ("slower layers", gate.slower_layers),
         ("rounds", f"{rounds}, {gate.seconds:.1f} s in total{mark}"),
         *waited_rows(gate.waited),
         ("given up", gate.hot),
@@ -60,27 +64,12 @@ def junit(gate: Gate) -> bytes:
     mark = "emulated: " if gate.emulated else ""
     suite = ET.Element("testsuite", {"name": "toolchain gate" + (" (emulated)" if mark else ""), **numbers})
     properties = ET.SubElement(suite, "properties")
-    for key, value in _properties(gate).items():
-        ET.SubElement(properties, "property", name=key, value=value)
-    ET.SubElement(suite, "testcase", classname=name, name="outputs")
-    for quantity in gate.quantities:
-        case = ET.SubElement(suite, "testcase", classname=name, name=quantity.name.replace(" ", "-"))
-        if element := _ELEMENTS.get(quantity.verdict):
-            why = ET.SubElement(case, element, type=str(quantity.verdict), message=mark + quantity.sentence())
-            why.text = "\n".join(text for text in (gate.carrier, gate.hot) if text) or None
-        if quantity.name == LATENCY:
-            case.set("time", f"{gate.seconds:.3f}")
-            ET.SubElement(case, "system-out").text = plain(render_text(gate))
-    return encoded(suite)
-
-
-def _properties(gate: Gate) -> dict[str, str]:
     changes = {
         f"{quantity.name.replace(' ', '-')}-change": f"{quantity.change.value:+.4f}"
         for quantity in gate.quantities
         if quantity.has_change
     }
-    return {
+    for key, value in {
         "verdict": str(gate.verdict),
         "board": gate.board,
         "host": gate.host,
@@ -88,4 +77,15 @@ def _properties(gate: Gate) -> dict[str, str]:
         "new": f"sha256:{gate.new.digest}",
         "base": f"sha256:{gate.base.digest}",
         **changes,
-    }
+    }.items():
+        ET.SubElement(properties, "property", name=key, value=value)
+    ET.SubElement(suite, "testcase", classname=name, name="outputs")
+    for quantity in gate.quantities:
+        case = ET.SubElement(suite, "testcase", classname=name, name=quantity.name.replace(" ", "-"))
+        if element := _ELEMENTS.get(quantity.verdict):
+            why = ET.SubElement(case, element, type=str(quantity.verdict), message=mark + quantity.sentence())
+            why.text = "\n".join(text for text in (gate.slower_layers, gate.hot) if text) or None
+        if quantity.name == LATENCY:
+            case.set("time", f"{gate.seconds:.3f}")
+            ET.SubElement(case, "system-out").text = plain(render_text(gate))
+    return encoded(suite)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from toolchain.native.programs import Program
 from toolchain.pipeline.profile.rows import MACHINE, Row, rows_of
 from toolchain.pipeline.profile.split import Split, split
 from toolchain.pipeline.sides import Side
-from toolchain.progress import stage
+from toolchain.progress import Progress, stage
 
 __all__ = [
     "MACHINE",
@@ -143,7 +142,7 @@ def run(
     program: Program,
     device: ConnectedDevice,
     request: ProfileRequest,
-    tell: Callable[[str], None],
+    progress: Progress,
 ) -> Profile:
     """Profile a release on a device, which keeps its current release.
 
@@ -157,12 +156,12 @@ def run(
         try:
             installed, kernels = release.install(arrays, Path(work)), side.kernels(device)
             before = bench.conditions(device.shell)
-            tell(stage("measuring the peak of the device"))
+            progress(stage("measuring the peak of the device"))
             peak, no_peak = _peak(installed, reusable=before.busy <= _MAX_BUSY)
             run_s = run_seconds(installed, pinned=request.pinned)
             minutes = 2 * request.runs * run_s / 60
             about = f", which takes about {minutes:.0f} minutes" if minutes >= _LONG_MINUTES else ""
-            tell(stage(f"profiling {request.runs} runs{about}"))
+            progress(stage(f"profiling {request.runs} runs{about}"))
             watched = watch(installed, request.runs, run_s, pinned=request.pinned)
             after = bench.conditions(device.shell)
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ from toolchain.models import inputs
 from toolchain.native.programs import Program
 from toolchain.pipeline.profile import ProfileRequest, run_seconds, watch
 from toolchain.pipeline.profile.layers import ERRORS, ROUNDS, Layer, WatchedRelease, compare_layers, median_ms
-from toolchain.pipeline.sides import Side
-from toolchain.progress import Step
+from toolchain.pipeline.sides import Side, alternate
+from toolchain.progress import Progress, Step
 from toolchain.stats import Estimate
 from toolchain.tables import Table
 from toolchain.units import duration
 
 _MIN_RUNS = 5
-_MOST = 0.8  # share of a slow-down that its carriers explain
+_MIN_EXPLAINED = 0.8  # share of a slow-down that its culprits explain
 _MAX_UNMATCHED = 3
 
 
@@ -52,7 +52,7 @@ class Against:
         for row, layer in zip(fields["layers"], self.layers, strict=True):
             row |= {"more_ms": layer.more_ms, "change": _finite(layer.change) if layer.change else None}
         digests = {"new_digest": f"sha256:{self.new_digest}", "base_digest": f"sha256:{self.base_digest}"}
-        slower = [layer.name for layer in carriers(self)]
+        slower = [layer.name for layer in culprits(self)]
         not_matched = [layer.name for layer in unmatched(self)]
         return {"schema_version": 1, **fields, **digests, "carriers": slower, "not_matched": not_matched}
 
@@ -61,16 +61,17 @@ def _finite(estimate: Estimate) -> dict[str, Any]:
     return {name: value if math.isfinite(value) else None for name, value in asdict(estimate).items()}
 
 
-def carriers(comparison: Against) -> tuple[Layer, ...]:
-    """Return the layers that explain a slow-down: those surely slower, the worst first, until they make most of it."""
+def culprits(comparison: Against) -> tuple[Layer, ...]:
+    """Return the layers that explain most of a slow-down: those significantly slower, the worst first."""
     slower = sorted((layer for layer in comparison.layers if layer.is_slower), key=lambda layer: -layer.more_ms)
-    total, explained_ms, culprits = sum(layer.more_ms for layer in slower), 0.0, []
+    total_ms, explained_ms = sum(layer.more_ms for layer in slower), 0.0
+    main: list[Layer] = []
     for layer in slower:
-        if explained_ms >= _MOST * total:
+        if explained_ms >= _MIN_EXPLAINED * total_ms:
             break
         explained_ms += layer.more_ms
-        culprits.append(layer)
-    return tuple(culprits)
+        main.append(layer)
+    return tuple(main)
 
 
 def unmatched(comparison: Against) -> tuple[Layer, ...]:
@@ -102,7 +103,7 @@ def run(
     program: Program,
     device: ConnectedDevice,
     request: ProfileRequest,
-    tell: Callable[[str], None],
+    progress: Progress,
 ) -> Against:
     """Profile two releases in turns under one lock; the device keeps its current release.
 
@@ -120,14 +121,14 @@ def run(
     with temporary.folder() as work, device.store.lock(Owner.here("profile")):
         try:
             installed = [release.install(arrays, Path(work)) for release in releases]
-            return turns(sides, installed, request, tell)
+            return profile_installed(sides, installed, request, progress)
         finally:
             if new.bundle or base.bundle:
                 device.store.releases.prune(device.board.keep)
 
 
-def turns(
-    sides: Sequence[Side], installed: Sequence[Installed], request: ProfileRequest, tell: Callable[[str], None]
+def profile_installed(
+    sides: Sequence[Side], installed: Sequence[Installed], request: ProfileRequest, progress: Progress
 ) -> Against:
     """Profile two releases that are on the device already; the caller holds its lock.
 
@@ -136,15 +137,17 @@ def turns(
     """
     new, base = sides
     device = installed[0].release.device
-    watched: tuple[list[Watched], list[Watched]] = ([], [])
     graphs = [side.kernels(device) for side in sides]
     run_s = [run_seconds(release, pinned=request.pinned) for release in installed]
     runs = max(_MIN_RUNS, -(-request.runs // ROUNDS))
-    for number in range(ROUNDS):
-        tell(Step("profiling both in turns", number, ROUNDS, "rounds"))
-        for index in (0, 1) if number % 2 == 0 else (1, 0):  # each goes first in every other round
-            watched[index].append(watch(installed[index], runs, run_s[index], pinned=request.pinned))
-    plain = [[each.plain_ns for each in turns_of_side] for turns_of_side in watched]
+
+    def watch_side(index: int) -> Watched:
+        return watch(installed[index], runs, run_s[index], pinned=request.pinned)
+
+    watched = alternate(
+        ROUNDS, watch_side, lambda number: progress(Step("profiling both in turns", number, ROUNDS, "rounds"))
+    )
+    plain = [[turn.plain_ns for turn in turns] for turns in watched]
     new_release, base_release = (
         WatchedRelease(kernels, rounds) for kernels, rounds in zip(graphs, watched, strict=True)
     )
@@ -188,7 +191,7 @@ def render_text(comparison: Against) -> list[str | Table]:
 
 def slower_text(comparison: Against) -> str:
     """Name the layers that explain a slow-down, and those without a counterpart."""
-    worst = carriers(comparison)
+    worst = culprits(comparison)
     slower = "slower: " + "; ".join(_more_text(layer) for layer in worst) if worst else "no layer is measurably slower"
     return "; ".join([slower, *([unmatched_text(comparison)] if unmatched(comparison) else [])])
 

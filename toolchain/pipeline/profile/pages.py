@@ -9,7 +9,6 @@ from toolchain.page import Bar, Bars, Cell, Facts, Notes, Page, Section, Verdict
 from toolchain.pipeline.pages import common
 from toolchain.pipeline.profile import Profile, Row
 from toolchain.pipeline.profile.against import Against, change_text, slower_text
-from toolchain.pipeline.profile.layers import Layer
 from toolchain.pipeline.profile.texts import is_modelled, rate
 from toolchain.units import duration
 
@@ -116,6 +115,12 @@ def comparison_page(comparison: Against) -> bytes:
         ("base", f"sha256:{comparison.base_digest}"),
         ("board", f"{comparison.board} at {comparison.host}"),
     ]
+    head = ("layer", "kernel", "kernel of the base", "time", "time of the base", "more", "change")
+    rows = [
+        (layer.name, layer.new, layer.base, duration(layer.new_ms), duration(layer.base_ms),
+         duration(layer.more_ms, signed=True), change_text(layer.change))
+        for layer in comparison.layers
+    ]  # fmt: skip
     bars = [
         Bar(
             layer.name,
@@ -137,7 +142,7 @@ def comparison_page(comparison: Against) -> bytes:
                 Section(
                     "How much longer each layer takes", [Bars("The largest difference first", "milliseconds", bars)]
                 ),
-                Section("Each layer", [_layers(comparison.layers)]),
+                Section("Each layer", [page.Table(head, rows, (3, 4, 5), "layers of both")]),
                 common.provenance(provenance),
             ],
             marks=[page.EMULATED] if comparison.emulated else [],
@@ -145,13 +150,3 @@ def comparison_page(comparison: Against) -> bytes:
         .html()
         .encode()
     )
-
-
-def _layers(layers: Sequence[Layer]) -> page.Table:
-    head = ("layer", "kernel", "kernel of the base", "time", "time of the base", "more", "change")
-    body = [
-        (layer.name, layer.new, layer.base, duration(layer.new_ms), duration(layer.base_ms),
-         duration(layer.more_ms, signed=True), change_text(layer.change))
-        for layer in layers
-    ]  # fmt: skip
-    return page.Table(head, body, (3, 4, 5), "layers of both")

@@ -1,7 +1,7 @@
 """A roll-out: deploys to many devices, group by group, which stops if too many fail and can be resumed.
 
 `fleet` and `ansible` read the list of devices; `groups` decides who comes when, and when it stops; `state` is the file
-from which a roll-out resumes; `crew` works on several devices at once; `work` is what happens on one; `loop` is the
+from which a roll-out resumes; `threads` works on several devices at once; `work` is what happens on one; `loop` is the
 loop; `result`, `texts` and `page` report it.
 """
 

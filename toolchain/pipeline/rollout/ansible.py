@@ -119,17 +119,13 @@ def _device(path: Path, name: str, variables: Mapping[str, Any], board_variable:
             raise InputError(
                 f"host {name} of {path} has an invalid port: {port_value!r}", hint="set ansible_port to a number"
             )
-        host = f"{_bracketed(host)}:{int(port)}"
+        with contextlib.suppress(ValueError):
+            if ipaddress.ip_address(host).version == 6:  # noqa: PLR2004 - IPv6
+                host = f"[{host}]"
+        host = f"{host}:{int(port)}"
     address = f"{user}@{host}" if user else host
     root = {"root": variables[_ROOT]} if _ROOT in variables else {}
     return {"board": variables[board_variable], "host": address, **root}
-
-
-def _bracketed(host: str) -> str:
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).version == 6:  # noqa: PLR2004 - IPv6
-            return f"[{host}]"
-    return host
 
 
 def _check(path: Path, name: str, variables: Mapping[str, Any], board_variable: str) -> None:

@@ -43,7 +43,7 @@ class Fleet:
     def limits(self, board: str) -> Limits:
         return self.types.get(board, Limits())
 
-    def of(self, board: str) -> Fleet:
+    def for_board(self, board: str) -> Fleet:
         """Return the devices of one type, each with its application.
 
         Raises:
@@ -66,7 +66,7 @@ class Fleet:
 
     @property
     def digest(self) -> str:
-        """A digest of everything in it: a changed address or limit makes another fleet."""
+        """A digest of everything in it, so that a changed address or limit is noticed."""
         value = {"devices": _as_json(self.devices), "types": _as_json(self.types), "order": list(self.devices)}
         return files.sha256_bytes(files.canonical_json(value))
 
@@ -85,14 +85,19 @@ def read(path: Path | None, inventory: Path | None = None, board_variable: str =
     fleet = _read(path) if path else Fleet({})
     if inventory:
         listed = ansible.read(inventory, board_variable)
-        if twice := sorted(fleet.devices.keys() & listed.devices.keys()):
-            more = f" and {len(twice) - _MAX_NAMES} more" if len(twice) > _MAX_NAMES else ""
-            names = ", ".join(twice[:_MAX_NAMES]) + more
+        if duplicates := sorted(fleet.devices.keys() & listed.devices.keys()):
+            more = f" and {len(duplicates) - _MAX_NAMES} more" if len(duplicates) > _MAX_NAMES else ""
+            names = ", ".join(duplicates[:_MAX_NAMES]) + more
             raise InputError(f"{path} and {inventory} both contain {names}", hint="list each device once")
         fleet = Fleet({**fleet.devices, **listed.devices}, fleet.types, listed.unnamed)
     if not fleet.devices:
         raise InputError(f"there is no device in {path or inventory}", hint="docs/rollout.md describes the file")
-    _check_boards(fleet)
+    for name in dict.fromkeys((*fleet.types, *(device.board for device in fleet.devices.values()))):
+        if boards.load(name).connection == "local":
+            raise InputError(
+                f"board {name} is this machine, and a roll-out goes to devices over SSH or adb",
+                hint="use `toolchain deploy` for this machine",
+            )
     _check_addresses(fleet.devices)
     return fleet
 
@@ -101,23 +106,13 @@ def _read(path: Path) -> Fleet:
     table = devices.read_table(path)
     if not table.keys() & set(_TABLES):  # a devices.toml may have its devices at the top
         return Fleet(devices.devices_of(path, table))
-    if strange := sorted(table.keys() - set(_TABLES)):
-        hint = did_you_mean(strange[0], _TABLES) or f"known keys: {', '.join(_TABLES)}"
-        raise InputError(f"{path} has 1 fault(s)", details=f"{strange[0]}: unknown key ({hint})", hint=hint)
+    if unknown := sorted(table.keys() - set(_TABLES)):
+        hint = did_you_mean(unknown[0], _TABLES) or f"known keys: {', '.join(_TABLES)}"
+        raise InputError(f"{path} has 1 fault(s)", details=f"{unknown[0]}: unknown key ({hint})", hint=hint)
     types, faults = validate(dict[str, Limits], table.get("types", {}), "type")
     if types is None:
         raise devices.with_faults(path, faults)
     return Fleet(devices.devices_of(path, table.get("devices", {})), types)
-
-
-def _check_boards(fleet: Fleet) -> None:
-    """Refuse unknown board types, and devices that are not reached over a network."""
-    for name in dict.fromkeys((*fleet.types, *(device.board for device in fleet.devices.values()))):
-        if boards.load(name).connection == "local":
-            raise InputError(
-                f"board {name} is this machine, and a roll-out goes to devices over SSH or adb",
-                hint="use `toolchain deploy` for this machine",
-            )
 
 
 def _check_addresses(listed: Mapping[str, Device]) -> None:

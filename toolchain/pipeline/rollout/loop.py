@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from toolchain.failure import Failure
-from toolchain.pipeline.rollout.crew import Crew, Outcome, Visit
 from toolchain.pipeline.rollout.groups import Thresholds
 from toolchain.pipeline.rollout.result import failure_kind
 from toolchain.pipeline.rollout.state import Record, State, StateFile
+from toolchain.pipeline.rollout.threads import DeviceThreads, Outcome, Visit
 from toolchain.process import tail
-from toolchain.progress import stage
+from toolchain.progress import Progress, stage
 from toolchain.tables import printable
 
 _MAX_TEXT = 2000  # letters of a device's messages that are kept
@@ -21,10 +21,10 @@ _MAX_TEXT = 2000  # letters of a device's messages that are kept
 
 class Work(Protocol):
     def deploy(self, visit: Visit) -> Outcome:
-        """Bring the package to a device, check and measure it there; `visit.found` is called before any change."""
+        """Bring the package to a device, check and measure it; `visit.report_release` is called before any change."""
 
-    def take_back(self, visit: Visit, before: str) -> Outcome:
-        """Make the release current again that a device ran before."""
+    def roll_back_device(self, visit: Visit, before: str) -> Outcome:
+        """Make the release current again that a device ran before the roll-out."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Rules:
 class Loop:
     """A roll-out at work."""
 
-    def __init__(self, state: StateFile, work: Work, rules: Rules, tell: Callable[[str], None]) -> None:
-        self._state, self._work, self._rules, self._tell = state, work, rules, tell
-        self._crew = Crew(self, rules.parallel, rules.limit_s)
+    def __init__(self, state: StateFile, work: Work, rules: Rules, progress: Progress) -> None:
+        self._state, self._work, self._rules, self._progress = state, work, rules, progress
+        self._threads = DeviceThreads(self, rules.parallel, rules.limit_s)
 
     @property
     def _devices(self) -> Mapping[str, Record]:
@@ -57,13 +57,13 @@ class Loop:
         self._state.save()
         try:
             if self._in_state("returning"):
-                return self._take_back("an earlier run stopped while it rolled its group back")
+                return self._roll_back_group("an earlier run stopped while it rolled its group back")
             for group in sorted({record.group for record in self._devices.values()}):
                 if why := self._deploy(group):
-                    return self._take_back(why, group) if self._rules.roll_back else why
+                    return self._roll_back_group(why, group) if self._rules.roll_back else why
             return ""
         finally:
-            self._crew.leave()
+            self._threads.leave()
 
     def _in_state(self, *states: State, group: int = 0) -> list[str]:
         """Name the devices in one of these states, of one group or of all."""
@@ -74,7 +74,7 @@ class Loop:
     def _deploy(self, group: int) -> str:
         """Deploy to a group; return why the roll-out stops with it, empty if it goes on."""
         size = sum(record.group == group for record in self._devices.values())
-        # Devices that an earlier run left in flight come first: nobody knows what they run.
+        # Devices that an earlier run left in flight come first, since their release is unknown.
         remaining = [
             *self._in_state("running", group=group),
             *self._in_state("waiting", "failed", "returned", group=group),
@@ -86,8 +86,8 @@ class Loop:
             if record.state in {"failed", "returned"}:  # earlier failures do not count again
                 self._state.put(name, Record(record.group, before=record.before, after=record.after))
         groups = max(record.group for record in self._devices.values())
-        self._tell(stage(f"group {group} of {groups}: {len(remaining)} of {size} device(s) to do"))
-        self._crew.run(remaining, self._work.deploy, lambda: self._is_over(group, size))
+        self._progress(stage(f"group {group} of {groups}: {len(remaining)} of {size} device(s) to do"))
+        self._threads.run(remaining, self._work.deploy, lambda: self._is_over(group, size))
         succeeded, failed = len(self._in_state("done", group=group)), len(self._in_state("failed", group=group))
         if self._is_over(group, size):
             limit = "all of it" if failed == size else f"--stop-after {self._thresholds.error}"
@@ -106,7 +106,7 @@ class Loop:
 
     # --- backwards ---
 
-    def _take_back(self, why: str, group: int = 0) -> str:
+    def _roll_back_group(self, why: str, group: int = 0) -> str:
         """Roll a group back, or finish what an earlier run was rolling back; return why the roll-out stops."""
         new = self._state.plan.package
         for name in self._in_state("done", "failed", group=group) if group else []:
@@ -117,8 +117,10 @@ class Loop:
         self._state.save()  # if it is killed from here on, the next run continues to roll back
         names = self._in_state("returning")
         if names:
-            self._tell(stage(f"rolling {len(names)} device(s) back to the previous release"))
-        self._crew.run(names, lambda visit: self._work.take_back(visit, self._devices[visit.name].before or ""))
+            self._progress(stage(f"rolling {len(names)} device(s) back to the previous release"))
+        self._threads.run(
+            names, lambda visit: self._work.roll_back_device(visit, self._devices[visit.name].before or "")
+        )
         pending = len(self._in_state("returning"))
         group_records = [record for record in self._devices.values() if record.group == group]
         first_releases = sum(record.before == "" and record.after != "" for record in group_records)
@@ -129,22 +131,26 @@ class Loop:
         more = "".join(f", {count} {text}" for count, text in exceptions if count)
         return f"{why}; {len(names) - pending} device(s) were rolled back{more}"
 
-    # --- the methods of `crew.Journal` ---
+    # --- the methods of `threads.Journal` ---
 
-    def began(self, name: str) -> None:
+    def begin(self, name: str) -> None:
         record = self._devices[name]
         if record.state != "returning":
-            self._state.put(name, record.at_work())
+            self._state.put(name, record.as_running())
 
-    def found(self, name: str, digest: str) -> None:
+    def note_release(self, name: str, digest: str) -> None:
         record = self._devices[name]
         if record.state != "returning":
-            self._state.put(name, record.found(digest, self._state.plan.package))
+            self._state.put(name, record.with_release(digest, self._state.plan.package))
 
-    def ended(self, visit: Visit, outcome: Outcome | BaseException) -> None:
+    def end(self, visit: Visit, outcome: Outcome | BaseException) -> None:
         record, seconds = self._devices[visit.name], round(visit.seconds, 3)
         if record.state == "returning":
-            new = self._taken_back(record, outcome)
+            if isinstance(outcome, Outcome):
+                notes = filter(None, (record.details, printable(outcome.note)))
+                new = dataclasses.replace(record, state="returned", after=outcome.after, details="\n".join(notes))
+            else:
+                new = _with_failure(record, outcome)  # its rollback is still pending
         elif isinstance(outcome, Outcome):
             new = dataclasses.replace(
                 record,
@@ -155,26 +161,16 @@ class Loop:
                 seconds=seconds,
             )
         else:
-            after = visit.after if visit.has_found else record.after
-            new = dataclasses.replace(_failed(record, outcome), state="failed", after=after, seconds=seconds)
+            after = visit.after if visit.knows_release else record.after
+            new = dataclasses.replace(_with_failure(record, outcome), state="failed", after=after, seconds=seconds)
         self._state.put(visit.name, new)
-        self._tell(f"  {visit.name}: {status_text(new)}, {seconds:.1f} s")
+        self._progress(f"  {visit.name}: {status_text(new)}, {seconds:.1f} s")
 
     def save(self) -> None:
         self._state.save()
 
-    @staticmethod
-    def _taken_back(record: Record, outcome: Outcome | BaseException) -> Record:
-        if not isinstance(outcome, Outcome):
-            return _failed(record, outcome)  # and its rollback is still pending
-        if outcome.note:
-            record = dataclasses.replace(
-                record, details="\n".join(filter(None, (record.details, printable(outcome.note))))
-            )
-        return dataclasses.replace(record, state="returned", after=outcome.after)
 
-
-def _failed(record: Record, fault: BaseException) -> Record:
+def _with_failure(record: Record, fault: BaseException) -> Record:
     """Return a record with a failure; its texts are printable, so that they steer no terminal, and short."""
     failure = Failure.of(fault)
     return dataclasses.replace(

@@ -12,9 +12,9 @@ from typing import Any
 from toolchain import errors
 from toolchain.devices import Device
 from toolchain.errors import ToolchainError
-from toolchain.pipeline.rollout.crew import LateError
 from toolchain.pipeline.rollout.groups import Thresholds
 from toolchain.pipeline.rollout.state import Plan, Record
+from toolchain.pipeline.rollout.threads import LateError
 
 SCHEMA_VERSION = 1
 _MAX_FAILURES = 20

@@ -47,11 +47,11 @@ class Record:
     emulated: bool = False
     seconds: float = 0.0
 
-    def at_work(self) -> Record:
+    def as_running(self) -> Record:
         """Return the record of a new attempt, without earlier failures; what an interrupted attempt left is unknown."""
         return Record(self.group, "running", self.before, None if self.state == "running" else self.after)
 
-    def found(self, current: str, new: str) -> Record:
+    def with_release(self, current: str, new: str) -> Record:
         """Return it with the release that the device runs as the attempt begins."""
         # If it runs the new one, an attempt with unknown end may have deployed it: `before` stays what it was.
         before = current if current != new or self.before is None else self.before

@@ -11,11 +11,11 @@ from toolchain.pipeline.rollout.state import Record
 from toolchain.tables import Table
 
 _SUITE = "toolchain rollout"
-_WRONG = {VerificationError.exit_code, RegressionError.exit_code}
+_FAILURE_CODES = {VerificationError.exit_code, RegressionError.exit_code}
 
 
 def render_text(rollout: Rollout) -> list[str | Table]:
-    """Return every device, and below how each group stands."""
+    """Return a table of the devices, and one of the groups."""
     rows = [
         (
             name,
@@ -64,8 +64,8 @@ def failure_details(record: Record) -> list[str]:
 
 
 def junit(rollout: Rollout) -> bytes:
-    """Render a case for each device: a failure if it is wrong, an error if nobody knows whether it is."""
-    failed = sum(record.exit_code in _WRONG for record in rollout.devices.values())
+    """Render a case for each device: `failure` for wrong results or a slow-down, `error` for any other fault."""
+    failed = sum(record.exit_code in _FAILURE_CODES for record in rollout.devices.values())
     counts = {
         "tests": len(rollout.devices),
         "failures": failed,
@@ -85,7 +85,7 @@ def junit(rollout: Rollout) -> bytes:
         classname = f"{rollout.plan.board}.{rollout.plan.model}"
         case = ET.SubElement(suite, "testcase", classname=classname, name=name, time=f"{record.seconds:.3f}")
         if record.exit_code:
-            element = "failure" if record.exit_code in _WRONG else "error"
+            element = "failure" if record.exit_code in _FAILURE_CODES else "error"
             why = ET.SubElement(case, element, type=record.kind, message=record.error)
             why.text = "\n".join(failure_details(record))
         elif _is_pending(record):

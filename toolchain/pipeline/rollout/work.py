@@ -18,13 +18,13 @@ from toolchain.errors import DeviceError, RegressionError, ToolchainError
 from toolchain.native.programs import Program
 from toolchain.pipeline.deploy import deploy_bundle
 from toolchain.pipeline.report import Report
-from toolchain.pipeline.rollout.crew import Outcome, Visit
+from toolchain.pipeline.rollout.threads import Outcome, Visit
 from toolchain.shell import SshOptions
 
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """What is done on the devices of a fleet."""
+    """The work on the devices of a fleet."""
 
     bundle: Bundle
     program: Program  # the runner of the board type
@@ -40,14 +40,14 @@ class DeviceWork:
 
         Raises:
             VerificationError: As `deploy_bundle`; the device keeps the release that it had.
-            RegressionError: It is too slow there, and the release before is current again.
+            RegressionError: It is too slow there, and the previous release is current again.
             DeviceError: It is lost, busy or full.
         """
         with self._locked_device(visit) as device:
             before = self._current(device)
-            visit.found(before)
+            visit.report_release(before)
             try:
-                # No progress: mixed lines of eight devices would help nobody.
+                # No progress: the mixed lines of eight devices could not be read.
                 report = deploy_bundle(self.bundle, self.program, device, self.settings, Stages())
                 self._check_latency(report, device, before)
             except ToolchainError:
@@ -56,12 +56,12 @@ class DeviceWork:
                 raise
             return Outcome(self.bundle.digest, report.measurement.latency.median, report.emulated)
 
-    def take_back(self, visit: Visit, before: str) -> Outcome:
-        """Roll back to the release before, unless the device runs another release than ours anyway.
+    def roll_back_device(self, visit: Visit, before: str) -> Outcome:
+        """Roll back to the previous release, unless the device runs another release than ours.
 
         Raises:
-            DeviceError: The device is lost, or keeps another release before ours.
-            VerificationError: It refuses that release now, or its application does not run well on it.
+            DeviceError: The device is lost, or its previous release is another one.
+            VerificationError: It refuses that release now, or its application is not healthy on it.
         """
         with self._locked_device(visit) as device:
             current = self._current(device)
@@ -74,7 +74,7 @@ class DeviceWork:
         entry, patience = self.devices[visit.name], Patience(self.wait_s)
         with (
             Connection(self.board, entry, self.ssh, patience=patience).open() as device,
-            visit.using(device.shell),
+            visit.closing(device.shell),
             device.store.lock(Owner.here(f"rollout {self.bundle.manifest.name}")),
         ):
             yield device
@@ -100,8 +100,8 @@ class DeviceWork:
 
     @staticmethod
     def _roll_back(device: ConnectedDevice, before: str) -> str:
-        """Make the release before current again, if that is the one to which the device would go back."""
-        generations = device.store.releases.generations()
+        """Make the previous release current again, if it is the expected one."""
+        generations = device.store.generations()
         number = next(number for number, generation in enumerate(generations) if generation.current)
         previous = generations[number - 1].digest if number else ""
         if previous != before:

@@ -22,7 +22,7 @@ from toolchain.backends.vta.codegen.kernels import RUN, Choice
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.device.devices import DEVICES
 from toolchain.backends.vta.isa.stream import Stream
-from toolchain.compile.known import record_key
+from toolchain.compile.applicable_records import record_key
 from toolchain.errors import InputError
 
 BOARDS = ("pynq-z1", "ultra96", "vta-sim", "vta-sim-aarch64", "vta-sim-armv7", "vta-sim-x86_64")

@@ -40,7 +40,7 @@ def test_a_regression_ends_with_six_and_names_what_carries_it(tiny):
     assert "latency is a REGRESSION: +8.0%" in fault.message
     assert "toolchain profile" in fault.hint
     assert fault.details == ""  # the message has said it
-    carried = dataclasses.replace(gate, carrier="conv2d of layer 3 takes 0.4 ms more").fault()
+    carried = dataclasses.replace(gate, slower_layers="conv2d of layer 3 takes 0.4 ms more").fault()
     assert "layer 3" in carried.details
 
 

@@ -58,7 +58,7 @@ def test_slower_is_a_regression_once_it_is_confirmed(bench, tiny, other):
     assert result.verdict is Verdict.REGRESSION
     assert [pair.fresh for pair in result.rounds] == [False] * 8 + [True] * 16
     assert result.quantities[0].judgement.confirmation.low > 0
-    assert result.carrier.startswith("unknown, because profiling failed: "), "this runner has no hooks"
+    assert result.slower_layers.startswith("unknown, because profiling failed: "), "this runner has no hooks"
     assert result.fault().exit_code == 6
 
 
@@ -249,11 +249,11 @@ def test_the_layers_that_carry_it_are_named_and_of_many_the_worst():
         compared = [Layer(f"layer {index}", "k", "k", more, 0.0, sure) for index, more in enumerate(more_ms)]
         return Against("m", "b", "h", False, "1", "2", 16, 2.0, 1.0, sure, tuple(compared))  # noqa: FBT003 - a record
 
-    assert session.culprits(layers(0.4, 0.6)) == "layer 1 (+0.6000 ms); layer 0 (+0.4000 ms)"
-    assert session.culprits(layers(*[1.0] * 10)).endswith("layer 4 (+1.000 ms); and 3 more")
-    assert session.culprits(layers()) == "no single layer is measurably slower"
+    assert session.culprits_text(layers(0.4, 0.6)) == "layer 1 (+0.6000 ms); layer 0 (+0.4000 ms)"
+    assert session.culprits_text(layers(*[1.0] * 10)).endswith("layer 4 (+1.000 ms); and 3 more")
+    assert session.culprits_text(layers()) == "no single layer is measurably slower"
     unmatched = dataclasses.replace(layers(), layers=(Layer("8 relu", "k", "", 0.5, 0.0, None),))
-    assert session.culprits(unmatched) == (
+    assert session.culprits_text(unmatched) == (
         "no single layer is measurably slower; not matched: 8 relu (+0.5000 ms, only in the new release)"
     )
 

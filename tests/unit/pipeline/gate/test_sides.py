@@ -1,4 +1,4 @@
-"""What a gate is told to hold against each other."""
+"""The two sides of a gate: which names open which release, which pairs are refused, and who goes first."""
 
 from __future__ import annotations
 
@@ -136,3 +136,11 @@ def test_words_that_name_nothing(tmp_path, name):
     with pytest.raises(InputError, match="there is no") as caught:
         SideOpener(tmp_path, Access()).open_local(name)
     assert len(caught.value.message) < 300
+
+
+def test_each_side_goes_first_in_every_other_round():
+    order, rounds = [], []
+    new, base = sides.alternate(4, lambda index: order.append(index) or len(order), rounds.append)
+    assert order == [0, 1, 1, 0, 0, 1, 1, 0]
+    assert rounds == [0, 1, 2, 3]
+    assert (new, base) == ([1, 4, 5, 8], [2, 3, 6, 7])

@@ -17,7 +17,7 @@ from toolchain.tables import plain
 def test_what_a_terminal_shows(tiny):
     rounds = gates.rounds_of(SLOWER, fresh=SLOWER * 2)
     gate = gates.gate(tiny, rounds, gates.size(100, 100, 0.0))
-    gate = dataclasses.replace(gate, waited=(Waited(3.5, "bob@lab: tune"),), carrier="layer 3")
+    gate = dataclasses.replace(gate, waited=(Waited(3.5, "bob@lab: tune"),), slower_layers="layer 3")
     text = plain(texts.render_text(gate))
     for phrase in (
         *("REGRESSION", "new.tar, 1111", "old.tar, 2222", "rpi4 at lab <1>, 2 thread(s)", "8 and 16 to confirm"),

@@ -59,7 +59,7 @@ def test_the_layer_that_is_slower_is_named_and_no_other():
     usual = [(name, 200_000) for name in names]
     slow = [(name, 300_000 if name == "conv7" else value) for name, value in usual]
     matched = layers(graph(names), graph(names), slow, usual)
-    (worst,) = against.carriers(held(matched))
+    (worst,) = against.culprits(held(matched))
     assert (worst.new, worst.base) == ("conv7", "conv7")
     assert worst.more_ms == pytest.approx(0.1, rel=0.1)
     assert worst.change.low > 0.3
@@ -73,7 +73,7 @@ def test_layers_of_another_name_are_the_same_by_what_they_compute_and_fusion_may
     assert [(layer.new, layer.base) for layer in matched] == [("a", "x"), ("b", ""), ("c", "z"), ("", "gone")]
     assert [layer.name.split()[1] for layer in against.unmatched(held(matched))] == ["relu", "sigmoid"]
     assert not any(layer.is_slower for layer in against.unmatched(held(matched)))
-    assert against.carriers(held(matched)) == ()
+    assert against.culprits(held(matched)) == ()
 
 
 def test_what_other_kernels_compute_is_held_against_them_and_the_slow_layer_is_named():
@@ -83,14 +83,14 @@ def test_what_other_kernels_compute_is_held_against_them_and_the_slow_layer_is_n
     ours = [("a", 5_000_000), ("fused", 4_000_000), ("c", 1_000_000)]
     theirs = [("a", 4_500_000), ("conv", 3_500_000), ("relu", 500_000), ("c", 1_000_000)]
     matched = held(layers(new, base, ours, theirs))
-    assert [layer.new for layer in against.carriers(matched)] == ["a"]
+    assert [layer.new for layer in against.culprits(matched)] == ["a"]
     fused = matched.layers[1]
     assert (fused.new, fused.base, fused.is_slower) == ("fused", "conv, relu", False)
     assert fused.more_ms == pytest.approx(0, abs=0.1)
     assert fused.change.low < 0 < fused.change.high
     ours[1] = ("fused", 5_000_000)
     slower = held(layers(new, base, ours, theirs))
-    assert {layer.new for layer in against.carriers(slower)} == {"a", "fused"}
+    assert {layer.new for layer in against.culprits(slower)} == {"a", "fused"}
 
 
 def test_a_layer_that_moved_is_not_matched_and_carries_nothing():
@@ -103,7 +103,7 @@ def test_a_layer_that_moved_is_not_matched_and_carries_nothing():
     assert summary.startswith("slower: 1 conv_a")
     assert "not matched: " in summary
     assert all(text in summary for text in ("2 conv+relu", "only in the new release", "3 conv", "only in the base"))
-    assert [layer.new for layer in against.carriers(matched)] == ["a"]
+    assert [layer.new for layer in against.culprits(matched)] == ["a"]
     assert len(matched.document()["not_matched"]) == 2
     assert "not matched: only in the base" in str(against.render_text(matched)[0])
 
@@ -115,7 +115,7 @@ def test_layers_that_other_operators_compute_one_by_one_are_held_against_each_ot
         new, base, [(name, 300 if name == "k3" else 100) for name in names], [(name, 100) for name in names]
     )
     assert [(matched_layer.new, matched_layer.base) for matched_layer in matched] == [(name, name) for name in names]
-    assert [matched_layer.new for matched_layer in against.carriers(held(matched))] == ["k3"]
+    assert [matched_layer.new for matched_layer in against.culprits(held(matched))] == ["k3"]
 
 
 def test_of_many_layers_together_the_first_are_named():
@@ -129,7 +129,7 @@ def test_no_layer_is_named_where_none_is_slower():
     names = {f"conv{number}": f"conv2d_{number}" for number in range(50)}
     usual = [(name, 200_000) for name in names]
     matched = layers(graph(names), graph(names), usual, usual)
-    assert against.carriers(held(matched)) == ()
+    assert against.culprits(held(matched)) == ()
     assert against.slower_text(held(matched)) == "no layer is measurably slower"
     document = held(matched).document()
     assert document["carriers"] == []

@@ -40,13 +40,13 @@ def write(tmp_path):
 
 
 def test_devices_and_the_bounds_of_their_types(write):
-    whole_fleet = fleet.read(write(TEXT)).of("x86_64")
+    whole_fleet = fleet.read(write(TEXT)).for_board("x86_64")
     assert list(whole_fleet.devices) == ["kitchen", "yard"]
     assert whole_fleet.limits("x86_64").latency_ms == 25
     assert whole_fleet.devices["kitchen"].run == Application(unit="detector.service", health="true")
     assert whole_fleet.devices["yard"].run == Application(restart="true", health="false")
     assert whole_fleet.devices["kitchen"].tags == ("indoors",)
-    assert fleet.read(write(TEXT)).of("rpi4").limits("rpi4").latency_ms is None
+    assert fleet.read(write(TEXT)).for_board("rpi4").limits("rpi4").latency_ms is None
 
 
 def test_a_devices_toml_is_a_fleet_with_or_without_its_table(write):
@@ -82,31 +82,31 @@ def test_faults_are_told_by_name(write, text, message, details):
 
 def test_no_device_of_the_packages_type(write):
     with pytest.raises(InputError, match="the fleet has no such device") as caught:
-        fleet.read(write(TEXT)).of("rpi3b")
+        fleet.read(write(TEXT)).for_board("rpi3b")
     assert "rpi4, x86_64" in caught.value.details
 
 
 def test_any_change_gives_another_digest(write):
-    base = fleet.read(write(TEXT)).of("x86_64").digest
-    assert fleet.read(write(TEXT)).of("x86_64").digest == base
+    base = fleet.read(write(TEXT)).for_board("x86_64").digest
+    assert fleet.read(write(TEXT)).for_board("x86_64").digest == base
     for old, new in (("10.0.0.7", "10.0.0.6"), ("25", "26"), ("kitchen", "cellar"), ('"false"', '"true"')):
-        assert fleet.read(write(TEXT.replace(old, new))).of("x86_64").digest != base
+        assert fleet.read(write(TEXT.replace(old, new))).for_board("x86_64").digest != base
     # of another type
-    assert fleet.read(write(TEXT.replace("10.0.0.9", "10.0.0.5"))).of("x86_64").digest == base
+    assert fleet.read(write(TEXT.replace("10.0.0.9", "10.0.0.5"))).for_board("x86_64").digest == base
 
 
 def test_the_digest_is_the_same_from_any_folder(write, tmp_path, monkeypatch):
     path = write('[a]\nboard = "rpi4"\nhost = "h"\nssh_config = "config"\n')
-    there = fleet.read(path).of("rpi4").digest
+    there = fleet.read(path).for_board("rpi4").digest
     monkeypatch.chdir(tmp_path)
-    assert fleet.read(path.relative_to(tmp_path)).of("rpi4").digest == there
+    assert fleet.read(path.relative_to(tmp_path)).for_board("rpi4").digest == there
 
 
 def test_an_inventory_beside_a_fleet(write):
     inventory = write('{"_meta": {"hostvars": {"gate": {"edge_board": "x86_64"}, "other": {}}}}', "inventory.json")
     whole_fleet = fleet.read(write(TEXT), inventory)
-    assert list(whole_fleet.of("x86_64").devices) == ["kitchen", "yard", "gate"]
-    assert whole_fleet.of("x86_64").devices["gate"].run.unit == "detector.service"
+    assert list(whole_fleet.for_board("x86_64").devices) == ["kitchen", "yard", "gate"]
+    assert whole_fleet.for_board("x86_64").devices["gate"].run.unit == "detector.service"
     assert whole_fleet.unnamed == 1
     with pytest.raises(InputError, match="both contain kitchen"):
         fleet.read(

@@ -184,7 +184,7 @@ def test_what_a_device_ran_is_on_disk_before_anything_changes(run, devices, path
 def test_what_was_in_flight_is_asked(run, devices, path, switched):
     """As after SIGKILL: the file says `running`, and the device runs the old release, or the new one."""
     records = fleet(1, 2, 4)
-    records["a0"] = records["a0"].at_work().found(OLD, NEW)
+    records["a0"] = records["a0"].as_running().with_release(OLD, NEW)
     state.StateFile(path, PLAN, records).save()
     devices.runs["a0"] = NEW if switched else OLD
     why, records = run()
@@ -195,7 +195,7 @@ def test_what_was_in_flight_is_asked(run, devices, path, switched):
 def test_who_was_in_flight_is_asked_before_others_begin(run, devices, path):
     records = fleet(1, 2, 4)
     records["a0"] = dataclasses.replace(records["a0"], state="done")
-    records["b1"] = records["b1"].at_work().found(OLD, NEW)
+    records["b1"] = records["b1"].as_running().with_release(OLD, NEW)
     state.StateFile(path, PLAN, records).save()
     run(parallel=1)
     assert devices.deploys[:2] == ["b1", "b0"]
@@ -203,7 +203,7 @@ def test_who_was_in_flight_is_asked_before_others_begin(run, devices, path):
 
 def test_an_unreachable_device_that_was_in_flight_is_taken_back_once_it_answers(run, devices, path):
     records = fleet(1, 2, 4)
-    records["a0"] = records["a0"].at_work().found(OLD, NEW)
+    records["a0"] = records["a0"].as_running().with_release(OLD, NEW)
     state.StateFile(path, PLAN, records).save()
     devices.runs["a0"] = NEW  # as it was switched before the kill
     devices.faults["a0"] = UnreachableError("off")
@@ -224,7 +224,7 @@ def test_an_unreachable_device_that_was_left_as_it_was_is_not_waited_for(run, de
 
 def test_ctrl_c_leaves_what_is_in_flight_in_the_file(path, devices):
     """Those at work are left, those that wait do not begin, and the file says which is which."""
-    at_work = threading.Barrier(3)
+    all_running = threading.Barrier(3)
     closed = []
 
     class Connection:
@@ -234,8 +234,8 @@ def test_ctrl_c_leaves_what_is_in_flight_in_the_file(path, devices):
     def hang(visit):
         if visit.name == "a0":
             return
-        with visit.using(Connection()):
-            at_work.wait(10)
+        with visit.closing(Connection()):
+            all_running.wait(10)
             while visit._is_left is False:
                 time.sleep(0.01)
             raise UnreachableError("its connection was closed")
@@ -244,12 +244,12 @@ def test_ctrl_c_leaves_what_is_in_flight_in_the_file(path, devices):
     running = loop(path, fleet(1, 2, 4), devices, Rules(parallel=2))
 
     def interrupt(seconds):
-        if len(running._crew._visits) == 2:
-            at_work.wait(10)
+        if len(running._threads._visits) == 2:
+            all_running.wait(10)
             raise KeyboardInterrupt
         return take(seconds)
 
-    take, running._crew._take_events = running._crew._take_events, interrupt
+    take, running._threads._take_events = running._threads._take_events, interrupt
     with pytest.raises(KeyboardInterrupt):
         running.run()
     in_flight = state.load_state(path, PLAN, PLACES, fresh=False).devices
@@ -277,7 +277,7 @@ def test_a_device_that_takes_too_long_is_left_and_the_others_go_on(run, devices)
 
 
 def test_a_thread_that_never_ends_is_given_up(run, devices, monkeypatch):
-    monkeypatch.setattr("toolchain.pipeline.rollout.crew._LEAVE_S", 0.1)
+    monkeypatch.setattr("toolchain.pipeline.rollout.threads._LEAVE_S", 0.1)
     ended = threading.Event()
     devices.before = lambda visit: ended.wait(20) if visit.name == "b0" else None
     try:

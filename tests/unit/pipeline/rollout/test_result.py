@@ -11,8 +11,8 @@ from tests.support.rollouts import NEW, OLD, PLAN
 from toolchain import errors
 from toolchain.devices import Device
 from toolchain.pipeline.rollout import Rollout, Thresholds, page, result, texts
-from toolchain.pipeline.rollout.crew import LateError
 from toolchain.pipeline.rollout.state import Record
+from toolchain.pipeline.rollout.threads import LateError
 
 FULL = Record(2, "failed", OLD, OLD, "full", 4, "no room <b>", "it has none", "make some", seconds=1.5)
 WRONG = Record(2, "returned", OLD, OLD, "wrong output", 5, "another number")

@@ -101,14 +101,14 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 def test_the_release_before_is_that_of_before_any_attempt():
-    record = Record(1).at_work().found(OLD, NEW)
+    record = Record(1).as_running().with_release(OLD, NEW)
     assert (record.state, record.before, record.after) == ("running", OLD, OLD)
     # killed after the switch: the device runs the new one by now
-    again = record.at_work()
+    again = record.as_running()
     assert (again.before, again.after) == (OLD, None)
-    assert again.found(NEW, NEW).before == OLD
+    assert again.with_release(NEW, NEW).before == OLD
     # it ran the new one before the first attempt
-    assert Record(1).at_work().found(NEW, NEW).before == NEW
+    assert Record(1).as_running().with_release(NEW, NEW).before == NEW
     # somebody else deployed another one meanwhile
-    assert again.found("c" * 64, NEW).before == "c" * 64
-    assert Record(1).at_work().found("", NEW).before == ""
+    assert again.with_release("c" * 64, NEW).before == "c" * 64
+    assert Record(1).as_running().with_release("", NEW).before == ""

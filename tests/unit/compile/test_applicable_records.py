@@ -14,8 +14,8 @@ from toolchain import board
 from toolchain.backends import backend_of
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.vta.backend import Vta
-from toolchain.compile import known, prepare
-from toolchain.compile.known import Known, record_key
+from toolchain.compile import applicable_records, prepare
+from toolchain.compile.applicable_records import RecordSources, record_key
 from toolchain.compile.request import BuildRequest
 from toolchain.errors import InputError
 from toolchain.models import importer, inputs, source
@@ -29,7 +29,7 @@ def request(model, kind, *tell, **options):
 
 
 def shipped(kind):
-    return known.shipped_records(backend_of(kind))
+    return applicable_records.shipped_records(backend_of(kind))
 
 
 # --- those that come with the toolchain ---
@@ -54,8 +54,8 @@ def test_shipped_records_are_for_cpus_of_the_same_vectors_and_about_as_many_core
 @pytest.mark.parametrize("network", ["mobilenet_v2", "squeezenet_v1.1", "resnet-18"])
 def test_shipped_records_are_for_layers_as_they_are_described_today(native, network, mcpu):
     wanted = request(network, like(native, mcpu, 2))
-    lowered = wanted.backend.lower(importer.import_model(source.load(network)).module)
-    applied = Known(shipped=known.shipped_for(wanted)).applied(lowered, wanted)
+    lowered = wanted.backend.lowered(importer.import_model(source.load(network)).module)
+    applied = RecordSources(shipped=applicable_records.shipped_for(wanted)).apply(lowered, wanted)
     layers = [task for task in tasks.extract(lowered, wanted.backend) if task.layer]
     assert applied.shipped == len(layers) > 10
     assert set(applied.choices) == {task.layer for task in layers}
@@ -79,55 +79,60 @@ def of_this_board(native, **fields):
 def test_where_there_are_none_one_sentence_names_the_folder(native, folder):
     told = []
     wanted = request("mlp", native, told.append)
-    assert known.own_records(wanted) is None
-    assert not known.has_records(wanted)
+    assert applicable_records.user_records(wanted) is None
+    assert not applicable_records.has_records(wanted)
     assert told == []  # who looks says nothing: a build looks before its work, and when it begins
-    line = known.summary(Applied(tvm.IRModule(), tasks=5, shipped=3), Known(shipped=Records()), wanted)
+    line = applicable_records.summary(
+        Applied(tvm.IRModule(), tasks=5, shipped=3), RecordSources(shipped=Records()), wanted
+    )
     assert line.startswith("tuning records for 3 of 5 kernels: 3 from the toolchain, none of yours in ")
     assert str(folder / "data") in line
-    none = known.summary(Applied(tvm.IRModule()), Known(), wanted)
+    none = applicable_records.summary(Applied(tvm.IRModule()), RecordSources(), wanted)
     assert none.startswith(f"tuning records: none of yours in {folder / 'data'}")
     assert none.endswith(f", and the toolchain has none for {native.name}")
 
 
 @pytest.mark.parametrize("without", [{"tuned": False}, {"records": Path("shipped")}])
 def test_of_records_that_nobody_wants_nothing_is_told(native, folder, without):
-    assert known.summary(Applied(tvm.IRModule(), tasks=5), Known(), request("mlp", native, **without)) == ""
+    assert (
+        applicable_records.summary(Applied(tvm.IRModule(), tasks=5), RecordSources(), request("mlp", native, **without))
+        == ""
+    )
 
 
 def test_the_boards_own_are_found_unless_they_are_left_out(native, folder):
     RecordFile(default_path(native.name)).append([of_this_board(native)])
-    assert known.has_records(request("mlp", native))
-    assert len(known.own_records(request("mlp", native)).trials) == 1
-    assert known.own_records(request("mlp", native, tuned=False)) is None
-    assert known.own_records(request("mlp", native, records=Path("shipped"))) is None
+    assert applicable_records.has_records(request("mlp", native))
+    assert len(applicable_records.user_records(request("mlp", native)).trials) == 1
+    assert applicable_records.user_records(request("mlp", native, tuned=False)) is None
+    assert applicable_records.user_records(request("mlp", native, records=Path("shipped"))) is None
 
 
 def test_those_of_an_emulator_are_asked_for(native, folder):
     RecordFile(default_path(native.name)).append([of_this_board(native, emulated=True)])
-    assert not known.has_records(request("mlp", native))
-    assert known.has_records(request("mlp", native, emulated=True))
+    assert not applicable_records.has_records(request("mlp", native))
+    assert applicable_records.has_records(request("mlp", native, emulated=True))
 
 
 def test_those_that_are_named_must_suit_the_board(native, folder):
     path = folder / "others.jsonl"
     RecordFile(path).append([tunings.record(target=tunings.OTHER)])
     with pytest.raises(InputError, match=f"has no records for {native.name}") as caught:
-        known.own_records(request("mlp", native, records=path))
+        applicable_records.user_records(request("mlp", native, records=path))
     assert "toolchain tune" in caught.value.hint
 
 
 def test_whoever_wants_shipped_ones_alone_is_told_where_there_are_none(native):
     told = []
     alone = request("mlp", dataclasses.replace(native, cores=999), told.append, records=Path("shipped"))
-    assert not known.has_records(alone)
-    assert known.shipped_for(alone) is None
+    assert not applicable_records.has_records(alone)
+    assert applicable_records.shipped_for(alone) is None
     assert told == [f"the toolchain includes no tuning records for {native.name}"]
 
 
 def test_nothing_known_changes_nothing(native):
     module = tvm.IRModule()
-    assert Known().applied(module, request("mlp", native)).module.same_as(module)
+    assert RecordSources().apply(module, request("mlp", native)).module.same_as(module)
 
 
 @pytest.mark.parametrize(
@@ -140,22 +145,25 @@ def test_nothing_known_changes_nothing(native):
     ],
 )
 def test_the_options_that_apply_the_same_again(applied, emulated, words):
-    assert known.options(Applied(tvm.IRModule(), **applied), emulated=emulated) == words
+    assert applicable_records.options(Applied(tvm.IRModule(), **applied), emulated=emulated) == words
 
 
 def test_records_of_a_model_are_asked_for_by_name():
     applied = Applied(tvm.IRModule(), tuned=1)
-    assert known.options(applied, emulated=True, modelled=True) == ("--records records.jsonl", "--modelled")
+    assert applicable_records.options(applied, emulated=True, modelled=True) == (
+        "--records records.jsonl",
+        "--modelled",
+    )
     rk3588 = board.load("rk3588").resolved()
-    wanted = known.wanted_key(request("mlp", rk3588, emulated=True, modelled=True))
+    wanted = applicable_records.requested_key(request("mlp", rk3588, emulated=True, modelled=True))
     assert wanted.modelled == "g610, 4 cores, 1000 MHz"
-    assert wanted != known.wanted_key(request("mlp", rk3588, emulated=True))
+    assert wanted != applicable_records.requested_key(request("mlp", rk3588, emulated=True))
 
 
 def test_of_two_compilers_of_a_model_the_newest_ones_records_are_taken(folder):
     rk3588, machine = board.load("rk3588").resolved(), "g610, 4 cores, 1000 MHz"
     wanted = request("mlp", rk3588, emulated=True, modelled=True)
-    target = json.loads(known.wanted_key(wanted).target)
+    target = json.loads(applicable_records.requested_key(wanted).target)
 
     def of(by, **fields):
         return tunings.record(target=target, emulated=True, modelled=by, **fields)
@@ -163,14 +171,14 @@ def test_of_two_compilers_of_a_model_the_newest_ones_records_are_taken(folder):
     old, new = of(f"{machine}; Mesa 25.0.7-2, k, formula 1", time=9.0), of(f"{machine}; Mesa 25.0.10-1, k, formula 1")
     later = of(f"{machine}; Mesa 25.0.10-1, k, formula 2", time=5.0)
     foreign = of("g610, 2 cores, 1000 MHz; Mesa 26.0, k, formula 1")
-    assert known.found_key(wanted, Records.collect([new, old, foreign])) == new.key
-    assert known.found_key(wanted, Records.collect([later, new, old])) == later.key
-    assert known.found_key(request("mlp", rk3588, emulated=True), Records.collect([new])).modelled == ""
+    assert applicable_records.matching_key(wanted, Records.collect([new, old, foreign])) == new.key
+    assert applicable_records.matching_key(wanted, Records.collect([later, new, old])) == later.key
+    assert applicable_records.matching_key(request("mlp", rk3588, emulated=True), Records.collect([new])).modelled == ""
     RecordFile(folder / "own.jsonl").append([foreign])
     with pytest.raises(InputError, match="no records for rk3588"):
-        known.own_records(dataclasses.replace(wanted, records=folder / "own.jsonl"))
+        applicable_records.user_records(dataclasses.replace(wanted, records=folder / "own.jsonl"))
     RecordFile(folder / "own.jsonl").append([old])
-    assert known.own_records(dataclasses.replace(wanted, records=folder / "own.jsonl")) is not None
+    assert applicable_records.user_records(dataclasses.replace(wanted, records=folder / "own.jsonl")) is not None
 
 
 # --- accelerators ---
@@ -183,12 +191,12 @@ VTA = board.load("vta-sim").resolved()
 def test_records_of_one_accelerator_are_not_applied_to_another(tmp_path, emulated):
     """Even of the same CPU: one of them is simulated."""
     path = nets.save(qdq_nets.two_convolutions(), tmp_path)
-    made = prepare.suited(source.load(path), request(path, VTA)).source
-    lowered = Vta(VTA).lower(importer.import_model(made).module)
+    made = prepare.quantize_if_needed(source.load(path), request(path, VTA)).source
+    lowered = Vta(VTA).lowered(importer.import_model(made).module)
     lines = tunings.of_kernels(lowered, Vta(VTA), emulated=True)
-    found = Known(Records.collect(lines))
+    found = RecordSources(Records.collect(lines))
     pynq = dataclasses.replace(VTA, target=dataclasses.replace(VTA.target, device="vta-pynq-z1"))
     other = board.load("pynq-z1").resolved()
-    assert bool(found.applied(lowered, request(path, VTA, emulated=emulated)).tuned) == emulated
-    assert found.applied(lowered, request(path, pynq, emulated=emulated)).tuned == 0
-    assert found.applied(lowered, request(path, other, emulated=emulated)).tuned == 0
+    assert bool(found.apply(lowered, request(path, VTA, emulated=emulated)).tuned) == emulated
+    assert found.apply(lowered, request(path, pynq, emulated=emulated)).tuned == 0
+    assert found.apply(lowered, request(path, other, emulated=emulated)).tuned == 0

@@ -1,7 +1,7 @@
 """Work on several devices at once, in a thread for each; the caller's thread reports and saves the results.
 
-A thread that has found out which release a device runs continues only once that is on disk: after a kill, the next run
-knows what to roll back to.
+A thread that knows which release a device runs continues only once that is on disk: after a kill, the next run knows
+what to roll back to.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Closeable(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of work that went well."""
+    """The outcome of successful work."""
 
     after: str  # digest of the release that the device runs now; empty for none
     latency_ms: float | None = None  # median of the release; None if it was not measured
@@ -43,16 +43,16 @@ class Outcome:
 class Visit:
     """Work on one device, as its thread sees it."""
 
-    def __init__(self, name: str, tell: Callable[[Visit, object], None]) -> None:
+    def __init__(self, name: str, events: queue.SimpleQueue[tuple[Visit, object]]) -> None:
         self.name = name
         self.after: str | None = None  # digest of the release that it ran when the work failed; None if unknown
-        self.has_found = False  # whether its release was looked up, so that it may have been changed since
+        self.knows_release = False  # whether its release was asked for, so that it may have been changed since
         self.began = time.monotonic()
         self.is_late = False  # whether it exceeded its time limit, and was left
-        self._tell = tell
+        self._events = events
         self._saved = threading.Event()
         self._lock = threading.Lock()
-        self._is_left = False
+        self._has_ended = False
         self._open: list[Closeable] = []
         self._thread: threading.Thread | None = None
 
@@ -61,42 +61,42 @@ class Visit:
         return time.monotonic() - self.began
 
     def start(self, act: Callable[[Visit], Outcome]) -> None:
-        self._thread = threading.Thread(target=self._run, args=(act,), name=f"rollout-{self.name}", daemon=True)
+        def run() -> None:
+            outcome: object
+            try:
+                outcome = act(self)
+            except Exception as fault:  # noqa: BLE001 - it is reported as this device's; the others go on
+                outcome = fault
+            self._events.put((self, outcome))
+
+        self._thread = threading.Thread(target=run, name=f"rollout-{self.name}", daemon=True)
         self._thread.start()
 
-    def _run(self, act: Callable[[Visit], Outcome]) -> None:
-        outcome: object
-        try:
-            outcome = act(self)
-        except Exception as fault:  # noqa: BLE001 - it is reported as this device's; the others go on
-            outcome = fault
-        self._tell(self, outcome)
-
-    def found(self, digest: str) -> None:
-        """Report which release the device runs, before anything is changed there; return when that is on disk.
+    def report_release(self, digest: str) -> None:
+        """Report the release that the device runs, before anything is changed there; return when that is on disk.
 
         Raises:
             DeviceError: The roll-out ends.
         """
-        self.has_found = True
-        self._tell(self, digest)
+        self.knows_release = True
+        self._events.put((self, digest))
         self._saved.wait()
-        if self._is_left:
+        if self._has_ended:
             raise DeviceError("the roll-out is ending")
 
-    def go_on(self) -> None:
-        """Let a thread continue that waits in `found`."""
+    def resume(self) -> None:
+        """Let a thread continue that waits in `report_release`."""
         self._saved.set()
 
     @contextlib.contextmanager
-    def using(self, connection: Closeable) -> Iterator[None]:
-        """Register a connection for the time of a block, so that `leave` can close it.
+    def closing(self, connection: Closeable) -> Iterator[None]:
+        """Let `leave` close a connection during a block.
 
         Raises:
-            DeviceError: The work was ended already.
+            DeviceError: The work has ended.
         """
         with self._lock:
-            if self._is_left:
+            if self._has_ended:
                 raise DeviceError("the roll-out is ending")
             self._open.append(connection)
         try:
@@ -108,7 +108,7 @@ class Visit:
     def leave(self) -> None:
         """End the work: its connections are closed, so that the thread fails and unwinds."""
         with self._lock:
-            self._is_left, connections = True, list(self._open)
+            self._has_ended, connections = True, list(self._open)
         self._saved.set()
         for connection in connections:  # in a thread each, since closing may wait for a peer
             threading.Thread(target=connection.close, name=f"leave-{self.name}", daemon=True).start()
@@ -122,19 +122,19 @@ class Visit:
 class Journal(Protocol):
     """Keeps the results of the work."""
 
-    def began(self, name: str) -> None: ...
+    def begin(self, name: str) -> None: ...
 
-    def found(self, name: str, digest: str) -> None:
+    def note_release(self, name: str, digest: str) -> None:
         """Note the release that a device runs before anything is changed."""
 
-    def ended(self, visit: Visit, outcome: Outcome | BaseException) -> None: ...
+    def end(self, visit: Visit, outcome: Outcome | BaseException) -> None: ...
 
     def save(self) -> None:
         """Write everything to disk."""
 
 
-class Crew:
-    """A pool of threads, one for each of at most `size` devices; `limit_s` is the time limit of a device."""
+class DeviceThreads:
+    """Threads for at most `size` devices at once; `limit_s` is the time limit of a device."""
 
     def __init__(self, journal: Journal, size: int, limit_s: float) -> None:
         self._journal, self._size, self._limit_s = journal, size, limit_s
@@ -144,15 +144,15 @@ class Crew:
     def run(
         self, names: Sequence[str], act: Callable[[Visit], Outcome], stopped: Callable[[], bool] = lambda: False
     ) -> None:
-        """Work on devices in this order, and return when no thread is at work any more.
+        """Work on devices in this order, and return when all threads have ended.
 
-        `act` runs in a thread of its own for each device; no further device is begun once `stopped` says so.
+        `act` runs in a thread of its own for each device; once `stopped` returns True, no further device begins.
         """
         waiting = deque(names)
         while True:
             while waiting and len(self._visits) < self._size and not stopped():
-                visit = Visit(waiting.popleft(), lambda visit, event: self._events.put((visit, event)))
-                self._journal.began(visit.name)
+                visit = Visit(waiting.popleft(), self._events)
+                self._journal.begin(visit.name)
                 self._visits.append(visit)
                 visit.start(act)
             if not self._visits:
@@ -165,27 +165,27 @@ class Crew:
         if noted:
             self._journal.save()  # once for all of them
         for visit in noted:
-            visit.go_on()
+            visit.resume()
 
     def _note_events(self, seconds: float) -> Iterator[Visit]:
-        """Wait for an event, note it and all others that there are, and yield their visits."""
+        """Wait for an event, note it and all others in the queue, and yield their visits."""
         with contextlib.suppress(queue.Empty):
             visit, event = self._events.get(timeout=seconds)
             while True:
-                if visit in self._visits:  # or it was given up before
+                if visit in self._visits:  # or it was given up
                     if isinstance(event, str):
-                        self._journal.found(visit.name, event)
+                        self._journal.note_release(visit.name, event)
                     elif isinstance(event, Outcome):
                         self._end(visit, event)
                     elif isinstance(event, BaseException):
-                        # Whatever a late thread fails with is a consequence of its closed connections.
+                        # The failure of a late thread is a consequence of its closed connections.
                         self._end(visit, self._late(visit) if visit.is_late else event)
                     yield visit
                 visit, event = self._events.get_nowait()
 
     def _end(self, visit: Visit, outcome: Outcome | BaseException) -> None:
         self._visits.remove(visit)
-        self._journal.ended(visit, outcome)
+        self._journal.end(visit, outcome)
 
     def _late(self, visit: Visit) -> ToolchainError:
         return LateError(
@@ -195,7 +195,7 @@ class Crew:
         )
 
     def _end_late(self) -> None:
-        """Leave late devices; one whose thread does not end even then is given up."""
+        """Leave late devices, and give one up whose thread does not end even then."""
         for visit in [visit for visit in self._visits if visit.seconds > self._limit_s]:
             if not visit.is_late:
                 visit.is_late = True
@@ -205,10 +205,10 @@ class Crew:
                 self._journal.save()
 
     def leave(self) -> None:
-        """End all work. What was in flight stays so in the journal: the next run asks the devices."""
+        """End all work. Devices in flight stay so in the journal: the next run asks them."""
         if not self._visits:
             return
-        list(self._note_events(0.0))  # what has ended by now has ended well, or for a cause of its own
+        list(self._note_events(0.0))  # before the connections are closed, which would count as failures
         unfinished, self._visits = self._visits, []
         for visit in unfinished:
             visit.leave()
