@@ -118,7 +118,8 @@ def _judge(path: Path, given: Mapping[str, Array], native: Board, program: Progr
 def _by_references(found: Tensors, read: SourceModel, fed: Tensors) -> Verdict:
     """Compare with ONNX Runtime; the standard's evaluator decides where that lacks a kernel, or does something else."""
     try:
-        verdict = _compared(found, ReferenceModel(reference.with_plain_lstm(read), unoptimized=False, float16=False).run(fed))
+        model = ReferenceModel(reference.with_plain_lstm(read), unoptimized=False, float16=False)
+        verdict = _compared(found, model.run(fed))
     except InputError as fault:
         try:
             return _compared(found, _by_standard(read, fed))

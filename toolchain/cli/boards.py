@@ -215,7 +215,7 @@ def _confirm_host_key(fault: UnknownHostKeyError, request: AdoptionRequest, cons
         )
 
 
-def _deploy_smoke(console: Console, options: AddOptions, adopted: Adopted) -> Result:
+def _deploy_smoke(console: Console, options: AddOptions, adopted: Adoption) -> Result:
     """Deploy the smallest network to the new device, as a test."""
     from dataclasses import replace
 
@@ -235,11 +235,11 @@ def _deploy_smoke(console: Console, options: AddOptions, adopted: Adopted) -> Re
         ) from fault
 
 
-def _board_argument(options: AddOptions, adopted: Adopted) -> str:
+def _board_argument(options: AddOptions, adopted: Adoption) -> str:
     return options.board_name if options.board_name.endswith(".toml") else adopted.choice.board.name
 
 
-def _next_command(options: AddOptions, adopted: Adopted) -> list[str]:
+def _next_command(options: AddOptions, adopted: Adoption) -> list[str]:
     """Return the command that deploys to the new device."""
     argv = ["toolchain", "deploy", "MODEL", "--board", _board_argument(options, adopted), "--host", adopted.entry.name]
     flags = [("--devices", options.devices), ("-i", options.identity)]
@@ -247,14 +247,14 @@ def _next_command(options: AddOptions, adopted: Adopted) -> list[str]:
     return [*argv, *(argument for name, file in flags if file for argument in (name, str(file)))]
 
 
-def _summary_table(adopted: Adopted) -> Table:
+def _summary_table(adopted: Adoption) -> Table:
     from toolchain.adoption import summary
 
     board, chosen = adopted.choice.board, adopted.choice
     how = f"new, {adopted.board_file}" if adopted.board_file else board.description
-    entry = "added to" if adopted.entry.old is None else "changed in" if adopted.written else "stands in"
+    entry = "added to" if adopted.entry.old is None else "changed in" if adopted.changed else "stands in"
     return summary.table(
-        adopted.found,
+        adopted.probe,
         [
             ("board", f"{board.name} ({how}), for {board.target.mcpu} {' '.join(board.target.mattr)}".rstrip()),
             ("or", f"--board {', '.join(chosen.accelerated)}" if chosen.accelerated else ""),
@@ -264,12 +264,12 @@ def _summary_table(adopted: Adopted) -> Table:
     )
 
 
-def _document(adopted: Adopted, options: AddOptions) -> dict[str, object]:
+def _document(adopted: Adoption, options: AddOptions) -> dict[str, object]:
     from toolchain.adoption import summary
 
     device = adopted.device
     return {
-        "device": summary.document(adopted.found),
+        "device": summary.document(adopted.probe),
         "board": adopted.choice.board,
         "board_file": str(adopted.board_file) if adopted.board_file else None,
         "accelerated": adopted.choice.accelerated,
@@ -277,7 +277,7 @@ def _document(adopted: Adopted, options: AddOptions) -> dict[str, object]:
         "name": adopted.entry.name,
         "devices": str(adopted.entry.file),
         "entry": {"board": device.board, "host": device.host, "root": device.root, "emulated": device.emulated},
-        "written": adopted.written,
+        "written": adopted.changed,
         "running": adopted.running or None,
         "deploy": None,
         "next": [shlex.join(_next_command(options, adopted))],
@@ -325,7 +325,7 @@ def _check_device(options: DoctorOptions) -> tuple[tuple[Check, ...], DeviceErro
     )
     return (
         *device_check,
-        *(Check(board.name, need.what, need.found, need.remedy) for need in needs.of(board, probed)),
+        *(Check(board.name, need.name, need.file, need.remedy) for need in needs.of(board, probed)),
     ), None
 
 

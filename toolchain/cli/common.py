@@ -15,7 +15,6 @@ from toolchain.cli.console import Result
 from toolchain.cli.gathering import option, record, single
 from toolchain.cli.reports import JSON, JUNIT, PAGE, write_reports
 from toolchain.errors import InputError, did_you_mean
-from toolchain.progress import Progress
 
 if TYPE_CHECKING:
     from toolchain.board import Board
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from toolchain.models import inputs
     from toolchain.models.request import Model
     from toolchain.pipeline.report import Report
+    from toolchain.progress import Progress
     from toolchain.tuning.build.cluster.scheduler import Scheduler
     from toolchain.tuning.plan import Plan
     from toolchain.tuning.search import Tuner
@@ -198,7 +198,7 @@ class CompileOptions:
         self,
         model: Model,
         board: Board,
-        progress: Tell,
+        progress: Progress,
         toolchain: str | None,
         *,
         emulated: bool = False,

@@ -88,7 +88,8 @@ def mali_cost(console: Console, /, sources: tuple[str, ...], options: CostOption
     device is needed.
     """
     from toolchain.backends.mali import cost
-    from toolchain.backends.mali.cost import language, network, shown
+    from toolchain.backends.mali.cost import compiler_options as compilation
+    from toolchain.backends.mali.cost import network, render
 
     gpu_names = tuple(dict.fromkeys(cost.gpu(name).name for name in options.gpus))
     board = options.board(gpu_names)
@@ -96,7 +97,7 @@ def mali_cost(console: Console, /, sources: tuple[str, ...], options: CostOption
     names = gpu_names or ((board.gpu.name,) if board and board.gpu else ())
     if not names:
         raise InputError("no GPU is named", hint="add --gpu NAME, such as --gpu g610, or --board BOARD")
-    compiler_options = language.checked(options.compiler_options)
+    compiler_options = compilation.check_options(options.compiler_options)
     unique = list(dict.fromkeys(sources))
     texts = [_read_kernels(source) for source in unique if source.endswith(_SOURCE)]
     models = [source for source in unique if not source.endswith(_SOURCE)]
@@ -111,8 +112,8 @@ def mali_cost(console: Console, /, sources: tuple[str, ...], options: CostOption
         gpu = board.gpu if board and board.gpu and board.gpu.name == compiler.gpu.name else None
         costs += [network.network(Path(name).name, runs, compiler, gpu) for name, runs in launches.items()]
         costs += [network.files("files", texts, compiler)] if texts else []
-    result = Result(shown.lines(costs), [item.document() for item in costs], as_json, shown.refusal(costs))
-    return write_reports(result, None, {options.html_path: lambda: shown.html(costs).encode()})
+    result = Result(render.lines(costs), [item.document() for item in costs], as_json, render.refusal(costs))
+    return write_reports(result, None, {options.html_path: lambda: render.html(costs).encode()})
 
 
 def _read_kernels(source: str) -> str:

@@ -264,7 +264,7 @@ def rollout(console: Console, /, source: str, options: RolloutOptions) -> Result
         board = board_files.load(bundle.manifest.board).resolved()
         bundles.check_board(bundle.manifest, board)
         verification.check_referenced(bundle, unchecked=False)
-        fleet = full_fleet.of(board.name)
+        fleet = full_fleet.for_board(board.name)
         waves = groups.parse_waves(options.waves)
         plan = state.Plan(bundle.digest, bundle.manifest.name, bundle.manifest.board, fleet.digest, waves)
         assignment = groups.assign(plan.waves, fleet.devices)

@@ -184,7 +184,7 @@ def tune(console: Console, /, source: str, options: TuneOptions, *, as_json: boo
     report = run_tune(console, source, options)
     if not options.no_compare:
         report = _compare_end_to_end(console, source, options, report)
-    result = Result(reports.shown(report), report.document(), as_json)
+    result = Result(reports.render_text(report), report.document(), as_json)
     return write_reports(result, None, {options.html_path: lambda: reports.html(report).encode()})
 
 
@@ -231,7 +231,7 @@ def _compare_end_to_end(console: Console, source: str, options: TuneOptions, rep
     )
     if comparison.ratio.verdict != "slower":
         return report
-    return retraction.taken_back(report, RecordFile(options.records or default_path(report.board)))
+    return retraction.take_back(report, RecordFile(options.records or default_path(report.board)))
 
 
 def _connector(device: DeviceOptions, request: BoardRequest) -> Connect | None:

@@ -24,7 +24,7 @@ from toolchain.cli import common, connection, helptext
 from toolchain.cli.connection import BoardOptions, DeviceOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record
-from toolchain.compile.known import record_key
+from toolchain.compile.applicable_records import record_key
 from toolchain.compile.request import BuildRequest
 from toolchain.errors import InputError
 from toolchain.farm import boards

@@ -58,7 +58,7 @@ class DeviceFindings:
     facts: DeviceFacts
     models: frozenset[str]  # names of the models that it keeps releases of
     has_runner: bool = True
-    probed: Probed | None = None  # hardware beside the CPU; None if the device is of another type or lacks a tool
+    probed: DeviceProbe | None = None  # hardware beside the CPU; None if the device is of another type or lacks a tool
 
 
 def run(checks: Sequence[Check]) -> dict[str, Any]:

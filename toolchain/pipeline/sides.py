@@ -204,8 +204,8 @@ def on_device(name: str, store: Store) -> Side:
         InputError: The device has no such release, or several.
         VerificationError: Its manifest does not have that digest.
     """
-    digest = released.named(store, read_digest_file(Path(name)) if _path_kind(name) == "file" else name).digest
-    return Side(name, released.manifest(store, digest), digest)
+    digest = released.find_release(store, read_digest_file(Path(name)) if _path_kind(name) == "file" else name).digest
+    return Side(name, released.read_manifest(store, digest), digest)
 
 
 def resolve_sides(local: Sequence[Side | None], names: Sequence[str], store: Store) -> tuple[Side, Side]:

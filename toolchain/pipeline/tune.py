@@ -184,7 +184,7 @@ def run(request: TuneRequest, progress: Progress, redraw: Callable[[Shown], None
     name = request.plan.run_id(record_key(extracted.backend), selected, str(bool(cost_model)))
     owner = Owner.here(request.boards.purpose)
     with contextlib.ExitStack() as stack:
-        request.boards.patience.get(lambda: stack.enter_context(claims.claimed(file.path, name, owner)))
+        request.boards.patience.get(lambda: stack.enter_context(claims.claim_run(file.path, name, owner)))
         return _run(_Session(request, extracted, selected, file, redraw), cost_model, progress)
 
 

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import prim
 
-from toolchain.backends.cpu.nan import is_limit
+from toolchain.backends.cpu.nan_clip import is_limit
 from toolchain.backends.mali.rewrite import call_function, map_kernels
 
 _PURE = 1  # TVM's CallEffectKind::kPure

@@ -123,7 +123,9 @@ def test_what_is_tuned_and_costed_reads_weights_as_what_is_built(tmp_path):
     lowered = backend.lower(importer.import_model(source.load(str(nets.save(net, tmp_path)))).module)
     (task,) = tasks.extract(lowered, backend)
     (built,) = [
-        function for function in backend.apply_choices(lowered, {}).functions.values() if isinstance(function, tirx.PrimFunc)
+        function
+        for function in backend.apply_choices(lowered, {}).functions.values()
+        if isinstance(function, tirx.PrimFunc)
     ]
     names = [parameter.name for parameter in backend.schedule(task.module)["main"].params]
     assert names == [parameter.name for parameter in built.params]

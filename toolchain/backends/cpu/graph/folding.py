@@ -18,7 +18,7 @@ _LAYERS = frozenset({"nn.conv2d", "matmul", "add", "subtract", "multiply", "divi
 
 
 def fold_except_bytes(module: tvm.IRModule) -> tvm.IRModule:
-    """Fold constants as `fold.fold_constants` does, but keep bytes that layers read: they are parameters during the folding.
+    """Fold constants, but not bytes that layers read: these are parameters during the folding.
 
     Args:
         module: A module whose weights are constants; only its function `main` is rewritten.

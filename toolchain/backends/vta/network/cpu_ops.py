@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.cpu.math import whole as round_to_int
+from toolchain.backends.cpu.math import round_to_int
 from toolchain.backends.graph.kernels import as_opaque, in_root_block
 from toolchain.backends.graph.values import Operation, Value, four, pair
 from toolchain.backends.vta.isa.config import VtaConfig
