@@ -245,7 +245,7 @@ def adopt(request: AdoptionRequest, entry: Entry, shell: Shell) -> Adoption:
     probed, chosen = _examine(request, entry, shell)
     emulated = _is_emulated(request, entry, probed)
     probed = replace(probe.measure_link(shell, probed), server=shell.server)
-    running = Store(shell, probed.place.root).current()
+    running = Store(shell, probed.place.root).releases.current()
     old = entry.old or Device(board=chosen.board.name, host=request.host)
     device = replace(
         old,

@@ -152,9 +152,9 @@ def load_graph(path: Path, board: Board) -> tvm.IRModule:
 def _schedule(imported: ImportedModel, request: BuildRequest, records: RecordSources) -> _Scheduled:
     backend, name = request.backend, imported.source.name
     with _compile_errors(name):
-        lowered = backend.lowered(prepare.rescale_for_half(imported, request))
+        lowered = backend.lower(prepare.rescale_for_half(imported, request))
     with _compile_errors(name):
-        left_out = backend.left_out(imported.module)
+        left_out = backend.unsupported_layers(imported.module)
     for layer in left_out:
         request.progress(f"the CPU computes {layer}")
     with _compile_errors(name):
@@ -164,7 +164,7 @@ def _schedule(imported: ImportedModel, request: BuildRequest, records: RecordSou
     if line := applicable_records.summary(applied, records, request):
         request.progress(line)
     with _compile_errors(name):
-        module = backend.finished(applied.module, applied.choices)
+        module = backend.apply_choices(applied.module, applied.choices)
     return _Scheduled(lowered, applied, module)
 
 

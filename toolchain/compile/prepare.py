@@ -96,7 +96,7 @@ def rescale_for_half(imported: ImportedModel, request: BuildRequest) -> tvm.IRMo
         arrays = [*user_samples, *_random_samples(input_source, model, _RANDOM_SAMPLES)]
         return [{spec.name: sample[spec.name] for spec in model.inputs} for sample in arrays]
 
-    return request.backend.fitted(imported.module, samples, request.progress)
+    return request.backend.rescale_for_half(imported.module, samples, request.progress)
 
 
 def _user_samples(input_source: inputs.Source, source: SourceModel) -> list[dict[str, NDArray[Any]]]:

@@ -44,7 +44,7 @@ class BuildRequest:
     @property
     def modelled_as(self) -> str:
         """The cost model whose records are applied; empty for measured records."""
-        return self.backend.costed_as if self.modelled else ""
+        return self.backend.cost_model_name if self.modelled else ""
 
     @property
     def only_shipped(self) -> bool:

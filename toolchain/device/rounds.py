@@ -131,7 +131,7 @@ def run(  # noqa: PLR0913 - one round has these independent parts
     limit = runner.longest_s(plan) * len(releases)
     limit_bytes = (runner.most_said(plan) + 2 * _STATE_BYTES) * len(releases)
     began = time.monotonic()
-    result = shell.run(script, timeout=limit, check=False, most=limit_bytes)
+    result = shell.run(script, timeout=limit, check=False, max_bytes=limit_bytes)
     took_s = time.monotonic() - began
     runner.check_ended(shell.name, result)
     sections = _sections(result.stdout, token)

@@ -125,7 +125,7 @@ def call(  # noqa: PLR0913 - one call has these independent parts
         limit_bytes = _SPARE + sum(spec.bytes for spec in outputs) * max(plan.samples, 1)
         with temporary.folder() as work:
             local = Path(work) / "outputs.safetensors"
-            shell.pull(f"{folder}/outputs", local, most=limit_bytes)
+            shell.pull(f"{folder}/outputs", local, max_bytes=limit_bytes)
             run = read(report, tensors.load(local), shell.name, plan)
     check_times([run], took_s, shell.name)
     return run
@@ -186,7 +186,7 @@ def run_for_file(
     path = shlex.quote(file)
     script = f"umask 022; mkdir -p {shlex.quote(file.rpartition('/')[0])} && {shlex.join(argv)} && cat {path}"
     began = time.monotonic()
-    result = shell.run(script, timeout=limit_s, check=False, most=limit_bytes)
+    result = shell.run(script, timeout=limit_s, check=False, max_bytes=limit_bytes)
     took_s = time.monotonic() - began
     check_ended(shell.name, result)
     return result.stdout, took_s

@@ -174,7 +174,7 @@ def run(bundles: tuple[Bundle, Bundle], program: Program, device: ConnectedDevic
             untuned_runs, tuned_runs = alternate(ROUNDS, lambda index: installed[index].run(plan))
             after = bench.conditions(device.shell)
         finally:
-            device.store.prune(device.board.keep)
+            device.store.releases.prune(device.board.keep)
     untuned, tuned = untuned_runs[0], tuned_runs[0]
     manifest, records = bundles[1].manifest, bundles[1].manifest.records
     difference = _check_same_outputs(untuned, tuned, samples, manifest.name, settings.tolerance)

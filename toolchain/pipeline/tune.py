@@ -109,7 +109,7 @@ def extract(request: BuildRequest) -> Extracted:
     for line in loaded.guessed:
         request.progress(line)
     imported = importer.import_model(prepare.quantize_if_needed(loaded, request).source)
-    lowered = backend.lowered(prepare.rescale_for_half(imported, request))
+    lowered = backend.lower(prepare.rescale_for_half(imported, request))
     return Extracted(imported, backend, tasks.extract(lowered, backend), lowered)
 
 

@@ -53,7 +53,7 @@ def apply(
     """Choose or schedule the kernels of a model by the best records for its target.
 
     Args:
-        module: The module that the backend's `lowered` returned.
+        module: The module that the backend's `lower` returned.
         backend: The board's backend.
         records: The user's records; those of another target or TVM version are ignored.
         shipped: Records of templates that come with the toolchain, measured on any CPU with the same instructions; they

@@ -94,7 +94,7 @@ class Tuning:
             # Kernels of templates are timed with cold weights, as in the model; those of MetaSchedule with warm ones.
             return min(plan.passing_bytes, _MOST_PASSING) if task.layer else 0
 
-        trials = Trials(builds, measures, backend.completed, passing_bytes)
+        trials = Trials(builds, measures, backend.add_half_blocks, passing_bytes)
         self._conveyor = Conveyor(trials, pruner, self._record)
         self._decider = Decider(trials, self._ledger, by_model=bool(key.modelled), note=self._note_decision)
         self._search = Search(backend, plan.tuner, plan.seed, shipped)

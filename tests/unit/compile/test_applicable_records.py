@@ -54,7 +54,7 @@ def test_shipped_records_are_for_cpus_of_the_same_vectors_and_about_as_many_core
 @pytest.mark.parametrize("network", ["mobilenet_v2", "squeezenet_v1.1", "resnet-18"])
 def test_shipped_records_are_for_layers_as_they_are_described_today(native, network, mcpu):
     wanted = request(network, like(native, mcpu, 2))
-    lowered = wanted.backend.lowered(importer.import_model(source.load(network)).module)
+    lowered = wanted.backend.lower(importer.import_model(source.load(network)).module)
     applied = RecordSources(shipped=applicable_records.shipped_for(wanted)).apply(lowered, wanted)
     layers = [task for task in tasks.extract(lowered, wanted.backend) if task.layer]
     assert applied.shipped == len(layers) > 10
@@ -192,7 +192,7 @@ def test_records_of_one_accelerator_are_not_applied_to_another(tmp_path, emulate
     """Even of the same CPU: one of them is simulated."""
     path = nets.save(qdq_nets.two_convolutions(), tmp_path)
     made = prepare.quantize_if_needed(source.load(path), request(path, VTA)).source
-    lowered = Vta(VTA).lowered(importer.import_model(made).module)
+    lowered = Vta(VTA).lower(importer.import_model(made).module)
     lines = tunings.of_kernels(lowered, Vta(VTA), emulated=True)
     found = RecordSources(Records.collect(lines))
     pynq = dataclasses.replace(VTA, target=dataclasses.replace(VTA.target, device="vta-pynq-z1"))

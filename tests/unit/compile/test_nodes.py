@@ -38,7 +38,7 @@ def of_calls(proto, folder, kind: str):
     request = BuildRequest(Model(path, {}, inputs.Source()), resolved)
     imported = importer.import_model(prepare.quantize_if_needed(source.load(path), request).source)
     backend = backend_of(resolved)
-    return nodes.nodes_by_call(backend.finished(backend.lowered(imported.module), {}), imported.module)
+    return nodes.nodes_by_call(backend.apply_choices(backend.lower(imported.module), {}), imported.module)
 
 
 @pytest.mark.parametrize("kind", ["local", "rpi4", "opencl-local", "rk3588"])

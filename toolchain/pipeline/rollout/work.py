@@ -101,7 +101,7 @@ class DeviceWork:
     @staticmethod
     def _roll_back(device: ConnectedDevice, before: str) -> str:
         """Make the previous release current again, if it is the expected one."""
-        generations = device.store.generations()
+        generations = device.store.releases.generations()
         number = next(number for number, generation in enumerate(generations) if generation.current)
         previous = generations[number - 1].digest if number else ""
         if previous != before:
