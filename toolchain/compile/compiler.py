@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -187,12 +188,30 @@ def _count_cycles(scheduled: _Scheduled, backend: Backend) -> Modelled | None:
     return Modelled(model.name, model.clock_mhz, len(offloaded), total, macs, peak, model.calibration)
 
 
+def reproducible_text(script: str) -> str:
+    """Return the text of a module with the offsets of buffers numbered as they appear in each function.
+
+    TVM numbers them in the order of their addresses in memory, which differs from process to process.
+    """
+
+    def renumber(function: str) -> str:
+        names: dict[str, str] = {}
+
+        def rename(match: re.Match[str]) -> str:
+            return names.setdefault(match[0], f"elem_offset_{len(names)}" if names else "elem_offset")
+
+        return re.sub(r"\belem_offset(?:_\d+)?\b(?! ?=)", rename, function)
+
+    header, *functions = re.split(r"(?m)^(?=    @)", script.rstrip() + "\n")
+    return header + "".join(map(renumber, functions))
+
+
 def _write(work: _Compilation, staging: Path) -> None:
     """Write the files that the manifest lists."""
     graph = _graph(work)
     _write_library(work, staging / bundle.LIBRARY)
     files.write_atomic(staging / bundle.GRAPH, _graph_json(graph))
-    files.write_atomic(staging / bundle.GRAPH_TEXT, (graph.script().rstrip() + "\n").encode())
+    files.write_atomic(staging / bundle.GRAPH_TEXT, reproducible_text(graph.script()).encode())
     tensors.save(staging / bundle.PARAMS, work.compiled.params)
     if work.applied.tuned:
         files.write_atomic(staging / bundle.RECORDS, work.applied.records)

@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.support import nets, qdq_nets, tunings
+from tests.support import nets, one_node, qdq_nets, tunings
+from tests.support.one_node import One
 from toolchain import board, bundle, files, tensors
 from toolchain.backends.base.attributes import EXACT
 from toolchain.backends.cpu.backend import Cpu
@@ -28,17 +29,17 @@ from toolchain.models.request import Model
 from toolchain.records import RecordFile, Records, default_path, tasks
 
 COMMAND = "toolchain build net.onnx --board local --seed 0"
-CONVOLUTION = """
+BUILD = """
 from pathlib import Path
 import sys
 from toolchain import board
 from toolchain.compile import compiler
 from toolchain.compile.request import BuildRequest
-from toolchain.models import importer, inputs, source
+from toolchain.models import importer, source
 from toolchain.models.request import Model
 kind = board.load("local").resolved()
-model = importer.import_model(source.load("squeezenet_v1.1"))
-request = BuildRequest(Model("squeezenet_v1.1", {}, inputs.Source()), kind)
+model = importer.import_model(source.load(sys.argv[2]))
+request = BuildRequest(Model(sys.argv[2]), kind)
 made = compiler.build(model, request, Path(sys.argv[1]))
 print(made.digest)
 """
@@ -52,11 +53,23 @@ def build(proto, native, folder, records=None, shipped=None, **options):
     return compiler.build(imported, request, folder / "bundle", records=RecordSources(records, shipped))
 
 
+@pytest.fixture(params=["squeezenet_v1.1", "boxes"])
+def any_model(request, tmp_path):
+    """A network of the zoo, or one with a kernel that is not made of loops."""
+    if request.param != "boxes":
+        return request.param
+    boxes, scores = np.ones((1, 6, 4), np.float32), np.ones((1, 2, 6), np.float32)
+    kept = [np.array([3], np.int64), np.array([0.5], np.float32)]
+    proto, _ = one_node.model([One("NonMaxSuppression", [boxes, scores, *kept], given=2)], 17)
+    onnx.save(proto, tmp_path / "boxes.onnx")
+    return str(tmp_path / "boxes.onnx")
+
+
 @pytest.mark.long
-def test_two_processes_in_two_folders_build_the_same_bundle(tmp_path):
+def test_two_processes_in_two_folders_build_the_same_bundle(any_model, tmp_path):
     digests = [
         subprocess.run(
-            [sys.executable, "-c", CONVOLUTION, str(folder)],
+            [sys.executable, "-c", BUILD, str(folder), any_model],
             env={"PYTHONHASHSEED": seed, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
             capture_output=True,
             text=True,
