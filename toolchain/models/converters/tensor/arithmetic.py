@@ -240,10 +240,13 @@ def bit_shift(node: Node) -> Any:
     function = tirx.shift_left if is_left else tirx.shift_right
 
     def shift(x: Any, by: Any) -> Any:
-        by = by.astype("int32")
-        result = function(x, tirx.min(by, tirx.const(bits - 1, "int32")).astype(dtype))
+        # The standard shifts by less than 0, and by the width or more, as far as it goes.
+        is_beyond = by >= tirx.const(bits, dtype)
+        if dtype.startswith("int"):
+            is_beyond = tirx.any(is_beyond, by < tirx.const(0, dtype))
+        result = function(x, tirx.Select(is_beyond, tirx.const(bits - 1, dtype), by))
         keeps_sign = not is_left and dtype.startswith("int")  # the sign, which is all that is left in the end
-        return result if keeps_sign else tirx.Select(by < bits, result, tirx.const(0, dtype))
+        return result if keeps_sign else tirx.Select(is_beyond, tirx.const(0, dtype), result)
 
     return pairwise(node, shift, *node.inputs)
 

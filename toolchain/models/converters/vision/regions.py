@@ -76,6 +76,9 @@ def _interpolated(data: Any, first: Any, points: list[Any], sizes: Any) -> list[
     ]
 
 
+_HALF = 0.5
+
+
 @converter("MaxRoiPool")
 def max_roi_pool(node: Node) -> Any:
     """Return the maximum of each cell of a region whose edges are rounded."""
@@ -113,4 +116,4 @@ def _round_half_away(value: Any) -> Any:
     """Round as C's `round`, which ONNX Runtime uses here; TVM's rounds halves to even numbers."""
     whole = tirx.trunc(value)
     nearest_step = tirx.Select(value < 0, -1.0, 1.0)
-    return tirx.Select(tirx.abs(value - whole) < tirx.const(0.5, value.dtype), whole, whole + nearest_step)
+    return tirx.Select(tirx.abs(value - whole) < _HALF, whole, whole + nearest_step)

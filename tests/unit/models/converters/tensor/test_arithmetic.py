@@ -103,6 +103,14 @@ def test_shifts(direction):
     agree([fed("BitShift", drawn((2, 4), k, 0, 100), np.array([0, 1, 3, 70], k), direction=direction) for k in kinds])
 
 
+@pytest.mark.parametrize(("direction", "expected"), [("LEFT", [0, 8, 0, 0]), ("RIGHT", [-1, 2, -1, 0])])
+def test_shifts_by_less_than_zero_or_more_than_the_width(direction, expected):
+    values, amounts = np.array([-8, 4, -1, 4], "int8"), np.array([-1, 1, 8, 100], "int8")
+    proto, inputs = one_node.model([fed("BitShift", values, amounts, direction=direction)], 28)
+    [shifted] = computed(Case(direction, proto, inputs, (), 0, 0))
+    assert shifted.tolist() == expected
+
+
 def test_dropout_and_its_mask():
     ratio = np.array(0.3, "float32")
     agree([One("Dropout", [drawn((2, 3)), ratio], outputs=(True, True)), fed("Dropout", drawn((2, 3)))])
