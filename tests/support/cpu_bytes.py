@@ -19,7 +19,7 @@ from tvm.target import codegen
 
 from tests.support import paths
 from tests.support.cpu_kernels import NATIVE, applied, run, unblocked
-from tests.support.parts import require
+from tests.support.parts import require, require_processor
 from toolchain.backends.cpu.kernels.int8 import grids
 from toolchain.backends.cpu.layers import Activation, Conv, ImageLayer, Pool
 from toolchain.backends.cpu.machine import Machine
@@ -41,7 +41,7 @@ BETWEEN = Grid(0.005 * 7**0.5, 101)
 def require_dot() -> None:
     """Leave a test out on a processor without dot products of bytes."""
     features = {str(name) for name in codegen.llvm_get_cpu_features(NATIVE)}
-    require("dot products of bytes", "a processor with avx512vnni", {"avx512vnni", "avx512vl"} <= features)
+    require_processor("avx512vnni", present={"avx512vnni", "avx512vl"} <= features)
 
 
 def emulated(function: tvm.tirx.PrimFunc, arrays: Sequence[np.ndarray], result: np.ndarray, folder: Path) -> np.ndarray:

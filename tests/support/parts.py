@@ -15,3 +15,12 @@ def require(part: str, package: str, present: bool) -> None:  # noqa: FBT001 - t
     if os.environ.get("TOOLCHAIN_STRICT") == "1":
         pytest.fail(message)
     pytest.skip(message)
+
+
+def require_processor(feature: str, *, present: bool) -> None:
+    """Leave a test out on a processor that lacks an instruction, in strict mode as well: no package has one.
+
+    The same kernels are tested for Arm, under emulation, on any machine.
+    """
+    if not present:
+        pytest.skip(f"left out: this processor has no {feature}")

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from tvm import relax
 
 from tests.support import nets, opencl
-from tests.support.parts import require
+from tests.support.parts import require, require_processor
 from toolchain import board, tensors
 from toolchain.backends import Backend, backend_of
 from toolchain.backends.cpu.lowering import PIPELINE
@@ -50,7 +50,7 @@ def require_one(name: str) -> None:
         require("a compiler for aarch64", f"g++-{_TRIPLE}", shutil.which(f"{_TRIPLE}-g++") is not None)
     else:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-        require(f"a processor with {_FLAGS[name]}", "no package has one", _FLAGS[name] in flags)
+        require_processor(_FLAGS[name], present=_FLAGS[name] in flags)
 
 
 def computed(name: str, proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray], folder: Path) -> list[np.ndarray]:

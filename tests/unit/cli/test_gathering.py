@@ -18,6 +18,7 @@ FAMILIES = [
     for kind in vars(module).values()
     if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
     if all(field.metadata for field in dataclasses.fields(kind))  # and is not the result of a function
+    if kind is not device.RunOptions  # which has a required option
 ]
 
 

@@ -129,7 +129,7 @@ def test_a_page_of_others_is_left_alone(folder):
 def test_what_deploy_tunes_with():
     """The same as `tune` without an option."""
     kind = BoardOptions("rpi4").board()
-    found = DeployOptions(device=DeviceOptions("rpi4", "pi@there")).tuning(7)
+    found = DeployOptions(device=DeviceOptions("rpi4", "pi@there")).tune_options(7)
     assert found.search.plan(kind, 0, None) == Plan(trials=7, options=Options(threads=kind.threads))
     assert tuning.TuneOptions(search=SearchOptions(trials=7), device=found.device) == found
 

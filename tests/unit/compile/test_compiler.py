@@ -184,7 +184,7 @@ def records_of(proto, native, folder):
 
 def test_records_are_applied_and_named_in_the_manifest(native, tmp_path):
     records, told = records_of(convolution(), native, tmp_path), []
-    made = build(convolution(), native, tmp_path, records=records, tell=told.append)
+    made = build(convolution(), native, tmp_path, records=records, progress=told.append)
     count = len(records.workloads)  # the convolution, and perhaps changes of layout around it
     assert told == [f"tuning records for {count} of {count} kernels: {count} from {default_path(native.name)}"]
     assert made.manifest.records == bundle.Tuned(files.sha256_file(made.records), tasks=count, tuned=count)
@@ -205,7 +205,7 @@ def test_records_that_fit_nothing_leave_the_bundle_untuned(native, tmp_path):
     other = records_of(convolution(), native, tmp_path)
     told = []
     (tmp_path / "again").mkdir()
-    again = build(nets.relu((2, 3)), native, tmp_path / "again", records=other, tell=told.append)
+    again = build(nets.relu((2, 3)), native, tmp_path / "again", records=other, progress=told.append)
     assert told == [f"tuning records for 0 of 1 kernels: 0 from {default_path(native.name)}"]
     assert again.digest == first.digest
     assert again.records is None
@@ -217,7 +217,7 @@ def test_a_record_that_does_not_fit_is_told(native, tmp_path):
     records = records_of(convolution(), native, tmp_path)
     broken = Records(records.workloads, (dataclasses.replace(records.trials[0], trace='{"template": "nosuch"}'),))
     told = []
-    made = build(convolution(), native, tmp_path, records=broken, tell=told.append)
+    made = build(convolution(), native, tmp_path, records=broken, progress=told.append)
     assert "no longer fits the kernel" in told[0]
     assert told[1].startswith(f"tuning records for 0 of {len(records.workloads)} kernels: 0 from ")
     assert made.records is None
@@ -232,9 +232,9 @@ def test_the_users_records_win_over_shipped_ones(native, tmp_path):
     records, told = records_of(convolution(), native, tmp_path), []
     worst = [dataclasses.replace(one, samples_s=(1e-8,), target={"kind": "llvm"}) for one in records.trials]
     shipped = Records({}, tuple(worst))
-    made = build(convolution(), native, tmp_path, records=records, shipped=shipped, tell=told.append)
+    made = build(convolution(), native, tmp_path, records=records, shipped=shipped, progress=told.append)
     assert (made.manifest.records.tuned, made.manifest.records.shipped) == (len(records.workloads), 0)
-    made = build(convolution(), native, tmp_path, shipped=shipped, tell=told.append)
+    made = build(convolution(), native, tmp_path, shipped=shipped, progress=told.append)
     assert (made.manifest.records.tuned, made.manifest.records.shipped) == (0, len(records.workloads))
     assert made.manifest.command == f"{COMMAND} --records shipped"
     assert f"{len(records.workloads)} from the toolchain" in told[-1]
@@ -259,7 +259,7 @@ def test_a_bundle_says_what_its_kernels_take_in_a_model_of_the_accelerator(tmp_p
     proto.graph.node.append(nets.node("Add", ["d", "c"], ["y"]))
     made = quantized(proto, tmp_path)
     told = []
-    modelled = build(made.proto, VTA, tmp_path, tell=told.append).manifest.modelled
+    modelled = build(made.proto, VTA, tmp_path, progress=told.append).manifest.modelled
     lowered = Vta(VTA).lower(importer.import_model(made).module)
     exact = [*filter(is_layer, (str(one.attrs.get(EXACT, "")) for _, one in tasks.called(lowered)))]
     assert ['"residual_shift":null' in one for one in exact] == [True, False]
@@ -271,5 +271,5 @@ def test_a_bundle_says_what_its_kernels_take_in_a_model_of_the_accelerator(tmp_p
 
 def test_what_the_cpu_computes_takes_no_modelled_cycles_and_is_named(tmp_path):
     told = []
-    assert build(qdq_nets.two_convolutions(), VTA, tmp_path, tell=told.append).manifest.modelled is None
+    assert build(qdq_nets.two_convolutions(), VTA, tmp_path, progress=told.append).manifest.modelled is None
     assert [line for line in told if line.startswith("the CPU computes convolution 1: 1x16x6x6, ")]

@@ -162,7 +162,7 @@ def test_changes_need_the_lock(store):
 
 def test_failing_change_tells_why(held):
     with pytest.raises(DeviceError, match="changing the store on") as caught:
-        held._change("echo because >&2; exit 9")
+        held.change("echo because >&2; exit 9")
     assert "because" in caught.value.details
 
 

@@ -301,10 +301,11 @@ def test_a_resumed_run_asks_the_model_for_the_rest_alone(request_of):
     assert (more.trials, more.resumed, more.boards[0].trials) == (24, 16, 8)
 
 
-@pytest.mark.parametrize(("options", "count"), [({"operators": ("0",)}, 1), ({"without": ("vta",)}, 4)])
-def test_tasks_of_the_cpu_alone_are_refused(request_of, options, count):
+# How many tasks the CPU has depends on whether it multiplies bytes.
+@pytest.mark.parametrize("options", [{"operators": ("0",)}, {"without": ("vta",)}])
+def test_tasks_of_the_cpu_alone_are_refused(request_of, options):
     request = request_of(**options)
-    with pytest.raises(InputError, match=f"vta-sim computes none of the {count} chosen tasks") as caught:
+    with pytest.raises(InputError, match=r"vta-sim computes none of the \d chosen tasks") as caught:
         tune.run(request, nothing, nothing)
     assert "toolchain tasks" in caught.value.hint
     assert "hls-pynq knows the accelerator alone" in caught.value.details

@@ -236,7 +236,7 @@ def test_ctrl_c_leaves_what_is_in_flight_in_the_file(path, devices):
             return
         with visit.closing(Connection()):
             all_running.wait(10)
-            while visit._is_left is False:
+            while not visit._has_ended:
                 time.sleep(0.01)
             raise UnreachableError("its connection was closed")
 
@@ -264,7 +264,7 @@ def test_ctrl_c_leaves_what_is_in_flight_in_the_file(path, devices):
 
 def test_a_device_that_takes_too_long_is_left_and_the_others_go_on(run, devices):
     def hang(visit):
-        while visit.name == "b0" and not visit._is_left:
+        while visit.name == "b0" and not visit._has_ended:
             time.sleep(0.01)
         if visit.name == "b0":
             raise UnreachableError("its connection was closed")

@@ -25,5 +25,5 @@ def test_a_recurrence_is_a_layer_that_can_be_tuned(tmp_path):
 
 
 def test_what_the_template_does_not_compute_keeps_its_kernel(tmp_path):
-    for more in ({"given": 3}, {"without": ("recurrent",)}, {"dtype": np.float64}):
+    for more in ({"inputs": 3}, {"without": ("recurrent",)}, {"dtype": np.float64}):
         assert not any('"kind":"recurrence"' in layer for layer in lowered(tmp_path, **more))

@@ -30,7 +30,7 @@ def item(**cycles: float) -> KernelCost:
 
 def test_a_network_launches_what_it_calls() -> None:
     request = BuildRequest(Model("mlp", {}, Source()), board.load("rk3588").resolved(), tuned=False)
-    launches = network.launches(compiler.scheduled(request), request.backend.target)
+    launches = network.launches(compiler.schedule(request), request.backend.target)
     assert launches
     for launch in launches:
         assert launch.calls >= 1
