@@ -53,7 +53,8 @@ def kinds(module):
 
 
 def compiled(module, machine):
-    """Build a module with the kernels that are likely the fastest."""
+    """Build a module with the kernels that are likely the fastest, for a processor that multiplies bytes."""
+    require_dot()
     with NATIVE:
         lowered = relax.get_pipeline("zero")(module)
         finished = graph.emit_kernels(lowered, machine, lambda layer: kernels.default(layer, machine))
