@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from toolchain.models.ort import onnxruntime, session_options
+from toolchain.models.ort import onnxruntime
 
 node = helper.make_node
 
@@ -51,7 +51,5 @@ def save(proto: onnx.ModelProto, folder: Path, name: str = "net.onnx") -> str:
 
 
 def run(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, dict(feeds))

@@ -16,7 +16,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
-__all__ = ["FAULTS", "onnxruntime", "quantization", "session_options"]
+__all__ = ["FAULTS", "onnxruntime", "quantization"]
 
 FAULTS: tuple[type[Exception], ...] = (
     _state.Fail,
@@ -33,13 +33,3 @@ FAULTS: tuple[type[Exception], ...] = (
 def quantization() -> Any:
     """Return its tools for quantization, which take a moment to import."""
     return importlib.import_module("onnxruntime.quantization")
-
-
-def session_options() -> Any:
-    """Return options for a session with exact products of bytes.
-
-    By default, a processor without VNNI limits each sum of two products to 16 bits.
-    """
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    return options

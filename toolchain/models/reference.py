@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from toolchain import rankings
 from toolchain.errors import InputError
 from toolchain.models import protos
-from toolchain.models.ort import onnxruntime, session_options
+from toolchain.models.ort import onnxruntime
 from toolchain.models.simplify import dynamic_lstm
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.rankings import Ranking
@@ -231,7 +231,7 @@ def _perturb(value: NDArray[Any], stream: np.random.Generator) -> NDArray[Any]:
 
 
 def _open(source: SourceModel, proto: onnx.ModelProto, *, unoptimized: bool) -> OpenModel:
-    options = session_options()
+    options = onnxruntime.SessionOptions()
     # With one thread, sums are added in the same order on every machine.
     options.intra_op_num_threads = 1
     options.log_severity_level = _FATAL_ONLY

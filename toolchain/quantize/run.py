@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 from toolchain.errors import InputError
-from toolchain.models.ort import onnxruntime, session_options
+from toolchain.models.ort import onnxruntime
 from toolchain.tensors import Tensors
 
 _FATAL_ONLY = 4
@@ -28,7 +28,7 @@ class Probe:
     def __init__(self, proto: onnx.ModelProto, tensors: Sequence[str], *, optimized: bool = True) -> None:
         self._inputs = {value.name for value in proto.graph.input}
         self._tensors = [name for name in dict.fromkeys(tensors) if name not in self._inputs]
-        options = session_options()
+        options = onnxruntime.SessionOptions()
         # With several threads, the order of additions depends on the machine.
         options.intra_op_num_threads = 1
         options.log_severity_level = _FATAL_ONLY
