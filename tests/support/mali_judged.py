@@ -18,7 +18,7 @@ from pathlib import Path
 from toolchain import board, files
 from toolchain.backends.mali import cost
 from toolchain.backends.mali.cost import Compiler, network
-from toolchain.compile.compiler import scheduled
+from toolchain.compile.compiler import schedule
 from toolchain.compile.request import BuildRequest
 from toolchain.models import zoo
 from toolchain.models.inputs import Source
@@ -34,7 +34,7 @@ _NAME = re.compile(r"\b[A-Za-z]\w*_(kernel|ptr)\b")
 def sources_of(name: str, board_name: str) -> list[str]:
     """Return the kernels of a network of the zoo as they are without tuning, nameless, the longest first."""
     request = BuildRequest(Model(name, {}, Source()), board.load(board_name).resolved(), tuned=False)
-    launches = network.launches(scheduled(request), request.backend.target)
+    launches = network.launches(schedule(request), request.backend.target)
     return sorted({nameless(launch.kernel.source) for launch in launches}, key=lambda text: (-len(text), text))
 
 
