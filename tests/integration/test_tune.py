@@ -249,7 +249,10 @@ def test_records_that_change_nothing_leave_nothing_to_compare(here, tmp_path):
 
 
 def test_shipped_records_are_compared_with_none_where_they_are_named(tmp_path):
-    seen = done("compare", "mlp", "--records", "shipped", "--budget", 0.1, "--root", tmp_path / "root", "--json")
+    seen = toolchain("compare", "mlp", "--records", "shipped", "--budget", 0.1, "--root", tmp_path / "root", "--json")
+    if seen.code:  # no records are shipped for processors without AVX-512
+        assert (seen.code, "no tuning record applies to it" in seen.err) == (2, True)
+        return
     found = json.loads(seen.out)
     assert (found["tuned"], found["shipped"] > 0) == (0, True)
 
