@@ -33,7 +33,7 @@ ifneq ($(STRANGE),)
 endif
 
 CAMPAIGNS := stress rollouts trials exact networks opencl operators exported third-party chaos mutants sanitize fuzz \
-  signatures sessions interrupts cuts owners offline mali-zoo graphs
+  signatures sessions interrupts cuts owners offline mali-zoo graphs nightly-tests
 # Tests wait for processes and locks for two fifths of their time: two workers more than there are cores fill it.
 WORKERS ?= $(shell expr $$(nproc) + 2)
 PYTEST := $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
@@ -57,7 +57,7 @@ esac; done; exit 1
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup deploy tune compare gate bench run survey status releases rollback boards containers farm serve doctor test test-all stress rollouts trials exact networks opencl operators exported third-party chaos mutants sanitize fuzz signatures sessions interrupts cuts owners offline mali-zoo graphs nightly wrong-inputs lint format lock wheel clean
+.PHONY: help setup deploy tune compare gate bench run survey status releases rollback boards containers farm serve doctor test test-all stress rollouts trials exact networks opencl operators exported third-party chaos mutants sanitize fuzz signatures sessions interrupts cuts owners offline mali-zoo graphs nightly-tests nightly wrong-inputs lint format lock wheel clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s:\n", substr($$0, 5)} /^#% / {print " " substr($$0, 4)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -207,6 +207,9 @@ mali-zoo: $(READY) ## Compile the zoo's kernels for Mali GPUs with Mesa's compil
 
 graphs: $(READY) ## Run 2,000 random graphs and row kernels of 300 shapes
 	@TOOLCHAIN_GRAPHS=2000 TOOLCHAIN_ROWS=300 TOOLCHAIN_ROWS_SEED=$$(date +%Y%j) $(PYTEST) tests/integration/test_random_graphs.py tests/integration/test_row_kernels.py $(ARGS)
+
+nightly-tests: $(READY) ## Run the tests that are too long for CI
+	@$(PYTEST) --nightly -m nightly $(ARGS)
 
 # One after the other, each of them even if an earlier one failed.
 nightly: ## Run all campaigns at full size; CI runs a small part of each

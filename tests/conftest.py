@@ -27,6 +27,7 @@ _ARM_WORDS = re.compile(r"aarch64|armv7|\barm|android|rpi4|pynq")
 
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help=f"leave out {_QUICK}")
+    parser.addoption("--nightly", action="store_true", help="run those marked `nightly` too: see `make nightly`")
 
 
 def pytest_configure(config):
@@ -51,6 +52,10 @@ def pytest_ignore_collect(collection_path, config):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out what is long; order the rest so that two workers end at the same time."""
+    if not config.option.nightly:
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if item not in set(nightly)]
     if config.option.quick:
         chosen = _quick(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])

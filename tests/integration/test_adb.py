@@ -234,6 +234,7 @@ def test_a_cable_that_is_pulled_in_a_measurement(at, device, pair, tmp_path):
     works_again(device, at, root)
 
 
+@pytest.mark.nightly
 def test_a_cable_that_is_pulled_in_a_tuning(at, device, pair, tmp_path, monkeypatch):
     root, records = tmp_path / "root", tmp_path / "records.jsonl"
     done("deploy", pair[0].folder, *at, "--budget", 0)

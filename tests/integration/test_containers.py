@@ -392,6 +392,7 @@ def test_another_archive_than_the_named_one(ndk):
 # --- the toolchain's own image ---------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)  # downloads and writes 1.6 GB
 def test_the_toolchain_in_its_image(client):
     """`docker run IMAGE` works for any user, without a home and with a read-only root."""
@@ -417,6 +418,7 @@ def composed(project: str, **environment: str):
         subprocess.run([*words, "down", "--timeout", "5"], check=True, **how)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)  # as above, if it comes first
 def test_builders_in_containers_make_the_same_bytes(client, tmp_path):
     """A scheduler and a worker as docker/builders.yaml has them: with TLS, read-only, and as an ordinary user."""

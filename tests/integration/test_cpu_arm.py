@@ -182,7 +182,7 @@ def mobile() -> onnx.ModelProto:
     return net.model(net.add("ReduceMean", last, axes=[2, 3], keepdims=0), 2, 7)
 
 
-@pytest.mark.parametrize("net", [residual, mobile])
+@pytest.mark.parametrize("net", [residual, pytest.param(mobile, marks=pytest.mark.nightly)])
 def test_a_network_matches_onnxruntime_on_a_virtual_board(net, kind, virtual_boards, tmp_path):
     path = nets.save(net(), tmp_path)
     seen = toolchain("build", path, "--board", kind.name, "--toolchain", "host", "-o", tmp_path / "bundle")

@@ -82,6 +82,7 @@ DASK = Shown("it needs several machines; tests/unit/tuning/build/cluster runs cl
 FPGA = Shown("it needs a board with an FPGA")
 PICTURES = {"resnet-50": "model.onnx"}
 LONG = ("README.md", "docs/tuning.md", "docs/adding-a-board.md")
+NIGHTLY = ("docs/tuning.md", "docs/vta.md")
 DENSE = {r"resnet-50|mobilenet": "mlp"}
 DEVICES = """printf '[devices.%s]\\nboard = "%s"\\nhost = "%s"\\n' {} >devices.toml"""
 SERVED = DEVICES.format("rk3399-1 rk3399 10.0.0.7")
@@ -358,7 +359,13 @@ def registry(tmp_path_factory):
 RUNNABLE = [page for page, entries in TABLE.items() if any(isinstance(how, Run) for _, how in entries)]
 # Two workers share them: README.md and the page about tuning are as long as all others.
 SHARED = [
-    pytest.param(page, marks=pytest.mark.xdist_group("documents, " + ("long" if page in LONG else "others")))
+    pytest.param(
+        page,
+        marks=[
+            pytest.mark.xdist_group("documents, " + ("long" if page in LONG else "others")),
+            *([pytest.mark.nightly] if page in NIGHTLY else []),
+        ],
+    )
     for page in RUNNABLE
 ]
 

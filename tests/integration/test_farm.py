@@ -122,6 +122,7 @@ def test_cpu_is_the_boards(two):
     assert "sse" not in arm64 + armhf
 
 
+@pytest.mark.nightly
 def test_instruction_that_the_boards_cpu_lacks(two, tmp_path):
     """Code for a newer CPU than the board's ends as it would there, whatever the emulator knows."""
     (tmp_path / "main.c").write_text(
@@ -384,6 +385,7 @@ def processes(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.nightly
 def test_machines(own_machines, engine):
     """A kernel of Debian's own, a disk that outlives a power cut, and nothing that outlives `down`."""
     first = fleet.up({"rpi4": 1, "pynq": 1}, kernel=True)

@@ -25,10 +25,13 @@ LIMIT = {"local": 1e-4, "opencl-local": 1e-3}
 """Of the largest relative difference, by board: this machine's CPU, and the OpenCL device that it has."""
 
 
-ALIKE = {"resnet-34", "resnet-101", "resnet-34-v2", "resnet-50-v2", "resnet-101-v2", "resnet50", "squeezenet", "vgg19"}
+ALIKE = {
+    *("resnet-34", "resnet-101", "resnet-18-v2", "resnet-34-v2", "resnet-50-v2", "resnet-101-v2", "resnet50"),
+    *("squeezenet", "vgg19", "zfnet512", "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2"),
+}
 """Larger ones of a kind of which another one is run; `make networks` runs them too."""
 
-OF_EACH_KIND = {"resnet-18", "mobilenet", "squeezenet_v1.1", "mlp", "shufflenet"}
+OF_EACH_KIND = {"mobilenet", "squeezenet_v1.1", "mlp"}
 """What OpenCL runs by default."""
 
 

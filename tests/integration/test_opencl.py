@@ -474,6 +474,7 @@ def test_a_tuning_that_fails_says_why(faults, env, code, words, shim, tmp_path, 
     assert words in seen.err
 
 
+@pytest.mark.nightly
 def test_kernels_are_tuned(tmp_path):
     records = tmp_path / "records.jsonl"
     words = [

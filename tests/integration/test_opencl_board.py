@@ -74,9 +74,11 @@ SMALL = {
 }
 # More of them, of the zoo and of the light networks, where somebody has an hour.
 NETWORKS = ["mlp", *SMALL, *os.environ.get("TOOLCHAIN_BOARD_NETWORKS", "").split()]
+QUICK = {"mlp", "separable", "attention"}  # the others take minutes, and their kernels run on this machine's OpenCL too
+PARAMETERS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in NETWORKS]
 
 # Over RPC all are computed by the same kernels: here, two cover the kinds of operators.
-OVER_SSH = ["convolutions", "attention"]
+OVER_SSH = [pytest.param("convolutions", marks=pytest.mark.nightly), "attention"]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,7 @@ def farm(tmp_path_factory):
         yield running
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
+@pytest.fixture(scope="module", params=PARAMETERS)
 def network(request, tmp_path_factory) -> Bundle:
     return built(request.param, BOARD, tmp_path_factory.mktemp("network"))
 
@@ -134,6 +136,7 @@ def place(farm):
         yield found
 
 
+@pytest.mark.nightly
 def test_the_second_start_compiles_nothing(farm, tmp_path):
     """With the binaries that the runner keeps, and without those that PoCL keeps itself.
 
@@ -172,6 +175,7 @@ def tutorial() -> Iterator[list[str]]:
         yield words[1:]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)  # under emulation, on a machine that others use too
 def test_the_manuals_tutorial(farm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -23,7 +23,7 @@ from toolchain.native import programs
 
 pytestmark = pytest.mark.xdist_group("docker")
 
-CUTS = int(os.environ.get("TOOLCHAIN_CUTS", "3"))
+CUTS = int(os.environ.get("TOOLCHAIN_CUTS", "2"))
 EVERY = int(os.environ.get("TOOLCHAIN_EVERY_STATE", "10"))  # of so many states of the disk one is looked at
 _ROOT = Path("/data/device")
 _OWNER = 1000  # the login of virtual boards
@@ -110,6 +110,7 @@ def test_cuts(powered, disk, pair, program, capsys):
         print(f"\n{CUTS} power cuts of a virtual board: {found['old']} old, {found['new']} new")  # noqa: T201
 
 
+@pytest.mark.nightly
 def test_every_state(powered, disk, pair, program, tmp_path, capsys):
     """The thorough way: every state that a cut could have left of the disk holds the old release or the new one."""
     disks.require_recording()

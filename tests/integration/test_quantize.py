@@ -10,7 +10,7 @@ from tests.support.commands import toolchain
 from toolchain.tensors import TOLERANCE
 
 
-@pytest.mark.parametrize("network", ["mobilenet", "squeezenet_v1.1"])
+@pytest.mark.parametrize("network", ["mobilenet", pytest.param("squeezenet_v1.1", marks=pytest.mark.nightly)])
 def test_a_quantized_network_is_computed_as_its_file_says(network, tmp_path):
     """Float layers lie between its int8 ones; rounding some halves another way made 9.2e-2 of MobileNet."""
     path = tmp_path / f"{network}-int8.onnx"

@@ -64,6 +64,7 @@ def test_by_hand(device, server, tiny_for_ssh, tmp_path):
     )
 
 
+@pytest.mark.nightly
 def test_on_an_emulated_board(virtual_boards, tmp_path):
     kind = board.load("rpi4").resolved()
     made = bundles.build(tmp_path, rows=8, columns=4, kind=kind, samples=5)

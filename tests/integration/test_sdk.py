@@ -433,7 +433,7 @@ def test_a_deploy_brings_the_library(sdk, tiny, tmp_path):
 LARGEST = {"rpi4": 3_500_000, "pynq": 2_500_000}
 
 
-@pytest.mark.parametrize("name", sorted(LARGEST))
+@pytest.mark.parametrize("name", [pytest.param("pynq", marks=pytest.mark.nightly), "rpi4"])
 def test_an_application_on_a_virtual_board(virtual_boards, name, tmp_path):
     """From a model to its top five on a board, with that board's own compiler."""
     compiler = f"{board.load(name).triple}-gcc"

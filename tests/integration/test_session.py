@@ -251,6 +251,7 @@ def test_an_opened_file_of_the_user_is_seen():
     assert opened(lines, Path("/home/me")) == [lines[0], lines[3]]
 
 
+@pytest.mark.nightly
 def test_no_program_that_tests_start_opens_anything_of_the_user(user, tmp_path):
     require("strace", "strace", shutil.which("strace") is not None)
     seen = tmp_path / "calls"

@@ -58,14 +58,21 @@ def test_special_values(dtype: str) -> None:
     agree(table(dtype), opset=20, rtol=1e-3)
 
 
-@pytest.mark.parametrize("repeats", [1, LANES])
+@pytest.mark.parametrize("repeats", [pytest.param(1, marks=pytest.mark.nightly), LANES])
 def test_special_values_on_opencl(repeats: int) -> None:
     opencl.require_opencl()
     nodes = [one for one in table("float32", repeats) if repeats == 1 or one.operator not in WRONG_IN_VECTORS]
     agree(nodes, opset=20, rtol=1e-3, kind=OPENCL)
 
 
-@pytest.mark.parametrize(("dtype", "repeats"), [("float32", LANES), ("float16", 1), ("float16", LANES)])
+@pytest.mark.parametrize(
+    ("dtype", "repeats"),
+    [
+        pytest.param("float32", LANES, marks=pytest.mark.nightly),
+        pytest.param("float16", 1, marks=pytest.mark.nightly),
+        ("float16", LANES),
+    ],
+)
 def test_special_values_on_another_opencl(dtype: str, repeats: int) -> None:
     """Intel's has half precision, which PoCL lacks; each process has one OpenCL."""
     opencl_runtimes.require_one(opencl_runtimes.INTEL)

@@ -19,8 +19,18 @@ LIMIT = {"float32": 1e-4, "quantized": 5e-2}
 """Of the largest relative difference, by what a model computes in."""
 
 ALL = "TOOLCHAIN_THIRD_PARTY" in os.environ
-CHOSEN = [name for name, one in MODELS.items() if one.listed or ALL]
-LISTED = [name for name in CHOSEN if MODELS[name].listed]
+NIGHTLY = {
+    "ddddocr-old",
+    "ddddocr-det",
+    "nudenet-320n",
+    "ppocr-v4-det",
+}  # large networks of kinds that others stand for
+CHOSEN = [
+    pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY and not ALL else ())
+    for name, one in MODELS.items()
+    if one.listed or ALL
+]
+LISTED = [name for name, one in MODELS.items() if one.listed]
 
 ON_BOARDS = LISTED if ALL else ["ppocr-v2-cls", "silero-vad-op15"]
 """What a virtual board runs: a convolutional network and a recurrent one. Emulation is slow for larger ones."""

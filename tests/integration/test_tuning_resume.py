@@ -41,7 +41,15 @@ def kill_after(process: subprocess.Popen[bytes], records: Path, count: int) -> N
     process.communicate()
 
 
-@pytest.mark.parametrize(("kind", "ahead"), [("evolutionary-xgb", 64), ("evolutionary-random", 0), ("grid", 16)])
+@pytest.mark.parametrize(
+    ("kind", "ahead"),
+    [
+        pytest.param("evolutionary-xgb", 64, marks=pytest.mark.nightly),
+        ("evolutionary-random", 0),
+        ("grid", 16),
+    ],
+,
+)
 def test_a_run_that_is_killed_ends_with_the_same_best_records(tmp_path, kind, ahead):
     whole = finished(start(tmp_path / "whole.jsonl", kind, ahead))
     assert whole

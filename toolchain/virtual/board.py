@@ -33,6 +33,12 @@ class VirtualBoard:
     running: bool
     client: str  # fingerprint of the accepted client key
 
+    @property
+    def order(self) -> tuple[str, int, str]:
+        """Sorts by board type, then by number: `pynq-9` stands before `pynq-10`."""
+        prefix, _, number = self.name.rpartition("-")
+        return prefix, int(number) if number.isdecimal() else 0, self.name
+
 
 @dataclass(frozen=True)
 class Login:

@@ -54,7 +54,7 @@ class DockerBoards:
             label = f"{_FOLDER}={self._folder}"
             containers = self._engine.containers.list(all=True, ignore_removed=True, filters={"label": label})
         mine = [_board_of(container) for container in containers if LABEL in container.labels]
-        return tuple(sorted(mine, key=lambda device: device.name))
+        return tuple(sorted(mine, key=lambda device: device.order))
 
     def prepare(self, board: Board, tell: Tell) -> None:
         emulation.ensure(virtual_board.architecture(board), tell)

@@ -67,8 +67,9 @@ class KernelBoards:
         self._images: dict[str, str] = {}
 
     def boards(self) -> tuple[VirtualBoard, ...]:
-        folders = sorted(self._machines.glob("*")) if self._machines.is_dir() else []
-        return tuple(self._board_of(folder) for folder in folders if (folder / _SETTINGS).is_file())
+        folders = list(self._machines.glob("*")) if self._machines.is_dir() else []
+        machines = [self._board_of(folder) for folder in folders if (folder / _SETTINGS).is_file()]
+        return tuple(sorted(machines, key=lambda device: device.order))
 
     def _board_of(self, folder: Path) -> VirtualBoard:
         settings = _read(folder)
