@@ -48,7 +48,6 @@ def kill_after(process: subprocess.Popen[bytes], records: Path, count: int) -> N
         ("evolutionary-random", 0),
         ("grid", 16),
     ],
-,
 )
 def test_a_run_that_is_killed_ends_with_the_same_best_records(tmp_path, kind, ahead):
     whole = finished(start(tmp_path / "whole.jsonl", kind, ahead))
