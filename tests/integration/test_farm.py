@@ -432,6 +432,7 @@ def test_machine_that_does_not_answer_is_removed(own_machines):
     assert fleet.status() == ()
 
 
+@pytest.mark.nightly
 def test_both_kinds_side_by_side(own_machines):
     fleet.up({"pynq": 1})
     fleet.up({"pynq": 1}, kernel=True)

@@ -1,4 +1,4 @@
-"""The parsers of the device's programs, each for a moment: `make fuzz` takes longer."""
+"""The parsers of the device's programs, each for a moment at night: `make fuzz` takes longer."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def programs(tmp_path_factory):
     return fuzzing.build(tmp_path_factory.mktemp("fuzz"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("parser", fuzzing.parsers())
 def test_no_input_makes_a_parser_fail(programs, parser, tmp_path):
     done = fuzzing.run(programs, parser, tmp_path, ["-runs=2000"])

@@ -342,11 +342,13 @@ def instructed(tmp_path_factory):
     return sorted(place.iterdir())
 
 
+@pytest.mark.nightly
 def test_a_device_that_has_the_instructions_uses_them_and_sums_are_the_same(instructed, plugin):
     seen = run(opencl_runtimes.RUSTICL, instructed, plugin)
     assert [(one.name, one.difference, one.fault) for one in seen] == [(one.name, 0.0, "") for one in instructed]
 
 
+@pytest.mark.nightly
 def test_one_that_lacks_them_would_have_refused(instructed, plugin):
     (seen,) = run(opencl_runtimes.POCL, instructed[-1:], plugin)
     assert "no dot products of bytes" in seen.fault

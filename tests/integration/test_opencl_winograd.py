@@ -72,7 +72,7 @@ def made(request, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("name", [POCL, INTEL, OCLGRIND])
+@pytest.mark.parametrize("name", [pytest.param(POCL, marks=pytest.mark.nightly), INTEL, OCLGRIND])
 def test_results_are_those_of_a_convolution(name, made, plugin, tmp_path):
     opencl_runtimes.require_one(name)
     log = tmp_path / "faults.log"

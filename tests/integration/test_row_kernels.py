@@ -30,7 +30,7 @@ def cases(kind):
     """Return the cases of a kind of processor and numbers: fewer in half precision, and on PoCL, which is slow."""
     shapes = row_kernels.shapes(SEED + KINDS.index(kind))
     is_usual = kind[1] == "float32" and kind[0] in processors.CPUS
-    count = SHAPES if is_usual or len(shapes) == SHAPES else SHAPES // 3 + 2
+    count = SHAPES if is_usual or len(shapes) == SHAPES else SHAPES // 3 + 1
     every = (
         Case(operator, *shape, number % len(row_kernels.READERS))
         for operator in row_kernels.OPERATORS

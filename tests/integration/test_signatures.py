@@ -29,18 +29,18 @@ pytestmark = pytest.mark.timeout(3600)
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory):
-    """The device's reader as a program of this machine, by the compiler of the device programs."""
+    """The device's reader as a program of this machine.
+
+    This machine's compiler has its C++ library ready, and zig would first compile one: minutes.
+    """
     folder, runtime = tmp_path_factory.mktemp("verdicts"), resources.RUNTIME
     zig = resources.package_folder("ziglang") / "zig"
     environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(files.cache_root() / "zig")}
-
-    def compiled(*words):
-        subprocess.run([zig, *words], check=True, env=environment, cwd=folder)
-
-    crypto = ["build-obj", runtime / "crypto" / "crypto.zig", "-O", "ReleaseSmall", "-fPIC", "-femit-bin=crypto.o"]
-    compiled(*crypto)
+    crypto = [zig, "build-obj", runtime / "crypto" / "crypto.zig", "-O", "ReleaseSmall", "-fPIC"]
+    subprocess.run([*crypto, "-femit-bin=crypto.o"], check=True, env=environment, cwd=folder)
     sources = [DATA / "signatures" / "verdicts.cc", runtime / "crypto" / "crypto.cc", runtime / "trust" / "sshsig.cc"]
-    compiled("c++", "-std=c++17", "-O2", f"-I{runtime}", *sources, "crypto.o", "-o", "verdicts")
+    words = ["c++", "-std=c++17", "-O2", f"-I{runtime}", *sources, "crypto.o", "-o", "verdicts"]
+    subprocess.run(words, check=True, cwd=folder)
     return folder / "verdicts"
 
 

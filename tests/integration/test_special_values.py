@@ -58,7 +58,8 @@ def test_special_values(dtype: str) -> None:
     agree(table(dtype), opset=20, rtol=1e-3)
 
 
-@pytest.mark.parametrize("repeats", [pytest.param(1, marks=pytest.mark.nightly), LANES])
+@pytest.mark.nightly
+@pytest.mark.parametrize("repeats", [1, LANES])
 def test_special_values_on_opencl(repeats: int) -> None:
     opencl.require_opencl()
     nodes = [one for one in table("float32", repeats) if repeats == 1 or one.operator not in WRONG_IN_VECTORS]

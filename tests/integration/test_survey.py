@@ -62,6 +62,7 @@ def server(tmp_path):
         yield running
 
 
+@pytest.mark.nightly
 def test_a_device_over_ssh_is_not_named(server, tmp_path):
     words = ["--board", "x86_64", "--host", server.host, "-i", server.key_file, "--known-hosts", server.known_hosts]
     seen = toolchain("survey", "mlp", *words, "--root", tmp_path / "root", "-o", tmp_path / "out", *QUICK)

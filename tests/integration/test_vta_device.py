@@ -77,7 +77,7 @@ def ready(one: Board) -> Board:
 # --- a stream on the FPGA --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", [pytest.param(OLD, marks=pytest.mark.nightly), NEW])
 @pytest.mark.parametrize("name", ["pynq-z1", "ultra96"])
 def test_a_stream_runs(board, name, revision):
     arrays = vta_streams.arrays()
