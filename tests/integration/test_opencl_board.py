@@ -78,7 +78,6 @@ QUICK = {"mlp", "separable"}  # the others take minutes, and their kernels run o
 PARAMETERS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in NETWORKS]
 
 # Over RPC all are computed by the same kernels: here, two cover the kinds of operators.
-# Over SSH a run has to end within two minutes, which the compiler for larger ones may need on a busy machine.
 OVER_SSH = ["mlp", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("convolutions", "attention"))]
 
 

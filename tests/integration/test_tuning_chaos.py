@@ -32,7 +32,7 @@ from toolchain.records import Record, RecordFile
 
 pytestmark = pytest.mark.xdist_group("docker")
 
-TRIALS = int(os.environ.get("TOOLCHAIN_CHAOS", "30"))
+TRIALS = int(os.environ.get("TOOLCHAIN_CHAOS", "70"))
 CLIENT_KILLS = 10 if TRIALS >= 300 else 2
 BOARDS = 3
 # Opening a session 60 s, its run 3 s, upload and slack, and then the board's answer: see health.Rules. A frozen board

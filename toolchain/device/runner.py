@@ -34,6 +34,7 @@ _LARGEST = 1 << 62
 _CLOCKS_APART, _SLACK_S = 10.0, 10.0  # generous: clocks of devices run wrong
 _START_S, _LONGEST_START_S = 120.0, 600.0  # for loading and the first run
 _SLOWEST = 64 << 10  # bytes of a network per second, to load it and run it once, on an emulated board
+_COMPILED_HERE = "llvm"  # target kind of kernels that are machine code when they reach the device
 _RUNS_A_START = 10  # the start, with loading and the first run, takes as long as so many later runs
 
 
@@ -193,8 +194,13 @@ def run_for_file(
 
 
 def weight(manifest: Manifest) -> int | None:
-    """Return the bytes of a release as a measure of the duration of a run; None if cycles are modelled instead."""
-    return None if manifest.modelled else sum(record.size for record in manifest.files.values())
+    """Return the bytes of a release as a measure of the duration of a run; None if they say nothing about it.
+
+    That is so where cycles are modelled, and where a driver on the device compiles the kernels before the first run.
+    """
+    if manifest.modelled or manifest.target.get("kind") != _COMPILED_HERE:
+        return None
+    return sum(record.size for record in manifest.files.values())
 
 
 def longest_s(plan: Plan, size: int | None = None) -> float:

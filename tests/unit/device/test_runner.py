@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import numpy as np
@@ -32,6 +33,12 @@ def test_a_run_is_waited_for_as_long_as_its_network_may_take():
     assert 60 < small < 150 < large == runner.longest_s(runner.SMOKE) <= 600
     assert runner.longest_s(runner.Plan(), 100 << 10) < 300
     assert runner.longest_s(runner.Plan(samples=50), 100 << 10) > 5 * 100
+
+
+def test_kernels_that_a_driver_compiles_have_more_time_for_the_first_run(tiny):
+    manifest = dataclasses.replace(tiny.manifest, target={**tiny.manifest.target, "kind": "opencl"})
+    assert runner.weight(tiny.manifest) == sum(record.size for record in tiny.manifest.files.values())
+    assert runner.longest_s(runner.SMOKE, runner.weight(manifest)) > runner.longest_s(runner.SMOKE, 1)
 
 
 def test_a_runner_that_hangs_is_ended(tiny, places, tmp_path, monkeypatch):
