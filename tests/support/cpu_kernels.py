@@ -17,6 +17,7 @@ from tvm.target import codegen
 
 from tests.support import nets
 from tests.support.nets import node, value
+from toolchain.backends.cpu.kernels.sparse.weights import example as weights_with_zero_blocks
 from toolchain.backends.cpu.layers import Activation, Conv, PostOp
 from toolchain.backends.cpu.machine import Machine
 
@@ -192,7 +193,7 @@ class Inputs:
 
     Attributes:
         data: NCHW.
-        weights: OIHW.
+        weights: OIHW, with zero blocks where the layer has some.
         bias: One number for each output channel.
         operands: What the epilogue take: NCHW, or one number for each channel.
     """
@@ -207,10 +208,13 @@ def inputs_of(layer: Conv) -> Inputs:
     """Return random arrays for a layer, always the same; the sums have a variance of about 1."""
     out = layer.out
     _, inputs, height, width = layer.weights_shape
+    weights = random(layer.weights_shape, 1) / np.float32(np.sqrt(inputs * height * width))
+    if layer.vectors:
+        weights *= weights_with_zero_blocks(layer, layer.out.lanes) != 0
     taken = [op for op in layer.epilogue if op.takes_argument]
     return Inputs(
         random((layer.data.batch, layer.data.channels, layer.data.height, layer.data.width)),
-        random(layer.weights_shape, 1) / np.float32(np.sqrt(inputs * height * width)),
+        weights,
         random((out.channels,), 2),
         tuple(
             random((out.batch, out.channels, out.height, out.width) if op.other else (out.channels,), seed)

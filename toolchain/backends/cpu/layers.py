@@ -148,6 +148,8 @@ class Conv(_ImageLayer):
         bias: Whether there is a bias; that of bytes is in the sums.
         epilogue: What follows, in order.
         offset: Whether weights in bytes lie higher by a number for each output channel.
+        vectors: Vectors of weights (one block of outputs, one input, one tap) that are not all zero, where leaving out
+            the others may pay; 0 elsewhere.
     """
 
     kernel: tuple[int, int]
@@ -158,6 +160,7 @@ class Conv(_ImageLayer):
     bias: bool = False
     epilogue: tuple[PostOp, ...] = ()
     offset: bool = False
+    vectors: int = 0
 
     @property
     def is_depthwise(self) -> bool:
@@ -188,6 +191,8 @@ class Dense:
         outputs: Features out.
         bias: Whether there is a bias.
         epilogue: What follows; those that take an argument take one of the result's shape.
+        vectors: Vectors of weights (as many outputs as a vector has lanes, one input) that are not all zero, where
+            leaving out the others may pay; 0 elsewhere.
     """
 
     rows: int
@@ -195,6 +200,7 @@ class Dense:
     outputs: int
     bias: bool = False
     epilogue: tuple[PostOp, ...] = ()
+    vectors: int = 0
 
     @property
     def weights_shape(self) -> tuple[int, int]:
@@ -349,8 +355,11 @@ def to_json(layer: Layer) -> str:
         document["kind"] = _QUANTIZED + document["kind"]
         # Records of layers on bytes do not have these fields.
         del document[_NOT_OF_BYTES[type(layer)]]
+    # Records are older than these fields.
     if isinstance(layer, Conv) and not layer.offset:
-        del document["offset"]  # records are older than it
+        del document["offset"]
+    if isinstance(layer, (Conv, Dense)) and not layer.vectors:
+        del document["vectors"]
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 

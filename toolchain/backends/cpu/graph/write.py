@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,12 @@ from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan, LayerPlan, R
 from toolchain.backends.cpu.graph.stand_ins import StandIns
 from toolchain.backends.cpu.kernels import without_subnormals
 from toolchain.backends.cpu.kernels.int8 import grids
-from toolchain.backends.cpu.layers import Activation, ImageLayer, Map
+from toolchain.backends.cpu.kernels.sparse.weights import count_vectors
+from toolchain.backends.cpu.layers import Activation, Conv, Dense, ImageLayer, Layer, Map
 from toolchain.backends.graph.fold import contiguous
 from toolchain.backends.graph.values import Block, Value
+
+_Layer = TypeVar("_Layer", bound=Layer)
 
 
 class BlockWriter:
@@ -149,7 +152,7 @@ class BlockWriter:
         self._buffers[root] = self._new(value.variable, "", layer.out.shape, call, layer.out.dtype)
 
     def _layer(self, plan: ImagePlan) -> None:
-        layer = plan.layer(self._place)
+        layer = self._with_vectors(plan.layer(self._place), plan)
         if isinstance(plan, BytePlan) and plan.is_copy and _is_plain(layer.out):
             self._buffers[plan.out] = self._reshape(plan.data, layer.out.shape)
             return
@@ -159,6 +162,15 @@ class BlockWriter:
             self._bind_as(plan.out, layer.out.shape, self._kernels.call(layer, arguments))
         else:
             self._write_buffer(layer, arguments, plan.out)
+
+    def _with_vectors(self, layer: _Layer, plan: LayerPlan) -> _Layer:
+        """Return a layer with the number of its weights' vectors that are not zero, if many are."""
+        if plan.weights is None or not isinstance(layer, (Conv, Dense)) or isinstance(plan, BytePlan):
+            return layer
+        if isinstance(layer, Conv) and (layer.groups > 1 or layer.data.lanes == 1):
+            return layer
+        folded = plan.folded_weights()
+        return replace(layer, vectors=count_vectors(plan.weights.array if folded is None else folded, self._lanes))
 
     def _place(self, value: Value) -> Activation:
         return self._homes[value][1] if value in self._homes else own_activation(value, self._lanes)
@@ -216,7 +228,7 @@ class BlockWriter:
     # Dense layers, on plain rows
 
     def _dense(self, plan: RowPlan) -> None:
-        layer = plan.layer(self._place)
+        layer = self._with_vectors(plan.layer(self._place), plan)
         rows, result = (layer.rows, layer.inputs), (layer.rows, layer.outputs)
         arguments = [self._reshape(plan.data, rows)]
         if plan.weights is not None:

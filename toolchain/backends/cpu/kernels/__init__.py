@@ -27,6 +27,8 @@ from toolchain.backends.cpu.kernels.int8 import conv as int8_conv
 from toolchain.backends.cpu.kernels.int8 import depthwise as int8_depthwise
 from toolchain.backends.cpu.kernels.int8 import elementwise as int8_elementwise
 from toolchain.backends.cpu.kernels.int8 import pool as int8_pool
+from toolchain.backends.cpu.kernels.sparse import conv as sparse
+from toolchain.backends.cpu.kernels.sparse import dense as sparse_dense
 from toolchain.backends.cpu.layers import Conv, Dense, Layer, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.nan_clip import with_nan
@@ -38,6 +40,7 @@ _TEMPLATES: dict[str, ModuleType] = {
     for module in (
         *(direct, depthwise, winograd, dense, attention, recurrent, pool, elementwise),
         *(int8_conv, int8_depthwise, int8_pool, int8_elementwise),
+        *(sparse, sparse_dense),
     )
 }
 

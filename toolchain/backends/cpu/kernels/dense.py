@@ -106,20 +106,20 @@ def pack(layer: Dense, machine: Machine, config: Config, weights: NDArray[Any]) 
 
 def kernel(layer: Dense, machine: Machine, config: Config) -> tirx.PrimFunc:
     """Write the kernel of a layer."""
-    result = (layer.rows, layer.outputs)
-    arguments = [
-        Argument("data", (layer.rows, layer.inputs)),
-        Argument("weights", _packed_shape(layer, machine, config)),
-    ]
-    if layer.bias:
-        arguments.append(Argument("bias", (layer.outputs,)))
-    operands = [number for number, op in enumerate(layer.epilogue) if op.takes_argument]
-    arguments += [*(Argument(f"operand{number}", result) for number in operands), Argument("out", result)]
 
     def body(*buffers: Any) -> None:
-        _DenseWriter(layer, machine, config, buffers).write()
+        DenseWriter(layer, machine, config, buffers).write()
 
-    return with_definitions(emit.kernel(arguments, body, {}), machine)
+    weights = Argument("weights", _packed_shape(layer, machine, config))
+    return with_definitions(emit.kernel(arguments(layer, weights), body, {}), machine)
+
+
+def arguments(layer: Dense, weights: Argument) -> list[Argument]:
+    """List the arguments of a layer's kernel, the result last."""
+    result = (layer.rows, layer.outputs)
+    bias = [Argument("bias", (layer.outputs,))] if layer.bias else []
+    operands = [Argument(f"operand{number}", result) for number, op in enumerate(layer.epilogue) if op.takes_argument]
+    return [Argument("data", (layer.rows, layer.inputs)), weights, *bias, *operands, Argument("out", result)]
 
 
 def _blocks(layer: Dense, machine: Machine) -> int:
@@ -169,7 +169,9 @@ def _is_held(layer: Dense, machine: Machine) -> bool:
     return loads * machine.lanes * _FLOAT_BYTES <= machine.l2_bytes // 2
 
 
-class _DenseWriter:
+class DenseWriter:
+    """Writes one kernel, whose arguments are flat buffers."""
+
     def __init__(self, layer: Dense, machine: Machine, config: Config, buffers: Sequence[Any]) -> None:
         self._layer, self._machine, self._config, self._lanes = layer, machine, config, machine.lanes
         self._data, self._weights, *rest, self._out = buffers
@@ -183,8 +185,8 @@ class _DenseWriter:
             group = T.Bind(work // shares)
             for row, rows in self._tiles(T.Bind(work % shares), shares):
                 sums = self._sums(group, T.Bind(row // self._config.rows), row, rows)
-                for last in self._ends(group):
-                    self._finish(sums, group, row, rows, last)
+                for last in self.ends(group):
+                    self.finish(sums, group, row, rows, last)
 
     def _tiles(self, share: Expr, shares: int) -> Iterator[tuple[Expr, int]]:
         """Open the loops over the tiles of a part, and yield first row and rows of each."""
@@ -250,7 +252,7 @@ class _DenseWriter:
         for line in range(share):
             emit.fetch(self._weights[first + line * of_line], 2)
 
-    def _ends(self, group: Expr) -> Iterator[int]:
+    def ends(self, group: Expr) -> Iterator[int]:
         """Yield, in the branch for each, how many outputs a group can have."""
         each = self._config.blocks * self._lanes
         rest = self._layer.outputs % each
@@ -263,7 +265,8 @@ class _DenseWriter:
             with T.Else():
                 yield rest
 
-    def _finish(self, sums: Sequence[Expr], group: Expr, row: Expr, rows: int, outputs: int) -> None:
+    def finish(self, sums: Sequence[Expr], group: Expr, row: Expr, rows: int, outputs: int) -> None:
+        """Write the bias, the epilogue and the stores of a tile whose group has so many outputs."""
         lanes, blocks = self._lanes, self._config.blocks
         if rows == 1 or not (outputs % lanes or emit.is_long(self._layer.epilogue)):
             for offset in range(rows):

@@ -235,17 +235,19 @@ def flatten(layer: Conv) -> Conv:
     in the same order then.
     """
     if (layer.kernel, layer.strides, layer.padding) == ((1, 1), (1, 1), (0, 0, 0, 0)):
-        return _on_row(layer)
+        return on_row(layer)
     (height, width), (top, before, bottom, after) = layer.kernel, layer.padding
     if layer.data.width > 1 or layer.data.height == 1 or (width, before, after) != (1, 0, 0):
         return layer
     # A column is a row with its axes swapped; its data lies in the same order.
     strides, dilation = layer.strides[::-1], layer.dilation[::-1]
     padding = (before, top, after, bottom)
-    return replace(_on_row(layer), kernel=(1, height), strides=strides, dilation=dilation, padding=padding)
+    return replace(on_row(layer), kernel=(1, height), strides=strides, dilation=dilation, padding=padding)
 
 
-def _on_row(layer: Conv) -> Conv:
+def on_row(layer: Conv) -> Conv:
+    """Return a layer with the pixels of its data and its result on a single row."""
+
     def row(activation: Activation) -> Activation:
         return replace(activation, height=1, width=activation.height * activation.width)
 
