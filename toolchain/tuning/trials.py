@@ -153,3 +153,8 @@ class Trials:
     def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
         """Compile and link scheduled modules as a build of the model would."""
         return self.builds.build([self.complete(module) for module in modules]) if modules else []
+
+
+def examples_path(library: Path) -> Path:
+    """Return where the examples of a kernel's arguments are stored beside its library; most kernels have none."""
+    return library.with_suffix(".npz")

@@ -11,6 +11,9 @@ EXACT = "toolchain.exact"
 CHOICE = "toolchain.choice"
 """The choice, as JSON, of a kernel that a template has written."""
 
+EXAMPLES = "toolchain.examples"
+"""Arguments of a template's kernel, by number, that cannot be random numbers when it is measured."""
+
 OPERATIONS = "toolchain.operations"
 """A kernel that no template computes, in a bundle's graph: its arithmetic operations, as text."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import tvm
 
+from toolchain.backends.base.attributes import EXAMPLES
 from toolchain.backends.cpu import kernels
 from toolchain.backends.cpu.layers import Attention, Conv, Dense, Layer, Pool, from_json
 from toolchain.backends.cpu.machine import Machine
@@ -38,6 +39,10 @@ class CpuTemplates:
         if parsed is None:
             return None
         function = kernels.kernel(described, self.machine, parsed).with_attr("global_symbol", "main")
+        if examples := kernels.examples(described, self.machine, parsed):
+            function = function.with_attr(
+                EXAMPLES, {str(n): tvm.runtime.tensor(array) for n, array in examples.items()}
+            )
         return tvm.IRModule({"main": function})
 
     def fits(self, layer: str, choice: Mapping[str, Any]) -> bool:

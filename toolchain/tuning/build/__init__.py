@@ -14,12 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
+
 from toolchain import files, locks
 from toolchain.errors import BusyError
 from toolchain.native.cross import Cross, Pair
 from toolchain.tuning.build.crew import Hire, LocalCrew
 from toolchain.tuning.report import BuilderRow
-from toolchain.tuning.trials import Built
+from toolchain.tuning.trials import Built, examples_path
 
 if TYPE_CHECKING:
     import tvm
@@ -99,6 +101,8 @@ class Builder:
             BuildError: No worker can be started.
         """
         stems = [self._folder / str(next(self._numbers)) for _ in modules]
+        for module, stem in zip(modules, stems, strict=True):
+            _store_examples(module, examples_path(stem))
         compiled = list(self._crew.map(self._compile, modules, stems))
         built = self._link([stem.with_suffix(".so") for stem in stems], compiled)
         for stem in stems:
@@ -109,6 +113,7 @@ class Builder:
     def discard(built: Built) -> None:
         if built.library is not None:
             built.library.unlink(missing_ok=True)
+            examples_path(built.library).unlink(missing_ok=True)
 
     def _compile(self, module: tvm.IRModule, stem: Path) -> _Compiled:
         import tvm  # noqa: PLC0415 - as above
@@ -135,6 +140,15 @@ class Builder:
             else:
                 built.append(Built(library, "", result.seconds + share))
         return built
+
+
+def _store_examples(module: tvm.IRModule, path: Path) -> None:
+    """Write the examples of a candidate's arguments, which its compilation does not need."""
+    from toolchain.backends.base.attributes import EXAMPLES  # noqa: PLC0415 - as above
+
+    for function in module.functions.values():
+        if examples := (function.attrs or {}).get(EXAMPLES):
+            np.savez(path, **{str(number): array.numpy() for number, array in examples.items()})
 
 
 @contextlib.contextmanager

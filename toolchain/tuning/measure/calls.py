@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tvm
 from pydantic import TypeAdapter
 
@@ -19,7 +20,7 @@ from toolchain.records.results import TensorArg
 from toolchain.rpc import server
 from toolchain.rpc.child import Visit
 from toolchain.rpc.client import error_text
-from toolchain.tuning.trials import Options, Rival, Trial
+from toolchain.tuning.trials import Options, Rival, Trial, examples_path
 
 _ENTRY = "main"
 _FLUSH = "cache_flush_cpu_non_first_arg"
@@ -103,6 +104,9 @@ def _sampler(visit: Visit, trial: Trial, options: Options, built: Rival, name: s
     # TVM names the CPU's target after its compiler.
     device = visit.rpc.device("cpu" if options.device == "llvm" else options.device, 0)
     arguments = [_argument(visit, arg, device) for arg in built.args]
+    with contextlib.suppress(FileNotFoundError), np.load(examples_path(built.library)) as examples:
+        for number in examples:
+            arguments[int(number)].copyfrom(examples[number])
     evaluate = visit.keep(module.time_evaluator(_ENTRY, device, **_sampling(visit, trial, options)))
     return lambda: tuple(float(value) for value in evaluate(*arguments).results)
 

@@ -137,7 +137,9 @@ class _KernelEmitter:
             layer = from_json(exact)
             choice = self._choose(layer)
             function = templates.kernel(layer, self._machine, choice)
-            variable = self._builder.add_func(as_opaque(function, {}), name(layer))
+            # The names are in graph.txt and in profiles.
+            prefix = "sparse_" if choice.template.startswith("sparse") else ""
+            variable = self._builder.add_func(as_opaque(function, {}), prefix + name(layer))
             self._made[exact] = variable, layer, choice
         return self._made[exact]
 

@@ -29,6 +29,7 @@ from toolchain.backends.cpu.kernels.int8 import elementwise as int8_elementwise
 from toolchain.backends.cpu.kernels.int8 import pool as int8_pool
 from toolchain.backends.cpu.kernels.sparse import conv as sparse
 from toolchain.backends.cpu.kernels.sparse import dense as sparse_dense
+from toolchain.backends.cpu.kernels.sparse.weights import example
 from toolchain.backends.cpu.layers import Conv, Dense, Layer, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.backends.cpu.nan_clip import with_nan
@@ -162,3 +163,10 @@ def pack(layer: Conv | Dense | Recurrence, machine: Machine, chosen: Choice, wei
     """Return a layer's weights as its kernel reads them."""
     packed: NDArray[Any] = _TEMPLATES[chosen.template].pack(layer, machine, chosen.config, weights)
     return without_subnormals(packed)
+
+
+def examples(layer: Layer, machine: Machine, chosen: Choice) -> dict[int, NDArray[Any]]:
+    """Return the arguments of a kernel, by number, that cannot be random numbers when it is measured."""
+    if not isinstance(layer, (Conv, Dense)) or chosen.template not in {sparse.NAME, sparse_dense.NAME}:
+        return {}
+    return {1: pack(layer, machine, chosen, example(layer, machine.lanes))}

@@ -225,3 +225,25 @@ def test_fast_templates_compute_the_same():
         },
     )
     check(proto, 16)
+
+
+def test_layers_with_zero_blocks_of_weights_get_sparse_kernels():
+    weights = {
+        "w": normal(64, 32, 3, 3) * (np.arange(32) % 8 == 0)[None, :, None, None],
+        "g": normal(64, 64) * (np.arange(64) % 5 == 0),
+    }
+    weights = {name: array.astype(np.float32) for name, array in weights.items()}
+    proto = net(
+        [
+            ("Conv", "x w", "a", {"pads": [1] * 4}),
+            ("Relu", "a", "b"),
+            ("GlobalAveragePool", "b", "c"),
+            ("Flatten", "c", "d"),
+            ("Gemm", "d g", "y", {"transB": 1}),
+        ],
+        (1, 32, 14, 14),
+        weights,
+    )
+    check(proto, 8)
+    names = {str(variable.name_hint) for variable in realized(prepared(proto), 8).get_global_vars()}
+    assert {"sparse_conv_3x3_kernel", "sparse_dense"} <= names
