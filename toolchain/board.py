@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import os
 import platform
-import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,16 +13,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from toolchain import resources, state
+from toolchain import architecture, resources, state
 from toolchain.errors import InputError, did_you_mean
 from toolchain.validation import CONFIG, DeviceFolder, Fault, Word, parse_toml, validate
 
 NATIVE = "native"
 # The docstrings and descriptions below are shown by `toolchain boards schema`.
-
-# Processor, perhaps a vendor, system, C library: what gcc calls its targets, and Yocto's without the last.
-_TRIPLE = r"\w+(-\w+)?-linux(-gnu(eabi|eabihf)?|-android(eabi)?\d*)?"
-_X86_32 = {"i386", "i486", "i586", "i686"}
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
@@ -89,9 +84,13 @@ class Board:
     gpu: Annotated[Gpu | None, Field(description="the GPU, for cost models of kernels")] = None
 
     def resolved(self) -> Board:
-        """Return the board with this machine's values where its file says `native`."""
+        """Return the board with this machine's values where its file says `native`.
+
+        Raises:
+            InputError: This machine is of an architecture that is not supported.
+        """
         machine = platform.machine() if self.machine == NATIVE else self.machine
-        triple = f"{machine}-linux-gnu" if self.triple == NATIVE else self.triple
+        triple = architecture.of_machine(machine).triple if self.triple == NATIVE else self.triple
         cores = self.cores or (os.cpu_count() or 0 if self.connection == "local" else 0)
         return dataclasses.replace(self, machine=machine, triple=triple, cores=cores)
 
@@ -159,7 +158,8 @@ def check(path: Path) -> tuple[Board | None, list[Fault]]:
         return None, [Fault("name", "is not set in the file", "remove it: the file's name is the board's name")]
     board, faults = validate(Board, {"name": path.stem, **table}, "board file")
     if board is not None:
-        faults = _faults_of_native(board) + _faults_of_triple(board) + _faults_of_backend(board)
+        faults = _faults_of_native(board) + _faults_of_machine(board) + _faults_of_triple(board)
+        faults += _faults_of_backend(board)
         if board.target.half_sums and not board.target.float16:
             faults.append(Fault("target.half_sums", "has no effect without float16", "add float16 = true"))
         faults += _faults_of_gpu(board)
@@ -210,23 +210,35 @@ def _faults_of_native(board: Board) -> list[Fault]:
     ]
 
 
+def _faults_of_machine(board: Board) -> list[Fault]:
+    if board.machine == NATIVE:
+        return []
+    try:
+        architecture.of_machine(board.machine)
+    except InputError as fault:
+        return [Fault("machine", fault.message, fault.hint)]
+    return []
+
+
 # The linker would find a wrong triple, too, but minutes later.
 def _faults_of_triple(board: Board) -> list[Fault]:
-    machine, triple = board.machine, board.triple
-    if NATIVE in {machine, triple}:
+    triple = board.triple
+    if triple == NATIVE:
         return []
-    arm = bool(re.match(r"armv\d", machine))
-    usual = "arm-linux-gnueabihf" if arm else f"{machine}-linux-gnu"
-    suggestion = f"write {usual}"
-    processor = triple.partition("-")[0]
+    expected = architecture.MACHINES.get(board.machine)
+    usual = [expected.triple] if expected else list(architecture.TRIPLES)
+    suggestion = f"write {' or '.join(usual)}"
     if "musl" in triple:
         return [Fault("triple", f"{triple!r} uses musl, but boards need glibc or Android's C library", suggestion)]
-    if not re.fullmatch(_TRIPLE, triple):
-        return [
-            Fault("triple", f"{triple!r} is not a GNU triple of Linux", did_you_mean(triple, [usual]) or suggestion)
-        ]
-    same = processor.startswith("arm") if arm else processor == machine or {processor, machine} <= _X86_32
-    return [] if same else [Fault("triple", f"{triple!r} does not match the machine {machine!r}", suggestion)]
+    if not architecture.is_linux_triple(triple):
+        return [Fault("triple", f"{triple!r} is not a GNU triple of Linux", did_you_mean(triple, usual) or suggestion)]
+    try:
+        actual = architecture.of_triple(triple)
+    except InputError as fault:
+        return [Fault("triple", fault.message, suggestion)]
+    if expected in {None, actual}:
+        return []
+    return [Fault("triple", f"{triple!r} does not match the machine {board.machine!r}", suggestion)]
 
 
 def schema() -> dict[str, Any]:
@@ -234,6 +246,7 @@ def schema() -> dict[str, Any]:
     document = TypeAdapter(Board).json_schema()
     document["properties"].pop("name")
     document["required"].remove("name")
+    document["properties"]["machine"]["enum"] = [*architecture.MACHINES, NATIVE]
     document["properties"]["backend"]["enum"] = list(backends())
     document["$defs"]["Target"]["properties"]["kind"]["enum"] = list(dict.fromkeys(backends().values()))
     gpu_names = [form for name, table in gpus().items() for form in (name, table["title"])]

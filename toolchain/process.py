@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from toolchain.architecture import ARCHITECTURES
 from toolchain.errors import BuildError, InputError, ToolchainError, reason
 
 _TAIL_LINES, _TAIL_LETTERS = 30, 1 << 14
@@ -26,12 +27,11 @@ _PACKAGES = {
     "docker": "docker.io",
     "docker-buildx": "docker-buildx",
     "mount": "mount",
-    "qemu-system-aarch64": "qemu-system-arm",
-    "qemu-system-arm": "qemu-system-arm",
     "sh": "dash",
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
     "timeout": "coreutils",
+    **{row.qemu.system: row.qemu.package for row in ARCHITECTURES if row.qemu},
 }
 _SAME_NAME = frozenset({"adb", "g++", "gcc", "make", "cmake"})
 _GRACE_S = 2.0

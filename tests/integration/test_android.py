@@ -22,6 +22,7 @@ from tests.support.commands import toolchain
 from tests.support.parts import require
 from tests.support.paths import DATA
 from toolchain import board
+from toolchain.architecture import AARCH64
 from toolchain.native import cross, elf
 from toolchain.native import programs as device_runtime
 from toolchain.virtual import emulation
@@ -185,8 +186,8 @@ def device(tmp_path_factory, libraries):
     """An SSH server whose sessions have Android's shell and tools, no others, and a 64-bit Arm machine."""
     recipe = emulation.RECIPES / "qemu-aarch64.conf"
     can_help = recipe.is_file() and os.geteuid() == 0
-    require("emulation of arm64", "qemu-user-static", not emulation.fault("arm64") or can_help)
-    emulation.ensure("arm64", lambda _line: None)
+    require("emulation of arm64", "qemu-user-static", not emulation.fault(AARCH64) or can_help)
+    emulation.ensure(AARCH64, lambda _line: None)
     folder = tmp_path_factory.mktemp("android")
     tools = userlands.toybox(folder / "bin")
     toybox, shell = shutil.which("toybox"), shutil.which("mksh")

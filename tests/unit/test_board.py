@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from tests.support import paths
-from toolchain import board
+from toolchain import architecture, board
 from toolchain.board import Board, Gpu, Target
 from toolchain.errors import InputError
 
@@ -66,7 +66,14 @@ FAULTS = {
     "triple-of-another-machine": [
         "triple: 'aarch64-linux-gnu' does not match the machine 'armv7l' (write arm-linux-gnueabihf)"
     ],
+    "triple-of-unknown-processor": [
+        "triple: the triple 'riscv64-linux-gnu' is not supported (write aarch64-linux-gnu)"
+    ],
     "triple-without-system": ["triple: 'x86_64' is not a GNU triple of Linux"],
+    "unknown-machine": [
+        "machine: the machine 'riscv64' is not supported (supported: aarch64, armv7l, x86_64)",
+        "triple: the triple 'riscv64-linux-gnu' is not supported (write aarch64-linux-gnu or arm-linux-gnueabihf or",
+    ],
     "unknown-key": ["thread: unknown key (did you mean threads?)"],
     "unknown-key-in-target": ["target.mcpuu: unknown key (did you mean mcpu?)"],
     "unknown-key-without-likeness": ["colour: unknown key (known keys: description, connection, machine,"],
@@ -198,7 +205,21 @@ def test_a_gpu_may_be_named_in_full():
 
 def test_resolved_takes_this_machine_for_native():
     found = board.load(str(DATA / "valid" / "this-machine.toml")).resolved()
-    assert (found.machine, found.triple) == (platform.machine(), f"{platform.machine()}-linux-gnu")
+    assert (found.machine, found.triple) == (platform.machine(), architecture.of_machine(platform.machine()).triple)
+
+
+def test_resolved_on_a_machine_that_is_not_supported(monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(InputError, match="the machine 'riscv64' is not supported") as caught:
+        board.load(str(DATA / "valid" / "this-machine.toml")).resolved()
+    assert caught.value.hint == "supported: aarch64, armv7l, x86_64"
+    elsewhere = board.load(str(DATA / "valid" / "everything.toml"))
+    assert elsewhere.resolved() == elsewhere
+
+
+def test_resolved_takes_a_triple_that_a_file_names():
+    found = dataclasses.replace(board.load(str(DATA / "valid" / "this-machine.toml")), triple="aarch64-poky-linux")
+    assert found.resolved().triple == "aarch64-poky-linux"
 
 
 def test_resolved_counts_the_cores_of_this_machine_alone():

@@ -10,18 +10,16 @@ from typing import Any
 
 import tomlkit
 
+from toolchain import architecture, temporary
 from toolchain import board as boards
-from toolchain import temporary
 from toolchain.adoption import cores
 from toolchain.adoption.cores import CpuTarget
-from toolchain.adoption.obstacles import TRIPLES
+from toolchain.adoption.obstacles import LEAST_ANDROID
 from toolchain.adoption.probe import DeviceProbe
 from toolchain.board import Board
 from toolchain.errors import InputError, ToolchainError, VerificationError
 
 _CPU = "cpu"
-_ANDROID = re.compile(r"aarch64-linux-android([0-9]+)")
-_NEW_ANDROID = "aarch64-linux-android24"
 _LONGEST_NAME = 40
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,62}")
 
@@ -131,11 +129,11 @@ def runs(board: Board, probed: DeviceProbe) -> bool:
     """Whether programs for a board type start on a device."""
     if board.connection != "ssh" or board.machine != probed.machine:
         return False
-    android = _ANDROID.fullmatch(board.triple)
     if probed.libc == "bionic":
-        suits = bool(android and int(android[1]) <= int(probed.libc_version))
+        api = architecture.android_api(board.triple)
+        suits = api is not None and api <= int(probed.libc_version)
     else:
-        suits = board.triple == TRIPLES.get(probed.machine)
+        suits = board.triple == architecture.of_machine(board.machine).triple
     return suits and set(board.cpu_features) <= probed.flags
 
 
@@ -169,7 +167,7 @@ def _notes(board: Board, chosen: CpuTarget, probed: DeviceProbe) -> tuple[str, .
 
 def _model_name(probed: DeviceProbe, chosen: CpuTarget) -> str:
     """Return a name for a board type, from the device's model or its CPU."""
-    bits = "-armv7" if probed.machine != probed.kernel_machine else ""
+    bits = f"-{architecture.of_machine(probed.machine).label}" if probed.machine != probed.kernel_machine else ""
     model = re.sub(r"(?i)\brev(ision)? .*$|[,(].*$", "", probed.model)
     for text in (model, f"{probed.machine}-{chosen.mcpu}"):
         name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:_LONGEST_NAME].strip("-")
@@ -180,7 +178,8 @@ def _model_name(probed: DeviceProbe, chosen: CpuTarget) -> str:
 
 def _new_board(name: str, chosen: CpuTarget, probed: DeviceProbe, candidates: Sequence[Board]) -> tuple[Board, str]:
     """Return a new board type, and its file."""
-    triple = _NEW_ANDROID if probed.libc == "bionic" else TRIPLES[probed.machine]
+    own = architecture.of_machine(probed.machine)
+    triple = f"{own.android}{LEAST_ANDROID}" if probed.libc == "bionic" else own.triple
     like = next((board for board in candidates if board.triple == triple and board.backend == _CPU), None)
     cpus = " and ".join(f"{cluster.count} {cluster.name}" for cluster in probed.clusters[:4])
     bits = ", 32-bit programs" if probed.machine != probed.kernel_machine else ""

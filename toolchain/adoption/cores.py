@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from toolchain.adoption import hardware_tables
 from toolchain.adoption.answer import Answer, number
 from toolchain.adoption.hardware_tables import Part
+from toolchain.architecture import AARCH64
 
 ANY_CPU = "generic"  # LLVM's CPU without a name of its own
 _MOST_KHZ = 10**8
@@ -90,7 +91,7 @@ def clusters(answer: Answer, machine: str) -> tuple[Cluster, ...]:
 def part_of(part: tuple[str, str], machine: str) -> Part | None:
     """Return a core's row of the table; None if it has none, or cannot run programs of this machine."""
     core = hardware_tables.cpus().parts.get(part)
-    return None if core is None or (core.only64 and machine != "aarch64") else core
+    return None if core is None or (core.only64 and machine != AARCH64.machine) else core
 
 
 def _caches(values: Sequence[str]) -> dict[str, int]:

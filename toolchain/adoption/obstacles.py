@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolchain.adoption.probe import DeviceProbe
+from toolchain.architecture import ARMV7L, GLIBC, MACHINES
 from toolchain.errors import DeviceError, ToolchainError, VerificationError
-from toolchain.native import elf, programs
+from toolchain.native import elf
 
 LEAST_FREE_KIB = 16 << 10  # for the device programs, the smallest network, and what a deploy needs beside them
 
-_LEAST_ANDROID = 24
+LEAST_ANDROID = 24
 ANOTHER_ROOT = "/FOLDER/edge-toolchain"  # stands for another folder in a suggested command
 _PACKAGES = {"flock": "util-linux", "find": "findutils"}
-# By machine, the triple of the device programs that run on it.
-TRIPLES = {"aarch64": "aarch64-linux-gnu", "armv7l": "arm-linux-gnueabihf", "x86_64": "x86_64-linux-gnu"}
 
 
 def check_system(probed: DeviceProbe, another: str) -> None:
@@ -60,18 +59,19 @@ def check_use(probed: DeviceProbe, another: str) -> None:
 def _system_faults(probed: DeviceProbe) -> Iterator[ToolchainError]:
     name = probed.name
     mixed = ": its kernel has 64 bits, and its programs have 32" if probed.machine != probed.kernel_machine else ""
-    if probed.system != "Linux" or probed.machine not in TRIPLES:
+    architecture = MACHINES.get(probed.machine)
+    if probed.system != "Linux" or architecture is None:
         yield VerificationError(
             f"{name} is {probed.system or 'no Linux'} on {probed.machine}, and there are no device programs for that",
-            details=f"device programs are available for Linux on {', '.join(TRIPLES)}",
+            details=f"device programs are available for Linux on {', '.join(MACHINES)}",
             hint="install a Linux for one of these on it" + mixed,
         )
         return
-    needed = f"glibc {programs.GLIBC}"
+    needed = f"glibc {GLIBC}"
     newer = "install a system with a newer glibc on the device, such as Debian 10 or later"
     if probed.libc == "musl":
         yield VerificationError(
-            f"{name} has musl, and glibc {programs.GLIBC} or newer is needed",
+            f"{name} has musl, and glibc {GLIBC} or newer is needed",
             details="the device programs are linked with glibc, which systems with musl (Alpine, OpenWrt) lack",
             hint="install a system with glibc on the device, such as Debian, or a Yocto or Buildroot image that is "
             "configured for glibc",
@@ -82,18 +82,19 @@ def _system_faults(probed: DeviceProbe) -> Iterator[ToolchainError]:
             details="getconf, ldd and libc.so.6 report no version",
             hint="log in and look for /lib/libc.so.6; `getconf GNU_LIBC_VERSION`, of the package libc-bin, prints it",
         )
-    elif probed.libc == "glibc" and elf.version_key(probed.libc_version) < elf.version_key(programs.GLIBC):
+    elif probed.libc == "glibc" and elf.version_key(probed.libc_version) < elf.version_key(GLIBC):
         yield VerificationError(f"{name} has glibc {probed.libc_version}, and {needed} or newer is needed", hint=newer)
-    elif probed.libc == "bionic" and (int(probed.libc_version) < _LEAST_ANDROID or probed.machine != "aarch64"):
+    elif probed.libc == "bionic" and (int(probed.libc_version) < LEAST_ANDROID or not architecture.android):
         yield VerificationError(
             f"{name} is Android of API level {probed.libc_version} on {probed.machine}",
-            hint=f"device programs need 64-bit Android of API level {_LEAST_ANDROID} (Android 7.0) or newer",
+            hint=f"device programs need 64-bit Android of API level {LEAST_ANDROID} (Android 7.0) or newer",
         )
-    if probed.machine == "armv7l" and probed.loaders and not any("armhf" in loader for loader in probed.loaders):
+    hard_float = ARMV7L.debian
+    if architecture is ARMV7L and probed.loaders and not any(hard_float in loader for loader in probed.loaders):
         yield VerificationError(
-            f"{name} passes floats in integer registers (armel), and device programs are for armhf",
+            f"{name} passes floats in integer registers (armel), and device programs are for {hard_float}",
             details=", ".join(probed.loaders),
-            hint="install a system of architecture armhf on the device",
+            hint=f"install a system of architecture {hard_float} on the device",
         )
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from toolchain import architecture
 from toolchain.adoption import cores, hardware_tables, script
 from toolchain.adoption.answer import MAX_OUTPUT, Answer, number
 from toolchain.adoption.cores import Cluster
-from toolchain.device.store import user_machine
 from toolchain.errors import DeviceError
 from toolchain.shell import Shell
 
@@ -89,7 +89,7 @@ class DeviceProbe:
     """The properties of a device."""
 
     name: str  # of its shell
-    machine: str  # of its programs, in the form of `uname -m`; see `user_machine`
+    machine: str  # of its programs, in the form of `uname -m`; see `architecture.user_machine`
     kernel_machine: str  # `uname -m`
     kernel: str  # its release
     system: str  # `uname -s`
@@ -181,7 +181,7 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> DeviceProbe:
             details=f"uname -m: {kernel_machine}",
             hint="log in and run `uname -m`",
         )
-    machine = user_machine(kernel_machine, answer.text("bits"))
+    machine = architecture.user_machine(kernel_machine, answer.text("bits"))
     libc, version = _libc(answer)
     cpu_limit, memory_limit_kib = _group_limits(answer)
     clusters = cores.clusters(answer, machine)
@@ -329,7 +329,7 @@ def _emulation_proofs(answer: Answer, machine: str) -> tuple[str, ...]:
     """Return the signs that prove that programs are emulated."""
     signs = []
     arch = answer.text("kernel_arch")
-    if arch and _family(arch) != _family(machine):
+    if arch and not architecture.share_kernel(arch, machine):
         signs.append(f"the kernel is of {arch}, but programs see {machine}")
     if emulator := _QEMU.search(answer.text("init")):
         signs.append(f"its first process runs in {emulator[0]}")
@@ -363,13 +363,6 @@ def _is_virtual(answer: Answer) -> bool:
         or "KVM Virtual Machine" in answer.texts("dmi")
         or any(text.startswith("KVM ") for text in answer.texts("ptp"))
     )
-
-
-def _family(machine: str) -> str:
-    """Return the family of a machine, of which one kernel runs all programs without emulation."""
-    if machine.startswith(("arm", "aarch")):
-        return "arm"
-    return "x86" if re.fullmatch(r"x86_64|i[3-6]86|amd64", machine) else machine
 
 
 def measure_link(shell: Shell, probed: DeviceProbe) -> DeviceProbe:

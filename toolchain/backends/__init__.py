@@ -36,5 +36,5 @@ def faults(board: Board) -> list[Fault]:
         found.append(Fault("target", fault.message, fault.hint))
     if not programs.supports(board.triple):
         message = f"{board.triple!r} has no device programs, so a model built for it could not be deployed"
-        found.append(Fault("triple", message, "supported: " + ", ".join(programs.TRIPLES)))
+        found.append(Fault("triple", message, programs.SUPPORTED))
     return found

@@ -41,11 +41,11 @@ class ImageConfig:
     """An image's settings."""
 
     created: int  # seconds since 1970; the time of the image and of every file in it
+    architecture: str  # Docker's name
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     entrypoint: tuple[str, ...] = ()  # program that `docker run` starts, and its first arguments
     command: tuple[str, ...] = ()  # arguments that `docker run` gives it by default
-    architecture: str = "amd64"  # in Docker's terms: `amd64`, `arm64`, `arm`
     variant: str = ""  # of the architecture: `v7` of `arm`
     settings: Mapping[str, Any] = field(
         default_factory=dict

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from toolchain import __version__, process, resources, temporary
+from toolchain import __version__, architecture, process, resources, temporary
 from toolchain.containers import archive as image_archive
 from toolchain.containers import run
 from toolchain.containers.recipe import Recipe
@@ -46,8 +46,6 @@ _IN_USE = "being used by"
 _CANCEL_S = 10.0
 _PAUSE_S = 0.1
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-# By Debian's name, Docker's architecture and variant. An engine records its own for every image that it builds.
-_ARCHITECTURES = {"arm64": ("arm64", ""), "armhf": ("arm", "v7")}
 # Arguments that determine an image's content. The others name download locations, which are private.
 _CONTENT = ("BASE_IMAGE", "DEBIAN_SNAPSHOT", "NDK_SHA256", "NDK_API", "SOURCE_DATE_EPOCH")
 
@@ -314,7 +312,8 @@ def _export(job: _Job, image: str, target: Path) -> image_archive.ImageConfig:
     pairs = [entry.partition("=") for entry in settings.get("Env") or []]
     recorded = attributes["Architecture"], attributes.get("Variant") or ""
     label = job.recipe.labels.get("edge-toolchain.architecture", "")
-    architecture, variant = _ARCHITECTURES.get(label, recorded)
+    # An engine records its own architecture for every image that it builds.
+    docker_name, variant = architecture.of_debian(label).docker if label else recorded
     created, content_arguments = int(job.arguments["SOURCE_DATE_EPOCH"]), content(job.arguments)
     labels = {
         "org.opencontainers.image.version": __version__,
@@ -329,7 +328,7 @@ def _export(job: _Job, image: str, target: Path) -> image_archive.ImageConfig:
         environment={name: value for name, _, value in pairs if value},
         entrypoint=tuple(settings.get("Entrypoint") or ()),
         command=tuple(settings.get("Cmd") or ()),
-        architecture=architecture,
+        architecture=docker_name,
         variant=variant,
     )
 

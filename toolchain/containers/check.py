@@ -12,13 +12,12 @@ from typing import Protocol
 
 from elftools.elf.elffile import ELFFile
 
-from toolchain import process, temporary
+from toolchain import architecture, process, temporary
 from toolchain.containers.recipe import Recipe
-from toolchain.errors import BuildError
+from toolchain.errors import BuildError, InputError
 
 SBOM = "/usr/share/edge-toolchain/sbom.spdx.json"  # in an image, the list of its packages
 
-_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64", "arm": "EM_ARM"}
 _NEEDED = "libstdc++.so.6"
 _SOURCE = "#include <string>\nstd::string Twice(const std::string& text) { return text + text; }\n"
 # An address that no network may have (RFC 5737).
@@ -56,7 +55,7 @@ def checks(recipe: Recipe, run: Runner) -> tuple[ImageCheck, ...]:
         for requirement, step in steps.items():
             try:
                 passed, observation = step()
-            except BuildError as fault:
+            except (BuildError, InputError) as fault:
                 passed, observation = False, fault.message
             results.append(ImageCheck(requirement, passed, observation))
     return tuple(results)
@@ -80,7 +79,7 @@ def _library(recipe: Recipe, run: Runner, folder: Path) -> tuple[bool, str]:
         machine = str(elf["e_machine"])
         dynamic = elf.get_section_by_name(".dynamic")
         needed = [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")] if dynamic else []
-    expected = _MACHINES.get(recipe.triple.partition("-")[0], "")
+    expected = architecture.of_triple(recipe.triple).elf_machine
     return machine == expected and _NEEDED in needed, f"{machine}, needs {', '.join(needed)}"
 
 

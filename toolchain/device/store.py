@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import process
+from toolchain.architecture import user_machine
 from toolchain.device import lock as locks
 from toolchain.device import scripts
 from toolchain.device.lock import Lease, Owner
@@ -50,21 +51,7 @@ _STATES = frozenset({"have", "partial", "damaged"})
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _GENERATION = re.compile(r"generation ([0-9]{1,9}) ([0-9a-f]{64}) (-?[0-9]{1,12}) (.*)")
-_WITH_32_BITS = {"aarch64": "armv7l", "armv8l": "armv7l", "x86_64": "i686"}
 _RECOVERED = re.compile(r"recovered [0-9]+ [0-9]+ [0-9]+")
-
-
-def user_machine(machine: str, bits: str) -> str:
-    """Return the machine that a device's programs are built for, as a name of `uname -m`.
-
-    A 64-bit kernel may run a 32-bit system, as on Raspberry Pi OS for years: `uname -m` then names the machine of the
-    kernel, whose programs do not start.
-
-    Args:
-        machine: The output of `uname -m`.
-        bits: Address size of the device's shell: 32, 64, or empty if unknown.
-    """
-    return _WITH_32_BITS.get(machine, machine) if bits == "32" else machine
 
 
 @dataclass(frozen=True)
@@ -72,7 +59,7 @@ class DeviceFacts:
     """The facts that a device reports about itself.
 
     Attributes:
-        machine: The machine of its programs; see `user_machine`.
+        machine: The machine of its programs; see `architecture.user_machine`.
         kernel: Kernel name and release.
         glibc: Version of its glibc; empty if it has another C library.
         cpu: Model name from /proc/cpuinfo, which many Arm boards leave empty.

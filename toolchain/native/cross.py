@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Protocol
 
 from toolchain import process
+from toolchain.architecture import MACHINES, is_android
 from toolchain.board import Board
 from toolchain.containers import images
 from toolchain.errors import BuildError, EngineError, InputError
-from toolchain.native.linker import EMPTY, Argv, Batch, Linker, Pair, gnu_driver, is_android
+from toolchain.native.linker import EMPTY, Argv, Batch, Linker, Pair, gnu_driver
 
 __all__ = ["LINK_TIMEOUT_S", "NDK_VARIABLE", "ContainerCross", "Cross", "Description", "HostCross", "Pair", "choose"]
 
@@ -81,7 +82,8 @@ class HostCross:
             return self.driver
         if is_android(self.triple) and (driver := os.environ.get(NDK_VARIABLE)):
             return driver
-        return "c++" if self.triple == f"{platform.machine()}-linux-gnu" else gnu_driver(self.triple)
+        own = MACHINES.get(platform.machine())
+        return "c++" if own and self.triple == own.triple else gnu_driver(self.triple)
 
     def run(self, argv: Argv, *, writable: Sequence[Path] = (), timeout: float = 600.0) -> process.Result:
         del writable  # on this machine it may write anywhere

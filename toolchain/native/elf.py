@@ -8,14 +8,16 @@ from pathlib import Path
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
+from elftools.elf.enums import ENUM_E_MACHINE
 from elftools.elf.gnuversions import GNUVerNeedSection
 
+from toolchain import architecture
 from toolchain.errors import BuildError
 
 # A file's first bytes: magic, word size, byte order, version; type and machine follow the padding.
 _HEADER = struct.Struct("<4sBBB9xHH")
 _RELOCATABLE = 1
-_MACHINES = {"x86_64": (2, 62), "aarch64": (2, 183), "arm": (1, 40)}
+_WORD_SIZES = {32: 1, 64: 2}
 _GLIBC = re.compile(r"^GLIBC_(\d+(?:\.\d+)+)$")
 
 
@@ -39,7 +41,8 @@ def is_object(data: bytes, triple: str) -> bool:
     """Whether data begins like a relocatable object file for a triple."""
     if len(data) < _HEADER.size:
         return False
-    word_size, machine = _MACHINES.get(triple.partition("-")[0], (0, 0))
+    expected = architecture.of_triple(triple)
+    word_size, machine = _WORD_SIZES[expected.bits], ENUM_E_MACHINE[expected.elf_machine]
     return _HEADER.unpack_from(data) == (b"\x7fELF", word_size, 1, 1, _RELOCATABLE, machine)
 
 

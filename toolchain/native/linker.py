@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import process
+from toolchain.architecture import is_android, of_triple
 from toolchain.errors import BuildError
 
 Argv = Sequence[str | Path]
 Pair = tuple[Path, Sequence[Path]]
 """A shared library to make, and its objects."""
 
-_ANDROID = "-linux-android"
 # A build id would depend on paths, and nothing reads it here.
 _REPRODUCIBLE = ("-Wl,--build-id=none", "-Wl,--as-needed")
 # A board may lack libgcc_s, which has the integer division of 32-bit code.
@@ -26,14 +26,9 @@ _ANDROID_LIBRARIES = ("m", "c", "dl")
 EMPTY = "empty.c"  # the source of each stub
 
 
-def is_android(triple: str) -> bool:
-    return _ANDROID in triple
-
-
 def gnu_driver(triple: str) -> str:
     """Return the GNU compiler for a triple; for Android, the one that is used without an NDK."""
-    gnu = f"{triple.partition(_ANDROID)[0]}-linux-gnu" if is_android(triple) else triple
-    return f"{gnu}-g++"
+    return f"{of_triple(triple).triple if is_android(triple) else triple}-g++"
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,12 @@ from pathlib import Path
 
 import toolchain
 from toolchain import files, locks, process, resources
+from toolchain.architecture import TRIPLES, is_android
 from toolchain.errors import BuildError
 from toolchain.native import compiling, elf
 from toolchain.native.compiling import Compiler
 from toolchain.native.cross import NDK_VARIABLE, HostCross
-from toolchain.native.linker import ANDROID_PAGES, is_android
+from toolchain.native.linker import ANDROID_PAGES
 from toolchain.versions import tvm
 
 Tell = Callable[[str], None]
@@ -45,11 +46,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from toolchain.native import programs
 programs.build(*sys.argv[1:])
 """
-GLIBC = "2.28"  # oldest supported version on a device
-
-# The triples that zig compiles for, and the CPU features that a program may use.
-_TARGETS = {"x86_64-linux-gnu": "baseline", "aarch64-linux-gnu": "generic", "arm-linux-gnueabihf": "generic+v7a"}
-TRIPLES = (*sorted(_TARGETS), "Android's with its NDK")  # for messages
+SUPPORTED = f"supported: {', '.join(sorted(TRIPLES))}, Android's with its NDK"
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ def _builder_lock(entry: _CacheEntry, tell: Tell | None) -> Iterator[None]:
 
 def supports(triple: str) -> bool:
     """Whether there can be programs for a triple, given the right compiler."""
-    return triple in _TARGETS or is_android(triple)
+    return triple in TRIPLES or is_android(triple)
 
 
 def check(triple: str) -> None:
@@ -170,17 +167,17 @@ def versions() -> dict[str, str]:
 
 def _compiler(triple: str) -> Compiler:
     """Choose the compiler for a triple: zig, which has a C library for each; for Android, its NDK."""
-    if triple in _TARGETS:
+    if target := TRIPLES.get(triple):
         packages = tuple(importlib.metadata.version(name) for name in _PACKAGES)
         # By default zig adds checks for undefined behaviour, which TVM's sources do not pass.
-        flags = (f"-mcpu={_TARGETS[triple]}", "-fno-sanitize=undefined")
+        flags = (f"-mcpu={target.zig_cpu}", "-fno-sanitize=undefined")
         zig = resources.package_folder("ziglang")
-        return Compiler((str(zig / "zig"), "c++"), flags, (), packages, f"{triple}.{GLIBC}", zig / "lib")
+        return Compiler((str(zig / "zig"), "c++"), flags, (), packages, target.zig_target, zig / "lib")
     if is_android(triple):
         return _ndk(triple)
     raise BuildError(
         f"device programs cannot be built for {triple}",
-        details="supported: " + ", ".join(TRIPLES),
+        details=SUPPORTED,
         hint="set the board's `triple` to one of these",
     )
 
@@ -261,7 +258,7 @@ def _put(staged: Path, folder: Path, work: Path) -> None:
 
 def _definitions(triple: str) -> dict[str, str]:
     """Return CMake's definitions for a triple."""
-    current = versions()
+    current, target = versions(), TRIPLES.get(triple)  # Android's are compiled by its NDK
     return {
         "DEVICE_VERSION": current["device"],
         "TVM_ROOT": str(resources.package_folder("tvm")),
@@ -271,5 +268,5 @@ def _definitions(triple: str) -> dict[str, str]:
         "FOR_ANDROID": "ON" if is_android(triple) else "OFF",
         "ZIG": str(resources.package_folder("ziglang") / "zig"),
         "ZIG_TARGET": re.sub(r"[0-9]+$", "", triple),  # Android's triples end with an API level
-        "ZIG_CPU": _TARGETS.get(triple, "baseline") + ("+thumb_mode" if triple.startswith("arm-") else ""),
+        "ZIG_CPU": target.zig_cpu + target.zig_mode if target else "baseline",
     }

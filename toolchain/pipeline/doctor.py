@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import files, process, resources
+from toolchain.architecture import is_android
 from toolchain.board import Board
 from toolchain.containers import images
 from toolchain.errors import BuildError
 from toolchain.native.cross import NDK_VARIABLE, HostCross
-from toolchain.native.linker import is_android
 from toolchain.progress import size_text
 from toolchain.shell.adb.faults import VARIABLE as ADB_VARIABLE
 from toolchain.tables import Table

@@ -19,6 +19,7 @@ from toolchain import board as boards
 from toolchain import bundle, files, registry
 from toolchain.adoption import needs, obstacles, probe
 from toolchain.adoption.probe import DeviceProbe
+from toolchain.architecture import GLIBC, MACHINES, is_android
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.device import fit, halves, verification
@@ -27,7 +28,6 @@ from toolchain.device.store import DeviceFacts
 from toolchain.errors import FullError, InputError, MismatchError, ToolchainError
 from toolchain.models import inputs
 from toolchain.native import cross, elf, programs
-from toolchain.native.linker import is_android
 from toolchain.pipeline import device_programs
 from toolchain.pipeline.source import BundleSource, Loaded, is_built
 
@@ -240,14 +240,16 @@ def check_board(board: Board, facts: DeviceFacts) -> None:
         raise MismatchError(
             f"board {board.name} is for {board.machine}, and the device is {facts.machine}",
             details=f"boards for {facts.machine}: {', '.join(fitting)}" if fitting else "",
-            hint="use --board with the board type of this device; `toolchain boards` lists them",
+            hint="use --board with the board type of this device; `toolchain boards` lists them"
+            if facts.machine in MACHINES
+            else f"a device needs a processor that is supported: {', '.join(MACHINES)}",
         )
     fit.check_tools(facts)
-    is_old = bool(facts.glibc) and elf.version_key(facts.glibc) < elf.version_key(programs.GLIBC)
+    is_old = bool(facts.glibc) and elf.version_key(facts.glibc) < elf.version_key(GLIBC)
     if not is_android(board.triple) and (facts.musl or is_old):
         present = "musl" if facts.musl else f"glibc {facts.glibc}"
         raise MismatchError(
-            f"the device has {present}, and glibc {programs.GLIBC} or newer is needed",
+            f"the device has {present}, and glibc {GLIBC} or newer is needed",
             hint="install a system with a newer glibc on the device, such as Debian 10 or later",
         )
     if missing := [flag for flag in board.cpu_features if flag not in facts.cpu_features]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from toolchain.architecture import ARCHITECTURES, MACHINES, Architecture, Qemu, is_android
 from toolchain.board import Board
 from toolchain.errors import InputError
 
@@ -14,14 +15,6 @@ Tell = Callable[[str], None]
 
 USER = "board"
 """The login of every virtual board."""
-
-_ARCHITECTURES = {"aarch64": "arm64", "armv7l": "armhf"}
-_GNU = "-linux-gnu"
-# The CPUs that QEMU's user mode emulates; a board with another CPU gets `max`, which has every feature.
-_CPUS = {
-    "arm64": {"cortex-a35", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1"},
-    "armhf": {"cortex-a7", "cortex-a8", "cortex-a9", "cortex-a15"},
-}
 
 
 @dataclass(frozen=True)
@@ -88,26 +81,37 @@ class Kind(Protocol):
         """
 
 
-def architecture(board: Board) -> str:
-    """Return Debian's name of a board's architecture.
+def architecture(board: Board) -> Architecture:
+    """Return the architecture of a board.
 
     Raises:
         InputError: There are no virtual boards of that type.
     """
-    name = _ARCHITECTURES.get(board.machine, "")
-    if name and board.connection == "ssh" and _GNU in board.triple:
-        return name
+    row = MACHINES.get(board.machine)
+    if row and row.qemu and board.connection == "ssh" and not is_android(board.triple):
+        return row
+    emulated = [row.machine for row in ARCHITECTURES if row.qemu]
     raise InputError(
         f"there are no virtual boards of type {board.name}: its target is {board.triple} on {board.machine}",
-        details=f"virtual boards run GNU/Linux on {' or '.join(_ARCHITECTURES)}",
+        details=f"virtual boards run GNU/Linux on {' or '.join(emulated)}",
         hint="`toolchain boards` lists the board types",
     )
 
 
+def qemu(architecture: Architecture) -> Qemu:
+    """Return how QEMU emulates an architecture, or raise an InputError."""
+    if architecture.qemu is None:
+        raise InputError(f"there are no virtual boards with {architecture.machine}")
+    return architecture.qemu
+
+
 def cpu(board: Board) -> str:
-    """Return QEMU's name of a board's CPU, so that an instruction that the board lacks fails in the emulation, too."""
+    """Return QEMU's name of a board's CPU, so that an instruction that the board lacks fails in the emulation, too.
+
+    It is `max`, which has every feature, for a CPU that QEMU's user mode does not emulate.
+    """
     name = board.target.mcpu
-    return name if name in _CPUS[architecture(board)] else "max"
+    return name if name in qemu(architecture(board)).user_cpus else "max"
 
 
 def next_name(kind: str, used_names: Collection[str]) -> str:

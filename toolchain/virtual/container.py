@@ -85,7 +85,7 @@ class DockerBoards:
         raise DeviceError(f"no free name or port for a {board.name} was found", hint="run the command again")
 
     def _create(self, name: str, board: Board, login: Login) -> Any:
-        cpu_info = image.FOLDER / f"cpuinfo.{virtual_board.architecture(board)}"
+        cpu_info = image.FOLDER / f"cpuinfo.{virtual_board.architecture(board).debian}"
         return self._engine.containers.create(
             self._images[board.name],
             name=f"{_PREFIX}{name}",

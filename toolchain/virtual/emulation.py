@@ -7,24 +7,23 @@ import platform
 from pathlib import Path
 
 from toolchain import process
+from toolchain.architecture import Architecture
 from toolchain.errors import DeviceError, reason
 from toolchain.virtual.board import Tell
 
-_HANDLERS = {"arm64": "qemu-aarch64", "armhf": "qemu-arm"}
-_NATIVE = {"aarch64": "arm64"}
 _PACKAGE = "qemu-user-static"
 
 RULES = Path("/proc/sys/fs/binfmt_misc")
 RECIPES = Path("/usr/lib/binfmt.d")
 
 
-def fault(architecture: str) -> str:
+def fault(architecture: Architecture) -> str:
     """Return why programs of an architecture do not run in a container here; empty if they do."""
-    if _NATIVE.get(platform.machine()) == architecture:
+    if platform.machine() == architecture.machine:
         return ""
-    rule = RULES / _HANDLERS[architecture]
+    rule = RULES / architecture.qemu_user
     if not rule.is_file():
-        return f"{rule} is missing: the kernel has no rule to run {architecture} programs"
+        return f"{rule} is missing: the kernel has no rule to run {architecture.debian} programs"
     # Flag F makes the kernel open QEMU when the rule is added, outside the container
     # (Documentation/admin-guide/binfmt-misc.rst).
     lines = rule.read_text(encoding="utf-8").splitlines()
@@ -35,7 +34,7 @@ def fault(architecture: str) -> str:
     return ""
 
 
-def ensure(architecture: str, tell: Tell) -> None:
+def ensure(architecture: Architecture, tell: Tell) -> None:
     """Make programs of an architecture run in containers: root adds the kernel's rule if it is missing.
 
     Raises:
@@ -44,15 +43,13 @@ def ensure(architecture: str, tell: Tell) -> None:
     cause = fault(architecture)
     if not cause:
         return
-    handler = _HANDLERS[architecture]
-    recipe = RECIPES / f"{handler}.conf"
+    recipe = RECIPES / f"{architecture.qemu_user}.conf"
+    message = f"{architecture.debian} programs do not run on this machine"
     if not recipe.is_file():
-        raise DeviceError(
-            f"{architecture} programs do not run on this machine", details=cause, hint=f"apt-get install {_PACKAGE}"
-        )
-    if os.geteuid() != 0 or (RULES / handler).exists():
-        raise DeviceError(f"{architecture} programs do not run on this machine", details=cause, hint=_remedy(recipe))
-    tell(f"adding a kernel rule to run {architecture} programs ({recipe})")
+        raise DeviceError(message, details=cause, hint=f"apt-get install {_PACKAGE}")
+    if os.geteuid() != 0 or (RULES / architecture.qemu_user).exists():
+        raise DeviceError(message, details=cause, hint=_remedy(recipe))
+    tell(f"adding a kernel rule to run {architecture.debian} programs ({recipe})")
     if not (RULES / "register").exists():
         process.run(["mount", "-t", "binfmt_misc", "binfmt_misc", RULES], timeout=30.0, error=DeviceError)
     try:
@@ -60,7 +57,7 @@ def ensure(architecture: str, tell: Tell) -> None:
     except OSError as refusal:
         raise DeviceError(f"the kernel does not take {recipe}", details=reason(refusal)) from refusal
     if cause := fault(architecture):
-        raise DeviceError(f"{architecture} programs do not run on this machine", details=cause, hint=_remedy(recipe))
+        raise DeviceError(message, details=cause, hint=_remedy(recipe))
 
 
 def _remedy(recipe: Path) -> str:

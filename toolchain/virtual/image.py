@@ -74,9 +74,10 @@ def recipe_for(dockerfile: Path, board: Board) -> Recipe:
         InputError: There are no virtual boards of that type.
     """
     recipe = image_recipe.read(resources.ROOT / dockerfile, resources.ROOT)
-    name = f"{'kernel' if dockerfile == MACHINE else 'board'}-{architecture(board)}"
-    arguments = {**recipe.arguments, _ARCHITECTURE: architecture(board)}
-    labels = {**recipe.labels, "edge-toolchain.architecture": architecture(board)}
+    debian = architecture(board).debian
+    name = f"{'kernel' if dockerfile == MACHINE else 'board'}-{debian}"
+    arguments = {**recipe.arguments, _ARCHITECTURE: debian}
+    labels = {**recipe.labels, "edge-toolchain.architecture": debian}
     copied = recipe.copied
     packages = FOLDER / f"packages.{board.target.kind}"
     if packages.is_file():

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from toolchain import files, process
+from toolchain.architecture import of_debian
 from toolchain.board import Board
 from toolchain.errors import DeviceError
 from toolchain.virtual import board as virtual_board
@@ -35,23 +36,13 @@ _HOST_KEY = re.compile(r"^board-host-key: (ssh-ed25519 \S+)", re.MULTILINE)
 _END_S = 10.0
 _CLOCK_SLACK_S = 2.0  # the kernel's boot time has whole seconds
 
-_EMULATORS = {
-    "arm64": ("qemu-system-aarch64", "virt,gic-version=3"),
-    "armhf": ("qemu-system-arm", "virt,highmem=off"),
-}
-# The default CPU of each architecture, and those that QEMU's `virt` machine supports: fewer than in user mode.
-_CPUS = {
-    "arm64": ("cortex-a53", {"cortex-a35", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1"}),
-    "armhf": ("cortex-a15", {"cortex-a7", "cortex-a15"}),
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class _Settings:
     """The content of a machine's file."""
 
     board: str
-    architecture: str
+    architecture: str  # Debian's name
     cpu: str
     port: int
     image: str
@@ -78,9 +69,9 @@ class KernelBoards:
         )
 
     def prepare(self, board: Board, tell: Tell) -> None:
-        emulator = _EMULATORS[virtual_board.architecture(board)][0]
+        emulator = virtual_board.qemu(virtual_board.architecture(board)).system
         if shutil.which(emulator) is None:
-            raise DeviceError(f"{emulator} is not installed here", hint="apt-get install qemu-system-arm")
+            raise DeviceError(f"{emulator} is not installed here", hint=process.installing(emulator))
         image = farm_image.ensure(connect(), farm_image.MACHINE, board, tell)
         # The boot files are cached by the image's digest: machines of an older image keep theirs.
         digest = str(image.id).partition(":")[2][:16]
@@ -99,15 +90,15 @@ class KernelBoards:
             if not (folder / _SETTINGS).exists():  # left by a command that was killed while it made or removed it
                 _remove(folder)
         architecture = virtual_board.architecture(board)
-        default, supported = _CPUS[architecture]
-        cpu = board.target.mcpu if board.target.mcpu in supported else default
+        cpus = virtual_board.qemu(architecture).system_cpus
+        cpu = board.target.mcpu if board.target.mcpu in cpus else cpus[0]
         image = self._images[board.name]
         folder = self._machines / virtual_board.next_name(board.name, used_names)
         folder.mkdir(mode=0o700, parents=True)
         try:
             for attempt in range(_ATTEMPTS):
                 port = free_port()
-                settings = _Settings(board.name, architecture, cpu, port, image, login.public, login.fingerprint)
+                settings = _Settings(board.name, architecture.debian, cpu, port, image, login.public, login.fingerprint)
                 files.write_atomic(folder / _SETTINGS, files.canonical_json(dataclasses.asdict(settings)))
                 try:
                     _boot(folder, settings)  # another process may have taken the free port meanwhile
@@ -176,7 +167,7 @@ def _boot(folder: Path, settings: _Settings) -> None:
 
 
 def _command(folder: Path, settings: _Settings) -> list[str]:
-    emulator, machine = _EMULATORS[settings.architecture]
+    qemu = virtual_board.qemu(of_debian(settings.architecture))
     image = _cache(settings.image)
     parameters = {
         "console": "ttyAMA0",
@@ -186,7 +177,8 @@ def _command(folder: Path, settings: _Settings) -> list[str]:
     }
     kernel_line = " ".join(["quiet", *(f"{name}={value}" for name, value in parameters.items())])
     return [
-        *(emulator, "-name", folder.name, "-M", machine, "-cpu", settings.cpu, "-smp", "1", "-m", str(_MEMORY_MIB)),
+        *(qemu.system, "-name", folder.name, "-M", qemu.board, "-cpu", settings.cpu),
+        *("-smp", "1", "-m", str(_MEMORY_MIB)),
         *("-accel", "tcg,thread=multi,tb-size=64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-kernel", str(image / "kernel"), "-initrd", str(image / "initrd"), "-append", kernel_line),
         *("-drive", f"if=none,id=root,format=raw,readonly=on,file={image / 'root.ext4'}"),

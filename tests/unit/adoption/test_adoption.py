@@ -161,6 +161,15 @@ def test_the_folder_that_is_looked_at_is_the_types(home, one_board):
     assert made.probe.server == "SSH-2.0-here"
 
 
+def test_a_machine_that_is_not_supported_is_refused_and_not_listed(home, monkeypatch):
+    monkeypatch.setattr(probe, "ask", lambda *_arguments: probed({"machine": "riscv64"}))
+    request = AdoptionRequest("me@10.0.0.8", SSH)
+    with pytest.raises(VerificationError, match="is Linux on riscv64, and there are no device programs") as caught:
+        adoption.adopt(request, adoption.choose_entry(request), Here())
+    assert "aarch64, armv7l, x86_64" in caught.value.details
+    assert not (home / "config").exists()
+
+
 def test_a_folder_of_the_type_that_will_not_do_is_told(home, one_board):
     one_board("/proc/edge")
     wanted = AdoptionRequest("me@10.0.0.8", SSH, name="x")

@@ -9,16 +9,17 @@ from tvm.target import Target, codegen
 
 from toolchain import board
 from toolchain.adoption import hardware_tables
-from toolchain.adoption.obstacles import TRIPLES
+from toolchain.architecture import MACHINES
 
 
 def features(machine: str, mcpu: str) -> set[str]:
-    described = {"kind": "llvm", "mtriple": TRIPLES[machine], "mcpu": mcpu}
+    described = {"kind": "llvm", "mtriple": MACHINES[machine].triple, "mcpu": mcpu}
     return {str(name) for name in codegen.llvm_get_cpu_features(Target(described))}
 
 
 def names(machine: str) -> set[str]:
-    return {str(name) for name in codegen.llvm_get_cpu_archlist(Target({"kind": "llvm", "mtriple": TRIPLES[machine]}))}
+    target = Target({"kind": "llvm", "mtriple": MACHINES[machine].triple})
+    return {str(name) for name in codegen.llvm_get_cpu_archlist(target)}
 
 
 @pytest.mark.parametrize("machine", ["aarch64", "armv7l"])

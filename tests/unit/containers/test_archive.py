@@ -46,7 +46,7 @@ FILES = [
 
 def made(folder, entries, config=None, name="image.tar", mtime=1.5):
     source = exported(folder / f"source-of-{name}", entries, mtime)
-    image = archives.write(source, folder / name, TAG, config or archives.ImageConfig(CREATED))
+    image = archives.write(source, folder / name, TAG, config or archives.ImageConfig(CREATED, "amd64"))
     return image, folder / name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import time
@@ -62,9 +63,13 @@ def test_what_never_ran_takes_the_containers_fault(tmp_path, thing):
     assert "ended before" in batch.outcome(0, "x", None).message
 
 
-def test_libraries_that_are_lacking_come_first(tmp_path, thing):
+def test_libraries_that_are_lacking_come_first(monkeypatch, tmp_path, thing):
     """A compiler that makes none of Android's empty libraries is asked for nothing else."""
-    missing = Linker("pdp11-linux-gnu-g++", "pdp11-linux-android1")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    failing = tmp_path / "aarch64-linux-gnu-g++"
+    failing.write_text("#!/bin/sh\nexit 1\n")
+    failing.chmod(0o755)
+    missing = Linker(failing.name, "aarch64-linux-android24")
     assert missing.needs_stubs
     batch, code = run(tmp_path, missing, [(tmp_path / "a.so", [thing])])
     assert code != 0

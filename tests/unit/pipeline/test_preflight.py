@@ -119,6 +119,7 @@ def test_this_machine_is_what_its_board_file_says(native, facts):
     ("changed", "message", "hint"),
     [
         ({"machine": "armv7l"}, r"board local is for .*, and the device is armv7l", "--board"),
+        ({"machine": "riscv64"}, r"board local is for .*, and the device is riscv64", "supported: aarch64, armv7l, x"),
         ({"glibc": "2.27"}, r"has glibc 2\.27, and glibc 2\.28 or newer", "newer glibc"),
         ({"glibc": "", "musl": True}, "has musl, and glibc", "newer glibc"),
     ],

@@ -11,6 +11,7 @@ import pytest
 
 from toolchain import board, resources
 from toolchain import devices as lab
+from toolchain.architecture import AARCH64, ARMV7L
 from toolchain.errors import DeviceError, InputError
 from toolchain.shell import SshOptions, open_shell
 from toolchain.virtual import board as boards
@@ -123,7 +124,7 @@ def test_boards_that_cannot_be_virtual(paper, name):
     [("rpi4", "arm64", "cortex-a72"), ("rpi3b", "arm64", "cortex-a53"), ("pynq", "armhf", "cortex-a9")],
 )
 def test_architecture_and_cpu(name, architecture, cpu):
-    assert boards.architecture(board.load(name)) == architecture
+    assert boards.architecture(board.load(name)).debian == architecture
     assert boards.cpu(board.load(name)) == cpu
 
 
@@ -337,24 +338,24 @@ def kernel(tmp_path, monkeypatch):
 def test_rule_of_the_kernel(kernel, rule, fault):
     if rule is not None:
         (kernel / "qemu-aarch64").write_text(rule)
-    assert fault in emulation.fault("arm64")
-    assert bool(emulation.fault("arm64")) == bool(fault)
+    assert fault in emulation.fault(AARCH64)
+    assert bool(emulation.fault(AARCH64)) == bool(fault)
 
 
 def test_who_is_not_root_reads_what_helps(kernel):
     with pytest.raises(DeviceError) as caught:
-        emulation.ensure("arm64", print)
+        emulation.ensure(AARCH64, print)
     assert "qemu-aarch64 is missing" in caught.value.details
     assert caught.value.hint == f"sudo sh -c 'cat {emulation.RECIPES}/qemu-aarch64.conf >{kernel}/register'"
     (kernel / "qemu-aarch64").write_text("enabled\nflags: PO\n")
     with pytest.raises(DeviceError) as caught:
-        emulation.ensure("arm64", print)
+        emulation.ensure(AARCH64, print)
     assert f"echo -1 >{kernel}/qemu-aarch64; " in caught.value.hint
 
 
 def test_qemu_is_not_installed(kernel):
     with pytest.raises(DeviceError) as caught:
-        emulation.ensure("armhf", print)
+        emulation.ensure(ARMV7L, print)
     assert caught.value.hint == "apt-get install qemu-user-static"
 
 
@@ -362,15 +363,15 @@ def test_root_adds_the_rule_and_says_so(kernel, monkeypatch):
     monkeypatch.setattr(emulation.os, "geteuid", lambda: 0)
     told: list[str] = []
     with pytest.raises(DeviceError):  # a file takes the recipe, but makes no rule of it
-        emulation.ensure("arm64", told.append)
+        emulation.ensure(AARCH64, told.append)
     assert (kernel / "register").read_text() == (emulation.RECIPES / "qemu-aarch64.conf").read_text()
     assert "adding a kernel rule to run arm64 programs" in told[0]
 
 
 def test_own_architecture_needs_no_rule(kernel, monkeypatch):
     monkeypatch.setattr(emulation.platform, "machine", lambda: "aarch64")
-    assert emulation.fault("arm64") == ""
-    assert emulation.fault("armhf") != ""
+    assert emulation.fault(AARCH64) == ""
+    assert emulation.fault(ARMV7L) != ""
 
 
 # --- machines ---

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, assert_never
 
 import tvm
 from tvm import relax
 
+from toolchain import architecture
+from toolchain.architecture import Isa
 from toolchain.backends.base import Backend, Choice, Templates
 from toolchain.backends.cpu import graph, kernels, schedule, target
 from toolchain.backends.cpu.candidates import CpuTemplates
@@ -18,8 +20,6 @@ from toolchain.backends.cpu.layers import Layer, task_of, to_json
 from toolchain.backends.cpu.machine import Machine, machine
 from toolchain.backends.graph import fold, fusion
 from toolchain.errors import InputError
-
-_ARM_TRIPLES = ("aarch64", "arm")
 
 
 class Cpu(Backend):
@@ -123,6 +123,11 @@ class Cpu(Backend):
     @property
     def shipped(self) -> str:
         """Name of the tuning records that come with the toolchain: those of the same vector instructions."""
-        if str(self.host.attrs.get("mtriple", "")).startswith(_ARM_TRIPLES):
-            return ""
-        return self.shipped_by_lanes.get(self.machine.lanes, "")
+        isa = architecture.of_triple(self.board.triple).isa
+        match isa:
+            case Isa.ARM:
+                return ""
+            case Isa.X86:
+                return self.shipped_by_lanes.get(self.machine.lanes, "")
+            case _:
+                assert_never(isa)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never
 
 import tvm
 from tvm.target import codegen
+
+from toolchain import architecture
+from toolchain.architecture import Architecture, Isa
 
 Dot = Literal["vpdpbusd", "sdot", ""]
 
@@ -43,16 +46,40 @@ class Machine:
 
 
 def machine(target: tvm.target.Target) -> Machine:
-    """Describe the processor of an LLVM target."""
+    """Describe the processor of an LLVM target.
+
+    Raises:
+        InputError: Its triple is not supported.
+    """
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     cores = int(target.attrs.get("num-cores", 1))
-    triple = str(target.attrs.get("mtriple", ""))
-    if triple.startswith(("aarch64", "arm")):
-        is_64_bit = triple.startswith("aarch64")
-        dot: Dot = "sdot" if "dotprod" in features else ""
-        features_of_arm = {"vmla": not is_64_bit, "rounds": is_64_bit}
-        return Machine(4, 32 if is_64_bit else 16, dot, cores, loads_apart=True, limits_nan=True, **features_of_arm)
-    dot = "vpdpbusd" if features & {"avx512vnni", "avxvnni"} else ""
+    triple = target.attrs.get("mtriple") or codegen.llvm_get_system_triple()
+    processor = architecture.of_triple(str(triple))
+    match processor.isa:
+        case Isa.ARM:
+            return _arm(processor, features, cores)
+        case Isa.X86:
+            return _x86(processor, features, cores)
+        case _:
+            assert_never(processor.isa)
+
+
+def _arm(processor: Architecture, features: set[str], cores: int) -> Machine:
+    is_64_bit = processor.bits == 64  # noqa: PLR2004
+    return Machine(
+        lanes=processor.lanes,
+        registers=32 if is_64_bit else 16,
+        dot="sdot" if "dotprod" in features else "",
+        cores=cores,
+        loads_apart=True,
+        limits_nan=True,
+        vmla=not is_64_bit,
+        rounds=is_64_bit,
+    )
+
+
+def _x86(processor: Architecture, features: set[str], cores: int) -> Machine:
+    dot: Dot = "vpdpbusd" if features & {"avx512vnni", "avxvnni"} else ""
     if "avx512f" in features:
         return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB)
-    return Machine(8 if "avx" in features else 4, 16, dot, cores)
+    return Machine(8 if "avx" in features else processor.lanes, 16, dot, cores)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import tvm
 from tvm.target import codegen
 
+from toolchain import architecture
 from toolchain.board import NATIVE, Board
 from toolchain.errors import InputError, did_you_mean
 
@@ -17,7 +17,7 @@ def target(board: Board) -> tvm.target.Target:
     """Return the LLVM target of a board; `num-cores` is in it where the board's cores are known.
 
     Raises:
-        InputError: LLVM does not know the board's CPU, or its triple.
+        InputError: LLVM does not know the board's CPU, or its triple is not supported.
     """
     mcpu, triple = board.target.mcpu, board.triple
     if mcpu == NATIVE:
@@ -42,17 +42,8 @@ def target(board: Board) -> tvm.target.Target:
 
 
 def _cpus(board: Board) -> list[str]:
-    """Name the CPUs that LLVM knows for a board's triple; LLVM crashes if the processor itself is unknown."""
-    processor = board.triple.partition("-")[0]
-    # LLVM registers its targets by family, while triples name a version.
-    plain = re.sub(r"^i[3-6]86$", "i386", re.sub(r"^armv\w+$", "arm", processor))
-    targets = [str(name) for name in codegen.llvm_get_targets()]
-    if plain not in targets:
-        raise InputError(
-            f"LLVM does not support the processor {processor!r}",
-            details=f"it is the first word of the triple {board.triple}",
-            hint=did_you_mean(processor, targets) or "use the compiler's own triple, such as aarch64-linux-gnu",
-        )
+    """Name the CPUs that LLVM knows for a board's triple."""
+    architecture.of_triple(board.triple)  # LLVM crashes if it does not know the processor itself
     return sorted(map(str, codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm", "mtriple": board.triple}))))
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolchain import temporary
+from toolchain.architecture import AARCH64
 from toolchain.backends.mali.cost import shaderdb
 from toolchain.backends.mali.cost.cache import Keep
 from toolchain.backends.mali.cost.emulator import Emulator, Folders, emulator
@@ -25,7 +26,7 @@ _CRASHES = {
 }
 """Signals by which a program ends because of its input, and not because of memory or because a person ended it."""
 _Kept = Callable[[Mapping[str, Outcome]], Mapping[str, Outcome]]
-_LIBRARIES = "usr/lib/aarch64-linux-gnu"
+_LIBRARIES = f"usr/lib/{AARCH64.triple}"
 _EMPTY = "__kernel void empty(__global float *x) { x[get_global_id(0)] = 0; }\n"
 _START_S, _KERNEL_S, _ALONE_S = 600.0, 120.0, 360.0
 _MOST_AT_ONCE = 12

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from toolchain import process
+from toolchain.architecture import AARCH64
 from toolchain.containers import images
 from toolchain.errors import BuildError
 
@@ -18,8 +19,7 @@ IMAGE = "mali"
 LABEL = "edge-toolchain.emulator"
 """By which an image names the emulator that it brings."""
 
-_MACHINE = "aarch64"
-_QEMU = ("qemu-aarch64-static", "qemu-aarch64")
+_QEMU = (f"{AARCH64.qemu_user}-static", AARCH64.qemu_user)
 
 
 class Emulator(Protocol):
@@ -101,7 +101,7 @@ def emulator() -> Emulator:
     Raises:
         BuildError: There is neither qemu nor an image that has it.
     """
-    if platform.machine() == _MACHINE:
+    if platform.machine() == AARCH64.machine:
         return LocalEmulator(None)
     for name in _QEMU:
         if path := shutil.which(name):

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
 
 from toolchain import files, process, resources, temporary
+from toolchain.architecture import AARCH64
 from toolchain.errors import BuildError, reason
 
 LIST = resources.ROOT / "docker" / "mali" / "mesa.packages"
@@ -23,7 +24,7 @@ _KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _LINE = re.compile(r"([0-9a-f]{64}) +(\d{1,10}) (pool/[A-Za-z0-9.+_~%/:-]+\.deb)")
 _URI = re.compile(r"'[^']*?/(pool/[^']+\.deb)' \S+ (\d{1,10}) SHA256:([0-9a-f]{64})")
 _SNAPSHOT = re.compile(r"# snapshot: (\d{8}T\d{6}Z)")
-_MESA = re.compile(r"mesa-opencl-icd_(.+)_arm64\.deb")
+_MESA = re.compile(rf"mesa-opencl-icd_(.+)_{AARCH64.debian}\.deb")
 _LARGEST = 1 << 28
 _CHUNK = 1 << 20
 _PATIENCE_S = 60.0
@@ -144,8 +145,8 @@ def _settings(folder: Path) -> Path:
         "Dir::State::status": folder / "status",
         "Dir::Cache": folder / "cache",
         "Dir::Log": folder / "log",
-        "APT::Architecture": "arm64",
-        "APT::Architectures::": "arm64",
+        "APT::Architecture": AARCH64.debian,
+        "APT::Architectures::": AARCH64.debian,
         "APT::Install-Recommends": "false",
         "Acquire::Languages": "none",
     }

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import files, locks, process, resources
+from toolchain.architecture import AARCH64
 from toolchain.backends.mali.cost import packages
 from toolchain.backends.mali.cost.emulator import emulator
 from toolchain.backends.mali.cost.packages import Packages
@@ -231,7 +232,7 @@ def _compile(target: Path) -> None:
         zig,
         "cc",
         "-target",
-        "aarch64-linux-gnu.2.28",
+        AARCH64.zig_target,
         "-O1",
         "-s",
         "-Wall",

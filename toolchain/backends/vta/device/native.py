@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from toolchain import files, process, resources, temporary
+from toolchain.architecture import MACHINES
 from toolchain.errors import BuildError, VerificationError, reason
 
 Tell = Callable[[str], None]
@@ -22,12 +23,6 @@ _NEEDS_TVM = "functions.cc"
 _TIMEOUT_S = 900.0
 _ERROR_BYTES = 2048
 _FLAGS = ("-std=c++17", "-O3", "-g0", "-s", "-shared", "-fPIC", "-fvisibility=hidden", "-D_FILE_OFFSET_BITS=64")
-# The same promise as for the programs on boards: older than every C library in use.
-_ZIG_TARGETS = {
-    "x86_64": ("x86_64-linux-gnu.2.28", "baseline"),
-    "aarch64": ("aarch64-linux-gnu.2.28", "generic"),
-    "armv7l": ("arm-linux-gnueabihf.2.28", "generic+v7a"),
-}
 
 
 def library(tell: Tell | None = None) -> Path:
@@ -83,10 +78,11 @@ def _compiler() -> tuple[tuple[str, ...], str]:
         return (gxx, *_FLAGS), process.run([gxx, "-dumpfullversion", "-dumpmachine"], timeout=60.0).stdout
     machine = platform.machine()
     spec = importlib.util.find_spec("ziglang")
-    if machine not in _ZIG_TARGETS or spec is None or spec.origin is None:
+    own = MACHINES.get(machine)
+    if own is None or spec is None or spec.origin is None:
         raise BuildError(f"there is no compiler for the VTA simulator on {machine}", hint="apt-get install g++")
-    triple, cpu = _ZIG_TARGETS[machine]
-    target = ("-target", triple, f"-mcpu={cpu}", "-fno-sanitize=undefined")
+    # The same promise as for the programs on boards: older than every C library in use.
+    target = ("-target", own.zig_target, f"-mcpu={own.zig_cpu}", "-fno-sanitize=undefined")
     return (str(Path(spec.origin).parent / "zig"), "c++", *target, *_FLAGS), importlib.metadata.version("ziglang")
 
 

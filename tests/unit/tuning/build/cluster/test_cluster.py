@@ -115,17 +115,17 @@ def test_an_answer():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"objects": ()}, "no answer"),
-        ({"extra": 1}, "no answer"),
-        ({"seconds": "1"}, "no answer"),
-        ({"seconds": float("nan")}, "no time"),
-        ({"seconds": -1.0}, "no time"),
+        ({"objects": ()}, "not a valid answer"),
+        ({"extra": 1}, "not a valid answer"),
+        ({"seconds": "1"}, "not a valid answer"),
+        ({"seconds": float("nan")}, "duration is not possible"),
+        ({"seconds": -1.0}, "duration is not possible"),
         ({"objects": [OBJECT] * 17}, "too many"),
-        ({"objects": ["/etc/passwd"]}, "none for x86_64"),
-        ({"objects": [b"#!/bin/sh\n" * 20]}, "none for x86_64"),
-        ({"objects": [OBJECT[:16] + b"\x03" + OBJECT[17:]]}, "none for x86_64"),  # a shared library
-        ({"objects": [OBJECT[:18] + b"\xb7" + OBJECT[19:]]}, "none for x86_64"),  # of another machine
-        ({"objects": [OBJECT[:10]]}, "none for x86_64"),
+        ({"objects": ["/etc/passwd"]}, "not for x86_64"),
+        ({"objects": [b"#!/bin/sh\n" * 20]}, "not for x86_64"),
+        ({"objects": [OBJECT[:16] + b"\x03" + OBJECT[17:]]}, "not for x86_64"),  # a shared library
+        ({"objects": [OBJECT[:18] + b"\xb7" + OBJECT[19:]]}, "not for x86_64"),  # of another machine
+        ({"objects": [OBJECT[:10]]}, "not for x86_64"),
         ({"objects": [OBJECT + bytes(65 << 20)]}, "more than 64 MiB"),
     ],
 )

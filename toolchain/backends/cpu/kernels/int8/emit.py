@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument, Buffer, Coordinates, Expr
-from toolchain.backends.cpu.kernels.int8.grids import parameter_count, quantizer_units
+from toolchain.backends.cpu.kernels.int8.grids import byte_of, parameter_count, quantizer_units
 from toolchain.backends.cpu.kernels.int8.narrow import narrow_to_bytes
 from toolchain.backends.cpu.layers import Conv, ImageLayer
 from toolchain.backends.cpu.machine import Machine
@@ -32,14 +33,17 @@ def dot(machine: Machine, sums: Expr, data: Expr, weights: Expr) -> Expr:
         weights: int8, four for each lane.
     """
     lanes = machine.lanes
-    if machine.dot == "vpdpbusd":  # Intel SDM volume 2, VPDPBUSD: unsigned by signed
-        name, byte = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", "uint8"
-    else:  # Arm ARM, SDOT (vector): signed by signed
-        name, byte = f"llvm.aarch64.neon.sdot.v{lanes}i32.v{GROUP * lanes}i8", "int8"
-    same_bits = tirx.reinterpret(f"{byte}x{GROUP * lanes}", data)
-    if machine.dot == "sdot":
-        return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, sums, weights, same_bits)
-    return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, sums, same_bits, weights)
+    same_bits = tirx.reinterpret(f"{byte_of(machine)}x{GROUP * lanes}", data)
+    match machine.dot:
+        case "vpdpbusd":  # Intel SDM volume 2, VPDPBUSD: unsigned by signed
+            name, factors = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", (same_bits, weights)
+        case "sdot":  # Arm ARM, SDOT (vector): signed by signed
+            name, factors = f"llvm.aarch64.neon.sdot.v{lanes}i32.v{GROUP * lanes}i8", (weights, same_bits)
+        case "":
+            raise ValueError("the processor has no dot products")
+        case _:
+            assert_never(machine.dot)
+    return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, sums, *factors)
 
 
 def four_bytes(buffer: Buffer, offset: Expr) -> Expr:

@@ -10,7 +10,7 @@ No kernel knows a scale: it reads them from its arguments, so that layers of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,13 @@ _LINEAR = frozenset(
 
 def byte_of(machine: Machine) -> Literal["uint8", "int8"]:
     """Return the type of byte that a machine's products want for the data; the weights are int8 always."""
-    return "int8" if machine.dot == "sdot" else "uint8"
+    match machine.dot:
+        case "vpdpbusd" | "":  # ONNX's usual type, for a processor without such products
+            return "uint8"
+        case "sdot":
+            return "int8"
+        case _:
+            assert_never(machine.dot)
 
 
 def quantizer_units(layer: ImageLayer) -> list[bool]:

@@ -7,6 +7,7 @@ three: conversions round half to even, and narrowing saturates.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
@@ -36,7 +37,15 @@ def narrow_to_bytes(machine: Machine, values: Sequence[Expr], zero: Expr) -> Exp
         values: Four vectors of float32 in the unit of the bytes' grid, less than 2^31.
         zero: The zero of the grid, int32.
     """
-    return (_narrow_x86 if machine.dot == "vpdpbusd" else _narrow_arm)(machine.lanes, values, zero)
+    match machine.dot:
+        case "vpdpbusd":
+            return _narrow_x86(machine.lanes, values, zero)
+        case "sdot":
+            return _narrow_arm(machine.lanes, values, zero)
+        case "":
+            raise ValueError("the processor has no dot products")
+        case _:
+            assert_never(machine.dot)
 
 
 def _call(dtype: str, name: str, *arguments: Expr) -> Expr:
