@@ -10,7 +10,8 @@ import pytest
 from tests.support import bundles, sshd
 from tests.support.commands import toolchain
 from toolchain import board
-from toolchain.adoption import choice, probe
+from toolchain.adoption import choice
+from toolchain.device import probe
 from toolchain.shell import LocalShell
 
 COMMANDS = (

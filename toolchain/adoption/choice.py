@@ -12,11 +12,10 @@ import tomlkit
 
 from toolchain import board as boards
 from toolchain import temporary
-from toolchain.adoption import cores
-from toolchain.adoption.cores import CpuTarget
 from toolchain.adoption.obstacles import TRIPLES
-from toolchain.adoption.probe import DeviceProbe
 from toolchain.board import Board
+from toolchain.device.probe import DeviceProbe, cores
+from toolchain.device.probe.cores import CpuTarget
 from toolchain.errors import InputError, ToolchainError, VerificationError
 
 _CPU = "cpu"

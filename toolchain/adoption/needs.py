@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from toolchain.adoption import hardware_tables
-from toolchain.adoption.hardware_tables import Accelerator
-from toolchain.adoption.probe import AcceleratorProbe, DeviceProbe
 from toolchain.board import Board
+from toolchain.device.probe import AcceleratorProbe, DeviceProbe, hardware_tables
+from toolchain.device.probe.hardware_tables import Accelerator
 from toolchain.errors import DeviceError
 
 _EMULATED = "emulated"

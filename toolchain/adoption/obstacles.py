@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolchain.adoption.probe import DeviceProbe
+from toolchain.device.probe import DeviceProbe
 from toolchain.errors import DeviceError, ToolchainError, VerificationError
 from toolchain.native import elf, programs
 

@@ -308,7 +308,8 @@ def _check_device(options: DoctorOptions) -> tuple[tuple[Check, ...], DeviceErro
     Returns:
         The checks, and the error if the device could not be reached.
     """
-    from toolchain.adoption import needs, probe
+    from toolchain.adoption import needs
+    from toolchain.device import probe
     from toolchain.pipeline.doctor import Check
 
     board = options.board()

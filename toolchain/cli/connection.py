@@ -21,7 +21,7 @@ from toolchain.errors import InputError
 if TYPE_CHECKING:
     from toolchain.board import Board
     from toolchain.device.connected import ConnectedDevice
-    from toolchain.device.store import DeviceFacts
+    from toolchain.device.probe.facts import DeviceFacts
     from toolchain.device.waiting import Patience
     from toolchain.devices import Device
     from toolchain.farm.boards import BoardRequest

@@ -17,13 +17,13 @@ from typing import Any
 
 from toolchain import board as boards
 from toolchain import bundle, files, registry
-from toolchain.adoption import needs, obstacles, probe
-from toolchain.adoption.probe import DeviceProbe
+from toolchain.adoption import needs, obstacles
 from toolchain.board import Board
 from toolchain.bundle import Bundle
-from toolchain.device import fit, halves, verification
+from toolchain.device import fit, halves, probe, verification
 from toolchain.device.connected import ConnectedDevice
-from toolchain.device.store import DeviceFacts
+from toolchain.device.probe import DeviceProbe
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.errors import FullError, InputError, MismatchError, ToolchainError
 from toolchain.models import inputs
 from toolchain.native import cross, elf, programs

@@ -246,7 +246,7 @@ def test_a_folder_where_nothing_runs(native, small, tmp_path):
 
 def test_a_device_without_the_library_of_its_board(small, tmp_path, monkeypatch):
     kind = board.load("opencl-local").resolved()
-    monkeypatch.setattr("toolchain.adoption.script._libraries", lambda _accelerator: "")
+    monkeypatch.setattr("toolchain.device.probe.script._libraries", lambda _accelerator: "")
     with LocalShell() as shell:
         device = ConnectedDevice(
             kind, Device(board=kind.name, host="local"), shell, Store(shell, str(tmp_path / "device"))

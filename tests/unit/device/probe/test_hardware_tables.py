@@ -8,8 +8,8 @@ import pytest
 from tvm.target import Target, codegen
 
 from toolchain import board
-from toolchain.adoption import hardware_tables
 from toolchain.adoption.obstacles import TRIPLES
+from toolchain.device.probe import hardware_tables
 
 
 def features(machine: str, mcpu: str) -> set[str]:
