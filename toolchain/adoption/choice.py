@@ -78,7 +78,7 @@ def choose(probed: DeviceProbe, name: str, fallback: str) -> Choice:
     )
     if is_there(name):
         board = boards.load(name)
-        _check_runs(board, probed)
+        check_runs(board, probed)
         return Choice(board, "", accelerated, _notes(board, chosen, probed))
     fitting = [board for board in candidates if board.backend == _CPU and fits(board, chosen, probed)]
     if fitting and not name:
@@ -102,7 +102,8 @@ def choose(probed: DeviceProbe, name: str, fallback: str) -> Choice:
     return Choice(board, text, accelerated, _notes(board, chosen, probed))
 
 
-def _check_runs(board: Board, probed: DeviceProbe) -> None:
+def check_runs(board: Board, probed: DeviceProbe) -> str:
+    """Return what a board type's programs are for; raise a VerificationError if they do not start on a device."""
     if not runs(board, probed):
         lacking = sorted(set(board.cpu_features) - probed.flags)
         details = f"the device is {probed.machine} with {probed.libc} {probed.libc_version}".rstrip()
@@ -112,6 +113,7 @@ def _check_runs(board: Board, probed: DeviceProbe) -> None:
             details=details,
             hint="leave --board out: then a board type that fits is chosen",
         )
+    return f"{board.name}, for {board.target.mcpu}"
 
 
 def _ssh_boards() -> list[Board]:
