@@ -65,63 +65,62 @@ def examine(boards: Sequence[Board], *, by_adb: bool = False) -> tuple[Outcome, 
     checks = [
         *(_package(name, version) for name, version in _PINS.items()),
         _program("make"),
-        Check("2 GB for the cache", _space, "set TOOLCHAIN_CACHE"),
+        _requirement("2 GB for the cache", _space, "set TOOLCHAIN_CACHE"),
         *(check for board in boards for check in _for_board(board, by_adb=by_adb)),
     ]
     return tuple(check.outcome() for check in checks)
 
 
-def _existing(name: str, found: str | None) -> str:
-    """Return what was found; raise a BuildError if that is nothing."""
-    if not found:
-        raise BuildError(f"{name} is missing")
-    return found
+def _requirement(name: str, find: Callable[[], str | None], remedy: str, board: str = "") -> Check[str]:
+    """Return the check for what `find` returns; it is missing if that is empty."""
+
+    def probe() -> str:
+        if not (found := find()):
+            raise BuildError(f"{name} is missing")
+        return found
+
+    return Check(name, probe, remedy, board)
 
 
 def _package(name: str, version: str) -> Check[str]:
     """Look for a package; another version counts as missing: other pairs of these two packages crash."""
-    requirement = f"{name} {version}"
 
     def find() -> str:
         try:
             installed = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            installed = ""
-        return _existing(requirement, installed if installed == version else "")
+            return ""
+        return installed if installed == version else ""
 
-    return Check(requirement, find, resources.REPAIR)
+    return _requirement(f"{name} {version}", find, resources.REPAIR)
 
 
 def _space() -> str:
     cache = files.cache_root()
     existing = next(path for path in (cache, *cache.parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    return _existing(
-        "space", f"{size_text(free)} in {cache}" if free >= _MIN_FREE and os.access(existing, os.W_OK) else ""
-    )
+    return f"{size_text(free)} in {cache}" if free >= _MIN_FREE and os.access(existing, os.W_OK) else ""
 
 
 def _program(name: str, board: str = "") -> Check[str]:
-    remedy = process.installing(name) or f"install {name}"
-    return Check(name, lambda: _existing(name, shutil.which(name)), remedy, board)
+    return _requirement(name, lambda: shutil.which(name), process.installing(name) or f"install {name}", board)
 
 
 def _for_board(board: Board, *, by_adb: bool) -> list[Check[str]]:
     resolved, client = board.resolved(), os.environ.get(ADB_VARIABLE) or "adb"
     checks = [_image(resolved) if resolved.toolchain == "container" else _program(_linker(resolved), board.name)]
-
-    def need(name: str, find: Callable[[], str | None], remedy: str) -> None:
-        checks.append(Check(name, lambda: _existing(name, find()), remedy, board.name))
-
+    need = partial(_requirement, board=board.name)
     if is_android(resolved.triple):
         remedy = f"set {NDK_VARIABLE}: see {resources.manual('android')}"
-        need("an Android NDK", lambda: os.environ.get(NDK_VARIABLE), remedy)
+        checks.append(need("an Android NDK", lambda: os.environ.get(NDK_VARIABLE), remedy))
     if by_adb:
-        need(client, lambda: shutil.which(client), process.installing("adb"))
+        checks.append(need(client, lambda: shutil.which(client), process.installing("adb")))
     elif is_android(resolved.triple):  # which is reached by adb, or by an SSH server on the device
-        need("adb, or trusted host keys", lambda: shutil.which(client) or _trusted_keys(), process.installing("adb"))
+        name = "adb, or trusted host keys"
+        checks.append(need(name, lambda: shutil.which(client) or _trusted_keys(), process.installing("adb")))
     elif board.connection == "ssh":
-        need("trusted host keys", _trusted_keys, "ssh-keyscan HOST >> ~/.ssh/known_hosts, after a check")
+        remedy = "ssh-keyscan HOST >> ~/.ssh/known_hosts, after a check"
+        checks.append(need("trusted host keys", _trusted_keys, remedy))
     return checks
 
 

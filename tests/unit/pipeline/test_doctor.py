@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
+import re
 import tomllib
 
 import pytest
 
+from tests.support.devices_said import TOKEN, said
 from tests.support.paths import ROOT
 from toolchain import board
 from toolchain.checks import Outcome
+from toolchain.errors import BusyError, VerificationError
+from toolchain.farm import boards
 from toolchain.pipeline import doctor
+from toolchain.process import Result
+from toolchain.rpc import hardware
+from toolchain.shell import LocalShell
 
 
 @pytest.fixture
@@ -106,3 +114,72 @@ def test_nothing_is_missing():
         {"board": "", "what": "make", "found": "/usr/bin/make", "remedy": "apt-get install make"},
         {"board": "local", "what": "c++", "found": "", "remedy": "x"},
     ]
+
+
+# --- a device --------------------------------------------------------------------------------------------------------
+
+
+class Rpi(LocalShell):
+    """A device that describes itself as a Raspberry Pi 4."""
+
+    def __init__(self, values: dict[str, str | None] | None = None) -> None:
+        super().__init__()
+        self._values = values
+
+    def run(self, script: str, **_options: object) -> Result:
+        token = re.search(r"begin=([0-9a-f]+)", script)
+        assert token
+        return Result(0, said(self._values).replace(TOKEN, token[1]), "")
+
+
+def device_outcomes(board_name: str, values: dict[str, str | None] | None = None) -> dict[str, Outcome]:
+    outcomes = doctor.examine_device(board.load(board_name), Rpi(values), "~/x", "me@pi")
+    assert {outcome.board for outcome in outcomes} == {board_name}
+    return {outcome.name: outcome for outcome in outcomes}
+
+
+def test_a_device_that_lacks_nothing():
+    outcomes = device_outcomes("rpi4")
+    assert all(outcome.passed for outcome in outcomes.values())
+    assert outcomes["device me@pi"].found == "aarch64, Raspberry Pi 4 Model B Rev 1.4"
+    assert outcomes["C library"].found == "glibc 2.36"
+
+
+def test_what_a_device_lacks_for_a_board():
+    outcomes = device_outcomes("rk3399", {"lacks": "flock", "libc": "glibc 2.17"})
+    missing = {name: outcome.remedy for name, outcome in outcomes.items() if not outcome.passed}
+    assert list(missing) == ["library of OpenCL", "device of OpenCL", "C library", "programs of the store"]
+    assert "util-linux" in missing["programs of the store"]
+    assert "leave --board out" in device_outcomes("x86_64")["board type"].remedy
+
+
+class Lease:
+    places = ("the board",)
+
+
+def compared(monkeypatch, describe) -> Outcome:
+    """Compare the hardware of a device with the board file of rk3399; `describe` is the answer over RPC."""
+    monkeypatch.setattr(hardware, "examine", lambda _board, _place: describe())
+    monkeypatch.setattr(boards, "open_boards", lambda _request, _progress: contextlib.nullcontext(Lease()))
+    kind = board.load("rk3399").resolved()
+    return doctor.compare_hardware(kind, boards.BoardRequest(kind, "me@pi"), lambda _line: None)
+
+
+def test_the_hardware_is_compared_with_the_board_file(monkeypatch):
+    gpu = hardware.Accelerator("Mali-T860", 4, 256, 32768)
+    description = hardware.Hardware("aarch64", 6, accelerator=gpu)
+    outcome = compared(monkeypatch, lambda: (description, ("it has 6 CPUs, but",)))
+    assert (outcome.passed, outcome.name) == (True, "hardware for rk3399")
+    assert outcome.found == f"{description}; warning: it has 6 CPUs, but"
+    assert compared(monkeypatch, lambda: (None, ())).found == "unknown"
+
+
+def fail(fault: Exception):
+    raise fault
+
+
+def test_hardware_that_does_not_fit_and_a_device_in_use(monkeypatch):
+    outcome = compared(monkeypatch, lambda: fail(VerificationError("requires more", hint="write less")))
+    assert (outcome.passed, outcome.remedy) == (False, "write less")
+    busy = compared(monkeypatch, lambda: fail(BusyError("the device is busy")))
+    assert (busy.passed, busy.found) == (True, "not compared: the device is busy")
