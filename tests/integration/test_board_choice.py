@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.support import bundles, sshd
+from tests.support import bundles, opencl, sshd
 from tests.support.commands import toolchain
+from tests.support.sshd import Server
 from toolchain import board
-from toolchain.adoption import choice, probe
+from toolchain.adoption import choice
+from toolchain.device import probe
 from toolchain.shell import LocalShell
 
 COMMANDS = (
@@ -102,3 +105,54 @@ def test_a_folder_of_the_zoos_name_is_told_apart(login, tiny_for_ssh, tmp_path):
     assert seen.code == 5
     assert "mlp is the folder ./mlp here; zoo:mlp names the zoo's network" in seen.err
     assert "the bundle ./mlp was built for board x86_64, not for board local" in seen.err
+
+
+# --- doctor ----------------------------------------------------------------------------------------------------------
+
+OPENCL = """
+description = "a device with OpenCL on its CPU"
+connection = "ssh"
+machine = "x86_64"
+triple = "x86_64-linux-gnu"
+toolchain = "host"
+backend = "mali"
+emulated = true
+[target]
+kind = "opencl"
+device = "mali"
+max_threads_per_block = {threads}
+max_shared_memory_per_block = 32768
+thread_warp_size = 1
+"""
+
+
+def examined(name: object, server: Server, *login: object) -> dict[str, dict[str, str]]:
+    seen = toolchain("doctor", "--board", name, "--host", server.host, *login, "--json")
+    return {row["what"]: row for row in json.loads(seen.out)}
+
+
+def test_doctor_reports_on_a_device(server, login):
+    rows = examined(expected(), server, *login)
+    assert rows[f"device {server.host}"]["found"].startswith(os.uname().machine)
+    assert rows["C library"]["found"].startswith("glibc ")
+    assert {rows[name]["board"] for name in ("system", "programs of the store", "free space")} == {expected()}
+    assert all(rows[name]["found"] for name in ("folder for programs", "file locks", "atomic links", "board type"))
+    assert not any(name.startswith("hardware") for name in rows), "there is no accelerator"
+
+
+def test_doctor_names_what_a_device_lacks_for_a_board(server, login):
+    rows = examined("rk3399", server, *login)
+    assert not rows["board type"]["found"]
+    assert "leave --board out" in rows["board type"]["remedy"]
+    assert not any(name.startswith("hardware") for name in rows), "there is nothing to compare"
+
+
+def test_doctor_compares_an_accelerator_with_its_board_file(server, login, tmp_path):
+    opencl.require_opencl()
+    for name, threads, text in (("fits", 256, " units, "), ("beyond", 100_000, "")):
+        file = tmp_path / f"{name}.toml"
+        file.write_text(OPENCL.format(threads=threads))
+        row = examined(file, server, *login)[f"hardware for {name}"]
+        assert text in row["found"]
+        assert bool(row["found"]) is bool(text)
+    assert "max_threads_per_block = " in row["remedy"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from toolchain.adoption import probe
-from toolchain.adoption.answer import Answer
-from toolchain.adoption.probe import DeviceProbe
+from toolchain.device import probe
+from toolchain.device.probe import DeviceProbe
+from toolchain.device.probe.answer import Answer
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - it keeps nothing secret
 A53, A72, A76, A55 = ("0x41", "0xd03"), ("0x41", "0xd08"), ("0x41", "0xd0b"), ("0x41", "0xd05")
@@ -45,7 +45,7 @@ def said(values: Mapping[str, str | None] | None = None, lines: Iterable[str] = 
         "libc": "glibc 2.36",
         "model": "Raspberry Pi 4 Model B Rev 1.4",
         "cpus": "4",
-        "MemTotal": "3884344",
+        "memory": "3884344",
         "login": "me",
         "groups": "me video",
         "sh": "/usr/bin/dash",

@@ -19,9 +19,10 @@ from toolchain.bundle import Bundle, FileRecord, Manifest
 from toolchain.bundle.reference import Reference
 from toolchain.device.bench import Conditions
 from toolchain.device.connected import ConnectedDevice
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.rounds import State, Turn
 from toolchain.device.runner import Run
-from toolchain.device.store import DeviceFacts, Store
+from toolchain.device.store import Store
 from toolchain.native.programs import Program
 from toolchain.pipeline.gate.result import LATENCY, PACKAGE_SIZE, PEAK_MEMORY, Gate, Outputs, Quantity, Round
 from toolchain.pipeline.sides import Side

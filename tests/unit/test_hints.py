@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from toolchain import board, process
+from toolchain.checks import Outcome
 from toolchain.cli import cli
 from toolchain.containers import run as engine_run
 from toolchain.errors import EngineError, InputError, ToolchainError
@@ -228,8 +229,8 @@ def test_a_python_package_that_is_missing(module, call, package, monkeypatch):
 @pytest.mark.parametrize("name", board.names())
 def test_doctor_says_what_brings_each_thing_that_is_missing(name):
     for check in doctor.examine([board.load(name)]):
-        assert check.ok or check.remedy, check
-        if not check.ok and check.what.endswith("g++"):
+        assert check.passed or check.remedy, check
+        if not check.passed and check.name.endswith("g++"):
             assert "apt-get install g++" in check.remedy
 
 
@@ -238,8 +239,8 @@ def test_doctor_counts_a_compiler_of_this_machine_where_the_image_is_missing(tmp
     monkeypatch.setenv("PATH", str(tmp_path))
     rpi4 = board.load("rpi4")
 
-    def linker() -> doctor.Check:
-        return next(check for check in doctor.examine([rpi4]) if "aarch64-linux-gnu-g++" in check.what)
+    def linker() -> Outcome:
+        return next(check for check in doctor.examine([rpi4]) if "aarch64-linux-gnu-g++" in check.name)
 
     assert "apt-get install g++-aarch64-linux-gnu" in linker().remedy
     assert "apt-get install g++-aarch64-linux-gnu" in raised(HostCross(rpi4.triple).describe).hint

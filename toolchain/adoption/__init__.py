@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from toolchain import board as boards
 from toolchain import device_list, files, state
-from toolchain.adoption import choice, obstacles, probe
+from toolchain.adoption import choice, obstacles
 from toolchain.adoption.choice import Choice
-from toolchain.adoption.probe import DeviceProbe
+from toolchain.device import probe
+from toolchain.device.probe import DeviceProbe
 from toolchain.device.store import Store
 from toolchain.devices import Device, read_devices
 from toolchain.errors import InputError, VerificationError

@@ -12,11 +12,10 @@ import tomlkit
 
 from toolchain import architecture, temporary
 from toolchain import board as boards
-from toolchain.adoption import cores
-from toolchain.adoption.cores import CpuTarget
 from toolchain.adoption.obstacles import LEAST_ANDROID
-from toolchain.adoption.probe import DeviceProbe
 from toolchain.board import Board
+from toolchain.device.probe import DeviceProbe, cores
+from toolchain.device.probe.cores import CpuTarget
 from toolchain.errors import InputError, ToolchainError, VerificationError
 
 _CPU = "cpu"
@@ -77,7 +76,7 @@ def choose(probed: DeviceProbe, name: str, fallback: str) -> Choice:
     )
     if is_there(name):
         board = boards.load(name)
-        _check_runs(board, probed)
+        check_runs(board, probed)
         return Choice(board, "", accelerated, _notes(board, chosen, probed))
     fitting = [board for board in candidates if board.backend == _CPU and fits(board, chosen, probed)]
     if fitting and not name:
@@ -101,7 +100,8 @@ def choose(probed: DeviceProbe, name: str, fallback: str) -> Choice:
     return Choice(board, text, accelerated, _notes(board, chosen, probed))
 
 
-def _check_runs(board: Board, probed: DeviceProbe) -> None:
+def check_runs(board: Board, probed: DeviceProbe) -> str:
+    """Return what a board type's programs are for; raise a VerificationError if they do not start on a device."""
     if not runs(board, probed):
         lacking = sorted(set(board.cpu_features) - probed.flags)
         details = f"the device is {probed.machine} with {probed.libc} {probed.libc_version}".rstrip()
@@ -111,6 +111,7 @@ def _check_runs(board: Board, probed: DeviceProbe) -> None:
             details=details,
             hint="leave --board out: then a board type that fits is chosen",
         )
+    return f"{board.name}, for {board.target.mcpu}"
 
 
 def _ssh_boards() -> list[Board]:

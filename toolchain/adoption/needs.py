@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from toolchain.adoption import hardware_tables
-from toolchain.adoption.hardware_tables import Accelerator
-from toolchain.adoption.probe import AcceleratorProbe, DeviceProbe
 from toolchain.board import Board
+from toolchain.checks import Check
+from toolchain.device.probe import AcceleratorProbe, DeviceProbe, hardware_tables
+from toolchain.device.probe.hardware_tables import Accelerator
 from toolchain.errors import DeviceError
 
 _EMULATED = "emulated"
 _LIBRARY = "library of"
 
 
-@dataclass(frozen=True)
-class Need:
-    """A file that a device must have for a board type."""
-
-    name: str
-    file: str  # empty if it is missing, or not accessible to this login
-    remedy: str  # how to get it
-
-
-def of(board: Board, probed: DeviceProbe) -> tuple[Need, ...]:
-    """List what a board type needs on a device; nothing for a CPU."""
-    needs: list[Need] = []
+def of(board: Board, probed: DeviceProbe) -> tuple[Check[str], ...]:
+    """Return the checks for what a board type needs on a device: each finds a file; none for a CPU."""
+    checks: list[Check[str]] = []
     for accelerator in _accelerators(board):
         name, title = accelerator.name, accelerator.title
         missing = AcceleratorProbe(name, title, accelerator.backend, libraries=(), devices=(), suits=False)
@@ -34,7 +25,7 @@ def of(board: Board, probed: DeviceProbe) -> tuple[Need, ...]:
         library = _remedy(accelerator, probed, _EMULATED if emulates else "library")
         device = _remedy(accelerator, probed, _EMULATED if emulates else "device")
         if accelerator.libraries:
-            needs.append(Need(f"{_LIBRARY} {title}", *_library(accelerator, probe, library)))
+            checks.append(_check(board, probed, f"{_LIBRARY} {title}", *_library(accelerator, probe, library)))
         # An emulated accelerator has no device file: the library computes, or a driver that it loads.
         if emulates:
             file, device = _driver(probe), _driver_remedy(accelerator, probe, device)
@@ -43,8 +34,22 @@ def of(board: Board, probed: DeviceProbe) -> tuple[Need, ...]:
         if file and probe.choice:
             file += f", of which {accelerator.choice} takes only those with {probe.choice!r} in their names"
             file += " (see `toolchain hardware`)"
-        needs.append(Need(f"device of {title}", file, device))
-    return tuple(needs)
+        checks.append(_check(board, probed, f"device of {title}", file, device))
+    return tuple(checks)
+
+
+def _check(board: Board, probed: DeviceProbe, name: str, file: str, remedy: str) -> Check[str]:
+    """Return the check for a file; an empty one is missing, or not accessible to this login."""
+
+    def probe() -> str:
+        if not file:
+            raise DeviceError(
+                f"{probed.name} lacks the {name}, which kernels of board {board.name} need",
+                hint=remedy or "use --board with another type: `toolchain boards` lists them",
+            )
+        return file
+
+    return Check(name, probe, remedy, board.name)
 
 
 def any_of(board: Board) -> bool:
@@ -68,13 +73,10 @@ def check_library(board: Board, probed: DeviceProbe | None) -> None:
     """
     if probed is None:
         return
-    for need in of(board, probed):
+    for check in of(board, probed):
         # A missing device file may have another name on this device; without the library nothing runs.
-        if not need.file and (_is_emulated(board, probed) or need.name.startswith(_LIBRARY)):
-            raise DeviceError(
-                f"{probed.name} lacks the {need.name}, which kernels of board {board.name} need",
-                hint=need.remedy or "use --board with another type: `toolchain boards` lists them",
-            )
+        if _is_emulated(board, probed) or check.name.startswith(_LIBRARY):
+            check.probe()
 
 
 def _accelerators(board: Board) -> list[Accelerator]:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from toolchain import board as boards
-from toolchain.adoption import choice, hardware_tables, obstacles, probe
+from toolchain.adoption import choice, obstacles
 from toolchain.adoption.choice import Choice
-from toolchain.adoption.probe import DeviceProbe
 from toolchain.board import Board
+from toolchain.device import probe
+from toolchain.device.probe import DeviceProbe, hardware_tables
 from toolchain.devices import Device
 from toolchain.errors import InputError, did_you_mean
 from toolchain.shell import Shell

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from toolchain.adoption.probe import AcceleratorProbe, DeviceProbe
+from toolchain.device.probe import AcceleratorProbe, DeviceProbe
 from toolchain.progress import size_text
 from toolchain.shell import is_adb
 from toolchain.tables import Table

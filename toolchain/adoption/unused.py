@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from toolchain.adoption import choice, cores, hardware_tables, probe
-from toolchain.adoption.hardware_tables import Level
+from toolchain.adoption import choice
 from toolchain.board import Board
-from toolchain.device.store import DeviceFacts
+from toolchain.device import probe
+from toolchain.device.probe import cores, hardware_tables
+from toolchain.device.probe.facts import DeviceFacts
+from toolchain.device.probe.hardware_tables import Level
 from toolchain.errors import ToolchainError
 from toolchain.shell import Shell
 

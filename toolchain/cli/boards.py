@@ -22,7 +22,7 @@ from toolchain.tables import Table, parts
 
 if TYPE_CHECKING:
     from toolchain.adoption import Adoption, AdoptionRequest
-    from toolchain.pipeline.doctor import Check
+    from toolchain.checks import Outcome
     from toolchain.shell.host_keys import UnknownHostKeyError
 
 _SMOKE = "mlp"
@@ -302,31 +302,31 @@ class DoctorOptions(AddressOptions):
     )
 
 
-def _check_device(options: DoctorOptions) -> tuple[tuple[Check, ...], DeviceError | None]:
-    """Probe the accelerators of a device, if one is named or if this machine is the device.
+def _check_device(options: DoctorOptions, console: Console) -> tuple[tuple[Outcome, ...], DeviceError | None]:
+    """Check a device, if one is named or if this machine is the device.
 
     Returns:
-        The checks, and the error if the device could not be reached.
+        The outcomes, and the error if the device could not be reached.
     """
-    from toolchain.adoption import needs, probe
-    from toolchain.pipeline.doctor import Check
+    from toolchain.adoption import needs
+    from toolchain.checks import Outcome
+    from toolchain.pipeline import doctor as doctors
 
     board = options.board()
-    name = options.host or options.place
+    name = options.host or options.place or ""
     if not name and not (board.connection == "local" and needs.any_of(board)):
         return (), None
     try:
         with open_device(board, options) as device:
-            probed = probe.ask(device.shell, options.folder() or board.root)
+            root = options.folder() or device.entry.root or board.root
+            outcomes = doctors.examine_device(board, device.shell, root, name)
     except DeviceError as fault:
-        return (Check(board.name, f"device {name or 'of this machine'}", "", fault.hint or fault.message),), fault
-    device_check = (
-        (Check(board.name, f"device {name}", f"{probed.machine}, {probed.model}".rstrip(", "), ""),) if name else ()
-    )
-    return (
-        *device_check,
-        *(Check(board.name, need.name, need.file, need.remedy) for need in needs.of(board, probed)),
-    ), None
+        unreachable = f"device {name or 'of this machine'}"
+        return (Outcome(unreachable, board.name, fault.message, fault.hint or fault.message, passed=False),), fault
+    if name and needs.any_of(board) and all(outcome.passed for outcome in outcomes):
+        request = options.board_request(board, "hardware")
+        outcomes = (*outcomes, doctors.compare_hardware(board, request, console.say))
+    return outcomes, None
 
 
 def _check_address(options: DoctorOptions) -> bool:
@@ -345,10 +345,11 @@ def _check_address(options: DoctorOptions) -> bool:
 @click.command("doctor", cls=helptext.Command)
 @gather("options", DoctorOptions)
 @common.json_flag
-def doctor(options: DoctorOptions, *, as_json: bool) -> Result:
+@click.pass_obj
+def doctor(console: Console, /, options: DoctorOptions, *, as_json: bool) -> Result:
     """Show what this machine or a device lacks for a board.
 
-    With --host, the device is checked as well.
+    With --host, the device is checked as well. An accelerator that it has is compared with the board file.
     """
     from toolchain import board as board_files
     from toolchain.pipeline import doctor as doctors
@@ -356,10 +357,10 @@ def doctor(options: DoctorOptions, *, as_json: bool) -> Result:
     by_adb = _check_address(options)
     board_name = options.board_name or (options.board().name if options.host or options.place else "")
     boards = [options.board()] if board_name else [board_files.load(name) for name in board_files.names()]
-    of_device, fault = _check_device(options) if board_name else ((), None)
-    checks = (*doctors.examine(boards, by_adb=by_adb), *of_device)
-    missing = [item for item in checks if not item.ok]
+    of_device, fault = _check_device(options, console) if board_name else ((), None)
+    outcomes = (*doctors.examine(boards, by_adb=by_adb), *of_device)
+    missing = [outcome for outcome in outcomes if not outcome.passed]
     lacks: ToolchainError | None = fault
     if board_name and missing and not fault:
         lacks = BuildError(f"board {board_name} lacks {len(missing)} thing(s)", hint=missing[0].remedy)
-    return Result(doctors.render_text(checks), checks, as_json, lacks)
+    return Result(doctors.render_text(outcomes), doctors.document(outcomes), as_json, lacks)

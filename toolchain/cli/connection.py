@@ -21,7 +21,7 @@ from toolchain.errors import InputError
 if TYPE_CHECKING:
     from toolchain.board import Board
     from toolchain.device.connected import ConnectedDevice
-    from toolchain.device.store import DeviceFacts
+    from toolchain.device.probe.facts import DeviceFacts
     from toolchain.device.waiting import Patience
     from toolchain.devices import Device
     from toolchain.farm.boards import BoardRequest
@@ -270,19 +270,6 @@ class AddressOptions(BoardOptions):
         place = self._acquire_place()
         return place.ssh(options) if place else options
 
-
-@dataclass(frozen=True)
-class DeviceOptions(AddressOptions):
-    """The options of commands that work on a device, which may be in use."""
-
-    wait_s: float = option(
-        "--wait",
-        metavar="SECONDS",
-        type=Limit(min=0.0, max=_LONGEST_WAIT_S),
-        default=0.0,
-        help="Wait up to SECONDS if the device is in use. Default: fail at once with exit code 75.",
-    )
-
     def board_request(
         self, board: Board, purpose: str, tracker: str | None = None, key: str | None = None, limit: int = 0
     ) -> BoardRequest:
@@ -315,6 +302,19 @@ class DeviceOptions(AddressOptions):
             patience=self.patience(),
             limit=limit,
         )
+
+
+@dataclass(frozen=True)
+class DeviceOptions(AddressOptions):
+    """The options of commands that work on a device, which may be in use."""
+
+    wait_s: float = option(
+        "--wait",
+        metavar="SECONDS",
+        type=Limit(min=0.0, max=_LONGEST_WAIT_S),
+        default=0.0,
+        help="Wait up to SECONDS if the device is in use. Default: fail at once with exit code 75.",
+    )
 
 
 @contextlib.contextmanager

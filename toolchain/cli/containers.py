@@ -109,9 +109,13 @@ def containers_check(names: tuple[str, ...], *, as_json: bool) -> Result:
     from toolchain.containers import images
 
     results = {name: images.check(name) for name in names or images.names()}
-    rows = [(name, check.what, check.seen) for name, checks in results.items() for check in checks]
+    rows = [(name, check.name, check.observation) for name, checks in results.items() for check in checks]
+    document = {
+        name: [{"what": check.name, "passed": check.passed, "seen": check.observation} for check in checks]
+        for name, checks in results.items()
+    }
     failed = [
-        f"{name}: {check.what}: {check.seen}"
+        f"{name}: {check.name}: {check.observation}"
         for name, checks in results.items()
         for check in checks
         if not check.passed
@@ -119,4 +123,4 @@ def containers_check(names: tuple[str, ...], *, as_json: bool) -> Result:
     fault = VerificationError(
         f"{len(failed)} check(s) failed", details="\n".join(failed), hint="toolchain containers build"
     )
-    return Result(Table(rows, ("IMAGE", "CHECK", "SEEN")), results, as_json, fault=fault if failed else None)
+    return Result(Table(rows, ("IMAGE", "CHECK", "SEEN")), document, as_json, fault=fault if failed else None)

@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Literal
 
 from toolchain import process
+from toolchain.checks import Outcome
 from toolchain.containers import build as image_build
 from toolchain.containers import recipe as image_recipe
 from toolchain.containers import run as container_run
 from toolchain.containers.archive import ImageConfig, write
 from toolchain.containers.build import BuildOptions, BuiltImage, Tell
-from toolchain.containers.check import ImageCheck, checks
+from toolchain.containers.check import checks
 from toolchain.containers.run import Command
 from toolchain.errors import BuildError
 
 __all__ = [
     "BuildOptions",
     "BuiltImage",
-    "ImageCheck",
     "ImageConfig",
     "ImageState",
     "Tell",
@@ -98,7 +98,7 @@ def examine() -> tuple[ImageState, ...]:
     return tuple(states)
 
 
-def check(name: str) -> tuple[ImageCheck, ...]:
+def check(name: str) -> tuple[Outcome, ...]:
     """Check in an image that it compiles, and that it can do nothing else.
 
     Raises:

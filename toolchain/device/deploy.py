@@ -13,10 +13,11 @@ from toolchain.device.application import Started
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.fidelity import Fidelity
 from toolchain.device.installed import DeviceRelease
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
 from toolchain.device.stages import Stages
-from toolchain.device.store import DeviceFacts, Generation
+from toolchain.device.store import Generation
 from toolchain.device.trust import Verified
 from toolchain.native.programs import Program
 from toolchain.tensors import Difference

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from toolchain.bundle.manifest import Manifest
-from toolchain.device.store import DeviceFacts
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.errors import DeviceError, MismatchError, VerificationError
 from toolchain.native import elf
 from toolchain.native.programs import Program

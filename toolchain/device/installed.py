@@ -11,9 +11,9 @@ from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import fit, runner, trust
 from toolchain.device.connected import ConnectedDevice
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.runner import Plan, Run
 from toolchain.device.shipment import Sent, Shipment, Tell, install, send
-from toolchain.device.store import DeviceFacts
 from toolchain.device.trust import Verified
 from toolchain.native.programs import Program
 from toolchain.tensors import Tensors

@@ -12,9 +12,9 @@ from typing import Any
 
 from toolchain import files
 from toolchain.device import processor, runner
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.processor import Processor
 from toolchain.device.runner import SMOKE, Plan
-from toolchain.device.store import DeviceFacts
 from toolchain.errors import DeviceError
 from toolchain.native.programs import RUNNER, Program
 from toolchain.shell import Shell

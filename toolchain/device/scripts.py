@@ -14,29 +14,6 @@ TRUST = "/etc/edge-toolchain"
 ASKS = f"{{ [ -e {TRUST}/trusted ] || [ -L {TRUST}/trusted ] || {{ [ -d {TRUST} ] && [ ! -x {TRUST} ]; }}; }}"
 """Shell condition: whether a device accepts signed releases only, or hides that from this login."""
 
-# Prints the facts of a device without changing anything; `$ROOT` is an existing folder.
-FACTS = f"""
-for tool in {TOOLS}; do command -v $tool >/dev/null || echo "lacks=$tool"; done
-printf 'root=%s\\n' "$ROOT"
-echo "machine=$(uname -m)"
-case $(head -c 5 "$(readlink -f "$(command -v sh)")" | tail -c 1) in
-  "$(printf '\\001')") echo bits=32 ;;
-esac
-echo "kernel=$(uname -sr)"
-echo "glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null || ldd --version 2>&1 | head -n 1)"
-echo "cpu=$(sed -nE 's/^(model name|Hardware|Model)[^:]*: *//p' /proc/cpuinfo | head -n 1)"
-echo "features=$(sed -nE 's/^(flags|Features)[^:]*: *//p' /proc/cpuinfo | head -n 1)"
-echo "cpus=$(nproc 2>/dev/null || grep -c ^processor /proc/cpuinfo)"
-echo "memory_kib=$(sed -n 's/^MemTotal: *\\([0-9]*\\).*/\\1/p' /proc/meminfo)"
-! {ASKS} || echo "signed_only=yes"
-echo "df=$(df -Pk "$ROOT" | tail -n 1)"
-"""
-
-SURVEY = f"""
-mkdir -p "$ROOT"
-{FACTS}
-"""
-
 # Removes what a killed deploy may have left, but nothing that a link points to. A folder that is not a store is
 # refused, such as an OCI layout, which also has blobs/: a store has blobs/partial/, which is created first, or it is
 # empty. The default store of this machine is the folder of the user's tuning records, which may exist before the first

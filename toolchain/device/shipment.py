@@ -14,8 +14,9 @@ from toolchain import bundle as bundles
 from toolchain import files, tensors
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import LARGEST_STATEMENT
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.runner import INPUTS
-from toolchain.device.store import BlobState, DeviceFacts, Store
+from toolchain.device.store import BlobState, Store
 from toolchain.errors import DeviceError, FullError, UnreachableError, VerificationError
 from toolchain.native.programs import RUNNER, Program
 from toolchain.progress import MEGABYTES, Step, size_text

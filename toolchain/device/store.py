@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,10 +36,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import process
-from toolchain.architecture import user_machine
 from toolchain.device import lock as locks
 from toolchain.device import scripts
 from toolchain.device.lock import Lease, Owner
+from toolchain.device.probe import script as probe_script
+from toolchain.device.probe.answer import Answer, number
+from toolchain.device.probe.facts import DeviceFacts, read_facts
 from toolchain.device.waiting import Patience, Waited
 from toolchain.errors import DeviceError
 from toolchain.shell import Shell
@@ -48,41 +51,8 @@ from toolchain.shell.reminder import reminding
 _DIGEST_CHARACTERS = 64
 _SHOWN = 1000
 _STATES = frozenset({"have", "partial", "damaged"})
-_VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
-_NUMBER = re.compile(r"[0-9]{1,15}")
 _GENERATION = re.compile(r"generation ([0-9]{1,9}) ([0-9a-f]{64}) (-?[0-9]{1,12}) (.*)")
 _RECOVERED = re.compile(r"recovered [0-9]+ [0-9]+ [0-9]+")
-
-
-@dataclass(frozen=True)
-class DeviceFacts:
-    """The facts that a device reports about itself.
-
-    Attributes:
-        machine: The machine of its programs; see `architecture.user_machine`.
-        kernel: Kernel name and release.
-        glibc: Version of its glibc; empty if it has another C library.
-        cpu: Model name from /proc/cpuinfo, which many Arm boards leave empty.
-        cpu_features: Its CPU flags.
-        cpus: Number of CPUs that processes may use.
-        memory_kib: Main memory.
-        free_kib: Free space in the file system of the store.
-        musl: Whether its C library is musl.
-        signed_only: Whether it accepts signed releases only; see `trust`.
-        lacks: Programs that the store needs and the device lacks.
-    """
-
-    machine: str
-    kernel: str
-    glibc: str
-    cpu: str
-    cpu_features: tuple[str, ...]
-    cpus: int
-    memory_kib: int
-    free_kib: int
-    lacks: tuple[str, ...]
-    musl: bool = False
-    signed_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,26 +122,15 @@ class Store:
         Raises:
             DeviceError: The root folder cannot be created, or the answer is not valid.
         """
-        output = self.look(scripts.SURVEY)
-        pairs = [line.split("=", 1) for line in output.split("\n") if "=" in line]
-        values = dict(pairs)
-        if not values.get("root") or not values.get("machine"):
+        token = secrets.token_hex(8)
+        output = self.look(f'mkdir -p "$ROOT"\n{probe_script.facts(token)}')
+        if f"begin={token}" not in output.split("\n"):
             raise self.invalid_answer("a description of itself", output)
-        self._root = values["root"]
-        version = values.get("glibc", "").split()
-        return DeviceFacts(
-            machine=user_machine(values["machine"], values.get("bits", "")),
-            kernel=values.get("kernel", ""),
-            glibc=version[-1] if version and _VERSION.fullmatch(version[-1]) else "",
-            cpu=values.get("cpu", ""),
-            cpu_features=tuple(values.get("features", "").split()),
-            cpus=_number(values.get("cpus", "")) or 1,
-            memory_kib=_number(values.get("memory_kib", "")),
-            free_kib=_free_kib(values.get("df", "")),
-            lacks=tuple(value for key, value in pairs if key == "lacks"),
-            musl="musl" in version,
-            signed_only="signed_only" in values,
-        )
+        answer = Answer(output, token, self.name)
+        self._root = answer.exact("root")
+        if not self._root:
+            raise self.invalid_answer("the folder of its store", output)
+        return read_facts(answer, self.name)
 
     # --- the lock ------------------------------------------------------------------------------------------------
 
@@ -305,7 +264,7 @@ class Blobs:
         states = dict.fromkeys(unique, BlobState("missing", 0))
         for state, digest, stored in self._rows(scripts.examine(unique), columns=3, size=size):
             if digest in states and state in _STATES:
-                states[digest] = BlobState(state, _number(stored))
+                states[digest] = BlobState(state, number(stored))
         return states
 
     def push(self, source: Path, digest: str, offset: int, progress: Callable[[int], None] | None) -> None:
@@ -446,14 +405,3 @@ class Releases:
     def prune(self, keep: int) -> None:
         """Remove all but the last `keep` activations, and every blob without a link."""
         self._store.change(scripts.prune(keep))
-
-
-def _free_kib(line: str) -> int:
-    """Read the fourth column of `df -Pk`: file system, size, used, available."""
-    fields = line.split()
-    return _number(fields[3]) if len(fields) > 3 else 0  # noqa: PLR2004
-
-
-def _number(text: str) -> int:
-    """Return a number of a device's answer; 0 if it is not valid."""
-    return int(text) if _NUMBER.fullmatch(text) else 0

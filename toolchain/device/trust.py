@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from toolchain.bundle import Bundle
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.runner import UNTRUSTED
 from toolchain.device.scripts import ASKS, PREVIOUS, SYNC, TRUST
 from toolchain.device.shipment import SIGNED
-from toolchain.device.store import DeviceFacts, Store
+from toolchain.device.store import Store
 from toolchain.errors import DeviceError, InputError, ToolchainError, VerificationError
 from toolchain.native.programs import RUNNER
 

@@ -141,7 +141,7 @@ lend_copy() {
 
 # --- whether it fits -------------------------------------------------------------------------------------------------
 
-fact() { printf '%s\n' "$facts" | sed -n "s/^$1=//p"; }
+fact() { printf '%s\n' "$facts" | sed -nE "s/^($1)=//p"; } # of device/probe/script.py
 
 check_tools() {
   lacks=$(fact lacks)
@@ -157,12 +157,14 @@ check_fits() {
   [ "$(fact machine)" = "$machine" ] || fail 5 "the update is for $machine, but this device is $(fact machine)" "" \
     "export an update for the board type of this device"
   missing=
+  present=$(fact 'cpu flags|cpu Features' | head -n 1)
   for flag in $features; do
-    case " $(fact features) " in *" $flag "*) ;; *) missing="$missing $flag" ;; esac
+    case " $present " in *" $flag "*) ;; *) missing="$missing $flag" ;; esac
   done
-  [ -z "$missing" ] || fail 5 "the CPU of this device does not support$missing" "the CPU is a $(fact cpu)" \
+  [ -z "$missing" ] || fail 5 "the CPU of this device does not support$missing" \
+    "the CPU is a $(fact 'cpu model name|cpu Hardware|cpu Model' | head -n 1)" \
     "export an update for a board type with a more basic target.mcpu"
-  [ -z "$glibc" ] || check_glibc "$(fact glibc)"
+  [ -z "$glibc" ] || check_glibc "$(fact libc | grep -iE 'glibc|gnu libc|gnu c library|musl' | head -n 1)"
 }
 
 check_glibc() {

@@ -11,6 +11,7 @@ from string import Template
 
 from toolchain.device import application as applications
 from toolchain.device import lock, runner, scripts, trust
+from toolchain.device.probe import script as probe_script
 from toolchain.device.shipment import SPARE_KIB
 from toolchain.export.update import Update
 from toolchain.native.programs import RUNNER
@@ -156,7 +157,7 @@ def _steps(update: Update) -> str:
     folders = {kind: f"{kind}/{name}" for kind, (name, _files) in shipment.folders.items()}
     run = shlex.join(runner.command(folders, folders["releases"], _SCRATCH, runner.SMOKE)).replace(_TOKEN, "$token")
     steps = {
-        "survey": scripts.FACTS,
+        "survey": probe_script.FACTS,
         "recover": scripts.RECOVER,
         # Nothing is resumed: the contents are at hand, and a killed update's files may need the space.
         "sweep": f"{scripts.SWEEP}rm -rf blobs/partial/*",

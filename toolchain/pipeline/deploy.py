@@ -16,9 +16,9 @@ from toolchain.device.bench import Measurement
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.deploy import Settings
 from toolchain.device.lock import Owner
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.runner import Plan
 from toolchain.device.stages import Stages
-from toolchain.device.store import DeviceFacts
 from toolchain.models import inputs
 from toolchain.models.inputs import Guess
 from toolchain.native.programs import Program

@@ -9,23 +9,24 @@ import contextlib
 import resource
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from toolchain import board as boards
 from toolchain import bundle, files, registry
-from toolchain.adoption import needs, obstacles, probe
-from toolchain.adoption.probe import DeviceProbe
+from toolchain.adoption import needs, obstacles
 from toolchain.architecture import GLIBC, MACHINES, is_android
 from toolchain.board import Board
 from toolchain.bundle import Bundle
-from toolchain.device import fit, halves, verification
+from toolchain.checks import Check, Checklist
+from toolchain.device import fit, halves, probe, verification
 from toolchain.device.connected import ConnectedDevice
-from toolchain.device.store import DeviceFacts
-from toolchain.errors import FullError, InputError, MismatchError, ToolchainError
+from toolchain.device.probe import DeviceProbe
+from toolchain.device.probe.facts import DeviceFacts
+from toolchain.errors import FullError, InputError, MismatchError
 from toolchain.models import inputs
 from toolchain.native import cross, elf, programs
 from toolchain.pipeline import device_programs
@@ -34,21 +35,9 @@ from toolchain.pipeline.source import BundleSource, Loaded, is_built
 Connect = Callable[[], AbstractContextManager[ConnectedDevice]]
 
 _SPARE_KIB = 1024
-_LIBRARY = "library"
 _RUNNER_KIB = 3 << 10  # the smallest runner
 _MIN_FREE = 64 << 20
 _MAX_SHRINK = 4  # a network of floats may become this many times smaller than its file: float32 to int8
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check before the work begins."""
-
-    name: str  # one or two words
-    # Returns its finding for later checks, or raises; takes the findings of earlier ones, by name
-    find: Callable[[Mapping[str, Any]], Any]
-    after: tuple[str, ...] = ()  # names of the checks whose findings it needs
-    slow: bool = False  # whether it takes seconds, so that it is skipped if something else is wrong
 
 
 @dataclass(frozen=True)
@@ -59,36 +48,7 @@ class DeviceFindings:
     models: frozenset[str]  # names of the models that it keeps releases of
     has_runner: bool = True
     probed: DeviceProbe | None = None  # hardware beside the CPU; None if the device is of another type or lacks a tool
-
-
-def run(checks: Sequence[Check]) -> dict[str, Any]:
-    """Run the checks in order, the slow ones last; return their findings by name.
-
-    A check is skipped if one that it depends on has failed.
-
-    Raises:
-        ToolchainError: The only fault; or all of them in one error, of the class of the first.
-    """
-    findings: dict[str, Any] = {}
-    for slow in (False, True):
-        faults: dict[str, ToolchainError] = {}
-        for check in checks:
-            if check.slow is not slow or not findings.keys() >= set(check.after):
-                continue
-            try:
-                findings[check.name] = check.find(findings)
-            except ToolchainError as fault:
-                faults[check.name] = fault
-        if len(faults) == 1:
-            raise next(iter(faults.values()))
-        if faults:
-            first, texts = next(iter(faults.values())), []
-            for name, problem in faults.items():
-                lines = [f"{name}: {problem.message}", *problem.details.splitlines()]
-                texts.append("\n  ".join([*lines, f"hint: {problem.hint}"] if problem.hint else lines))
-            message = f"{len(faults)} problems: {', '.join(faults)}"
-            raise type(first)(message, details="\n".join(texts), hint=first.hint)
-    return findings
+    fits: bool = True  # whether it is what its board file says
 
 
 # --- the checks of commands ------------------------------------------------------------------------------------------
@@ -96,16 +56,24 @@ def run(checks: Sequence[Check]) -> dict[str, Any]:
 
 def before_build(source: BundleSource, connect: Connect | None = None, labels: Path | None = None) -> Loaded:
     """Check everything that a build needs, and the device if it can be asked; return the model as it was read."""
-    loaded: Loaded = run(
-        [*_host_checks(source), *_model_checks(source), *_run_checks(source, "model", connect, labels)]
-    )["model"]
-    return loaded
+    checks = Checklist()
+    _check_host(checks, source.request.board)
+    model = checks.find(Check("model", source.load))
+    _check_run(checks, source, model, connect, labels)
+    loaded = checks.passed(model)
+    _check_compiler(checks, source)
+    if connect:
+        checks.find(Check("half precision", partial(_check_half, source, loaded, connect)))
+    return checks.passed(loaded)
 
 
 def before_compile(source: BundleSource) -> Loaded:
     """Check everything that a build without a device needs; return the model as it was read."""
-    loaded: Loaded = run([Check("this machine", lambda _: check_room()), *_model_checks(source)])["model"]
-    return loaded
+    checks = Checklist()
+    checks.find(Check("this machine", check_room))
+    model = checks.passed(checks.find(Check("model", source.load)))
+    _check_compiler(checks, source)
+    return checks.passed(model)
 
 
 def before_deploy(source: BundleSource, folder: Path, connect: Connect, labels: Path | None = None) -> Bundle | Loaded:
@@ -115,87 +83,106 @@ def before_deploy(source: BundleSource, folder: Path, connect: Connect, labels: 
     """
     if not is_built(source.request.model.source):
         return before_build(source, connect, labels)
-    opening = Check("bundle", lambda _: _open_bundle(source, folder))
-    opened: Bundle = run([*_host_checks(source), opening, *_run_checks(source, "bundle", connect, labels)])["bundle"]
-    return opened
+    checks = Checklist()
+    _check_host(checks, source.request.board)
+    opened = checks.find(Check("bundle", partial(_open_bundle, source, folder)))
+    _check_run(checks, source, opened, connect, labels)
+    bundle = checks.passed(opened)
+    checks.find(Check("half precision", partial(_check_half, source, bundle, connect)))
+    return checks.passed(bundle)
 
 
 def before_bench(board: Board, device: ConnectedDevice) -> None:
     """Check a device that is to be measured."""
-    run([*_program_checks(board), *_device_checks(board, lambda: contextlib.nullcontext(device))])
+    checks = Checklist()
+    checks.find(_programs_check(board))
+    _check_library(checks, board, _check_device(checks, board, lambda: contextlib.nullcontext(device)))
+    checks.raise_faults()
 
 
 def before_serving(board: Board, connect: Connect) -> None:
     """Check a device on which a board server is to be started."""
-    run([Check("this machine", lambda _: check_host()), *_program_checks(board), *_device_checks(board, connect)])
+    checks = Checklist()
+    _check_host(checks, board)
+    _check_library(checks, board, _check_device(checks, board, connect))
+    checks.raise_faults()
 
 
 def before_survey(sources: Sequence[BundleSource], connect: Connect) -> None:
     """Check everything that a survey and each of its networks need."""
-    first = sources[0]
+    checks = Checklist()
+    board = sources[0].request.board
+    _check_host(checks, board)
+    for source in sources:
+        checks.find(Check(source.request.model.source, source.load))
     # A missing library is one of the survey's results.
-    device = [check for check in _device_checks(first.request.board, connect) if check.name != _LIBRARY]
-    models = [Check(source.request.model.source, lambda _, source=source: source.load()) for source in sources]  # type: ignore[misc]
-    run([*_host_checks(first), *_compiler_checks(first), *models, *device])
+    _check_device(checks, board, connect)
+    checks.raise_faults()
+    _check_compiler(checks, sources[0])
+    checks.raise_faults()
 
 
-def _model_checks(source: BundleSource) -> list[Check]:
-    return [*_compiler_checks(source), Check("model", lambda _: source.load())]
+# --- the parts of them -----------------------------------------------------------------------------------------------
 
 
-def _host_checks(source: BundleSource) -> list[Check]:
-    return [Check("this machine", lambda _: check_host()), *_program_checks(source.request.board)]
+def _check_host(checks: Checklist, board: Board) -> None:
+    checks.find(Check("this machine", check_host))
+    checks.find(_programs_check(board))
 
 
-def _program_checks(board: Board) -> list[Check]:
-    return [Check("device programs", lambda _: programs.check(board.triple))]
+def _programs_check(board: Board) -> Check[None]:
+    return Check("device programs", partial(programs.check, board.triple))
 
 
-def _run_checks(source: BundleSource, subject: str, connect: Connect | None, labels: Path | None) -> list[Check]:
+def _check_run(
+    checks: Checklist,
+    source: BundleSource,
+    subject: Bundle | Loaded | None,
+    connect: Connect | None,
+    labels: Path | None,
+) -> None:
     """Check the device, whether the model or bundle fits it, and the class names."""
-    checks = _device_checks(source.request.board, connect) if connect else []
     if connect:
-        checks.append(
-            Check("fit", lambda findings: _check_fit(findings[subject], findings["device"]), (subject, "board"))
-        )
-        after = (subject, "board", _LIBRARY)
-        half = Check(
-            "half precision", lambda findings: _check_half(source, findings[subject], connect), after, slow=True
-        )
-        checks.append(half)
+        device = _check_device(checks, source.request.board, connect)
+        _check_library(checks, source.request.board, device)
+        if subject and device and device.fits:
+            checks.find(Check("fit", partial(_check_fit, subject, device)))
     if labels:
-        checks.append(Check("labels", lambda findings: _check_labels(labels, findings.get(subject))))
-    return checks
+        checks.find(Check("labels", partial(_check_labels, labels, subject)))
 
 
-def _compiler_checks(source: BundleSource) -> list[Check]:
-    """Check that LLVM knows the board's target, and that a compiler or an image can link its libraries."""
-    return [
-        Check("target", lambda _: source.check_possible(), slow=True),
-        Check("compiler", lambda _: cross.choose(source.request.board, source.request.toolchain).describe(), slow=True),
-    ]
+def _check_compiler(checks: Checklist, source: BundleSource) -> None:
+    """Check that LLVM knows the board's target, and that a compiler or an image can link its libraries; in seconds."""
+    checks.find(Check("target", source.check_possible))
+    linker = partial(cross.choose, source.request.board, source.request.toolchain)
+    checks.find(Check("compiler", lambda: linker().describe()))
 
 
-def _device_checks(board: Board, connect: Connect) -> list[Check]:
-    """Ask a device what it is, and whether it is in use."""
+def _check_device(checks: Checklist, board: Board, connect: Connect) -> DeviceFindings | None:
+    """Ask a device what it is, and whether it is in use, and compare it with its board file."""
+    device = checks.find(Check("device", partial(_ask_device, board, connect)))
+    if not device:
+        return None
+    facts = checks.find(Check("board", partial(check_board, board, device.facts)))
+    return replace(device, fits=facts is not None)
 
-    def ask(_: Mapping[str, Any]) -> DeviceFindings:
-        with connect() as device:
-            facts = device.store.facts()
-            device.store.check_free()
-            probed = None
-            if not facts.lacks and facts.machine == board.machine:  # other checks report these two
-                probed = probe.ask(device.shell, device.store.root)
-                obstacles.check_use(probed, f"--root {obstacles.ANOTHER_ROOT}")
-            has_runner = bool(device.store.look('ls "$ROOT"/runners 2>/dev/null || :').split())
-            models = frozenset(generation.name for generation in device.store.releases.generations())
-            return DeviceFindings(facts, models, has_runner, probed)
 
-    return [
-        Check("device", ask),
-        Check("board", lambda findings: check_board(board, findings["device"].facts), ("device",)),
-        Check(_LIBRARY, lambda findings: needs.check_library(board, findings["device"].probed), ("device",)),
-    ]
+def _ask_device(board: Board, connect: Connect) -> DeviceFindings:
+    with connect() as device:
+        facts = device.store.facts()
+        device.store.check_free()
+        probed = None
+        if not facts.lacks and facts.machine == board.machine:  # other checks report these two
+            probed = probe.ask(device.shell, device.store.root)
+            obstacles.check_use(probed, f"--root {obstacles.ANOTHER_ROOT}")
+        has_runner = bool(device.store.look('ls "$ROOT"/runners 2>/dev/null || :').split())
+        models = frozenset(generation.name for generation in device.store.releases.generations())
+        return DeviceFindings(facts, models, has_runner, probed)
+
+
+def _check_library(checks: Checklist, board: Board, device: DeviceFindings | None) -> None:
+    if device:
+        checks.find(Check("library", partial(needs.check_library, board, device.probed)))
 
 
 def check_host() -> None:
@@ -228,8 +215,8 @@ def _check_free(folder: Path, variable: str) -> None:
         )
 
 
-def check_board(board: Board, facts: DeviceFacts) -> None:
-    """Refuse a device that is not what its board file says.
+def check_board(board: Board, facts: DeviceFacts) -> DeviceFacts:
+    """Refuse a device that is not what its board file says; return its facts.
 
     Raises:
         MismatchError: It has another machine, C library or CPU.
@@ -258,6 +245,7 @@ def check_board(board: Board, facts: DeviceFacts) -> None:
             details=f"board {board.name} builds for {board.target.mcpu}; the device is a {facts.cpu or facts.machine}",
             hint="use --board with a type for an older CPU, or lower target.mcpu in the board file",
         )
+    return facts
 
 
 def _open_bundle(source: BundleSource, folder: Path) -> Bundle:

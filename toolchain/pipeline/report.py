@@ -13,8 +13,8 @@ from toolchain.device.application import Started
 from toolchain.device.bench import Measurement
 from toolchain.device.energy import Energy
 from toolchain.device.fidelity import Fidelity
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.shipment import Transfer
-from toolchain.device.store import DeviceFacts
 from toolchain.device.trust import Verified
 from toolchain.device.waiting import Waited
 from toolchain.failure import encoded

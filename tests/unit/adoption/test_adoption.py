@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.devices_said import probed
 from toolchain import adoption
-from toolchain.adoption import AdoptionRequest, Entry, choice, probe
+from toolchain.adoption import AdoptionRequest, Entry, choice
+from toolchain.device import probe
 from toolchain.devices import Device
 from toolchain.errors import DeviceError, InputError, VerificationError
 from toolchain.shell import LocalShell, SshOptions

@@ -20,7 +20,8 @@ ANDROID = "android=30"
 def lacking(name: str, *lines: str) -> dict[str, str]:
     """Return what is missing for a board on a device that says so, with the remedies."""
     said = probed(lines=[*cores(*[(A72, ARMV8)] * 4), *lines])
-    return {one.name: one.remedy for one in needs.of(board.load(name).resolved(), said) if not one.file}
+    outcomes = [check.outcome() for check in needs.of(board.load(name).resolved(), said)]
+    return {outcome.name: outcome.remedy for outcome in outcomes if not outcome.passed}
 
 
 def test_nothing_is_missing():
@@ -87,7 +88,7 @@ def test_what_a_variable_names_is_missing_by_name():
 def test_a_choice_among_devices_is_told():
     said = probed(lines=[*cores(*[(A72, ARMV8)] * 4), LIBRARY, MALI, OWN, "choice.opencl=nosuch"])
     device = needs.of(board.load("rk3399").resolved(), said)[-1]
-    assert device.file.startswith(
+    assert device.probe().startswith(
         "/dev/mali0, of which EDGE_OPENCL_DEVICE takes only those with 'nosuch' in their names"
     )
 

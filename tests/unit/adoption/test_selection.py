@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.devices_said import A53, A72, A76, ARMV8, ARMV82, cores, probed
 from toolchain import board
-from toolchain.adoption import probe, selection
+from toolchain.adoption import selection
+from toolchain.device import probe
 from toolchain.devices import Device
 from toolchain.errors import DeviceError, InputError, VerificationError
 
@@ -134,7 +135,7 @@ def test_an_entry_of_a_board_type_without_a_file():
 
 
 def test_every_level_has_its_shipped_file_with_its_flags():
-    from toolchain.adoption import hardware_tables
+    from toolchain.device.probe import hardware_tables
 
     for level in hardware_tables.cpus().levels["x86_64"]:
         kind = board.load(level.board.removesuffix("-base"))

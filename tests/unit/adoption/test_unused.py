@@ -9,8 +9,10 @@ import pytest
 from tests.support.devices_said import A72, A76, ARMV8, ARMV82, cores, probed
 from tests.unit.adoption.test_selection import V3, V4, X86, x86
 from toolchain import board
-from toolchain.adoption import hardware_tables, probe, unused
-from toolchain.device.store import DeviceFacts
+from toolchain.adoption import unused
+from toolchain.device import probe
+from toolchain.device.probe import hardware_tables
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.errors import DeviceError
 from toolchain.shell import LocalShell
 

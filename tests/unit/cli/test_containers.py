@@ -7,10 +7,10 @@ import json
 import pytest
 
 from tests.support.commands import done, parsed, toolchain
+from toolchain.checks import Outcome
 from toolchain.cli.containers import ImageOptions
 from toolchain.containers import images
 from toolchain.containers.build import BuiltImage
-from toolchain.containers.check import ImageCheck
 from toolchain.containers.images import ImageState
 
 STATES = (
@@ -61,7 +61,8 @@ def test_all_images_are_built_or_the_named_ones(names, monkeypatch):
 
 
 def test_a_check_that_fails_is_a_verification_error(monkeypatch):
-    found = {"pynq": (ImageCheck("compiles", True, "an object file"), ImageCheck("no network", False, "it answers"))}  # noqa: FBT003
+    passed = Outcome("compiles", "", "an object file", "", passed=True)
+    found = {"pynq": (passed, Outcome("no network", "", "it answers", "", passed=False))}
     monkeypatch.setattr(images, "check", lambda name: found[name])
     seen = toolchain("containers", "check", "pynq")
     assert seen.code == 5
@@ -71,4 +72,7 @@ def test_a_check_that_fails_is_a_verification_error(monkeypatch):
         in seen.err
     )
     seen = toolchain("containers", "check", "pynq", "--json")
-    assert [one["passed"] for one in json.loads(seen.out)["pynq"]] == [True, False]
+    assert json.loads(seen.out)["pynq"] == [
+        {"what": "compiles", "passed": True, "seen": "an object file"},
+        {"what": "no network", "passed": False, "seen": "it answers"},
+    ]

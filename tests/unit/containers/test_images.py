@@ -353,7 +353,7 @@ def outcome(replaced):
     recipe = image_recipe.Recipe(
         "x", Path(), {"edge-toolchain.triple": "sparc-linux", "edge-toolchain.compiler": "some-g++"}, {}, (), Path()
     )
-    return {one.what: one for one in check.checks(recipe, run)}
+    return {one.name: one for one in check.checks(recipe, run)}
 
 
 def test_checks_pass():

@@ -14,10 +14,11 @@ from toolchain import bundle as bundle_files
 from toolchain import files, tensors
 from toolchain.device import bench, fit, runner, verification
 from toolchain.device.lock import Owner
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Shipment
 from toolchain.device.stages import Stages
-from toolchain.device.store import DeviceFacts, Store
+from toolchain.device.store import Store
 from toolchain.device.verification import Samples
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.rankings import Ranking

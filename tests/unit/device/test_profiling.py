@@ -7,7 +7,7 @@ import json
 import pytest
 
 from toolchain.device import profiling, runner, verification
-from toolchain.device.store import DeviceFacts
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.shell import LocalShell
 

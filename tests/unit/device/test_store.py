@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shlex
 import time
 from pathlib import Path
@@ -42,19 +43,50 @@ class Saying(LocalShell):
         return super()._open(f"cat <<'END'\n{self.said}\nEND", kind, timeout, size)
 
 
-NUMBERS = "machine=m\nroot=/r\ncpus={0}\nmemory_kib={0}\ndf=a b c {0} e\nglibc=glibc {0}"
+TOKEN = "0123456789abcdef"  # noqa: S105 - it keeps nothing secret
+NUMBERS = "machine=arm\nroot=/r\ncpus={0}\nmemory={0}\ndf=a b c {0} e\nlibc=glibc {0}"
 
 
-@pytest.mark.parametrize("said", ["", "x", "=", "root=/r", "machine=aarch64\nroot=", "\x1b[31m"])
-def test_a_device_that_does_not_say_what_it_is(said):
-    with pytest.raises(DeviceError, match="did not return a description of itself in a valid form") as caught:
+@pytest.fixture
+def known_token(monkeypatch):
+    """An answer that is written before the question has the token."""
+    monkeypatch.setattr(secrets, "token_hex", lambda _bytes: TOKEN)
+
+
+def framed(*lines: str) -> str:
+    return "\n".join(["Welcome!", f"begin={TOKEN}", *lines, f"end={TOKEN}"])
+
+
+@pytest.mark.usefixtures("known_token")
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("", "a description of itself"),
+        ("machine=aarch64\nroot=/r", "a description of itself"),
+        ("\x1b[31m", "a description of itself"),
+        (framed("machine=aarch64", "root="), "the folder of its store"),
+        (framed("root=/r"), "does not report its machine"),
+        (framed("root=/r", "machine=a b"), "does not report its machine"),
+        (f"begin={TOKEN}\nmachine=aarch64\nroot=/r", "ended the connection while"),
+    ],
+)
+def test_a_device_that_does_not_say_what_it_is(said, message):
+    with pytest.raises(DeviceError, match=message) as caught:
         Store(Saying(said), "/r").facts()
     assert caught.value.hint
 
 
+@pytest.mark.usefixtures("known_token")
+def test_the_folder_is_used_as_the_device_writes_it():
+    path = "/home/a\u00a0b " + "x" * 1000
+    store = Store(Saying(framed("machine=aarch64", f"root={path}")), "~/r")
+    assert store.root == path
+
+
+@pytest.mark.usefixtures("known_token")
 @pytest.mark.parametrize("number", ["", "-1", "x", "1e9", "9" * 5000, "\u0663", "0x7"])
 def test_facts_that_are_none(number):
-    facts = Store(Saying(NUMBERS.format(number)), "/r").facts()
+    facts = Store(Saying(framed(NUMBERS.format(number))), "/r").facts()
     assert (facts.cpus, facts.memory_kib, facts.free_kib, facts.cpu, facts.glibc) == (1, 0, 0, "", "")
 
 

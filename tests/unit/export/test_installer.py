@@ -12,6 +12,7 @@ from tests.support import bundles
 from tests.support.parts import require
 from toolchain import board, export
 from toolchain.device import lock, scripts
+from toolchain.device.probe import script as probe_script
 from toolchain.export import installer
 from toolchain.export.installer import Extent
 
@@ -41,7 +42,7 @@ def test_the_steps_are_the_texts_that_a_deploy_sends(made):
     text = texts(made)[True].decode()
     digests = sorted(made.shipment.blobs)
     for step in (
-        *(scripts.FACTS, scripts.SWEEP, scripts.examine(digests), scripts.accept(digests), lock.SAID, lock.TAKE),
+        *(probe_script.FACTS, scripts.SWEEP, scripts.examine(digests), scripts.accept(digests), lock.SAID, lock.TAKE),
         *(scripts.activate(made.bundle.digest), scripts.prune("$keep"), lock.PEEK),
         *(scripts.install(kind, *folder) for kind, folder in made.shipment.folders.items()),
     ):

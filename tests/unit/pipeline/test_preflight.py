@@ -18,11 +18,10 @@ from toolchain.device.connected import ConnectedDevice, explain_host
 from toolchain.device.lock import Owner
 from toolchain.device.store import Store
 from toolchain.devices import Device
-from toolchain.errors import BuildError, BusyError, DeviceError, InputError, VerificationError
+from toolchain.errors import BusyError, DeviceError, InputError, VerificationError
 from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.pipeline import preflight
-from toolchain.pipeline.preflight import Check
 from toolchain.pipeline.source import BundleSource, Loaded
 from toolchain.shell import LocalShell
 
@@ -47,65 +46,6 @@ def connect(device):
 
 def job_of(path, kind):
     return BundleSource(BuildRequest(Model(str(path), {}, inputs.Source()), kind))
-
-
-def fails(fault):
-    def find(_found):
-        raise fault
-
-    return find
-
-
-# --- the order -------------------------------------------------------------------------------------------------------
-
-
-def test_what_was_found_is_passed_on():
-    later = Check("later", lambda findings: findings["first"] + 1, ("first",))
-    assert preflight.run([Check("first", lambda _: 1), later]) == {"first": 1, "later": 2}
-
-
-def test_one_fault_is_told_as_it_is():
-    fault = InputError("no labels", details="x", hint="write some")
-    with pytest.raises(InputError) as caught:
-        preflight.run([Check("labels", fails(fault)), Check("other", lambda _: None)])
-    assert caught.value is fault
-
-
-def test_all_faults_are_told_together():
-    checks = [
-        Check("compiler", fails(BuildError("no compiler", hint="apt-get install g++"))),
-        Check("labels", fails(InputError("no labels", details="line 3"))),
-    ]
-    with pytest.raises(BuildError, match="2 problems: compiler, labels") as caught:
-        preflight.run(checks)
-    assert caught.value.details.splitlines() == [
-        "compiler: no compiler",
-        "  hint: apt-get install g++",
-        "labels: no labels",
-        "  line 3",
-    ]
-    assert caught.value.hint == "apt-get install g++"
-
-
-def test_a_check_without_what_it_needs_is_left_out():
-    checks = [
-        Check("device", fails(DeviceError("off"))),
-        Check("machine", lambda findings: findings["device"], ("device",)),
-        Check("room", lambda findings: findings["machine"], ("machine",)),
-    ]
-    with pytest.raises(DeviceError, match="off"):
-        preflight.run(checks)
-
-
-def test_what_takes_seconds_is_left_out_where_something_else_is_wrong():
-    slow = Check("slow", lambda _: pytest.fail("was waited for"), slow=True)
-    with pytest.raises(InputError, match="no labels"):
-        preflight.run([slow, Check("labels", fails(InputError("no labels")))])
-
-
-def test_a_fault_of_our_own_is_not_told_as_one_of_the_user():
-    with pytest.raises(ZeroDivisionError):
-        preflight.run([Check("x", lambda _: 1 // 0)])
 
 
 # --- the device ------------------------------------------------------------------------------------------------------
@@ -247,7 +187,7 @@ def test_a_folder_where_nothing_runs(native, small, tmp_path):
 
 def test_a_device_without_the_library_of_its_board(small, tmp_path, monkeypatch):
     kind = board.load("opencl-local").resolved()
-    monkeypatch.setattr("toolchain.adoption.script._libraries", lambda _accelerator: "")
+    monkeypatch.setattr("toolchain.device.probe.script._libraries", lambda _accelerator: "")
     with LocalShell() as shell:
         device = ConnectedDevice(
             kind, Device(board=kind.name, host="local"), shell, Store(shell, str(tmp_path / "device"))
@@ -286,6 +226,12 @@ def test_a_misspelt_cpu_and_a_missing_compiler_are_told_together(native, connect
         preflight.before_build(job_of(small, kind), connect)
     assert "did you mean skylake" in caught.value.details
     assert "no-such-compiler is not installed" in caught.value.details
+
+
+def test_what_takes_seconds_is_left_out_where_something_else_is_wrong(native, small, tmp_path):
+    kind = dataclasses.replace(native, compiler="no-such-compiler")
+    with pytest.raises(InputError, match=r"none\.txt"):
+        preflight.before_build(job_of(small, kind), labels=tmp_path / "none.txt")
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

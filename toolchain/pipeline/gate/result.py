@@ -11,8 +11,8 @@ import numpy as np
 
 from toolchain import stats
 from toolchain.device.bench import Conditions
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.rounds import Turn
-from toolchain.device.store import DeviceFacts
 from toolchain.device.waiting import Waited
 from toolchain.errors import InconclusiveError, RegressionError, ToolchainError
 from toolchain.pipeline.sides import Side

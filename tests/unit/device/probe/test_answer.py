@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolchain.adoption.answer import Answer, number
+from toolchain.device.probe.answer import Answer, number
 from toolchain.errors import DeviceError
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - it keeps nothing secret
@@ -59,7 +59,7 @@ def test_as_many_cpus_and_values_as_there_can_be():
 
 def test_values_by_cpu():
     found = answer("max_khz.0=1400000", "max_khz.12=1800000", "max_khz.x=1", "max_khz.99999=5", "cache.0=1 Data 32K")
-    assert dict(found.by_cpu("max_khz")) == {0: ["1400000"], 12: ["1800000"]}
+    assert dict(found.by_cpu("max_khz")) == {0: ("1400000",), 12: ("1800000",)}
 
 
 def test_flags_may_be_long():

@@ -11,6 +11,7 @@ from toolchain.tables import printable
 
 MAX_OUTPUT = 1 << 20  # bytes of an answer
 _LONGEST = 300  # characters of a value
+_LONGEST_EXACT = 4096  # characters of a path
 _LONGEST_LIST = 8000  # characters of a list of CPU flags
 _MOST_LINES = 40_000
 _MOST_VALUES = 128  # of one key
@@ -51,19 +52,25 @@ class Answer:
                 if key == "processor" and _NUMBER.fullmatch(value.strip()):
                     if len(self.cpus) < _MOST_CPUS:
                         self.cpus.append({key: value.strip()})
-                elif self.cpus:
+                else:
+                    if not self.cpus:  # an old kernel for one CPU does not number it
+                        self.cpus.append({"processor": "0"})
                     self.cpus[-1].setdefault(key, _clean(value, _LONGEST_LIST if key in _LISTS else _LONGEST))
             elif match := _LINE.fullmatch(line):
                 values = self._values.setdefault(match[1] + (match[2] or ""), [])
                 if len(values) < _MOST_VALUES:
-                    values.append(_clean(match[3]))
+                    values.append(match[3][:_LONGEST_EXACT])
 
     def text(self, key: str) -> str:
         """Return the first value of a key that is not empty, or an empty text."""
-        return next((value for value in self._values.get(key, ()) if value), "")
+        return next(iter(self.texts(key)), "")
 
     def texts(self, key: str) -> tuple[str, ...]:
-        return tuple(value for value in self._values.get(key, ()) if value)
+        return tuple(filter(None, map(_clean, self._values.get(key, ()))))
+
+    def exact(self, key: str) -> str:
+        """Return the first value of a key exactly as the device sent it: a path there, which is not for messages."""
+        return next(iter(self._values.get(key, ())), "")
 
     def number(self, key: str, limit: int = 10**15) -> int:
         """Return a whole number; 0 if it is missing or greater than `limit`."""
@@ -77,7 +84,7 @@ class Answer:
         for name, values in self._values.items():
             start, _, cpu = name.partition(".")
             if start == key and _NUMBER.fullmatch(cpu) and int(cpu) < _MOST_CPUS:
-                yield int(cpu), values
+                yield int(cpu), tuple(map(_clean, values))
 
 
 def _clean(value: str, limit: int = _LONGEST) -> str:

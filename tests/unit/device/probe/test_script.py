@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import userlands
-from toolchain.adoption import hardware_tables, script
-from toolchain.adoption.answer import Answer
+from toolchain.device.probe import hardware_tables, script
+from toolchain.device.probe.answer import Answer
+from toolchain.device.probe.facts import read_facts
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - it keeps nothing secret
 
@@ -126,3 +127,50 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     assert not answer.has("writes")
     assert answer.text("writes_not")
     assert shlex.quote("/proc/nowhere") in text("/proc/nowhere")
+
+
+# --- the questions of the store --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tools", [None, userlands.busybox, userlands.toybox], ids=["dash", "busybox", "toybox"])
+def test_the_store_asks_the_same_questions(tools, tmp_path):
+    """What both scripts ask has the same answer, and fewer CPUs are described."""
+    path = str(tools(tmp_path / "bin")) if tools else os.environ["PATH"]
+    shell, env = str(shutil.which("sh", path=path)), {"PATH": path, "HOME": str(tmp_path)}
+
+    def run(script_text: str) -> Answer:
+        words = [shell, "-c", f"set -eu; umask 022; ROOT={shlex.quote(str(tmp_path))}\n{script_text}"]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+        assert not done.stderr
+        return Answer(done.stdout, TOKEN, "here")
+
+    answer, whole = run(script.facts(TOKEN)), run(f"set +eu\n{text(str(tmp_path))}")
+    for key in ("system", "machine", "kernel", "bits", "libc", "android", "cpus", "memory", "lacks", "root"):
+        assert answer.texts(key) == whole.texts(key), key
+    assert (len(answer.cpus), answer.cpus[0]) == (1, whole.cpus[0])
+    assert not answer.has("thermal")
+
+
+OLD_KERNEL = "Processor\t: ARMv7 rev 2\nprocessor\t: 0\n\nprocessor\t: 1\n\nFeatures\t: neon\n\nHardware\t: Board\n"
+RASPBERRY = "processor\t: 2\nFeatures\t: fp\n\nprocessor\t: 3\nFeatures\t: fp\n\nModel\t\t: Raspberry Pi 4\n"
+UNNUMBERED = "Processor\t: ARMv6\nFeatures\t: half vfp\nCPU part\t: 0xb76\n\nHardware\t: BCM2708\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "cpu", "features"),
+    [
+        (OLD_KERNEL, "Board", ("neon",)),
+        (RASPBERRY, "Raspberry Pi 4", ("fp",)),
+        (UNNUMBERED, "BCM2708", ("half", "vfp")),
+        ("processor: 0\nmodel name: A\nflags: a b\n\nprocessor: 1\nmodel name: B\nflags: a\n\n", "A", ("a", "b")),
+    ],
+)
+@pytest.mark.parametrize("tools", [None, userlands.busybox, userlands.toybox], ids=["dash", "busybox", "toybox"])
+def test_the_first_cpu_of_each_kernel(tools, cpuinfo, cpu, features, tmp_path):
+    path = str(tools(tmp_path / "bin")) if tools else os.environ["PATH"]
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    script_text = script.facts(TOKEN).replace("/proc/cpuinfo", str(tmp_path / "cpuinfo"))
+    words = [str(shutil.which("sh", path=path)), "-c", f"ROOT=/\n{script_text}"]
+    done = subprocess.run(words, env={"PATH": path}, capture_output=True, text=True, check=True)
+    facts = read_facts(Answer(done.stdout, TOKEN, "here"), "here")
+    assert (facts.cpu, facts.cpu_features) == (cpu, features)

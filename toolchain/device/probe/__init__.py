@@ -11,27 +11,22 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from toolchain import architecture
-from toolchain.adoption import cores, hardware_tables, script
-from toolchain.adoption.answer import MAX_OUTPUT, Answer, number
-from toolchain.adoption.cores import Cluster
+from toolchain.device.probe import cores, hardware_tables, script
+from toolchain.device.probe.answer import MAX_OUTPUT, Answer, number
+from toolchain.device.probe.cores import Cluster
+from toolchain.device.probe.facts import MOST_KIB, Libc, c_library, free_kib, kernel_machine
 from toolchain.errors import DeviceError
 from toolchain.shell import Shell
 
 _PROBE_S = 60.0  # the script starts some hundred programs, which is slow on an emulated device
-_MOST_KIB = 1 << 44
-_GLIBC = re.compile(r"(?i)\b(?:glibc|gnu libc\)) +([0-9]{1,3}(?:\.[0-9]{1,3}){1,2})(?![0-9.])")
-_RELEASE = re.compile(r"(?:^ldd .*|stable release version )([0-9]{1,3}\.[0-9]{1,3})\.?$")
 _QEMU = re.compile(r"\bqemu[a-z0-9_-]*|-binfmt\b", re.IGNORECASE)
 _VIRTUAL_MODELS = ("linux,dummy-virt", "qemu")
 _NO_MAKER = "0x00"  # of QEMU's own CPU, `max`, which only its emulator has
 _SHOWN = 300
 _UPLOADED = 1 << 20
 _SHORTEST_S = 1e-4
-
-Libc = Literal["glibc", "musl", "bionic", ""]
 
 
 @dataclass(frozen=True)
@@ -174,26 +169,20 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> DeviceProbe:
     Raises:
         DeviceError: It does not name its machine.
     """
-    kernel_machine = answer.text("machine")
-    if not re.fullmatch(r"[a-z0-9_]{2,20}", kernel_machine):
-        raise DeviceError(
-            f"{name} does not report its machine",
-            details=f"uname -m: {kernel_machine}",
-            hint="log in and run `uname -m`",
-        )
-    machine = architecture.user_machine(kernel_machine, answer.text("bits"))
-    libc, version = _libc(answer)
+    kernel = kernel_machine(answer, name)
+    machine = architecture.user_machine(kernel, answer.text("bits"))
+    libc, version = c_library(answer)
     cpu_limit, memory_limit_kib = _group_limits(answer)
     clusters = cores.clusters(answer, machine)
     last = answer.cpus[-1] if answer.cpus else {}  # where old kernels name the board
     virtual = _is_virtual(answer)
-    proofs = _emulation_proofs(answer, kernel_machine)
+    proofs = _emulation_proofs(answer, kernel)
     # QEMU's names on a device: it emulates, or it serves a hypervisor that runs a virtual machine on the real CPU.
     hints = () if virtual else _qemu_names(answer)
     return DeviceProbe(
         name=name,
         machine=machine,
-        kernel_machine=kernel_machine,
+        kernel_machine=kernel,
         kernel=answer.text("kernel"),
         system=answer.text("system"),
         model=next(filter(None, [answer.text("model"), *(last.get(key, "") for key in ("Model", "Hardware"))]), ""),
@@ -204,8 +193,8 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> DeviceProbe:
         cpus=answer.number("cpus", 1 << 16) or sum(cluster.count for cluster in clusters) or 1,
         allowed=answer.text("allowed"),
         cpu_limit=cpu_limit,
-        memory_kib=answer.number("MemTotal", _MOST_KIB) or answer.number("memory", _MOST_KIB),
-        swap_kib=answer.number("SwapTotal", _MOST_KIB),
+        memory_kib=answer.number("memory", MOST_KIB),
+        swap_kib=answer.number("swap", MOST_KIB),
         memory_limit_kib=memory_limit_kib,
         place=_store_folder(answer),
         lacks=answer.texts("lacks"),
@@ -226,18 +215,6 @@ def read(answer: Answer, name: str, *, seconds: float = 0.0) -> DeviceProbe:
     )
 
 
-def _libc(answer: Answer) -> tuple[Libc, str]:
-    """Return the C library and its version, from the output of several tools."""
-    if level := answer.number("android", 1000):
-        return "bionic", str(level)
-    for text in answer.texts("libc"):
-        if version := _GLIBC.search(text) or _RELEASE.search(text):
-            return "glibc", version[1]
-        if "musl" in text:
-            return "musl", ""
-    return "", ""
-
-
 def _group_limits(answer: Answer) -> tuple[float | None, int | None]:
     """Return the CPUs and the KiB of memory that control groups allow; None without a limit."""
     cpus = []
@@ -252,7 +229,6 @@ def _group_limits(answer: Answer) -> tuple[float | None, int | None]:
 
 
 def _store_folder(answer: Answer) -> StoreFolder:
-    columns = answer.text("df").split()
     attempts = ("writes", "fills", "executes", "locks", "switches")
     faults = {
         name: answer.text(f"{name}_not")
@@ -263,7 +239,7 @@ def _store_folder(answer: Answer) -> StoreFolder:
         root=answer.text("root"),
         at=answer.text("at"),
         mount=answer.text("mount"),
-        free_kib=number(columns[3], _MOST_KIB) if len(columns) > 3 else 0,  # noqa: PLR2004 - columns of `df -Pk`
+        free_kib=free_kib(answer),
         faults=faults,
         links=answer.has("links"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.devices_said import A53, A55, A72, A76, ARMV8, ARMV82, cores, probed
-from toolchain.adoption.cores import choose
+from toolchain.device.probe.cores import choose
 
 AVX2 = "fpu sse2 ssse3 cx16 sse4_1 sse4_2 popcnt avx avx2 bmi1 bmi2 f16c fma movbe abm"
 

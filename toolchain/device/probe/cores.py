@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from toolchain.adoption import hardware_tables
-from toolchain.adoption.answer import Answer, number
-from toolchain.adoption.hardware_tables import Part
 from toolchain.architecture import AARCH64
+from toolchain.device.probe import hardware_tables
+from toolchain.device.probe.answer import Answer, number
+from toolchain.device.probe.hardware_tables import Part
 
 ANY_CPU = "generic"  # LLVM's CPU without a name of its own
 _MOST_KHZ = 10**8

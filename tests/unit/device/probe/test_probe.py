@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.support.devices_said import A72, ARMV8, cores, probed, said
-from toolchain.adoption import probe
+from toolchain.device import probe
 from toolchain.errors import DeviceError
 from toolchain.process import Result
 from toolchain.shell import LocalShell
@@ -14,7 +16,7 @@ from toolchain.shell import LocalShell
 def test_a_board():
     found = probed()
     assert (found.machine, found.libc, found.libc_version, found.cpus) == ("aarch64", "glibc", "2.36", 4)
-    assert found.place.free_kib == 29_000_000
+    assert (found.place.free_kib, found.memory_kib) == (29_000_000, 3_884_344)
     assert not found.place.faults
     assert not found.emulation
 
@@ -190,6 +192,7 @@ def test_this_machine(tmp_path):
     found = probe.ask(LocalShell(), str(tmp_path / "a" / "b"))
     assert found.place.at == str(tmp_path)
     assert not found.place.faults
+    assert found.memory_kib == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 1024
     measured = probe.measure_link(LocalShell(), found)
     assert measured.upload_mib_s
     assert measured.upload_mib_s > 0

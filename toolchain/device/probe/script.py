@@ -1,7 +1,7 @@
 """The shell script that probes a device; it changes nothing there, and needs none of our programs.
 
 Each line of its output is `key=value`. It runs in dash, ash, mksh and bash, and with the tools of coreutils, busybox
-and toybox; what a device lacks leaves a value empty.
+and toybox; what a device lacks leaves a value empty. `FACTS` asks the questions of the store alone.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from toolchain.adoption.hardware_tables import Accelerator
 from toolchain.device import scripts
+from toolchain.device.probe.hardware_tables import Accelerator
 
 # Prefix of the folder in which the script tries the operations of a store; the folder is removed again.
 PROBE_FOLDER = ".edge-toolchain-probe"
 
 _BEGIN = """
-umask 077; LC_ALL=C; export LC_ALL
+LC_ALL=C; export LC_ALL
 s() { printf "%s=%s\\n" "$1" "$2"; }
 f() { v=; { read -r v <"$2"; } 2>/dev/null; [ -z "$v" ] || s "$1" "$v"; }
 r() { [ ! -r "$1" ] || printf r; [ ! -w "$1" ] || printf w; }
-s begin $token
 b=$(command -v sh); case $b in /*) ;; *) b=/bin/sh ;; esac
 sh=$(readlink -f "$b")
 """
@@ -43,9 +42,12 @@ v=$(getconf GNU_LIBC_VERSION); s libc "$v"
     [ ! -x $i ] || { s libc "$($i | head -n 1)"; break; }
   done
 }
-for i in /lib/ld-linux*; do [ ! -e $i ] || s loader $i; done
 for i in /lib/ld-musl-*; do [ ! -e $i ] || s libc "musl libc, $i"; done
 s android "$(getprop ro.build.version.sdk)"
+"""
+
+_MACHINE = """
+for i in /lib/ld-linux*; do [ ! -e $i ] || s loader $i; done
 f kernel_arch /proc/sys/kernel/arch
 s init "$(tr "\\000" " " </proc/1/cmdline | head -c 200)"
 s model "$(tr -d "\\000" </proc/device-tree/model | head -c 200)"
@@ -54,9 +56,16 @@ for i in /sys/class/ptp/ptp*/clock_name; do f ptp $i; done
 f clocks /sys/devices/system/clocksource/clocksource0/available_clocksource
 """
 
+_CPUINFO = """
+i="processor|CPU implementer|CPU part|Features|flags|model name|Hardware|Model"
+sed -nE "{skipped}s/^($i)[[:space:]]*: */cpu \\1=/p" /proc/cpuinfo | head -c 600000
+s cpus "$(nproc || grep -c ^processor /proc/cpuinfo)"
+"""
+_ALL_CPUS = _CPUINFO.format(skipped="")
+# The first block, and what stands below all of them, where old kernels describe the CPUs.
+_FIRST_CPU = _CPUINFO.format(skipped="1,/^\\$/!{/^processor/,/^\\$/d;};")
+
 _CPUS = """
-sed -nE "s/^(processor|CPU implementer|CPU part|Features|flags|model name|Hardware|Model)[[:space:]]*: */cpu \\1=/p" \
-/proc/cpuinfo | head -c 600000
 for c in /sys/devices/system/cpu/cpu[0-9]*; do
   n=${c##*cpu}
   f max_khz.$n $c/cpufreq/cpuinfo_max_freq
@@ -67,13 +76,15 @@ for c in /sys/devices/system/cpu/cpu[0-9]*; do
     [ ! -r $i/size ] || { read -r l <$i/level; read -r t <$i/type; read -r z <$i/size; s cache.$n "$l $t $z"; }
   done
 done
-s cpus "$(nproc || grep -c ^processor /proc/cpuinfo)"
 sed -n "s/^Cpus_allowed_list:[[:space:]]*/allowed=/p" /proc/self/status
 """
 
-# A limit of a group counts for those below it, too. Version 1 has a tree for each kind of limit.
 _MEMORY = """
-sed -nE "s/^(MemTotal|MemAvailable|SwapTotal): *([0-9]*).*/\\1=\\2/p" /proc/meminfo
+sed -n "s/^MemTotal: *\\([0-9]*\\).*/memory=\\1/p; s/^SwapTotal: *\\([0-9]*\\).*/swap=\\1/p" /proc/meminfo
+"""
+
+# A limit of a group counts for those below it, too. Version 1 has a tree for each kind of limit.
+_LIMITS = """
 g=/sys/fs/cgroup
 d=$g$(sed -n "s/^0:://p" /proc/self/cgroup | head -n 1)
 while :; do
@@ -85,27 +96,39 @@ q=; p=; { read -r q <$g/cpu/cpu.cfs_quota_us; read -r p <$g/cpu/cpu.cfs_period_u
 [ -z "$q$p" ] || s group_cpus "$q $p"
 """
 
+_TOOLS = f"""
+for i in {scripts.TOOLS}; do command -v $i >/dev/null || s lacks $i; done
+"""
+
+_SIGNED = f"""
+! {scripts.ASKS} || s signed_only yes
+"""
+
 _LOGIN = """
 s login "$(id -un)"
-s uid "$(id -u)"
 s groups "$(id -Gn)"
-for i in {tools}; do command -v $i >/dev/null || s lacks $i; done
 for i in /usr/lib/openssh/sftp-server /usr/lib/ssh/sftp-server /usr/libexec/sftp-server \
 /usr/libexec/openssh/sftp-server; do [ ! -x $i ] || s sftp $i; done
+"""
+
+# `$a` is the folder of the store, or the nearest existing one.
+_FOLDER = """
+s root "$ROOT"
+d=$(df -Pk "$a" | tail -n 1); s df "$d"
 """
 
 # Operations are tried in the folder of the store, or in the nearest existing one. mksh passes a descriptor above 2 to a
 # program only if it is redirected again, as with 9>&9. When a signal ends a shell, its EXIT trap runs only if the trap
 # of the signal exits.
 _STORE = """
+umask 077
 {root}
 a=$ROOT
 while [ ! -d "$a" ] && [ -n "$a" ]; do a=${{a%/*}}; done
 a=${{a:-/}}
-s root "$ROOT"; s at "$a"
-d=$(df -Pk "$a" | tail -n 1); s df "$d"
-m=; while read -r v p t o x; do [ "$p" != "${{d##* }}" ] || m="$t $o"; done </proc/mounts; s mount "$m"
-w=$a/{folder}-$token
+s at "$a"
+{folder}m=; while read -r v p t o x; do [ "$p" != "${{d##* }}" ] || m="$t $o"; done </proc/mounts; s mount "$m"
+w=$a/{prefix}-$token
 trap "cd /; rm -rf \\"\\$w\\"" EXIT
 trap "exit 1" HUP INT PIPE TERM
 e=$(mkdir "$w" 2>&1) && s writes yes || s writes_not "$e"
@@ -143,8 +166,24 @@ command -v vcgencmd >/dev/null && s throttled "$(timeout 2 vcgencmd get_throttle
 """
 
 
+# Runs in any script, such as an update that a device applies; `$ROOT` is an existing folder.
+FACTS = f"""
+(
+set +eu
+{_BEGIN}{_SYSTEM}{_FIRST_CPU}{_MEMORY}{_TOOLS}{_SIGNED}
+a=$ROOT
+{_FOLDER}
+) 2>/dev/null </dev/null || :
+"""
+
+
+def facts(token: str) -> str:
+    """Return the script that prints the facts of a device; see `text`, and `FACTS` for what it needs."""
+    return _framed(token, FACTS)
+
+
 def text(token: str, root: str, accelerators: Iterable[Accelerator]) -> str:
-    """Return the script.
+    """Return the script that prints all properties of a device.
 
     Args:
         token: An unpredictable string; the answer begins with `begin=TOKEN` and ends with `end=TOKEN`.
@@ -157,15 +196,22 @@ def text(token: str, root: str, accelerators: Iterable[Accelerator]) -> str:
     sections = [
         _BEGIN,
         _SYSTEM,
+        _MACHINE,
+        _ALL_CPUS,
         _CPUS,
         _MEMORY,
-        _LOGIN.format(tools=scripts.TOOLS),
+        _LIMITS,
+        _TOOLS,
+        _LOGIN,
         *map(_accelerator, accelerators),
         _SENSORS,
-        _STORE.format(root=where, folder=PROBE_FOLDER),
+        _STORE.format(root=where, folder=_FOLDER, prefix=PROBE_FOLDER),
     ]
-    body = "".join(sections)
-    return f"token={shlex.quote(token)}\n{{ {body}\n}} 2>/dev/null </dev/null\ncd /; s end $token\n"
+    return _framed(token, f"token={shlex.quote(token)}\n{{ {''.join(sections)}\n}} 2>/dev/null </dev/null\ncd /")
+
+
+def _framed(token: str, script: str) -> str:
+    return f"echo begin={shlex.quote(token)}\n{script}\necho end={shlex.quote(token)}\n"
 
 
 def _accelerator(accelerator: Accelerator) -> str:

@@ -8,8 +8,8 @@ import pytest
 from tvm.target import Target, codegen
 
 from toolchain import board
-from toolchain.adoption import hardware_tables
 from toolchain.architecture import MACHINES
+from toolchain.device.probe import hardware_tables
 
 
 def features(machine: str, mcpu: str) -> set[str]:
@@ -18,8 +18,10 @@ def features(machine: str, mcpu: str) -> set[str]:
 
 
 def names(machine: str) -> set[str]:
-    target = Target({"kind": "llvm", "mtriple": MACHINES[machine].triple})
-    return {str(name) for name in codegen.llvm_get_cpu_archlist(target)}
+    return {
+        str(name)
+        for name in codegen.llvm_get_cpu_archlist(Target({"kind": "llvm", "mtriple": MACHINES[machine].triple}))
+    }
 
 
 @pytest.mark.parametrize("machine", ["aarch64", "armv7l"])
