@@ -15,7 +15,7 @@ from toolchain.errors import InputError
 from toolchain.models import protos
 
 BLOCKS = ((16, 1), (8, 1), (4, 1))
-"""Blocks, outputs by inputs, of which `Sparsity` says how many are zero: those of AVX-512, of AVX2, and of Arm."""
+"""Blocks, outputs by inputs, that `Sparsity` counts: those of vectors of 16, 8 and 4 floats."""
 
 _BLOCK = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
 _LEAST_INPUTS = 16  # of layers that are pruned: the first one of a network reads a picture
