@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import bundles, opencl, sshd
+from tests.support import bundles, sshd
 from tests.support.commands import toolchain
 from tests.support.sshd import Server
 from toolchain import board
@@ -109,22 +109,6 @@ def test_a_folder_of_the_zoos_name_is_told_apart(login, tiny_for_ssh, tmp_path):
 
 # --- doctor ----------------------------------------------------------------------------------------------------------
 
-OPENCL = """
-description = "a device with OpenCL on its CPU"
-connection = "ssh"
-machine = "x86_64"
-triple = "x86_64-linux-gnu"
-toolchain = "host"
-backend = "mali"
-emulated = true
-[target]
-kind = "opencl"
-device = "mali"
-max_threads_per_block = {threads}
-max_shared_memory_per_block = 32768
-thread_warp_size = 1
-"""
-
 
 def examined(name: object, server: Server, *login: object) -> dict[str, dict[str, str]]:
     seen = toolchain("doctor", "--board", name, "--host", server.host, *login, "--json")
@@ -145,14 +129,3 @@ def test_doctor_names_what_a_device_lacks_for_a_board(server, login):
     assert not rows["board type"]["found"]
     assert "leave --board out" in rows["board type"]["remedy"]
     assert not any(name.startswith("hardware") for name in rows), "there is nothing to compare"
-
-
-def test_doctor_compares_an_accelerator_with_its_board_file(server, login, tmp_path):
-    opencl.require_opencl()
-    for name, threads, text in (("fits", 256, " units, "), ("beyond", 100_000, "")):
-        file = tmp_path / f"{name}.toml"
-        file.write_text(OPENCL.format(threads=threads))
-        row = examined(file, server, *login)[f"hardware for {name}"]
-        assert text in row["found"]
-        assert bool(row["found"]) is bool(text)
-    assert "max_threads_per_block = " in row["remedy"]
