@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolchain import temporary
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import fit, runner, trust
@@ -132,3 +134,26 @@ class Installed:
     def with_inputs_of(self, other: Installed) -> Installed:
         """Return the same release with the inputs of another one."""
         return dataclasses.replace(self, folders={**self.folders, "inputs": other.folders["inputs"]})
+
+
+@contextlib.contextmanager
+def installed_temporarily(
+    releases: Sequence[tuple[DeviceRelease, Tensors]], progress: Tell | None = None
+) -> Iterator[list[Installed]]:
+    """Install releases of one device, each with its inputs, and remove them after a block; the caller holds the lock.
+
+    Raises:
+        DeviceError, VerificationError: As `DeviceRelease.install`.
+    """
+    device = releases[0][0].device
+    with temporary.folder() as work:
+        try:
+            installed = []
+            for number, (release, inputs) in enumerate(releases):
+                folder = work / str(number)
+                folder.mkdir()
+                installed.append(release.install(inputs, folder, progress))
+            yield installed
+        finally:
+            if any(release.bundle for release, _ in releases):  # others are the device's own, however many it keeps
+                device.store.releases.prune(device.board.keep)
