@@ -18,6 +18,7 @@ from toolchain.device.shipment import Sent, Shipment, Tell, install, send
 from toolchain.device.store import DeviceFacts
 from toolchain.device.trust import Verified
 from toolchain.native.programs import Program
+from toolchain.shell import Shell
 from toolchain.tensors import Tensors
 
 
@@ -130,6 +131,18 @@ class Installed:
             size=runner.weight(manifest),
             environment=environment,
         )
+
+    @property
+    def shell(self) -> Shell:
+        return self.release.device.shell
+
+    def scratch(self) -> contextlib.AbstractContextManager[str]:
+        """Make a folder on the device for the files of runs, for the time of a block."""
+        return runner.scratch(self.shell, self.release.device.store.root)
+
+    def command(self, folder: str, plan: Plan) -> list[str]:
+        """Return the command line of its runner, which writes its report and its outputs into a folder."""
+        return runner.command(self.folders, self.folders["releases"], folder, plan, self.release.threads)
 
     def with_inputs_of(self, other: Installed) -> Installed:
         """Return the same release with the inputs of another one."""

@@ -160,7 +160,7 @@ class _Session:
         self.progress(stage("comparing their outputs"))
         outputs = self._outputs()
         before = bench.conditions(device.shell)
-        with runner.scratch(device.shell, device.store.root) as scratch:
+        with self.installed[0].scratch() as scratch:
             measuring = _RoundRunner(self, scratch)
             quantities = measuring.judge_all()
         after = bench.conditions(device.shell)
@@ -296,16 +296,10 @@ class _RoundRunner:
 
     def _run_round(self, order: Order, *, fresh: bool) -> Round:
         settings, installed = self.session.settings, self.session.installed
-        release = installed[0].release
-        turns = rounds.run(
-            release.device.shell,
-            self.folder,
-            installed[0].folders,
-            [installed[index].folders["releases"] for index in order],
-            threads=release.threads,
-            plan=Plan(settings.round_s, 1, _MIN_RUNS, _MAX_RUNS, settings.pinned),
-            sysfs=settings.sysfs,
-        )
+        plan = Plan(settings.round_s, 1, _MIN_RUNS, _MAX_RUNS, settings.pinned)
+        # Both have the inputs of the new release.
+        sides = (installed[0], installed[1].with_inputs_of(installed[0]))
+        turns = rounds.run([sides[index] for index in order], self.folder, plan, settings.sysfs)
         new, base = (turns[order.index(index)] for index in (0, 1))
         return Round(len(self.rounds) + 1, fresh, order[0] == 0, new, base)
 

@@ -35,8 +35,6 @@ __all__ = [
     "ProfileRequest",
     "Row",
     "run",
-    "run_seconds",
-    "watch",
 ]
 
 SCHEMA_VERSION = 1
@@ -154,41 +152,14 @@ def run(
         before = bench.conditions(device.shell)
         progress(stage("measuring the peak of the device"))
         peak, no_peak = _peak(installed, reusable=before.busy <= _MAX_BUSY)
-        run_s = run_seconds(installed, pinned=request.pinned)
+        run_s = profiling.pace(installed, pinned=request.pinned)
         minutes = 2 * request.runs * run_s / 60
         about = f", which takes about {minutes:.0f} minutes" if minutes >= _LONG_MINUTES else ""
         progress(stage(f"profiling {request.runs} runs{about}"))
-        watched = watch(installed, request.runs, run_s, pinned=request.pinned)
+        watched = profiling.watch(installed, request.runs, run_s, pinned=request.pinned)
         after = bench.conditions(device.shell)
     rows = rows_of(watched, kernels, backend_of(device.board), peak)
     return _profile(release, watched, rows, (peak, no_peak), (before, after))
-
-
-def run_seconds(installed: Installed, *, pinned: bool) -> float:
-    device, folders = installed.release.device, installed.folders
-    return profiling.pace(
-        device.shell,
-        device.store.root,
-        folders,
-        release=folders["releases"],
-        threads=installed.release.threads,
-        pinned=pinned,
-    )
-
-
-def watch(installed: Installed, runs: int, run_s: float, *, pinned: bool) -> Watched:
-    """Profile runs of a release; see `profiling.watch`."""
-    device, folders = installed.release.device, installed.folders
-    return profiling.watch(
-        device.shell,
-        device.store.root,
-        folders,
-        release=folders["releases"],
-        threads=installed.release.threads,
-        runs=runs,
-        run_s=run_s,
-        pinned=pinned,
-    )
 
 
 def _peak(installed: Installed, *, reusable: bool) -> tuple[Peak | None, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from toolchain import stats
 from toolchain.backends import backend_of
+from toolchain.device import profiling
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import Installed, installed_temporarily
 from toolchain.device.lock import Owner
@@ -16,7 +17,7 @@ from toolchain.device.profiling import Watched
 from toolchain.models import inputs
 from toolchain.native.programs import Program
 from toolchain.pipeline.ab import Side, Turns
-from toolchain.pipeline.profile import ProfileRequest, run_seconds, watch
+from toolchain.pipeline.profile import ProfileRequest
 from toolchain.pipeline.profile.layers import ERRORS, ROUNDS, Layer, WatchedRelease, compare_layers, median_ms
 from toolchain.progress import Progress, Step
 from toolchain.stats import Estimate
@@ -112,13 +113,13 @@ def profile_installed(
     new, base = sides
     device = installed[0].release.device
     graphs = [side.kernels for side in sides]
-    run_s = [run_seconds(release, pinned=request.pinned) for release in installed]
+    run_s = [profiling.pace(release, pinned=request.pinned) for release in installed]
     runs = max(_MIN_RUNS, -(-request.runs // ROUNDS))
     watched: tuple[list[Watched], list[Watched]] = ([], [])
     for number, order in Turns().rounds(ROUNDS):
         progress(Step("profiling both in turns", number, ROUNDS, "rounds"))
         for index in order:
-            watched[index].append(watch(installed[index], runs, run_s[index], pinned=request.pinned))
+            watched[index].append(profiling.watch(installed[index], runs, run_s[index], pinned=request.pinned))
     plain = [[turn.plain_ns for turn in turns] for turns in watched]
     new_release, base_release = (
         WatchedRelease(kernels, rounds) for kernels, rounds in zip(graphs, watched, strict=True)
