@@ -31,8 +31,8 @@ from toolchain.models import inputs
 from toolchain.models.request import Model
 from toolchain.native import cross, programs
 from toolchain.pipeline import profile as profiling
+from toolchain.pipeline.ab import Side
 from toolchain.pipeline.profile import Profile, ProfileRequest
-from toolchain.pipeline.sides import Side
 from toolchain.pipeline.source import BundleSource
 from toolchain.shell import LocalShell
 

@@ -150,7 +150,7 @@ def test_other_outputs_end_it_before_anything_is_timed(pair, root, tmp_path):
 @pytest.mark.parametrize(
     ("new", "base", "words", "message"),
     [
-        ("{base}", "{base}", (), "NEW and --base are the same release"),
+        ("{base}", "{base}", (), "are the same release"),
         ("{base}", "nothing.tar", (), "there is no 'nothing.tar'"),
         ("{base}", "current", (), "no such release: current"),
         ("{base}", "{text}", (), "does not contain a package's digest"),

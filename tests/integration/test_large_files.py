@@ -9,7 +9,7 @@ from toolchain import board, bundle, files, outputs, validation
 from toolchain.backends.vta.isa import config
 from toolchain.cli import reports
 from toolchain.errors import ToolchainError
-from toolchain.pipeline import sides
+from toolchain.pipeline import ab
 from toolchain.pipeline.rollout import state
 from toolchain.signing import keys, trust
 
@@ -24,7 +24,7 @@ READERS = {
     "a folder for a bundle": lambda path: bundle.check_target(path.parent),
     "a key": lambda path: keys.load(path, str),
     "allowed signers": trust.Trust.read,
-    "a digest": sides.read_digest_file,
+    "a digest": ab.read_digest_file,
     "a configuration": config.load,
     "the state of a roll-out": lambda path: outputs.check_file(path, "the state", state.foreign),
     "a report": lambda path: outputs.check_file(path, "a report", reports.JSON.foreign),

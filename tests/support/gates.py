@@ -24,8 +24,8 @@ from toolchain.device.rounds import State, Turn
 from toolchain.device.runner import Run
 from toolchain.device.store import Store
 from toolchain.native.programs import Program
+from toolchain.pipeline.ab import Side
 from toolchain.pipeline.gate.result import LATENCY, PACKAGE_SIZE, PEAK_MEMORY, Gate, Outputs, Quantity, Round
-from toolchain.pipeline.sides import Side
 from toolchain.shell import LocalShell
 from toolchain.stats import Judgement, Rule, Verdict
 from toolchain.tensors import Difference, TensorSpec

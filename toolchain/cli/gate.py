@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Iterator
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from toolchain import temporary
 from toolchain.cli import common, connection
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
@@ -21,7 +18,7 @@ from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, writ
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.pipeline.gate import Gate, GateSettings, SideOpener
+    from toolchain.pipeline.gate import Gate, GateSettings
     from toolchain.stats import Rule
 
 _PERCENT = common.Limit(min=0.0, max=1000.0)
@@ -162,19 +159,6 @@ class GateOptions:
         )
 
 
-@contextlib.contextmanager
-def _side_opener(options: GateOptions, sources: tuple[str, str], console: Console) -> Iterator[SideOpener]:
-    """Open both sides; packages are unpacked into a folder that exists until the end of the block."""
-    from toolchain import registry
-    from toolchain.pipeline.gate import SideOpener
-
-    addresses = [source for source in sources if registry.is_address(source)]
-    for source in addresses or [source for source in sources if not Path(source).is_file()][:1]:
-        options.registry.check(source)
-    with temporary.folder() as folder:
-        yield SideOpener(Path(folder), options.registry.access(), console.say)
-
-
 REPORTS = {"--json": json_kind("a gate's report", "schema_version", "quantities"), "--junit": JUNIT, "--html": PAGE}
 
 
@@ -190,27 +174,22 @@ def gate(console: Console, /, source: str, options: GateOptions) -> Result:
 
     Exit codes: 0: NEW passes. 5: its outputs differ. 6: it is slower. 7: inconclusive (too much noise).
     """
-    from toolchain.device.lock import Owner
-    from toolchain.device.stages import Stages
-    from toolchain.pipeline import device_programs, preflight
+    from toolchain import registry
+    from toolchain.pipeline import ab
     from toolchain.pipeline import gate as gating
 
     settings, board = options.settings(), options.device.board()
-    gating.check_emulated(board.emulated or options.device.device(board).emulated, board.name, settings)
-    sources = (source, options.base)
-    with _side_opener(options, sources, console) as opener:
-        # Local sides are checked before the device is contacted.
-        local = [opener.open_local(side, other) for side, other in (sources, sources[::-1])]
-        if local[0] and local[1]:
-            gating.check_pair(local[0], local[1], board)
-        with open_device(board, options.device, console.say) as device:
-            preflight.before_bench(board, device)
-            # before the runner, which may take minutes to build
-            gating.check_pair(*gating.resolve_sides(local, sources, device.store), board)
-            program = device_programs.runner(board, Stages(console.say))
-            with device.store.lock(Owner.here("gate")):
-                # again under the lock: a deploy that held it may have changed what `current` is
-                new, base = gating.resolve_sides(local, sources, device.store)
-                result = gating.run(new, base, program, device, settings, console.say)
-            notes = connection.unused_cpu_warnings(device, result.facts, options.device)
-    return options.write(dataclasses.replace(result, notes=notes))
+    names = (source, options.base)
+    addresses = [name for name in names if registry.is_address(name)]
+    for name in addresses or [name for name in names if not Path(name).is_file()][:1]:
+        options.registry.check(name)
+    request = ab.Request(
+        names=names,
+        board=board,
+        connect=functools.partial(open_device, board, options.device, console.say),
+        progress=console.say,
+        access=options.registry.access(),
+    )
+    emulated = board.emulated or options.device.device(board).emulated
+    warnings = functools.partial(connection.unused_cpu_warnings, options=options.device)
+    return options.write(gating.gate(request, settings, emulated=emulated, warnings=warnings))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +18,7 @@ from toolchain.cli.reports import PAGE, ReportingCommand, json_kind, write_repor
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.board import Board
-    from toolchain.bundle import Bundle
-    from toolchain.device.connected import ConnectedDevice
     from toolchain.pipeline.profile import ProfileRequest
-    from toolchain.pipeline.sides import Side
 
 _JSON = json_kind("a profile", "schema_version", "board", "host")
 _TRACE = json_kind("a trace", "traceEvents")
@@ -79,10 +74,7 @@ def profile(console: Console, /, source: str | None, options: ProfileOptions) ->
     PACKAGE is a package, the folder of a bundle, or a release that the device keeps (its number, or the beginning of
     its digest). Default: the current release. The command does not change which release is current.
     """
-    from toolchain.bundle import check_board
-    from toolchain.device.lock import Owner
-    from toolchain.device.stages import Stages
-    from toolchain.pipeline import device_programs, preflight
+    from toolchain.pipeline import ab
     from toolchain.pipeline import profile as profiling
     from toolchain.pipeline.profile import against, pages, texts
 
@@ -91,52 +83,27 @@ def profile(console: Console, /, source: str | None, options: ProfileOptions) ->
             "--trace and --against cannot be combined: a trace is of one release", hint="leave one of them out"
         )
     board = options.device.board()
-    with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(_open_local(name)) for name in (source or "current", options.against)]
-        for _, bundle in opened:
-            if bundle:
-                check_board(bundle.manifest, board)
-        device = stack.enter_context(open_device(board, options.device, console.say))
-        preflight.before_bench(board, device)
-        program = device_programs.runner(board, Stages(console.say))
-        inputs = options.inputs.source(options.seed)
-        stack.enter_context(device.store.lock(Owner.here("profile")))
-        # Resolved under the lock: a deploy that held it may have changed `current`, or removed the release.
-        sides = [_resolve_side(name, bundle, board, device) for name, bundle in opened if name]
-        if len(sides) > 1:
-            pair = (sides[0], sides[1])
-            comparison = against.run(pair, inputs, program, device, options.request(), console.say)
+    request = ab.Request(
+        names=[source or "current", *([options.against] if options.against else [])],
+        board=board,
+        connect=functools.partial(open_device, board, options.device, console.say),
+        progress=console.say,
+        same=("inputs",),
+    )
+    inputs = options.inputs.source(options.seed)
+    with ab.lock_sides(request, "profile") as locked:
+        if options.against:
+            new, base = locked.sides
+            comparison = against.run((new, base), inputs, locked.program, locked.device, options.request(), console.say)
             page: dict[Path | None, Callable[[], bytes]] = {
                 options.html: functools.partial(pages.comparison_page, comparison)
             }
             return write_reports(
                 Result(against.render_text(comparison), comparison.document()), options.json_path, page
             )
-        profile = profiling.run(sides[0], inputs, program, device, options.request(), console.say)
+        profile = profiling.run(locked.sides[0], inputs, locked.program, locked.device, options.request(), console.say)
         files: dict[Path | None, Callable[[], bytes]] = {
             options.html: functools.partial(pages.profile_page, profile),
             options.trace: profile.trace,
         }
         return write_reports(Result(texts.render_text(profile), profile.document()), options.json_path, files)
-
-
-@contextlib.contextmanager
-def _open_local(name: str | None) -> Iterator[tuple[str | None, Bundle | None]]:
-    """Open a package or a bundle on this machine; yield None in its place if the name is a release of the device."""
-    from toolchain import bundle as bundles
-    from toolchain.pipeline.source import is_built
-
-    if name and (is_built(name) or "/" in name or Path(name).exists()):
-        with bundles.at_hand(Path(name)) as bundle:
-            yield name, bundle
-    else:
-        yield name, None
-
-
-def _resolve_side(name: str, bundle: Bundle | None, board: Board, device: ConnectedDevice) -> Side:
-    from toolchain.bundle import check_board
-    from toolchain.pipeline import sides
-
-    side = sides.Side.of(bundle) if bundle else sides.on_device(name, device.store)
-    check_board(side.manifest, board, root="" if bundle else device.store.root)
-    return side

@@ -12,7 +12,7 @@ import math
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from toolchain import process, temporary
 from toolchain.device import runner, sensors
+from toolchain.device.installed import Installed
 from toolchain.device.runner import Plan
 from toolchain.device.sensors import MOST_RAILS, DeviceSensors, NoFigureError, Sensor, Series
 from toolchain.errors import DeviceError
@@ -149,25 +150,11 @@ class Method:
     every_s: float = EVERY_S
 
 
-def measure(  # noqa: PLR0913 - one call has these independent parts
-    shell: Shell,
-    root: str,
-    folders: Mapping[str, str],
-    *,
-    release: str,
-    threads: int,
-    method: Method,
-    inference_s: float = 0.0,
-    pinned: bool = True,
-) -> Energy:
+def measure(installed: Installed, method: Method, inference_s: float = 0.0, *, pinned: bool = True) -> Energy:
     """Measure the power of a device, first idle and then running a model; the caller holds the lock.
 
     Args:
-        shell: The device.
-        root: The store's root on it.
-        folders: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
-        release: Folder of the release on the device.
-        threads: Threads; 0 means every CPU.
+        installed: The model.
         method: How to measure.
         inference_s: Seconds of an inference, for the time limit.
         pinned: Whether each thread is pinned to one CPU.
@@ -181,6 +168,7 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
     if (needed := LEAST_INFERENCES * inference_s) > _LONGEST_S:
         return Energy(None, f"{LEAST_INFERENCES} inferences would take {needed / 60:.0f} minutes, and"
                             f" the limit is {_LONGEST_S / 60:.0f}")  # fmt: skip
+    shell = installed.shell
     device_sensors = DeviceSensors((), fractions=True) if method.meter else sensors.find(shell, method.sysfs)
     if not device_sensors.sensors and not method.meter:
         return Energy(None, "Linux shows no power sensor on the device, and devices.toml has no meter for it")
@@ -188,8 +176,8 @@ def measure(  # noqa: PLR0913 - one call has these independent parts
     plan = Plan(method.run_s + _SETTLED_S, min_runs=LEAST_INFERENCES, max_runs=1_000_000, pinned=pinned)
     limit = longest_s(method, inference_s)
     try:
-        with runner.scratch(shell, root) as folder, _run_meter(method.meter) as metered:
-            argv = runner.command(folders, release, folder, plan, threads)
+        with installed.scratch() as folder, _run_meter(method.meter) as metered:
+            argv = installed.command(folder, plan)
             began = time.time()
             output = _run(shell, folder, argv, device_sensors.sensors, method, limit)
             readings = metered()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolchain import temporary
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
 from toolchain.device import fit, runner, trust
@@ -16,6 +18,7 @@ from toolchain.device.runner import Plan, Run
 from toolchain.device.shipment import Sent, Shipment, Tell, install, send
 from toolchain.device.trust import Verified
 from toolchain.native.programs import Program
+from toolchain.shell import Shell
 from toolchain.tensors import Tensors
 
 
@@ -129,6 +132,41 @@ class Installed:
             environment=environment,
         )
 
+    @property
+    def shell(self) -> Shell:
+        return self.release.device.shell
+
+    def scratch(self) -> contextlib.AbstractContextManager[str]:
+        """Make a folder on the device for the files of runs, for the time of a block."""
+        return runner.scratch(self.shell, self.release.device.store.root)
+
+    def command(self, folder: str, plan: Plan) -> list[str]:
+        """Return the command line of its runner, which writes its report and its outputs into a folder."""
+        return runner.command(self.folders, self.folders["releases"], folder, plan, self.release.threads)
+
     def with_inputs_of(self, other: Installed) -> Installed:
         """Return the same release with the inputs of another one."""
         return dataclasses.replace(self, folders={**self.folders, "inputs": other.folders["inputs"]})
+
+
+@contextlib.contextmanager
+def installed_temporarily(
+    releases: Sequence[tuple[DeviceRelease, Tensors]], progress: Tell | None = None
+) -> Iterator[list[Installed]]:
+    """Install releases of one device, each with its inputs, and remove them after a block; the caller holds the lock.
+
+    Raises:
+        DeviceError, VerificationError: As `DeviceRelease.install`.
+    """
+    device = releases[0][0].device
+    with temporary.folder() as work:
+        try:
+            installed = []
+            for number, (release, inputs) in enumerate(releases):
+                folder = work / str(number)
+                folder.mkdir()
+                installed.append(release.install(inputs, folder, progress))
+            yield installed
+        finally:
+            if any(release.bundle for release, _ in releases):  # others are the device's own, however many it keeps
+                device.store.releases.prune(device.board.keep)

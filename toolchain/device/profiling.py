@@ -13,6 +13,7 @@ from typing import Any
 from toolchain import files
 from toolchain.device import processor, runner
 from toolchain.device.probe.facts import DeviceFacts
+from toolchain.device.installed import Installed
 from toolchain.device.processor import Processor
 from toolchain.device.runner import SMOKE, Plan
 from toolchain.errors import DeviceError
@@ -70,26 +71,17 @@ class Watched:
     processor: Processor | None = None
 
 
-def pace(
-    shell: Shell, root: str, folders: Mapping[str, str], *, release: str, threads: int, pinned: bool = True
-) -> float:
+def pace(installed: Installed, *, pinned: bool = True) -> float:
     """Return the seconds of a single run of a release, for the time limit of `watch`.
-
-    Args:
-        shell: The device.
-        root: The store's root on the device.
-        folders: As for `watch`.
-        release: As for `watch`.
-        threads: As for `watch`.
-        pinned: As for `watch`.
 
     Raises:
         DeviceError: The runner failed, or its report is not valid.
         VerificationError: The device does not accept this release.
     """
-    with runner.scratch(shell, root) as folder:
-        argv = runner.command(folders, release, folder, dataclasses.replace(_ONE_RUN, pinned=pinned), threads)
-        limit_s, limit_bytes = runner.longest_s(_ONE_RUN), runner.most_said(_ONE_RUN)
+    plan, shell = dataclasses.replace(_ONE_RUN, pinned=pinned), installed.shell
+    with installed.scratch() as folder:
+        argv = installed.command(folder, plan)
+        limit_s, limit_bytes = runner.longest_s(plan), runner.most_said(plan)
         report, took_s = runner.run_for_file(shell, argv, f"{folder}/report", limit_s=limit_s, limit_bytes=limit_bytes)
     return min(runner.timed(report)[0] / 1e9, took_s)  # the whole command is an upper bound of what the report claims
 
@@ -99,25 +91,11 @@ def longest_s(runs: int, run_s: float) -> float:
     return runner.longest_s(SMOKE) + _PATIENCE * 2 * (runs + _WARMUPS) * run_s
 
 
-def watch(  # noqa: PLR0913 - one call has these independent parts
-    shell: Shell,
-    root: str,
-    folders: Mapping[str, str],
-    *,
-    release: str,
-    threads: int,
-    runs: int,
-    run_s: float,
-    pinned: bool = True,
-) -> Watched:
-    """Run a release on a device and profile its calls.
+def watch(installed: Installed, runs: int, run_s: float, *, pinned: bool = True) -> Watched:
+    """Run a release on its device and profile its calls.
 
     Args:
-        shell: The device.
-        root: The store's root on the device.
-        folders: Folders on the device that hold the runner (`runners`) and the inputs (`inputs`).
-        release: Folder of the release on the device.
-        threads: Threads; 0 for every CPU.
+        installed: The release.
         runs: Number of profiled runs, and of plain runs.
         run_s: Seconds of a run by `pace`, for the time limit.
         pinned: Whether each thread is pinned to one CPU.
@@ -126,8 +104,9 @@ def watch(  # noqa: PLR0913 - one call has these independent parts
         DeviceError: The runner failed, or its profile is not valid.
         VerificationError: The device does not accept this release.
     """
-    with runner.scratch(shell, root) as folder:
-        argv = runner.command(folders, release, folder, dataclasses.replace(SMOKE, pinned=pinned), threads)
+    shell = installed.shell
+    with installed.scratch() as folder:
+        argv = installed.command(folder, dataclasses.replace(SMOKE, pinned=pinned))
         argv += ["--profile", f"{folder}/profile", "--profile-runs", str(runs)]
         limit_s = longest_s(runs, run_s)
         report, _took_s = runner.run_for_file(shell, argv, f"{folder}/profile", limit_s=limit_s, limit_bytes=_MOST_SAID)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from toolchain import bundle, files
-from toolchain.bundle.manifest import Manifest
+from toolchain import bundle, files, temporary
+from toolchain.bundle.manifest import LARGEST_GRAPH, Manifest
+from toolchain.device.connected import ConnectedDevice
 from toolchain.device.store import Generation, Store
 from toolchain.errors import InputError, VerificationError
 
@@ -56,11 +58,30 @@ def read_manifest(store: Store, digest: str) -> Manifest:
     where = f"release {digest[:16]} on {store.name}"
     content = bundle.read_manifest(store.read(f"releases/{digest}/{bundle.MANIFEST}"), where)
     if files.sha256_bytes(bundle.oci_manifest(content)) != digest:
-        raise damaged(store, digest)
+        raise _damaged(store, digest)
     return content
 
 
-def damaged(store: Store, digest: str) -> VerificationError:
+def read_graph(device: ConnectedDevice, manifest: Manifest, digest: str) -> str:
+    """Read the text of the graph of a release on a device.
+
+    Raises:
+        VerificationError: It does not match the digest.
+        DeviceError: It cannot be read.
+    """
+    record = manifest.files[bundle.GRAPH_TEXT]
+    if record.size > LARGEST_GRAPH:
+        raise _damaged(device.store, digest)
+    with temporary.folder() as folder:
+        path = Path(folder) / bundle.GRAPH_TEXT
+        source = f"{device.store.root}/releases/{digest}/{bundle.GRAPH_TEXT}"
+        device.shell.pull(source, path, max_bytes=record.size)
+        if files.sha256_file(path) != record.sha256:
+            raise _damaged(device.store, digest)
+        return path.read_text(encoding="utf-8")
+
+
+def _damaged(store: Store, digest: str) -> VerificationError:
     """Return the error for a release whose files do not match its digest."""
     return VerificationError(
         f"release {digest[:16]} on {store.name} does not match its digest",

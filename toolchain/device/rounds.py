@@ -10,13 +10,13 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolchain.device import runner
+from toolchain.device.installed import Installed
 from toolchain.device.runner import Plan, Run
 from toolchain.errors import DeviceError
-from toolchain.shell import Shell
 
 SYSFS = "/sys"
 _MARK = re.compile(r"@(?P<token>[0-9a-f]{16}) (?P<name>before|report|after)")
@@ -99,24 +99,12 @@ class Turn:
         return (*counted, *cooling, *(name for bit, name in enumerate(_FLAG_NAMES) if flags >> bit & 1))
 
 
-def run(  # noqa: PLR0913 - one round has these independent parts
-    shell: Shell,
-    folder: str,
-    folders: Mapping[str, str],
-    releases: Sequence[str],
-    *,
-    threads: int,
-    plan: Plan,
-    sysfs: str = SYSFS,
-) -> list[Turn]:
-    """Run each release once, in this order, by one script.
+def run(releases: Sequence[Installed], folder: str, plan: Plan, sysfs: str = SYSFS) -> list[Turn]:
+    """Run releases of one device once each, in this order, by one script.
 
     Args:
-        shell: The device.
-        folder: A folder of `runner.scratch`.
-        folders: Folders on the device that hold the runner and the inputs, as for `runner.call`.
-        releases: Folders of the releases there.
-        threads: Threads; 0 for every CPU.
+        releases: The releases.
+        folder: A folder of `Installed.scratch`.
         plan: How often to run each; the outputs stay on the device.
         sysfs: Folder of the kernel's clocks and cooling devices on the device.
 
@@ -124,10 +112,9 @@ def run(  # noqa: PLR0913 - one round has these independent parts
         DeviceError: A release does not run, the device is lost, or its report is not valid.
         VerificationError: The device does not accept a release.
     """
-    token = secrets.token_hex(8)
-    commands = [runner.command(folders, release, folder, plan, threads) for release in releases]
+    shell, token = releases[0].shell, secrets.token_hex(8)
     script = f"umask 022; sysfs={shlex.quote(sysfs)}; mkdir -p {shlex.quote(folder)}\n{_LOOK}\n"
-    script += "".join(_run_script(command, token, folder) for command in commands)
+    script += "".join(_run_script(release.command(folder, plan), token, folder) for release in releases)
     limit = runner.longest_s(plan) * len(releases)
     limit_bytes = (runner.most_said(plan) + 2 * _STATE_BYTES) * len(releases)
     began = time.monotonic()

@@ -85,13 +85,5 @@ def _energy(
     stages.tell(stage(f"measuring energy for {energy.IDLE_S + energy.RUN_S:g} s or more"))
     with stages.timed("energy"), temporary.folder() as work:
         installed = release.install(arrays, Path(work))  # it is there, from the latency before
-        return energy.measure(
-            device.shell,
-            device.store.root,
-            installed.folders,
-            release=installed.folders["releases"],
-            threads=release.threads,
-            method=energy.Method(meter=device.entry.power.command if device.entry.power else ""),
-            inference_s=sum(times) / len(times) / 1e9,
-            pinned=settings.pinned,
-        )
+        method = energy.Method(meter=device.entry.power.command if device.entry.power else "")
+        return energy.measure(installed, method, sum(times) / len(times) / 1e9, pinned=settings.pinned)

@@ -9,21 +9,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from toolchain import bundle, rankings, stats, temporary
+from toolchain import bundle, stats, temporary
 from toolchain.bundle import Bundle
 from toolchain.device import bench, verification
 from toolchain.device.bench import Conditions, Latency
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.deploy import Settings
-from toolchain.device.installed import DeviceRelease
+from toolchain.device.installed import installed_temporarily
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan, Run
-from toolchain.device.verification import Samples
 from toolchain.device.waiting import Waited
-from toolchain.errors import InputError, VerificationError
+from toolchain.errors import InputError
 from toolchain.native.programs import Program
-from toolchain.pipeline import device_programs
-from toolchain.pipeline.sides import alternate
+from toolchain.pipeline import ab, device_programs
+from toolchain.pipeline.ab import Side, Turns
 from toolchain.pipeline.source import BundleSource, Loaded
 from toolchain.progress import Step, stage
 from toolchain.stats import Ratio
@@ -163,22 +162,25 @@ def run(bundles: tuple[Bundle, Bundle], program: Program, device: ConnectedDevic
         VerificationError: The device does not fit, or the two compute different outputs.
         DeviceError: The device is lost, busy or full, or a model does not run on it.
     """
+    sides = [
+        Side.of(bundle, f"the {build} build of {bundle.manifest.name}")
+        for bundle, build in zip(bundles, ("untuned", "tuned"), strict=True)
+    ]
     samples = verification.samples_of(bundles[1])
-    releases = [DeviceRelease.of_bundle(bundle, program, device, settings.threads) for bundle in bundles]
-    with temporary.folder() as work, device.store.lock(Owner.here("compare")):
-        try:
-            installed = [release.install(samples.inputs, Path(work)) for release in releases]
-            budget_s = settings.budget_s / ROUNDS / len(installed)
-            plan = Plan(budget_s, warmup_runs=1, min_runs=_MIN_RUNS, pinned=settings.pinned)
-            before = bench.conditions(device.shell)
-            untuned_runs, tuned_runs = alternate(ROUNDS, lambda index: installed[index].run(plan))
-            after = bench.conditions(device.shell)
-        finally:
-            device.store.releases.prune(device.board.keep)
-    untuned, tuned = untuned_runs[0], tuned_runs[0]
+    releases = [(side.release(program, device, settings.threads), samples.inputs) for side in sides]
+    runs: tuple[list[Run], list[Run]] = ([], [])
+    plan = Plan(settings.budget_s / ROUNDS / len(sides), warmup_runs=1, min_runs=_MIN_RUNS, pinned=settings.pinned)
+    with device.store.lock(Owner.here("compare")), installed_temporarily(releases) as installed:
+        before = bench.conditions(device.shell)
+        for _, order in Turns().rounds(ROUNDS):
+            for index in order:
+                runs[index].append(installed[index].run(plan))
+        after = bench.conditions(device.shell)
+    untuned, tuned = runs[0][0], runs[1][0]
     manifest, records = bundles[1].manifest, bundles[1].manifest.records
-    difference = _check_same_outputs(untuned, tuned, samples, manifest.name, settings.tolerance)
-    times_ns = [[run.samples_ns for run in runs] for runs in (untuned_runs, tuned_runs)]
+    hint = "`toolchain records show` lists what was applied; --tolerance sets another limit"
+    difference = ab.check_same_outputs(sides[::-1], (tuned, untuned), samples, settings.tolerance, hint)
+    times_ns = [[run.samples_ns for run in turns] for turns in runs]
     first, second = (bench.statistics([value / 1e6 for turn in turns for value in turn]) for turns in times_ns)
     return Comparison(
         model=manifest.name,
@@ -199,18 +201,6 @@ def run(bundles: tuple[Bundle, Bundle], program: Program, device: ConnectedDevic
         waited=device.store.waited,
         digests=tuple(f"sha256:{bundle.digest}" for bundle in bundles),
     )
-
-
-def _check_same_outputs(untuned: Run, tuned: Run, samples: Samples, model: str, tolerance: float | None) -> Difference:
-    limit = samples.tolerance if tolerance is None else tolerance
-    difference = rankings.compare(tuned.outputs, untuned.outputs, samples.rankings, limit)
-    if not difference.ok:
-        raise VerificationError(
-            f"the tuned and the untuned build of {model} compute different outputs",
-            details=f"largest relative difference {difference.max_rel:.3g}, tolerance {difference.tolerance:.3g}",
-            hint="`toolchain records show` lists what was applied; --tolerance sets another limit",
-        )
-    return difference
 
 
 def table(comparison: Comparison) -> str:

@@ -24,7 +24,7 @@ from toolchain.models.inputs import Guess
 from toolchain.native.programs import Program
 from toolchain.pipeline import device_programs, preflight
 from toolchain.pipeline.report import Report
-from toolchain.pipeline.source import BundleSource
+from toolchain.pipeline.source import BundleSource, Loaded
 from toolchain.progress import stage
 from toolchain.tensors import Tensors
 
@@ -50,7 +50,7 @@ def deploy_model(job: Job) -> Report:
     Raises:
         ToolchainError: With its cause; the device keeps the release that it had, unless only the measurement failed.
     """
-    source, board, stages = job.source, job.source.request.board, job.source.stages
+    source, stages = job.source, job.source.stages
     with temporary.folder() as scratch, contextlib.ExitStack() as stack:
         folder = job.folder or Path(scratch) / "bundle"
         # Records that the build will use may be made only now, by tuning.
@@ -58,13 +58,20 @@ def deploy_model(job: Job) -> Report:
         checked = preflight.before_deploy(checkable, folder, job.connect, job.settings.labels)
         if job.tune:
             job.tune()
-        with device_programs.building_runner(board):
-            bundle = source.obtain(folder, checked)
-            runner = device_programs.runner(board, stages)
+        bundle, runner = obtain_with_runner(source, folder, checked)
         with stages.timed("connect"):
             device = stack.enter_context(job.connect())
         report = deploy_bundle(bundle, runner, device, job.settings, stages, source.own_inputs)
         return replace(report, warnings=job.warnings(device, report.facts))
+
+
+def obtain_with_runner(
+    source: BundleSource, folder: Path, checked: Bundle | Loaded | None = None
+) -> tuple[Bundle, Program]:
+    """Open or build a bundle, as `BundleSource.obtain`, while the runner for its board is built."""
+    board = source.request.board
+    with device_programs.building_runner(board):
+        return source.obtain(folder, checked), device_programs.runner(board, source.stages)
 
 
 def deploy_bundle(

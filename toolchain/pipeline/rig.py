@@ -29,9 +29,9 @@ from toolchain.devices import Device, find_device
 from toolchain.errors import BusyError, DeviceError, InputError
 from toolchain.models.request import Model
 from toolchain.models.series import Series
-from toolchain.pipeline import device_programs, preflight
+from toolchain.pipeline import ab, preflight
 from toolchain.pipeline import gate as gating
-from toolchain.pipeline.deploy import deploy_bundle
+from toolchain.pipeline.deploy import deploy_bundle, obtain_with_runner
 from toolchain.pipeline.gate import Gate, GateSettings
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.source import BundleSource
@@ -212,15 +212,14 @@ class Release:
             ToolchainError: As `toolchain gate`, except for the verdict, which is returned.
         """
         self.rig.check()
-        gating.check_emulated(self.rig.emulated, self.rig.board.name, settings)
-        names = (str(self.folder), base)
-        with temporary.folder() as work:
-            opener = gating.SideOpener(Path(work), Access(), self.progress)
-            new, old = (
-                opener.open_local(name, other) or gating.on_device(name, self.rig.store)
-                for name, other in (names, names[::-1])
-            )
-            return gating.run(new, old, self.release.program, self.rig, settings, self.progress)
+        request = ab.Request(
+            names=(str(self.folder), base),
+            board=self.rig.board,
+            connect=lambda: contextlib.nullcontext(self.rig),
+            progress=self.progress,
+            access=Access(),
+        )
+        return gating.gate(request, settings, emulated=self.rig.emulated)
 
 
 @contextlib.contextmanager
@@ -235,8 +234,7 @@ def deploy_release(rig: Rig, model: Model, settings: Settings, progress: Progres
     with temporary.folder() as work:
         folder = Path(work) / "bundle"
         checked = preflight.before_deploy(bundle_source, folder, lambda: contextlib.nullcontext(rig))
-        bundle = bundle_source.obtain(folder, checked)
-        runner = device_programs.runner(rig.board, stages)
+        bundle, runner = obtain_with_runner(bundle_source, folder, checked)
         report = deploy_bundle(bundle, runner, rig, settings, stages, bundle_source.own_inputs)
         release = DeviceRelease.of_device(bundle.manifest, bundle.digest, runner, rig, settings.threads)
         yield Release(rig, replace(report, waited=rig.waited), release, bundle.folder, progress)

@@ -26,7 +26,7 @@ from toolchain.compile.request import BuildRequest
 from toolchain.device import runner, verification
 from toolchain.device.connected import ConnectedDevice, Connection
 from toolchain.device.deploy import Settings
-from toolchain.device.installed import DeviceRelease, Installed
+from toolchain.device.installed import DeviceRelease, Installed, installed_temporarily
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan
 from toolchain.device.stages import Stages
@@ -379,13 +379,10 @@ def _install(job: _Job, network: str) -> Iterator[Installed]:
     bundle = bundles.load(folder) if (folder / bundles.MANIFEST).is_file() else source.build(folder)
     program = device_programs.runner(source.request.board, source.stages)
     samples = verification.samples_of(bundle)
-    with (
-        job.connect() as device,
-        temporary.folder() as work,
-        device.store.lock(Owner.here("survey")),
-    ):
+    with job.connect() as device:
         release = DeviceRelease.of_bundle(bundle, program, device)
-        try:
-            yield release.install(samples.inputs, Path(work))
-        finally:
-            device.store.releases.prune(device.board.keep)
+        with (
+            device.store.lock(Owner.here("survey")),
+            installed_temporarily([(release, samples.inputs)]) as (installed,),
+        ):
+            yield installed

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.support import deploys
 from toolchain.device import energy
 from toolchain.device.energy import Method
 from toolchain.device.sensors import Sensor
@@ -42,8 +43,7 @@ def tree(folder, files):
 
 def measure(places, tmp_path, *, inference_s=0.0, **how):
     method = Method(**{**_METHOD, "sysfs": str(tmp_path / "none"), **how})
-    said = {"release": "any", "threads": 1, "method": method, "inference_s": inference_s}
-    return energy.measure(LocalShell(), str(tmp_path), places, **said)
+    return energy.measure(deploys.installed(places, tmp_path), method, inference_s)
 
 
 def test_known_watts_become_joules(places, tmp_path):
@@ -139,7 +139,7 @@ def test_what_takes_too_long_has_no_figure_and_a_lost_device_is_told(places, tmp
     monkeypatch.setattr(energy, "longest_s", lambda *_: 1e6)
     method = Method(sysfs=sysfs)
     with pytest.raises(DeviceError, match="lost"):
-        energy.measure(Lost(), str(tmp_path), places, release="any", threads=1, method=method)
+        energy.measure(deploys.installed(places, tmp_path, shell=Lost()), method)
 
 
 def test_where_readings_are_slow_it_takes_longer():

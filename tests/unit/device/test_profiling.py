@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.support import deploys
 from toolchain.device import profiling, runner, verification
 from toolchain.device.probe.facts import DeviceFacts
 from toolchain.errors import DeviceError, VerificationError
@@ -53,11 +54,11 @@ exit {code}
 
 
 def pace_of_release(made, places, root):
-    return profiling.pace(LocalShell(), str(root), places, release=str(made.folder), threads=1)
+    return profiling.pace(deploys.installed(places, root, made.folder))
 
 
 def watch(places, root, release="any", runs=3):
-    return profiling.watch(LocalShell(), str(root), places, release=str(release), threads=1, runs=runs, run_s=0.01)
+    return profiling.watch(deploys.installed(places, root, release), runs, run_s=0.01)
 
 
 def test_a_real_release_is_watched(tiny, places, tmp_path):
@@ -127,7 +128,7 @@ for word do [ "$last" = --report ] && echo '{said}' > "$word"; last=$word; done
 
 
 def pace(places, root):
-    return profiling.pace(LocalShell(), str(root), places, release="any", threads=1)
+    return profiling.pace(deploys.installed(places, root))
 
 
 def test_watching_waits_as_long_as_a_slow_board_needs(tiny, places, slow, tmp_path):
@@ -151,8 +152,7 @@ def test_the_limit_is_that_of_the_pace(lying, tmp_path, monkeypatch):
         return run(self, script, **how)
 
     monkeypatch.setattr(LocalShell, "run", seen)
-    how = {"release": "any", "threads": 1, "runs": 3}
-    profiling.watch(LocalShell(), str(tmp_path), lying(json.dumps(_WHOLE)), **how, run_s=70.0)
+    profiling.watch(deploys.installed(lying(json.dumps(_WHOLE)), tmp_path), 3, run_s=70.0)
     assert max(limit for limit in limits if limit) == profiling.longest_s(3, 70.0) >= 2 * 5 * 70.0
 
 

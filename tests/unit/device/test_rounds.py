@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import deploys
 from toolchain.device import rounds, runner, verification
 from toolchain.device.rounds import State, Turn
 from toolchain.device.runner import Plan, Run
@@ -35,7 +36,7 @@ def sysfs(folder: Path, **files: str) -> str:
 
 def test_releases_run_in_their_order_in_one_trip(tiny, places, tmp_path):
     with runner.scratch(LocalShell(), f"{tmp_path}/a root") as folder:
-        found = rounds.run(LocalShell(), folder, places, [str(tiny.folder)] * 3, threads=1, plan=PLAN)
+        found = rounds.run([deploys.installed(places, tmp_path, tiny.folder)] * 3, folder, PLAN)
     assert len(found) == 3
     for turn in found:
         assert 3 <= len(turn.run.samples_ns) <= 10
@@ -63,7 +64,7 @@ def test_what_the_device_says_of_itself_is_read(tiny, places, tmp_path):
     }
     place = sysfs(tmp_path / "sys fs", **said)
     with runner.scratch(LocalShell(), str(tmp_path)) as folder:
-        (turn,) = rounds.run(LocalShell(), folder, places, [str(tiny.folder)], threads=1, plan=PLAN, sysfs=place)
+        (turn,) = rounds.run([deploys.installed(places, tmp_path, tiny.folder)], folder, PLAN, place)
     assert (turn.before.mhz, turn.before.throttles, turn.before.cooling) == (1050.0, 7, ("thermal-cpufreq-0",))
     assert turn.throttled == ("thermal-cpufreq-0",)
 
@@ -114,12 +115,12 @@ def lying(tmp_path, *lines):
 )
 def test_what_a_device_says_in_place_of_a_report(tmp_path, lines):
     with runner.scratch(LocalShell(), str(tmp_path)) as folder, pytest.raises(DeviceError, match="an invalid report"):
-        rounds.run(LocalShell(), folder, lying(tmp_path, lines), ["x"], threads=1, plan=PLAN)
+        rounds.run([deploys.installed(lying(tmp_path, lines), tmp_path)], folder, PLAN)
 
 
 def test_a_runner_that_fails_or_leaves_nothing(tmp_path):
     for line, words in (("echo why >&2; exit 3", "why"), ("true", "report")):
         with runner.scratch(LocalShell(), str(tmp_path)) as folder, pytest.raises(DeviceError) as caught:
-            rounds.run(LocalShell(), folder, lying(tmp_path, line), ["x"], threads=1, plan=PLAN)
+            rounds.run([deploys.installed(lying(tmp_path, line), tmp_path)], folder, PLAN)
         assert words in caught.value.details
         assert list((tmp_path / "run").iterdir()) == []

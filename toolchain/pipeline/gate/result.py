@@ -15,7 +15,7 @@ from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.rounds import Turn
 from toolchain.device.waiting import Waited
 from toolchain.errors import InconclusiveError, RegressionError, ToolchainError
-from toolchain.pipeline.sides import Side
+from toolchain.pipeline.ab import Side
 from toolchain.stats import Estimate, Judgement, Rule, Verdict
 from toolchain.tensors import Difference
 

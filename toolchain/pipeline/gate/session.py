@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
-from toolchain import rankings, temporary, tensors
 from toolchain.device import bench, rounds, runner, verification
 from toolchain.device.connected import ConnectedDevice
-from toolchain.device.installed import DeviceRelease, Installed
+from toolchain.device.installed import Installed, installed_temporarily
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan, Run
+from toolchain.device.store import DeviceFacts
 from toolchain.device.verification import Samples
 from toolchain.errors import InputError, ToolchainError, VerificationError
 from toolchain.models import inputs
 from toolchain.native.programs import Program
-from toolchain.pipeline import profile
+from toolchain.pipeline import ab, profile
+from toolchain.pipeline.ab import Order, Side, Turns
 from toolchain.pipeline.gate.result import (
     LATENCY,
     LOAD_TIME,
@@ -34,7 +34,6 @@ from toolchain.pipeline.gate.result import (
     metric_of,
 )
 from toolchain.pipeline.profile import against
-from toolchain.pipeline.sides import Side, check_pair, turn_order
 from toolchain.progress import Progress, Step, stage
 from toolchain.stats import Judgement, Rule, Verdict
 from toolchain.tensors import Difference
@@ -42,8 +41,6 @@ from toolchain.units import duration
 
 _MAX_RUNS = 2000  # of a round: the times of all of them are kept
 _MIN_RUNS = 3
-_MAX_REPEATS = 8  # of rounds in which the device was throttled
-_COOLING_S = 1.0
 _PROFILED_RUNS = 160
 _MAX_CULPRITS = 5
 
@@ -89,6 +86,28 @@ def check_emulated(is_emulated: bool, name: str, settings: GateSettings) -> None
         )
 
 
+def gate(
+    request: ab.Request,
+    settings: GateSettings,
+    *,
+    emulated: bool,
+    warnings: Callable[[ConnectedDevice, DeviceFacts], tuple[str, ...]] = lambda _device, _facts: (),
+) -> Gate:
+    """Gate two releases as a user names them, the new one first.
+
+    `emulated` is whether the device is, as far as is known before it is contacted. `warnings` returns what else makes
+    the result doubtful.
+
+    Raises:
+        ToolchainError: As `ab.lock_sides`, and as `run`.
+    """
+    check_emulated(emulated, request.board.name, settings)
+    with ab.lock_sides(request, "gate") as locked:
+        new, base = locked.sides
+        result = run(new, base, locked.program, locked.device, settings, request.progress)
+        return replace(result, notes=warnings(locked.device, result.facts))
+
+
 def run(
     new: Side,
     base: Side,
@@ -97,18 +116,17 @@ def run(
     settings: GateSettings,
     progress: Progress = lambda _line: None,
 ) -> Gate:
-    """Gate a release against its base on a device.
+    """Gate a release against its base on a device; `check_pair` accepts them.
 
     The device keeps its current release, its lock is held throughout, and everything that was sent is removed.
     A gate that does not pass raises nothing: see `Gate.fault`.
 
     Raises:
-        InputError: The pair cannot be compared, or the device is emulated.
+        InputError: The device is emulated, or the outputs cannot be verified.
         VerificationError: The device does not fit, or outputs differ from a reference or from each other.
         DeviceError: The device is lost, busy or full, or a side does not run on it.
     """
     check_emulated(device.emulated, device.name, settings)
-    check_pair(new, base, device.board)
     samples = _samples(new, base)
     if settings.retrained and samples[0].expected is None:
         raise InputError(
@@ -117,120 +135,98 @@ def run(
             hint="name its package, which has the reference; without --retrained they are compared with the base",
         )
     releases = [side.release(program, device, settings.threads) for side in (new, base)]
-    with temporary.folder() as work, device.store.lock(Owner.here("gate")):
+    with device.store.lock(Owner.here("gate")):
         began = time.monotonic()
-        try:
-            session = _Session(new, base, releases, settings, Path(work), progress)
-            return session.gate(samples, began)
-        finally:
-            device.store.releases.prune(device.board.keep)
+        progress(stage(f"sending both releases to {device.name}"))
+        pairs = [(release, side_samples.inputs) for release, side_samples in zip(releases, samples, strict=True)]
+        with installed_temporarily(pairs, progress) as installed:
+            return _Session((new, base), installed, samples, settings, progress).gate(began)
 
 
 @dataclass(frozen=True)
 class _Session:
-    """A gate on a locked device; `releases` are those of both sides, the new one first."""
+    """A gate on a locked device with both releases on it; the new one is first in each sequence."""
 
-    new: Side
-    base: Side
-    releases: Sequence[DeviceRelease]
+    sides: Sequence[Side]
+    installed: Sequence[Installed]
+    samples: Sequence[Samples]
     settings: GateSettings
-    work: Path
     progress: Progress
 
-    @property
-    def device(self) -> ConnectedDevice:
-        return self.releases[0].device
-
-    def gate(self, samples: Sequence[Samples], began: float) -> Gate:
-        device = self.device
-        self.progress(stage(f"sending both releases to {device.name}"))
-        sides = []
-        for release, side_samples in zip(self.releases, samples, strict=True):
-            folder = self.work / release.digest
-            folder.mkdir()
-            sides.append(release.install(side_samples.inputs, folder, self.progress))
-        new, base = sides
+    def gate(self, began: float) -> Gate:
+        new, base = self.sides
+        release = self.installed[0].release
+        device = release.device
         self.progress(stage("comparing their outputs"))
-        outputs = self._outputs(samples, new, base)
+        outputs = self._outputs()
         before = bench.conditions(device.shell)
-        with runner.scratch(device.shell, device.store.root) as scratch:
-            measuring = _RoundRunner(self, scratch, (new, base))
+        with self.installed[0].scratch() as scratch:
+            measuring = _RoundRunner(self, scratch)
             quantities = measuring.judge_all()
         after = bench.conditions(device.shell)
         is_slower = quantities[0].verdict is Verdict.REGRESSION
         return Gate(
-            new=self.new,
-            base=self.base,
+            new=new,
+            base=base,
             board=device.board.name,
             host=device.name,
             emulated=device.emulated,
-            facts=self.releases[0].facts,
-            threads=measuring.threads,
+            facts=release.facts,
+            threads=measuring.rounds[-1].new.run.threads,
             outputs=outputs,
             quantities=(*quantities, *self._size_quantity()),
             rounds=tuple(measuring.rounds),
-            hot=measuring.hot,
+            hot=measuring.turns.hot,
             before=before,
             after=after,
             waited=device.store.waited,
-            slower_layers=self._find_culprits(new, base) if is_slower else "",
+            slower_layers=self._find_culprits() if is_slower else "",
             seconds=time.monotonic() - began,
         )
 
-    def _find_culprits(self, new: Installed, base: Installed) -> str:
+    def _find_culprits(self) -> str:
         """Name the layers that became slower. If profiling fails, the gate still reports the slow-down."""
         self.progress(stage("looking for the layers that became slower"))
         request = profile.ProfileRequest(_PROFILED_RUNS, self.settings.threads, self.settings.pinned)
+        new, base = self.installed
         try:
-            sides = (self.new, self.base)
             return culprits_text(
-                against.profile_installed(sides, (new, base.with_inputs_of(new)), request, self.progress)
+                against.profile_installed(self.sides, (new, base.with_inputs_of(new)), request, self.progress)
             )
         except ToolchainError as fault:
             return f"unknown, because profiling failed: {fault.message}"
 
-    def _outputs(self, samples: Sequence[Samples], new: Installed, base: Installed) -> Outputs:
+    def _outputs(self) -> Outputs:
         """Run each side on its reference's inputs, and both on the same; a difference ends the gate."""
-        first, second = new.run(runner.SMOKE), base.run(runner.SMOKE)
-        new_difference = self._check_reference(self.new, first, samples[0])
-        base_difference = self._check_reference(self.base, second, samples[1])
-        reference = samples[0].runtime or samples[1].runtime
+        new, base = self.installed
+        runs = [new.run(runner.SMOKE), base.run(runner.SMOKE)]
+        new_difference, base_difference = (self._check_reference(index, run) for index, run in enumerate(runs))
+        reference = self.samples[0].runtime or self.samples[1].runtime
         if self.settings.retrained:
             return Outputs(new_difference, base_difference, None, reference)
         if new.folders["inputs"] != base.folders["inputs"]:
-            second = base.with_inputs_of(new).run(runner.SMOKE)
-        return Outputs(new_difference, base_difference, self._compare_sides(first, second, samples[0]), reference)
+            runs[1] = base.with_inputs_of(new).run(runner.SMOKE)
+        hint = "use --retrained if the weights were meant to change, or --tolerance for another limit"
+        each_other = ab.check_same_outputs(self.sides, runs, self.samples[0], self.settings.tolerance, hint)
+        return Outputs(new_difference, base_difference, each_other, reference)
 
-    def _check_reference(self, side: Side, run: Run, samples: Samples) -> Difference | None:
+    def _check_reference(self, index: int, run: Run) -> Difference | None:
+        side = self.sides[index]
         try:
-            return verification.check_outputs(run, samples, side.manifest, self.settings.tolerance)
+            return verification.check_outputs(run, self.samples[index], side.manifest, self.settings.tolerance)
         except VerificationError as fault:
-            which = "the new release" if side is self.new else "the base"
+            title = ("the new release", "the base")[index]
             raise VerificationError(
-                f"{which}, {side.label}: {fault.message}", details=fault.details, hint=fault.hint
+                f"{title}, {side.label}: {fault.message}", details=fault.details, hint=fault.hint
             ) from fault
-
-    def _compare_sides(self, first: Run, second: Run, samples: Samples) -> Difference:
-        limit = samples.tolerance if self.settings.tolerance is None else self.settings.tolerance
-        specs = self.new.manifest.outputs
-        new, base = (tensors.cut(run.outputs, specs) for run in (first, second))
-        difference = rankings.compare(new, base, samples.rankings, limit)
-        if not difference.ok:
-            raise VerificationError(
-                f"{self.new.label} and {self.base.label} compute different outputs",
-                details=f"largest relative difference {difference.max_rel:.3g}, tolerance {difference.tolerance:.3g}; "
-                f"largest absolute difference {difference.max_abs:.3g}",
-                hint="use --retrained if the weights were meant to change, or --tolerance for another limit",
-            )
-        return difference
 
     def _size_quantity(self) -> list[Quantity]:
         limit = self.settings.package_size
         if limit is None:
             return []
-        more = self.new.size > self.base.size * (1 + limit)
-        verdict = Verdict.REGRESSION if more else Verdict.PASS
-        return [Quantity(PACKAGE_SIZE, self.new.size, self.base.size, limit, None, Judgement(verdict))]
+        new, base = (side.size for side in self.sides)
+        verdict = Verdict.REGRESSION if new > base * (1 + limit) else Verdict.PASS
+        return [Quantity(PACKAGE_SIZE, new, base, limit, None, Judgement(verdict))]
 
 
 def culprits_text(comparison: against.Against) -> str:
@@ -260,26 +256,30 @@ def _samples(new: Side, base: Side) -> tuple[Samples, Samples]:
 
 @dataclass
 class _RoundRunner:
-    """Runs rounds of both sides until each quantity is judged; `sides` are the new release and the base."""
+    """Runs rounds of both sides until each quantity is judged, with a folder on the device for their files."""
 
     session: _Session
     folder: str
-    sides: tuple[Installed, Installed]
+    turns: Turns = field(default_factory=Turns)
     rounds: list[Round] = field(default_factory=list)
-    hot: str = ""
-    threads: int = 0
 
     def judge_all(self) -> list[Quantity]:
         """Run rounds until every quantity is judged, or until the device is too hot to go on."""
         rules = self.session.settings.rules()
+        # Fresh rounds, which confirm a regression, begin only when no quantity needs more of the usual ones.
+        for fresh, undecided in ((False, Verdict.GO_ON), (True, Verdict.CONFIRM)):
+            for number, order in self.turns.rounds():
+                needed = [
+                    judgement.needed for judgement in self._judge(rules).values() if judgement.verdict is undecided
+                ]
+                if not needed:
+                    break
+                title = "confirming" if fresh else "measuring in turns"
+                self.session.progress(Step(title, number, max(needed), "rounds"))
+                self.rounds.append(self._run_round(order, fresh=fresh))
+                if signs := self.rounds[-1].throttled:
+                    self.turns.repeat(signs)
         judgements = self._judge(rules)
-        while not self.hot and not all(judgement.final for judgement in judgements.values()):
-            pending = [judgement for judgement in judgements.values() if not judgement.final]
-            undecided = [judgement for judgement in pending if judgement.verdict is Verdict.GO_ON]
-            # Fresh rounds, which confirm a regression, begin only when no quantity needs more of the usual ones.
-            needed = max(judgement.needed for judgement in undecided or pending)
-            self._run_round(fresh=not undecided, needed=needed)
-            judgements = self._judge(rules)
         return [self._quantity(name, rule, judgements[name]) for name, rule in rules.items()]
 
     @property
@@ -294,34 +294,14 @@ class _RoundRunner:
             for name, rule in rules.items()
         }
 
-    def _run_round(self, *, fresh: bool, needed: int) -> None:
-        """Run one more round that counts: throttled rounds are repeated after a pause."""
-        finished = sum(pair.fresh is fresh for pair in self._counted)
-        self.session.progress(Step("confirming" if fresh else "measuring in turns", finished, needed, "rounds"))
-        while (latest := self._run_any_round(fresh=fresh)).throttled:
-            if sum(bool(pair.throttled) for pair in self.rounds) > _MAX_REPEATS:
-                self.hot = f"the device throttled in {_MAX_REPEATS + 1} rounds: {', '.join(latest.throttled)}"
-                return
-            time.sleep(_COOLING_S)
-
-    def _run_any_round(self, *, fresh: bool) -> Round:
-        number = len(self.rounds) + 1
-        # A repeat has the order of the round that it replaces: perhaps only that order heats the device.
-        order = turn_order(sum(pair.fresh is fresh for pair in self._counted))
-        settings, device = self.session.settings, self.session.device
-        turns = rounds.run(
-            device.shell,
-            self.folder,
-            self.sides[0].folders,
-            [self.sides[index].folders["releases"] for index in order],
-            threads=self.session.releases[0].threads,
-            plan=Plan(settings.round_s, 1, _MIN_RUNS, _MAX_RUNS, settings.pinned),
-            sysfs=settings.sysfs,
-        )
-        self.threads = turns[0].run.threads
+    def _run_round(self, order: Order, *, fresh: bool) -> Round:
+        settings, installed = self.session.settings, self.session.installed
+        plan = Plan(settings.round_s, 1, _MIN_RUNS, _MAX_RUNS, settings.pinned)
+        # Both have the inputs of the new release.
+        sides = (installed[0], installed[1].with_inputs_of(installed[0]))
+        turns = rounds.run([sides[index] for index in order], self.folder, plan, settings.sysfs)
         new, base = (turns[order.index(index)] for index in (0, 1))
-        self.rounds.append(Round(number, fresh, order[0] == 0, new, base))
-        return self.rounds[-1]
+        return Round(len(self.rounds) + 1, fresh, order[0] == 0, new, base)
 
     def _quantity(self, name: str, rule: Rule, judgement: Judgement) -> Quantity:
         counted = self._counted

@@ -8,17 +8,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from toolchain import temporary
 from toolchain.backends import backend_of
 from toolchain.device import bench, profiling
 from toolchain.device.bench import Conditions
 from toolchain.device.connected import ConnectedDevice
-from toolchain.device.installed import DeviceRelease, Installed
+from toolchain.device.installed import DeviceRelease, Installed, installed_temporarily
 from toolchain.device.lock import Owner
 from toolchain.device.processor import Processor
 from toolchain.device.profiling import Peak, Watched
@@ -26,9 +24,9 @@ from toolchain.device.waiting import Waited
 from toolchain.errors import DeviceError
 from toolchain.models import inputs
 from toolchain.native.programs import Program
+from toolchain.pipeline.ab import Side
 from toolchain.pipeline.profile.rows import MACHINE, Row, rows_of
 from toolchain.pipeline.profile.split import Split, split
-from toolchain.pipeline.sides import Side
 from toolchain.progress import Progress, stage
 
 __all__ = [
@@ -36,10 +34,7 @@ __all__ = [
     "Profile",
     "ProfileRequest",
     "Row",
-    "Side",
     "run",
-    "run_seconds",
-    "watch",
 ]
 
 SCHEMA_VERSION = 1
@@ -152,50 +147,19 @@ def run(
     """
     release = side.release(program, device, request.threads)
     arrays = inputs.make(source, side.manifest.inputs)
-    with temporary.folder() as work, device.store.lock(Owner.here("profile")):
-        try:
-            installed, kernels = release.install(arrays, Path(work)), side.kernels(device)
-            before = bench.conditions(device.shell)
-            progress(stage("measuring the peak of the device"))
-            peak, no_peak = _peak(installed, reusable=before.busy <= _MAX_BUSY)
-            run_s = run_seconds(installed, pinned=request.pinned)
-            minutes = 2 * request.runs * run_s / 60
-            about = f", which takes about {minutes:.0f} minutes" if minutes >= _LONG_MINUTES else ""
-            progress(stage(f"profiling {request.runs} runs{about}"))
-            watched = watch(installed, request.runs, run_s, pinned=request.pinned)
-            after = bench.conditions(device.shell)
-        finally:
-            if side.bundle:
-                device.store.releases.prune(device.board.keep)
+    with device.store.lock(Owner.here("profile")), installed_temporarily([(release, arrays)]) as (installed,):
+        kernels = side.kernels
+        before = bench.conditions(device.shell)
+        progress(stage("measuring the peak of the device"))
+        peak, no_peak = _peak(installed, reusable=before.busy <= _MAX_BUSY)
+        run_s = profiling.pace(installed, pinned=request.pinned)
+        minutes = 2 * request.runs * run_s / 60
+        about = f", which takes about {minutes:.0f} minutes" if minutes >= _LONG_MINUTES else ""
+        progress(stage(f"profiling {request.runs} runs{about}"))
+        watched = profiling.watch(installed, request.runs, run_s, pinned=request.pinned)
+        after = bench.conditions(device.shell)
     rows = rows_of(watched, kernels, backend_of(device.board), peak)
     return _profile(release, watched, rows, (peak, no_peak), (before, after))
-
-
-def run_seconds(installed: Installed, *, pinned: bool) -> float:
-    device, folders = installed.release.device, installed.folders
-    return profiling.pace(
-        device.shell,
-        device.store.root,
-        folders,
-        release=folders["releases"],
-        threads=installed.release.threads,
-        pinned=pinned,
-    )
-
-
-def watch(installed: Installed, runs: int, run_s: float, *, pinned: bool) -> Watched:
-    """Profile runs of a release; see `profiling.watch`."""
-    device, folders = installed.release.device, installed.folders
-    return profiling.watch(
-        device.shell,
-        device.store.root,
-        folders,
-        release=folders["releases"],
-        threads=installed.release.threads,
-        runs=runs,
-        run_s=run_s,
-        pinned=pinned,
-    )
 
 
 def _peak(installed: Installed, *, reusable: bool) -> tuple[Peak | None, str]:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from toolchain import stats, temporary
+from toolchain import stats
 from toolchain.backends import backend_of
+from toolchain.device import profiling
 from toolchain.device.connected import ConnectedDevice
-from toolchain.device.installed import Installed
+from toolchain.device.installed import Installed, installed_temporarily
 from toolchain.device.lock import Owner
 from toolchain.device.profiling import Watched
-from toolchain.errors import InputError
 from toolchain.models import inputs
 from toolchain.native.programs import Program
-from toolchain.pipeline.profile import ProfileRequest, run_seconds, watch
+from toolchain.pipeline.ab import Side, Turns
+from toolchain.pipeline.profile import ProfileRequest
 from toolchain.pipeline.profile.layers import ERRORS, ROUNDS, Layer, WatchedRelease, compare_layers, median_ms
-from toolchain.pipeline.sides import Side, alternate
 from toolchain.progress import Progress, Step
 from toolchain.stats import Estimate
 from toolchain.tables import Table
@@ -81,22 +80,6 @@ def unmatched(comparison: Against) -> tuple[Layer, ...]:
     )
 
 
-def check(new: Side, base: Side) -> None:
-    """Refuse to compare a release with itself, or with one of another model."""
-    if new.digest == base.digest:
-        raise InputError(
-            "--against names the release that is profiled", details=new.digest, hint="name another release or package"
-        )
-    new_inputs, base_inputs = (
-        [(spec.name, spec.dtype, spec.shape) for spec in side.manifest.inputs] for side in (new, base)
-    )
-    if new_inputs != base_inputs:
-        raise InputError(
-            f"{new.manifest.name} and {base.manifest.name} have different inputs, so they are different models",
-            hint="`toolchain releases` lists what the device keeps",
-        )
-
-
 def run(
     sides: tuple[Side, Side],
     source: inputs.Source,
@@ -110,21 +93,13 @@ def run(
     The runs of the request are divided among the rounds, at least five in each.
 
     Raises:
-        InputError: As `check`.
         VerificationError: The device does not fit.
         DeviceError: It is lost, busy or full, or a model does not run on it.
     """
-    new, base = sides
-    check(new, base)
-    releases = [side.release(program, device, request.threads) for side in sides]
-    arrays = inputs.make(source, new.manifest.inputs)
-    with temporary.folder() as work, device.store.lock(Owner.here("profile")):
-        try:
-            installed = [release.install(arrays, Path(work)) for release in releases]
-            return profile_installed(sides, installed, request, progress)
-        finally:
-            if new.bundle or base.bundle:
-                device.store.releases.prune(device.board.keep)
+    arrays = inputs.make(source, sides[0].manifest.inputs)
+    releases = [(side.release(program, device, request.threads), arrays) for side in sides]
+    with device.store.lock(Owner.here("profile")), installed_temporarily(releases) as installed:
+        return profile_installed(sides, installed, request, progress)
 
 
 def profile_installed(
@@ -137,16 +112,14 @@ def profile_installed(
     """
     new, base = sides
     device = installed[0].release.device
-    graphs = [side.kernels(device) for side in sides]
-    run_s = [run_seconds(release, pinned=request.pinned) for release in installed]
+    graphs = [side.kernels for side in sides]
+    run_s = [profiling.pace(release, pinned=request.pinned) for release in installed]
     runs = max(_MIN_RUNS, -(-request.runs // ROUNDS))
-
-    def watch_side(index: int) -> Watched:
-        return watch(installed[index], runs, run_s[index], pinned=request.pinned)
-
-    watched = alternate(
-        ROUNDS, watch_side, lambda number: progress(Step("profiling both in turns", number, ROUNDS, "rounds"))
-    )
+    watched: tuple[list[Watched], list[Watched]] = ([], [])
+    for number, order in Turns().rounds(ROUNDS):
+        progress(Step("profiling both in turns", number, ROUNDS, "rounds"))
+        for index in order:
+            watched[index].append(profiling.watch(installed[index], runs, run_s[index], pinned=request.pinned))
     plain = [[turn.plain_ns for turn in turns] for turns in watched]
     new_release, base_release = (
         WatchedRelease(kernels, rounds) for kernels, rounds in zip(graphs, watched, strict=True)

@@ -9,8 +9,9 @@ import pytest
 from tests.support import bundles, deploys, gates
 from toolchain.device.lock import Owner
 from toolchain.errors import BusyError, DeviceError, InputError, VerificationError
-from toolchain.pipeline import gate
-from toolchain.pipeline.gate import GateSettings, Side, session
+from toolchain.pipeline import ab, gate
+from toolchain.pipeline.ab import Side, turns
+from toolchain.pipeline.gate import GateSettings, session
 from toolchain.pipeline.profile.against import Against, Layer
 from toolchain.stats import Estimate, Rule, Verdict
 
@@ -144,7 +145,7 @@ fi
 
 @pytest.fixture
 def hot(program, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "_COOLING_S", 0.0)
+    monkeypatch.setattr(turns, "_COOLING_S", 0.0)
     folder = tmp_path / "sys"
     (folder / "devices/system/cpu/cpu0/thermal_throttle").mkdir(parents=True)
     (folder / "devices/system/cpu/cpu0/thermal_throttle/core_throttle_count").write_text("0\n")
@@ -198,7 +199,7 @@ def test_the_device_keeps_the_release_that_it_has(bench, tiny, other, tmp_path):
 
     deploys.deploy(tiny, bench.program, bench.device.shell, bench.device.store)
     assert bundles.whole_release(root) == tiny.digest
-    current = gate.on_device("current", bench.device.store)
+    current = ab.on_device("current", bench.device)
     assert (current.digest, current.bundle) == (tiny.digest, None)
     result = gate.run(Side.of(other), current, bench.program, bench.device, GateSettings())
     assert result.verdict is Verdict.PASS

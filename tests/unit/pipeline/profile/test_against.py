@@ -8,10 +8,8 @@ import pytest
 from toolchain import stats
 from toolchain.bundle.kernels import Kernel
 from toolchain.device.profiling import Call, Watched
-from toolchain.errors import InputError
 from toolchain.pipeline.profile import against
 from toolchain.pipeline.profile.layers import WatchedRelease, compare_layers
-from toolchain.pipeline.sides import Side
 
 
 class _Templates:
@@ -24,10 +22,6 @@ _BACKEND = SimpleNamespace(templates=_Templates())
 
 def graph(names, size=4):
     return {name: Kernel(name, (("float32", (1, size)),) * 2, layer=layer_name) for name, layer_name in names.items()}
-
-
-def side(digest, *inputs):
-    return Side("net", SimpleNamespace(name="net", inputs=inputs), digest)
 
 
 def rounds(times, seed=0, noise=0.02):
@@ -134,11 +128,3 @@ def test_no_layer_is_named_where_none_is_slower():
     document = held(matched).document()
     assert document["carriers"] == []
     assert len(document["layers"]) == 50
-
-
-def test_a_release_is_not_held_against_itself_or_another_model():
-    with pytest.raises(InputError, match="the release that is profiled"):
-        against.check(side("0"), side("0"))
-    other = side("1", SimpleNamespace(name="x", dtype="int8", shape=(1,)))
-    with pytest.raises(InputError, match="different inputs"):
-        against.check(side("0"), other)

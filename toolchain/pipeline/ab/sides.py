@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from toolchain import bundle, files, registry, temporary
+from toolchain import bundle, files, registry
 from toolchain.board import Board
 from toolchain.bundle import Bundle, kernels
 from toolchain.bundle.kernels import Kernel
@@ -17,14 +18,13 @@ from toolchain.bundle.manifest import LARGEST_GRAPH, Manifest
 from toolchain.device import released
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease
-from toolchain.device.store import Store
 from toolchain.errors import InputError
 from toolchain.models import names, zoo
 from toolchain.native.programs import Program
 from toolchain.progress import Progress
 from toolchain.registry import Access
 
-_Run = TypeVar("_Run")  # the result of one run of a side
+TensorKind = Literal["inputs", "outputs"]
 
 _DIGEST = re.compile(r"(sha256:)?(?P<digest>[0-9a-f]{64})")
 _LONGEST_FILE = 4096
@@ -37,12 +37,13 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Side:
-    """A release to measure."""
+    """A release to measure: of a bundle on this machine, or one that a device keeps."""
 
     label: str  # what the user called it
     manifest: Manifest
     digest: str
-    bundle: Bundle | None = None  # its files here; None of a release that the device keeps
+    bundle: Bundle | None = None  # its files here; None of a release that a device keeps
+    device: ConnectedDevice | None = field(default=None, compare=False, repr=False)  # which keeps it
 
     @classmethod
     def of(cls, bundle: Bundle, label: str = "") -> Side:
@@ -52,6 +53,22 @@ class Side:
     def size(self) -> int:
         """Bytes of all files that travel to a device."""
         return sum(record.size for record in self.manifest.files.values())
+
+    @cached_property
+    def kernels(self) -> Mapping[str, Kernel]:
+        """The kernels of its graph by name, which are read when they are first needed.
+
+        Raises:
+            DeviceError: The device is lost.
+            VerificationError: The graph on the device is damaged.
+        """
+        if self.bundle:  # its files were checked when it was opened
+            text = files.read_limited(self.bundle.folder / bundle.GRAPH_TEXT, LARGEST_GRAPH).decode()
+        elif self.device:
+            text = released.read_graph(self.device, self.manifest, self.digest)
+        else:
+            raise ValueError(f"{self.label} is neither here nor on a device")
+        return kernels.read(text)
 
     def release(self, program: Program, device: ConnectedDevice, threads: int) -> DeviceRelease:
         """Return it as a release of a device that can run it.
@@ -63,60 +80,21 @@ class Side:
             return DeviceRelease.of_bundle(self.bundle, program, device, threads)
         return DeviceRelease.of_device(self.manifest, self.digest, program, device, threads)
 
-    def kernels(self, device: ConnectedDevice) -> Mapping[str, Kernel]:
-        """Return the kernels of its graph by name.
+    def check_board(self, board: Board) -> None:
+        """Refuse a release that was built for another board.
 
         Raises:
-            DeviceError: The device is lost.
-            VerificationError: The graph on the device is damaged.
+            VerificationError: It was.
         """
-        if self.bundle:  # its files were checked when it was opened
-            text = files.read_limited(self.bundle.folder / bundle.GRAPH_TEXT, LARGEST_GRAPH).decode()
-            return kernels.read(text)
-        record = self.manifest.files[bundle.GRAPH_TEXT]
-        if record.size > LARGEST_GRAPH:
-            raise released.damaged(device.store, self.digest)
-        with temporary.folder() as folder:
-            path = Path(folder) / bundle.GRAPH_TEXT
-            source = f"{device.store.root}/releases/{self.digest}/{bundle.GRAPH_TEXT}"
-            device.shell.pull(source, path, max_bytes=record.size)
-            if files.sha256_file(path) != record.sha256:
-                raise released.damaged(device.store, self.digest)
-            return kernels.read(path.read_text(encoding="utf-8"))
-
-
-def turn_order(number: int) -> tuple[int, int]:
-    """Return which side runs first in a round, and which second.
-
-    Each goes first in every other round: the second run finds a warmer device, and drift affects both alike.
-    """
-    return (0, 1) if number % 2 == 0 else (1, 0)
-
-
-def alternate(
-    rounds: int, run: Callable[[int], _Run], begin: Callable[[int], None] = lambda _number: None
-) -> tuple[list[_Run], list[_Run]]:
-    """Run two sides in turns; return the results of each in the order of the rounds.
-
-    Args:
-        rounds: Their number.
-        run: Runs the side of an index, 0 or 1.
-        begin: Called with the number of each round, from 0 on, before it.
-    """
-    results: tuple[list[_Run], list[_Run]] = ([], [])
-    for number in range(rounds):
-        begin(number)
-        for index in turn_order(number):
-            results[index].append(run(index))
-    return results
+        bundle.check_board(self.manifest, board, root=self.device.store.root if self.device else "")
 
 
 @dataclass(frozen=True)
 class SideOpener:
     """Opens sides by what a user calls them."""
 
-    folder: Path
-    access: Access  # how a registry is reached
+    folder: Path  # where packages are unpacked
+    access: Access | None  # how a registry is reached; None refuses addresses
     progress: Progress = lambda _line: None
 
     def open_local(self, name: str, other: str = "") -> Side | None:
@@ -152,6 +130,8 @@ class SideOpener:
         raise InputError(f"there is no {name[:_MAX_NAME]!r}", details=f"expected {_FORMS}", hint=hint)
 
     def _pull(self, address: str, label: str) -> Side:
+        if self.access is None:
+            raise InputError(f"{label} is in a registry", details=address, hint="pull it first: `toolchain pull`")
         return Side.of(registry.pull(registry.parse(address), self._new_folder(), self.access, self.progress), label)
 
     def _new_folder(self) -> Path:
@@ -197,29 +177,20 @@ def read_digest_file(path: Path) -> str:
     return lines[0]
 
 
-def on_device(name: str, store: Store) -> Side:
+def on_device(name: str, device: ConnectedDevice) -> Side:
     """Find a release that a device keeps: `current`, its number, its digest or at least eight digits, or a digest file.
 
     Raises:
         InputError: The device has no such release, or several.
         VerificationError: Its manifest does not have that digest.
     """
-    digest = released.find_release(store, read_digest_file(Path(name)) if _path_kind(name) == "file" else name).digest
-    return Side(name, released.read_manifest(store, digest), digest)
+    text = read_digest_file(Path(name)) if _path_kind(name) == "file" else name
+    digest = released.find_release(device.store, text).digest
+    return Side(name, released.read_manifest(device.store, digest), digest, device=device)
 
 
-def resolve_sides(local: Sequence[Side | None], names: Sequence[str], store: Store) -> tuple[Side, Side]:
-    """Return both sides: those that were opened here, and the others from the device.
-
-    Raises:
-        InputError: The device has no such release, or several.
-    """
-    new, base = (side or on_device(name, store) for side, name in zip(local, names, strict=True))
-    return new, base
-
-
-def check_pair(new: Side, base: Side, board: Board) -> None:
-    """Refuse a pair that cannot be compared, before any work.
+def check_pair(new: Side, base: Side, board: Board, kinds: Sequence[TensorKind] = ("inputs", "outputs")) -> None:
+    """Refuse a pair that cannot be compared: its tensors of these kinds must be the same.
 
     Raises:
         InputError: They are the same, or differ in their inputs or outputs.
@@ -227,20 +198,20 @@ def check_pair(new: Side, base: Side, board: Board) -> None:
     """
     if new.digest == base.digest:
         raise InputError(
-            "NEW and --base are the same release",
-            details=f"{new.label} and {base.label} are both sha256:{new.digest}",
-            hint="a gate compares a new package with the one before it",
+            f"{new.label} and {base.label} are the same release",
+            details=f"sha256:{new.digest}",
+            hint="name another release or package to compare it with",
         )
     for side in (new, base):
-        bundle.check_board(side.manifest, board)
-    for tensors in ("inputs", "outputs"):
+        side.check_board(board)
+    for kind in kinds:
         new_signature, base_signature = (
-            ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in getattr(side.manifest, tensors))
+            ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in getattr(side.manifest, kind))
             for side in (new, base)
         )
         if new_signature != base_signature:
             raise InputError(
-                f"{new.label} and {base.label} are different models: their {tensors} differ",
+                f"{new.label} and {base.label} are different models: their {kind} differ",
                 details=f"{new_signature}\ninstead of {base_signature}",
                 hint="name a base of the same model",
             )

@@ -1,4 +1,4 @@
-"""The two sides of a gate: which names open which release, which pairs are refused, and who goes first."""
+"""The sides: which names open which release, which pairs are refused, and the kernels of a release."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from tests.support import deploys, gates
 from toolchain import bundle
 from toolchain.device.lock import Owner
 from toolchain.errors import InputError, ToolchainError, VerificationError
-from toolchain.pipeline import sides
-from toolchain.pipeline.gate import Side, SideOpener, check_pair, on_device
+from toolchain.pipeline.ab import Side, SideOpener, check_pair, on_device, sides
 from toolchain.registry import Access
 
 ADDRESS = "oci://registry.lab/nets/dense"
@@ -44,6 +43,12 @@ def test_addresses_are_pulled(opener, pulled, tiny, tmp_path):
     (tmp_path / "base.txt").write_text(f"{ADDRESS}@sha256:{'a' * 64}\n")
     assert opener.open_local(str(tmp_path / "base.txt")).digest == tiny.digest
     assert pulled == [f"{ADDRESS}:v3", f"{ADDRESS}@sha256:{'a' * 64}"]
+
+
+def test_addresses_are_refused_without_access_to_a_registry(tmp_path):
+    with pytest.raises(InputError, match="is in a registry") as caught:
+        SideOpener(tmp_path, None).open_local(f"{ADDRESS}:v3")
+    assert "toolchain pull" in caught.value.hint
 
 
 def test_a_digest_in_a_file_is_a_release_on_the_device_or_one_of_the_same_repository(opener, pulled, tmp_path):
@@ -95,15 +100,15 @@ def test_releases_on_a_device_by_all_their_names(program, tiny, tmp_path):
     bench.says(tiny)
     store = bench.device.store
     with pytest.raises(InputError, match="no such release") as caught:
-        on_device("current", store)
+        on_device("current", bench.device)
     assert caught.value.details == "the device has no releases"
     deploys.deploy(tiny, bench.program, bench.device.shell, store)
     (tmp_path / "base.txt").write_text(f"sha256:{tiny.digest}")
     for name in ("current", "1", tiny.digest, f"sha256:{tiny.digest[:8]}", str(tmp_path / "base.txt")):
-        assert on_device(name, store) == Side(name, tiny.manifest, tiny.digest)
+        assert on_device(name, bench.device) == Side(name, tiny.manifest, tiny.digest)
     for name in ("2", "f" * 64):
         with pytest.raises(InputError, match="no such release") as caught:
-            on_device(name, store)
+            on_device(name, bench.device)
         assert tiny.digest[:16] in caught.value.details
     manifest = bench.folder / "store" / "releases" / tiny.digest / "manifest.json"
     with store.lock(Owner.here("test")):
@@ -111,14 +116,14 @@ def test_releases_on_a_device_by_all_their_names(program, tiny, tmp_path):
         manifest.unlink()
         manifest.write_text(text)
     with pytest.raises(VerificationError, match="does not match its digest"):
-        on_device("current", store)
+        on_device("current", bench.device)
 
 
 def test_pairs_that_are_none(tiny, native):
     side = Side.of(tiny)
     other = dataclasses.replace(side, digest="0" * 64, label="other")
     check_pair(side, other, native)
-    with pytest.raises(InputError, match="NEW and --base are the same release"):
+    with pytest.raises(InputError, match="dense and dense are the same release"):
         check_pair(side, side, native)
     moved = dataclasses.replace(other, manifest=dataclasses.replace(tiny.manifest, board="rpi4"))
     for pair in ((side, moved), (moved, side)):
@@ -129,6 +134,7 @@ def test_pairs_that_are_none(tiny, native):
         model = dataclasses.replace(other, manifest=dataclasses.replace(tiny.manifest, **{tensors: specs}))
         with pytest.raises(InputError, match=f"are different models: their {tensors} differ"):
             check_pair(side, model, native)
+    check_pair(side, model, native, ("inputs",))
 
 
 @pytest.mark.parametrize("name", ["", "x" * 5000, "x" * 300, "a\x00b", "current\n", "/dev/null", "-1", "1" * 9 + "z"])
@@ -138,9 +144,19 @@ def test_words_that_name_nothing(tmp_path, name):
     assert len(caught.value.message) < 300
 
 
-def test_each_side_goes_first_in_every_other_round():
-    order, rounds = [], []
-    new, base = sides.alternate(4, lambda index: order.append(index) or len(order), rounds.append)
-    assert order == [0, 1, 1, 0, 0, 1, 1, 0]
-    assert rounds == [0, 1, 2, 3]
-    assert (new, base) == ([1, 4, 5, 8], [2, 3, 6, 7])
+def test_a_release_has_the_kernels_of_the_bundle_that_it_was(program, tiny, tmp_path):
+    bench = gates.bench(tmp_path / "device", program)
+    bench.says(tiny)
+    deploys.deploy(tiny, bench.program, bench.device.shell, bench.device.store)
+    kernels = Side.of(tiny).kernels
+    for name in ("current", "1", tiny.digest[:8]):
+        side = on_device(name, bench.device)
+        assert (side.digest, side.kernels, side.bundle) == (tiny.digest, kernels, None)
+    graph = bench.folder / "store" / "releases" / tiny.digest / "graph.txt"
+    with bench.device.store.lock(Owner.here("test")):
+        text = graph.read_bytes()
+        graph.unlink()
+        graph.write_bytes(text[:-1] + b"x")
+    assert side.kernels == kernels, "they are read once"
+    with pytest.raises(VerificationError, match="does not match its digest"):
+        _ = on_device("current", bench.device).kernels
