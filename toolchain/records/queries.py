@@ -171,8 +171,11 @@ class Records:
             workload: Hash of the workload.
             schema: Their schema; None for any.
         """
-        condition = f"{self._matches(key, workload)} AND {_ranked(schema)}"
-        by_latency = itertools.groupby(self.records(condition, _FASTEST_FIRST), lambda trial: trial.latency_s)
+        return self._best_of_candidates(f"{self._matches(key, workload)} AND {_ranked(schema)}")
+
+    def _best_of_candidates(self, condition: str, *values: float) -> Iterator[Record]:
+        trials = self.records(condition, _FASTEST_FIRST, *values)
+        by_latency = itertools.groupby(trials, lambda trial: trial.latency_s)
         candidates: set[str] = set()
         # Lazily, since callers take only the first few.
         for _, equals in by_latency:
@@ -184,15 +187,20 @@ class Records:
 
     def fastest(self, key: Key, keep: int = 1, schema: int | None = None) -> dict[str, tuple[Record, ...]]:
         """Return for each workload up to `keep` trials as `ranked` yields them."""
-        names = sorted(self.names("workload", f"{self._matches(key)} AND {_ranked(schema)}"))
-        return {name: tuple(itertools.islice(self.ranked(key, name, schema), keep)) for name in names if keep}
+        condition = f"{self._matches(key)} AND {_ranked(schema)}"
+        fastest = {}
+        for name in sorted(self.names("workload", condition)) if keep else ():
+            # With a parameter, SQLite compiles the query once: that takes longer than to run it.
+            ranked = self._best_of_candidates(f"workload = ? AND {condition}", self.tables.numbers[name])
+            fastest[name] = tuple(itertools.islice(ranked, keep))
+        return fastest
 
     def decided(self, key: Key) -> dict[str, Record]:
         """Return the last decision of each workload that has one."""
         condition = f"{self._matches(key)} AND decision"
         # Decisions of a workload are in the order of the file, so the last one has the highest position.
         rows = self._select("max(position)", condition, "GROUP BY workload ORDER BY min(position)")
-        records = (record for (position,) in list(rows) for record in self.records(f"position = {position}"))
+        records = (record for (position,) in list(rows) for record in self.records("position = ?", "", position))
         return {record.workload: record for record in records}
 
     def best(self, key: Key) -> dict[str, Record]:
@@ -260,13 +268,13 @@ class Records:
             yield self.tables.read(*at)
         yield from (run.start for run in waiting)
 
-    def records(self, condition: str = "1", end: str = "ORDER BY position") -> Iterator[Record]:
+    def records(self, condition: str = "1", end: str = "ORDER BY position", *values: float) -> Iterator[Record]:
         """Read the records of which an SQL condition is true, lazily.
 
         Raises:
             InputError: A line has changed since the index was made.
         """
-        lines = itertools.starmap(self.tables.read, self._select("at, size, checksum", condition, end))
+        lines = itertools.starmap(self.tables.read, self._select("at, size, checksum", condition, end, *values))
         return (line for line in lines if isinstance(line, Record))
 
     def _select(self, columns: str, condition: str = "1", end: str = "", *values: float) -> Iterator[tuple[Any, ...]]:

@@ -8,7 +8,6 @@ import marshal
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple
 from typing import Any
 
 from toolchain.records.lines import Key, Line, Record
@@ -55,7 +54,7 @@ def _key_text(fields: bytes) -> str:
 
 def key_text(key: Key) -> str:
     """Return a key as text, which `key_of` parses."""
-    return json.dumps(astuple(key), ensure_ascii=False)
+    return json.dumps(list(vars(key).values()), ensure_ascii=False)
 
 
 def key_of(text: str) -> Key:
