@@ -1,4 +1,4 @@
-"""How long a large file of records takes to load, and how much memory: with its index, without, and read whole.
+"""How long a large file of records takes to load, and how much memory: with its index and without.
 
     python benchmarks/records.py [--records 1000000] [--whole] [--folder FOLDER] [--json FILE]
 
@@ -122,14 +122,14 @@ def finals(path: Path) -> None:
     """Ask what finals ask: the best candidates of each kernel, and what was decided."""
     start = Start(run=run(0), time=NOW)
     names = [f"{one:016x}" for one in range(20)]
-    now = RecordsView(RecordFile(path).catalog(), KEY, start, names).now()
+    now = RecordsView(RecordFile(path).read(), KEY, start, names).now()
     if not now.decided(KEY) or not all(next(now.ranked(KEY, name)) for name in names):
         raise SystemExit("nothing is known of a kernel")
 
 
 def best(path: Path) -> None:
     """Ask what a build asks."""
-    found = RecordFile(path).catalog()
+    found = RecordFile(path).read()
     if KEY not in found.keys or not found.best(KEY):
         raise SystemExit("nothing is known of a kernel")
 
@@ -158,14 +158,13 @@ def merge(path: Path) -> None:
 
 
 WHOLE: dict[str, Callable[[Path], Any]] = {
-    "read whole": lambda path: RecordFile(path).read(),
     "forget one run": forget,
     "merge twice the same": merge,
 }
 STEPS: dict[str, Callable[[Path], Any]] = {
-    "first load": lambda path: RecordFile(path).catalog(),
-    "load with the index": lambda path: RecordFile(path).catalog(),
-    "load after more was appended": lambda path: RecordFile(path).catalog(),
+    "first load": lambda path: RecordFile(path).read(),
+    "load with the index": lambda path: RecordFile(path).read(),
+    "load after more was appended": lambda path: RecordFile(path).read(),
     "begin a run": begin,
     "hold its finals": finals,
     "build": best,
@@ -194,9 +193,7 @@ def main() -> None:
     """Make the file and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument(
-        "--whole", action="store_true", help="also rewrite the file, and read it whole, which takes 7 GB"
-    )
+    parser.add_argument("--whole", action="store_true", help="also rewrite the file")
     parser.add_argument("--folder", type=Path, help="where the file is made; a temporary one by default")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--step", choices=STEPS | WHOLE, help=argparse.SUPPRESS)

@@ -30,7 +30,7 @@ def finished(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def read(records: Path) -> Records:
-    return RecordFile(records).read() if records.exists() else Records()
+    return RecordFile(records).read() if records.exists() else Records.collect()
 
 
 def kill_after(process: subprocess.Popen[bytes], records: Path, count: int) -> None:

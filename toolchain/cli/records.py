@@ -18,7 +18,7 @@ from toolchain.cli.gathering import gather, option
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
-    from toolchain.records import Catalog, Key, Written
+    from toolchain.records import Key, Records, Written
     from toolchain.records.forgetting import Which
     from toolchain.records.maintenance import Row, Table
 
@@ -53,9 +53,9 @@ def show(console: Console, /, file: Path | None, board_name: str, target_id: str
     from toolchain.records import maintenance
 
     source = file or _board_file(board_name, console)
-    catalog = _read_catalog(source, console)
-    keys = _matching_keys(catalog, target_id, source)
-    chosen = [table for table in maintenance.tables(catalog) if table.key in keys]
+    contents = _read_records(source, console)
+    keys = _matching_keys(contents, target_id, source)
+    chosen = [table for table in maintenance.tables(contents) if table.key in keys]
     text = [line for table in chosen for line in ("", *_table_text(table))][1:] or f"{source} holds no trials"
     return Result(text, [_table_document(table) for table in chosen], as_json)
 
@@ -69,11 +69,11 @@ def show(console: Console, /, file: Path | None, board_name: str, target_id: str
 def best(console: Console, /, file: Path | None, board_name: str, target_id: str | None, *, as_json: bool) -> Result:
     """Show the record of each kernel that a build applies, for each target."""
     source = file or _board_file(board_name, console)
-    catalog = _read_catalog(source, console)
-    chosen = [record for key in _matching_keys(catalog, target_id, source) for record in catalog.best(key).values()]
+    contents = _read_records(source, console)
+    chosen = [record for key in _matching_keys(contents, target_id, source) for record in contents.best(key).values()]
     rows = []
     for record in chosen:
-        workload = catalog.workloads.get(record.workload)
+        workload = contents.workloads.get(record.workload)
         note = "untuned" if record.verdict == "untuned" else ""
         name = workload.name if workload else record.workload
         rows.append((record.key.id, name, _milliseconds(record.latency_s), note))
@@ -154,7 +154,7 @@ def forget(console: Console, /, file: Path | None, options: ForgetOptions, *, as
     which = options.which(console)
     source = file or _board_file(options.board_name, console)
     if options.target_id:  # a misspelt ID would match nothing, without an error
-        _matching_keys(_read_catalog(source, console), options.target_id, source)
+        _matching_keys(_read_records(source, console), options.target_id, source)
     removal = forgetting.forget(RecordFile(source, console.say), which, dry=options.dry)
     verb = "would be forgotten" if options.dry else "forgotten"
     text = (
@@ -216,15 +216,15 @@ def export(console: Console, /, file: Path, output: Path, target_id: str | None,
     """
     from toolchain.records import export as records_export
 
-    catalog = _read_catalog(file, console)
-    keys = _matching_keys(catalog, target_id, file)
+    contents = _read_records(file, console)
+    keys = _matching_keys(contents, target_id, file)
     if len(keys) != 1:
         raise InputError(
             f"{file} has records for {len(keys)} targets, but a MetaSchedule database holds one",
             details="\n".join(map(_key_text, keys)),
             hint="choose one with --target ID",
         )
-    count = records_export.export(catalog, keys[0], output)
+    count = records_export.export(contents, keys[0], output)
     document = {"folder": str(output), "target": keys[0].id, "records": count}
     return Result(f"{output}: {count} records in MetaSchedule's format", document, as_json)
 
@@ -238,18 +238,18 @@ def _board_file(board_name: str, console: Console) -> Path:
     return source
 
 
-def _read_catalog(source: Path, console: Console) -> Catalog:
+def _read_records(source: Path, console: Console) -> Records:
     from toolchain.records import RecordFile
 
-    return RecordFile(source, console.say).catalog()
+    return RecordFile(source, console.say).read()
 
 
-def _matching_keys(catalog: Catalog, target_id: str | None, source: Path) -> tuple[Key, ...]:
-    keys = tuple(key for key in catalog.keys if target_id is None or key.id == target_id)
+def _matching_keys(contents: Records, target_id: str | None, source: Path) -> tuple[Key, ...]:
+    keys = tuple(key for key in contents.keys if target_id is None or key.id == target_id)
     if target_id is not None and not keys:
         raise InputError(
             f"{source} has no records for target {target_id}",
-            details="\n".join(map(_key_text, catalog.keys)),
+            details="\n".join(map(_key_text, contents.keys)),
             hint="`toolchain records show` lists the IDs",
         )
     return keys

@@ -207,7 +207,7 @@ def _list_kernels(source: str, board: Board, options: KernelsOptions, console: C
     layers = [(layer_of(function), function.attrs) for _, function in called(lowered)]
     calls = Counter((layer, str(attributes.get(EXACT, layer))) for layer, attributes in layers if is_layer(layer))
     path = options.records or default_path(board.name)
-    records = RecordFile(path).catalog().best(record_key(Vta(board), emulated=board.emulated)) if path.exists() else {}
+    records = RecordFile(path).read().best(record_key(Vta(board), emulated=board.emulated)) if path.exists() else {}
     best = {workload: json.loads(record.trace) for workload, record in records.items()}
     templates = Vta(board).templates
     return [

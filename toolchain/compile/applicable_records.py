@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from toolchain.board import boards_folder
 from toolchain.bundle import RECORDS
 from toolchain.compile.request import BuildRequest
 from toolchain.errors import InputError
-from toolchain.records import SHIPPED, Catalog, Key, RecordFile, Records, default_path
+from toolchain.records import SHIPPED, Key, RecordFile, RecordFilter, Records, default_path
 from toolchain.records.apply import Applied, apply
 from toolchain.records.metaschedule import target_table
 
@@ -27,7 +28,7 @@ _MAX_CORE_RATIO = 2
 class RecordSources:
     """Where a build looks for tuning records."""
 
-    user: Catalog | None = None  # the user's records; None to apply none
+    user: Records | None = None  # the user's records; None to apply none
     # Those that come with the toolchain, for kernels without one of the user's; None to apply none
     shipped: Records | None = None
 
@@ -35,7 +36,7 @@ class RecordSources:
         """Apply the best fitting records to a lowered module."""
         if self.user is None and self.shipped is None:
             return Applied(lowered)
-        records = self.user or Records()
+        records = self.user or Records.collect()
         return apply(lowered, request.backend, records, shipped=self.shipped, key=matching_key(request, records))
 
 
@@ -68,7 +69,7 @@ def requested_key(request: BuildRequest) -> Key:
     return record_key(request.backend, emulated=request.emulated, modelled=request.modelled_as, threads=request.threads)
 
 
-def matching_key(request: BuildRequest, records: Catalog) -> Key:
+def matching_key(request: BuildRequest, records: Records) -> Key:
     """Return the key of the records that a build applies.
 
     Without records measured with default options, the newest others count. A model's records are kept by the version
@@ -97,7 +98,7 @@ def has_records(request: BuildRequest) -> bool:
     return records is not None and matching_key(request, records) in records.keys
 
 
-def user_records(request: BuildRequest) -> Catalog | None:
+def user_records(request: BuildRequest) -> Records | None:
     """Read the user's tuning records that are to be applied; None if there are none.
 
     Raises:
@@ -106,7 +107,7 @@ def user_records(request: BuildRequest) -> Catalog | None:
     path = _user_file(request)
     if path is None or (request.records is None and not path.exists()):
         return None
-    records = RecordFile(path, request.progress).catalog()
+    records = RecordFile(path, request.progress).read()
     requested = matching_key(request, records)
     # A file that the user named must have suitable records; the default file may have those of other boards.
     if request.records and requested not in records.keys:
@@ -127,7 +128,7 @@ def summary(applied: Applied, sources: RecordSources, request: BuildRequest) -> 
     folders = " or ".join(str(folder.parent) for folder in state.records_paths(request.board.name))
     if sources.user is None and sources.shipped is None:
         return f"tuning records: none of yours in {folders}, and the toolchain has none for {request.board.name}"
-    key = matching_key(request, sources.user or Records())
+    key = matching_key(request, sources.user or Records.collect())
     marks = {"modelled": f" (by the model of {key.modelled})", "emulated": " (measured on an emulator)"}
     counts = []
     if sources.user is not None and key in sources.user.keys:
@@ -171,5 +172,7 @@ def shipped_records(backend: Backend) -> Records | None:
         return None
     records = RecordFile(path).read()
     cores = backend.board.cores
-    suitable = [trial for trial in records.trials if cores <= _MAX_CORE_RATIO * trial.target.get("num-cores", 1)]
-    return Records(records.workloads, tuple(suitable)) if suitable else None
+    suitable = frozenset(
+        key for key in records.keys if cores <= _MAX_CORE_RATIO * json.loads(key.target).get("num-cores", 1)
+    )
+    return records.only(RecordFilter(suitable)) if suitable else None

@@ -175,7 +175,7 @@ def run(request: TuneRequest, progress: Progress, redraw: Callable[[Shown], None
     cost_model = _cost_model(request, progress)
     file = RecordFile(request.records or default_path(request.board.name), progress)
     if file.path.exists():
-        file.catalog()
+        file.read()
     if not request.passing:
         progress(f"tuning records: {file.path}")
     progress(f"importing {request.model.source}")

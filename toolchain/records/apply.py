@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, tirx
 
 from toolchain.backends.base import Backend, Choice, Templates
-from toolchain.records import Catalog, Key, Record, best_bytes
+from toolchain.records import Key, Record, Records, best_bytes
 from toolchain.records import traces as schedules
 from toolchain.records.metaschedule import meta_schedule, target_table
 from toolchain.records.tasks import Task, extract, layer_of, workload_hash
@@ -45,9 +45,9 @@ class Applied:
 def apply(
     module: tvm.IRModule,
     backend: Backend,
-    records: Catalog,
+    records: Records,
     *,
-    shipped: Catalog | None = None,
+    shipped: Records | None = None,
     key: Key | None = None,
 ) -> Applied:
     """Choose or schedule the kernels of a model by the best records for its target.
@@ -113,13 +113,13 @@ def _pick(task: Task, record: Record, target: tvm.target.Target, templates: Temp
     return _Pick(task, record, trace=schedule.trace)
 
 
-def shipped_choices(tasks: Sequence[Task], shipped: Catalog | None, templates: Templates) -> dict[str, Choice]:
+def shipped_choices(tasks: Sequence[Task], shipped: Records | None, templates: Templates) -> dict[str, Choice]:
     """Return by workload how records that come with the toolchain compute layers."""
     picks = _shipped([task for task in tasks if task.layer], shipped, templates)
     return {pick.task.workload: pick.choice for pick in picks if pick.choice}
 
 
-def _shipped(tasks: Sequence[Task], shipped: Catalog | None, templates: Templates) -> list[_Pick]:
+def _shipped(tasks: Sequence[Task], shipped: Records | None, templates: Templates) -> list[_Pick]:
     best: dict[str, Record] = {}
     for key in shipped.keys if shipped else ():
         best.update(shipped.best(key) if shipped else {})

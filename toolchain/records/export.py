@@ -10,14 +10,14 @@ from typing import Any
 import tvm
 
 from toolchain.errors import InputError
-from toolchain.records import Catalog, Key, Record, traces
+from toolchain.records import Key, Record, Records, traces
 from toolchain.records.metaschedule import meta_schedule
 from toolchain.records.tasks import layer_of
 
 FILES = ("database_workload.json", "database_tuning_record.json")
 
 
-def export(records: Catalog, key: Key, folder: Path) -> int:
+def export(records: Records, key: Key, folder: Path) -> int:
     """Write the trials with a latency as a database that `JSONDatabase` opens.
 
     Only those of one key: a database of MetaSchedule does not distinguish targets.
@@ -39,7 +39,7 @@ def export(records: Catalog, key: Key, folder: Path) -> int:
     return sum(_commit(database, module, target, records.of(key, workload)) for workload, module in modules.items())
 
 
-def _module(records: Catalog, workload: str) -> tvm.IRModule:
+def _module(records: Records, workload: str) -> tvm.IRModule:
     line = records.workloads.get(workload)
     if line is None:
         raise InputError(f"the records do not contain the module of workload {workload}")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from toolchain.records import Catalog, Record, RecordFile, RunStart
-from toolchain.records.catalog import to_lines
-from toolchain.records.lines import Line
+from toolchain.records import Line, Record, RecordFile, RecordFilter, Records, Workload
 
 
 @dataclass(frozen=True)
@@ -28,14 +26,17 @@ class Which:
     machine: str = ""
     before: float | None = None
 
-    def fits(self, trial: Record, records: Catalog) -> bool:
-        workload = records.workloads.get(trial.workload)
-        return (
-            (self.workloads is None or trial.workload in self.workloads)
-            and (not self.name or (workload is not None and self.name in workload.name))
-            and self.key_id in {"", trial.key.id}
-            and self.machine in {"", trial.board}
-            and (self.before is None or trial.time < self.before)
+    def condition(self, records: Records) -> RecordFilter:
+        """Return these conditions for the records of a file."""
+        workloads = self.workloads
+        if self.name:
+            named = (kernel.workload for kernel in records.workloads.values() if self.name in kernel.name)
+            workloads = [workload for workload in named if workloads is None or workload in workloads]
+        return RecordFilter(
+            keys=frozenset(key for key in records.keys if key.id == self.key_id) if self.key_id else None,
+            workloads=None if workloads is None else frozenset(workloads),
+            board=self.machine or None,
+            older=self.before,
         )
 
 
@@ -56,69 +57,36 @@ class Forgotten:
     workloads: int
 
 
-@dataclass
-class _Partition:
-    """The records of a file divided into those to remove and those that stay.
-
-    Attributes:
-        records: All records.
-        removed: One byte for each record, 1 if it is removed: a file may have millions of records.
-        finals: Number of removed decisions.
-        removed_kernels: Hashes of the kernels of removed records.
-        kernels: Hashes of the kernels of records that stay.
-        runs: Names of the runs of records that stay.
-    """
-
-    records: Catalog
-    removed: bytearray = field(default_factory=bytearray)
-    finals: int = 0
-    removed_kernels: set[str] = field(default_factory=set)
-    kernels: set[str] = field(default_factory=set)
-    runs: set[str] = field(default_factory=set)
-
-    @classmethod
-    def by(cls, which: Which, records: Catalog) -> _Partition:
-        result = cls(records)
-        for trial in records.trials:
-            is_removed = which.fits(trial, records)
-            result.removed.append(is_removed)
-            if is_removed:
-                result.finals += bool(trial.verdict)
-                result.removed_kernels.add(trial.workload)
-            else:
-                result.kernels.add(trial.workload)
-                result.runs.add(trial.run)
-        return result
-
-    @property
-    def forgotten(self) -> Forgotten:
-        count = sum(self.removed)
-        return Forgotten(len(self.removed) - count, count - self.finals, self.finals, len(self.removed_kernels))
-
-    def lines(self) -> Iterator[Line]:
-        """Yield the lines that stay, without kernels and beginnings of runs that no record refers to any more."""
-        kernels = [workload for name, workload in self.records.workloads.items() if name in self.kernels]
-        trials = (trial for trial, removed in zip(self.records.trials, self.removed, strict=True) if not removed)
-        runs = [run for name, run in self.records.runs.items() if name in self.runs]
-        starts = [RunStart(run.start, run.index - sum(self.removed[: run.index])) for run in runs]
-        return to_lines(kernels, trials, starts)
-
-
 def forget(file: RecordFile, which: Which, *, dry: bool = False) -> Forgotten:
     """Remove records from a file. Readers see the old file or the new one, and other writers wait.
 
     Raises:
         InputError: There is no such file, or it cannot be written.
     """
-    records = file.catalog()  # before `replace`, which would create a missing file
-    # A file of which nothing is removed is not rewritten.
-    if dry or not any(which.fits(trial, records) for trial in records.trials):
-        return _Partition.by(which, records).forgotten
-    partitions: list[_Partition] = []
+    # Before `replace`, which would create a missing file; a file of which nothing is removed is not rewritten.
+    forgotten = _count(file.read(), which)
+    if dry or not forgotten.workloads:
+        return forgotten
+    counts: list[Forgotten] = []
 
     def make() -> Iterator[Line]:
-        partitions.append(_Partition.by(which, file.catalog()))  # of the file as it is under the lock
-        return partitions[0].lines()
+        records = file.read()  # as it is under the lock
+        counts.append(_count(records, which))
+        return _remaining(records.only(which.condition(records), fits=False))
 
     file.replace(make)
-    return partitions[0].forgotten
+    return counts[0]
+
+
+def _count(records: Records, which: Which) -> Forgotten:
+    removed = records.only(which.condition(records))
+    count, finals = removed.count(), removed.count(decisions=True)
+    return Forgotten(records.count() - count, count - finals, finals, len(removed.names("workload")))
+
+
+def _remaining(kept: Records) -> Iterator[Line]:
+    """Yield the lines that stay, without kernels and beginnings of runs that no record refers to any more."""
+    kernels, runs = kept.names("workload"), kept.names("run")
+    for line in kept.lines():
+        if isinstance(line, Record) or (line.workload in kernels if isinstance(line, Workload) else line.run in runs):
+            yield line

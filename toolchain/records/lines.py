@@ -11,7 +11,7 @@ import math
 import re
 import statistics
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -357,6 +357,24 @@ def encoded(item: Line) -> bytes:
         if not fields.get(name):
             fields.pop(name, None)
     return (_compact(fields) + "\n").encode()
+
+
+def encode(items: Iterable[Line]) -> bytes:
+    """Return the bytes of a file of some lines."""
+    return b"".join(encoded(item) for item in items)
+
+
+def parse(data: bytes, where: str) -> Iterator[Line]:
+    """Yield the lines of the bytes of a file.
+
+    Raises:
+        InputError: A line is damaged; a torn last line of a killed writer is ignored.
+    """
+    *lines, tail = data.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        yield parsed(line, number, where)
+    if tail and not is_torn(tail):
+        yield parsed(tail, len(lines) + 1, where)
 
 
 def parsed(line: bytes, number: int, where: str) -> Line:

@@ -11,43 +11,43 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain.errors import InputError
-from toolchain.records import Catalog, Key, Record, RecordFile, Records, Tell, Written, encode, silent, write
-from toolchain.records.lines import Line
+from toolchain.records import Key, Line, Record, RecordFile, Records, Tell, Written, encode, silent, write
 from toolchain.records.results import Verdict
 
 
-def distill_records(records: Catalog, keep: int = 1) -> Records:
-    """Return only the `keep` fastest candidates of each workload for each key, and the decisions of finals."""
+def distill_lines(records: Records, keep: int = 1) -> Iterator[Line]:
+    """Yield only the `keep` fastest candidates of each workload for each key, and the decisions of finals."""
     keys = sorted(records.keys, key=lambda key: key.id)
     groups = ([*records.fastest(key, keep).values(), tuple(records.decided(key).values())] for key in keys)
-    trials = tuple(trial for of_key in groups for group in of_key for trial in group)
+    trials = [trial for of_key in groups for group in of_key for trial in group]
     used = {trial.workload for trial in trials}
-    return Records({name: workload for name, workload in sorted(records.workloads.items()) if name in used}, trials)
+    yield from (workload for name, workload in sorted(records.workloads.items()) if name in used)
+    yield from trials
 
 
-def merge_lines(catalogs: Sequence[Catalog]) -> Iterator[Line]:
+def merge_lines(contents: Sequence[Records]) -> Iterator[Line]:
     """Yield the lines of several files without duplicates, in an order that does not depend on the order of the files.
 
     Runs begin where their time is among those of the trials. Only trials of the same time are in memory at once.
     """
-    workloads = [workload for records in catalogs for workload in records.workloads.values()]
+    workloads = [workload for records in contents for workload in records.workloads.values()]
     workloads.sort(key=lambda workload: (workload.workload, workload.name, workload.module))
     # Lines of the same module may differ: another version of zlib compresses it to other bytes.
     yield from {workload.workload: workload for workload in workloads}.values()
-    starts = [run.start for records in catalogs for run in records.runs.values()]
+    starts = [run.start for records in contents for run in records.runs.values()]
     last_starts = {start.run: start for start in sorted(starts, key=lambda start: start.time)}
     waiting = deque(sorted(last_starts.values(), key=lambda start: start.time))
-    for trial in _unique_trials(catalogs):
+    for trial in _unique_trials(contents):
         while waiting and waiting[0].time <= trial.time:
             yield waiting.popleft()
         yield trial
     yield from waiting
 
 
-def _unique_trials(catalogs: Sequence[Catalog]) -> Iterator[Record]:
+def _unique_trials(contents: Sequence[Records]) -> Iterator[Record]:
     """Yield the trials of several files by time; of equal trials only the first."""
     known: set[bytes] = set()
-    by_time = heapq.merge(*(records.by_time() for records in catalogs), key=lambda trial: trial.time)
+    by_time = heapq.merge(*(records.by_time() for records in contents), key=lambda trial: trial.time)
     for _, group in itertools.groupby(by_time, key=lambda trial: trial.time):
         trials = list(group)
         # Trials of the same time are sorted, so that the order of the files does not matter.
@@ -75,7 +75,7 @@ def distill(source: Path, target: Path, keep: int = 1, tell: Tell = silent) -> W
     Raises:
         InputError: There is no such file, or the target is another that exists.
     """
-    return _rewrite(target, [source], lambda: distill_records(RecordFile(source, tell).catalog(), keep).lines())
+    return _rewrite(target, [source], lambda: distill_lines(RecordFile(source, tell).read(), keep))
 
 
 def merge(sources: Sequence[Path], target: Path, tell: Tell = silent) -> Written:
@@ -84,7 +84,7 @@ def merge(sources: Sequence[Path], target: Path, tell: Tell = silent) -> Written
     Raises:
         InputError: One of them does not exist, or the target is another that exists.
     """
-    return _rewrite(target, sources, lambda: merge_lines([RecordFile(source, tell).catalog() for source in sources]))
+    return _rewrite(target, sources, lambda: merge_lines([RecordFile(source, tell).read() for source in sources]))
 
 
 def _rewrite(target: Path, sources: Sequence[Path], make: Callable[[], Iterable[Line]]) -> Written:
@@ -143,12 +143,12 @@ class Table:
     rows: tuple[Row, ...]
 
 
-def tables(records: Catalog) -> tuple[Table, ...]:
+def tables(records: Records) -> tuple[Table, ...]:
     """Summarize a file by key, in the order of the file."""
     return tuple(_table(records, key) for key in records.keys)
 
 
-def _table(records: Catalog, key: Key) -> Table:
+def _table(records: Records, key: Key) -> Table:
     fastest, decided = records.fastest(key), records.decided(key)
     best = {name: trials[0] for name, trials in fastest.items()} | decided
     tallies: dict[str, Mapping[str, int]] = {**{name: {} for name in decided}, **records.tallies(key)}
@@ -156,7 +156,7 @@ def _table(records: Catalog, key: Key) -> Table:
     return Table(key.id, key, tuple(sorted(rows, key=lambda row: (-(row.latency_s or 0.0), row.workload))))
 
 
-def _row(records: Catalog, workload: str, tally: Mapping[str, int], best: Record | None) -> Row:
+def _row(records: Records, workload: str, tally: Mapping[str, int], best: Record | None) -> Row:
     workload_line = records.workloads.get(workload)
     base_s = best.base_latency_s if best else None
     return Row(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolchain.records import Catalog, Key, Record
+from toolchain.records import Key, Record, Records
 from toolchain.records.results import LEAST_S, TensorArg
 from toolchain.records.tasks import Task, args_of
 from toolchain.stats import Estimate
@@ -70,7 +70,7 @@ class Decision:
     why: str = ""
 
 
-def due(tasks: Iterable[Task], search: Search, records: Catalog, key: Key) -> list[Final]:
+def due(tasks: Iterable[Task], search: Search, records: Records, key: Key) -> list[Final]:
     """Return the finals to be held: of each kernel with working candidates, unless the same final was held already."""
     finals = (_final(task, search, records.ranked(key, task.workload)) for task in tasks)
     decided = {workload: set(record.among) for workload, record in records.decided(key).items()}

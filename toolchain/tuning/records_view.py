@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import tvm
 
-from toolchain.records import Catalog, Key, Record, RecordFilter, RunStart, Start, traces
+from toolchain.records import Key, Record, RecordFilter, Records, RunStart, Start, traces
 from toolchain.records.results import PRUNED
 from toolchain.records.tasks import layer_of
 from toolchain.tuning.search import Search
@@ -34,7 +34,7 @@ class RecordsView:
         workloads: The kernels that it tunes.
     """
 
-    records: Catalog
+    records: Records
     key: Key
     start: Start
     workloads: Collection[str]
@@ -59,7 +59,7 @@ class RecordsView:
             rounds.setdefault(record.round, []).append(record)
         return rounds
 
-    def now(self) -> Catalog:
+    def now(self) -> Records:
         """Return all present records of the run's kernels: what finals choose from, and what they decided."""
         return self.records.only(replace(self._filter, workloads=frozenset(self.workloads)))
 
@@ -68,7 +68,7 @@ class RecordsView:
         """The records for the run's key that have not expired; a fresh run ignores older ones of its kernels."""
         run = self.run_start
         stale = frozenset(self.workloads) if run.start.fresh else frozenset()
-        return RecordFilter(self.key, moment=run.start.time, since=run.index, renewed=stale)
+        return RecordFilter(frozenset({self.key}), moment=run.start.time, since=run.index, renewed=stale)
 
 
 def learn_earlier(view: RecordsView, search: Search, states: Sequence[TaskState], target: tvm.target.Target) -> None:

@@ -23,7 +23,7 @@ from toolchain import interrupts
 from toolchain.backends.base import Backend, Choice
 from toolchain.device.stages import Stages
 from toolchain.errors import BuildError
-from toolchain.records import Catalog, Key, Record, RecordFile, Start, Workload
+from toolchain.records import Key, Record, RecordFile, Records, Start, Workload
 from toolchain.records.lines import modelled_by
 from toolchain.records.tasks import Task
 from toolchain.tuning import finals, task_scheduler
@@ -126,7 +126,7 @@ class Tuning:
 
     def untuned_s(self) -> dict[str, float]:
         """Return the latency of each untuned kernel by workload: from its final, or else from its best trial."""
-        records, latencies = self._file.catalog(), {}
+        records, latencies = self._file.read(), {}
         for state in self.states:
             workload, base = state.task.workload, self._search.base(state.task).key
             decision_s = state.decision.base_latency_s if state.decision else None
@@ -175,7 +175,7 @@ class Tuning:
             for task in (state.task for state in self.states)
         )
 
-    def _view(self, records: Catalog) -> RecordsView:
+    def _view(self, records: Records) -> RecordsView:
         return RecordsView(records, self._key, self._start, {state.task.workload for state in self.states})
 
     def _plan_round(self, number: int) -> Round | None:
@@ -294,7 +294,7 @@ class Tuning:
 
     def _hold_finals(self) -> None:
         """Measure the best candidates of each kernel against the untuned kernel, and record the winners."""
-        records = self._view(self._file.catalog()).now()
+        records = self._view(self._file.read()).now()
         decided = records.decided(self._key)
         for state in self.states:
             state.decision = decided.get(state.task.workload)

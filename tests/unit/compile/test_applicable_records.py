@@ -83,7 +83,7 @@ def test_where_there_are_none_one_sentence_names_the_folder(native, folder):
     assert not applicable_records.has_records(wanted)
     assert told == []  # who looks says nothing: a build looks before its work, and when it begins
     line = applicable_records.summary(
-        Applied(tvm.IRModule(), tasks=5, shipped=3), RecordSources(shipped=Records()), wanted
+        Applied(tvm.IRModule(), tasks=5, shipped=3), RecordSources(shipped=Records.collect()), wanted
     )
     assert line.startswith("tuning records for 3 of 5 kernels: 3 from the toolchain, none of yours in ")
     assert str(folder / "data") in line

@@ -215,7 +215,7 @@ def test_records_that_fit_nothing_leave_the_bundle_untuned(native, tmp_path):
 
 def test_a_record_that_does_not_fit_is_told(native, tmp_path):
     records = records_of(convolution(), native, tmp_path)
-    broken = Records(records.workloads, (dataclasses.replace(records.trials[0], trace='{"template": "nosuch"}'),))
+    broken = Records.collect([dataclasses.replace(records.trials[0], trace='{"template": "nosuch"}')])
     told = []
     made = build(convolution(), native, tmp_path, records=broken, progress=told.append)
     assert "no longer fits the kernel" in told[0]
@@ -231,7 +231,7 @@ def test_a_rebuild_without_records_drops_the_old_ones(native, tmp_path):
 def test_the_users_records_win_over_shipped_ones(native, tmp_path):
     records, told = records_of(convolution(), native, tmp_path), []
     worst = [dataclasses.replace(one, samples_s=(1e-8,), target={"kind": "llvm"}) for one in records.trials]
-    shipped = Records({}, tuple(worst))
+    shipped = Records.collect(worst)
     made = build(convolution(), native, tmp_path, records=records, shipped=shipped, progress=told.append)
     assert (made.manifest.records.tuned, made.manifest.records.shipped) == (len(records.workloads), 0)
     made = build(convolution(), native, tmp_path, shipped=shipped, progress=told.append)

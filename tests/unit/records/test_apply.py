@@ -83,7 +83,7 @@ def test_every_kernel_is_scheduled_and_the_outputs_stay(imported, lowered, nativ
 
 def test_what_was_applied_is_enough_to_do_it_again(lowered, backend, lines):
     first = apply(lowered, backend, Records.collect([*lines, *changed(lines, samples_s=(9.0,), board="slow").lines()]))
-    again = apply(lowered, backend, parse(first.records, "here"))
+    again = apply(lowered, backend, Records.collect(parse(first.records, "here")))
     assert again.records == first.records
     assert compiler._graph_json(again.module) == compiler._graph_json(first.module)
 

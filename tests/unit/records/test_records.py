@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from tests.support import memory, paths, tunings
 from tests.support.tunings import KEY, OTHER, OTHER_KEY, TARGET, record, workload
-from toolchain import records
 from toolchain.errors import BusyError, InputError
 from toolchain.records import (
     EXPIRY_S,
@@ -26,7 +25,6 @@ from toolchain.records import (
     Record,
     RecordFile,
     Records,
-    RunStart,
     Start,
     Workload,
     best_bytes,
@@ -35,6 +33,7 @@ from toolchain.records import (
     maintenance,
     parse,
 )
+from toolchain.records import file as records_file
 from toolchain.records.lines import USUAL
 
 DATA = paths.DATA / "records"
@@ -80,8 +79,7 @@ LINES = st.lists(st.one_of(WORKLOADS, trials()), max_size=12)
 
 @given(LINES)
 def test_what_is_written_is_read(lines):
-    found = parse(encode(lines), "here")
-    assert found == Records.collect(lines)
+    assert list(parse(encode(lines), "here")) == lines
 
 
 @given(st.lists(st.one_of(WORKLOADS, trials()), min_size=1, max_size=4), st.data())
@@ -89,13 +87,13 @@ def test_a_torn_last_line_costs_that_line_alone(lines, data):
     whole = encode(lines[:-1])
     last = encode(lines[-1:])
     length = data.draw(st.integers(0, len(last) - 2))
-    assert parse(whole + last[:length], "here") == Records.collect(lines[:-1])
+    assert list(parse(whole + last[:length], "here")) == lines[:-1]
 
 
 @given(st.binary(min_size=1, max_size=60).filter(lambda junk: b"\n" not in junk), LINES, LINES)
 def test_a_damaged_line_within_is_named(junk, before, after):
     with pytest.raises(InputError, match=f"^line {len(before) + 1} of here is not a valid tuning record"):
-        parse(encode(before) + junk + b"\n" + encode(after), "here")
+        list(parse(encode(before) + junk + b"\n" + encode(after), "here"))
 
 
 @pytest.mark.parametrize("path", sorted((DATA / "invalid").iterdir()), ids=lambda path: path.stem)
@@ -184,7 +182,7 @@ def test_what_a_model_computed_is_told_apart_and_counts_as_emulated():
     assert len({KEY.id, Key.of(TARGET, emulated=True).id, modelled.id, Key.of(TARGET, modelled="g52").id}) == 4
     one = record(1, 1e-3, emulated=True, modelled=modelled.modelled)
     assert one.key == one.canonical().key == modelled
-    assert parse(encode([one]), "here").trials == (one,)
+    assert list(parse(encode([one]), "here")) == [one]
     with pytest.raises(ValueError, match="be marked as emulated"):
         record(1, 1e-3, modelled="g610")
 
@@ -226,7 +224,7 @@ def test_the_best_in_bytes_are_a_file_that_gives_the_same_bytes(lines):
     records = Records.collect(lines)
     for key in records.keys:
         text = best_bytes(records, key)
-        again = parse(text, "here")
+        again = Records.collect(parse(text, "here"))
         assert best_bytes(again, key) == text
         assert {name: one.candidate for name, one in again.best(key).items()} == {
             name: one.candidate for name, one in records.best(key).items()
@@ -424,7 +422,7 @@ def test_a_wait_for_the_lock_is_told_and_has_an_end(tmp_path, monkeypatch):
     RecordFile(path).append([workload()])
     beside = path.with_name(f".{path.name}.lock")
     assert stat.S_IMODE(beside.stat().st_mode) == 0o600
-    monkeypatch.setattr(records, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(records_file, "_PATIENCE_S", 0.1)
     with beside.open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(BusyError, match=f"is in use by process {os.getpid()} "):
@@ -477,7 +475,7 @@ def test_a_line_of_nothing_but_faults_takes_little_memory(name, value):
         memory.at_most(100 << 10),
         pytest.raises(InputError, match="line 1 of here is not a valid tuning record") as caught,
     ):
-        parse(json.dumps(document).encode() + b"\n", "here")
+        list(parse(json.dumps(document).encode() + b"\n", "here"))
     assert len(caught.value.details) < 2000
 
 
@@ -485,7 +483,7 @@ def test_a_line_of_nothing_but_faults_takes_little_memory(name, value):
 def test_a_line_that_no_key_is_made_of_is_no_record(change):
     line = encode([Record(workload="ab", target={}, tvm="1", candidate="cd", trace="[]", samples_s=(1.0,))])
     with pytest.raises(InputError, match=r"line 1 of here is not a valid tuning record"):
-        parse(line.replace(b'"target":{}', change), "here")
+        list(parse(line.replace(b'"target":{}', change), "here"))
 
 
 # --- what decides ----------------------------------------------------------------------------------------------------
@@ -497,16 +495,16 @@ def final(number, verdict="faster", **fields):
 
 def test_a_trial_decides_nothing_and_the_last_final_does():
     trials = (record(1, 1e-3, schema=2), final(2), final(3, "untuned"))
-    assert Records(trials=trials[:1]).best(KEY) == {}
-    assert Records(trials=trials).best(KEY) == {f"{0:016x}": trials[2]}
-    assert Records(trials=trials).of(KEY) == trials[:1]
-    assert Records(trials=trials).fastest(KEY)[f"{0:016x}"] == trials[:1]
+    assert Records.collect(trials[:1]).best(KEY) == {}
+    assert Records.collect(trials).best(KEY) == {f"{0:016x}": trials[2]}
+    assert Records.collect(trials).of(KEY) == trials[:1]
+    assert Records.collect(trials).fastest(KEY)[f"{0:016x}"] == trials[:1]
 
 
 def test_of_records_of_before_the_fastest_decides_until_a_final_does():
     before = record(1, 1e-3)
-    assert Records(trials=(before, record(2, 1e-12))).best(KEY) == {before.workload: before}
-    assert Records(trials=(before, final(2))).best(KEY)[before.workload].candidate == f"{2:016x}"
+    assert Records.collect([before, record(2, 1e-12)]).best(KEY) == {before.workload: before}
+    assert Records.collect([before, final(2)]).best(KEY)[before.workload].candidate == f"{2:016x}"
 
 
 def test_threads_and_options_are_a_part_of_the_key():
@@ -514,7 +512,7 @@ def test_threads_and_options_are_a_part_of_the_key():
     one, quick = record(2, 1e-4, schema=2, threads=1), record(3, 1e-5, schema=2, options={**USUAL, "min_repeat_ms": 0})
     assert (usual.key, usual.key.id) == (KEY, record(1).key.id), "the usual way is what records of before stand for"
     assert len({usual.key, one.key, quick.key}) == 3
-    assert Records(trials=(usual, one, quick)).of(KEY) == (usual,)
+    assert Records.collect([usual, one, quick]).of(KEY) == (usual,)
     assert quick.key.in_any_way == KEY
 
 
@@ -561,13 +559,13 @@ def test_a_run_begins_once_until_it_is_fresh_or_has_expired(tmp_path):
 
 
 def test_where_runs_began_outlives_a_merge():
-    mine = Records({}, (record(1, time=1.0), record(2, time=5.0)), {"me": RunStart(Start(run="me", time=3.0), 1)})
-    other = Records({}, (record(3, time=2.0), record(4, time=4.0)))
+    mine = Records.collect([record(1, time=1.0), Start(run="me", time=3.0), record(2, time=5.0)])
+    other = Records.collect([record(3, time=2.0), record(4, time=4.0)])
     made = Records.collect(maintenance.merge_lines([mine, other]))
     assert [one.index for one in made.trials] == [1, 3, 4, 2]
     assert made.runs["me"].index == 2
 
 
 def test_distilled_records_keep_what_decides():
-    made = maintenance.distill_records(Records(trials=(record(1, 1e-3, schema=2), record(2, 2e-3, schema=2), final(3))))
-    assert [one.index for one in made.trials] == [1, 3]
+    records = Records.collect([record(1, 1e-3, schema=2), record(2, 2e-3, schema=2), final(3)])
+    assert [one.index for one in maintenance.distill_lines(records)] == [1, 3]

@@ -38,7 +38,7 @@ def trial(number, seconds, **fields):
 
 
 def due(*trials):
-    return finals.due([TASK], Search(), Records(trials=trials), KEY)
+    return finals.due([TASK], Search(), Records.collect(trials), KEY)
 
 
 def test_the_best_three_compete_with_what_is_untuned():

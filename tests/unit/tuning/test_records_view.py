@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.tunings import KEY, record
-from toolchain.records import EXPIRY_S, Key, Records, RunStart, Start
+from toolchain.records import EXPIRY_S, Key, Records, Start
 from toolchain.tuning.records_view import RecordsView
 
 NOW = 1e9
@@ -16,7 +16,7 @@ def trial(number, **fields):
 
 def view_of(*trials, place, fresh=False, key=KEY):
     start = Start(run="me", time=NOW, fresh=fresh)
-    return RecordsView(Records(trials=trials, runs={"me": RunStart(start, place)}), key, start, {MINE})
+    return RecordsView(Records.collect([*trials[:place], start, *trials[place:]]), key, start, {MINE})
 
 
 def numbers(trials):
@@ -58,5 +58,5 @@ def test_what_finals_decided_and_what_a_model_ruled_out_is_no_trial_of_others():
 
 
 def test_a_run_whose_beginning_was_taken_out_of_the_file_goes_on():
-    view = RecordsView(Records(trials=(trial(0), trial(1, run="me"))), KEY, Start(run="me", time=NOW), {MINE})
+    view = RecordsView(Records.collect([trial(0), trial(1, run="me")]), KEY, Start(run="me", time=NOW), {MINE})
     assert (view.earlier(1000), numbers(view.own()[0]), numbers(view.now().trials)) == ((), [1], [0, 1])

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from toolchain import process, temporary
-from toolchain.records.index.rows import Rows
 from toolchain.records.index.source import Source
+from toolchain.records.tables import Row
 from toolchain.worker import receive, send
 
 LEAST = 256 << 20
@@ -39,9 +39,9 @@ class Crew:
     pool: ThreadPoolExecutor
     count: int
 
-    def rows(self, chunks: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, Rows | None]]:
+    def rows(self, chunks: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, list[Row] | None]]:
         """Yield where each chunk begins and ends and its rows, in order; None for rows that no process could read."""
-        waiting: deque[tuple[int, int, Future[Rows | None]]] = deque()
+        waiting: deque[tuple[int, int, Future[list[Row] | None]]] = deque()
         for start, stop in chunks:
             waiting.append((start, stop, self.pool.submit(self._read, start, stop)))
             if len(waiting) > 2 * self.count:  # limits the memory for rows that wait
@@ -50,7 +50,7 @@ class Crew:
         for first, last, future in waiting:
             yield first, last, future.result()
 
-    def _read(self, start: int, stop: int) -> Rows | None:
+    def _read(self, start: int, stop: int) -> list[Row] | None:
         worker = self.workers.get()
         jobs, answers = cast(BinaryIO, worker.stdin), cast(BinaryIO, worker.stdout)
         try:
@@ -60,7 +60,7 @@ class Crew:
             return None
         finally:
             self.workers.put(worker)
-        return Rows(*rows) if rows else None
+        return rows or None
 
 
 def _end(worker: process.Serving) -> None:

@@ -21,7 +21,7 @@ import pydantic
 
 from toolchain import files
 from toolchain.errors import InputError
-from toolchain.records import lines, results
+from toolchain.records import lines, results, tables
 
 _MAGIC = b"edge-toolchain records index\n"
 _SEAL_LENGTH = _KEY_LENGTH = 32
@@ -79,7 +79,7 @@ def _code_digest() -> bytes:
     Raises:
         OSError: There are no sources.
     """
-    sources = [lines.__file__, results.__file__, *sorted(map(str, Path(__file__).parent.glob("*.py")))]
+    sources = [lines.__file__, results.__file__, tables.__file__, *sorted(map(str, Path(__file__).parent.glob("*.py")))]
     digests = [pydantic.VERSION, *(files.sha256_file(Path(source)) for source in sources)]
     return files.sha256_bytes(" ".join(digests).encode()).encode()
 

@@ -1,7 +1,7 @@
 """A process that reads chunks of a file of records: `python -m toolchain.records.index.worker FILE`.
 
-It reads from standard input where each chunk begins and ends, and answers on standard output with the fields of its
-`Rows`, or with an empty list if a line is damaged: the parent then reads the chunk itself, and reports the error with
+It reads from standard input where each chunk begins and ends, and answers on standard output with its rows, or with an
+empty list if a line is damaged: the parent then reads the chunk itself, and reports the error with
 the number of the line. The process ends when its input does.
 """
 
@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from toolchain import worker
 from toolchain.errors import InputError
-from toolchain.records.index.rows import Reader
 from toolchain.records.index.source import Source
+from toolchain.records.tables import Row
 
 
 def main(path: Path) -> None:
     jobs, answers = worker.streams()
     worker.end_with_input(jobs)
-    reader = Reader(Source(path))
+    source = Source(path)
     while (job := worker.receive(jobs)) is not None:
-        worker.send(answers, _answer(reader, *job))
+        worker.send(answers, _answer(source, *job))
 
 
-def _answer(reader: Reader, start: int, stop: int) -> list[Any]:
+def _answer(source: Source, start: int, stop: int) -> list[Row]:
     try:
-        return list(vars(reader.rows(start, stop, 1)).values())
+        return source.rows(start, stop, 1)
     except InputError:
         return []
 

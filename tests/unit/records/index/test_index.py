@@ -1,4 +1,4 @@
-"""The index of a large file: its answers are those of the file read whole, whatever became of file and index."""
+"""The index of a large file: its answers are those of the lines, whatever became of file and index."""
 
 from __future__ import annotations
 
@@ -13,95 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.tunings import KEY, OTHER, TARGET, record, workload
+from tests.support.reference_records import FILTERS, LINES, ReferenceRecords, answers
+from tests.support.tunings import KEY, record, workload
 from toolchain import files
 from toolchain.errors import InputError
-from toolchain.records import EXPIRY_S, Key, Record, RecordFile, RecordFilter, Start, encode, index, parse
-from toolchain.records.index import crew, snapshot, store
-from toolchain.records.results import PRUNED
+from toolchain.records import RecordFile, Records, Start, encode, index, parse
+from toolchain.records.index import crew, snapshot, source
+from toolchain.records.index.source import Source
 
-NOW = 1e9
-NAMES = [f"{number:016x}" for number in range(4)]
-KEYS = (KEY, Key.of(OTHER), Key.of(TARGET, threads=1), Key.of(TARGET, emulated=True), Key.of({"kind": "none"}))
-RUNS = ("", "me", "other")
-
-
-@st.composite
-def trials(draw):
-    """Records as equal to each other as those of a coarse clock."""
-    samples = draw(st.lists(st.sampled_from([1e-12, 1e-3, 2e-3, 2.0]), max_size=2))
-    verdict = draw(st.sampled_from(["", "", "faster", "untuned"])) if samples else ""
-    schema = 2 if verdict else draw(st.sampled_from([1, 2]))
-    return Record(
-        schema=schema,
-        workload=draw(st.sampled_from(NAMES)),
-        target=draw(st.sampled_from([TARGET, OTHER])),
-        tvm=KEY.tvm,
-        emulated=draw(st.booleans()),
-        candidate=draw(st.sampled_from(NAMES)),
-        trace=draw(st.sampled_from(["[]", "[1]", "é\n"])),
-        samples_s=tuple(samples),
-        cause="" if samples else draw(st.sampled_from(["crash", "spills"])),
-        run=draw(st.sampled_from(RUNS)),
-        round=draw(st.integers(0, 2)),
-        time=draw(st.sampled_from([0.0, NOW - 1, NOW, NOW - EXPIRY_S])),
-        threads=draw(st.sampled_from([0, 1])) if schema > 1 else 0,
-        verdict=verdict,
-        among=(NAMES[0],) if verdict or (schema > 1 and draw(st.booleans())) else (),
-    )
-
-
-WORKLOADS = st.builds(workload, st.integers(0, 3), st.sampled_from(["conv", "dense"]))
-STARTS = st.builds(Start, run=st.sampled_from(RUNS), time=st.just(NOW), fresh=st.booleans())
-LINES = st.lists(st.one_of(WORKLOADS, STARTS, trials(), trials(), trials()), max_size=12)
 KINDS = ["append", "newline", "cut", "edit", "swap", "replace", "restore"]
-SOME = st.one_of(st.none(), st.frozensets(st.sampled_from(NAMES)))
-CHOICES = st.builds(
-    RecordFilter,
-    key=st.sampled_from([None, *KEYS]),
-    workloads=SOME,
-    run=st.sampled_from([None, *RUNS]),
-    other_than=st.sampled_from([None, *RUNS]),
-    without=st.sampled_from([frozenset(), PRUNED]),
-    trials=st.booleans(),
-    moment=st.sampled_from([None, NOW, NOW + 1]),
-    before=st.one_of(st.none(), st.integers(0, 9)),
-    since=st.integers(0, 9),
-    renewed=st.frozensets(st.sampled_from(NAMES)),
-)
-
-
-def answers(found, choice):
-    """Ask everything, and tell in which order the answers came where that counts."""
-    part = found.only(choice)
-    begun = found.beginning(Start(run="me", time=NOW + 5)).runs
-    return [list(found.workloads.items()), list(found.runs.items()), begun, *of(found), *of(part)]
-
-
-def of(found):
-    general = [
-        tuple(found.trials),
-        len(found.trials),
-        found.keys,
-        list(found.newest().items()),
-        found.last(2),
-        found.last(0),
-        list(found.by_time()),
-    ]
-    return [*general, *(of_key(found, key) for key in KEYS)]
-
-
-def of_key(found, key):
-    return [
-        found.of(key),
-        [found.of(key, name) for name in NAMES],
-        [list(found.ranked(key, name, schema)) for name in NAMES for schema in (None, 1, 2)],
-        [list(found.fastest(key, keep).items()) for keep in (1, 2, 9)],
-        list(found.decided(key).items()),
-        list(found.best(key).items()),
-        list(found.tallies(key).items()),
-        [found.latency_s(key, name, candidate) for name in NAMES for candidate in NAMES],
-    ]
 
 
 @pytest.fixture(autouse=True)
@@ -109,21 +29,25 @@ def everywhere(monkeypatch, tmp_path):
     """Give the smallest file an index, of chunks of a few lines, and believe at once that nobody touches it."""
     monkeypatch.setenv("TOOLCHAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(index, "LEAST", 1)
-    monkeypatch.setattr(store, "_CHUNK", 700)
+    monkeypatch.setattr(index, "_CHUNK", 700)
+    monkeypatch.setattr(source, "BLOCK", 700)
 
 
-def check(path, choice=RecordFilter()):  # noqa: B008 - it is frozen
-    """Compare both ways to ask, twice: with what there is of an index, and with what that left."""
+def reference(path):
+    return ReferenceRecords.collect(parse(path.read_bytes(), str(path)))
+
+
+def check(path, choice=None):
+    """Compare the answers with those of the lines, twice: with the present index, and with the one that this saved."""
     for _ in range(2):
-        found = index.open_index(path, str)
-        assert answers(found, choice) == answers(RecordFile(path).read(), choice)
+        assert answers(Records.open(path), choice) == answers(reference(path), choice)
 
 
 # --- the same answers ------------------------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
-@given(LINES, CHOICES, st.integers(0, 40))
+@given(LINES, FILTERS, st.integers(0, 40))
 def test_the_answers_are_those_of_the_file(lines, choice, torn):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "all.jsonl"
@@ -139,7 +63,7 @@ def test_the_answers_are_those_of_the_file(lines, choice, torn):
         st.tuples(st.sampled_from(KINDS), LINES, st.integers(0, 3000)),
         max_size=4,
     ),
-    CHOICES,
+    FILTERS,
 )
 def test_they_are_so_whatever_becomes_of_the_file(lines, changes, choice):
     with tempfile.TemporaryDirectory() as folder:
@@ -171,7 +95,7 @@ def test_they_are_so_whatever_becomes_of_the_file(lines, changes, choice):
 
 def parsable(data):
     try:
-        parse(data, "here")
+        list(parse(data, "here"))
     except InputError:
         return False
     return True
@@ -183,13 +107,13 @@ def test_a_damaged_line_is_refused_with_its_number_as_ever(lines, more, place, j
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "all.jsonl"
         path.write_bytes(encode(lines))
-        index.open_index(path, str)
+        Records.open(path)
         whole = encode([*lines, *more]).splitlines(keepends=True)
         path.write_bytes(b"".join([*whole[:place], junk + b"\n", *whole[place:]]))
         with pytest.raises(InputError) as expected:
-            RecordFile(path).read()
+            reference(path)
         with pytest.raises(InputError) as caught:
-            index.open_index(path, str)
+            Records.open(path)
         assert vars(caught.value) == vars(expected.value)
 
 
@@ -212,7 +136,7 @@ def test_a_line_that_they_cannot_read_is_refused_with_its_number(tmp_path, helpe
     path = tmp_path / "all.jsonl"
     path.write_bytes(encode(MANY) + b"notes\n" + encode(MANY) + b"more notes\n")
     with pytest.raises(InputError, match=f"^line {len(MANY) + 1} of .* is not a valid tuning record"):
-        index.open_index(path, str)
+        Records.open(path)
 
 
 @pytest.mark.parametrize("command", [("/no/such/program",), ("/bin/true",)])
@@ -236,38 +160,41 @@ def path(tmp_path):
 @pytest.fixture
 def at_once(monkeypatch):
     """Believe the time of change of a file that was changed just now."""
-    monkeypatch.setattr(store, "_QUIET_S", 0.0)
+    monkeypatch.setattr(index, "_QUIET_S", 0.0)
 
 
 def read(path, monkeypatch):
     """Return how many bytes are read as lines to answer for a file."""
     asked = []
-    true_rows = store.Reader.rows
+    true_rows = Source.rows
     with monkeypatch.context() as patch:
-        patch.setattr(store.Reader, "rows", lambda self, *given: asked.append(given) or true_rows(self, *given))
-        found = index.open_index(path, str)
-    assert answers(found, RecordFilter()) == answers(RecordFile(path).read(), RecordFilter())
+        patch.setattr(Source, "rows", lambda self, *given: asked.append(given) or true_rows(self, *given))
+        found = Records.open(path)
+    assert answers(found) == answers(reference(path))
     return sum(stop - start for start, stop, _ in asked)
 
 
 def test_what_nobody_touched_is_not_read_again(path, monkeypatch, at_once):
     assert read(path, monkeypatch) == path.stat().st_size
-    monkeypatch.setattr(store.Store, "catch_up", None)
+    monkeypatch.setattr(Source, "digests", None)
     assert read(path, monkeypatch) == 0
 
 
-def test_of_what_somebody_appended_to_the_end_alone_is_read(path, monkeypatch):
+def test_only_new_lines_are_read(path, monkeypatch):
     read(path, monkeypatch)
-    RecordFile(path).append([record(9)])
-    assert read(path, monkeypatch) < path.stat().st_size / 2
-    assert len(index.open_index(path, str).trials) == 10
+    for number in range(9, 30):
+        line = encode([record(number)])
+        RecordFile(path).append([record(number)])
+        assert read(path, monkeypatch) == len(line)
+    assert read(path, monkeypatch) == 0
+    assert Records.open(path).count() == 30
 
 
-def test_of_what_was_edited_the_lines_before_are_not_read_again(path, monkeypatch):
+def test_an_edited_file_is_read_again(path, monkeypatch):
     read(path, monkeypatch)
     whole = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*whole[:7], *whole[8:]]))
-    assert 0 < read(path, monkeypatch) < path.stat().st_size / 2
+    assert read(path, monkeypatch) == path.stat().st_size
 
 
 def test_an_index_is_of_the_bytes_and_not_of_the_file(path, monkeypatch, tmp_path):
@@ -276,7 +203,7 @@ def test_an_index_is_of_the_bytes_and_not_of_the_file(path, monkeypatch, tmp_pat
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(path.read_bytes())
     snapshot.path_of(path).rename(snapshot.path_of(copy))
-    assert read(copy, monkeypatch) < path.stat().st_size / 2
+    assert read(copy, monkeypatch) == 0
 
 
 def flipped(place):
@@ -342,16 +269,16 @@ def test_an_index_of_other_tables_is_made_anew(path, monkeypatch):
 def test_a_record_that_is_not_what_the_index_says_is_not_handed_out(path, monkeypatch, at_once):
     read(path, monkeypatch)
     database = snapshot.load(path)
-    database.execute("UPDATE trial SET latency = 0.1 WHERE place = 3")
+    database.execute("UPDATE trial SET checksum = 1 WHERE position = 3")
     database.commit()
     snapshot.save(path, database)
     with pytest.raises(InputError, match="was modified while it was read"):
-        tuple(index.open_index(path, str).trials)
+        assert Records.open(path).trials
 
 
 @pytest.mark.parametrize("change", [b"", b"x" * 9000, encode([workload()]) * 40], ids=["cut", "overwritten", "others"])
 def test_a_file_that_is_changed_under_who_asks_is_named(path, change):
-    found = index.open_index(path, str)
+    found = Records.open(path)
     with path.open("r+b") as stream:
         stream.truncate(0)
         stream.write(change)
@@ -361,9 +288,9 @@ def test_a_file_that_is_changed_under_who_asks_is_named(path, change):
 
 
 def test_who_asks_sees_the_file_of_that_moment_though_another_takes_its_place(path):
-    found, before = index.open_index(path, str), RecordFile(path).read()
+    found, before = Records.open(path), reference(path)
     RecordFile(path).replace(list)
-    assert answers(found, RecordFilter()) == answers(before, RecordFilter())
+    assert answers(found) == answers(before)
 
 
 # --- where there is no room, or somebody else ------------------------------------------------------------------------
@@ -411,12 +338,12 @@ def test_who_asks_while_others_append_finds_whole_lines(path):
         writer.start()
     known = 0
     while any(writer.is_alive() for writer in writers):
-        found = index.open_index(path, str)
-        trials = tuple(found.trials)
+        found = Records.open(path)
+        trials = found.trials
         assert known <= len(trials) == sum(sum(tally.values()) for tally in found.tallies(KEY).values())
         known = len(trials)
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
-    assert len(index.open_index(path, str).trials) == 9 + 180
+    assert Records.open(path).count() == 9 + 180
     check(path)
 
 
@@ -432,13 +359,13 @@ def test_a_link_that_waits_for_an_index_is_not_written_through(path, tmp_path):
 
 
 def test_a_small_file_has_no_index_and_a_large_one_is_no_other_file_of_records(path, monkeypatch):
-    RecordFile(path).catalog()
+    RecordFile(path).read()
     assert snapshot.path_of(path).is_file()
     assert list(path.parent.glob("*.jsonl")) == [path]
     RecordFile(path).replace(list)
     assert not snapshot.path_of(path).exists(), "it is of a file that is gone"
     monkeypatch.setattr(index, "LEAST", 1 << 20)
-    RecordFile(path).catalog()
+    RecordFile(path).read()
     assert not snapshot.path_of(path).exists()
 
 
@@ -453,9 +380,9 @@ def test_a_run_begins_where_the_file_ends(path):
 
 
 def test_reading_a_large_file_is_told_of(path, monkeypatch):
-    monkeypatch.setattr(store, "_REPORTED", 0)
+    monkeypatch.setattr(index, "_REPORTED", 0)
     told = []
-    RecordFile(path, told.append).catalog()
+    RecordFile(path, told.append).read()
     assert set(told) == {f"indexing {path}"}
     assert told[-1].done == told[-1].total
     assert [one.done for one in told] == sorted(one.done for one in told)
