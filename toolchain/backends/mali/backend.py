@@ -14,7 +14,7 @@ from toolchain.backends.base import Choice
 from toolchain.backends.base.costs import Tell
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.graph import fold
-from toolchain.backends.mali import gpu, images, nan_clip, opencl_functions, opencl_text, recurrent, space, winograd
+from toolchain.backends.mali import gpu, images, opencl_functions, opencl_text, recurrent, space, winograd
 from toolchain.backends.mali.cost import model
 from toolchain.backends.mali.erf import replace_erf
 from toolchain.backends.mali.fusion import fuse_operators
@@ -129,7 +129,7 @@ class Mali(Cpu):
     def add_half_blocks(self, module: tvm.IRModule) -> tvm.IRModule:
         """Let NaNs through limits, and sum up in half precision if the board file says so."""
         summed = sum_in_blocks(module) if self._sums_in_half else module
-        return opencl_functions.cast_infinities(nan_clip.keep_nan(summed))
+        return opencl_functions.cast_infinities(opencl_functions.keep_nan(summed))
 
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:
         """Say which layers sum up in half precision, if the board file says so."""

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from tvm import te, tirx
 
 from toolchain.backends.graph import quantization
-from toolchain.backends.mali.dot_product import dot4
 from toolchain.backends.mali.int8.elements import Elements
 from toolchain.backends.mali.int8.epilogues import Epilogue, lane, round_to_byte
 from toolchain.backends.mali.int8.layers import BYTE, FOUR, Layer
+from toolchain.backends.mali.opencl_functions import dot4
 
 
 def fours(channels: int) -> int:
