@@ -1,8 +1,12 @@
-"""Kernels to statistics by Mesa's compiler: as many processes as there are cores, several kernels in each."""
+"""Kernels to statistics by Mesa's compiler: its options, its processes, and a cache of what it printed."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -11,14 +15,104 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolchain import temporary
+from toolchain import files, temporary
 from toolchain.backends.mali.cost import shaderdb
-from toolchain.backends.mali.cost.cache import Keep
 from toolchain.backends.mali.cost.emulator import Emulator, Folders, emulator
 from toolchain.backends.mali.cost.gpus import Gpu
 from toolchain.backends.mali.cost.root import Root
-from toolchain.backends.mali.cost.shaderdb import Outcome
-from toolchain.errors import BuildError
+from toolchain.backends.mali.cost.shaderdb import Outcome, Statistics
+from toolchain.errors import BuildError, InputError
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+# The options that kernels are compiled with: those of the runtime on a board first, then a user's own.
+
+DEFAULT_OPTIONS = ("-cl-std=CL1.2",)
+"""As runtime/opencl/build_options.cc has them for every driver that knows OpenCL C 1.2, which all of these GPUs' do."""
+
+_OPTION = re.compile(r"-[A-Za-z][ -~]*")
+_MOST_LETTERS = 2000
+
+
+def check_options(options: Sequence[str]) -> tuple[str, ...]:
+    """Return a user's options, each once.
+
+    Raises:
+        InputError: One is not a valid option of an OpenCL compiler, or they are too long.
+    """
+    for option in options:
+        if not _OPTION.fullmatch(option):
+            raise InputError(
+                f"{option!r} is not a valid option of an OpenCL compiler",
+                hint="options begin with - and a letter, such as -DN=4",
+            )
+    if sum(map(len, options)) > _MOST_LETTERS:
+        raise InputError(
+            f"the compiler's options have more than {_MOST_LETTERS} letters", hint="define macros in the source"
+        )
+    return tuple(dict.fromkeys(options))
+
+
+# --- the cache -------------------------------------------------------------------------------------------------------
+
+# A cache of what the compiler printed: statistics by source, GPU, options and compiler.
+
+_FORMAT = "1"
+
+Keep = Callable[[str, Outcome], None]
+"""Takes a source and its outcome."""
+
+Compile = Callable[[Sequence[str], Keep], Sequence[Outcome]]
+
+
+def cached_outcomes(
+    key: str, gpu: Gpu, options: Sequence[str], sources: Sequence[str], compile_: Compile
+) -> list[Outcome]:
+    """Return the outcome of each kernel; those that the cache lacks are compiled.
+
+    Args:
+        key: What the compiler is, as its root says.
+        gpu: For which GPU.
+        options: Of the compiler.
+        sources: OpenCL C of one kernel each.
+        compile_: Compiles sources, and passes on the outcome of each as soon as it is there, so that an interrupted run
+            can go on.
+    """
+    folder = files.check_cache() / "mali-cost" / f"{key[:16]}-{gpu.name}"
+    by_name = {_cache_name(source, options): source for source in sources}
+    cached = {name: outcome for name in by_name if (outcome := _read_cached(folder / name[:2] / name)) is not None}
+    missing = [name for name in by_name if name not in cached]
+
+    def keep(source: str, outcome: Outcome) -> None:
+        name = _cache_name(source, options)
+        _write_cached(folder / name[:2] / name, outcome)
+
+    compiled = compile_([by_name[name] for name in missing], keep) if missing else []
+    cached |= dict(zip(missing, compiled, strict=True))
+    return [cached[_cache_name(source, options)] for source in sources]
+
+
+def _cache_name(source: str, options: Sequence[str]) -> str:
+    return files.sha256_bytes(json.dumps([_FORMAT, source, *options]).encode())
+
+
+def _read_cached(path: Path) -> Outcome | None:
+    try:
+        name, table = json.loads(path.read_bytes())
+        return Outcome(str(name), Statistics(**table))
+    except (OSError, ValueError, TypeError):  # there is no such file, or a power cut left half of it
+        return None
+
+
+def _write_cached(path: Path, outcome: Outcome) -> None:
+    if outcome.statistics is None:  # a failure may be due to memory or time
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(InputError):  # a full disk: it is made again
+        files.write_atomic(path, json.dumps([outcome.name, dataclasses.asdict(outcome.statistics)]).encode())
+
+
+# --- the processes ---------------------------------------------------------------------------------------------------
 
 _CRASHES = {
     crash.value: crash.name for crash in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)

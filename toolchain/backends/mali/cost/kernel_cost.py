@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolchain.backends.mali import images
-from toolchain.backends.mali.cost import cache, compiler, compiler_options, sources
+from toolchain.backends.mali.cost import compiler, sources
+from toolchain.backends.mali.cost.compiler import DEFAULT_OPTIONS, cached_outcomes
 from toolchain.backends.mali.cost.gpus import Gpu
 from toolchain.backends.mali.cost.root import Root
 from toolchain.backends.mali.cost.shaderdb import LOAD_STORE, Outcome, Statistics
@@ -89,7 +90,7 @@ class Compiler:
     @property
     def words(self) -> tuple[str, ...]:
         """All of its options."""
-        return (*compiler_options.DEFAULT, *self.options)
+        return (*DEFAULT_OPTIONS, *self.options)
 
     @property
     def identity(self) -> str:
@@ -107,7 +108,7 @@ class Compiler:
         What may be read as an image is, where the runtime would do so on this GPU.
         """
         imaged = f"#define {images.SWITCH}\n"
-        return cache.cached_outcomes(
+        return cached_outcomes(
             self.root.key,
             self.gpu,
             self.words,

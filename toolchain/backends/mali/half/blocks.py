@@ -17,7 +17,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, s_tir, tirx
 
-from toolchain.backends.mali.half import bounds
+from toolchain.backends.mali.half.weight_scales import PRODUCTS, ROUNDED, greatest_sums
 from toolchain.backends.mali.rewrite import MAIN, contains, map_kernels, substitute, variables_of
 
 MARK = "toolchain.half_products"
@@ -65,7 +65,7 @@ def _mark(function: tirx.PrimFunc, calls: list[list[Any]]) -> tirx.PrimFunc:
             if number is None or any(number >= len(values) or values[number] is None for values in calls):
                 continue
             if all(_is_bounded(values[number], load, block) for values in calls):
-                notes = {**dict(block.annotations), MARK: tirx.IntImm("int32", bounds.PRODUCTS)}
+                notes = {**dict(block.annotations), MARK: tirx.IntImm("int32", PRODUCTS)}
                 return _copy(block, annotations=notes)
         return block
 
@@ -78,7 +78,7 @@ def _is_bounded(weights: Any, load: Any, block: Any) -> bool:
     summed = [axis for axis, index in enumerate(load.indices) if variables_of(index) & reduced]
     rows = np.moveaxis(weights, summed, range(-len(summed), 0)) if summed else weights
     count = math.prod(weights.shape[axis] for axis in summed)
-    return bool(np.all(bounds.greatest(rows.reshape(-1, count)) <= bounds.ROUNDED))
+    return bool(np.all(greatest_sums(rows.reshape(-1, count)) <= ROUNDED))
 
 
 def _copy(block: Any, **changes: Any) -> Any:

@@ -12,8 +12,7 @@ from typing import Any
 from tvm import relax, s_tir, tirx
 
 from toolchain.backends.graph.values import shape_of
-from toolchain.backends.mali.layout.axes import RANKS, order, transposed_shape
-from toolchain.backends.mali.layout.writer import Replacement, Writer
+from toolchain.backends.mali.layout.writer import RANKS, Replacement, Writer, order, transposed_shape
 
 
 @dataclass(frozen=True)
