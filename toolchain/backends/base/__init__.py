@@ -1,15 +1,16 @@
-"""The base class of all backends, and the protocols of their templates and models."""
+"""The base class of all backends, the protocols of their templates and models, and the attributes of their kernels."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from toolchain.backends.base.attributes import Cycles
+from toolchain import files, process, resources, temporary, tvm_plugins
 from toolchain.backends.base.costs import CostModel, Tell
-from toolchain.backends.base.plugin import build_plugin
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,6 +18,40 @@ if TYPE_CHECKING:
 
     from toolchain.board import Board
     from toolchain.tensors import Tensors
+
+# --- attributes of kernels -------------------------------------------------------------------------------------------
+
+LAYER = "toolchain.layer"
+"""The layer, as JSON, of a kernel that a template computes: the tuner's name of it."""
+EXACT = "toolchain.exact"
+"""The same layer, as JSON, with the buffers and constants that it has in its network."""
+CHOICE = "toolchain.choice"
+"""The choice, as JSON, of a kernel that a template has written."""
+
+OPERATIONS = "toolchain.operations"
+"""A kernel that no template computes, in a bundle's graph: its arithmetic operations, as text."""
+
+NODES = "toolchain.nodes"
+"""The function `main` of a bundle's graph: for each call of a kernel, in order, its name and which nodes of the model's
+file it computes, the one with most of the work first, as JSON."""
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """A model's cycles of one kernel.
+
+    Attributes:
+        cycles: Clock cycles.
+        macs: Useful multiply-adds.
+        macs_per_cycle: The accelerator's multiply-adds in a cycle at best.
+    """
+
+    cycles: int
+    macs: int
+    macs_per_cycle: int
+
+
+# --- backends --------------------------------------------------------------------------------------------------------
 
 Choice = Mapping[str, Any]
 """A template of a backend with its settings, as records hold it."""
@@ -220,3 +255,46 @@ class Backend(ABC):
                 "TVM runs CPU kernels without an additional library", hint="pass a board with an accelerator to --board"
             )
         return build_plugin(self.runtime, tell)
+
+
+# --- runtimes for this machine's Python ------------------------------------------------------------------------------
+
+_TIMEOUT_S = 600.0
+# What the runtimes of devices ask for beside their own.
+_SHARED = ("model/json.cc",)
+# The folders from which TVM's sources find each other: see runtime/CMakeLists.txt.
+_SHIMS = ("tvm/include", "tvm/include/tvm", "tvm/include/tvm/support/cuda", "")
+
+
+def build_plugin(device: str, tell: Callable[[str], None]) -> Path:
+    """Build a plug-in and put it where every later `import tvm` loads it from.
+
+    It is compiled by g++, not by the compiler of the boards' programs: exceptions of TVM's wheel pass through it.
+
+    Args:
+        device: Folder of the runtime's sources, which names the plug-in too.
+        tell: Called before the build, which takes some seconds.
+
+    Raises:
+        BuildError: There is no compiler, or it refuses the sources.
+    """
+    target = tvm_plugins.folder() / f"libedge_{device}.so"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    tell(f"building {target.name}")
+    with temporary.folder() as name:
+        unity = Path(name) / "plugin.cc"
+        sources = [*sorted((resources.RUNTIME / device).glob("*.cc")), *(resources.RUNTIME / name for name in _SHARED)]
+        unity.write_text("".join(f'#include "{path}"\n' for path in sources), encoding="utf-8")
+        library = Path(name) / target.name
+        process.run(_command(unity, library), timeout=_TIMEOUT_S)
+        files.write_atomic(target, library.read_bytes())
+    return target
+
+
+def _command(source: Path, library: Path) -> list[str]:
+    tvm, ffi = resources.package_folder("tvm"), resources.package_folder("tvm_ffi")
+    shims = [f"-I{resources.RUNTIME / 'shims' / shim}" for shim in _SHIMS]
+    includes = [f"-I{tvm / 'include'}", f"-I{ffi / 'include'}", f"-I{tvm / 'src' / 'runtime'}", *shims]
+    flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+    libraries = [f"-L{tvm / 'lib'}", f"-L{ffi / 'lib'}", "-ltvm_runtime", "-ltvm_ffi", "-ldl", "-Wl,-z,defs"]
+    return [os.environ.get("CXX", "g++"), *flags, *includes, str(source), "-o", str(library), *libraries]

@@ -9,16 +9,14 @@ from typing import Any, ClassVar
 import tvm
 from tvm import relax
 
-from toolchain.backends.base import Choice
-from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.backends.base import EXACT, LAYER, Choice
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.graph.kernels import as_opaque
 from toolchain.backends.vta.candidates import TEMPLATE, CycleModel, VtaTemplates
 from toolchain.backends.vta.codegen.kernels import kernel
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.device.devices import Device, device
-from toolchain.backends.vta.network.partition import Partition, partition
-from toolchain.backends.vta.network.sram_resident import resident_bits
+from toolchain.backends.vta.network.partition import Partition, partition, resident_bits
 from toolchain.errors import InputError
 
 

@@ -12,7 +12,7 @@ from tvm import tirx
 
 from tests.support import nets
 from toolchain import board
-from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.backends.base import EXACT, LAYER
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.errors import InputError
 from toolchain.models import importer, source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolchain.backends.base.attributes import LAYER
+from toolchain.backends.base import LAYER
 from toolchain.backends.cpu import kernels
 from toolchain.backends.cpu.candidates import CpuTemplates
 from toolchain.backends.cpu.layers import (

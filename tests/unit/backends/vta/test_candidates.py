@@ -11,7 +11,7 @@ import pytest
 from tests.support import nets
 from tests.support.nets import node, value
 from toolchain import board
-from toolchain.backends.base.attributes import CHOICE, LAYER
+from toolchain.backends.base import CHOICE, LAYER
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.vta.backend import Vta
 from toolchain.backends.vta.candidates import TEMPLATE, likely

@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.base import EXACT
 from toolchain.backends.cpu import kernels as templates
 from toolchain.backends.cpu.graph import attention, recurrent
 from toolchain.backends.cpu.graph.match import plan_items

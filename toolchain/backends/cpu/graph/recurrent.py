@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.backends.base import EXACT, LAYER
 from toolchain.backends.cpu import kernels
 from toolchain.backends.cpu.graph.rewriting import ENTRY
 from toolchain.backends.cpu.layers import task_of, to_json

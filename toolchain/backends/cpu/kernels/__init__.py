@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import tirx
 
-from toolchain.backends.base.attributes import LAYER
+from toolchain.backends.base import LAYER
 from toolchain.backends.cpu.kernels import attention, dense, depthwise, direct, elementwise, pool, recurrent, winograd
 from toolchain.backends.cpu.kernels.int8 import conv as int8_conv
 from toolchain.backends.cpu.kernels.int8 import depthwise as int8_depthwise

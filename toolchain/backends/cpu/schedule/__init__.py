@@ -14,7 +14,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.relax.analysis import has_reshape_pattern
 
-from toolchain.backends.base.attributes import LAYER
+from toolchain.backends.base import LAYER
 from toolchain.backends.cpu.expr import UnsupportedError, constant
 from toolchain.backends.cpu.machine import Machine, machine
 from toolchain.backends.cpu.maxima_init import start_at_infinity

@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from toolchain.backends.graph.imported import Meaning, meaning
+from toolchain.backends.graph.kernels import Meaning, meaning
 from toolchain.backends.graph.values import name_of, shape_of
 from toolchain.models import origins
 

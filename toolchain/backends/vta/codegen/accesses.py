@@ -10,7 +10,7 @@ from typing import Any
 from tvm import sym, tirx
 
 from toolchain.backends.vta.codegen.nests import Loop
-from toolchain.backends.vta.codegen.schedules import SCOPES
+from toolchain.backends.vta.codegen.operators import SCOPES
 from toolchain.backends.vta.codegen.transfers import Affine, Axis, Clip, Transfer
 from toolchain.errors import BuildError
 

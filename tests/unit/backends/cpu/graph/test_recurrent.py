@@ -6,7 +6,7 @@ from tests.support import cpu_kernels
 from tests.support.one_node import One, model
 from toolchain import board
 from toolchain.backends import backend_of
-from toolchain.backends.base.attributes import LAYER
+from toolchain.backends.base import LAYER
 from toolchain.models import importer, source
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.backends.base import EXACT, LAYER
 from toolchain.backends.cpu.graph.stand_ins import StandIns, name
 from toolchain.backends.cpu.layers import Activation, Conv, Dense, Map, Pool, from_json, task_of
 
