@@ -1,12 +1,17 @@
-"""What the templates need to know of a processor: vector width, registers, caches, dot-product instructions."""
+"""A board's processor: its LLVM target, and what the templates need to know of it."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import tvm
 from tvm.target import codegen
+
+from toolchain.board import NATIVE, Board
+from toolchain.errors import InputError, did_you_mean
 
 Dot = Literal["vpdpbusd", "sdot", ""]
 
@@ -26,8 +31,8 @@ class Machine:
         l2_bytes: Cache of one core, second level.
         loads_apart: Whether only loads read memory; on x86 a product may take one of its factors from there.
         limits_nan: Whether maximum and minimum are NaN if either operand is; on x86 they are the second then.
-        vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `multiply_add`.
-        rounds: Whether an instruction rounds floats to whole numbers; see `round_to_int`.
+        vmla: Whether products are added by an instruction that LLVM does not choose by itself; see `emit.multiply_add`.
+        rounds: Whether an instruction rounds floats to whole numbers; see `numerics`.
     """
 
     lanes: int
@@ -56,3 +61,66 @@ def machine(target: tvm.target.Target) -> Machine:
     if "avx512f" in features:
         return Machine(16, 32, dot, cores, l2_bytes=1024 * _KIB)
     return Machine(8 if "avx" in features else 4, 16, dot, cores)
+
+
+# --- the LLVM target -------------------------------------------------------------------------------------------------
+
+
+def llvm_target(board: Board) -> tvm.target.Target:
+    """Return the LLVM target of a board; `num-cores` is in it where the board's cores are known.
+
+    Raises:
+        InputError: LLVM does not know the board's CPU, or its triple.
+    """
+    mcpu, triple = board.target.mcpu, board.triple
+    if mcpu == NATIVE:
+        mcpu = str(codegen.llvm_get_system_cpu())
+    cpus = _cpus(board)
+    if mcpu not in cpus:
+        generic = [name for name in cpus if name.startswith("generic")] or cpus
+        usual = f"one of the {len(cpus)} that it has, such as {generic[0]}"
+        raise InputError(
+            f"LLVM has no CPU named {mcpu!r} for {triple}",
+            hint=f"set target.mcpu in the board file: {did_you_mean(mcpu, cpus) or usual}",
+        )
+    description: dict[str, Any] = {"kind": "llvm", "mtriple": triple, "mcpu": mcpu}
+    if triple.endswith("hf"):  # LLVM passes floats in integer registers unless the ABI is set
+        description["mfloat-abi"] = "hard"
+    if board.target.mattr:
+        description["mattr"] = list(board.target.mattr)
+    # MetaSchedule and the kernels' costs count the cores.
+    if board.cores:
+        description["num-cores"] = board.cores
+    return tvm.target.Target(description)
+
+
+def _cpus(board: Board) -> list[str]:
+    """Name the CPUs that LLVM knows for a board's triple; LLVM crashes if the processor itself is unknown."""
+    processor = board.triple.partition("-")[0]
+    # LLVM registers its targets by family, while triples name a version.
+    plain = re.sub(r"^i[3-6]86$", "i386", re.sub(r"^armv\w+$", "arm", processor))
+    targets = [str(name) for name in codegen.llvm_get_targets()]
+    if plain not in targets:
+        raise InputError(
+            f"LLVM does not support the processor {processor!r}",
+            details=f"it is the first word of the triple {board.triple}",
+            hint=did_you_mean(processor, targets) or "use the compiler's own triple, such as aarch64-linux-gnu",
+        )
+    return sorted(map(str, codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm", "mtriple": board.triple}))))
+
+
+def cpu_features(board: Board) -> tuple[str, ...]:
+    """Return the features of the board file; for this machine's CPU, the flags that LLVM uses."""
+    if board.target.mcpu != NATIVE:
+        return board.cpu_features
+    used = {_normalized(str(name)) for name in codegen.llvm_get_cpu_features(llvm_target(board))}
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in {"flags", "Features"}:
+            return tuple(sorted(flag for flag in value.split() if _normalized(flag) in used))
+    return ()
+
+
+def _normalized(feature: str) -> str:
+    # LLVM writes sse4.2 and avx512vnni where the kernel writes sse4_2 and avx512_vnni.
+    return feature.replace(".", "").replace("_", "").replace("-", "")

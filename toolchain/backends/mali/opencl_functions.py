@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import prim
 
-from toolchain.backends.cpu.nan_clip import is_limit
+from toolchain.backends.cpu.numerics import is_limit
 from toolchain.backends.mali.rewrite import call_function, map_kernels
 
 # --- names -----------------------------------------------------------------------------------------------------------

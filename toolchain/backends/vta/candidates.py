@@ -11,7 +11,7 @@ from typing import Any
 import tvm
 
 from toolchain.backends.base import CHOICE, LAYER, Cycles
-from toolchain.backends.cpu.candidates import CpuTemplates
+from toolchain.backends.cpu.backend import CpuTemplates
 from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.kernels import Choice, kernel, stream_of
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer

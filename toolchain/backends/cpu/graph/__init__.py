@@ -15,10 +15,10 @@ from tvm import relax, tirx
 
 from toolchain.backends.base import EXACT
 from toolchain.backends.cpu import kernels as templates
-from toolchain.backends.cpu.graph import attention, recurrent
+from toolchain.backends.cpu.graph import attention
 from toolchain.backends.cpu.graph.match import plan_items
 from toolchain.backends.cpu.graph.rewriting import ENTRY, with_blocks, with_functions, with_main
-from toolchain.backends.cpu.graph.stand_ins import StandIns, name
+from toolchain.backends.cpu.graph.stand_ins import StandIns, mark_recurrences, name
 from toolchain.backends.cpu.graph.write import BlockWriter
 from toolchain.backends.cpu.kernels import Choice
 from toolchain.backends.cpu.layers import Conv, Dense, Layer, from_json, task_of, to_json
@@ -42,7 +42,7 @@ def insert_stand_ins(module: tvm.IRModule, machine: Machine, without: frozenset[
         without: Names of templates that must not be used.
     """
     # Recurrences are functions of their own already: only their attributes change.
-    module = recurrent.mark_recurrences(module, without)
+    module = mark_recurrences(module, without)
     builder = relax.BlockBuilder(module)
     kernels = StandIns(builder)
 

@@ -29,7 +29,7 @@ from toolchain.backends.cpu.kernels.int8 import elementwise as int8_elementwise
 from toolchain.backends.cpu.kernels.int8 import pool as int8_pool
 from toolchain.backends.cpu.layers import Conv, Dense, Layer, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
-from toolchain.backends.cpu.nan_clip import with_nan
+from toolchain.backends.cpu.numerics import with_nan
 from toolchain.errors import BuildError
 from toolchain.models.converters.sequence.recurrence import Recurrence
 

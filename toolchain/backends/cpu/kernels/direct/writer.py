@@ -13,7 +13,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.direct.plan import DirectPlan, Tiles, is_by_element
-from toolchain.backends.cpu.kernels.multiply_add import multiply_add
+from toolchain.backends.cpu.kernels.emit import multiply_add
 from toolchain.backends.cpu.machine import Machine
 
 _LINE = emit.LINE // 4  # floats of a cache line
