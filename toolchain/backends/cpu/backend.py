@@ -174,12 +174,13 @@ class Cpu(Backend):
 
     def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
         """Write the kernels of a lowered module, pack the weights as they want them, and schedule the rest."""
-        return self.schedule(graph.emit_kernels(module, self.machine, lambda layer: self._chosen(layer, choices)))
 
-    def _chosen(self, layer: Layer, choices: Mapping[str, Choice]) -> kernels.Choice:
-        task = to_json(task_of(layer))
-        choice = self.cpu_templates.read_choice(layer, choices[task]) if task in choices else None
-        return choice or kernels.default(layer, self.machine, without=self.without)
+        def choose(layer: Layer) -> kernels.Choice:
+            task = to_json(task_of(layer))
+            choice = self.cpu_templates.read_choice(layer, choices[task]) if task in choices else None
+            return choice or kernels.default(layer, self.machine, without=self.without)
+
+        return self.schedule(graph.emit_kernels(module, self.machine, choose))
 
     @property
     def shipped(self) -> str:

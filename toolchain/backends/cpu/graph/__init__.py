@@ -62,22 +62,21 @@ def insert_stand_ins(module: tvm.IRModule, machine: Machine, without: frozenset[
 def _without_uncalled(module: tvm.IRModule) -> tvm.IRModule:
     """Remove the kernels that no function calls any more."""
     functions = dict(module.functions_items())
-    called_ = {variable for function in functions.values() for variable in _kernels_of(function)}
+    called_: set[Any] = set()
+
+    def note(node: Any) -> None:
+        if isinstance(node, tvm.ir.GlobalVar):
+            called_.add(node)
+
+    for function in functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, note)
     remaining = {
         variable: function
         for variable, function in functions.items()
         if not isinstance(function, tirx.PrimFunc) or variable in called_ or "global_symbol" in (function.attrs or {})
     }
     return with_functions(module, remaining)
-
-
-def _kernels_of(function: Any) -> set[Any]:
-    variables: set[Any] = set()
-    if isinstance(function, relax.Function):
-        relax.analysis.post_order_visit(
-            function, lambda node: variables.add(node) if isinstance(node, tvm.ir.GlobalVar) else None
-        )
-    return variables
 
 
 def emit_kernels(module: tvm.IRModule, machine: Machine, choose: Callable[[Layer], Choice]) -> tvm.IRModule:

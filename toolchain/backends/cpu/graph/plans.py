@@ -141,8 +141,15 @@ class ImagePlan(LayerPlan):
         return [grids.pad_channels(layer, post_op.astype(np.float32)) for post_op in vectors]
 
     def _transposed_weights(self) -> NDArray[np.float32] | None:
-        same = not isinstance(self.bare, Conv) or self.bare.groups == self.groups
-        return None if same or self.weights is None else _ungroup(self.weights.array, self.groups)
+        if not isinstance(self.bare, Conv) or self.bare.groups == self.groups or self.weights is None:
+            return None
+        # The weights of a grouped convolution as those of an ordinary one.
+        groups, weights = self.groups, self.weights.array
+        outputs, inputs, *kernel = weights.shape
+        full = np.zeros((groups, outputs // groups, groups, inputs, *kernel), np.float32)
+        for group, block in enumerate(weights.reshape(groups, -1, inputs, *kernel)):
+            full[group, :, group] = block
+        return full.reshape(outputs, groups * inputs, *kernel)
 
 
 @dataclass(eq=False)
@@ -248,12 +255,3 @@ class RowPlan(LayerPlan):
 
     def _transposed_weights(self) -> NDArray[np.float32] | None:
         return self.weights.array.T if self.is_transposed and self.weights is not None else None
-
-
-def _ungroup(weights: NDArray[np.float32], groups: int) -> NDArray[np.float32]:
-    """Return the weights of a grouped convolution as those of an ordinary one."""
-    outputs, inputs, *kernel = weights.shape
-    full = np.zeros((groups, outputs // groups, groups, inputs, *kernel), np.float32)
-    for group, block in enumerate(weights.reshape(groups, -1, inputs, *kernel)):
-        full[group, :, group] = block
-    return full.reshape(outputs, groups * inputs, *kernel)

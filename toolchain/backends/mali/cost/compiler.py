@@ -84,8 +84,13 @@ def cached_outcomes(
     missing = [name for name in by_name if name not in cached]
 
     def keep(source: str, outcome: Outcome) -> None:
+        if outcome.statistics is None:  # a failure may be due to memory or time
+            return
         name = _cache_name(source, options)
-        _write_cached(folder / name[:2] / name, outcome)
+        path = folder / name[:2] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(InputError):  # a full disk: it is made again
+            files.write_atomic(path, json.dumps([outcome.name, dataclasses.asdict(outcome.statistics)]).encode())
 
     compiled = compile_([by_name[name] for name in missing], keep) if missing else []
     cached |= dict(zip(missing, compiled, strict=True))
@@ -102,14 +107,6 @@ def _read_cached(path: Path) -> Outcome | None:
         return Outcome(str(name), Statistics(**table))
     except (OSError, ValueError, TypeError):  # there is no such file, or a power cut left half of it
         return None
-
-
-def _write_cached(path: Path, outcome: Outcome) -> None:
-    if outcome.statistics is None:  # a failure may be due to memory or time
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(InputError):  # a full disk: it is made again
-        files.write_atomic(path, json.dumps([outcome.name, dataclasses.asdict(outcome.statistics)]).encode())
 
 
 # --- the processes ---------------------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def costs(mesa: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -
     """
     plain = mesa.outcomes([kernel.source for kernel in kernels])
     turning = [
-        _turning(kernel, outcome) if spilling or not _spills(outcome) else ()
+        _turning(kernel, outcome) if spilling or not (outcome.statistics and outcome.statistics.spills) else ()
         for kernel, outcome in zip(kernels, plain, strict=True)
     ]
     pairs = [
@@ -153,10 +153,6 @@ def costs(mesa: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -
         replace(cost, fault=silent[number], answered=False) if number in silent else cost
         for number, cost in enumerate(results)
     )
-
-
-def _spills(outcome: Outcome) -> bool:
-    return outcome.statistics is not None and outcome.statistics.spills > 0
 
 
 def _turning(kernel: Kernel, outcome: Outcome) -> tuple[Loop, ...]:
@@ -199,13 +195,10 @@ def _cost(
     for loop, step in steps.items():
         turns = sources.total_trips(loop, list(steps)) - 1
         # A turn of a loop contains one turn of each loop directly within it, which is counted there.
-        inner = [other for other in steps if loop.holds(other) and not _between(loop, other, steps)]
+        within = [other for other in steps if loop.holds(other)]
+        inner = [other for other in within if not any(middle.holds(other) for middle in within if middle != other)]
         for name, value in step.items():
             cycles = max(0.0, value - sum(steps[other].get(name, 0.0) for other in inner))
             total[name] += turns * cycles
     unknown = sources.loops(kernel.source).unbounded + len(per_turn) - len(steps)
     return KernelCost(kernel.name, gpu.name, outcome.statistics, total, unknown)
-
-
-def _between(outer: Loop, inner: Loop, loops: Mapping[Loop, object]) -> bool:
-    return any(outer.holds(loop) and loop.holds(inner) for loop in loops if loop not in {outer, inner})

@@ -56,15 +56,15 @@ def use_plain_loops(module: tvm.IRModule) -> tvm.IRModule:
     Raises:
         InputError: A kernel has no schedule, but was written as work-items run it; it is named.
     """
-    return map_kernels(module, _use_plain_loops)
 
+    def change(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
+        # A kernel written by hand numbers its work-items itself, or lets them wait for each other: loops do neither.
+        numbers_items = contains(function.body, tirx.AttrStmt, lambda node: node.attr_key == "thread_extent")
+        if numbers_items or contains(function.body, tvm.ir.Call, lambda call: getattr(call.op, "name", "") == _BARRIER):
+            raise InputError(f"{name} is written for work-items of a GPU, which this machine does not have")
+        return function.with_body(tvm_ffi.structural_map(function.body, (tirx.For, _unbind))).without_attr("target")
 
-def _use_plain_loops(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
-    # A kernel written by hand numbers its work-items itself, or lets them wait for each other: loops do neither.
-    numbers_items = contains(function.body, tirx.AttrStmt, lambda node: node.attr_key == "thread_extent")
-    if numbers_items or contains(function.body, tvm.ir.Call, lambda call: getattr(call.op, "name", "") == _BARRIER):
-        raise InputError(f"{name} is written for work-items of a GPU, which this machine does not have")
-    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.For, _unbind))).without_attr("target")
+    return map_kernels(module, change)
 
 
 def _unbind(loop: Any) -> Any:

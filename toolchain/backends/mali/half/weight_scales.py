@@ -83,16 +83,15 @@ class _Scaler:
         """Return a function with scaled weights; what is not of Relax stays as it is."""
         if not isinstance(function, relax.Function) or not isinstance(function.body, relax.SeqExpr):
             return function
-        blocks = [self._block(block) for block in function.body.blocks]
+        blocks = []
+        for block in function.body.blocks:
+            variable, bindings = relax.DataflowVar if isinstance(block, relax.DataflowBlock) else relax.Var, list[Any]()
+            for binding in block.bindings:
+                self._values[binding.var] = binding.value
+                bindings += self._bindings(binding, variable)
+            blocks.append(type(block)(bindings))
         body = relax.SeqExpr(blocks, function.body.body)
         return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
-
-    def _block(self, block: Any) -> Any:
-        in_dataflow, bindings = isinstance(block, relax.DataflowBlock), list[Any]()
-        for binding in block.bindings:
-            self._values[binding.var] = binding.value
-            bindings += self._bindings(binding, relax.DataflowVar if in_dataflow else relax.Var)
-        return type(block)(bindings)
 
     def _bindings(self, binding: Any, variable: Any) -> list[Any]:
         call = binding.value

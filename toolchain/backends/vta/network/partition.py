@@ -240,7 +240,14 @@ def mark_resident(module: tvm.IRModule) -> tvm.IRModule:
     def mark(binding: Any) -> Any:
         if not _is_kernel(module, binding.value):
             return binding
-        return relax.VarBinding(binding.var, _mark_call(binding, module, builder, resident))
+        call = binding.value
+        tensors = (*call.args[1].fields, binding.var)
+        bits = sum(1 << position for position, tensor in enumerate(tensors) if tensor in resident)
+        if not bits:
+            return relax.VarBinding(binding.var, call)
+        marked = module[call.args[0]].with_attr(RESIDENT, str(bits))
+        function = builder.add_func(marked, str(call.args[0].name_hint))
+        return relax.VarBinding(binding.var, relax.op.call_tir(function, call.args[1], call.ty_args[0]))
 
     blocks = [type(block)([mark(binding) for binding in block.bindings]) for block in main.body.blocks]
     body = relax.SeqExpr(blocks, main.body.body)
@@ -274,18 +281,6 @@ def _resident_variables(module: tvm.IRModule) -> frozenset[Any]:
     return frozenset(
         variable for variable in written - results if isinstance(variable, relax.DataflowVar) and all(readers[variable])
     )
-
-
-def _mark_call(binding: Any, module: tvm.IRModule, builder: relax.BlockBuilder, resident: frozenset[Any]) -> Any:
-    """Return a call of a kernel with an attribute for its resident tensors."""
-    call = binding.value
-    tensors = (*call.args[1].fields, binding.var)
-    bits = sum(1 << position for position, tensor in enumerate(tensors) if tensor in resident)
-    if not bits:
-        return call
-    marked = module[call.args[0]].with_attr(RESIDENT, str(bits))
-    function = builder.add_func(marked, str(call.args[0].name_hint))
-    return relax.op.call_tir(function, call.args[1], call.ty_args[0])
 
 
 def resident_bits(attributes: Mapping[str, Any] | None) -> int:
