@@ -106,7 +106,6 @@ class Cpu(Backend):
 
     @property
     def target(self) -> tvm.target.Target:
-        """The LLVM target."""
         return self.host
 
     @property
@@ -121,7 +120,6 @@ class Cpu(Backend):
 
     @property
     def templates(self) -> Templates:
-        """The CPU's templates."""
         return self.cpu_templates
 
     @staticmethod

@@ -194,7 +194,6 @@ def _compute_at(schedule: s_tir.Schedule, block: Any, loop: Any, scope: str) -> 
 
 
 def _reduction_loops(schedule: s_tir.Schedule, block: Any) -> list[Any]:
-    """Return the loops that reduce."""
     count = sum(iterator.iter_type == tirx.IterVar.CommReduce for iterator in schedule.get(block).iter_vars)
     return list(schedule.get_loops(block)[-count:])
 

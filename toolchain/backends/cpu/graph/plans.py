@@ -47,12 +47,10 @@ class LayerPlan(ABC):
 
     @property
     def reads(self) -> list[Value]:
-        """The tensors that it reads."""
         return [self.data, *(effect.value for effect in self.effects if isinstance(effect, Operand))]
 
     @property
     def makes(self) -> list[Value]:
-        """The tensor that it makes."""
         return [self.out]
 
     def then(self, more: list[Effect], out: Value, index: int) -> Self:
@@ -78,12 +76,10 @@ class LayerPlan(ABC):
 
     @property
     def has_bias(self) -> bool:
-        """Whether there is a bias."""
         folded, _ = self.split_effects()
         return folded is not None and bool((folded.shift != 0).any())
 
     def bias(self) -> NDArray[np.float64]:
-        """Return the bias."""
         folded, _ = self.split_effects()
         return np.broadcast_to(np.array(0.0) if folded is None else folded.shift, (self.channels,))
 
@@ -250,7 +246,6 @@ class RowPlan(LayerPlan):
         return len(value.shape or ()) - 1
 
     def layer(self, locate: Callable[[Value], Activation]) -> Dense:  # noqa: ARG002 - nothing of it is blocked
-        """Return the layer."""
         return replace(self.bare, bias=self.has_bias, epilogue=tuple(post_op.op for post_op in self.split_effects()[1]))
 
     def _transposed_weights(self) -> NDArray[np.float32] | None:

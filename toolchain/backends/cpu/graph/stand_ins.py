@@ -35,7 +35,6 @@ class StandIns:
         """Return the global variable of a layer's stand-in.
 
         Args:
-            layer: The layer.
             arguments: What it is called with, without the result. Weights are as they are in the network; all have the
                 same shapes in each call.
         """
@@ -56,7 +55,6 @@ class StandIns:
         """Return a call of a layer's stand-in.
 
         Args:
-            layer: The layer.
             arguments: As for `of`.
             buffer: What it writes into; by default it makes a new tensor.
         """

@@ -90,7 +90,6 @@ def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = froz
     """List the choices for a layer, the one with the least estimated cost first.
 
     Args:
-        layer: The layer.
         machine: The processor.
         without: Names of templates that must not be used.
     """

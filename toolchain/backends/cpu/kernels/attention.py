@@ -82,7 +82,6 @@ def _operations(layer: Attention, machine: Machine) -> float:
 
 
 def kernel(layer: Attention, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     arguments = [Argument(name, view.shape) for name, view in zip("qkv", (layer.q, layer.k, layer.v), strict=True)]
     if layer.mask is not None:
         arguments.append(Argument("mask", layer.mask.shape))

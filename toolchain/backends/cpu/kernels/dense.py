@@ -104,7 +104,6 @@ def pack(layer: Dense, machine: Machine, config: Config, weights: NDArray[Any]) 
 
 
 def kernel(layer: Dense, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     result = (layer.rows, layer.outputs)
     arguments = [
         Argument("data", (layer.rows, layer.inputs)),

@@ -46,7 +46,6 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     out = layer.out
     arguments = [Argument("data", layer.data.shape), Argument("weights", (out.blocks, *layer.kernel, out.lanes))]
     if layer.bias:

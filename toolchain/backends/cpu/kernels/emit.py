@@ -183,7 +183,6 @@ def apply_epilogue(
         epilogue: What is done.
         buffers: The flat buffers of the post-ops that take an argument, in order.
         coordinates: Where the vector lies in the result.
-        lanes: Its lanes.
     """
     operands, (image, block, row, column) = iter(buffers), coordinates
     for op in epilogue:

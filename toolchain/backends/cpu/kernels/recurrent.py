@@ -134,7 +134,6 @@ def pack(layer: Recurrence, machine: Machine, config: Config, weights: NDArray[A
 
 
 def kernel(layer: Recurrence, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     shapes = layer.arguments | {"weights": (len(layer.directions), layer.units * layer.gates * layer.held)}
     arguments = [
         Argument(name, shape, "int32" if name == "lengths" else layer.dtype)

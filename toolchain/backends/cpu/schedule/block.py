@@ -93,7 +93,6 @@ class Block:
 
     @property
     def reduces(self) -> bool:
-        """Whether it reduces."""
         return any(axis.reduced for axis in self.axes)
 
     @property

@@ -57,7 +57,6 @@ class KernelCost:
         return self.statistics.spills if self.statistics else 0
 
     def document(self) -> dict[str, Any]:
-        """Return it for --json."""
         statistics = self.statistics
         if statistics is None:
             return {"name": self.name, "gpu": self.gpu, "fault": self.fault}
@@ -89,7 +88,6 @@ class Compiler:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All of its options."""
         return (*DEFAULT_OPTIONS, *self.options)
 
     @property
@@ -123,8 +121,6 @@ def costs(mesa: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -
     """Return what kernels cost.
 
     Args:
-        mesa: The compiler.
-        kernels: The kernels.
         spilling: Whether to count the turns of loops in kernels that spill, too. That is most of the work; without it,
             each loop of such a kernel counts once.
 

@@ -157,7 +157,6 @@ def of_board(board: Board, target: tvm.target.Target, tell: Tell) -> Model:
 
     Args:
         board: The board type, resolved.
-        target: Its target.
         tell: Gets a line before each long step, and about its progress.
 
     Raises:

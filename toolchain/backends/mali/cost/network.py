@@ -145,7 +145,6 @@ class Row:
         return None if self.launch is None or not self.cost.by_unit else self.cost.load_store * self.launch.items
 
     def document(self) -> dict[str, Any]:
-        """Return it for --json."""
         launch = self.launch
         about = {} if launch is None else {"groups": launch.groups, "group": launch.group, "calls": launch.calls}
         return {**self.cost.document(), **about, "run_load_store": self.load_store, "estimated_ms": self.ms}
@@ -192,7 +191,6 @@ class Costs:
         return sum(times) if times and len(times) == len(self.rows) else None
 
     def document(self) -> dict[str, Any]:
-        """Return them for --json."""
         return {
             "name": self.name,
             "gpu": self.gpu.name,
@@ -210,9 +208,6 @@ def network(name: str, launched: Sequence[Launch], mesa: Compiler, board: BoardG
     """Return what a network costs.
 
     Args:
-        name: Its name.
-        launched: Its launches.
-        mesa: The compiler.
         board: The GPU's cores and clock; without them there is no estimate of milliseconds.
     """
     costs = kernel_cost.costs(mesa, [launch.kernel for launch in launched])

@@ -163,7 +163,6 @@ def epilogue_of(layer: Operation, by_value: Mapping[int, list[Operation]]) -> Ep
     """Return what is done to a layer's numbers until they are bytes; None if something else reads them before.
 
     Args:
-        layer: The layer.
         by_value: What `readers` returned.
     """
     value, steps, inner = layer.out, list[Step](), list[Value]()
@@ -186,7 +185,6 @@ def step_of(reader: Operation, value: Value, channels: int) -> Step | None:
     """Return what an operation does to a value, if it can be done in the kernel of that.
 
     Args:
-        reader: The operation.
         value: One of what it reads.
         channels: How many channels that has.
     """

@@ -77,7 +77,6 @@ def convolve(layer: Layer, words: te.Tensor, weights: te.Tensor, *others: te.Ten
     """Compute a layer in NHWC, in numbers.
 
     Args:
-        layer: The layer.
         words: Its bytes, as `pack` computes them.
         weights: What `pack_weights` returned.
         others: What its zero adds, unless the weights are floats; scales.
@@ -93,7 +92,6 @@ def convolve_to_bytes(
     """Compute a layer and what follows it in bytes, four channels to an int32.
 
     Args:
-        layer: The layer.
         epilogue: What follows it.
         words: Its bytes, as `pack` computes them.
         weights: What `pack_weights` returned.

@@ -161,7 +161,6 @@ class Writer:
         return self._builder.get()
 
     def block(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
-        """Write one block."""
         self._state = BlockState(frozenset(binding.var for binding in block.bindings))
         for binding in block.bindings:
             self._binding(binding)

@@ -98,7 +98,6 @@ class Walk:
         """Return the passes of each loop that are within all limits; None if there are none.
 
         Args:
-            limits: The limits.
             values: The passes of the loops around.
         """
         ranges = [(0, loop.extent) for loop in self.loops]

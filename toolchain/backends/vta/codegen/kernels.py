@@ -99,7 +99,6 @@ def kernel(layer: Conv2d, choice: Choice, device: Device, resident: int = 0) -> 
     """Return a layer as a function.
 
     Args:
-        layer: The layer.
         choice: How it is cut into tiles.
         device: The accelerator.
         resident: A bit for each of its tensors that may stay in the array's memory.

@@ -136,7 +136,6 @@ class Folding:
     fill: int = 0
 
     def channels(self, channels: int) -> int:
-        """Return the channels of the folded image."""
         return channels * math.prod(self.step)
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -267,7 +267,6 @@ def fuse_pool(layer: Conv2d, end: Operation, readers: Readers) -> tuple[Conv2d, 
     Without such maxima, both are returned as they are.
 
     Args:
-        layer: The layer.
         end: The operation that makes int8 of its results.
         readers: The operations that read each value.
     """

@@ -66,7 +66,6 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     plan = DirectPlan(flatten(layer), config)
     arguments = [Argument("data", layer.data.shape), Argument("weights", plan.packed)]
     if layer.bias:

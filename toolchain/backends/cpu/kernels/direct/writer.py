@@ -80,7 +80,6 @@ class DirectWriter:
         self._others = rest
 
     def write(self) -> None:
-        """Write all statements."""
         plan, bands = self._plan, self._plan.config.bands
         units = 1 if plan.overlaps else plan.units  # those of the parallel loop
         operations = self._layer.flops / (2 * self._lanes)

@@ -161,7 +161,6 @@ def _packed_shape(layer: Conv, machine: Machine, config: Config) -> tuple[int, .
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
 
     def body(*buffers: Any) -> None:
         _ByteConvWriter(layer, machine, config, buffers).write()

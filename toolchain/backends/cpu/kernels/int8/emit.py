@@ -57,7 +57,6 @@ def arguments(layer: ImageLayer, weights: Argument | None = None) -> list[Argume
     """List the arguments of a layer's kernel.
 
     Args:
-        layer: The layer.
         weights: Its packed weights; without, the weights are as they are before that.
     """
     arguments = [Argument("data", layer.data.shape, layer.data.dtype)]

@@ -72,7 +72,6 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     plan, out = WinogradPlan(layer, machine.lanes, config), layer.out
     arguments = [Argument("data", layer.data.shape), Argument("weights", plan.packed)]
     if layer.bias:
@@ -323,7 +322,6 @@ class _WinogradWriter:
 
         Args:
             panel: Where the weights of this component and group start.
-            pass_number: The pass.
             number: The use of `elements` weights in this pass.
             elements: How many are used at once.
         """
