@@ -10,8 +10,7 @@ import tvm
 from tvm import relax
 from tvm.s_tir import dlight
 
-from toolchain.backends.base import Choice
-from toolchain.backends.base.costs import Tell
+from toolchain.backends.base import Choice, Tell
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.graph import fold
 from toolchain.backends.mali import gpu, images, opencl_functions, opencl_text, winograd

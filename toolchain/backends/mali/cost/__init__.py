@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolchain.backends.mali.cost.compiler import check_options
-from toolchain.backends.mali.cost.gpus import GPUS, Gpu, gpu
+from toolchain.backends.mali.cost.compiler import GPUS, Gpu, check_options, gpu
 from toolchain.backends.mali.cost.kernel_cost import Compiler, KernelCost, costs
 from toolchain.backends.mali.cost.root import Root, at_hand, root
 from toolchain.backends.mali.cost.sources import Kernel, kernels

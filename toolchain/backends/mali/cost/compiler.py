@@ -1,4 +1,4 @@
-"""Kernels to statistics by Mesa's compiler: its options, its processes, and a cache of what it printed."""
+"""Kernels to statistics by Mesa's compiler: its GPUs and options, its processes, and a cache of what it printed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,65 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolchain import files, temporary
+from toolchain import board, files, temporary
 from toolchain.backends.mali.cost import shaderdb
 from toolchain.backends.mali.cost.emulator import Emulator, Folders, emulator
-from toolchain.backends.mali.cost.gpus import Gpu
 from toolchain.backends.mali.cost.root import Root
 from toolchain.backends.mali.cost.shaderdb import Outcome, Statistics
-from toolchain.errors import BuildError, InputError
+from toolchain.errors import BuildError, InputError, did_you_mean
+
+# --- GPUs ------------------------------------------------------------------------------------------------------------
+
+# The Mali GPUs that Mesa's compiler makes machine code for, and what is known of their cores.
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One kind of Mali GPU.
+
+    Attributes:
+        name: Its short name, as options and board files write it.
+        title: Its name in full.
+        product: What Mesa calls its kind, in hexadecimal.
+        family: Its architecture.
+        registers: Registers of 32 bits that a work-item may use before it spills.
+        arithmetic: What the compiler's arithmetic cycles are multiplied by: it counts for cores of twice the width on
+            the first generations of Bifrost.
+        images: Whether its kernels read weights as images.
+        lanes: Work-items that run in step.
+        judged: Whether the compiler is good enough on it that spills say something of the kernel.
+    """
+
+    name: str
+    title: str
+    product: str
+    family: str
+    registers: int
+    arithmetic: float = 1.0
+    images: bool = False
+    lanes: int = 1
+    judged: bool = True
+
+
+GPUS = {name: Gpu(name, **table) for name, table in board.gpus().items()}
+"""By name: T860 is shown and never judged by, as Mesa's allocator of registers for Midgard is weak."""
+
+
+def gpu(name: str) -> Gpu:
+    """Return a GPU by its name, in letters of any size, with or without `Mali-`.
+
+    Raises:
+        InputError: Mesa's compiler is not asked for it.
+    """
+    short = board.short_gpu(name)
+    if short not in GPUS:
+        raise InputError(
+            f"there is no cost model of the GPU {name!r}",
+            details="known GPUs: " + ", ".join(GPUS),
+            hint=did_you_mean(short.rpartition("-")[2], list(GPUS)) or "choose one of these",
+        )
+    return GPUS[short]
+
 
 # --- options ---------------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from toolchain.backends.mali import images
 from toolchain.backends.mali.cost import compiler, sources
-from toolchain.backends.mali.cost.compiler import DEFAULT_OPTIONS, cached_outcomes
-from toolchain.backends.mali.cost.gpus import Gpu
+from toolchain.backends.mali.cost.compiler import DEFAULT_OPTIONS, Gpu, cached_outcomes
 from toolchain.backends.mali.cost.root import Root
 from toolchain.backends.mali.cost.shaderdb import LOAD_STORE, Outcome, Statistics
 from toolchain.backends.mali.cost.sources import Kernel, Loop

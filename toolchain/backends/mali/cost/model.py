@@ -10,9 +10,9 @@ import tvm
 from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
 from toolchain import page
-from toolchain.backends.base.costs import Estimate, Tell
+from toolchain.backends.base import Estimate, Tell
 from toolchain.backends.mali.cost import kernel_cost, network
-from toolchain.backends.mali.cost.gpus import Gpu, gpu
+from toolchain.backends.mali.cost.compiler import Gpu, gpu
 from toolchain.backends.mali.cost.kernel_cost import Compiler, KernelCost
 from toolchain.backends.mali.cost.network import Costs, Launch
 from toolchain.backends.mali.cost.root import root

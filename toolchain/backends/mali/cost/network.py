@@ -15,7 +15,7 @@ from tvm import relax, tirx
 from toolchain import page
 from toolchain.backends.mali import gpu as means
 from toolchain.backends.mali.cost import kernel_cost
-from toolchain.backends.mali.cost.gpus import Gpu
+from toolchain.backends.mali.cost.compiler import Gpu
 from toolchain.backends.mali.cost.kernel_cost import Compiler, KernelCost
 from toolchain.backends.mali.cost.shaderdb import LOAD_STORE
 from toolchain.backends.mali.cost.sources import Kernel, kernels
