@@ -247,7 +247,7 @@ class Backend(ABC):
     def lower(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of kernels, which can be tuned one by one.
 
-        Kernels that a template computes have the attribute `attributes.LAYER` and no body yet; the others are fused
+        Kernels that a template computes have the attribute `LAYER` and no body yet; the others are fused
         TIR without a schedule. Weights stay constants.
 
         Raises:

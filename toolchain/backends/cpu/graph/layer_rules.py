@@ -135,8 +135,8 @@ def adaptive(plans: Planning, operation: Operation, index: int) -> bool:
 
 def reduced(plans: Planning, operation: Operation, index: int) -> bool:
     """The mean or maximum of each channel."""
-    data, out = operation.inputs[0], operation.out
-    if not data.is_image or not _is_over_pixels(operation):
+    data, out, axes = operation.inputs[0], operation.out, operation.attributes.axis
+    if not data.is_image or axes is None or sorted(int(axis) % 4 for axis in axes) != _PIXELS:
         return False
     if _global(plans, operation, out, operation.name, index):
         return True
@@ -200,9 +200,3 @@ def _pool_layer(operation: Operation, data: Activation, out: Activation) -> Pool
         pair(attributes.dilation),
         mean and bool(attributes.count_include_pad),
     )
-
-
-def _is_over_pixels(operation: Operation) -> bool:
-    """Whether a reduction is over height and width of NCHW."""
-    axes = operation.attributes.axis
-    return axes is not None and sorted(int(axis) % 4 for axis in axes) == _PIXELS

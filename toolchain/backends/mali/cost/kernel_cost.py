@@ -161,13 +161,6 @@ def _units(statistics: Statistics) -> dict[str, float]:
     return {**statistics.units, CYCLES: statistics.cycles}
 
 
-def _unspilled(statistics: Statistics) -> dict[str, float]:
-    """Return the cycles by unit without spills and fills, each of which is one access."""
-    accesses = max(0.0, statistics.unit(LOAD_STORE) - statistics.spills - statistics.fills)
-    units = {**statistics.units, LOAD_STORE: accesses}
-    return {**units, CYCLES: max(units.values())}
-
-
 def _step(once: Statistics | None, twice: Statistics | None) -> Mapping[str, float] | None:
     """Return what one more turn of a loop costs: never more than the whole kernel, whose code has one.
 
@@ -176,7 +169,11 @@ def _step(once: Statistics | None, twice: Statistics | None) -> Mapping[str, flo
     """
     if once is None or twice is None:
         return None
-    before, after = _units(once), _units(twice) if once.spills else _unspilled(twice)
+    before, after = _units(once), _units(twice)
+    if not once.spills:  # each spill and fill of the other is one access
+        accesses = max(0.0, twice.unit(LOAD_STORE) - twice.spills - twice.fills)
+        units = {**twice.units, LOAD_STORE: accesses}
+        after = {**units, CYCLES: max(units.values())}
     return {name: min(max(after.get(name, value) - value, 0.0), value) for name, value in before.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -102,7 +103,10 @@ def _of_function(module: tvm.IRModule, target: tvm.target.Target, calls: int) ->
         sources = {kernel.name: kernel for kernel in kernels(builder.codegen_build(lowered, kind).inspect_source())}
         for variable, function in lowered.functions_items():
             extents = _extents(function)
-            groups, group = (_product(extents, prefix) for prefix in (_BLOCK, _THREAD))
+            groups, group = (
+                math.prod(extent for name, extent in extents.items() if name.startswith(prefix))
+                for prefix in (_BLOCK, _THREAD)
+            )
             launched.append(Launch(sources[str(variable.name_hint)], groups, group, calls))
     return launched
 
@@ -116,13 +120,6 @@ def _extents(function: tirx.PrimFunc) -> Mapping[str, int]:
 
     tvm_ffi.structural_walk(function.body, visit)
     return extents
-
-
-def _product(extents: Mapping[str, int], prefix: str) -> int:
-    product = 1
-    for name, extent in extents.items():
-        product *= extent if name.startswith(prefix) else 1
-    return product
 
 
 @dataclass(frozen=True)
