@@ -27,7 +27,7 @@ import pytest
 
 from tests.support.parts import require
 from tests.support.sshd import descendants, free_port
-from toolchain.backends.cpu import pieces
+from toolchain.backends.cpu.lowering import PER_CORE
 from toolchain.device.store import Store
 from toolchain.native import programs
 from toolchain.rpc import server as board_server
@@ -69,7 +69,7 @@ FUNCTION(breed_and_wait) { __tvm_ffi_breed(self, args, count, result); for (;;) 
 """
 
 # As a parallel kernel does: how many threads it is given.
-PIECES = pieces.PER_CORE
+PIECES = PER_CORE
 
 THREADS_CODE = """
 #include <stdint.h>

@@ -23,7 +23,7 @@ from tests.support.cpu_kernels import layer_of
 from tests.support.nets import node, value
 from toolchain import board
 from toolchain.backends import backend_of
-from toolchain.backends.base.attributes import LAYER
+from toolchain.backends.base import LAYER
 from toolchain.backends.cpu import kernels as templates
 from toolchain.backends.cpu.layers import Conv, PostOp
 from toolchain.backends.cpu.machine import Machine, machine

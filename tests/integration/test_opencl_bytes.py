@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.support import nets, opencl, opencl_campaign, opencl_runtimes
 from tests.support.nets import node, value
-from toolchain.backends.mali import dot_product
+from toolchain.backends.mali import opencl_functions
 from toolchain.models import reference, source
 
 
@@ -331,10 +331,10 @@ def test_sums_are_numpys_to_the_bit(name, folders, plugin):
 def instructed(tmp_path_factory):
     """Return networks whose kernels no device compiles that would multiply bytes one by one."""
     place = tmp_path_factory.mktemp("instructed")
-    refused = dot_product._PREAMBLE.replace("#else\n", "#else\n#error no dot products of bytes\n")
-    assert refused != dot_product._PREAMBLE
+    refused = opencl_functions._DOT_PREAMBLE.replace("#else\n", "#else\n#error no dot products of bytes\n")
+    assert refused != opencl_functions._DOT_PREAMBLE
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dot_product, "_PREAMBLE", refused)
+        patch.setattr(opencl_functions, "_DOT_PREAMBLE", refused)
         for name, case in CASES.items():
             _compiled(case, place / name)
         for seed in range(CHAINS):

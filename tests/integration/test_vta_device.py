@@ -30,7 +30,7 @@ from tests.support import vta_harness, vta_layers, vta_streams
 from tests.support.parts import require
 from tests.support.paths import DATA
 from tests.support.vta_harness import Board, HarnessError, call
-from toolchain.backends.base.plugin import build_plugin
+from toolchain.backends.base import build_plugin
 from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.device.simulator import Simulator

@@ -19,7 +19,7 @@ from tests.support import nets, qdq_nets, vta_nets
 from tests.support.nets import node
 from tests.support.vta_layers import reference, tensors
 from toolchain import board, quantize
-from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.base import EXACT
 from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.device.native import verify

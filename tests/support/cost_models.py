@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import tvm
 
-from toolchain.backends.base.costs import Estimate
+from toolchain.backends.base import Estimate
 from toolchain.records.tasks import workload_hash
 
 

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from tests.support import nets
-from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.base import EXACT
 from toolchain.backends.cpu import graph
 from toolchain.backends.cpu.layers import from_json
 from toolchain.backends.cpu.machine import Machine, machine

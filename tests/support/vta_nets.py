@@ -17,7 +17,7 @@ from tvm.relax.frontend.onnx import from_onnx
 from tests.support import nets
 from tests.support.nets import node, value
 from tests.support.vta_layers import maxima
-from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.base import EXACT
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.network.partition import partition

@@ -88,8 +88,8 @@ def mali_cost(console: Console, /, sources: tuple[str, ...], options: CostOption
     device is needed.
     """
     from toolchain.backends.mali import cost
-    from toolchain.backends.mali.cost import compiler_options as compilation
-    from toolchain.backends.mali.cost import network, render
+    from toolchain.backends.mali.cost import compiler as compilation
+    from toolchain.backends.mali.cost import network
 
     gpu_names = tuple(dict.fromkeys(cost.gpu(name).name for name in options.gpus))
     board = options.board(gpu_names)
@@ -112,8 +112,8 @@ def mali_cost(console: Console, /, sources: tuple[str, ...], options: CostOption
         gpu = board.gpu if board and board.gpu and board.gpu.name == compiler.gpu.name else None
         costs += [network.network(Path(name).name, runs, compiler, gpu) for name, runs in launches.items()]
         costs += [network.files("files", texts, compiler)] if texts else []
-    result = Result(render.lines(costs), [item.document() for item in costs], as_json, render.refusal(costs))
-    return write_reports(result, None, {options.html_path: lambda: render.html(costs).encode()})
+    result = Result(network.lines(costs), [item.document() for item in costs], as_json, network.refusal(costs))
+    return write_reports(result, None, {options.html_path: lambda: network.html(costs).encode()})
 
 
 def _read_kernels(source: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from toolchain import files, outputs
-from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.base import EXACT
 from toolchain.backends.vta import listing
 from toolchain.backends.vta.backend import Vta
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer

@@ -14,8 +14,7 @@ import tvm
 
 import toolchain
 from toolchain import bundle, files, interrupts, tensors, versions
-from toolchain.backends.base import Backend
-from toolchain.backends.base.attributes import EXACT, NODES, OPERATIONS
+from toolchain.backends.base import EXACT, NODES, OPERATIONS, Backend
 from toolchain.board import Board
 from toolchain.bundle import Bundle, Reference, inventories
 from toolchain.bundle.manifest import LARGEST_GRAPH, InHalf, InInt8, Manifest, Modelled, Tuned

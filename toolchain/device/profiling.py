@@ -12,8 +12,8 @@ from typing import Any
 
 from toolchain import files
 from toolchain.device import processor, runner
-from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.installed import Installed
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.processor import Processor
 from toolchain.device.runner import SMOKE, Plan
 from toolchain.errors import DeviceError

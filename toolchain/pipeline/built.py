@@ -13,7 +13,7 @@ from toolchain.progress import size_text
 from toolchain.tables import Table
 
 if TYPE_CHECKING:
-    from toolchain.backends.base.costs import CostModel, NetworkCosts
+    from toolchain.backends.base import CostModel, NetworkCosts
     from toolchain.board import Board
 
 

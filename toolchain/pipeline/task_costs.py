@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolchain.backends.base import Backend
-from toolchain.backends.base.costs import CostModel, Estimate
+from toolchain.backends.base import Backend, CostModel, Estimate
 from toolchain.records.tasks import Task
 from toolchain.tables import Table
 

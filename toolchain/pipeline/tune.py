@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolchain import files
-from toolchain.backends.base import Backend, MachineModel
-from toolchain.backends.base.costs import CostModel
+from toolchain.backends.base import Backend, CostModel, MachineModel
 from toolchain.board import Board
 from toolchain.compile import applicable_records, prepare
 from toolchain.compile.applicable_records import record_key

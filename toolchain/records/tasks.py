@@ -11,8 +11,7 @@ import tvm
 import tvm_ffi
 
 from toolchain import files
-from toolchain.backends.base import Backend, Templates
-from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.backends.base import EXACT, LAYER, Backend, Templates
 from toolchain.errors import InputError, did_you_mean
 from toolchain.records.metaschedule import meta_schedule
 from toolchain.records.results import TensorArg

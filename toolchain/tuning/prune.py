@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from toolchain.backends.base.costs import CostModel, Estimate
+from toolchain.backends.base import CostModel, Estimate
 from toolchain.records import traces
 from toolchain.records.results import Cause
 from toolchain.tuning.template_search import Candidate

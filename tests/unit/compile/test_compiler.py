@@ -14,7 +14,7 @@ import pytest
 from tests.support import nets, one_node, qdq_nets, tunings
 from tests.support.one_node import One
 from toolchain import board, bundle, files, tensors
-from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.base import EXACT
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.vta.backend import Vta
 from toolchain.backends.vta.codegen.layers import is_layer

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import tuning_client
 from tests.support.cost_models import FormulaCosts
-from toolchain.backends.base.costs import Estimate
+from toolchain.backends.base import Estimate
 from toolchain.pipeline import task_costs
 from toolchain.pipeline.task_costs import CostedTask
 from toolchain.records import tasks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolchain.backends.base.costs import Estimate
+from toolchain.backends.base import Estimate
 from toolchain.records import traces
 from toolchain.tuning.prune import Pruner, Verdict
 from toolchain.tuning.template_search import Candidate

@@ -1,22 +1,137 @@
-"""The base class of all backends, and the protocols of their templates and models."""
+"""The base class of all backends, the protocols of their templates and models, and the attributes of their kernels."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from toolchain.backends.base.attributes import Cycles
-from toolchain.backends.base.costs import CostModel, Tell
-from toolchain.backends.base.plugin import build_plugin
+from toolchain import files, process, resources, temporary, tvm_plugins
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
     import tvm
 
+    from toolchain import page
     from toolchain.board import Board
+    from toolchain.errors import BuildError
+    from toolchain.tables import Table
     from toolchain.tensors import Tensors
+
+# --- estimates -------------------------------------------------------------------------------------------------------
+
+# A backend's estimates of kernels by their machine code, without a board; nothing of it is measured.
+
+Tell = Callable[[str], None]
+"""Takes one line about progress."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A model's estimate of one scheduled kernel.
+
+    Attributes:
+        ms: Estimated milliseconds of one call; None if the model has no estimate.
+        spills: Values that are written to memory for want of registers.
+        fault: Why there is no estimate, or why a device would not run the kernel; empty if all is well.
+        answered: Whether the compiler answered; if it did not, it may another time.
+    """
+
+    ms: float | None = None
+    spills: int = 0
+    fault: str = ""
+    answered: bool = True
+
+
+class NetworkCosts(Protocol):
+    """The costs of all kernels of a network."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the costs for --json, with the stamp of the model."""
+
+    def shown(self) -> list[str | Table]:
+        """Return the costs as text and tables for a terminal."""
+
+    def sections(self) -> list[page.Section]:
+        """Return the costs as sections of an HTML page."""
+
+    def refusal(self) -> BuildError | None:
+        """Return the error of a network with kernels that the compiler refuses; None if it takes all."""
+
+
+class CostModel(Protocol):
+    """Estimates the costs of kernels by the machine code that a compiler makes of them."""
+
+    @property
+    def name(self) -> str:
+        """The device of the estimates: those of two devices are not comparable."""
+
+    @property
+    def identity(self) -> str:
+        """The compiler of the estimates, its version first: those of two compilers are not comparable, either."""
+
+    @property
+    def stamp(self) -> str:
+        """The mark of every figure: `modelled`, and by which compiler."""
+
+    @property
+    def obstacle(self) -> str:
+        """Why the model cannot judge candidates; empty if it can."""
+
+    def estimates(self, modules: Sequence[tvm.IRModule], *, spilling: bool = True) -> list[Estimate]:
+        """Estimate scheduled kernels, each the function `main` of a module.
+
+        Args:
+            modules: The kernels.
+            spilling: Whether kernels that spill get a time as well: that is most of the work.
+
+        Raises:
+            BuildError: The compiler does not work here. A kernel that it refuses is no error: its estimate says so.
+        """
+
+    def network(self, name: str, module: tvm.IRModule) -> NetworkCosts:
+        """Return the costs of a scheduled Relax module's kernels; without any on the device, the result says so."""
+
+
+# --- attributes of kernels -------------------------------------------------------------------------------------------
+
+LAYER = "toolchain.layer"
+"""The layer, as JSON, of a kernel that a template computes: the tuner's name of it."""
+EXACT = "toolchain.exact"
+"""The same layer, as JSON, with the buffers and constants that it has in its network."""
+CHOICE = "toolchain.choice"
+"""The choice, as JSON, of a kernel that a template has written."""
+
+EXAMPLES = "toolchain.examples"
+"""Arguments of a template's kernel, by number, that cannot be random numbers when it is measured."""
+
+OPERATIONS = "toolchain.operations"
+"""A kernel that no template computes, in a bundle's graph: its arithmetic operations, as text."""
+
+NODES = "toolchain.nodes"
+"""The function `main` of a bundle's graph: for each call of a kernel, in order, its name and which nodes of the model's
+file it computes, the one with most of the work first, as JSON."""
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """A model's cycles of one kernel.
+
+    Attributes:
+        cycles: Clock cycles.
+        macs: Useful multiply-adds.
+        macs_per_cycle: The accelerator's multiply-adds in a cycle at best.
+    """
+
+    cycles: int
+    macs: int
+    macs_per_cycle: int
+
+
+# --- backends --------------------------------------------------------------------------------------------------------
 
 Choice = Mapping[str, Any]
 """A template of a backend with its settings, as records hold it."""
@@ -135,7 +250,7 @@ class Backend(ABC):
     def lower(self, module: tvm.IRModule) -> tvm.IRModule:
         """Rewrite an imported Relax module into calls of kernels, which can be tuned one by one.
 
-        Kernels that a template computes have the attribute `attributes.LAYER` and no body yet; the others are fused
+        Kernels that a template computes have the attribute `LAYER` and no body yet; the others are fused
         TIR without a schedule. Weights stay constants.
 
         Raises:
@@ -220,3 +335,46 @@ class Backend(ABC):
                 "TVM runs CPU kernels without an additional library", hint="pass a board with an accelerator to --board"
             )
         return build_plugin(self.runtime, tell)
+
+
+# --- runtimes for this machine's Python ------------------------------------------------------------------------------
+
+_TIMEOUT_S = 600.0
+# What the runtimes of devices ask for beside their own.
+_SHARED = ("model/json.cc",)
+# The folders from which TVM's sources find each other: see runtime/CMakeLists.txt.
+_SHIMS = ("tvm/include", "tvm/include/tvm", "tvm/include/tvm/support/cuda", "")
+
+
+def build_plugin(device: str, tell: Callable[[str], None]) -> Path:
+    """Build a plug-in and put it where every later `import tvm` loads it from.
+
+    It is compiled by g++, not by the compiler of the boards' programs: exceptions of TVM's wheel pass through it.
+
+    Args:
+        device: Folder of the runtime's sources, which names the plug-in too.
+        tell: Called before the build, which takes some seconds.
+
+    Raises:
+        BuildError: There is no compiler, or it refuses the sources.
+    """
+    target = tvm_plugins.folder() / f"libedge_{device}.so"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    tell(f"building {target.name}")
+    with temporary.folder() as name:
+        unity = Path(name) / "plugin.cc"
+        sources = [*sorted((resources.RUNTIME / device).glob("*.cc")), *(resources.RUNTIME / name for name in _SHARED)]
+        unity.write_text("".join(f'#include "{path}"\n' for path in sources), encoding="utf-8")
+        library = Path(name) / target.name
+        process.run(_command(unity, library), timeout=_TIMEOUT_S)
+        files.write_atomic(target, library.read_bytes())
+    return target
+
+
+def _command(source: Path, library: Path) -> list[str]:
+    tvm, ffi = resources.package_folder("tvm"), resources.package_folder("tvm_ffi")
+    shims = [f"-I{resources.RUNTIME / 'shims' / shim}" for shim in _SHIMS]
+    includes = [f"-I{tvm / 'include'}", f"-I{ffi / 'include'}", f"-I{tvm / 'src' / 'runtime'}", *shims]
+    flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+    libraries = [f"-L{tvm / 'lib'}", f"-L{ffi / 'lib'}", "-ltvm_runtime", "-ltvm_ffi", "-ldl", "-Wl,-z,defs"]
+    return [os.environ.get("CXX", "g++"), *flags, *includes, str(source), "-o", str(library), *libraries]

@@ -1,9 +1,9 @@
-"""The backend of CPUs through LLVM, from which those of boards with an accelerator derive."""
+"""The backend of CPUs through LLVM, from which those of boards with an accelerator derive, and its templates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, assert_never
 
@@ -12,14 +12,79 @@ from tvm import relax
 
 from toolchain import architecture
 from toolchain.architecture import Isa
-from toolchain.backends.base import Backend, Choice, Templates
-from toolchain.backends.cpu import graph, kernels, schedule, target
-from toolchain.backends.cpu.candidates import CpuTemplates
-from toolchain.backends.cpu.graph.folding import fold_except_bytes
-from toolchain.backends.cpu.layers import Layer, task_of, to_json
-from toolchain.backends.cpu.machine import Machine, machine
+from toolchain.backends.base import EXAMPLES, Backend, Choice, Templates
+from toolchain.backends.cpu import graph, kernels, schedule
+from toolchain.backends.cpu.graph.rewriting import fold_except_bytes
+from toolchain.backends.cpu.layers import Attention, Conv, Dense, Layer, Pool, from_json, task_of, to_json
+from toolchain.backends.cpu.machine import Machine, cpu_features, llvm_target, machine
 from toolchain.backends.graph import fold, fusion
 from toolchain.errors import InputError
+from toolchain.models.converters.sequence.recurrence import Recurrence
+
+# --- templates -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CpuTemplates:
+    """The templates' kernels for one processor.
+
+    Attributes:
+        machine: The processor.
+        without: Names of templates that are left out.
+    """
+
+    machine: Machine
+    without: frozenset[str] = frozenset()
+
+    def candidates(self, layer: str) -> list[dict[str, Any]]:
+        """List the ways to compute a layer, the one that is likely the fastest first."""
+        ranked = kernels.candidates(from_json(layer), self.machine, without=self.without)
+        return [candidate.choice.document() for candidate in ranked]
+
+    def module(self, layer: str, choice: Mapping[str, Any]) -> tvm.IRModule | None:
+        """Return the kernel of a layer as the function `main`; None if it cannot be written in that way any more."""
+        described = from_json(layer)
+        parsed = self.read_choice(described, choice)
+        if parsed is None:
+            return None
+        function = kernels.kernel(described, self.machine, parsed).with_attr("global_symbol", "main")
+        if examples := kernels.examples(described, self.machine, parsed):
+            function = function.with_attr(
+                EXAMPLES, {str(n): tvm.runtime.tensor(array) for n, array in examples.items()}
+            )
+        return tvm.IRModule({"main": function})
+
+    def fits(self, layer: str, choice: Mapping[str, Any]) -> bool:
+        """Whether a recorded choice can still compute a layer."""
+        return self.read_choice(from_json(layer), choice) is not None
+
+    def read_choice(self, layer: Layer, choice: Mapping[str, Any]) -> kernels.Choice | None:
+        """Read a choice for a layer; None if it is unknown, left out, or does not fit."""
+        parsed = kernels.choice(dict(choice))
+        if parsed is None or parsed.template in self.without or not kernels.fits(layer, parsed):
+            return None
+        return parsed
+
+    def operator(self, layer: str) -> str:
+        """Name what a layer does."""
+        described = from_json(layer)
+        if isinstance(described, (Attention, Dense, Recurrence)):
+            return type(described).__name__.lower()
+        prefix = "int8_" if described.is_quantized else ""
+        if isinstance(described, Conv):
+            if described.is_depthwise:
+                return f"{prefix}depthwise_conv2d"
+            return f"{prefix}conv2d" if described.groups == 1 else f"{prefix}group_conv2d"
+        if isinstance(described, Pool):
+            return f"{prefix}{'avg' if described.reduce == 'mean' else 'max'}_pool2d"
+        return f"{prefix}map"
+
+    def gflop(self, layer: str) -> float:
+        """Return billions of floating-point operations of one call."""
+        return from_json(layer).flops / 1e9
+
+
+# --- the backend -----------------------------------------------------------------------------------------------------
 
 
 class Cpu(Backend):
@@ -36,7 +101,7 @@ class Cpu(Backend):
         Raises:
             InputError: LLVM does not know the CPU.
         """
-        return target.target(self.board)
+        return llvm_target(self.board)
 
     @cached_property
     def machine(self) -> Machine:
@@ -45,13 +110,12 @@ class Cpu(Backend):
 
     @property
     def target(self) -> tvm.target.Target:
-        """The LLVM target."""
         return self.host
 
     @property
     def cpu_features(self) -> tuple[str, ...]:
         """The /proc/cpuinfo flags that the compiled code requires."""
-        return target.cpu_features(self.board)
+        return cpu_features(self.board)
 
     @cached_property
     def cpu_templates(self) -> CpuTemplates:
@@ -60,7 +124,6 @@ class Cpu(Backend):
 
     @property
     def templates(self) -> Templates:
-        """The CPU's templates."""
         return self.cpu_templates
 
     @staticmethod
@@ -113,12 +176,13 @@ class Cpu(Backend):
 
     def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:
         """Write the kernels of a lowered module, pack the weights as they want them, and schedule the rest."""
-        return self.schedule(graph.emit_kernels(module, self.machine, lambda layer: self._chosen(layer, choices)))
 
-    def _chosen(self, layer: Layer, choices: Mapping[str, Choice]) -> kernels.Choice:
-        task = to_json(task_of(layer))
-        choice = self.cpu_templates.read_choice(layer, choices[task]) if task in choices else None
-        return choice or kernels.default(layer, self.machine, without=self.without)
+        def choose(layer: Layer) -> kernels.Choice:
+            task = to_json(task_of(layer))
+            choice = self.cpu_templates.read_choice(layer, choices[task]) if task in choices else None
+            return choice or kernels.default(layer, self.machine, without=self.without)
+
+        return self.schedule(graph.emit_kernels(module, self.machine, choose))
 
     @property
     def shipped(self) -> str:

@@ -80,7 +80,7 @@ class Functions:
         return splat(float(value), self.lanes)
 
     def clipped(self, x: Expr, low: float, high: float) -> Expr:
-        """Return numbers between limits; a NaN stays one, see `nan_clip`."""
+        """Return numbers between limits; a NaN stays one, see `numerics.with_nan`."""
         return tirx.min(tirx.max(x, self.number(low)), self.number(high))
 
     def exp(self, x: Expr) -> Expr:

@@ -84,7 +84,6 @@ def grid_of(operation: Operation, byte: str) -> Grid | None:
     """Return the grid of a `quantize` or `dequantize` of bytes, if it is one for all channels.
 
     Args:
-        operation: The operation.
         byte: Type that bytes have in the kernels; in the model it may be another.
     """
     source, scale, zero = operation.inputs

@@ -12,7 +12,7 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
-from toolchain.backends.graph.imported import meaning
+from toolchain.backends.graph.kernels import meaning
 
 _IMAGE_RANK = 4
 _ROW_RANKS = (2, 3)

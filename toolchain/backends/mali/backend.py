@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import tvm
 from tvm import relax
 from tvm.s_tir import dlight
 
-from toolchain.backends.base import Choice
-from toolchain.backends.base.costs import Tell
+from toolchain.backends.base import Choice, Tell
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.graph import fold
-from toolchain.backends.mali import gpu, images, nan_clip, opencl_functions, opencl_text, recurrent, space, winograd
+from toolchain.backends.mali import gpu, images, opencl_functions, opencl_text, winograd
 from toolchain.backends.mali.cost import model
-from toolchain.backends.mali.erf import replace_erf
-from toolchain.backends.mali.fusion import fuse_operators
 from toolchain.backends.mali.half import rescale_layers, sum_in_blocks, summary, to_half, use_plain_loops
 from toolchain.backends.mali.int8 import compute_on_bytes
 from toolchain.backends.mali.layout import channels_last, use_c_names
+from toolchain.backends.mali.operators import fuse_operators, replace_erf, replace_running_sums, use_gpu_kernels
 from toolchain.backends.mali.rows import LongRows, Rows
-from toolchain.backends.mali.running_sums import replace_running_sums
 from toolchain.backends.mali.schedules import Tiles, Vectors, remove_single_steps, require_thread_bindings
 from toolchain.backends.mali.split import Split
 from toolchain.board import Board
@@ -36,6 +33,14 @@ opencl_text.register()
 
 _LIMITS = ("max_threads_per_block", "max_shared_memory_per_block", "thread_warp_size")
 
+# Work-groups larger than this do not fit what one core of these GPUs runs at a time, with the registers they need.
+_THREADS = [16, 32, 64, 128, 256]
+_LEVELS = "SSSRRSRS"
+_BINDS = ["blockIdx.x", "vthread.x", "threadIdx.x"]
+_INNERMOST = 16
+_VECTOR_BYTES = 16  # bytes of a register: four floats, eight halves
+_UNROLL = [0, 16, 64, 256]
+
 
 class Mali(Cpu):
     """Mali GPUs through OpenCL: all kernels are TVM's, with a schedule of MetaSchedule or of the rules here."""
@@ -43,11 +48,37 @@ class Mali(Cpu):
     template_names = (winograd.NAME,)
     runtime = "opencl"
     shipped_by_lanes: ClassVar[Mapping[int, str]] = {}
-    space = staticmethod(space.space)
 
     def __init__(self, board: Board, without: Collection[str] = ()) -> None:
         super().__init__(board, {*without, *Cpu.template_names})
         self._tiled = winograd.NAME not in without  # those of the CPU are left out in any case
+
+    @staticmethod
+    def space(meta_schedule: Any) -> Any:
+        """Return the generator of design spaces: tiles in registers, read in vectors from the GPU's memory.
+
+        TVM's own rules for GPUs stage what a work-group reads in local memory. On Mali that is ordinary memory behind
+        the same cache, so that a copy to it and a barrier cost and bring nothing.
+
+        Args:
+            meta_schedule: TVM's package of that name.
+        """
+        rule = meta_schedule.schedule_rule
+        tiled = rule.MultiLevelTiling(
+            _LEVELS,
+            tile_binds=_BINDS,
+            max_innermost_factor=_INNERMOST,
+            reuse_write=rule.ReuseType("must", [3], "local"),
+        )
+        rules = [
+            _inlined(rule, into_producer=False),
+            tiled,
+            _inlined(rule, into_producer=True),
+            rule.CrossThreadReduction(_THREADS),
+            rule.ParallelizeVectorizeUnroll(-1, _VECTOR_BYTES, _UNROLL, unroll_explicit=True),
+            rule.AutoBind(max_threadblocks=256, thread_extents=_THREADS),
+        ]
+        return meta_schedule.space_generator.PostOrderApply(sch_rules=rules, postprocs="cuda", mutator_probs="cuda")
 
     @cached_property
     def target(self) -> tvm.target.Target:
@@ -122,14 +153,14 @@ class Mali(Cpu):
                 LongRows(), Split(), Tiles(), Vectors(), Rows(), dlight.gpu.Fallback()
             )
             # DLight changes its argument.
-            scheduled: tvm.IRModule = schedule(recurrent.use_gpu_kernels(module, self.target).clone())
+            scheduled: tvm.IRModule = schedule(use_gpu_kernels(module, self.target).clone())
         require_thread_bindings(scheduled)
         return self.add_half_blocks(scheduled)
 
     def add_half_blocks(self, module: tvm.IRModule) -> tvm.IRModule:
         """Let NaNs through limits, and sum up in half precision if the board file says so."""
         summed = sum_in_blocks(module) if self._sums_in_half else module
-        return opencl_functions.cast_infinities(nan_clip.keep_nan(summed))
+        return opencl_functions.cast_infinities(opencl_functions.keep_nan(summed))
 
     def remarks(self, module: tvm.IRModule) -> Sequence[str]:
         """Say which layers sum up in half precision, if the board file says so."""
@@ -155,3 +186,15 @@ class Mali(Cpu):
     def apply_choices(self, module: tvm.IRModule, choices: Mapping[str, Choice]) -> tvm.IRModule:  # noqa: ARG002 - none
         """Schedule the kernels that were not tuned."""
         return self.schedule(module)
+
+
+def _inlined(rule: Any, *, into_producer: bool) -> Any:
+    return rule.AutoInline(
+        into_producer=into_producer,
+        into_consumer=True,
+        inline_const_tensor=True,
+        disallow_if_then_else=False,
+        require_injective=False,
+        require_ordered=False,
+        disallow_op=None,
+    )

@@ -17,7 +17,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from toolchain.backends.mali import brackets
+from toolchain.backends.mali.opencl_vectors import closing_bracket
 from toolchain.backends.mali.rewrite import map_kernels, substitute
 
 MARK = "edge_texels"
@@ -162,7 +162,7 @@ def _read_texels(body: str, name: str, kind: str, width: int) -> str | None:
     pieces, position = [], 0
     while (start := body.find(opening, position)) >= 0:
         first = start + len(opening)
-        last = brackets.closing(body, first)
+        last = closing_bracket(body, first)
         pieces += [body[position:start], f"EDGE_TEXEL_{kind}({name}, {_texel(body[first:last], width)})"]
         position = last + 2  # behind the brackets of the pointer and of the access
     return "".join([*pieces, body[position:]])
@@ -214,4 +214,4 @@ def _divide(term: str, divisor: int) -> str | None:
 
 
 def _is_bracketed(text: str) -> bool:
-    return text.startswith("(") and brackets.closing(text, 1) == len(text) - 1
+    return text.startswith("(") and closing_bracket(text, 1) == len(text) - 1

@@ -34,7 +34,9 @@ class Rows(dlight.ScheduleRule):  # type: ignore[misc]
         """Return the schedule; None for a kernel of another kind."""
         schedule = s_tir.Schedule(func)
         blocks = normalize_prim_func(schedule)
-        if not blocks or not all(_has_constant_loops(block) for block in blocks):
+        if not blocks or not all(
+            iterator.kind in "SR" and isinstance(iterator.dom, int) for block in blocks for iterator in block.iters
+        ):
             return None
         try:
             kernel = _row_kernel(schedule, blocks)
@@ -66,10 +68,6 @@ class LongRows(Rows):
 
 def _busy(target: tvm.target.Target) -> int:
     return _ROUNDS * gpu.means(target).items
-
-
-def _has_constant_loops(block: SBlockInfo) -> bool:
-    return all(iterator.kind in "SR" and isinstance(iterator.dom, int) for iterator in block.iters)
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,6 @@ def _compute_at(schedule: s_tir.Schedule, block: Any, loop: Any, scope: str) -> 
 
 
 def _reduction_loops(schedule: s_tir.Schedule, block: Any) -> list[Any]:
-    """Return the loops that reduce."""
     count = sum(iterator.iter_type == tirx.IterVar.CommReduce for iterator in schedule.get(block).iter_vars)
     return list(schedule.get_loops(block)[-count:])
 

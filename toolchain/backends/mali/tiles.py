@@ -67,7 +67,6 @@ def plans(layer: Layer, means: Means) -> list[Plan]:
     """List the tiles that a work-item may compute of a layer, the cheapest first and those loaded directly last.
 
     Args:
-        layer: The layer.
         means: The GPU: tiles are smaller where some of its cores would be idle.
     """
     spans = [extent_of(layer.schedule, loop) for loop in layer.schedule.get_loops(layer.result)]
@@ -151,7 +150,6 @@ class _Loads:
         return self.streams and pixels <= limit
 
     def plan(self, loading: Loading, rows: int, columns: int) -> Plan:
-        """Return a plan for a tile."""
         statements = self.window * self.few * rows * columns
         unrolls = self.window <= WINDOW and statements <= _MOST_STATEMENTS and loading is not Loading.STREAMED
         return Plan(loading, rows, columns, unrolls)

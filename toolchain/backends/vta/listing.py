@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from toolchain.backends.vta.candidates import VtaTemplates
+from toolchain.backends.vta.backend import VtaTemplates
 from toolchain.backends.vta.codegen.kernels import Choice, stream_of
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.device.devices import Profile, profiles_for

@@ -13,8 +13,8 @@ from toolchain.device import bench, rounds, runner, verification
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import Installed, installed_temporarily
 from toolchain.device.lock import Owner
+from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.runner import Plan, Run
-from toolchain.device.store import DeviceFacts
 from toolchain.device.verification import Samples
 from toolchain.errors import InputError, ToolchainError, VerificationError
 from toolchain.models import inputs

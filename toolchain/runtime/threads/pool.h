@@ -26,7 +26,7 @@ namespace edge {
 constexpr std::chrono::microseconds kUsualSpin{1000};
 
 // Pieces of a kernel for each thread. The compiler cuts loops into as many equal parts for each of
-// the board's cores: toolchain/backends/cpu/pieces.py.
+// the board's cores: toolchain/backends/cpu/lowering.py.
 constexpr int kPiecesPerThread = 4;
 
 struct PoolOptions {

@@ -144,7 +144,7 @@ class Builder:
 
 def _store_examples(module: tvm.IRModule, path: Path) -> None:
     """Write the examples of a candidate's arguments, which its compilation does not need."""
-    from toolchain.backends.base.attributes import EXAMPLES  # noqa: PLC0415 - as above
+    from toolchain.backends.base import EXAMPLES  # noqa: PLC0415 - as above
 
     for function in module.functions.values():
         if examples := (function.attrs or {}).get(EXAMPLES):

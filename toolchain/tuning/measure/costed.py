@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tvm
 
-from toolchain.backends.base.costs import CostModel, Estimate
+from toolchain.backends.base import CostModel, Estimate
 from toolchain.errors import BuildError
 from toolchain.tuning.measure.estimated import Estimated
 from toolchain.tuning.measure.events import Observer

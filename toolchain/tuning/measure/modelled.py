@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import tvm
 
-from toolchain.backends.base import MachineModel
-from toolchain.backends.base.attributes import CHOICE
+from toolchain.backends.base import CHOICE, MachineModel
 from toolchain.errors import BuildError
 from toolchain.records.tasks import layer_of
 from toolchain.tuning.measure.estimated import Estimated

@@ -6,7 +6,7 @@ import pytest
 
 from toolchain import board
 from toolchain.backends import backend_of
-from toolchain.backends.base.costs import Estimate
+from toolchain.backends.base import Estimate
 from toolchain.errors import InputError
 
 BOARDS = {name: board.load(name).resolved() for name in board.names()}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.commands import toolchain
 from toolchain import tvm_plugins
-from toolchain.backends.base import plugin
+from toolchain.backends.base import build_plugin
 from toolchain.errors import BuildError
 
 
@@ -17,14 +17,14 @@ def cache(tmp_path, monkeypatch):
 
 def test_it_is_put_where_tvm_looks_and_stays_where_a_compiler_refuses_the_next(monkeypatch):
     told = []
-    path = plugin.build_plugin("opencl", told.append)
+    path = build_plugin("opencl", told.append)
     before = path.read_bytes()
     assert path.parent == tvm_plugins.folder()
     assert before[:4] == b"\x7fELF"
     assert told == [f"building {path.name}"]
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(BuildError):
-        plugin.build_plugin("opencl", lambda _line: None)
+        build_plugin("opencl", lambda _line: None)
     (kept,) = tvm_plugins.folder().iterdir()
     assert kept.read_bytes() == before
 

@@ -13,10 +13,9 @@ from tvm.relax.frontend.onnx import from_onnx
 from tests.support.vta_nets import Net
 from toolchain import board
 from toolchain.backends import backend_of
-from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.backends.base import EXACT, LAYER
 from toolchain.backends.cpu.backend import Cpu
-from toolchain.backends.vta.backend import Vta
-from toolchain.backends.vta.candidates import likely
+from toolchain.backends.vta.backend import Vta, likely
 from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.kernels import RUN, Choice
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer

@@ -11,10 +11,9 @@ import pytest
 from tests.support import nets
 from tests.support.nets import node, value
 from toolchain import board
-from toolchain.backends.base.attributes import CHOICE, LAYER
+from toolchain.backends.base import CHOICE, LAYER
 from toolchain.backends.cpu.backend import Cpu
-from toolchain.backends.vta.backend import Vta
-from toolchain.backends.vta.candidates import TEMPLATE, likely
+from toolchain.backends.vta.backend import TEMPLATE, Vta, likely
 from toolchain.backends.vta.codegen import kernels
 from toolchain.backends.vta.codegen.kernels import Choice
 from toolchain.backends.vta.codegen.layers import Conv2d

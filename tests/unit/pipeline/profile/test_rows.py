@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from toolchain.backends.base.attributes import Cycles
+from toolchain.backends.base import Cycles
 from toolchain.bundle.kernels import Kernel
 from toolchain.device.profiling import Call, Peak, Watched
 from toolchain.pipeline.profile import rows

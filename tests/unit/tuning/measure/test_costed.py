@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolchain.backends.base.costs import Estimate
+from toolchain.backends.base import Estimate
 from toolchain.errors import BuildError
 from toolchain.tuning.measure import Event
 from toolchain.tuning.measure.costed import Costed

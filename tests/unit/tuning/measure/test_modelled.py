@@ -8,7 +8,7 @@ import pytest
 import tvm
 from tvm import tirx
 
-from toolchain.backends.base.attributes import CHOICE, LAYER, Cycles
+from toolchain.backends.base import CHOICE, LAYER, Cycles
 from toolchain.errors import BuildError
 from toolchain.tuning.measure import Event
 from toolchain.tuning.measure.modelled import Modelled

@@ -13,12 +13,12 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.base import EXACT
 from toolchain.backends.cpu import kernels as templates
-from toolchain.backends.cpu.graph import attention, recurrent
+from toolchain.backends.cpu.graph import attention
 from toolchain.backends.cpu.graph.match import plan_items
 from toolchain.backends.cpu.graph.rewriting import ENTRY, with_blocks, with_functions, with_main
-from toolchain.backends.cpu.graph.stand_ins import StandIns, name
+from toolchain.backends.cpu.graph.stand_ins import StandIns, mark_recurrences, name
 from toolchain.backends.cpu.graph.write import BlockWriter
 from toolchain.backends.cpu.kernels import Choice
 from toolchain.backends.cpu.layers import Conv, Dense, Layer, from_json, task_of, to_json
@@ -42,7 +42,7 @@ def insert_stand_ins(module: tvm.IRModule, machine: Machine, without: frozenset[
         without: Names of templates that must not be used.
     """
     # Recurrences are functions of their own already: only their attributes change.
-    module = recurrent.mark_recurrences(module, without)
+    module = mark_recurrences(module, without)
     builder = relax.BlockBuilder(module)
     kernels = StandIns(builder)
 
@@ -62,22 +62,21 @@ def insert_stand_ins(module: tvm.IRModule, machine: Machine, without: frozenset[
 def _without_uncalled(module: tvm.IRModule) -> tvm.IRModule:
     """Remove the kernels that no function calls any more."""
     functions = dict(module.functions_items())
-    called_ = {variable for function in functions.values() for variable in _kernels_of(function)}
+    called_: set[Any] = set()
+
+    def note(node: Any) -> None:
+        if isinstance(node, tvm.ir.GlobalVar):
+            called_.add(node)
+
+    for function in functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, note)
     remaining = {
         variable: function
         for variable, function in functions.items()
         if not isinstance(function, tirx.PrimFunc) or variable in called_ or "global_symbol" in (function.attrs or {})
     }
     return with_functions(module, remaining)
-
-
-def _kernels_of(function: Any) -> set[Any]:
-    variables: set[Any] = set()
-    if isinstance(function, relax.Function):
-        relax.analysis.post_order_visit(
-            function, lambda node: variables.add(node) if isinstance(node, tvm.ir.GlobalVar) else None
-        )
-    return variables
 
 
 def emit_kernels(module: tvm.IRModule, machine: Machine, choose: Callable[[Layer], Choice]) -> tvm.IRModule:

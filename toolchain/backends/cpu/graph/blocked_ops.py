@@ -66,7 +66,6 @@ def run_blocked(operation: Operation, blocked: Mapping[Value, Any], arguments: l
     """Return the expression of an operation on blocked tensors.
 
     Args:
-        operation: The operation.
         blocked: The variables of its tensors in blocks.
         arguments: Arguments of the call, with those variables in place of the plain ones.
         lanes: Lanes of the blocks.

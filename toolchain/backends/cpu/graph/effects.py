@@ -60,7 +60,6 @@ def effects(operation: Operation, main: Value, axis: int) -> list[Effect] | None
     """Return what an operation does to one of its inputs, whose shape the result has.
 
     Args:
-        operation: The operation.
         main: The input.
         axis: Axis of the channels.
 

@@ -26,12 +26,10 @@ class _SingleOperation:
 
     @property
     def reads(self) -> Iterable[Value]:
-        """The tensors that it reads."""
         return self.operation.inputs
 
     @property
     def makes(self) -> Iterable[Value]:
-        """The tensors that it makes."""
         return self.operation.outputs
 
     @property
@@ -92,12 +90,10 @@ class _TensorView:
 
     @property
     def reads(self) -> Iterable[Value]:
-        """The tensors that it reads."""
         return [self.source]
 
     @property
     def makes(self) -> Iterable[Value]:
-        """The tensors that it makes."""
         return [self.out]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from toolchain.backends.cpu.graph import blocked_ops, channel_rules, effects, layer_rules, rounding
+from toolchain.backends.cpu.graph import blocked_ops, effects, rules
 from toolchain.backends.cpu.graph.items import BlockedOperation, Item, Plain, own_activation, prune
 from toolchain.backends.cpu.graph.planning import Planning
 from toolchain.backends.cpu.graph.plans import BytePlan, ImagePlan
@@ -27,7 +27,7 @@ def plan_items(block: Block, machine: Machine, without: frozenset[str] = frozens
     plans = Planning(block, machine, without)
     # Before planning, so that layers can store bytes straight into the concatenation's buffer.
     if plans.has_bytes:
-        rounding.round_inputs(block, plans.lanes)
+        rules.round_inputs(block, plans.lanes)
     for index, operation in enumerate(block.operations):
         if not _RULES.get(operation.name, element_wise)(plans, operation, index):
             plans.items.append(Plain(operation, index))
@@ -93,20 +93,20 @@ def _plan_blocked_operation(plans: Planning, operation: Operation, index: int) -
 
 
 _RULES: dict[str, _Rule] = {
-    "nn.conv2d": layer_rules.conv,
-    "matmul": layer_rules.dense,
-    "linear": layer_rules.dense,
-    "nn.max_pool2d": layer_rules.pool,
-    "nn.avg_pool2d": layer_rules.pool,
-    "nn.adaptive_avg_pool2d": layer_rules.adaptive,
-    "mean": layer_rules.reduced,
-    "max": layer_rules.reduced,
-    "attention": layer_rules.attention,
-    "shuffle": layer_rules.shuffle,
-    "concat": channel_rules.concat,
-    "split": channel_rules.split,
-    "strided_slice": channel_rules.strided_slice,
-    **dict.fromkeys(("reshape", "squeeze", "expand_dims", "flatten"), channel_rules.reshape),
-    "quantize": rounding.quantize,
-    "dequantize": rounding.dequantize,
+    "nn.conv2d": rules.conv,
+    "matmul": rules.dense,
+    "linear": rules.dense,
+    "nn.max_pool2d": rules.pool,
+    "nn.avg_pool2d": rules.pool,
+    "nn.adaptive_avg_pool2d": rules.adaptive,
+    "mean": rules.reduced,
+    "max": rules.reduced,
+    "attention": rules.attention,
+    "shuffle": rules.shuffle,
+    "concat": rules.concat,
+    "split": rules.split,
+    "strided_slice": rules.strided_slice,
+    **dict.fromkeys(("reshape", "squeeze", "expand_dims", "flatten"), rules.reshape),
+    "quantize": rules.quantize,
+    "dequantize": rules.dequantize,
 }

@@ -47,12 +47,10 @@ class LayerPlan(ABC):
 
     @property
     def reads(self) -> list[Value]:
-        """The tensors that it reads."""
         return [self.data, *(effect.value for effect in self.effects if isinstance(effect, Operand))]
 
     @property
     def makes(self) -> list[Value]:
-        """The tensor that it makes."""
         return [self.out]
 
     def then(self, more: list[Effect], out: Value, index: int) -> Self:
@@ -78,12 +76,10 @@ class LayerPlan(ABC):
 
     @property
     def has_bias(self) -> bool:
-        """Whether there is a bias."""
         folded, _ = self.split_effects()
         return folded is not None and bool((folded.shift != 0).any())
 
     def bias(self) -> NDArray[np.float64]:
-        """Return the bias."""
         folded, _ = self.split_effects()
         return np.broadcast_to(np.array(0.0) if folded is None else folded.shift, (self.channels,))
 
@@ -141,8 +137,15 @@ class ImagePlan(LayerPlan):
         return [grids.pad_channels(layer, post_op.astype(np.float32)) for post_op in vectors]
 
     def _transposed_weights(self) -> NDArray[np.float32] | None:
-        same = not isinstance(self.bare, Conv) or self.bare.groups == self.groups
-        return None if same or self.weights is None else _ungroup(self.weights.array, self.groups)
+        if not isinstance(self.bare, Conv) or self.bare.groups == self.groups or self.weights is None:
+            return None
+        # The weights of a grouped convolution as those of an ordinary one.
+        groups, weights = self.groups, self.weights.array
+        outputs, inputs, *kernel = weights.shape
+        full = np.zeros((groups, outputs // groups, groups, inputs, *kernel), np.float32)
+        for group, block in enumerate(weights.reshape(groups, -1, inputs, *kernel)):
+            full[group, :, group] = block
+        return full.reshape(outputs, groups * inputs, *kernel)
 
 
 @dataclass(eq=False)
@@ -243,17 +246,7 @@ class RowPlan(LayerPlan):
         return len(value.shape or ()) - 1
 
     def layer(self, locate: Callable[[Value], Activation]) -> Dense:  # noqa: ARG002 - nothing of it is blocked
-        """Return the layer."""
         return replace(self.bare, bias=self.has_bias, epilogue=tuple(post_op.op for post_op in self.split_effects()[1]))
 
     def _transposed_weights(self) -> NDArray[np.float32] | None:
         return self.weights.array.T if self.is_transposed and self.weights is not None else None
-
-
-def _ungroup(weights: NDArray[np.float32], groups: int) -> NDArray[np.float32]:
-    """Return the weights of a grouped convolution as those of an ordinary one."""
-    outputs, inputs, *kernel = weights.shape
-    full = np.zeros((groups, outputs // groups, groups, inputs, *kernel), np.float32)
-    for group, block in enumerate(weights.reshape(groups, -1, inputs, *kernel)):
-        full[group, :, group] = block
-    return full.reshape(outputs, groups * inputs, *kernel)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import relax
+import tvm
+from tvm import relax, tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
-from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.backends.base import EXACT, LAYER
+from toolchain.backends.cpu import kernels
+from toolchain.backends.cpu.graph.rewriting import ENTRY
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.layers import Attention, Conv, Dense, Layer, Pool, WithResult, task_of, to_json
 from toolchain.backends.graph.kernels import as_opaque, in_root_block
 from toolchain.backends.graph.values import shape_of
-from toolchain.models.converters.sequence.recurrence import Recurrence
+from toolchain.models.converters.sequence.recurrence import RECURRENCE, Recurrence, from_json
 
 
 class StandIns:
@@ -32,7 +35,6 @@ class StandIns:
         """Return the global variable of a layer's stand-in.
 
         Args:
-            layer: The layer.
             arguments: What it is called with, without the result. Weights are as they are in the network; all have the
                 same shapes in each call.
         """
@@ -53,7 +55,6 @@ class StandIns:
         """Return a call of a layer's stand-in.
 
         Args:
-            layer: The layer.
             arguments: As for `of`.
             buffer: What it writes into; by default it makes a new tensor.
         """
@@ -87,3 +88,46 @@ def _result(layer: WithResult) -> Argument:
     if isinstance(layer, Attention):
         return Argument("out", layer.out.shape)
     return Argument("out", layer.out.shape, layer.out.dtype)
+
+
+# --- recurrences -----------------------------------------------------------------------------------------------------
+
+# Recurrences, whose kernel for any processor stands in until the template's is put in its place.
+
+_WEIGHTS = 1  # number of the argument
+
+
+def mark_recurrences(module: tvm.IRModule, without: frozenset[str] = frozenset()) -> tvm.IRModule:
+    """Return a module in which the kernels of recurrences that a template computes have `LAYER` and `EXACT`.
+
+    A recurrence whose weights are inputs of the network stays as it is: weights are packed ahead of time.
+
+    Args:
+        module: A Relax module whose weights are constants.
+        without: Names of templates that must not be used.
+    """
+    open_weights = _with_open_weights(module)
+    changed = module.clone()
+    for variable, function in module.functions_items():
+        if not isinstance(function, tirx.PrimFunc) or RECURRENCE not in (function.attrs or {}):
+            continue
+        layer = from_json(str(function.attrs[RECURRENCE]))
+        if variable not in open_weights and kernels.is_covered(layer, without):
+            attributes = {LAYER: to_json(task_of(layer)), EXACT: to_json(layer)}
+            changed.update_func(variable, function.with_attrs(attributes))
+    return changed
+
+
+def _with_open_weights(module: tvm.IRModule) -> set[Any]:
+    """Return the kernels that are called with weights that are not constants."""
+    kernels_with_open_weights = set()
+    for block in module[ENTRY].body.blocks:
+        for binding in block.bindings:
+            call = binding.value
+            if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.Op):
+                continue
+            if call.op.name != "relax.call_tir" or len(call.args[1].fields) <= _WEIGHTS:
+                continue
+            if not isinstance(call.args[1].fields[_WEIGHTS], tvm.ir.GenericConst):
+                kernels_with_open_weights.add(call.args[0])
+    return kernels_with_open_weights

@@ -49,7 +49,6 @@ class BlockWriter:
         self._bindings: list[Any] = []
 
     def run(self) -> relax.DataflowBlock:
-        """Return the new block."""
         for item in self._items:
             self._write_item(item)
         for variable in self._block.escaping:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import tirx
 
-from toolchain.backends.base.attributes import LAYER
+from toolchain.backends.base import LAYER
 from toolchain.backends.cpu.kernels import attention, dense, depthwise, direct, elementwise, pool, recurrent, winograd
 from toolchain.backends.cpu.kernels.int8 import conv as int8_conv
 from toolchain.backends.cpu.kernels.int8 import depthwise as int8_depthwise
@@ -32,7 +32,7 @@ from toolchain.backends.cpu.kernels.sparse import dense as sparse_dense
 from toolchain.backends.cpu.kernels.sparse.weights import example
 from toolchain.backends.cpu.layers import Conv, Dense, Layer, task_of, to_json
 from toolchain.backends.cpu.machine import Machine
-from toolchain.backends.cpu.nan_clip import with_nan
+from toolchain.backends.cpu.numerics import with_nan
 from toolchain.errors import BuildError
 from toolchain.models.converters.sequence.recurrence import Recurrence
 
@@ -94,7 +94,6 @@ def candidates(layer: Layer, machine: Machine, *, without: frozenset[str] = froz
     """List the choices for a layer, the one with the least estimated cost first.
 
     Args:
-        layer: The layer.
         machine: The processor.
         without: Names of templates that must not be used.
     """

@@ -20,8 +20,7 @@ from tvm.ir import prim
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.cpu.kernels.multiply_add import multiply_add, with_definitions
+from toolchain.backends.cpu.kernels.emit import Argument, multiply_add, with_definitions
 from toolchain.backends.cpu.layers import Attention, Layer, View
 from toolchain.backends.cpu.machine import Machine
 
@@ -83,7 +82,6 @@ def _operations(layer: Attention, machine: Machine) -> float:
 
 
 def kernel(layer: Attention, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     arguments = [Argument(name, view.shape) for name, view in zip("qkv", (layer.q, layer.k, layer.v), strict=True)]
     if layer.mask is not None:
         arguments.append(Argument("mask", layer.mask.shape))

@@ -19,8 +19,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.cpu.kernels.multiply_add import multiply_add, with_definitions
+from toolchain.backends.cpu.kernels.emit import Argument, multiply_add, with_definitions
 from toolchain.backends.cpu.layers import Dense, Layer
 from toolchain.backends.cpu.machine import Machine
 
@@ -105,8 +104,6 @@ def pack(layer: Dense, machine: Machine, config: Config, weights: NDArray[Any]) 
 
 
 def kernel(layer: Dense, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
-
     def body(*buffers: Any) -> None:
         DenseWriter(layer, machine, config, buffers).write()
 

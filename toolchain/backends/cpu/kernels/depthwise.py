@@ -10,8 +10,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit, window
-from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.cpu.kernels.multiply_add import multiply_add, with_definitions
+from toolchain.backends.cpu.kernels.emit import Argument, multiply_add, with_definitions
 from toolchain.backends.cpu.kernels.window import Tap, Tile
 from toolchain.backends.cpu.layers import Conv, Layer
 from toolchain.backends.cpu.machine import Machine
@@ -47,7 +46,6 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     out = layer.out
     arguments = [Argument("data", layer.data.shape), Argument("weights", (out.blocks, *layer.kernel, out.lanes))]
     if layer.bias:

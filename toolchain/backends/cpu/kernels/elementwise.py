@@ -88,7 +88,6 @@ def configs(layer: Map, machine: Machine) -> list[tuple[Config, float]]:
 
 
 def kernel(layer: Map, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     arguments = [
         Argument("data", layer.data.shape),
         *emit.arguments_of(layer.epilogue, _inner(layer)),

@@ -40,7 +40,6 @@ def configs(layer: Pool, machine: Machine) -> list[tuple[Config, float]]:
 
 
 def kernel(layer: Pool, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     out = layer.out
     arguments = [
         Argument("data", layer.data.shape),

@@ -19,8 +19,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.cpu.kernels.multiply_add import multiply_add, with_definitions
+from toolchain.backends.cpu.kernels.emit import Argument, multiply_add, with_definitions
 from toolchain.backends.cpu.layers import Layer
 from toolchain.backends.cpu.machine import Machine
 from toolchain.models.converters.sequence.recurrence import Phase, Recurrence
@@ -135,7 +134,6 @@ def pack(layer: Recurrence, machine: Machine, config: Config, weights: NDArray[A
 
 
 def kernel(layer: Recurrence, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     shapes = layer.arguments | {"weights": (len(layer.directions), layer.units * layer.gates * layer.held)}
     arguments = [
         Argument(name, shape, "int32" if name == "lengths" else layer.dtype)

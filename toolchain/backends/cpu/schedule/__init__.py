@@ -14,16 +14,13 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.relax.analysis import has_reshape_pattern
 
-from toolchain.backends.base.attributes import LAYER
+from toolchain.backends.base import LAYER
 from toolchain.backends.cpu.expr import UnsupportedError, constant
 from toolchain.backends.cpu.machine import Machine, machine
-from toolchain.backends.cpu.maxima_init import start_at_infinity
-from toolchain.backends.cpu.nan_clip import with_nan
-from toolchain.backends.cpu.round_to_int import round_without_calls
+from toolchain.backends.cpu.numerics import round_without_calls, start_at_infinity, with_nan
 from toolchain.backends.cpu.schedule.axes import normalise_axes
-from toolchain.backends.cpu.schedule.block import Block
+from toolchain.backends.cpu.schedule.block import Block, inline
 from toolchain.backends.cpu.schedule.elementwise import schedule_elementwise
-from toolchain.backends.cpu.schedule.inline import inline
 from toolchain.backends.cpu.schedule.open_shapes import by_blocks
 from toolchain.backends.cpu.schedule.rows import count_shared_rows, in_rows, with_lanes
 from toolchain.backends.cpu.schedule.tails import expand_functions, without_edges

@@ -16,7 +16,7 @@ from tvm.ir import prim
 
 from toolchain.backends.cpu.expr import Expr, UnsupportedError, coefficient, variables
 from toolchain.backends.cpu.machine import Machine
-from toolchain.backends.cpu.maxima_init import with_infinity
+from toolchain.backends.cpu.numerics import with_infinity
 from toolchain.backends.cpu.schedule.axes import Nest, map_nests
 from toolchain.backends.cpu.schedule.block import Axis, Block, Loop, extent_of, offset, worth_cores
 from toolchain.backends.cpu.schedule.elementwise import vectors_along

@@ -28,7 +28,7 @@ _OF_VECTORS = {"tirx.reinterpret", "prim.if_then_else"}
 def without_edges(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Move tiles that would reach over an edge back: they compute some elements again instead of guarding each.
 
-    That changes nothing as long as what they are computed from is still the same then: `repeats` sees to it that no
+    That changes nothing as long as what they are computed from is still the same then: `lowering` sees to it that no
     result is stored over its input. Blocks that read what they have stored go on asking.
 
     Args:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolchain.backends.mali.cost import compiler_options
-from toolchain.backends.mali.cost.gpus import GPUS, Gpu, gpu
+from toolchain.backends.mali.cost.compiler import GPUS, Gpu, check_options, gpu
 from toolchain.backends.mali.cost.kernel_cost import Compiler, KernelCost, costs
 from toolchain.backends.mali.cost.root import Root, at_hand, root
 from toolchain.backends.mali.cost.sources import Kernel, kernels
@@ -42,4 +41,4 @@ def statistics(source: str, name: str, compiler: Root, options: Sequence[str] = 
         InputError: There is no such GPU, an option is none, or the source is too long.
         BuildError: The compiler does not work here.
     """
-    return costs(Compiler(compiler, gpu(name), compiler_options.check_options(options)), kernels(source))
+    return costs(Compiler(compiler, gpu(name), check_options(options)), kernels(source))

@@ -1,8 +1,12 @@
-"""Kernels to statistics by Mesa's compiler: as many processes as there are cores, several kernels in each."""
+"""Kernels to statistics by Mesa's compiler: its GPUs and options, its processes, and a cache of what it printed."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -11,15 +15,154 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolchain import temporary
+from toolchain import board, files, temporary
 from toolchain.architecture import AARCH64
 from toolchain.backends.mali.cost import shaderdb
-from toolchain.backends.mali.cost.cache import Keep
 from toolchain.backends.mali.cost.emulator import Emulator, Folders, emulator
-from toolchain.backends.mali.cost.gpus import Gpu
 from toolchain.backends.mali.cost.root import Root
-from toolchain.backends.mali.cost.shaderdb import Outcome
-from toolchain.errors import BuildError
+from toolchain.backends.mali.cost.shaderdb import Outcome, Statistics
+from toolchain.errors import BuildError, InputError, did_you_mean
+
+# --- GPUs ------------------------------------------------------------------------------------------------------------
+
+# The Mali GPUs that Mesa's compiler makes machine code for, and what is known of their cores.
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One kind of Mali GPU.
+
+    Attributes:
+        name: Its short name, as options and board files write it.
+        title: Its name in full.
+        product: What Mesa calls its kind, in hexadecimal.
+        family: Its architecture.
+        registers: Registers of 32 bits that a work-item may use before it spills.
+        arithmetic: What the compiler's arithmetic cycles are multiplied by: it counts for cores of twice the width on
+            the first generations of Bifrost.
+        images: Whether its kernels read weights as images.
+        lanes: Work-items that run in step.
+        judged: Whether the compiler is good enough on it that spills say something of the kernel.
+    """
+
+    name: str
+    title: str
+    product: str
+    family: str
+    registers: int
+    arithmetic: float = 1.0
+    images: bool = False
+    lanes: int = 1
+    judged: bool = True
+
+
+GPUS = {name: Gpu(name, **table) for name, table in board.gpus().items()}
+"""By name: T860 is shown and never judged by, as Mesa's allocator of registers for Midgard is weak."""
+
+
+def gpu(name: str) -> Gpu:
+    """Return a GPU by its name, in letters of any size, with or without `Mali-`.
+
+    Raises:
+        InputError: Mesa's compiler is not asked for it.
+    """
+    short = board.short_gpu(name)
+    if short not in GPUS:
+        raise InputError(
+            f"there is no cost model of the GPU {name!r}",
+            details="known GPUs: " + ", ".join(GPUS),
+            hint=did_you_mean(short.rpartition("-")[2], list(GPUS)) or "choose one of these",
+        )
+    return GPUS[short]
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+# The options that kernels are compiled with: those of the runtime on a board first, then a user's own.
+
+DEFAULT_OPTIONS = ("-cl-std=CL1.2",)
+"""As runtime/opencl/build_options.cc has them for every driver that knows OpenCL C 1.2, which all of these GPUs' do."""
+
+_OPTION = re.compile(r"-[A-Za-z][ -~]*")
+_MOST_LETTERS = 2000
+
+
+def check_options(options: Sequence[str]) -> tuple[str, ...]:
+    """Return a user's options, each once.
+
+    Raises:
+        InputError: One is not a valid option of an OpenCL compiler, or they are too long.
+    """
+    for option in options:
+        if not _OPTION.fullmatch(option):
+            raise InputError(
+                f"{option!r} is not a valid option of an OpenCL compiler",
+                hint="options begin with - and a letter, such as -DN=4",
+            )
+    if sum(map(len, options)) > _MOST_LETTERS:
+        raise InputError(
+            f"the compiler's options have more than {_MOST_LETTERS} letters", hint="define macros in the source"
+        )
+    return tuple(dict.fromkeys(options))
+
+
+# --- the cache -------------------------------------------------------------------------------------------------------
+
+# A cache of what the compiler printed: statistics by source, GPU, options and compiler.
+
+_FORMAT = "1"
+
+Keep = Callable[[str, Outcome], None]
+"""Takes a source and its outcome."""
+
+Compile = Callable[[Sequence[str], Keep], Sequence[Outcome]]
+
+
+def cached_outcomes(
+    key: str, gpu: Gpu, options: Sequence[str], sources: Sequence[str], compile_: Compile
+) -> list[Outcome]:
+    """Return the outcome of each kernel; those that the cache lacks are compiled.
+
+    Args:
+        key: What the compiler is, as its root says.
+        gpu: For which GPU.
+        options: Of the compiler.
+        sources: OpenCL C of one kernel each.
+        compile_: Compiles sources, and passes on the outcome of each as soon as it is there, so that an interrupted run
+            can go on.
+    """
+    folder = files.check_cache() / "mali-cost" / f"{key[:16]}-{gpu.name}"
+    by_name = {_cache_name(source, options): source for source in sources}
+    cached = {name: outcome for name in by_name if (outcome := _read_cached(folder / name[:2] / name)) is not None}
+    missing = [name for name in by_name if name not in cached]
+
+    def keep(source: str, outcome: Outcome) -> None:
+        if outcome.statistics is None:  # a failure may be due to memory or time
+            return
+        name = _cache_name(source, options)
+        path = folder / name[:2] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(InputError):  # a full disk: it is made again
+            files.write_atomic(path, json.dumps([outcome.name, dataclasses.asdict(outcome.statistics)]).encode())
+
+    compiled = compile_([by_name[name] for name in missing], keep) if missing else []
+    cached |= dict(zip(missing, compiled, strict=True))
+    return [cached[_cache_name(source, options)] for source in sources]
+
+
+def _cache_name(source: str, options: Sequence[str]) -> str:
+    return files.sha256_bytes(json.dumps([_FORMAT, source, *options]).encode())
+
+
+def _read_cached(path: Path) -> Outcome | None:
+    try:
+        name, table = json.loads(path.read_bytes())
+        return Outcome(str(name), Statistics(**table))
+    except (OSError, ValueError, TypeError):  # there is no such file, or a power cut left half of it
+        return None
+
+
+# --- the processes ---------------------------------------------------------------------------------------------------
 
 _CRASHES = {
     crash.value: crash.name for crash in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolchain.backends.mali import images
-from toolchain.backends.mali.cost import cache, compiler, compiler_options, sources
-from toolchain.backends.mali.cost.gpus import Gpu
+from toolchain.backends.mali.cost import compiler, sources
+from toolchain.backends.mali.cost.compiler import DEFAULT_OPTIONS, Gpu, cached_outcomes
 from toolchain.backends.mali.cost.root import Root
 from toolchain.backends.mali.cost.shaderdb import LOAD_STORE, Outcome, Statistics
 from toolchain.backends.mali.cost.sources import Kernel, Loop
@@ -56,7 +56,6 @@ class KernelCost:
         return self.statistics.spills if self.statistics else 0
 
     def document(self) -> dict[str, Any]:
-        """Return it for --json."""
         statistics = self.statistics
         if statistics is None:
             return {"name": self.name, "gpu": self.gpu, "fault": self.fault}
@@ -88,8 +87,7 @@ class Compiler:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All of its options."""
-        return (*compiler_options.DEFAULT, *self.options)
+        return (*DEFAULT_OPTIONS, *self.options)
 
     @property
     def identity(self) -> str:
@@ -107,7 +105,7 @@ class Compiler:
         What may be read as an image is, where the runtime would do so on this GPU.
         """
         imaged = f"#define {images.SWITCH}\n"
-        return cache.cached_outcomes(
+        return cached_outcomes(
             self.root.key,
             self.gpu,
             self.words,
@@ -122,8 +120,6 @@ def costs(mesa: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -
     """Return what kernels cost.
 
     Args:
-        mesa: The compiler.
-        kernels: The kernels.
         spilling: Whether to count the turns of loops in kernels that spill, too. That is most of the work; without it,
             each loop of such a kernel counts once.
 
@@ -132,7 +128,7 @@ def costs(mesa: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -
     """
     plain = mesa.outcomes([kernel.source for kernel in kernels])
     turning = [
-        _turning(kernel, outcome) if spilling or not _spills(outcome) else ()
+        _turning(kernel, outcome) if spilling or not (outcome.statistics and outcome.statistics.spills) else ()
         for kernel, outcome in zip(kernels, plain, strict=True)
     ]
     pairs = [
@@ -154,10 +150,6 @@ def costs(mesa: Compiler, kernels: Sequence[Kernel], *, spilling: bool = True) -
     )
 
 
-def _spills(outcome: Outcome) -> bool:
-    return outcome.statistics is not None and outcome.statistics.spills > 0
-
-
 def _turning(kernel: Kernel, outcome: Outcome) -> tuple[Loop, ...]:
     """Name the loops of a kernel's machine code."""
     loops = sources.loops(kernel.source)
@@ -169,13 +161,6 @@ def _units(statistics: Statistics) -> dict[str, float]:
     return {**statistics.units, CYCLES: statistics.cycles}
 
 
-def _unspilled(statistics: Statistics) -> dict[str, float]:
-    """Return the cycles by unit without spills and fills, each of which is one access."""
-    accesses = max(0.0, statistics.unit(LOAD_STORE) - statistics.spills - statistics.fills)
-    units = {**statistics.units, LOAD_STORE: accesses}
-    return {**units, CYCLES: max(units.values())}
-
-
 def _step(once: Statistics | None, twice: Statistics | None) -> Mapping[str, float] | None:
     """Return what one more turn of a loop costs: never more than the whole kernel, whose code has one.
 
@@ -184,7 +169,11 @@ def _step(once: Statistics | None, twice: Statistics | None) -> Mapping[str, flo
     """
     if once is None or twice is None:
         return None
-    before, after = _units(once), _units(twice) if once.spills else _unspilled(twice)
+    before, after = _units(once), _units(twice)
+    if not once.spills:  # each spill and fill of the other is one access
+        accesses = max(0.0, twice.unit(LOAD_STORE) - twice.spills - twice.fills)
+        units = {**twice.units, LOAD_STORE: accesses}
+        after = {**units, CYCLES: max(units.values())}
     return {name: min(max(after.get(name, value) - value, 0.0), value) for name, value in before.items()}
 
 
@@ -198,13 +187,10 @@ def _cost(
     for loop, step in steps.items():
         turns = sources.total_trips(loop, list(steps)) - 1
         # A turn of a loop contains one turn of each loop directly within it, which is counted there.
-        inner = [other for other in steps if loop.holds(other) and not _between(loop, other, steps)]
+        within = [other for other in steps if loop.holds(other)]
+        inner = [other for other in within if not any(middle.holds(other) for middle in within if middle != other)]
         for name, value in step.items():
             cycles = max(0.0, value - sum(steps[other].get(name, 0.0) for other in inner))
             total[name] += turns * cycles
     unknown = sources.loops(kernel.source).unbounded + len(per_turn) - len(steps)
     return KernelCost(kernel.name, gpu.name, outcome.statistics, total, unknown)
-
-
-def _between(outer: Loop, inner: Loop, loops: Mapping[Loop, object]) -> bool:
-    return any(outer.holds(loop) and loop.holds(inner) for loop in loops if loop not in {outer, inner})

@@ -10,9 +10,9 @@ import tvm
 from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
 from toolchain import page
-from toolchain.backends.base.costs import Estimate, Tell
-from toolchain.backends.mali.cost import kernel_cost, network, render
-from toolchain.backends.mali.cost.gpus import Gpu, gpu
+from toolchain.backends.base import Estimate, Tell
+from toolchain.backends.mali.cost import kernel_cost, network
+from toolchain.backends.mali.cost.compiler import Gpu, gpu
 from toolchain.backends.mali.cost.kernel_cost import Compiler, KernelCost
 from toolchain.backends.mali.cost.network import Costs, Launch
 from toolchain.backends.mali.cost.root import root
@@ -37,17 +37,17 @@ class Found:
 
     def shown(self) -> list[str | Table]:
         """Return what a person is shown."""
-        return render.lines([self.costs]) if self.costs.rows else [self._nothing]
+        return network.lines([self.costs]) if self.costs.rows else [self._nothing]
 
     def sections(self) -> list[page.Section]:
         """Return what a page has of them."""
         if not self.costs.rows:
             return [page.Section(f"{self.costs.name} on {self.costs.gpu.name}", [page.Text(self._nothing)])]
-        return [render.section(self.costs, summed=True)]
+        return [network.section(self.costs, summed=True)]
 
     def refusal(self) -> BuildError | None:
         """Return what a command ends with as the compiler refuses kernels; None if it takes all."""
-        return render.refusal([self.costs])
+        return network.refusal([self.costs])
 
     @property
     def _nothing(self) -> str:
@@ -157,7 +157,6 @@ def of_board(board: Board, target: tvm.target.Target, tell: Tell) -> Model:
 
     Args:
         board: The board type, resolved.
-        target: Its target.
         tell: Gets a line before each long step, and about its progress.
 
     Raises:

@@ -1,8 +1,9 @@
-"""What a whole network costs: the launches of its kernels, with what each of their work-items costs."""
+"""What a whole network costs: the launches of its kernels, what each of their work-items costs, and that as tables."""
 
 from __future__ import annotations
 
 import importlib
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,16 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from toolchain import page
 from toolchain.backends.mali import gpu as means
 from toolchain.backends.mali.cost import kernel_cost
-from toolchain.backends.mali.cost.gpus import Gpu
+from toolchain.backends.mali.cost.compiler import Gpu
 from toolchain.backends.mali.cost.kernel_cost import Compiler, KernelCost
 from toolchain.backends.mali.cost.shaderdb import LOAD_STORE
 from toolchain.backends.mali.cost.sources import Kernel, kernels
 from toolchain.board import Gpu as BoardGpu
+from toolchain.errors import BuildError
+from toolchain.tables import Table
 
 _ARITHMETIC = ("fma", "convert", "special", "arithmetic")
 # The compiler counts a cycle for each access of a work-item. One of 16 bytes is the widest, and a core's cache gives
@@ -99,7 +103,10 @@ def _of_function(module: tvm.IRModule, target: tvm.target.Target, calls: int) ->
         sources = {kernel.name: kernel for kernel in kernels(builder.codegen_build(lowered, kind).inspect_source())}
         for variable, function in lowered.functions_items():
             extents = _extents(function)
-            groups, group = (_product(extents, prefix) for prefix in (_BLOCK, _THREAD))
+            groups, group = (
+                math.prod(extent for name, extent in extents.items() if name.startswith(prefix))
+                for prefix in (_BLOCK, _THREAD)
+            )
             launched.append(Launch(sources[str(variable.name_hint)], groups, group, calls))
     return launched
 
@@ -113,13 +120,6 @@ def _extents(function: tirx.PrimFunc) -> Mapping[str, int]:
 
     tvm_ffi.structural_walk(function.body, visit)
     return extents
-
-
-def _product(extents: Mapping[str, int], prefix: str) -> int:
-    product = 1
-    for name, extent in extents.items():
-        product *= extent if name.startswith(prefix) else 1
-    return product
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,6 @@ class Row:
         return None if self.launch is None or not self.cost.by_unit else self.cost.load_store * self.launch.items
 
     def document(self) -> dict[str, Any]:
-        """Return it for --json."""
         launch = self.launch
         about = {} if launch is None else {"groups": launch.groups, "group": launch.group, "calls": launch.calls}
         return {**self.cost.document(), **about, "run_load_store": self.load_store, "estimated_ms": self.ms}
@@ -189,7 +188,6 @@ class Costs:
         return sum(times) if times and len(times) == len(self.rows) else None
 
     def document(self) -> dict[str, Any]:
-        """Return them for --json."""
         return {
             "name": self.name,
             "gpu": self.gpu.name,
@@ -207,9 +205,6 @@ def network(name: str, launched: Sequence[Launch], mesa: Compiler, board: BoardG
     """Return what a network costs.
 
     Args:
-        name: Its name.
-        launched: Its launches.
-        mesa: The compiler.
         board: The GPU's cores and clock; without them there is no estimate of milliseconds.
     """
     costs = kernel_cost.costs(mesa, [launch.kernel for launch in launched])
@@ -240,3 +235,114 @@ def estimated_ms(launch: Launch, cost: KernelCost, gpu: Gpu, board: BoardGpu | N
     lanes = -(-launch.group // gpu.lanes) * gpu.lanes  # those of a warp that are left over compute nothing
     items = max(-(-launch.groups // board.cores) * lanes, means.ITEMS_A_CORE)
     return busiest * items * launch.calls / board.clock_mhz / 1e3
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+# Costs as tables, for the command line and for pages.
+
+_NOTHING = "-"
+_HEAD = (
+    *("KERNEL", "CALLS", "WORK-ITEMS", "INSTR", "ARITH", "L/S", "TEX", "REGISTERS", "WORK-GROUP", "SPILLS", "EST. MS"),
+)
+_WHAT = (
+    "ARITH, L/S and TEX are cycles of one work-item with all iterations of its loops, counted by Mesa's compiler; its "
+    "code differs from that of Arm's driver, and no board has confirmed it"
+)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    cost, launch, statistics = row.cost, row.launch, row.cost.statistics
+    called = (_NOTHING, _NOTHING) if launch is None else (str(launch.calls), str(launch.groups * launch.group))
+    if statistics is None:
+        return (cost.name, *called, "refused" if cost.answered else "no answer", *([_NOTHING] * 7))
+    mark = "+" if cost.open_loops else ""
+    spills = f"{statistics.spills}:{statistics.fills}" if statistics.spills else "0"
+    ms = _NOTHING if row.ms is None else f"{row.ms:.3f}"
+    limits = (str(statistics.registers), str(statistics.work_group), spills, ms)
+    return (cost.name, *called, str(statistics.instructions), *(f"{cycles}{mark}" for cycles in _cycles(cost)), *limits)
+
+
+def _cycles(cost: KernelCost) -> tuple[str, ...]:
+    """Return cycles by unit: arithmetic, loads and stores, textures."""
+    if not cost.by_unit:
+        return (_NOTHING,) * 3
+    arithmetic = max(cost.item.get(name, 0.0) for name in _ARITHMETIC)
+    return tuple(f"{cycles:.1f}" for cycles in (arithmetic, cost.load_store, cost.item.get("texture", 0.0)))
+
+
+def _brief(number: float) -> str:
+    """Return three digits: networks take from microseconds to seconds."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"  # noqa: PLR2004 - three digits before the point
+
+
+def _ordered(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: -(row.ms or 0.0))
+
+
+def summary(costs: Costs) -> str:
+    """Say in a line what all kernels cost, and the source of the figures."""
+    phrases = [f"{costs.name} on {costs.gpu.name}: {len(costs.rows)} kernels", f"{costs.spilling} of them spill"]
+    phrases += [f"{costs.failed} are refused"] if costs.failed else []
+    if costs.load_store is not None:
+        phrases.append(f"{_brief(costs.load_store / 1e6)} million load and store cycles per run")
+    if costs.ms is not None and costs.board is not None:
+        phrases.append(f"estimated {_brief(costs.ms)} ms on {costs.board.cores} cores at {costs.board.clock_mhz} MHz")
+    if not costs.gpu.judged:
+        phrases.append("spills are not reliable there, because Mesa's compiler for it is weak")
+    return ", ".join(phrases) + f"; {costs.stamp}"
+
+
+def table(costs: Costs) -> Table:
+    """Return the table of the kernels, what takes longest first."""
+    return Table([_cells(row) for row in _ordered(costs.rows)], _HEAD, numbers=range(1, len(_HEAD)), spare=[1, 7, 8])
+
+
+def faults(costs: Costs) -> list[str]:
+    """Say which kernels the compiler refuses, and why."""
+    return [f"{row.cost.name}: {row.cost.fault}" for row in costs.rows if row.cost.statistics is None]
+
+
+def refusal(every: Sequence[Costs]) -> BuildError | None:
+    """Return what a command ends with that has costed kernels which the compiler refuses; None if it refuses none."""
+    count = sum(costs.failed for costs in every)
+    if not count:
+        return None
+    return BuildError(
+        f"Mesa's compiler refuses {count} of {sum(len(costs.rows) for costs in every)} kernels",
+        details="\n".join(dict.fromkeys(fault for costs in every for fault in faults(costs))),
+        hint="correct them, or leave out options that it does not support",
+    )
+
+
+def lines(every: Sequence[Costs]) -> list[str | Table]:
+    """Return what is printed."""
+    blocks: list[str | Table] = []
+    for costs in every:
+        blocks += [table(costs), summary(costs)]
+    return [*blocks, _WHAT]
+
+
+def section(costs: Costs, *, summed: bool = False) -> page.Section:
+    """Return a page's section about the kernels of a network.
+
+    Args:
+        costs: Its kernels.
+        summed: Whether it says, too, what all of them cost, where no verdict does.
+    """
+    return page.Section(
+        f"{costs.name} on {costs.gpu.name}",
+        [
+            page.Text(f"{summary(costs)}. {_WHAT}." if summed else ""),
+            page.Facts([("Refused", "\n".join(faults(costs)))]),
+            page.Table(_HEAD, [_cells(row) for row in _ordered(costs.rows)], range(1, len(_HEAD)), "kernels"),
+        ],
+    )
+
+
+def html(every: Sequence[Costs]) -> str:
+    """Render costs as one page that needs no other file."""
+    sections = [section(costs) for costs in every]
+    verdict = page.Verdict("\n".join(map(summary, every)), "doubt")
+    title = ", ".join(dict.fromkeys(costs.name for costs in every))
+    return page.Page(f"{title}: modelled costs", "mali-cost", verdict, sections, [page.MODELLED]).html()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
@@ -174,8 +173,9 @@ def fetch(packages: Packages, folder: Path) -> list[Path]:
 
 
 def _fetched(package: Package, snapshot: str, folder: Path) -> Path:
-    target, causes = folder / package.name, []
-    for address in _addresses(package, snapshot):
+    target, path, causes = folder / package.name, quote(package.path), []
+    addresses = [f"{_mirror()}/debian/{path}"] + [f"{_SNAPSHOTS}/debian/{snapshot}/{path}"] * bool(snapshot)
+    for address in addresses:
         try:
             _download(address, target, package)
         except BuildError as fault:
@@ -187,12 +187,6 @@ def _fetched(package: Package, snapshot: str, folder: Path) -> Path:
         details="\n".join(causes),
         hint="set TOOLCHAIN_DEBIAN_MIRROR to a mirror, or set TOOLCHAIN_DEBIAN_SNAPSHOT= for current packages",
     )
-
-
-def _addresses(package: Package, snapshot: str) -> Sequence[str]:
-    path = quote(package.path)
-    addresses = [f"{_mirror()}/debian/{path}"]
-    return [*addresses, f"{_SNAPSHOTS}/debian/{snapshot}/{path}"] if snapshot else addresses
 
 
 def _download(address: str, target: Path, package: Package) -> None:

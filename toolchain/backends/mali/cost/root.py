@@ -10,7 +10,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +89,8 @@ def root(tell: Tell) -> Root:
     """
     emulator()
     pinned = packages.pinned()
-    with _alone():
+    # One process fetches, and others wait for it.
+    with locks.hold(_place() / ".lock", "the folder of Mali compilers", _FETCH_S):
         compiler = _found(pinned, is_pinned=True) or _found_current()
         if compiler is not None:
             return compiler
@@ -111,13 +112,6 @@ def _place() -> Path:
     folder = files.check_cache() / "mesa"
     folder.mkdir(exist_ok=True)
     return folder
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Wait until no other process fetches a compiler."""
-    with locks.hold(_place() / ".lock", "the folder of Mali compilers", _FETCH_S):
-        yield
 
 
 def _key(chosen: Packages) -> str:
@@ -173,19 +167,18 @@ def _install(chosen: Packages, *, is_pinned: bool) -> Root:
             unpack(path, staged / "root")
         (staged / "root" / "lib").symlink_to("usr/lib")
         _compile(staged / _PROGRAM)
-        record = {"key": key, "version": chosen.version, "files": dict(_digests(staged))}
+        digests = {
+            str(path.relative_to(staged)): (path.stat().st_size, files.sha256_file(path))
+            for path in sorted(staged.rglob("*"))
+            if path.is_file() and not path.is_symlink()
+        }
+        record = {"key": key, "version": chosen.version, "files": digests}
         (staged / _RECORD).write_bytes(files.canonical_json(record))
         os.sync()  # or a power cut after the rename would leave truncated files in the cache
         target = _place() / key[:16]
         shutil.rmtree(target, ignore_errors=True)  # one that is damaged
         staged.rename(target)
     return Root(target, key, chosen.version, is_pinned)
-
-
-def _digests(folder: Path) -> Iterator[tuple[str, tuple[int, str]]]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.is_symlink():
-            yield str(path.relative_to(folder)), (path.stat().st_size, files.sha256_file(path))
 
 
 def unpack(package: Path, folder: Path) -> None:
@@ -197,15 +190,11 @@ def unpack(package: Path, folder: Path) -> None:
     try:
         with tarfile.open(fileobj=io.BytesIO(lzma.decompress(_content(package)))) as archive:
             for member in archive:
-                if _is_wanted(member):
+                name = member.name.removeprefix("./")
+                if name.startswith(_KEPT) and not name.startswith(_LEFT_OUT):
                     archive.extract(member, folder, filter="data")
     except (tarfile.TarError, lzma.LZMAError, OSError) as fault:
         raise BuildError(f"{package.name} cannot be unpacked: {reason(fault)}") from fault
-
-
-def _is_wanted(member: tarfile.TarInfo) -> bool:
-    name = member.name.removeprefix("./")
-    return name.startswith(_KEPT) and not name.startswith(_LEFT_OUT)
 
 
 def _content(package: Path) -> bytes:

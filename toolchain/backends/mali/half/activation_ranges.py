@@ -168,7 +168,6 @@ class _Rescaler:
         self._powers = powers
 
     def block(self, block: Any) -> Any:
-        """Return a block of `main`."""
         scaled: dict[Any, Any] = {}
         bindings: list[Any] = []
         for binding in block.bindings:

@@ -17,7 +17,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, s_tir, tirx
 
-from toolchain.backends.mali.half import bounds
+from toolchain.backends.mali.half.weight_scales import PRODUCTS, ROUNDED, greatest_sums
 from toolchain.backends.mali.rewrite import MAIN, contains, map_kernels, substitute, variables_of
 
 MARK = "toolchain.half_products"
@@ -65,7 +65,7 @@ def _mark(function: tirx.PrimFunc, calls: list[list[Any]]) -> tirx.PrimFunc:
             if number is None or any(number >= len(values) or values[number] is None for values in calls):
                 continue
             if all(_is_bounded(values[number], load, block) for values in calls):
-                notes = {**dict(block.annotations), MARK: tirx.IntImm("int32", bounds.PRODUCTS)}
+                notes = {**dict(block.annotations), MARK: tirx.IntImm("int32", PRODUCTS)}
                 return _copy(block, annotations=notes)
         return block
 
@@ -78,7 +78,7 @@ def _is_bounded(weights: Any, load: Any, block: Any) -> bool:
     summed = [axis for axis, index in enumerate(load.indices) if variables_of(index) & reduced]
     rows = np.moveaxis(weights, summed, range(-len(summed), 0)) if summed else weights
     count = math.prod(weights.shape[axis] for axis in summed)
-    return bool(np.all(bounds.greatest(rows.reshape(-1, count)) <= bounds.ROUNDED))
+    return bool(np.all(greatest_sums(rows.reshape(-1, count)) <= ROUNDED))
 
 
 def _copy(block: Any, **changes: Any) -> Any:
@@ -126,7 +126,25 @@ def sum_in_blocks(module: tvm.IRModule) -> tvm.IRModule:
     Args:
         module: Kernels with a schedule. One whose sum is not the innermost nest of loops keeps its single precision.
     """
-    return map_kernels(module, lambda _name, function: _sum_in_blocks(function))
+
+    def change(_name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
+        root = function.body
+        if not isinstance(root, s_tir.SBlockRealize):
+            return function
+        path = _path(root.block.body)
+        plan = _plan(path) if path else None
+        if plan is None or not plan.is_alone():
+            return function
+        partial = tirx.decl_buffer([*plan.tile] or [1], _HALF, name=_NAME, scope="local")
+
+        def replace(loop: Any) -> Any:
+            return _with_partial_sums(plan, partial) if loop.same_as(plan.loops[0]) else loop
+
+        body = tvm_ffi.structural_map(root.block.body, (tirx.For, replace))
+        block = _copy(root.block, body=body, alloc_buffers=[*root.block.alloc_buffers, partial])
+        return function.with_body(s_tir.SBlockRealize(root.iter_values, root.predicate, block)).with_attr(_DONE, 1)
+
+    return map_kernels(module, change)
 
 
 def summary(module: tvm.IRModule) -> str:
@@ -149,24 +167,6 @@ def sums_in_half(function: tirx.PrimFunc) -> bool:
 def sums_halves_in_single(function: tirx.PrimFunc) -> bool:
     """Whether a kernel multiplies half precision and adds the products up in single."""
     return contains(function.body, s_tir.SBlock, lambda block: _product(block.body) is not None)
-
-
-def _sum_in_blocks(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    root = function.body
-    if not isinstance(root, s_tir.SBlockRealize):
-        return function
-    path = _path(root.block.body)
-    plan = _plan(path) if path else None
-    if plan is None or not plan.is_alone():
-        return function
-    partial = tirx.decl_buffer([*plan.tile] or [1], _HALF, name=_NAME, scope="local")
-
-    def replace(loop: Any) -> Any:
-        return _with_partial_sums(plan, partial) if loop.same_as(plan.loops[0]) else loop
-
-    body = tvm_ffi.structural_map(root.block.body, (tirx.For, replace))
-    block = _copy(root.block, body=body, alloc_buffers=[*root.block.alloc_buffers, partial])
-    return function.with_body(s_tir.SBlockRealize(root.iter_values, root.predicate, block)).with_attr(_DONE, 1)
 
 
 def _path(statement: Any) -> list[Any]:

@@ -1,4 +1,8 @@
-"""Weights of layers in half precision, scaled by a power of two for each output channel, which their results undo."""
+"""Weights of layers in half precision, scaled by a power of two for each output channel, which their results undo.
+
+Numbers of half precision are 65504 at most. A sum of some products x * w is not greater than the greatest |x| times the
+sum of all |w|: where that is below 1, no sum of such products can overflow, whatever the finite x are.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,45 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from toolchain.backends.mali.half import bounds
 from toolchain.models import origins
+
+PRODUCTS = 32
+"""How many products are summed in half precision at most."""
+
+# Each of 32 additions rounds by 2 ** -11 at most, so that a sum of them is below 0.9 * (1 + 2 ** -11) ** 32 = 0.92.
+LIMIT = 0.9
+# The same of weights that were rounded to half precision since, by 2 ** -11 at most.
+ROUNDED = LIMIT * (1 + 2**-11)
+
+_EXPONENT = 100  # beyond that, single precision ends soon, too
+
+
+def greatest_sums(rows: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return for each row the sum of its greatest magnitudes, as many as are summed at most.
+
+    Args:
+        rows: Weights, [output channel, all that it is summed over].
+    """
+    size = np.abs(rows.astype(np.float64))
+    # Any products may meet in a block, so that the greatest weights of a row bound its sum.
+    if size.shape[1] > PRODUCTS:
+        size = np.partition(size, -PRODUCTS, axis=1)[:, -PRODUCTS:]
+    sums: NDArray[np.float64] = size.sum(axis=1)
+    return sums
+
+
+def scaling_exponents(rows: NDArray[np.floating]) -> NDArray[np.int64]:
+    """Return for each row the power of two that brings what `greatest_sums` says near to `LIMIT`, and not above it.
+
+    Larger weights would overflow, and products of smaller ones lose digits at the lower end of half precision.
+    """
+    sums = greatest_sums(rows)
+    usable = np.isfinite(sums) & (sums > 0)
+    powers = np.floor(np.log2(LIMIT / np.where(usable, sums, LIMIT))).astype(np.int64)
+    return np.clip(powers, -_EXPONENT, _EXPONENT)
+
+
+# --- scaled weights --------------------------------------------------------------------------------------------------
 
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 _DENSE = "relax.matmul"
@@ -19,7 +60,7 @@ _MATRIX = 2
 
 
 def scale_weights(module: tvm.IRModule) -> tvm.IRModule:
-    """Return a Relax module whose layers in half precision have weights whose sums cannot overflow, as `bounds` has it.
+    """Return a Relax module whose layers in half precision have weights whose sums cannot overflow.
 
     A layer whose weights are not constant stays as it is.
 
@@ -42,16 +83,15 @@ class _Scaler:
         """Return a function with scaled weights; what is not of Relax stays as it is."""
         if not isinstance(function, relax.Function) or not isinstance(function.body, relax.SeqExpr):
             return function
-        blocks = [self._block(block) for block in function.body.blocks]
+        blocks = []
+        for block in function.body.blocks:
+            variable, bindings = relax.DataflowVar if isinstance(block, relax.DataflowBlock) else relax.Var, list[Any]()
+            for binding in block.bindings:
+                self._values[binding.var] = binding.value
+                bindings += self._bindings(binding, variable)
+            blocks.append(type(block)(bindings))
         body = relax.SeqExpr(blocks, function.body.body)
         return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
-
-    def _block(self, block: Any) -> Any:
-        in_dataflow, bindings = isinstance(block, relax.DataflowBlock), list[Any]()
-        for binding in block.bindings:
-            self._values[binding.var] = binding.value
-            bindings += self._bindings(binding, relax.DataflowVar if in_dataflow else relax.Var)
-        return type(block)(bindings)
 
     def _bindings(self, binding: Any, variable: Any) -> list[Any]:
         call = binding.value
@@ -61,7 +101,7 @@ class _Scaler:
         # A power of two for each output channel: scaling and its undoing change no digit.
         axis = 1 if call.op.name == _DENSE else str(call.attrs.kernel_layout).index("O")
         rows = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
-        powers = bounds.exponents(rows)
+        powers = scaling_exponents(rows)
         if not powers.any():
             return [binding]
         steps = powers.reshape([-1 if dimension == axis else 1 for dimension in range(weight.ndim)])

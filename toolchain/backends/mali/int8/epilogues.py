@@ -125,16 +125,12 @@ class Epilogue:
 
 def round_to_byte(number: Any, grid: quantization.Grid) -> Any:
     """Return the byte of a number as an int32, rounded as `quantize` does it."""
-    level = te.round(_divided(number, grid)) + _single(grid.zero)
-    return te.max(te.min(level, _single(_GREATEST)), _single(_LEAST)).astype("int32")
-
-
-def _divided(number: Any, grid: quantization.Grid) -> Any:
-    """Return a number in steps of a grid: a power of two is multiplied by, which is exact and takes less."""
     mantissa, exponent = np.frexp(grid.scale)
-    if mantissa == 0.5 and abs(exponent) < _EXPONENT:  # noqa: PLR2004 - what frexp returns for a power of two
-        return number * _single(1 / grid.scale)
-    return number / _single(grid.scale)
+    # A power of two is multiplied by, which is exact and takes less.
+    is_power = mantissa == 0.5 and abs(exponent) < _EXPONENT  # noqa: PLR2004 - what frexp returns for a power of two
+    scaled = number * _single(1 / grid.scale) if is_power else number / _single(grid.scale)
+    level = te.round(scaled) + _single(grid.zero)
+    return te.max(te.min(level, _single(_GREATEST)), _single(_LEAST)).astype("int32")
 
 
 def lane(word: Any, channel: Any) -> Any:
@@ -163,7 +159,6 @@ def epilogue_of(layer: Operation, by_value: Mapping[int, list[Operation]]) -> Ep
     """Return what is done to a layer's numbers until they are bytes; None if something else reads them before.
 
     Args:
-        layer: The layer.
         by_value: What `readers` returned.
     """
     value, steps, inner = layer.out, list[Step](), list[Value]()
@@ -186,7 +181,6 @@ def step_of(reader: Operation, value: Value, channels: int) -> Step | None:
     """Return what an operation does to a value, if it can be done in the kernel of that.
 
     Args:
-        reader: The operation.
         value: One of what it reads.
         channels: How many channels that has.
     """

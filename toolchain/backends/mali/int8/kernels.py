@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from tvm import te, tirx
 
 from toolchain.backends.graph import quantization
-from toolchain.backends.mali.dot_product import dot4
 from toolchain.backends.mali.int8.elements import Elements
 from toolchain.backends.mali.int8.epilogues import Epilogue, lane, round_to_byte
 from toolchain.backends.mali.int8.layers import BYTE, FOUR, Layer
+from toolchain.backends.mali.opencl_functions import dot4
 
 
 def fours(channels: int) -> int:
@@ -77,7 +77,6 @@ def convolve(layer: Layer, words: te.Tensor, weights: te.Tensor, *others: te.Ten
     """Compute a layer in NHWC, in numbers.
 
     Args:
-        layer: The layer.
         words: Its bytes, as `pack` computes them.
         weights: What `pack_weights` returned.
         others: What its zero adds, unless the weights are floats; scales.
@@ -93,7 +92,6 @@ def convolve_to_bytes(
     """Compute a layer and what follows it in bytes, four channels to an int32.
 
     Args:
-        layer: The layer.
         epilogue: What follows it.
         words: Its bytes, as `pack` computes them.
         weights: What `pack_weights` returned.

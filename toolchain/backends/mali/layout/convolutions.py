@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tvm
-from tvm import relax, te, topi
+from numpy.typing import NDArray
+from tvm import relax, te, tirx, topi
+from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.graph.values import shape_of
 from toolchain.backends.mali import winograd
-from toolchain.backends.mali.layout import first_image
-from toolchain.backends.mali.layout.axes import OP, RANKS, constant, numbers, transposed_shape
-from toolchain.backends.mali.layout.writer import Replacement, Writer
+from toolchain.backends.mali.layout.writer import OP, RANKS, Replacement, Writer, constant, numbers, transposed_shape
+from toolchain.backends.mali.rewrite import largest_divisor, launch, write_kernel
 
 _LANES = 4
 
@@ -36,7 +38,7 @@ def conv(writer: Writer, variable: Any, call: Any) -> Replacement | None:
     }
     is_image = rank == 4 and array.shape[1] <= _LANES and settings["groups"] == 1  # noqa: PLR2004 - height and width
     if is_image and writer.twin(data) is None and not writer.half:
-        if first_image.suits(array.shape[1]) and str(variable.ty.dtype) == "float32":
+        if is_padded(array.shape[1]) and str(variable.ty.dtype) == "float32":
             return _padded_conv(writer, variable, call, settings)
         call = writer.builder.call_te(
             _first_conv, writer.plain(data), transposed, settings, primfunc_name_hint=f"conv{rank - 2}d"
@@ -54,11 +56,11 @@ def _padded_conv(writer: Writer, variable: Any, call: Any, settings: Mapping[str
     """Convolve an image of three or four channels, which a kernel of its own pads to vectors."""
     data, weight = call.args
     image, padding = shape_of(data.ty) or (), settings["padding"]
-    shape = first_image.shape(image, padding)
-    kernel = writer.builder.add_func(first_image.kernel(image, padding), "first_image")
+    shape = padded_shape(image, padding)
+    kernel = writer.builder.add_func(first_image_kernel(image, padding), "first_image")
     value = relax.call_tir(kernel, [writer.plain(data)], relax.TensorType(shape, "float32"))
     padded = writer.like(variable, shape, value, is_step=True)
-    array = constant(first_image.weights(weight.value.numpy().transpose(2, 3, 1, 0)), weight)
+    array = constant(padded_weights(weight.value.numpy().transpose(2, 3, 1, 0)), weight)
     layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
     return Replacement(OP.nn.conv2d(padded, array, **{**settings, "padding": [0, 0, 0, 0]}, **layouts))
 
@@ -92,3 +94,60 @@ def _first_conv(data: te.Tensor, weight: te.Tensor, settings: Mapping[str, Any])
         "HWIO",
         settings["out_dtype"],
     )
+
+
+# --- the first image -------------------------------------------------------------------------------------------------
+
+# Three channels are no vector. Read one by one they are three loads a pixel, and a convolution that pads asks for each
+# whether it is within. So one kernel transposes, pads, and adds a channel of zeros; the convolution then reads a
+# vector a pixel, a few pixels one after the other.
+
+_GROUP = 64  # most work-items of a work-group
+
+
+def is_padded(channels: int) -> bool:
+    """Whether images of so many channels are padded to four."""
+    return _LANES - 1 <= channels <= _LANES
+
+
+def padded_shape(image: Sequence[int], padding: Sequence[int]) -> tuple[int, int, int, int]:
+    """Return the shape of what the kernel writes: [n, h, w, 4] with the padding."""
+    batch, _, height, width = image
+    top, left, below, right = padding
+    return batch, height + top + below, width + left + right, _LANES
+
+
+def first_image_kernel(image: Sequence[int], padding: Sequence[int]) -> tirx.PrimFunc:
+    """Write the kernel.
+
+    Args:
+        image: Shape of the image [n, c, h, w]; c is three or four.
+        padding: Zeros above, to the left, below, to the right.
+    """
+    padded = padded_shape(image, padding)
+
+    def body(source: Any, result: Any) -> None:
+        batch, height, width, _ = padded
+        wide = largest_divisor(width, _GROUP)
+        with launch(group_z=batch, group_y=height, group_x=width // wide, item_x=wide) as (n, row, x, item):
+            column = x * wide + item
+            pixel, lanes = T.alloc_buffer((_LANES,), "float32", scope="local"), tirx.Ramp(0, 1, _LANES)
+            for channel, value in enumerate(_pixel(source, n, row - padding[0], column - padding[1])):
+                T.buffer_store(pixel, value, [channel])
+            T.buffer_store(result, pixel[lanes], [n, row, column, lanes])
+
+    return write_kernel("first_image", {"image": image, "padded": padded}, body)
+
+
+def _pixel(image: Any, number: Any, row: Any, column: Any) -> list[Any]:
+    """Return the channels of a pixel; outside of the image, and beyond its channels, there are zeros."""
+    _, channels, height, width = (int(size) for size in image.shape)
+    zero = tirx.const(0.0, "float32")
+    inside = tirx.all(row >= 0, row < height, column >= 0, column < width)
+    read = [tirx.if_then_else(inside, image[number, channel, row, column], zero) for channel in range(channels)]
+    return read + [zero] * (_LANES - channels)
+
+
+def padded_weights(array: NDArray[Any]) -> NDArray[Any]:
+    """Return weights [h, w, in, out] with zeros for the channels that are added."""
+    return np.pad(array, [(0, 0), (0, 0), (0, _LANES - array.shape[2]), (0, 0)])

@@ -12,8 +12,7 @@ from typing import Any
 from tvm import relax, s_tir, tirx
 
 from toolchain.backends.graph.values import shape_of
-from toolchain.backends.mali.layout.axes import RANKS, order, transposed_shape
-from toolchain.backends.mali.layout.writer import Replacement, Writer
+from toolchain.backends.mali.layout.writer import RANKS, Replacement, Writer, order, transposed_shape
 
 
 @dataclass(frozen=True)
@@ -89,12 +88,9 @@ def _is_by_element(schedule: s_tir.Schedule, block: Any, rank: int) -> bool:
         and all(kind == tirx.IterVar.CommReduce for kind in kinds[rank:])
         and len(region) == rank == len(iterators)
         and all(
-            side.min.same_as(iterator.var) or _is_one(iterator)
+            # A dimension of one element has a constant for its index.
+            side.min.same_as(iterator.var)
+            or (isinstance(iterator.dom.extent, tirx.IntImm) and int(iterator.dom.extent) == 1)
             for side, iterator in zip(region, iterators, strict=True)
         )
     )
-
-
-def _is_one(iterator: Any) -> bool:
-    """Whether a dimension has one element."""
-    return isinstance(iterator.dom.extent, tirx.IntImm) and int(iterator.dom.extent) == 1

@@ -7,8 +7,7 @@ from typing import Any
 from tvm import relax
 
 from toolchain.backends.graph.values import shape_of
-from toolchain.backends.mali.layout.axes import OP, RANKS, is_flat, numbers, order
-from toolchain.backends.mali.layout.writer import Replacement, SplitChannels, Writer
+from toolchain.backends.mali.layout.writer import OP, RANKS, Replacement, SplitChannels, Writer, is_flat, numbers, order
 
 
 def concat(writer: Writer, variable: Any, call: Any) -> Replacement | None:

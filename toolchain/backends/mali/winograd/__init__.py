@@ -14,20 +14,18 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from toolchain.backends.cpu.kernels.winograd import algebra
-from toolchain.backends.mali.winograd import choice, inputs, outputs, products
-from toolchain.backends.mali.winograd.choice import choose_tiling as choose_tiling
+from toolchain.backends.mali.winograd import inputs, outputs
 from toolchain.backends.mali.winograd.outputs import schedule_outputs as schedule_outputs
 from toolchain.backends.mali.winograd.tiling import Tiling as Tiling
+from toolchain.backends.mali.winograd.tiling import choose_tiling as choose_tiling
 
 __all__ = [
     "NAME",
     "Tiling",
-    "choice",
     "choose_tiling",
     "convolve",
     "inputs",
     "outputs",
-    "products",
     "schedule_outputs",
     "transform_weights",
 ]
@@ -56,7 +54,7 @@ def convolve(builder: relax.BlockBuilder, bind: Any, data: Any, weights: NDArray
     components = bind(shape, relax.call_tir(kernel, [data], relax.TensorType(shape, "float32")))
     constant = relax.const(transform_weights(weights, tiling.size), "float32")
     product = builder.call_te(
-        products.multiply,
+        outputs.multiply,
         components,
         constant,
         primfunc_name_hint="winograd_products",
@@ -64,7 +62,7 @@ def convolve(builder: relax.BlockBuilder, bind: Any, data: Any, weights: NDArray
     )
     shape = (tiling.components, tiling.tiles, tiling.outputs)
     return builder.call_te(
-        lambda multiplied: products.results(multiplied, tiling),
+        lambda multiplied: outputs.results(multiplied, tiling),
         bind(shape, product),
         primfunc_name_hint="winograd_conv2d",
         primfunc_attrs={"op_pattern": _FUSED},

@@ -12,7 +12,7 @@ from typing import Any
 from tvm import sym, tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
-from toolchain.backends.mali import scripted
+from toolchain.backends.mali.rewrite import largest_divisor, launch, write_kernel
 from toolchain.backends.mali.winograd.tiling import INPUTS, LANES, Tiling
 
 _GROUP = 64  # most work-items of a work-group
@@ -31,7 +31,7 @@ def kernel(tiling: Tiling) -> tirx.PrimFunc:
     def body(image: Any, output: Any) -> None:
         _InputsWriter(tiling, image, output).write()
 
-    return scripted.write_kernel("winograd_inputs", {"image": tiling.image, "components": components}, body)
+    return write_kernel("winograd_inputs", {"image": tiling.image, "components": components}, body)
 
 
 class _Registers:
@@ -58,14 +58,14 @@ class _InputsWriter:
         """Write the kernel: a work-group has neighbouring channels of neighbouring tiles of one row."""
         tiling = self._tiling
         blocks = tiling.inputs // LANES
-        deep = scripted.largest_divisor(blocks, _GROUP // 4)
-        wide = scripted.largest_divisor(tiling.across, _GROUP // deep)
+        deep = largest_divisor(blocks, _GROUP // 4)
+        wide = largest_divisor(tiling.across, _GROUP // deep)
         groups = {
             "group_z": tiling.side * tiling.image[0] * tiling.down,
             "group_y": tiling.across // wide,
             "group_x": blocks // deep,
         }
-        with scripted.launch(**groups, item_y=wide, item_x=deep) as (row, y, x, tile, block):
+        with launch(**groups, item_y=wide, item_x=deep) as (row, y, x, tile, block):
             self._item(row, y * wide + tile, (x * deep + block) * LANES)
 
     def _item(self, row: Expr, across: Expr, channel: Expr) -> None:

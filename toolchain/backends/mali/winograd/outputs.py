@@ -1,20 +1,87 @@
-"""The schedule of the kernel that transforms the products of a Winograd convolution, and does what follows it.
+"""The products of a Winograd convolution and the transform of its results, as TE, and the schedule of that.
 
-A work-item computes some rows of a tile of results, of four channels: so many that they stay in registers.
+For each component, a matrix of tiles and channels is multiplied by one of weights, which the rules for layers schedule.
+The results are computed from the products in the kernel of what follows them, so that they need no kernel of their own.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import s_tir, te, tirx
 
-from toolchain.backends.mali import scripted
 from toolchain.backends.mali.layers import extent_of
-from toolchain.backends.mali.rewrite import contains
-from toolchain.backends.mali.winograd.products import COLUMNS, RESULTS
-from toolchain.backends.mali.winograd.tiling import LANES
+from toolchain.backends.mali.rewrite import contains, largest_divisor
+from toolchain.backends.mali.winograd.tiling import LANES, OUTPUTS, Tiling
+
+COLUMNS, RESULTS = "winograd_columns", "winograd_results"
+"""Blocks of the transform: columns of products, and results of those."""
+
+
+def multiply(components: te.Tensor, weights: te.Tensor) -> te.Tensor:
+    """Multiply components [component, tile, in] by weights [component, in, out]: [component, tile, out]."""
+    count, tiles, inputs = components.shape
+    channel = te.reduce_axis((0, inputs), "channel")
+
+    def product(component: Any, tile: Any, out: Any) -> Any:
+        return te.sum(components[component, tile, channel] * weights[component, channel, out], axis=channel)
+
+    return te.compute((count, tiles, weights.shape[2]), product, "winograd_products")
+
+
+def results(products: te.Tensor, tiling: Tiling) -> te.Tensor:
+    """Transform products [component, tile, out] to results [n, h, w, out]."""
+    size, side, outputs = tiling.size, tiling.side, tiling.outputs
+    images, down, across = tiling.image[0], tiling.down, tiling.across
+    matrix = OUTPUTS[size]
+
+    def column(*indices: Any) -> Any:
+        image, row, tile_column, within, component, out = indices
+        tile = (image * down + row) * across + tile_column
+        # The first product counts for the first result alone, and the last for the last: they are read in turns.
+        ends = within // (size // 2) * (side - 1)
+        component_rows = [ends, *range(1, side - 1)]
+        counts = [[line[0] + line[-1], *line[1:-1]] for line in matrix]
+        read = [products[component_row * side + component, tile, out] for component_row in component_rows]
+        return functools.reduce(
+            operator.add,
+            [_number([line[number] for line in counts], within) * product for number, product in enumerate(read)],
+        )
+
+    columns = te.compute((images, down, across, size, side, outputs), column, COLUMNS)
+    component = te.reduce_axis((0, side), "component")
+
+    def result(*indices: Any) -> Any:
+        *tile, within, out = indices
+        return te.sum(_of_matrix(matrix, within, component) * columns(*tile, component, out), axis=component)
+
+    tiles = te.compute((images, down, across, size, size, outputs), result, RESULTS)
+    return te.compute(
+        (images, tiling.height, tiling.width, outputs),
+        lambda n, h, w, c: tiles[n, h // size, w // size, h % size, w % size, c],
+        "winograd",
+    )
+
+
+def _number(values: list[float], which: Any) -> Any:
+    """Return the number that an index chooses, as nested selections."""
+    selected = tirx.const(values[-1], "float32")
+    for number, value in reversed(list(enumerate(values[:-1]))):
+        selected = tirx.Select(which == number, tirx.const(value, "float32"), selected)
+    return selected
+
+
+def _of_matrix(matrix: Any, row: Any, column: Any) -> Any:
+    selected = _number(list(matrix[-1]), column)
+    for number, line in reversed(list(enumerate(matrix[:-1]))):
+        selected = tirx.Select(row == number, _number(list(line), column), selected)
+    return selected
+
+
+# --- the schedule ----------------------------------------------------------------------------------------------------
 
 _GROUP = 64  # most work-items of a work-group
 _ROWS = {2: 2, 4: 1}
@@ -63,8 +130,8 @@ def _spread(schedule: s_tir.Schedule, block: Any, size: int) -> Any:
     down, row_group, row = schedule.split(height, [None, size // _ROWS[size], _ROWS[size]])
     across, column = schedule.split(width, [None, size])
     blocks, lanes = schedule.split(channels, [None, LANES])
-    deep = scripted.largest_divisor(extent_of(schedule, blocks), _GROUP // 4)
-    wide = scripted.largest_divisor(extent_of(schedule, across), _GROUP // deep)
+    deep = largest_divisor(extent_of(schedule, blocks), _GROUP // 4)
+    wide = largest_divisor(extent_of(schedule, across), _GROUP // deep)
     across, tiles = schedule.split(across, [None, wide])
     blocks, items = schedule.split(blocks, [None, deep])
     schedule.reorder(images, down, row_group, across, blocks, tiles, items, row, column, lanes)

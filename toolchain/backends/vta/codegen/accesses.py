@@ -10,7 +10,7 @@ from typing import Any
 from tvm import sym, tirx
 
 from toolchain.backends.vta.codegen.nests import Loop
-from toolchain.backends.vta.codegen.schedules import SCOPES
+from toolchain.backends.vta.codegen.operators import SCOPES
 from toolchain.backends.vta.codegen.transfers import Affine, Axis, Clip, Transfer
 from toolchain.errors import BuildError
 
@@ -98,7 +98,6 @@ class Walk:
         """Return the passes of each loop that are within all limits; None if there are none.
 
         Args:
-            limits: The limits.
             values: The passes of the loops around.
         """
         ranges = [(0, loop.extent) for loop in self.loops]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 from tvm import tirx
 
-from toolchain.backends.vta.codegen.estimates import cycles
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.codegen.lowering import lower
-from toolchain.backends.vta.codegen.schedules import schedule_kernel
-from toolchain.backends.vta.codegen.tilings import Choice, Tiling, divides, tilings
+from toolchain.backends.vta.codegen.operators import IDENTITY_SHIFT, bounds, schedule_kernel, shifts
+from toolchain.backends.vta.codegen.tilings import Choice, Tiling, divides, tilings, window_rows
 from toolchain.backends.vta.device.devices import Device, Profile
 from toolchain.backends.vta.device.native import verify
 from toolchain.backends.vta.isa import Revision
@@ -41,7 +41,10 @@ def candidates(layer: Conv2d, config: VtaConfig = DEFAULT, profile: Profile = Pr
         return []
     # An estimate orders them, as it would take too long to simulate all.
     fitting = [tiling for tiling in tilings(layer, config) if tiling.fits]
-    return [tiling.choice for tiling in sorted(fitting, key=lambda tiling: cycles(tiling, profile))[:_MOST_CANDIDATES]]
+    return [
+        tiling.choice
+        for tiling in sorted(fitting, key=lambda tiling: estimated_cycles(tiling, profile))[:_MOST_CANDIDATES]
+    ]
 
 
 def fits(layer: Conv2d, choice: Choice, config: VtaConfig = DEFAULT) -> bool:
@@ -96,7 +99,6 @@ def kernel(layer: Conv2d, choice: Choice, device: Device, resident: int = 0) -> 
     """Return a layer as a function.
 
     Args:
-        layer: The layer.
         choice: How it is cut into tiles.
         device: The accelerator.
         resident: A bit for each of its tensors that may stay in the array's memory.
@@ -124,3 +126,91 @@ def kernel(layer: Conv2d, choice: Choice, device: Device, resident: int = 0) -> 
     call = tirx.call_packed(RUN, device.name, text, *residency, *tensors)
     function = tirx.PrimFunc(tensors, tirx.Evaluate(call))
     return function.with_attrs({"s_tir": True, "tirx.noalias": True})
+
+
+# --- estimates -------------------------------------------------------------------------------------------------------
+
+# They put the likely fastest tiling first; the simulator has the last word, whose model of the published design they
+# follow: see `runtime/vta/cycles.h`.
+
+_TRANSFER_CYCLES = 32
+_GEMM_CYCLES = 80  # of an instruction beyond its steps: its start, and refills of the pipeline
+_OTHER_CYCLES = 40
+_ALU_CYCLES = 2  # per element
+
+
+@dataclass(frozen=True)
+class _Transfers:
+    """What data takes on its way: the bytes of one cycle, and the cycles of a row."""
+
+    bytes: float
+    row: float
+
+    def cycles(self, instructions: int, rows: int, size: int) -> float:
+        return instructions * _TRANSFER_CYCLES + rows * self.row + size / self.bytes
+
+
+_PLAIN = _Transfers(8, 8)
+_TRANSFERS = {Profile.IDEAL: _PLAIN, Profile.HLS_PYNQ: _PLAIN, Profile.PYNQ_Z1: _Transfers(4, 64)}
+
+
+def estimated_cycles(tiling: Tiling, profile: Profile = Profile.HLS_PYNQ) -> float:
+    """Return the likely cycles: those of computing, and of transfers where they do not overlap with it.
+
+    Args:
+        tiling: How a layer is cut.
+        profile: The model of latencies.
+    """
+    transfers, choice = _TRANSFERS[profile], tiling.choice
+    windows, weights = tiling.loads()
+    rounds, slots = tiling.pixels * tiling.channels, tiling.slots_used
+    # In DRAM, whole rows of a picture follow each other, so a tile of full width is one row for each block.
+    pieces = 1 if choice.tile_w == tiling.layer.out_width else choice.tile_h
+    rows = choice.tile_b * choice.tile_co * pieces if transfers.row > _PLAIN.row else choice.tile_co
+    store = transfers.cycles(1, rows, tiling.out * tiling.config.element_bytes(Memory.OUT))
+    residual = store if tiling.layer.residual_shift is not None else 0
+    window = _window(tiling, transfers) + residual * rounds / windows
+    size = tiling.weights * tiling.config.element_bytes(Memory.WGT)
+    weight = transfers.cycles(1, choice.tile_co, size)
+    # Loads are in order: what waits for the only slot of its memory holds up those behind it.
+    stops = max(windows if slots[Memory.INP] == 1 else 0, weights if slots[Memory.WGT] == 1 else 0)
+    exposed = min(stops, windows) * window + min(stops, weights) * weight
+    exposed += rounds * store if slots[Memory.ACC] == 1 else 0
+    # All transfers share one bus: no kernel is faster than it.
+    bus = windows * window + weights * weight + rounds * store
+    return max(rounds * _compute(tiling) + _vectors(tiling, transfers, window) + exposed, bus) + window + weight
+
+
+def _vectors(tiling: Tiling, transfers: _Transfers, window: float) -> float:
+    """Return the cycles of loading biases and shifts, which the array waits for, as they do for the bus."""
+    layer, rounds = tiling.layer, tiling.pixels * tiling.channels
+    loads = (layer.bias + layer.channel_shifts) * (tiling.channels if tiling.weights_first else rounds)
+    # With one tile of channels, its vectors stay.
+    if tiling.channels == 1:
+        loads = layer.bias + layer.channel_shifts
+    return loads * (
+        transfers.cycles(1, 1, tiling.choice.tile_co * tiling.config.element_bytes(Memory.ACC)) + window / 2
+    )
+
+
+def _window(tiling: Tiling, transfers: _Transfers) -> float:
+    instructions = tiling.choice.tile_b * tiling.blocks
+    rows = instructions * window_rows(tiling.layer, tiling.rows)
+    layer = tiling.layer
+    by_row = layer.is_filled and any(layer.padding[1::2])  # between padding, each row is an instruction
+    size = tiling.window * tiling.config.element_bytes(Memory.INP)
+    return transfers.cycles(rows if by_row else instructions, rows, size)
+
+
+def _compute(tiling: Tiling) -> float:
+    """Return the cycles of one tile of y."""
+    layer, config = tiling.layer, tiling.config
+    gemms = 1 + prod(layer.kernel) * layer.summed_channels(config) // config.block
+    before, behind = int(layer.bias), len(shifts(layer)) + sum(bounds(layer, config)) + layer.channel_shifts
+    if layer.residual_shift is not None:
+        gemms += 1
+        before += layer.residual_shift > IDENTITY_SHIFT
+    maxima = prod(layer.pool.window) if layer.pool else 0
+    overhead = tiling.reductions * _GEMM_CYCLES + (1 + before + maxima + behind) * _OTHER_CYCLES
+    of_sums = tiling.sums * (gemms + _ALU_CYCLES * before)
+    return of_sums + tiling.out * (bool(maxima) + _ALU_CYCLES * (maxima + behind)) + overhead

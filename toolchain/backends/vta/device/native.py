@@ -96,15 +96,9 @@ def verify(data: bytes) -> None:
         VerificationError: It may not run: the message names the instruction and the cause.
         BuildError: The library that checks cannot be built.
     """
-    error = ctypes.create_string_buffer(_ERROR_BYTES)
-    if _verifier().vta_stream_verify(data, len(data), error, _ERROR_BYTES):
+    error, checker = ctypes.create_string_buffer(_ERROR_BYTES), loaded()
+    checker.vta_stream_verify.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
+    if checker.vta_stream_verify(data, len(data), error, _ERROR_BYTES):
         raise VerificationError(
             f"the VTA stream may not run: {error.value.decode(errors='replace')}", hint="build the kernel again"
         )
-
-
-@lru_cache(maxsize=1)
-def _verifier() -> ctypes.CDLL:
-    checker = loaded()
-    checker.vta_stream_verify.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
-    return checker

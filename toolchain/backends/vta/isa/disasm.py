@@ -115,7 +115,6 @@ def operands(instruction: Instruction, buffer: str = "") -> str:
     """Return what an instruction works on, in words.
 
     Args:
-        instruction: The instruction.
         buffer: The buffer that the `dram_base` of a LOAD or STORE counts from; empty for all of DRAM.
     """
     if isinstance(instruction, Load | Store):

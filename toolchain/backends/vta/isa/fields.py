@@ -57,7 +57,6 @@ class Field(NamedTuple):
         return {int(member): code for code, member in enumerate(self.members)}
 
     def takes(self, value: int) -> bool:
-        """Whether a value fits."""
         return value in self.members if self.members else self.minimum <= value <= self.maximum
 
     def read(self, word: int) -> Any:

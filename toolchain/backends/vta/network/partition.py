@@ -5,7 +5,8 @@ Between two kernels tensors stay packed, in int8. Where something else reads or 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
-from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.backends.base import EXACT, LAYER
 from toolchain.backends.cpu.kernels.emit import Argument, kernel
 from toolchain.backends.graph import fold
 from toolchain.backends.graph.kernels import as_opaque, in_root_block
@@ -25,9 +26,8 @@ from toolchain.backends.vta.codegen.layers import FILLING, Conv2d
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
 from toolchain.backends.vta.network import packing
 from toolchain.backends.vta.network.cpu_ops import Average, Mean, average, emit_move, mean, move
-from toolchain.backends.vta.network.folding import Folding
+from toolchain.backends.vta.network.packing import Folding
 from toolchain.backends.vta.network.patterns import Match, Refusal, find
-from toolchain.backends.vta.network.sram_resident import mark_resident
 
 __all__ = ["Partition", "Refusal", "partition"]
 
@@ -213,3 +213,76 @@ class _BlockWriter:
 
 def _constant(array: NDArray[Any]) -> Any:
     return relax.const(array, str(array.dtype))
+
+
+# --- tensors that stay in the array's memory -------------------------------------------------------------------------
+
+# Tensors that only the array's kernels write and read need not leave its memory; each call names them.
+
+RESIDENT = "vta_stays"
+"""Attribute of a kernel's function: a bit for each of its tensors, in order, that may stay in the array's memory."""
+
+_CALL = "relax.call_tir"
+
+
+def mark_resident(module: tvm.IRModule) -> tvm.IRModule:
+    """Return a split network whose kernels say which of their tensors may stay in the array's memory.
+
+    Args:
+        module: The network, without dead code: a change of layout that nobody reads would count as a reader.
+    """
+    main = module[_ENTRY]
+    resident = _resident_variables(module)
+    if not resident:
+        return module
+    builder = relax.BlockBuilder(module)
+
+    def mark(binding: Any) -> Any:
+        if not _is_kernel(module, binding.value):
+            return binding
+        call = binding.value
+        tensors = (*call.args[1].fields, binding.var)
+        bits = sum(1 << position for position, tensor in enumerate(tensors) if tensor in resident)
+        if not bits:
+            return relax.VarBinding(binding.var, call)
+        marked = module[call.args[0]].with_attr(RESIDENT, str(bits))
+        function = builder.add_func(marked, str(call.args[0].name_hint))
+        return relax.VarBinding(binding.var, relax.op.call_tir(function, call.args[1], call.ty_args[0]))
+
+    blocks = [type(block)([mark(binding) for binding in block.bindings]) for block in main.body.blocks]
+    body = relax.SeqExpr(blocks, main.body.body)
+    built = builder.get()
+    functions = dict(built.functions_items())
+    functions[built.get_global_var(_ENTRY)] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    marked = tvm.IRModule(functions, module.attrs, module.global_infos)
+    return tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.DeadCodeElimination()])(marked)
+
+
+def _is_kernel(module: tvm.IRModule, call: Any) -> bool:
+    """Whether a value is a call of one of the array's kernels."""
+    if getattr(getattr(call, "op", None), "name", "") != _CALL:
+        return False
+    return EXACT in (module[call.args[0]].attrs or {})
+
+
+def _resident_variables(module: tvm.IRModule) -> frozenset[Any]:
+    """Return the variables that kernels write, and that only kernels read."""
+    written, readers = set[Any](), defaultdict[Any, list[bool]](list)
+    for block in module[_ENTRY].body.blocks:
+        for binding in block.bindings:
+            kernel = _is_kernel(module, binding.value)
+            if kernel:
+                written.add(binding.var)
+            for variable in relax.analysis.free_vars(binding.value):
+                readers[variable].append(kernel)
+    # What the function returns has to be in DRAM at the end.
+    results = set(relax.analysis.free_vars(module[_ENTRY].body.body))
+    # A variable that is no DataflowVar may be read outside of its block.
+    return frozenset(
+        variable for variable in written - results if isinstance(variable, relax.DataflowVar) and all(readers[variable])
+    )
+
+
+def resident_bits(attributes: Mapping[str, Any] | None) -> int:
+    """Return the bits of a function's attribute; 0 without one."""
+    return int(str((attributes or {}).get(RESIDENT, "0")))

@@ -84,7 +84,6 @@ def grid(operation: Operation, title: str) -> ByteGrid:
     """Return the grid of the int8 side of a `quantize` or `dequantize`.
 
     Args:
-        operation: The operation.
         title: Names its tensor in the error.
 
     Raises:
@@ -190,7 +189,6 @@ def integers(chain: Chain, weights: NDArray[np.int8], sums: int | NDArray[np.int
     """Return a chain as integers.
 
     Args:
-        chain: The chain.
         weights: OIHW.
         sums: Exponent of the sums of products, or one for each channel.
         zero: The byte of the layer's input that stands for 0.

@@ -9,7 +9,7 @@ from tvm import relax
 
 from tests.support import naive_template, nets, random_graphs, relax_nets
 from tests.support.relax_nets import counts, layers, net, normal, prepared, processor
-from toolchain.backends.base.attributes import EXACT, LAYER
+from toolchain.backends.base import EXACT, LAYER
 from toolchain.backends.cpu import graph, kernels
 from toolchain.backends.cpu.layers import from_json, task_of, to_json
 

@@ -16,9 +16,9 @@ from tests.support.cpu_kernels import NATIVE
 from tests.support.nets import node, value
 from tests.support.qdq_nets import QuantType, floating, imported, quantization, quantized, random, residual, weights
 from toolchain import quantize
-from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.base import EXACT
 from toolchain.backends.cpu import graph, kernels
-from toolchain.backends.cpu.graph.folding import fold_except_bytes
+from toolchain.backends.cpu.graph.rewriting import fold_except_bytes
 from toolchain.backends.cpu.layers import Conv, ImageLayer, Map, Pool, from_json
 from toolchain.backends.cpu.machine import Machine
 from toolchain.models import importer, reference

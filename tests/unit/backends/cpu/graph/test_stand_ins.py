@@ -1,4 +1,4 @@
-"""The stand-ins of layers: one for each kind, named after what it does."""
+"""Stand-ins for the kernels of layers, and those of recurrences."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from toolchain.backends.base.attributes import EXACT, LAYER
+from tests.support import cpu_kernels
+from tests.support.one_node import One, model
+from toolchain import board
+from toolchain.backends import backend_of
+from toolchain.backends.base import EXACT, LAYER
 from toolchain.backends.cpu.graph.stand_ins import StandIns, name
 from toolchain.backends.cpu.layers import Activation, Conv, Dense, Map, Pool, from_json, task_of
+from toolchain.models import importer, source
 
 PLACE, PART, PLAIN = Activation(1, 16, 4, 4, 8), Activation(1, 16, 4, 4, 8, 1, 4), Activation(1, 16, 4, 4, 1)
 
@@ -66,3 +71,25 @@ def test_the_result_of_a_dense_layer_is_rows():
 )
 def test_names(layer, expected):
     assert name(layer) == expected
+
+
+# --- recurrences -----------------------------------------------------------------------------------------------------
+
+
+def lowered(tmp_path, inputs=1, without=(), dtype=np.float32):
+    weights = [cpu_kernels.random(shape).astype(dtype) for shape in ((3, 1, 4), (1, 16, 4), (1, 16, 4))]
+    proto, _ = model([One("LSTM", weights, {"hidden_size": 4}, inputs)], 14)
+    path = tmp_path / "lstm.onnx"
+    path.write_bytes(proto.SerializeToString())
+    imported = importer.import_model(source.load(str(path)))
+    module = backend_of(board.load("local").resolved(), without=without).lower(imported.module)
+    return [str(item.attrs[LAYER]) for _, item in module.functions_items() if item.attrs and LAYER in item.attrs]
+
+
+def test_a_recurrence_is_a_layer_that_can_be_tuned(tmp_path):
+    assert any('"kind":"recurrence"' in layer for layer in lowered(tmp_path))
+
+
+def test_what_the_template_does_not_compute_keeps_its_kernel(tmp_path):
+    for more in ({"inputs": 3}, {"without": ("recurrent",)}, {"dtype": np.float64}):
+        assert not any('"kind":"recurrence"' in layer for layer in lowered(tmp_path, **more))

@@ -13,7 +13,7 @@ from tvm import relax, tirx
 
 from tests.support import nets
 from tests.support.nets import node
-from toolchain.backends.base.attributes import LAYER
+from toolchain.backends.base import LAYER
 from toolchain.backends.cpu import schedule
 from toolchain.backends.cpu.expr import conditions, is_guard
 from toolchain.backends.cpu.lowering import PIPELINE

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from toolchain import process
-from toolchain.backends.mali.cost import Root, cache, compiler, gpu
+from toolchain.backends.mali.cost import Root, compiler, gpu
+from toolchain.backends.mali.cost.compiler import cached_outcomes
 from toolchain.backends.mali.cost.shaderdb import Outcome, Statistics
 from toolchain.errors import BuildError
 
@@ -115,7 +116,7 @@ def test_what_was_compiled_before_an_interrupt_is_not_asked_again(
     def outcomes(machine: Machine, tell: Callable[[str], None]) -> list[Outcome]:
         texts = [f"kernel {number}" for number in range(8)]
         compile_ = lambda missing, keep: ask(machine, missing, tell=tell, keep=keep)  # noqa: E731 - it is passed on
-        return cache.cached_outcomes("k", gpu("g610"), (), texts, compile_)
+        return cached_outcomes("k", gpu("g610"), (), texts, compile_)
 
     with pytest.raises(KeyboardInterrupt):
         outcomes(Machine({}), stopped)

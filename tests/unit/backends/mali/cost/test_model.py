@@ -11,7 +11,7 @@ import tvm
 from tests.support import candidates
 from toolchain import board, page
 from toolchain.backends import backend_of
-from toolchain.backends.base.costs import Estimate
+from toolchain.backends.base import Estimate
 from toolchain.backends.mali.cost import Compiler, KernelCost, Root, gpu, kernel_cost, model, network
 from toolchain.backends.mali.cost.model import Model
 from toolchain.backends.mali.cost.shaderdb import Statistics

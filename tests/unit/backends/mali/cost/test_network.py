@@ -9,8 +9,9 @@ import pytest
 import toolchain
 from toolchain import board
 from toolchain.backends.mali import cost
-from toolchain.backends.mali.cost import KernelCost, Root, compiler_options, network, render
-from toolchain.backends.mali.cost.network import Costs, Launch, Row
+from toolchain.backends.mali.cost import KernelCost, Root, network
+from toolchain.backends.mali.cost.compiler import DEFAULT_OPTIONS, check_options
+from toolchain.backends.mali.cost.network import Costs, Launch, Row, refusal, summary, table
 from toolchain.backends.mali.cost.shaderdb import Outcome, Statistics
 from toolchain.backends.mali.cost.sources import Kernel
 from toolchain.compile import compiler
@@ -88,8 +89,8 @@ def test_cycles_that_the_compiler_does_not_count_by_unit_are_not_said_to_be_none
     bundles = KernelCost("b", "t860", Statistics(10, 8.0, {}, 2, 0, 0, 0), {"cycles": 8.0})
     costs = Costs("t", cost.gpu("t860"), "", (Row(launch, bundles),))
     assert (costs.load_store, costs.rows[0].load_store) == (None, None)
-    assert "load and store" not in render.summary(costs)
-    assert render.table(costs).rows[0][4:7] == ("-", "-", "-")
+    assert "load and store" not in summary(costs)
+    assert table(costs).rows[0][4:7] == ("-", "-", "-")
 
 
 def test_boards_name_gpus_that_there_is_a_model_of() -> None:
@@ -124,24 +125,24 @@ def test_a_loop_that_cannot_be_had_twice_is_open(tmp_path: Path, monkeypatch: py
 
 def test_kernels_are_compiled_as_on_boards() -> None:
     runtime = (Path(toolchain.__file__).parent / "runtime" / "opencl" / "build_options.cc").read_text(encoding="utf-8")
-    assert [f'"{option}"' in runtime for option in compiler_options.DEFAULT] == [True]
+    assert [f'"{option}"' in runtime for option in DEFAULT_OPTIONS] == [True]
     mesa = cost.Compiler(Root(Path(), "key", "1", is_pinned=True), cost.gpu("g610"), ("-DN=4",))
-    assert mesa.words == (*compiler_options.DEFAULT, "-DN=4")
+    assert mesa.words == (*DEFAULT_OPTIONS, "-DN=4")
     assert mesa.stamp == "modelled (Mesa 1) with -cl-std=CL1.2 -DN=4"
 
 
 @pytest.mark.parametrize("option", ["", "-", "--", "--std", "N", "-1", "-D\n", "-D" + "N" * 2000])
 def test_what_is_no_option_is_refused(option: str) -> None:
     with pytest.raises(InputError):
-        compiler_options.check_options([option])
-    assert compiler_options.check_options(["-DN=4", "-D M=1", "-DN=4"]) == ("-DN=4", "-D M=1")
+        check_options([option])
+    assert check_options(["-DN=4", "-D M=1", "-DN=4"]) == ("-DN=4", "-D M=1")
 
 
 def test_a_command_with_refused_kernels_fails() -> None:
     refused = Costs("f", cost.gpu("g610"), "", (Row(None, KernelCost("r", "g610", None, fault="no such word")),))
     fine = Costs("f", cost.gpu("g610"), "", (Row(None, item(load_store=1.0)),))
-    assert render.refusal([fine]) is None
-    fault = render.refusal([refused, fine])
+    assert refusal([fine]) is None
+    fault = refusal([refused, fine])
     assert isinstance(fault, BuildError)
     assert fault.message == "Mesa's compiler refuses 1 of 2 kernels"
     assert fault.details == "r: no such word"

@@ -13,7 +13,8 @@ from tests.support import nets
 from tests.support.nets import node, value
 from toolchain import board
 from toolchain.backends.mali.backend import Mali
-from toolchain.backends.mali.half import blocks, bounds
+from toolchain.backends.mali.half import blocks
+from toolchain.backends.mali.half.weight_scales import LIMIT, PRODUCTS, ROUNDED, greatest_sums, scaling_exponents
 from toolchain.models import importer, source
 
 KIND = board.load("opencl-local").resolved().in_float16(half_sums=True)
@@ -76,7 +77,7 @@ def test_weights_beyond_the_bound_keep_single_precision():
 
     x, w = te.placeholder((4, 64), "float16", "x"), te.placeholder((64, 32), "float16", "w")
     function = te.create_prim_func([x, w, topi.nn.matmul(x, w, out_dtype="float32")])
-    for size, fits in ((bounds.LIMIT / bounds.PRODUCTS, True), (1.1 * bounds.LIMIT / bounds.PRODUCTS, False)):
+    for size, fits in ((LIMIT / PRODUCTS, True), (1.1 * LIMIT / PRODUCTS, False)):
         weights = np.full((64, 32), size, np.float16)
         assert (blocks.MARK in str(blocks._mark(function, [[None, weights]]))) == fits
         # One call that passes something else is enough.
@@ -85,10 +86,10 @@ def test_weights_beyond_the_bound_keep_single_precision():
 
 def test_rounding_up_to_halves_is_no_reason_for_single_precision():
     rows = RANDOM.standard_normal((300, 9))
-    rows *= 0.99999 * bounds.LIMIT / bounds.greatest(rows)[:, None]
-    halves = np.ldexp(rows, bounds.exponents(rows)[:, None]).astype(np.float16)
-    assert (bounds.greatest(halves) > bounds.LIMIT).any()
-    assert (bounds.greatest(halves) <= bounds.ROUNDED).all()
+    rows *= 0.99999 * LIMIT / greatest_sums(rows)[:, None]
+    halves = np.ldexp(rows, scaling_exponents(rows)[:, None]).astype(np.float16)
+    assert (greatest_sums(halves) > LIMIT).any()
+    assert (greatest_sums(halves) <= ROUNDED).all()
 
 
 def compiled(kind, folder):

@@ -1,4 +1,4 @@
-"""Half precision: what it changes and what not."""
+"""Layers in half precision, and what follows the last of them in single."""
 
 from __future__ import annotations
 
@@ -125,3 +125,51 @@ def test_what_several_blocks_use(name, tmp_path):
     results = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(array))
     for mine, expected in zip(results, nets.run(proto, {"x": array}), strict=True):
         assert np.abs(mine.numpy() - expected).max() <= 1e-2 * np.abs(expected).max()
+
+
+# --- what follows the last layers ------------------------------------------------------------------------------------
+
+BOARD = board.load("rk3588").resolved()
+LAYER = node("Conv", ["x", "k", "b"], ["c"])
+
+NETWORKS = {
+    "a layer": [node("Conv", ["x", "k", "b"], ["y"])],
+    "what follows": [
+        LAYER,
+        node("Relu", ["c"], ["d"]),
+        node("Concat", ["d", "c"], ["e"], axis=1),
+        node("Abs", ["e"], ["y"]),
+    ],
+    "beside another layer": [
+        LAYER,
+        node("Mul", ["x", "s"], ["p"]),
+        node("Conv", ["p", "k", "b"], ["d"]),
+        node("Add", ["c", "d"], ["y"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("sums", [False, True])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_outputs_may_be_greater_than_half_precision_holds(name, sums, tmp_path):
+    constants = {
+        "k": 2e4 * RANDOM.standard_normal((8, 8, 1, 1)),
+        "b": 1e5 * RANDOM.standard_normal(8),
+        "s": np.float32([0.5]),
+    }
+    used = {
+        key: array.astype(np.float32)
+        for key, array in constants.items()
+        if any(key in each.input for each in NETWORKS[name])
+    }
+    array = RANDOM.standard_normal((1, 8, 6, 6)).astype(np.float32)
+    draft = nets.model(NETWORKS[name], [value("x", array.shape)], [value("y", None)], used)
+    (expected,) = nets.run(draft, {"x": array})
+    proto = nets.model(NETWORKS[name], [value("x", array.shape)], [value("y", expected.shape)], used)
+    imported = importer.import_model(source.load(nets.save(proto, tmp_path)))
+    lowered = Mali(BOARD.in_float16(half_sums=sums)).lower(imported.module)
+    result = relax.VirtualMachine(tvm.compile(lowered, target=CPU), tvm.cpu())["main"](tvm.runtime.tensor(array))
+    array_ = (result if hasattr(result, "numpy") else result[0]).numpy()
+    assert np.abs(expected).max() > 1e5
+    assert np.abs(array_ - expected).max() <= 5e-3 * np.abs(expected).max()
+    assert np.abs(array_ - expected).max() > 0

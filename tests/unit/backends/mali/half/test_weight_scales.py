@@ -1,4 +1,4 @@
-"""Weights are scaled where they are constants of a layer in half precision, and results undo it."""
+"""Weights of layers in half precision are scaled, and their sums of products never overflow."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from toolchain.backends.mali.half import bounds
 from toolchain.backends.mali.half.mixed_precision import to_mixed_precision
-from toolchain.backends.mali.half.weight_scales import scale_weights
+from toolchain.backends.mali.half.weight_scales import LIMIT, PRODUCTS, greatest_sums, scale_weights, scaling_exponents
 
 RANDOM = np.random.default_rng(0)
 CONV = {"padding": 1, "data_layout": "NHWC", "kernel_layout": "HWIO", "out_layout": "NHWC"}
@@ -60,8 +59,8 @@ def test_each_channel_has_its_own_scale(layer):
     rewritten = scale_weights(to_mixed_precision(module))
     (half,) = [array for array in constants(rewritten) if array.dtype == np.float16]
     rows = np.moveaxis(half, -1, 0).reshape(12, -1)
-    assert (bounds.greatest(rows) <= bounds.LIMIT * 1.001).all()
-    assert (bounds.greatest(rows) > bounds.LIMIT / 2.01).all()
+    assert (greatest_sums(rows) <= LIMIT * 1.001).all()
+    assert (greatest_sums(rows) > LIMIT / 2.01).all()
     x = RANDOM.standard_normal(shape).astype(np.float32)
     got, expected = computed(rewritten, x), computed(module, x)
     scale = np.abs(expected).max(axis=tuple(range(expected.ndim - 1)))
@@ -74,3 +73,33 @@ def test_each_channel_has_its_own_scale(layer):
 def test_weights_that_are_no_constants_stay():
     module = network((4, 4), lambda x: relax.op.matmul(x, relax.op.nn.relu(x)))
     assert not [array for array in constants(scale_weights(to_mixed_precision(module))) if array.dtype == np.float32]
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------------
+
+GREATEST = np.float16(65504)
+
+
+def test_only_as_many_as_are_summed_count():
+    rows = np.array([[1.0] * 40, [-4.0, *[0.0] * 39]])
+    np.testing.assert_array_equal(greatest_sums(rows), [PRODUCTS, 4.0])
+
+
+def test_rows_are_brought_near_to_the_limit():
+    rows = RANDOM.standard_normal((64, 200)) * 10.0 ** RANDOM.integers(-20, 20, (64, 1))
+    rows[0] = 0
+    sums = greatest_sums(np.ldexp(rows, scaling_exponents(rows)[:, None]))
+    assert sums[0] == 0
+    assert ((sums[1:] > LIMIT / 2) & (sums[1:] <= LIMIT)).all()
+    assert scaling_exponents(np.array([[np.inf, 1.0], [np.nan, 1.0]])).tolist() == [0, 0]
+
+
+def test_no_order_of_any_inputs_overflows():
+    for _ in range(50):
+        row = RANDOM.standard_normal((1, PRODUCTS)) * 10.0 ** RANDOM.uniform(-3, 6)
+        weights = np.ldexp(row, scaling_exponents(row)[:, None]).astype(np.float16)[0]
+        total = np.float16(0)
+        for weight_row in weights:  # each product is as great as it can be
+            total += weight_row * np.copysign(GREATEST, weight_row)
+        assert np.isfinite(total)
+        assert total > GREATEST / 4

@@ -1,12 +1,14 @@
-"""Convolutions with their channels last, and weights that are transposed when the model is built."""
+"""Convolutions with channels last, and the kernel that pads the first image."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tvm
 
 from tests.support.channels_last import check, conv, net, operators, transposed, weights
 from tests.support.nets import node
+from toolchain.backends.mali.layout.convolutions import first_image_kernel, is_padded, padded_shape, padded_weights
 
 # Between a convolution of x, which makes a, and the output y; and how often images are transposed: once before the
 # convolution, and back at the end
@@ -75,3 +77,29 @@ def test_weights_are_transposed_when_the_model_is_built(tmp_path):
     assert isinstance(call.args[1], tvm.ir.GenericConst)
     assert [int(size) for size in call.args[1].ty.shape.values] == [3, 3, 8, 8]
     assert str(call.attrs.data_layout) == str(call.attrs.out_layout) == "NHWC"
+
+
+# --- the first image -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("channels", "suits"), [(1, False), (2, False), (3, True), (4, True), (5, False)])
+def test_images_of_nearly_a_vector_are_padded(channels, suits):
+    assert is_padded(channels) == suits
+
+
+def test_the_image_has_its_padding_and_a_vector_a_pixel():
+    assert padded_shape((2, 3, 224, 220), (3, 2, 1, 0)) == (2, 228, 222, 4)
+
+
+def test_a_pixel_is_stored_as_a_vector():
+    text = first_image_kernel((1, 3, 5, 7), (1, 1, 1, 1)).script()
+    assert "padded[v, v_1, v_2 * 9 + v_3, 0:4] = " in text
+    assert text.count("T.if_then_else") == 3
+
+
+def test_added_channels_have_no_weight():
+    array = np.ones((7, 7, 3, 8), np.float32)
+    padded = padded_weights(array)
+    assert padded.shape == (7, 7, 4, 8)
+    assert padded[:, :, :3].all()
+    assert not padded[:, :, 3].any()

@@ -1,4 +1,4 @@
-"""What is computed element by element, and reductions, where images have their channels last."""
+"""Elementwise operators, reductions and pooling with channels last."""
 
 from __future__ import annotations
 
@@ -35,4 +35,23 @@ GIVEN = {
 def test_what_is_known_stays_transposed(name, tmp_path):
     nodes, times = KNOWN[name]
     module = check(net([conv("x", "a"), *nodes], initializers=GIVEN), tmp_path)
+    assert module["permute_dims"] == times
+
+
+# --- pooling ---------------------------------------------------------------------------------------------------------
+
+# Between a convolution of x, which makes a, and the output y; and how often images are transposed: once before the
+# convolution, and back at the end
+POOLED = {
+    "largest": ([node("MaxPool", ["a"], ["y"], kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1])], 2),
+    "average": ([node("AveragePool", ["a"], ["y"], kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1)], 2),
+    "normalised": ([node("LRN", ["a"], ["b"], size=5, alpha=0.1), node("Conv", ["b", "k"], ["y"])], 2),
+    "mean": ([node("GlobalAveragePool", ["a"], ["b"]), node("Flatten", ["b"], ["y"])], 1),
+}
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_pooled_images_stay_transposed(name, tmp_path):
+    nodes, times = POOLED[name]
+    module = check(net([conv("x", "a"), *nodes]), tmp_path)
     assert module["permute_dims"] == times

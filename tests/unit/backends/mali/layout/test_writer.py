@@ -1,4 +1,4 @@
-"""Writing functions anew: what is not known is as it was, and an image is transposed once, whoever reads it."""
+"""What writes a block with channels last, and the order of axes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tvm import relax
 from tests.support import nets
 from tests.support.channels_last import CPU, SHAPE, check, conv, net, transposed, weights
 from tests.support.nets import node, value
+from toolchain.backends.mali.layout.writer import is_flat, order, transposed_shape
 
 UNKNOWN = {
     "flatten": [node("Flatten", ["a"], ["y"])],
@@ -80,3 +81,20 @@ def test_an_intermediate_that_is_an_output_too_is_as_the_model_has_it(tmp_path):
     results = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(array))
     for mine, expected in zip(results, nets.run(proto, {"x": array}), strict=True):
         np.testing.assert_allclose(mine.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+# --- axes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 3, 4, 5), (2, 3, 4, 5, 6)])
+def test_the_second_dimension_is_last(shape):
+    array = np.zeros(shape)
+    assert array.transpose(order(len(shape))).shape == transposed_shape(shape)
+    assert transposed_shape(shape)[-1] == shape[1]
+
+
+@pytest.mark.parametrize(("shape", "flat"), [((1, 8, 1, 1), True), ((2, 1, 3, 4), True), ((1, 8, 1, 2), False)])
+def test_an_image_is_flat_if_its_elements_are_in_the_same_order(shape, flat):
+    array = np.arange(np.prod(shape)).reshape(shape)
+    same = array.transpose(order(len(shape))).ravel() == array.ravel()
+    assert is_flat(shape) is flat is bool(same.all())

@@ -1,116 +1,158 @@
+"""Kernels as functions: what they hand to the program on the board is what computes the layer; and their estimates."""
+
 from __future__ import annotations
 
-import time
+import base64
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from tests.support import vta_layers
 from tests.support.vta_layers import RESNET, task
-from toolchain.backends.vta.codegen.kernels import Choice, candidates, fits, stream
-from toolchain.backends.vta.codegen.layers import Conv2d
-from toolchain.backends.vta.isa import Revision
-from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig
+from toolchain.backends.vta.codegen import kernels
+from toolchain.backends.vta.codegen.kernels import RUN, estimated_cycles, kernel, stream_of
+from toolchain.backends.vta.codegen.layers import Conv2d, Pool
+from toolchain.backends.vta.codegen.tilings import Choice, Tiling
+from toolchain.backends.vta.device.devices import DEVICES
+from toolchain.backends.vta.device.simulator import Simulator
+from toolchain.backends.vta.isa.config import VtaConfig
 from toolchain.backends.vta.isa.stream import Stream
 from toolchain.errors import BuildError
 
-LAYER = Conv2d(1, 14, 14, 64, 32, (3, 3), padding=(1, 1, 1, 1), shift=8)
-SMALL = VtaConfig(log_uop_buff_size=9, log_inp_buff_size=11, log_wgt_buff_size=15, log_acc_buff_size=12)
+DEVICE = DEVICES["vta-sim"]
+LAYER = Conv2d(1, 6, 6, 16, 32, (3, 3), (1, 1), (1, 1, 1, 1), shift=12, residual_shift=7)
+CHOICE = Choice(tile_h=3, tile_w=6, tile_co=2)
 
 
-@pytest.mark.parametrize("shape", [shape for shape, _ in RESNET])
-def test_candidates(shape):
-    layer = task(*shape)
-    found = candidates(layer)
-    assert len(found) == len(set(found)) == 48
-    assert all(fits(layer, choice) for choice in found)
+def call(function):
+    """Return what a kernel calls: the name, the device, the stream and the tensors."""
+    name, device, stream, *tensors = function.body.value.args
+    return str(name.value), str(device.value), Stream.decode(base64.b64decode(str(stream.value))), tensors
 
 
-def test_candidates_have_instructions():
-    for choice in candidates(LAYER, SMALL)[::8]:
-        made = stream(LAYER, choice, SMALL)
-        assert made.config is SMALL
-        assert Stream.decode(made.encoded()) == made
+def test_a_kernel_hands_over_its_stream_and_its_tensors():
+    function = kernel(LAYER, CHOICE, DEVICE)
+    name, device, stream, tensors = call(function)
+    assert (name, device) == (RUN, "sim")
+    assert stream == kernels.stream(LAYER, CHOICE, DEVICE.config, DEVICE.revision)
+    shapes = [(tuple(map(int, one.shape)), str(one.dtype)) for one in function.params]
+    assert shapes == list(LAYER.arguments())
+    assert [str(one.args[0]) for one in tensors] == [f"{param}.data" for param in function.params]
+    assert len(tensors) == len(stream.buffers)
 
 
-@pytest.mark.parametrize("revision", Revision)
-def test_the_revision(revision):
-    assert stream(LAYER, Choice(1, 7, 7, 2, 2), DEFAULT, revision).revision is revision
+def test_the_device_is_the_boards():
+    assert call(kernel(LAYER, CHOICE, DEVICES["vta-ultra96"]))[1] == "ultra96"
 
 
-@settings(max_examples=15, deadline=None)
-@given(
-    st.integers(1, 3),
-    st.tuples(st.integers(1, 9), st.integers(1, 9)),
-    st.tuples(st.integers(1, 5), st.integers(1, 5)),
-    st.tuples(*4 * [st.integers(0, 15)]),
-    st.integers(0, 31),
-    st.booleans(),
-    st.sampled_from([None, 0, 15]),
-    st.randoms(use_true_random=False),
-)
-def test_what_fits_can_be_made(batch, size, kernel, padding, shift, bias, residual, chance):
-    layer = Conv2d(batch, *size, 32, 48, kernel, (2, 1), padding, shift, bias=bias, residual_shift=residual)
-    if min(layer.out_height, layer.out_width) < 1 or not layer.reads_input:
-        return
-    found = candidates(layer)
-    assert found
-    assert stream(layer, chance.choice(found)).instructions
+def test_a_stream_is_made_once(monkeypatch):
+    first = stream_of(replace(LAYER, shift=11), CHOICE, DEVICE)
+    monkeypatch.setattr(kernels, "stream", lambda *_: pytest.fail("it was made again"))
+    assert stream_of(replace(LAYER, shift=11), CHOICE, DEVICE) is first
 
 
-def test_the_smallest_tile_fits_wherever_anything_does():
-    assert fits(LAYER, Choice(), SMALL)
-    assert not fits(replace(LAYER, kernel=(33, 33), height=40, width=40), Choice())
-    assert candidates(replace(LAYER, kernel=(33, 33), height=40, width=40)) == []
-
-
-@pytest.mark.parametrize("choice", [Choice(tile_h=3), Choice(tile_b=2), Choice(tile_co=4), Choice(tile_ci=3)])
-def test_tiles_that_do_not_divide(choice):
-    assert not fits(LAYER, choice)
+def test_tiles_that_do_not_divide_the_layer():
     with pytest.raises(BuildError, match="do not divide"):
-        stream(LAYER, choice)
+        kernel(LAYER, replace(CHOICE, tile_h=4), DEVICE)
 
 
-def test_tiles_that_do_not_fit():
-    layer = task(*RESNET[0][0])
-    choice = Choice(1, 56, 56, 4, 4)
-    assert not fits(layer, choice)
-    with pytest.raises(BuildError, match="fit in"):
-        stream(layer, choice)
+@pytest.mark.parametrize("layer", [LAYER, replace(LAYER, bias=False, residual_shift=None)], ids=["all", "bare"])
+def test_the_stream_in_a_kernel_computes_the_layer(layer):
+    _name, _device, stream, _tensors = call(kernel(layer, CHOICE, DEVICE))
+    arguments = vta_layers.tensors(layer)
+    wanted = vta_layers.reference(layer, arguments)
+    Simulator().run(stream, arguments)
+    assert np.unique(wanted).size > 8
+    np.testing.assert_array_equal(arguments[-1], wanted)
+
+
+def test_a_stream_that_a_board_would_refuse_is_no_kernel(monkeypatch):
+    layer = replace(LAYER, shift=9)
+    good = kernels.stream(layer, CHOICE, DEVICE.config, DEVICE.revision)
+    where = next(number for number, one in enumerate(good.instructions) if one.tokens.push_next)
+    bare = replace(good.instructions[where], tokens=replace(good.instructions[where].tokens, push_next=False))
+    bad = replace(good, instructions=(*good.instructions[:where], bare, *good.instructions[where + 1 :]))
+    monkeypatch.setattr(kernels, "stream", lambda *_: bad)
+    with pytest.raises(BuildError, match="not valid for a board") as caught:
+        kernel(layer, CHOICE, DEVICE)
+    assert layer.to_json() in caught.value.details
+    assert "--without vta" in caught.value.hint
+
+
+# --- estimates -------------------------------------------------------------------------------------------------------
+
+ESTIMATED = Conv2d(1, 14, 14, 256, 256, (3, 3), padding=(1, 1, 1, 1), shift=8)
+ESTIMATED_CHOICE = Choice(1, 14, 14, 2, 4, 2, 2)
+
+
+def estimate(layer=ESTIMATED, choice=ESTIMATED_CHOICE) -> float:
+    return estimated_cycles(Tiling(layer, choice))
 
 
 @pytest.mark.parametrize(
-    ("config", "array"), [(VtaConfig(log_block=6), "1 by 64"), (VtaConfig(log_batch=1, log_block=6), "2 by 64")]
+    ("shape", "choice"), [(RESNET[6][0], ESTIMATED_CHOICE), (RESNET[0][0], Choice(1, 8, 28, 1, 4, 2, 2))]
 )
-def test_a_layer_that_was_packed_for_another_array(config, array):
-    assert candidates(LAYER, config) == []
-    assert not fits(LAYER, Choice(), config)
-    with pytest.raises(BuildError, match=f"do not fill the blocks of an array of {array}"):
-        stream(LAYER, Choice(), config)
+def test_no_faster_than_the_array(shape, choice):
+    layer = task(*shape)
+    ideal = layer.macs() / 256
+    assert ideal < estimate(layer, choice) < 1.25 * ideal
 
 
-def test_it_is_fast():
-    took = []
-    for shape, _ in RESNET[::3]:
-        layer = task(*shape)
-        choice = candidates(layer)[0]
-        start = time.process_time()
-        stream(layer, choice)
-        took.append(time.process_time() - start)
-    assert sorted(took)[1] < 1
+@pytest.mark.parametrize("config", [VtaConfig(log_batch=2), VtaConfig(log_block=5)])
+def test_larger_arrays_are_faster_as_far_as_their_bus_goes(config):
+    layer = replace(ESTIMATED, batch=config.batch)
+    choice = Choice(1, 7, 14, 1, 2, 2, 2)
+    ideal = layer.macs(config) / (config.batch * config.block**2)
+    assert ideal < estimated_cycles(Tiling(layer, choice, config)) < 2 * ideal
+
+
+@pytest.mark.parametrize("slots", [(1, 1), (1, 2), (2, 1)])
+def test_two_slots_are_faster(slots):
+    oc_threads, h_threads = slots
+    assert estimate() < estimate(choice=replace(ESTIMATED_CHOICE, oc_threads=oc_threads, h_threads=h_threads))
+
+
+def test_tiny_tiles_are_slower():
+    assert estimate() < estimate(choice=Choice(1, 1, 1, 1, 1, 2, 2)) / 2
 
 
 @pytest.mark.parametrize(
-    ("height", "kernel", "stride", "padding", "reads"),
-    [(1, 1, 2, 1, False), (1, 1, 1, 1, True), (1, 2, 2, 1, True), (3, 1, 5, 1, False), (3, 3, 5, 1, True)],
+    "change",
+    [
+        {"residual_shift": 3},
+        {"shift": 16},
+        {"low": 0, "shift": 0},
+        {"kernel": (5, 5), "padding": (2,) * 4},
+        {"pad": -128},  # rows by themselves
+    ],
 )
-def test_a_layer_of_padding_alone_is_the_cpus(height, kernel, stride, padding, reads):
-    """TensorIR reads nothing for it; as a window of one row above each stride it is met in no network."""
-    layer = Conv2d(1, height, 2, 16, 16, (kernel, 1), (stride, 1), (padding, 0, 0, 0))
-    assert layer.reads_input is reads
-    assert bool(candidates(layer)) is reads
-    assert fits(layer, Choice(1, 1, 1, 1, 1)) is reads
-    if not reads:
-        with pytest.raises(BuildError, match="only padding"):
-            stream(layer, Choice(1, 1, 1, 1, 1))
+def test_more_work_takes_longer(change):
+    plain = replace(ESTIMATED, bias=False, shift=0 if "low" in change else 8)
+    other = replace(plain, **change)
+    assert estimate(other) >= estimate(plain)
+
+
+def test_the_alu_takes_two_cycles_for_an_element():
+    added = estimate(replace(ESTIMATED, shift=16)) - estimate(replace(ESTIMATED, shift=15))
+    assert 2 <= added / (14 * 14 * 16) < 2.1
+
+
+def test_biases_that_are_loaded_for_each_tile():
+    once, each = (replace(ESTIMATED_CHOICE, tile_co=blocks) for blocks in (ESTIMATED.out_channels // 16, 1))
+    added = [estimate(choice=one) - estimate(replace(ESTIMATED, bias=False), one) for one in (once, each)]
+    assert added[0] < added[1]
+
+
+def test_what_follows_maxima_is_done_to_few():
+    pooled = replace(ESTIMATED, padding=(2, 2, 1, 1), pool=Pool((3, 3), (2, 2), (1, 1, 0, 0)))
+    few = Choice(1, 7, 7, 2, 4, 2, 2)
+    added = estimate(replace(pooled, shift=16), few) - estimate(replace(pooled, shift=15), few)
+    assert 2 <= added / (7 * 7 * 16) < 2.3
+    wide = replace(pooled, pool=Pool((3, 5), (2, 2), (1, 1, 0, 0)), width=16)
+    assert wide.out_width == pooled.out_width
+    assert estimate(wide, few) > estimate(pooled, few)
+
+
+def test_a_residual_that_needs_a_shift_of_its_own():
+    assert estimate(replace(ESTIMATED, residual_shift=7)) > estimate(replace(ESTIMATED, residual_shift=6)) > estimate()

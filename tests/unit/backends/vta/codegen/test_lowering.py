@@ -10,7 +10,7 @@ from tvm import te
 from toolchain.backends.vta.codegen.kernels import buffers
 from toolchain.backends.vta.codegen.layers import Conv2d
 from toolchain.backends.vta.codegen.lowering import lower
-from toolchain.backends.vta.codegen.schedules import schedule_kernel
+from toolchain.backends.vta.codegen.operators import schedule_kernel
 from toolchain.backends.vta.codegen.tilings import Choice, Tiling
 from toolchain.backends.vta.isa import Revision
 from toolchain.backends.vta.isa.config import DEFAULT, VtaConfig

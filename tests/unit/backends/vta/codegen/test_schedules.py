@@ -9,7 +9,7 @@ import tvm
 
 from tests.support.vta_layers import reference, tensors
 from toolchain.backends.vta.codegen.layers import Conv2d
-from toolchain.backends.vta.codegen.schedules import SCOPES, schedule_kernel
+from toolchain.backends.vta.codegen.operators import SCOPES, schedule_kernel
 from toolchain.backends.vta.codegen.tilings import Choice
 
 LAYER = Conv2d(2, 5, 4, 32, 32, (3, 2), (1, 1), (1, 0, 1, 1), 9, -100, 90, bias=True, residual_shift=9)

@@ -9,7 +9,7 @@ from tvm.relax.frontend.onnx import from_onnx
 
 from tests.support.vta_nets import Net, calls, kernel_calls, layers, reference, run
 from toolchain import board
-from toolchain.backends.base.attributes import EXACT
+from toolchain.backends.base import EXACT
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.vta.codegen.layers import Conv2d, is_layer
 from toolchain.backends.vta.network.partition import partition

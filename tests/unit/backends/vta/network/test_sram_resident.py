@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.vta_nets import Net, kernel_calls, same
-from toolchain.backends.vta.network.sram_resident import RESIDENT, resident_bits
+from toolchain.backends.vta.network.partition import RESIDENT, resident_bits
 
 X, RESIDUAL = 1, 8
 """Bits of what a layer with a bias reads."""

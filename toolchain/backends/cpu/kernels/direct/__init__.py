@@ -18,8 +18,7 @@ from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.direct import cost
 from toolchain.backends.cpu.kernels.direct.plan import Config, DirectPlan, flatten
 from toolchain.backends.cpu.kernels.direct.writer import DirectWriter
-from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.cpu.kernels.multiply_add import with_definitions
+from toolchain.backends.cpu.kernels.emit import Argument, with_definitions
 from toolchain.backends.cpu.layers import Conv, Layer
 from toolchain.backends.cpu.machine import Machine
 
@@ -67,7 +66,6 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     plan = DirectPlan(flatten(layer), config)
     arguments = [Argument("data", layer.data.shape), Argument("weights", plan.packed)]
     if layer.bias:

@@ -13,7 +13,7 @@ from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.direct.plan import DirectPlan, Tiles, is_by_element
-from toolchain.backends.cpu.kernels.multiply_add import multiply_add
+from toolchain.backends.cpu.kernels.emit import multiply_add
 from toolchain.backends.cpu.machine import Machine
 
 _LINE = emit.LINE // 4  # floats of a cache line
@@ -80,7 +80,6 @@ class DirectWriter:
         self._others = rest
 
     def write(self) -> None:
-        """Write all statements."""
         plan, bands = self._plan, self._plan.config.bands
         units = 1 if plan.overlaps else plan.units  # those of the parallel loop
         operations = self._layer.flops / (2 * self._lanes)

@@ -23,8 +23,7 @@ from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument
 from toolchain.backends.cpu.kernels.int8 import emit as int8
 from toolchain.backends.cpu.kernels.int8 import windows
-from toolchain.backends.cpu.kernels.int8.emit import GROUP
-from toolchain.backends.cpu.kernels.int8.narrow import FOUR
+from toolchain.backends.cpu.kernels.int8.emit import FOUR, GROUP
 from toolchain.backends.cpu.layers import Activation, Conv, Layer
 from toolchain.backends.cpu.machine import Machine
 
@@ -161,7 +160,6 @@ def _packed_shape(layer: Conv, machine: Machine, config: Config) -> tuple[int, .
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
 
     def body(*buffers: Any) -> None:
         _ByteConvWriter(layer, machine, config, buffers).write()

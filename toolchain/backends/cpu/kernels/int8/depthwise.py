@@ -55,7 +55,6 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     weights = Argument("weights", (layer.out.blocks, *layer.kernel, layer.out.lanes))
 
     def body(data: Any, *buffers: Any) -> None:

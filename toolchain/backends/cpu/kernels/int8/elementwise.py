@@ -50,7 +50,6 @@ def _vectors(layer: Map) -> float:
 
 
 def kernel(layer: Map, machine: Machine, config: Config) -> tirx.PrimFunc:  # noqa: ARG001 - as all templates
-    """Write the kernel of a layer."""
 
     def body(*buffers: Any) -> None:
         _ByteMapWriter(layer, machine, buffers).write()

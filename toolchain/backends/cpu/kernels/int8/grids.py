@@ -56,7 +56,6 @@ def sums(layer: Conv, data: Grid, weights: NDArray[Any], bias: NDArray[Any]) -> 
     """Return where the sums of products start: sum of (x - zero) * w + bias = sum of x * w + (bias - zero * sum of w).
 
     Args:
-        layer: The layer.
         data: Grid of its input.
         weights: Its weights above their zeros, OIHW.
         bias: Its bias in the unit of a product (scale of the data times scale of the channel's weights); `fraction`
@@ -101,7 +100,6 @@ def scales(layer: Conv, data: Grid, weight_scales: NDArray[Any], grids: Sequence
     """Return what the sums of products are multiplied with.
 
     Args:
-        layer: The layer.
         data: Grid of its input.
         weight_scales: Scale of each output channel's weights.
         grids: As for `parameters`.
@@ -130,7 +128,6 @@ def parameters(layer: ImageLayer, data: Grid, grids: Sequence[Grid], above: floa
     unit, the least, the greatest, and its zero.
 
     Args:
-        layer: The layer.
         data: Grid of its input; scale 1 and zero 0 for numbers.
         grids: One for each post-op that is `add`, `mul` (scale 1 and zero 0 for numbers) or `quantize`, and one for a
             result in bytes, in order.
@@ -163,7 +160,6 @@ def per_channel(layer: ImageLayer, grids: Sequence[Grid], numbers: Sequence[NDAr
     """Return what post-ops `scale` and `shift` take: float32 [blocks, lanes] each, zeros behind the last channel.
 
     Args:
-        layer: The layer.
         grids: As for `parameters`.
         numbers: One number for each channel, for each such post-op in order.
     """

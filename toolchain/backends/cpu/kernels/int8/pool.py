@@ -42,7 +42,6 @@ def configs(layer: Pool, machine: Machine) -> list[tuple[Config, float]]:
 
 
 def kernel(layer: Pool, machine: Machine, config: Config) -> tirx.PrimFunc:  # noqa: ARG001 - as all templates
-    """Write the kernel of a layer."""
 
     def body(*buffers: Any) -> None:
         _BytePoolWriter(layer, buffers).write()

@@ -11,8 +11,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import dense, emit
-from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.cpu.kernels.multiply_add import with_definitions
+from toolchain.backends.cpu.kernels.emit import Argument, with_definitions
 from toolchain.backends.cpu.kernels.sparse import weights as sparse
 from toolchain.backends.cpu.kernels.sparse.tiles import Config, TileWriter, Work
 from toolchain.backends.cpu.layers import Dense, Layer

@@ -11,7 +11,6 @@ from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.multiply_add import multiply_add
 from toolchain.backends.cpu.kernels.sparse.weights import Packing
 from toolchain.backends.cpu.machine import Machine
 
@@ -189,13 +188,13 @@ class TileWriter(ABC):
         if lanes > _BY_ELEMENT or self._stride % lanes:
             for pixel in range(pixels):
                 factor = T.Bind(emit.splat(gathered[start + pixel], lanes))
-                sums[first + pixel] = multiply_add(self._machine, sums[first + pixel], weights, factor)
+                sums[first + pixel] = emit.multiply_add(self._machine, sums[first + pixel], weights, factor)
             return
         for group in range(0, pixels, lanes):
             factors = T.Bind(gathered[emit.ramp(start + group, lanes)])
             for element in range(min(lanes, pixels - group)):
                 index = first + group + element
-                sums[index] = multiply_add(self._machine, sums[index], weights, factors, element)
+                sums[index] = emit.multiply_add(self._machine, sums[index], weights, factors, element)
 
     def store_transposed(self, gathered: Any, row: Expr, column: int, vectors: Sequence[Expr]) -> None:
         """Store vectors of inputs of as many pixels, so that the pixels of each input lie together.

@@ -26,8 +26,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
 from toolchain.backends.cpu.kernels import emit
-from toolchain.backends.cpu.kernels.emit import Argument
-from toolchain.backends.cpu.kernels.multiply_add import multiply_add, with_definitions
+from toolchain.backends.cpu.kernels.emit import Argument, multiply_add, with_definitions
 from toolchain.backends.cpu.kernels.winograd import algebra
 from toolchain.backends.cpu.kernels.winograd import plan as winograd_plan
 from toolchain.backends.cpu.kernels.winograd.plan import STRIP, Config, WinogradPlan
@@ -73,7 +72,6 @@ def pack(layer: Conv, machine: Machine, config: Config, weights: NDArray[Any]) -
 
 
 def kernel(layer: Conv, machine: Machine, config: Config) -> tirx.PrimFunc:
-    """Write the kernel of a layer."""
     plan, out = WinogradPlan(layer, machine.lanes, config), layer.out
     arguments = [Argument("data", layer.data.shape), Argument("weights", plan.packed)]
     if layer.bias:
@@ -324,7 +322,6 @@ class _WinogradWriter:
 
         Args:
             panel: Where the weights of this component and group start.
-            pass_number: The pass.
             number: The use of `elements` weights in this pass.
             elements: How many are used at once.
         """

@@ -1,4 +1,4 @@
-"""Aligned vector accesses: only where they are provably aligned, and what they compute on an OpenCL device."""
+"""OpenCL C that TVM writes with vectors that it cannot mean, or that no GPU would load at once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from tvm.script import tirx as T  # noqa: N812 - as TVM's documentation calls it
 
 from tests.support import opencl
 from toolchain import board
-from toolchain.backends.mali import aligned_access
+from toolchain.backends.mali import opencl_vectors
 from toolchain.backends.mali.backend import Mali
+from toolchain.backends.mali.opencl_vectors import negate_shared_conditions, write_byte_vectors
+from toolchain.errors import BuildError
 
 KIND = board.load("opencl-local").resolved()
 TARGET = Mali(KIND).target
@@ -63,12 +65,12 @@ HEAD = "__kernel void k(__global float* restrict y, __global half* restrict x, _
     ],
 )
 def test_divisors_of_expressions(expression, divisor):
-    assert aligned_access.known_divisor(expression) == divisor
+    assert opencl_vectors.known_divisor(expression) == divisor
 
 
 def test_zero_is_a_multiple_of_everything():
-    assert aligned_access.known_divisor("0") % 16 == 0
-    assert aligned_access.known_divisor("(a * 8) + 0") == 8
+    assert opencl_vectors.known_divisor("0") % 16 == 0
+    assert opencl_vectors.known_divisor("(a * 8) + 0") == 8
 
 
 def test_divisors_hold_for_whatever_variables_are():
@@ -86,7 +88,7 @@ def test_divisors_hold_for_whatever_variables_are():
     proved = 0
     for _ in range(3000):
         text = expression(draw.integers(1, 5))
-        divisor = aligned_access.known_divisor(text)
+        divisor = opencl_vectors.known_divisor(text)
         proved += divisor > 1
         for _ in range(5):
             values = {"a": int(draw.integers(0, 51)), "b": int(draw.integers(0, 51))}
@@ -127,7 +129,7 @@ def _computed(text: str, values: dict[str, int]) -> int:
     ],
 )
 def test_what_is_aligned_is_accessed_as_a_whole(before, after):
-    assert aligned_access.align_vectors(f"{HEAD}  {before}\n}}\n") == f"{HEAD}  {after}\n}}\n"
+    assert opencl_vectors.align_vectors(f"{HEAD}  {before}\n}}\n") == f"{HEAD}  {after}\n}}\n"
 
 
 @pytest.mark.parametrize(
@@ -147,12 +149,12 @@ def test_what_is_aligned_is_accessed_as_a_whole(before, after):
 )
 def test_what_may_not_be_aligned_is_left_alone(line):
     text = f"#define A\n__kernel void k(__global float* restrict y);\n{HEAD}  float4 local_ptr[4];\n  {line}\n}}\n"
-    assert aligned_access.align_vectors(text) == text
+    assert opencl_vectors.align_vectors(text) == text
 
 
 def test_a_pointer_of_another_kernel_is_none_of_this_one():
     text = "__kernel void k(__global float* y) {\n}\n__kernel void l(__global float* x) {\n  v = vload4(0, y + 4);\n}\n"
-    assert aligned_access.align_vectors(text) == text
+    assert opencl_vectors.align_vectors(text) == text
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +206,68 @@ def test_a_tensor_that_begins_within_its_memory_is_refused(device, tmp_path):
     view = source._create_view((128,), relative_byte_offset=4)
     with pytest.raises(ValueError, match="byte_offset"):
         run(view, result)
+
+
+# --- conditions that all lanes share ---------------------------------------------------------------------------------
+
+_SHARED = "(convert_long2(((uint2)((i == 0), (i == 0)))))"
+_COMPARED = "(convert_long2((a >= ((long2)((long)0, (long)0)))))"
+
+
+def test_a_shared_truth_is_negated():
+    assert negate_shared_conditions(f"y = select(a, b, {_SHARED});") == f"y = select(a, b, -{_SHARED});"
+
+
+def test_what_compares_vectors_stays():
+    text = f"y = select(a, {_SHARED}, {_COMPARED});"
+    assert negate_shared_conditions(text) == text
+
+
+def test_a_truth_that_is_one_of_several_stays():
+    text = "y = select(a, b, (((uint2)(c, c)) && d));"
+    assert negate_shared_conditions(text) == text
+
+
+def test_within_another():
+    text = f"y = select(select(a, b, {_SHARED}), b, {_COMPARED}) + 1;"
+    assert negate_shared_conditions(text) == f"y = select(select(a, b, -{_SHARED}), b, {_COMPARED}) + 1;"
+
+
+# --- gathered bytes --------------------------------------------------------------------------------------------------
+
+
+def lanes(*values: str) -> str:
+    return "|".join(f"((0x000000ff << {8 * lane}) & ({value} << {8 * lane}))" for lane, value in enumerate(values))
+
+
+@pytest.mark.parametrize("kind", ["char", "uchar"])
+@pytest.mark.parametrize("array", ["__global {}* restrict x", "{} x"])
+def test_they_are_a_vector_of_the_arrays_type(kind, array):
+    head = f"__kernel void k(__global float* y, {array.format(kind)}) {{ y[0] = convert_int4("
+    values = ["x[v.s0]", "x[(v.s1 + (2))]", "x[v.s2]", "x[v.s3]"]
+    expected = f"{head}(({kind}4)({', '.join(values)}))) + (({kind}2)(x[0], x[1])); }}"
+    assert write_byte_vectors(f"{head}{lanes(*values)}) + {lanes('x[0]', 'x[1]')}; }}") == expected
+
+
+def test_sixteen_are_one_vector():
+    values = [f"x[{lane}]" for lane in range(16)]
+    assert (
+        write_byte_vectors(f"(__global char* x) {lanes(*values)};")
+        == f"(__global char* x) ((char16)({', '.join(values)}));"
+    )
+
+
+def test_each_kernel_has_names_of_its_own():
+    text = "(__global char* x) {} (__global uchar* x) " + lanes("x[0]", "x[1]")
+    assert write_byte_vectors(text).endswith("((uchar2)(x[0], x[1]))")
+
+
+def test_other_sources_stay():
+    text = "x[0] = 0x000000ff & (y[0] << 8);"
+    assert write_byte_vectors(text) == text
+
+
+@pytest.mark.parametrize("values", [("f(1)", "f(2)"), ("x[0]", "y[0]"), ("z[0]", "z[1]")])
+def test_what_is_not_understood_is_refused(values):
+    with pytest.raises(BuildError, match="gathered into"):
+        write_byte_vectors("(__global char* x, __global uchar* y, __global int* z) " + lanes(*values))

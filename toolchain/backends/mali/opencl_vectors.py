@@ -1,17 +1,18 @@
-"""Aligned vector accesses in the OpenCL C that TVM writes.
-
-TVM writes `vload4(0, p + i)` for every vector, which only promises that `p + i` is aligned to one element: Mesa makes
-four loads of it. Where `i` is a multiple of the lanes whatever its variables are, the access is written as
-one of a whole vector: memory objects begin at a multiple of the largest vector (`CL_DEVICE_MEM_BASE_ADDR_ALIGN` of
-OpenCL), and host code refuses a tensor that does not begin with its memory object.
-"""
+"""Vectors in the OpenCL C that TVM writes: accesses in one piece, conditions that all lanes share, gathered bytes."""
 
 from __future__ import annotations
 
 import math
 import re
 
-from toolchain.backends.mali import brackets
+from toolchain.errors import BuildError
+
+# --- aligned accesses ------------------------------------------------------------------------------------------------
+
+# TVM writes `vload4(0, p + i)` for every vector, which only promises that `p + i` is aligned to one element: Mesa
+# makes four loads of it. Where `i` is a multiple of the lanes whatever its variables are, the access is written as one
+# of a whole vector: memory objects begin at a multiple of the largest vector (`CL_DEVICE_MEM_BASE_ADDR_ALIGN` of
+# OpenCL), and host code refuses a tensor that does not begin with its memory object.
 
 _KERNEL = re.compile(r"^__kernel [^{;]*\{", re.MULTILINE)
 _POINTER = re.compile(r"__global (u?(?:char|short|int|long)|half|float|double)\*(?: restrict)? (\w+)")
@@ -57,7 +58,7 @@ def _rewrite(text: str, pointers: dict[str, str]) -> str:
     """Write the accesses of a kernel, or of an argument within it, as aligned ones where they are."""
     pieces, position = [], 0
     while match := _ACCESS.search(text, position):
-        arguments, end = brackets.arguments(text, match.end())
+        arguments, end = call_arguments(text, match.end())
         arguments = [_rewrite(argument, pointers) for argument in arguments]
         vector = _aligned_vector(arguments, int(match[2]), pointers)
         if vector is None:
@@ -199,3 +200,118 @@ class _DivisorParser:
     def _expect(self, token: str) -> None:
         if self._take() != token:
             raise _UnknownSyntaxError
+
+
+# --- conditions that all lanes share ---------------------------------------------------------------------------------
+
+# `select` takes what is chosen by the highest bit of each lane's condition. A comparison of vectors has it, as true is
+# -1 there. Where all lanes share one condition, TVM repeats the 1 of a scalar, `(uint4)(c, c, c, c)`, which has not:
+# `select` would always choose the value for false.
+
+_SELECT = re.compile(r"\bselect\(")
+_REPEATED = re.compile(r"\(*(?:convert_[a-z]+\d+)?\(*\(uint\d+\)\(")
+
+
+def negate_shared_conditions(source: str) -> str:
+    """Return OpenCL C in which a condition that all lanes share is -1 for true where `select` reads it.
+
+    Args:
+        source: OpenCL C as TVM writes it.
+    """
+    pieces, position = [], 0
+    while match := _SELECT.search(source, position):
+        arguments, end = call_arguments(source, match.end())
+        # Calls of `select` within a value or a condition are rewritten first.
+        *values, condition = map(negate_shared_conditions, arguments)
+        condition = condition.strip()
+        negated = f" -{condition}" if _is_repeated(condition) else f" {condition}"
+        pieces += [source[position : match.end()], ",".join([*values, negated])]
+        position = end
+    return "".join([*pieces, source[position:]])
+
+
+def _is_repeated(condition: str) -> bool:
+    """Whether a condition is nothing else than one scalar, repeated for all lanes."""
+    match = _REPEATED.match(condition)
+    return match is not None and not condition[closing_bracket(condition, match.end()) :].strip(") ")
+
+
+# --- gathered bytes --------------------------------------------------------------------------------------------------
+
+# TVM writes four bytes from four addresses as one integer, shifted and or-ed together, which is what CUDA's `char4` is
+# to it. In OpenCL C that is a number and not a vector: a driver refuses the kernel, or puts the number into each lane.
+
+_NAME = re.compile(r"\s*\(*\s*(\w+)\[")
+
+
+def write_byte_vectors(source: str) -> str:
+    """Return OpenCL C in which vectors of gathered bytes are vectors.
+
+    Args:
+        source: OpenCL C as TVM writes it, with any number of kernels.
+
+    Raises:
+        BuildError: The bytes come from somewhere else than an array whose type the source declares.
+    """
+    pieces, position = [], 0
+    while (start := source.find(_opening(0), position)) >= 0:
+        values, end = _lanes(source, start)
+        types = {_byte_type(source[:start], value) for value in values}
+        if len(types) != 1:
+            raise BuildError("bytes of several types are gathered into one vector", details=", ".join(values))
+        pieces += [source[position:start], f"(({types.pop()}{len(values)})({', '.join(values)}))"]
+        position = end
+    return "".join(pieces) + source[position:]
+
+
+def _opening(lane: int) -> str:
+    return f"{'|' if lane else ''}((0x000000ff << {8 * lane}) & ("
+
+
+def _lanes(source: str, start: int) -> tuple[list[str], int]:
+    """Return the values of the lanes of the vector that begins at `start`, and where it ends."""
+    values: list[str] = []
+    while source.startswith(opening := _opening(len(values)), start):
+        first = start + len(opening)
+        end = closing_bracket(source, first)
+        values.append(source[first:end].removesuffix(f" << {8 * len(values)}"))
+        start = end + 2  # the second bracket closes the lane
+    return values, start
+
+
+def _byte_type(before: str, value: str) -> str:
+    """Return the type of the array that a byte is read from, as it was last declared."""
+    name = _NAME.match(value)
+    types = re.findall(rf"\b(u?char)\*?(?: restrict)? {name[1]}\b", before) if name else []
+    if not types:
+        raise BuildError("bytes are gathered into a vector from something that is not an array", details=value)
+    return str(types[-1])
+
+
+# --- brackets --------------------------------------------------------------------------------------------------------
+
+
+def closing_bracket(text: str, start: int) -> int:
+    """Return where the bracket closes that was opened just before `start`.
+
+    Raises:
+        ValueError: It never does.
+    """
+    depth = 1
+    for index in range(start, len(text)):
+        depth += (text[index] == "(") - (text[index] == ")")
+        if not depth:
+            return index
+    raise ValueError(text[start:])
+
+
+def call_arguments(text: str, start: int) -> tuple[list[str], int]:
+    """Return the arguments of a call whose bracket was opened just before `start`, and where that closes."""
+    end, depth, first = closing_bracket(text, start), 0, start
+    values = []
+    for index in range(start, end):
+        depth += (text[index] == "(") - (text[index] == ")")
+        if text[index] == "," and not depth:
+            values.append(text[first:index])
+            first = index + 1
+    return [*values, text[first:end]], end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolchain.backends.mali.const_pointers import declare_const
+from toolchain.backends.mali.opencl_text import declare_const
 
 HEAD = "__kernel void k(__global float* restrict x, __global float* restrict y)"
 

@@ -9,7 +9,7 @@ from tests.support import nets
 from tests.support.nets import node, value
 from tests.support.qdq_nets import imported
 from tests.support.relax_nets import bindings
-from toolchain.backends.cpu.graph.folding import fold_except_bytes
+from toolchain.backends.cpu.graph.rewriting import fold_except_bytes
 
 
 def constants_of(reader, shape):
