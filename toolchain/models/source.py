@@ -13,19 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import (
-    attributes,
-    canonical,
-    class_labels,
-    draws,
-    inputs,
-    memory,
-    model_size,
-    names,
-    protos,
-    signature,
-    zoo,
-)
+from toolchain.models import canonical, class_labels, draws, inputs, memory, model_size, names, protos, signature, zoo
 from toolchain.models.formats import recognise
 from toolchain.models.request import Model
 from toolchain.tensors import TensorSpec
@@ -182,7 +170,7 @@ def _read(path: Path) -> onnx.ModelProto:
         model_size.check_inlined(proto)
         canonical.make_canonical(proto)
         _check(proto)
-        attributes.check(proto)
+        canonical.check(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as fault:
         raise InputError(
             f"{path.name} is not a valid ONNX model",

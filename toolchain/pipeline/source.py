@@ -120,7 +120,7 @@ class BundleSource:
         """Return the reference's inputs and outputs, and the model, perhaps with inputs of another range."""
         from toolchain.compile import prepare  # noqa: PLC0415
         from toolchain.models import reference  # noqa: PLC0415
-        from toolchain.models.simplify import dynamic_lstm  # noqa: PLC0415
+        from toolchain.models.simplify import rewrites  # noqa: PLC0415
         from toolchain.pipeline.expected import ReferenceModel  # noqa: PLC0415
 
         unoptimized = prepare.is_compared_unoptimized(source, self.request.backend)
@@ -136,7 +136,7 @@ class BundleSource:
             name = f"{name}, its LSTM in floats"
             difference = tensors.compare(reference.run(source, arrays), expected.outputs).max_rel
             self.request.progress(
-                f"compared with {name}: its {dynamic_lstm.OPERATOR} rounds data and state to 8 bits at each step, "
+                f"compared with {name}: its {rewrites.QUANTIZED_LSTM} rounds data and state to 8 bits at each step, "
                 f"and differs by {difference:.1e} from the same weights in floats"
             )
         if expected.amplified:
