@@ -87,7 +87,14 @@ def check(
         VerificationError: This machine generates other inputs from the seed.
     """
     samples = series.random(release.manifest.inputs, reference.seed, len(reference.samples))
-    _check_inputs(samples, reference)
+    for number, sample in enumerate(reference.samples):
+        arrays = {name: value[0] for name, value in samples.take(range(number, number + 1)).items()}
+        if files.sha256_bytes(tensors.encode(arrays)) != sample.sha256:
+            raise VerificationError(
+                "this machine's random inputs differ from those that the reference was computed for",
+                details=f"sample {number}: numpy {np.__version__}",
+                hint="install the versions in requirements.lock (`make setup`), or deploy the model itself",
+            )
     outputs = sampling.run_all(release, samples, progress).outputs
     fidelity = compare(outputs, reference, release.manifest, tolerance)
     if fidelity.beyond:
@@ -101,17 +108,6 @@ def check(
             hint="the device keeps its previous release; use --tolerance to set another limit",
         )
     return fidelity
-
-
-def _check_inputs(samples: series.Series, reference: RandomSamples) -> None:
-    for number, sample in enumerate(reference.samples):
-        arrays = {name: value[0] for name, value in samples.take(range(number, number + 1)).items()}
-        if files.sha256_bytes(tensors.encode(arrays)) != sample.sha256:
-            raise VerificationError(
-                "this machine's random inputs differ from those that the reference was computed for",
-                details=f"sample {number}: numpy {np.__version__}",
-                hint="install the versions in requirements.lock (`make setup`), or deploy the model itself",
-            )
 
 
 def compare(outputs: Tensors, reference: RandomSamples, manifest: Manifest, tolerance: float | None = None) -> Fidelity:

@@ -84,7 +84,14 @@ def ask(program: Program, shell: Shell, store: Store, kind: str, progress: Tell 
             details=result.stderr.strip()[-1000:],
             hint="install its vendor's driver, or use the board type for its CPU",
         )
-    return _read(result.stdout, shell.name)
+    try:
+        answer = json.loads(result.stdout)
+        texts = [processor.text(answer[key]) for key in ("name", "float16_lacks", "half_sums_lacks")]
+    except (LookupError, RecursionError, TypeError, ValueError) as fault:
+        raise DeviceError(
+            f"the runner on {shell.name} sent an invalid answer about half precision", details=f"{fault!s:.200}"
+        ) from fault
+    return Halves(*texts)
 
 
 def check(support: Halves, required: RequiredPrecision, name: str) -> None:
@@ -105,14 +112,3 @@ def check(support: Halves, required: RequiredPrecision, name: str) -> None:
             "so it takes numbers below 2^-14 for zero",
             hint=f"build with --float16 instead of --half-sums, or with `half_sums = false` {in_board_file}",
         )
-
-
-def _read(text: str, name: str) -> Halves:
-    try:
-        answer = json.loads(text)
-        texts = [processor.text(answer[key]) for key in ("name", "float16_lacks", "half_sums_lacks")]
-    except (LookupError, RecursionError, TypeError, ValueError) as fault:
-        raise DeviceError(
-            f"the runner on {name} sent an invalid answer about half precision", details=f"{fault!s:.200}"
-        ) from fault
-    return Halves(*texts)

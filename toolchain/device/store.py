@@ -172,6 +172,8 @@ class Store:
             raise self.invalid_answer("a description of itself", output)
         self._root = values["root"]
         version = values.get("glibc", "").split()
+        # The fourth column of `df -Pk`: file system, size, used, available.
+        fields = values.get("df", "").split()
         return DeviceFacts(
             machine=user_machine(values["machine"], values.get("bits", "")),
             kernel=values.get("kernel", ""),
@@ -180,7 +182,7 @@ class Store:
             cpu_features=tuple(values.get("features", "").split()),
             cpus=_number(values.get("cpus", "")) or 1,
             memory_kib=_number(values.get("memory_kib", "")),
-            free_kib=_free_kib(values.get("df", "")),
+            free_kib=_number(fields[3]) if len(fields) > 3 else 0,  # noqa: PLR2004
             lacks=tuple(value for key, value in pairs if key == "lacks"),
             musl="musl" in version,
             signed_only="signed_only" in values,
@@ -459,12 +461,6 @@ class Releases:
     def prune(self, keep: int) -> None:
         """Remove all but the last `keep` activations, and every blob without a link."""
         self._store.change(scripts.prune(keep))
-
-
-def _free_kib(line: str) -> int:
-    """Read the fourth column of `df -Pk`: file system, size, used, available."""
-    fields = line.split()
-    return _number(fields[3]) if len(fields) > 3 else 0  # noqa: PLR2004
 
 
 def _number(text: str) -> int:

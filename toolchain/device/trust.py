@@ -261,7 +261,12 @@ def _answer(store: Store, output: str) -> Verified | None:
         return None
     text = "\n".join(lines[:-1])
     if last == "code 0":
-        return _read(store, lines)
+        try:
+            return _READER.validate_json(next((line for line in lines if line.startswith("{")), ""))
+        except ValidationError as fault:
+            raise VerificationError(
+                f"{store.name} sent an invalid answer", details=str(fault), hint="deploy again"
+            ) from fault
     if last == f"code {UNTRUSTED}":
         raise VerificationError(
             f"{store.name} does not accept this release", details=text, hint=f"it keeps its current release; {_REMEDY}"
@@ -275,12 +280,3 @@ def _answer(store: Store, output: str) -> Verified | None:
         details=text or "it has no program for this check",
         hint="deploy with this version of the toolchain: `toolchain deploy`",
     )
-
-
-def _read(store: Store, lines: list[str]) -> Verified:
-    try:
-        return _READER.validate_json(next((line for line in lines if line.startswith("{")), ""))
-    except ValidationError as fault:
-        raise VerificationError(
-            f"{store.name} sent an invalid answer", details=str(fault), hint="deploy again"
-        ) from fault

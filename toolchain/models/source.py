@@ -117,20 +117,6 @@ def _check_size(path: Path, more: int = 0) -> None:
         )
 
 
-# The checker requires shapes, which exporters leave out; those of outputs are not needed.
-def _check(proto: onnx.ModelProto) -> None:
-    ends = (*proto.graph.input, *proto.graph.output)
-    bare = [value.type.tensor_type for value in ends if value.type.HasField("tensor_type")]
-    bare = [tensor for tensor in bare if not tensor.HasField("shape")]
-    for tensor in bare:
-        tensor.shape.SetInParent()
-    try:
-        onnx.checker.check_model(proto)
-    finally:
-        for tensor in bare:
-            tensor.ClearField("shape")
-
-
 # A branch that is not taken may be for other shapes than those that were set: ONNX Runtime would refuse such a model,
 # but runs it with open ones.
 def as_declared(source: SourceModel) -> onnx.ModelProto:
@@ -169,7 +155,17 @@ def _read(path: Path) -> onnx.ModelProto:
         onnx.load_external_data_for_model(proto, str(path.parent))
         model_size.check_inlined(proto)
         canonical.make_canonical(proto)
-        _check(proto)
+        # The checker requires shapes, which exporters leave out; those of outputs are not needed.
+        ends = (*proto.graph.input, *proto.graph.output)
+        bare = [value.type.tensor_type for value in ends if value.type.HasField("tensor_type")]
+        bare = [tensor for tensor in bare if not tensor.HasField("shape")]
+        for tensor in bare:
+            tensor.shape.SetInParent()
+        try:
+            onnx.checker.check_model(proto)
+        finally:
+            for tensor in bare:
+                tensor.ClearField("shape")
         canonical.check(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as fault:
         raise InputError(

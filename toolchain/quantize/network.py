@@ -10,7 +10,7 @@ arXiv:1906.04721).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,6 @@ from toolchain.quantize.accuracy import Accuracy
 from toolchain.quantize.calibrate import calibrate, corrected_bias, own_bias
 from toolchain.quantize.graph import Floating, Graph
 from toolchain.quantize.plan import Plan, plan
-from toolchain.quantize.ranges import Grid, Range
 from toolchain.quantize.scales import FILE, METHODS, Exponents, Powers, powers, settled
 from toolchain.quantize.write import Written
 from toolchain.tensors import Tensors
@@ -204,7 +203,13 @@ def _convert(
     calibration = calibrate(graph, layer_plan, samples, METHODS[0] if keeps_ranges else chosen.method)
     activations = calibration.grids
     if keeps_ranges:
-        activations = _within_file_ranges(floating.ranges or {}, activations, chosen)
+        # The file's grids, or the finer ones of real samples, which may show that saturation pays.
+        ranges = floating.ranges or {}
+        file_grids = {name: interval.grid() for name, interval in ranges.items() if name in activations}
+        if not chosen.random:
+            for name, grid in file_grids.items():
+                file_grids[name] = min(grid, activations[name], key=lambda grid: grid.exponent)
+        activations = {**activations, **file_grids}
     # A residual has one unit, so the sums that it is added to need the same for all channels.
     with_residual = {layer.weight for layer in layers if layer.residual}
     names = {layer.weight for layer in layers}
@@ -218,15 +223,6 @@ def _convert(
         else:
             biases[layer.conv] = corrected_bias(graph, layer, exponents, calibration.means[layer.input])
     return write.write(graph, layer_plan, exponents, biases), exponents
-
-
-def _within_file_ranges(ranges: Mapping[str, Range], grids: Mapping[str, Grid], chosen: Settings) -> dict[str, Grid]:
-    """Return the grids of the file's ranges, or the finer ones of real samples, which may show that saturation pays."""
-    file_grids = {name: interval.grid() for name, interval in ranges.items() if name in grids}
-    if not chosen.random:
-        for name, grid in file_grids.items():
-            file_grids[name] = min(grid, grids[name], key=lambda grid: grid.exponent)
-    return {**grids, **file_grids}
 
 
 def _reports(layer_plan: Plan, exponents: Exponents, written: Written, accuracy: Accuracy) -> tuple[LayerReport, ...]:

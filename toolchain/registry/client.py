@@ -163,7 +163,10 @@ class Client:
                 if response.status_code not in _TRANSIENT:
                     return response
                 response.close()  # unread: its body may be of any length
-                time.sleep(_pause_s(response, failed))
+                # As the registry asks, or longer with each attempt.
+                header = response.headers.get("Retry-After", "")
+                seconds = float(header) if header.isascii() and header.isdecimal() else _BACKOFF_S * 2**failed
+                time.sleep(min(seconds, _LONGEST_WAIT_S))
                 if data is not None and not isinstance(data, bytes):
                     data.seek(0)
             return self._session.request(method, url, **options)
@@ -190,25 +193,21 @@ class Client:
         headers = {"Authorization": basic_header(user)} if user else {}
         realm = parameters["realm"]
         with self._session.get(realm, params=query, headers=headers, **self._request_options(realm)) as response:
-            return self._bearer(response, with_user=user is not None)
-
-    def _bearer(self, response: requests.Response, *, with_user: bool) -> str:
-        """Return the header with a token server's token; empty if it requires a login, and there is none."""
-        status = response.status_code
-        if status in {_UNAUTHORIZED, _FORBIDDEN}:
-            if with_user:
-                raise self._user_refused(_error_text(response))
-            return ""
-        token = token_of(document(response)) if response.ok else ""
-        if not token:
-            raise RegistryError(
-                f"the token server of {self.registry} answered {status} without a token",
-                details="" if response.ok else _error_text(response),
-                hint="run the same command again later"
-                if status in _TRANSIENT
-                else "check the configuration of that registry",
-            )
-        return f"Bearer {token}"
+            status = response.status_code
+            if status in {_UNAUTHORIZED, _FORBIDDEN}:
+                if user is not None:
+                    raise self._user_refused(_error_text(response))
+                return ""
+            token = token_of(document(response)) if response.ok else ""
+            if not token:
+                raise RegistryError(
+                    f"the token server of {self.registry} answered {status} without a token",
+                    details="" if response.ok else _error_text(response),
+                    hint="run the same command again later"
+                    if status in _TRANSIENT
+                    else "check the configuration of that registry",
+                )
+            return f"Bearer {token}"
 
     def explain(self, fault: Exception) -> ToolchainError:
         """Turn a failed request into an error for the user."""
@@ -219,22 +218,19 @@ class Client:
                 hint="check the registry's configuration; another machine may also intercept the connection",
             )
         if isinstance(fault, exceptions.SSLError):
-            return self._certificate_fault(fault)
+            details = str(fault)
+            if "WRONG_VERSION_NUMBER" in details or "record layer failure" in details:
+                hint = "--plain-http connects without encryption: anyone on the network path can read the data"
+                return RegistryError(f"{self.registry} does not speak TLS", details=_one_line(reason(fault)), hint=hint)
+            return VerificationError(
+                f"the certificate of {self.registry} is not trusted",
+                details=_one_line(reason(fault)),
+                hint="--ca FILE names the certificate of the authority that signed it",
+            )
         return RegistryError(
             f"{self.registry} cannot be reached",
             details=_one_line(reason(fault)),
             hint="is its address right, and is the registry running?",
-        )
-
-    def _certificate_fault(self, fault: Exception) -> ToolchainError:
-        details = str(fault)
-        if "WRONG_VERSION_NUMBER" in details or "record layer failure" in details:
-            hint = "--plain-http connects without encryption: anyone on the network path can read the data"
-            return RegistryError(f"{self.registry} does not speak TLS", details=_one_line(reason(fault)), hint=hint)
-        return VerificationError(
-            f"the certificate of {self.registry} is not trusted",
-            details=_one_line(reason(fault)),
-            hint="--ca FILE names the certificate of the authority that signed it",
         )
 
     def _refusal(self, response: requests.Response, what: str) -> ToolchainError:
@@ -289,13 +285,6 @@ def _session(plain: str | None, authorities: str | Literal[True], deadline: Dead
     for prefix in ["https://", *([f"{plain}/"] if plain else [])]:
         session.mount(prefix, WatchedAdapter(deadline, max_retries=retries))
     return session
-
-
-def _pause_s(response: requests.Response, attempt: int) -> float:
-    """Return how long to wait before the next attempt: as the registry asks, or longer with each attempt."""
-    header = response.headers.get("Retry-After", "")
-    seconds = float(header) if header.isascii() and header.isdecimal() else _BACKOFF_S * 2**attempt
-    return min(seconds, _LONGEST_WAIT_S)
 
 
 def document(response: requests.Response) -> bytes:

@@ -39,26 +39,20 @@ def check_body(code: int, body: bytes) -> None:
     if code == COPY_ACK:  # only data, of which the client knows the size
         return
     try:
-        kinds = _kinds(body)
+        (count,) = struct.unpack_from("<i", body)
+        if not 0 <= count <= _MAX_VALUES:
+            raise ForgedAnswerError(f"it sends an answer of {count} values")
+        offset, kinds = 4, []
+        for _ in range(count):
+            (kind,) = struct.unpack_from("<i", body, offset)
+            offset = _end_of_value(kind, body, offset + 4)
+            kinds.append(kind)
+        if offset != len(body):
+            raise ForgedAnswerError("it sends an answer with extra data after its values")
     except struct.error as fault:
         raise ForgedAnswerError("it sends an answer that ends too early") from fault
     if code == EXCEPTION and kinds not in ([_RAW_STR], [_STR]):
         raise ForgedAnswerError("it sends an error without a message")
-
-
-def _kinds(body: bytes) -> list[int]:
-    """Walk through the values and return their kinds."""
-    (count,) = struct.unpack_from("<i", body)
-    if not 0 <= count <= _MAX_VALUES:
-        raise ForgedAnswerError(f"it sends an answer of {count} values")
-    offset, kinds = 4, []
-    for _ in range(count):
-        (kind,) = struct.unpack_from("<i", body, offset)
-        offset = _end_of_value(kind, body, offset + 4)
-        kinds.append(kind)
-    if offset != len(body):
-        raise ForgedAnswerError("it sends an answer with extra data after its values")
-    return kinds
 
 
 def _end_of_value(kind: int, body: bytes, offset: int) -> int:

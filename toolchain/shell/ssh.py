@@ -234,7 +234,12 @@ class SshShell(Shell):
         self._session = None
 
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
-        return _socket_for(self._begin(_script(script, "copy"), timeout).carrier)
+        channel = self._begin(_script(script, "copy"), timeout).carrier
+        ours, theirs = socket.socketpair()
+        channel.settimeout(None)
+        # Threads relay between both ends until either is closed.
+        threading.Thread(target=_relay, args=(theirs, channel), name="stream-down", daemon=True).start()
+        return ours
 
     def _begin(self, script: str, timeout: float) -> SshChannel:
         """Start a script in a channel of its own; the caller closes it."""
@@ -294,14 +299,6 @@ class SshShell(Shell):
 
     def close(self) -> None:
         self._connections.close()
-
-
-def _socket_for(channel: Any) -> socket.socket:
-    """Return one end of a stream whose other end is a channel; threads relay it until either is closed."""
-    ours, theirs = socket.socketpair()
-    channel.settimeout(None)
-    threading.Thread(target=_relay, args=(theirs, channel), name="stream-down", daemon=True).start()
-    return ours
 
 
 def _relay(sock: socket.socket, channel: Any) -> None:

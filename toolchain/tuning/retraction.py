@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import replace
 
-from toolchain.records import Record, RecordFile
+from toolchain.records import RecordFile
 from toolchain.records.lines import UNTUNED
 from toolchain.tuning.report import TuneReport
 
@@ -23,7 +23,19 @@ def take_back(report: TuneReport, file: RecordFile) -> TuneReport:
     end, winners = report.end_to_end, [winner for winner in report.winners if winner.base_s]
     if end is None or not winners:
         return report
-    file.append(_untuned(winner, f"the whole model: {end.outcome}") for winner in winners)
+    # A decision for the untuned kernel replaces the one for its winner.
+    file.append(
+        replace(
+            winner,
+            candidate=winner.among[0],
+            trace=json.dumps(UNTUNED),
+            samples_s=winner.base_s,
+            verdict="untuned",
+            error=f"the whole model: {end.outcome}",
+            time=round(time.time(), 3),
+        )
+        for winner in winners
+    )
     count = len(winners)
     outcome = f"{end.outcome}; so {'it is' if count == 1 else f'all {count} winners are'} taken back"
     rows = tuple(
@@ -31,16 +43,3 @@ def take_back(report: TuneReport, file: RecordFile) -> TuneReport:
         for row in report.tasks
     )
     return replace(report, tasks=rows, winners=(), end_to_end=replace(end, outcome=outcome, taken_back=count))
-
-
-def _untuned(winner: Record, why: str) -> Record:
-    """Return a decision for the untuned kernel, which replaces the one for this winner."""
-    return replace(
-        winner,
-        candidate=winner.among[0],
-        trace=json.dumps(UNTUNED),
-        samples_s=winner.base_s,
-        verdict="untuned",
-        error=why,
-        time=round(time.time(), 3),
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -270,19 +270,13 @@ def _extract_control(
     nodes = [item for item in body.node if visited & set(item.output)]
     results = [body.output[0].name, *(body.output[position - 1].name for position in counters)]
     inputs = [body.input[0].name, body.input[1].name, *(body.input[position].name for position in counters)]
-    graph = _control_graph(nodes, inputs, results, used)
-    model = helper.make_model(graph, opset_imports=list(opsets))
-    return _LoopControl(model, tuple(numpy_helper.to_array(start) for start in starts))
-
-
-# The outputs have names of their own: a counter may be passed on unchanged.
-def _control_graph(
-    nodes: list[onnx.NodeProto], inputs: list[str], results: list[str], constants: Collection[onnx.TensorProto]
-) -> onnx.GraphProto:
+    # The outputs have names of their own: a counter may be passed on unchanged.
     ends = [f"{number}.next" for number in range(len(results))]
     moves = [helper.make_node("Identity", [name], [end]) for name, end in zip(results, ends, strict=True)]
     graph_inputs, graph_outputs = (
         [helper.make_tensor_value_info(name, onnx.TensorProto.UNDEFINED, None) for name in names]
         for names in (inputs, ends)
     )
-    return helper.make_graph([*nodes, *moves], "control", graph_inputs, graph_outputs, list(constants))
+    graph = helper.make_graph([*nodes, *moves], "control", graph_inputs, graph_outputs, list(used))
+    model = helper.make_model(graph, opset_imports=list(opsets))
+    return _LoopControl(model, tuple(numpy_helper.to_array(start) for start in starts))

@@ -90,18 +90,14 @@ def unusable(device: Attached) -> UnreachableError:
             details=f"adb: {device.state}",
             hint=f"{remedy}, {_AGAIN}",
         )
-    return _in_another_state(device.state, name, serial)
-
-
-def _in_another_state(state: str, name: str, serial: str) -> UnreachableError:
-    if state in _NO_ANDROID:
+    if device.state in _NO_ANDROID:
         cause, remedy = "is not running Android", f"start Android on it, for example with `adb -s {serial} reboot`"
-    elif state == "detached":
+    elif device.state == "detached":
         cause, remedy = "is detached, so that other programs can use it", f"adb -s {serial} attach"
     else:
         cause, remedy = "takes no commands", f"plug it in again, or run `adb -s {serial} reconnect`"
     return UnreachableError(
-        f"{name} {cause}: its state is {state}", details=f"adb: {state}", hint=f"{remedy}, {_AGAIN}"
+        f"{name} {cause}: its state is {device.state}", details=f"adb: {device.state}", hint=f"{remedy}, {_AGAIN}"
     )
 
 

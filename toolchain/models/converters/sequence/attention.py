@@ -405,7 +405,13 @@ def group_query_attention(node: Node) -> list[Any]:
         if lengths is None or not (lengths == past + node.shape_of(q)[2] - 1).all():
             raise node.refusal("how much of the past is valid depends on the data", "export the prompt without a past")
     if attributes.get("do_rotary", 0):
-        q, k = _apply_rotary(node, q, k, past)
+        length = node.shape_of(q)[2]
+        positions = node.input(9)
+        if positions is None:
+            positions = relax.const(np.arange(past, past + length)[None], "int64")
+        interleaved = bool(node.attributes.get("rotary_interleaved", 0))
+        cos, sin = (cached_rows(node, node.inputs[index], positions) for index in (7, 8))
+        q, k = (rotate(node, q, cos, sin, interleaved=interleaved), rotate(node, k, cos, sin, interleaved=interleaved))
     k, v = (_append_to_past(node, node.input(index), value) for index, value in ((3, k), (4, v)))
     bias = _Bias(node, _accumulation_dtype(node))
     queries, keys = node.shape_of(q)[2], node.shape_of(k)[2]
@@ -436,13 +442,3 @@ def _grouped_inputs(node: Node) -> tuple[Any, Any, Any]:
         _split_heads(node, tensor, heads) for tensor, heads in zip(tensors, (q_heads, kv_heads, kv_heads), strict=True)
     )
     return q, k, v
-
-
-def _apply_rotary(node: Node, q: Any, k: Any, past: int) -> tuple[Any, Any]:
-    length = node.shape_of(q)[2]
-    positions = node.input(9)
-    if positions is None:
-        positions = relax.const(np.arange(past, past + length)[None], "int64")
-    interleaved = bool(node.attributes.get("rotary_interleaved", 0))
-    cos, sin = (cached_rows(node, node.inputs[index], positions) for index in (7, 8))
-    return rotate(node, q, cos, sin, interleaved=interleaved), rotate(node, k, cos, sin, interleaved=interleaved)

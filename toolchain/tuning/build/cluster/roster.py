@@ -143,10 +143,7 @@ class Roster:
         # By ID, since a restarted worker has the address of its predecessor.
         ids = {worker.id for worker in self.workers}
         candidates = [Worker(address, facts["id"], int(facts["nthreads"])) for address, facts in present.items()]
-        self._enlist([worker for worker in candidates if worker.id not in ids])
-
-    def _enlist(self, workers: list[Worker]) -> None:
-        """Let workers join, and compare their identity with that of this machine."""
+        workers = [worker for worker in candidates if worker.id not in ids]
         if not workers:
             return
         identity = member.identity()
