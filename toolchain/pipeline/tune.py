@@ -42,8 +42,7 @@ from toolchain.tuning.build.cluster.crew import DaskCrew
 from toolchain.tuning.build.cluster.scheduler import Scheduler
 from toolchain.tuning.build.crew import Hire
 from toolchain.tuning.measure import Event, MeasurePool, Place
-from toolchain.tuning.measure.costed import Costed
-from toolchain.tuning.measure.modelled import Modelled
+from toolchain.tuning.measure.estimated import Costed, Modelled
 from toolchain.tuning.plan import UNDISTURBED, Plan, pace_for
 from toolchain.tuning.prune import Pruner
 from toolchain.tuning.report import BoardRow, Point, TaskRow, Totals, TuneReport

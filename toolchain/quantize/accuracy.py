@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from toolchain.quantize.run import Probe
+from toolchain.quantize.calibrate import Probe
 from toolchain.quantize.write import Written
 from toolchain.tensors import Tensors
 

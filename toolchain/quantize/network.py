@@ -20,7 +20,7 @@ from toolchain.models.source import SourceModel, as_declared
 from toolchain.quantize import accuracy as quantize_accuracy
 from toolchain.quantize import graph as quantize_graph
 from toolchain.quantize import plan as quantize_plan
-from toolchain.quantize import qoperators, shared_scales, strip, write
+from toolchain.quantize import scales, strip, write
 from toolchain.quantize.accuracy import Accuracy
 from toolchain.quantize.calibrate import calibrate, corrected_bias, own_bias
 from toolchain.quantize.graph import Floating, Graph
@@ -133,7 +133,7 @@ def quantizable(source: SourceModel) -> tuple[str, ...]:
 
 def has_ranges(source: SourceModel) -> bool:
     """Whether a model's file is quantized in any way, and so has the ranges of its activations."""
-    return strip.has_pairs(source.proto) or qoperators.are_in(source.proto)
+    return strip.has_pairs(source.proto) or strip.has_qoperators(source.proto)
 
 
 def quantized(
@@ -214,7 +214,7 @@ def _convert(
     with_residual = {layer.weight for layer in layers if layer.residual}
     names = {layer.weight for layer in layers}
     weights = {name: powers(graph.array(name), apart=name not in with_residual) for name in names}
-    exponents = settled(layers, Exponents(activations, weights), shared_scales.tied(graph, layer_plan.tensors))
+    exponents = settled(layers, Exponents(activations, weights), scales.tied(graph, layer_plan.tensors))
     biases = {}
     for layer in layers:
         # The means of random numbers say nothing of the data that the file was calibrated with.

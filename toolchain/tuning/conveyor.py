@@ -16,8 +16,8 @@ import tvm
 from toolchain.records import Record
 from toolchain.records.tasks import args_of
 from toolchain.tuning.prune import Pruner
+from toolchain.tuning.search import Candidate
 from toolchain.tuning.task_state import TaskState
-from toolchain.tuning.template_search import Candidate
 from toolchain.tuning.trials import Built, Measured, Trial, Trials
 
 STAGES = ("model", "build", "run")

@@ -13,7 +13,7 @@ from toolchain.records import Key, Record, RecordFile
 from toolchain.records.results import LEAST_S
 from toolchain.records.tasks import Task
 from toolchain.tuning.plan import Plan
-from toolchain.tuning.template_search import Candidate
+from toolchain.tuning.search import Candidate
 from toolchain.tuning.trials import Measured
 
 _TOO_SHORT = "a run is shorter than the resolution of the board's clock; increase --number or --min-repeat-ms"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from toolchain.backends.base.costs import CostModel, Estimate
 from toolchain.records import traces
 from toolchain.records.results import Cause
-from toolchain.tuning.template_search import Candidate
+from toolchain.tuning.search import Candidate
 
 
 @dataclass(frozen=True)

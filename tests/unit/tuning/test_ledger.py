@@ -13,7 +13,7 @@ from toolchain.records import Key, RecordFile
 from toolchain.records.lines import USUAL
 from toolchain.tuning.ledger import Ledger
 from toolchain.tuning.plan import Plan
-from toolchain.tuning.template_search import Candidate
+from toolchain.tuning.search import Candidate
 from toolchain.tuning.trials import Measured
 
 KEY = Key.of({"kind": "llvm"}, tvm="1", threads=2)
