@@ -121,11 +121,13 @@ def inventory(package: Path, *, provenance: bool, as_json: bool) -> Result:
     from toolchain.bundle import inventories
 
     with bundles.at_hand(package) as bundle:
-        document = inventories.document(bundle, bundles.PROVENANCE if provenance else bundles.BILL)
+        document = inventories.document(
+            bundle.folder, bundle.manifest, bundles.PROVENANCE if provenance else bundles.BILL
+        )
         if provenance:
             return Result(files.canonical_json(document).decode(), document, as_json)
         rows = [
             (component.name, component.version, component.kind, "runtime" if component.required else "build only")
-            for component in inventories.components(bundle)
+            for component in inventories.components(bundle.folder, bundle.manifest)
         ]
     return Result(Table(rows, ("NAME", "VERSION", "KIND", "USED FOR"), spare=(2,)), document, as_json)

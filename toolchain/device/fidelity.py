@@ -13,7 +13,7 @@ from toolchain import bundle as bundles
 from toolchain import files, rankings, tensors
 from toolchain.bundle import Bundle
 from toolchain.bundle.manifest import Manifest
-from toolchain.bundle.random_samples import RandomSamples
+from toolchain.bundle.reference import RandomSamples
 from toolchain.device import sampling
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.shipment import Tell

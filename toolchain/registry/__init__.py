@@ -2,6 +2,6 @@
 
 from toolchain.registry.access import Access, Login
 from toolchain.registry.address import SCHEME, Address, is_address, parse
-from toolchain.registry.transfer import Pushed, check_tag, pull, push
+from toolchain.registry.repository import Pushed, check_tag, pull, push
 
 __all__ = ["SCHEME", "Access", "Address", "Login", "Pushed", "check_tag", "is_address", "parse", "pull", "push"]

@@ -19,12 +19,11 @@ from toolchain.shell.address import Address, SshOptions
 from toolchain.shell.bootstrap import Preamble
 from toolchain.shell.bounds import Channel, Limit
 from toolchain.shell.connect import BROKEN, end
-from toolchain.shell.connections import Connections
+from toolchain.shell.connections import WINDOW, Connections, signal_number
 from toolchain.shell.protocol import CHUNK, GUARDED, HELD, PACKET, STREAM_S, Kind, Shell, fault_text
 from toolchain.shell.reminder import reminding
 from toolchain.shell.remote import CLOSE_GRACE
 from toolchain.shell.session import Session, server_script
-from toolchain.shell.transport import WINDOW, signal_number
 
 # Without a handler Python prints paramiko's stack traces to stderr; only the command line prints.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())

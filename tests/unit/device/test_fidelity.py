@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support import bundles, deploys
-from toolchain.bundle.random_samples import RandomSamples, Sample
+from toolchain.bundle.reference import RandomSamples, Sample
 from toolchain.device import fidelity
 from toolchain.device.store import Store
 from toolchain.errors import InputError, VerificationError
