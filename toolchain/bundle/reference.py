@@ -29,7 +29,6 @@ SAMPLE = "sample"
 _SAMPLES_NOTE = "samples"
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
-
 RANKING = "ranking"
 _RANKINGS_NOTE = "rankings"
 _SCORES, _NEXT_SCORES, _NEXT_ROWS = "scores", "next_scores", "next_rows"

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from toolchain import files, temporary, tensors
 from toolchain.device.installed import DeviceRelease
-from toolchain.device.processor import Processor
-from toolchain.device.runner import SMOKE, Run
+from toolchain.device.runner import SMOKE, Processor, Run
 from toolchain.device.shipment import Sent, Tell
 from toolchain.device.store import Store
 from toolchain.errors import DeviceError, VerificationError

@@ -14,8 +14,7 @@ from typing import Any
 
 from toolchain import archives, files, outputs, temporary
 from toolchain.export import offline
-from toolchain.export.offline import UPDATE, WrittenUpdate
-from toolchain.export.update import Update
+from toolchain.export.offline import UPDATE, Update, WrittenUpdate
 
 MODULE = "edge-toolchain"
 ARTIFACT = "update.mender"

@@ -28,7 +28,6 @@ TOOLCHAIN = "edge-toolchain"  # our package on PyPI
 
 _SERIAL_NUMBERS = uuid.uuid5(uuid.NAMESPACE_URL, BILL_TYPE)
 
-
 _LOCK = "requirements.lock"
 
 

@@ -17,7 +17,6 @@ _STANDARD = "ai.onnx"  # the standard's domain; its usual name is the empty one
 
 _LISTS = {onnx.AttributeProto.INTS: "ints", onnx.AttributeProto.FLOATS: "floats"}
 
-
 # Attributes that our converters check are not included.
 _REDUCTION = ("none", "add", "mul", "max", "min")
 _VALUES: dict[tuple[str, str], tuple[str, ...]] = {

@@ -21,7 +21,7 @@ from toolchain.adoption import needs, obstacles, probe
 from toolchain.adoption.probe import DeviceProbe
 from toolchain.board import Board
 from toolchain.bundle import Bundle
-from toolchain.device import fit, halves, verification
+from toolchain.device import fit, verification
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.store import DeviceFacts
 from toolchain.errors import FullError, InputError, MismatchError, ToolchainError
@@ -289,14 +289,16 @@ def _check_fit(subject: Bundle | Loaded, device: DeviceFindings) -> None:
 def _check_half(source: BundleSource, subject: Bundle | Loaded, connect: Connect) -> None:
     """Refuse a device that cannot run kernels in half precision; only a program on it can find that out."""
     board = source.request.board
-    requested = halves.RequiredPrecision(board.target.float16, board.target.half_sums)
-    needed = halves.RequiredPrecision.of(subject.manifest) if isinstance(subject, Bundle) else requested
+    requested = fit.RequiredPrecision(board.target.float16, board.target.half_sums)
+    needed = fit.RequiredPrecision.of(subject.manifest) if isinstance(subject, Bundle) else requested
     if not needed.float16 or not needs.any_of(board):
         return
     program = device_programs.runner(board, source.stages)
     with connect() as device:
-        available = halves.ask(program, device.shell, device.store, board.target.kind, source.request.progress)
-        halves.check(available, needed, device.shell.name)
+        available = fit.ask_half_precision(
+            program, device.shell, device.store, board.target.kind, source.request.progress
+        )
+        fit.check_half_precision(available, needed, device.shell.name)
 
 
 def _check_labels(labels: Path, subject: Bundle | Loaded | None) -> None:

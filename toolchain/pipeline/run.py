@@ -17,7 +17,7 @@ from toolchain.device.bench import Latency
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
-from toolchain.device.processor import Processor
+from toolchain.device.runner import Processor
 from toolchain.device.shipment import Transfer
 from toolchain.device.stages import Stages
 from toolchain.device.waiting import Waited

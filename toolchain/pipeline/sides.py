@@ -14,7 +14,7 @@ from toolchain.board import Board
 from toolchain.bundle import Bundle, kernels
 from toolchain.bundle.kernels import Kernel
 from toolchain.bundle.manifest import LARGEST_GRAPH, Manifest
-from toolchain.device import released
+from toolchain.device import installed
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.store import Store
@@ -75,13 +75,13 @@ class Side:
             return kernels.read(text)
         record = self.manifest.files[bundle.GRAPH_TEXT]
         if record.size > LARGEST_GRAPH:
-            raise released.damaged(device.store, self.digest)
+            raise installed.damaged(device.store, self.digest)
         with temporary.folder() as folder:
             path = Path(folder) / bundle.GRAPH_TEXT
             source = f"{device.store.root}/releases/{self.digest}/{bundle.GRAPH_TEXT}"
             device.shell.pull(source, path, max_bytes=record.size)
             if files.sha256_file(path) != record.sha256:
-                raise released.damaged(device.store, self.digest)
+                raise installed.damaged(device.store, self.digest)
             return kernels.read(path.read_text(encoding="utf-8"))
 
 
@@ -145,7 +145,7 @@ class SideOpener:
                     return None
                 address = str(registry.parse(other).pinned(f"sha256:{address.removeprefix('sha256:')}"))
             return self._pull(address, name)
-        if released.is_release_name(name):
+        if installed.is_release_name(name):
             return None
         network = name.startswith(names.PREFIX) or name in zoo.NAMES
         hint = f"a network is built first: toolchain build {name} -o FOLDER" if network else ""
@@ -204,8 +204,8 @@ def on_device(name: str, store: Store) -> Side:
         InputError: The device has no such release, or several.
         VerificationError: Its manifest does not have that digest.
     """
-    digest = released.find_release(store, read_digest_file(Path(name)) if _path_kind(name) == "file" else name).digest
-    return Side(name, released.read_manifest(store, digest), digest)
+    digest = installed.find_release(store, read_digest_file(Path(name)) if _path_kind(name) == "file" else name).digest
+    return Side(name, installed.read_manifest(store, digest), digest)
 
 
 def resolve_sides(local: Sequence[Side | None], names: Sequence[str], store: Store) -> tuple[Side, Side]:

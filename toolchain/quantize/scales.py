@@ -37,7 +37,6 @@ _GAIN = 2  # what a zero point has to divide the squared error by: layers that p
 _MOST_RESIDUAL_SHIFT = 15
 _ROUNDS = 100
 
-
 _MOVING = ("MaxPool", "Concat")
 
 

@@ -20,7 +20,6 @@ from toolchain.quantize.ranges import Range, of_grid
 _MICROSOFT = "com.microsoft"
 _OWN = frozenset({"channels_last", "opset", "consumed_inputs"})  # attributes that the operator on numbers lacks
 
-
 _CONCAT = "QLinearConcat"
 _TRIPLE = 3
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"

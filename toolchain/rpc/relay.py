@@ -29,7 +29,6 @@ _TENSOR_HEAD, _DIM, _OFFSET = struct.Struct("<Q8si4s"), 8, 8  # handle, device, 
 _OBJECT_REF = 115  # kRuntimeRPCObjectRef, in src/runtime/rpc/rpc_session.h
 _MAX_VALUES, _MAX_DIMS = 8, 32
 
-
 _HEAD = struct.Struct("<QI")  # length of what follows it, and the code, which is the first of that
 _CODE_SIZE = 4
 _BLOCK = 1 << 16

@@ -25,7 +25,6 @@ _TIME = re.compile(r"(?i:([0-9]{1,9})([smhdw]?))")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
-
 _DEFAULT_TIMEOUT = 10.0
 _DEFAULT_PORT = 22
 _MAX_HOPS = 8

@@ -39,7 +39,6 @@ _OFFERS = {
     "MAC": ("client_mac_algo_list", "preferred_macs"),
 }
 
-
 _CONNECT_FAILED = 2  # RFC 4254, section 5.1; OpenSSH's answer beyond its MaxSessions
 # A server counts a command until it has reaped its process, a moment after its channel was closed.
 _FREED_S = 5.0

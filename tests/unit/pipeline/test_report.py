@@ -17,8 +17,7 @@ from toolchain.device import bench
 from toolchain.device.application import Started
 from toolchain.device.bench import Conditions, Measurement
 from toolchain.device.fidelity import Fidelity
-from toolchain.device.processor import Copies, Processor
-from toolchain.device.runner import Run
+from toolchain.device.runner import Copies, Processor, Run
 from toolchain.device.shipment import Transfer
 from toolchain.device.store import DeviceFacts
 from toolchain.device.waiting import Waited

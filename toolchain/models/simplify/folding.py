@@ -18,7 +18,6 @@ from toolchain.models.ort import FAULTS, onnxruntime
 
 _ELEMENT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 
-
 _FATAL_ONLY = 4
 _IN_ONE_PIECE = 2**31 - 2**20  # protobuf's limit
 _NOT_FOLDED = frozenset({"RandomNormal", "RandomUniform", "QuantizeLinear", "DequantizeLinear"})

@@ -17,7 +17,6 @@ _OLDEST_UNCONVERTED = 13
 _COORDINATES = 11  # the opset since which Resize has attributes for its coordinates
 _SCALES = 2  # input of Resize
 
-
 # Their definitions draw random numbers, which have no converter: an error should name the operator of the file.
 _RANDOM = frozenset({"Bernoulli"})
 

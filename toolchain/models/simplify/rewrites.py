@@ -22,7 +22,6 @@ _TAKE_AXES = frozenset(
 )
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
 
-
 # Element types that no kernel supports, and wider ones that hold the same numbers exactly.
 _INTEGERS = {
     TensorProto.INT2: np.int8,

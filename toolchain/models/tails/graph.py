@@ -29,7 +29,6 @@ Rule = Callable[[onnx.NodeProto, "Tail"], None]
 _SIZE_TYPES = frozenset({onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL})
 _MAX_CONSTANT = 64  # elements of a constant that may be a shape, or be computed with one
 
-
 ALWAYS = frozenset({"NonZero", "NonMaxSuppression", "Compress", "Shape", "Size"})
 """Operators that a rule rewrites although nothing that they read depends on the data so far."""
 

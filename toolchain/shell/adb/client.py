@@ -27,7 +27,6 @@ _NO_ANDROID = {"bootloader", "host", "recovery", "rescue", "sideload"}
 _SHOWN = 20
 _AGAIN = "then run the same command again"
 
-
 SHELL_V2 = "shell_v2"
 _SERIAL_VARIABLE = "ANDROID_SERIAL"
 _ANSWER_S = 30.0  # to start a server takes some seconds on a slow machine

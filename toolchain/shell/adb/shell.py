@@ -26,7 +26,6 @@ from toolchain.shell.remote import CLOSE_GRACE
 
 _LONGEST_CODE = 64  # bytes; a line with a code is shorter
 
-
 # The client and its server accept services of less than 64 KiB.
 _LONGEST = 60_000
 # As `HELD`, for mksh. A relay in mksh keeps the pipe to the script open even after its output was redirected, unless it

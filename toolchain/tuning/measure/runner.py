@@ -21,7 +21,6 @@ from toolchain.tuning.trials import Options, Trial
 
 _EMULATED_SLOWER = 3  # times that an emulated board takes for an upload
 
-
 SAVED = 6.0
 """How many times the board's peak a kernel may seem to reach: Winograd's algorithm saves up to five sixths of the
 operations, and byte instructions do four times as many as the float instructions that the peak is measured with."""

@@ -21,7 +21,6 @@ from toolchain.models.converters.classical.tree_tables import number_list
 _DOMAIN = "ai.onnx.ml"
 _BINARY = 2
 
-
 _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 _MAX_ROUNDS = 100  # of coupling, at most
 _MIN_PROBABILITY = 1e-7  # no pair is more certain than this

@@ -29,7 +29,6 @@ from toolchain.models.converters.quantized.grids import (
 
 _MATRIX, _IMAGE = 2, 4  # dimensions
 
-
 _STEP = 3  # a tensor of bytes, its scale, and its zero
 
 

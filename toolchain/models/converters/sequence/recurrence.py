@@ -39,7 +39,6 @@ KIND = "recurrence"
 """Value of "kind" in that JSON."""
 _WIDEST = 16  # elements of the widest vectors of any board: 512 bits of float32
 
-
 Expr = Any
 
 

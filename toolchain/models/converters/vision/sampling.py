@@ -19,7 +19,6 @@ _HALF = 0.5
 Weighted = list[tuple[Any, Any]]  # positions along one axis, and their weights
 Reader = Callable[[Sequence[Any]], Any]
 
-
 _HALVES = 16  # the opset since which regions may start between two elements
 
 

@@ -28,7 +28,6 @@ _MOST_BYTES = 64 << 20
 _LONGEST_S = 86400.0
 _SHAPE = {"worker": str, "objects": list, "seconds": float}
 
-
 _MOST_JOBS = 64  # at a time
 _TICK_S = 0.5
 # A worker hangs if no job at all was answered for so long after the deadline of its job.
