@@ -11,10 +11,10 @@ from toolchain.device import deploy as product
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.deploy import Deployment, Settings
 from toolchain.device.lock import Owner
-from toolchain.device.stages import Stages
 from toolchain.device.store import Store
 from toolchain.devices import Application, Device
 from toolchain.native.programs import Program
+from toolchain.progress import Stages
 from toolchain.shell import Shell
 
 

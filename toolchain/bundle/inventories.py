@@ -12,9 +12,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from toolchain import files, inventory
 from toolchain.bundle.manifest import BILL, PROVENANCE, Manifest
 from toolchain.bundle.oci import oci_manifest
-from toolchain.documents import FEW_KEYS, FIRST_FAULT, words
 from toolchain.errors import InputError, VerificationError
 from toolchain.inventory import Build, Component
+from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
 
 NAMES = frozenset({BILL, PROVENANCE})  # the names of their files
 AT_MOST = 4 << 20  # the most bytes that one has

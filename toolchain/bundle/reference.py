@@ -20,10 +20,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from toolchain import rankings, tensors
 from toolchain.bundle.manifest import REFERENCE, InInt8, Manifest
-from toolchain.documents import FEW_KEYS, FIRST_FAULT, words
 from toolchain.errors import VerificationError
 from toolchain.rankings import Ranking
 from toolchain.tensors import LARGEST_TOLERANCE, Limit, Tensors, TensorSpec, Tolerance
+from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
 
 SAMPLE = "sample"
 _SAMPLES_NOTE = "samples"

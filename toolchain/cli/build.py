@@ -49,9 +49,9 @@ def build(console: Console, /, source: str, options: BuildOptions, *, as_json: b
 
     MODEL is a predefined network or an .onnx file.
     """
-    from toolchain.device.stages import Stages
     from toolchain.pipeline import built, preflight
     from toolchain.pipeline.source import BundleSource
+    from toolchain.progress import Stages
 
     board = options.board.board(**options.compiling.kernels.precision)
     model = options.model.model(source, options.inputs)

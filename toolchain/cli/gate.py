@@ -191,9 +191,9 @@ def gate(console: Console, /, source: str, options: GateOptions) -> Result:
     Exit codes: 0: NEW passes. 5: its outputs differ. 6: it is slower. 7: inconclusive (too much noise).
     """
     from toolchain.device.lock import Owner
-    from toolchain.device.stages import Stages
     from toolchain.pipeline import device_programs, preflight
     from toolchain.pipeline import gate as gating
+    from toolchain.progress import Stages
 
     settings, board = options.settings(), options.device.board()
     gating.check_emulated(board.emulated or options.device.device(board).emulated, board.name, settings)

@@ -81,10 +81,10 @@ def profile(console: Console, /, source: str | None, options: ProfileOptions) ->
     """
     from toolchain.bundle import check_board
     from toolchain.device.lock import Owner
-    from toolchain.device.stages import Stages
     from toolchain.pipeline import device_programs, preflight
     from toolchain.pipeline import profile as profiling
     from toolchain.pipeline.profile import against, pages, texts
+    from toolchain.progress import Stages
 
     if options.against and options.trace:
         raise InputError(

@@ -40,9 +40,9 @@ from toolchain.device import scripts
 from toolchain.device.lock import Lease, Owner
 from toolchain.device.waiting import Patience, Waited
 from toolchain.errors import DeviceError
+from toolchain.progress import reminding
 from toolchain.shell import Shell
 from toolchain.shell.protocol import ending_of
-from toolchain.shell.reminder import reminding
 
 _DIGEST_CHARACTERS = 64
 _SHOWN = 1000

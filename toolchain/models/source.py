@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import canonical, class_labels, draws, inputs, memory, model_size, names, protos, signature, zoo
+from toolchain.models import canonical, draws, inputs, memory, model_size, names, protos, signature, zoo
 from toolchain.models.formats import recognise
 from toolchain.models.request import Model
 from toolchain.tensors import TensorSpec
@@ -82,7 +82,7 @@ def load(
         proto, name, origin = _read(path), path.stem, path.name
         if not name.isprintable():
             raise InputError(f"{origin!a} is not a valid model name", hint="rename the file: use printable characters")
-    changed = class_labels.make_tensor_outputs(proto)
+    changed = canonical.make_tensor_outputs(proto)
     signature.drop_weights(proto)
     signature.fix(proto, fixed or {})
     declared = tuple(map(protos.clone, proto.graph.input))

@@ -17,7 +17,6 @@ from toolchain.device.connected import ConnectedDevice
 from toolchain.device.deploy import Settings
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan
-from toolchain.device.stages import Stages
 from toolchain.device.store import DeviceFacts
 from toolchain.models import inputs
 from toolchain.models.inputs import Guess
@@ -25,7 +24,7 @@ from toolchain.native.programs import Program
 from toolchain.pipeline import device_programs, preflight
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.source import BundleSource
-from toolchain.progress import stage
+from toolchain.progress import Stages, stage
 from toolchain.tensors import Tensors
 
 Connect = Callable[[], AbstractContextManager[ConnectedDevice]]

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from toolchain import bundle, registry, tensors
 from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest
-from toolchain.device import fidelity
-from toolchain.device.stages import Stages
+from toolchain.device import verification
 from toolchain.errors import InputError
 from toolchain.models import inputs, names
 from toolchain.native import cross
-from toolchain.progress import stage
+from toolchain.progress import Stages, stage
 from toolchain.registry import Access
 from toolchain.tensors import Tensors
 
@@ -207,7 +206,7 @@ class BundleSource:
                 opened = registry.pull(registry.parse(source), folder, self.access, self.request.progress)
         else:
             opened = bundle.open_bundle(Path(source), folder)
-        fidelity.random_reference(opened, self.samples)
+        verification.random_reference(opened, self.samples)
         return opened
 
 

@@ -28,6 +28,7 @@ from toolchain import __version__
 from toolchain.errors import InputError, RegistryError, ToolchainError, VerificationError, reason
 from toolchain.registry.access import (
     Access,
+    Address,
     Login,
     basic_header,
     parse_challenge,
@@ -35,7 +36,6 @@ from toolchain.registry.access import (
     token_of,
     trusted,
 )
-from toolchain.registry.address import Address
 
 # The content of a request: bytes, or a function that opens a file, since a request may be repeated.
 Body = bytes | Callable[[], IO[bytes]]

@@ -25,8 +25,7 @@ from toolchain.bundle.contents import assemble, bundle_manifest, data_of, size_o
 from toolchain.bundle.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Index
 from toolchain.errors import InputError, RegistryError, VerificationError
 from toolchain.progress import MEGABYTES, Progress, Step, size_text, stage
-from toolchain.registry.access import Access
-from toolchain.registry.address import Address
+from toolchain.registry.access import Access, Address
 from toolchain.registry.client import LARGEST_DOCUMENT, Body, Client, chunks, document
 
 _DOCKER_TYPES = (

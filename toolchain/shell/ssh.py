@@ -14,15 +14,14 @@ from typing import Any
 import paramiko
 
 from toolchain.errors import DeviceError, InputError, UnreachableError
+from toolchain.progress import reminding
 from toolchain.shell import bootstrap
 from toolchain.shell.address import Address, SshOptions
 from toolchain.shell.bootstrap import Preamble
-from toolchain.shell.bounds import Channel, Limit
+from toolchain.shell.bounds import CLOSE_GRACE, Channel, Limit
 from toolchain.shell.connect import BROKEN, end
 from toolchain.shell.connections import WINDOW, Connections, signal_number
 from toolchain.shell.protocol import CHUNK, GUARDED, HELD, PACKET, STREAM_S, Kind, Shell, fault_text
-from toolchain.shell.reminder import reminding
-from toolchain.shell.remote import CLOSE_GRACE
 from toolchain.shell.session import Session, server_script
 
 # Without a handler Python prints paramiko's stack traces to stderr; only the command line prints.

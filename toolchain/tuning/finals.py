@@ -2,7 +2,8 @@
 
 A search measures each candidate once, on a machine that may be doing other work. The minimum of many noisy samples is
 biased, so trials only nominate candidates. Only a candidate that is significantly faster in turns replaces the kernel
-that a deploy without the user's records would use.
+that a deploy without the user's records would use. Winners that make the whole model slower are taken back: measured
+alone, a kernel has the caches to itself.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from toolchain.records import Catalog, Key, Record
+from toolchain.records import Catalog, Key, Record, RecordFile
+from toolchain.records.lines import UNTUNED
 from toolchain.records.results import LEAST_S, TensorArg, Verdict
 from toolchain.records.tasks import Task, args_of
 from toolchain.stats import Estimate
-from toolchain.tuning.ledger import Ledger
 from toolchain.tuning.measure import turns
+from toolchain.tuning.records_view import Ledger
+from toolchain.tuning.report import TuneReport
 from toolchain.tuning.search import Candidate, Search
 from toolchain.tuning.trials import Built, Measured, Rival, Trial, Trials
 
@@ -228,3 +232,37 @@ class Decider:
             among=final.among,
         )
         self._ledger.write(record, lambda: self._note(record))
+
+
+def take_back(report: TuneReport, file: RecordFile) -> TuneReport:
+    """Record that the kernels of a run stay untuned, because the model is significantly slower with its winners.
+
+    Returns:
+        The report without the winners.
+
+    Raises:
+        InputError: The records cannot be written.
+    """
+    end, winners = report.end_to_end, [winner for winner in report.winners if winner.base_s]
+    if end is None or not winners:
+        return report
+    # A decision for the untuned kernel replaces the one for its winner.
+    file.append(
+        replace(
+            winner,
+            candidate=winner.among[0],
+            trace=json.dumps(UNTUNED),
+            samples_s=winner.base_s,
+            verdict="untuned",
+            error=f"the whole model: {end.outcome}",
+            time=round(time.time(), 3),
+        )
+        for winner in winners
+    )
+    count = len(winners)
+    outcome = f"{end.outcome}; so {'it is' if count == 1 else f'all {count} winners are'} taken back"
+    rows = tuple(
+        replace(row, best_s=row.untuned_s, verdict="untuned") if row.verdict == "faster" else row
+        for row in report.tasks
+    )
+    return replace(report, tasks=rows, winners=(), end_to_end=replace(end, outcome=outcome, taken_back=count))

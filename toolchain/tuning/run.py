@@ -21,18 +21,16 @@ import tvm
 
 from toolchain import interrupts
 from toolchain.backends.base import Backend, Choice
-from toolchain.device.stages import Stages
 from toolchain.errors import BuildError
+from toolchain.progress import Stages
 from toolchain.records import Catalog, Key, Record, RecordFile, Start, Workload
 from toolchain.records.lines import modelled_by
 from toolchain.records.tasks import Task
 from toolchain.tuning import finals, task_state
-from toolchain.tuning.conveyor import STAGES, Conveyor, Round
+from toolchain.tuning.conveyor import STAGES, Conveyor, Pruner, Round
 from toolchain.tuning.finals import Decider
-from toolchain.tuning.ledger import Ledger
 from toolchain.tuning.plan import Pace, Plan
-from toolchain.tuning.prune import Pruner
-from toolchain.tuning.records_view import RecordsView, learn_earlier
+from toolchain.tuning.records_view import Ledger, RecordsView, learn_earlier
 from toolchain.tuning.search import Candidate, Search
 from toolchain.tuning.task_state import Point, TaskState
 from toolchain.tuning.trials import Builds, Measured, Measures, Trials

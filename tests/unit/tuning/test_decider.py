@@ -13,9 +13,9 @@ from toolchain.records import Key, RecordFile
 from toolchain.tuning import finals
 from toolchain.tuning import finals as deciders
 from toolchain.tuning.finals import Decider, Final
-from toolchain.tuning.ledger import Ledger
 from toolchain.tuning.measure.turns import TURNS
 from toolchain.tuning.plan import Plan
+from toolchain.tuning.records_view import Ledger
 from toolchain.tuning.search import Candidate
 from toolchain.tuning.trials import Built, Measured, Trials
 

@@ -6,7 +6,7 @@ import pytest
 
 from toolchain.backends.base.costs import Estimate
 from toolchain.records import traces
-from toolchain.tuning.prune import Pruner, Verdict
+from toolchain.tuning.conveyor import Pruner, Verdict
 from toolchain.tuning.search import Candidate
 
 STAMP = "modelled (Mesa 1)"

@@ -1,4 +1,4 @@
-"""The `adb` client of this host: lists the devices of its server, and finds the requested one.
+"""The `adb` client of this host: lists the devices of its server, and finds the one of an address, `adb:SERIAL`.
 
 All users of this host's port share the server. It is started if there is none, and never ended from here. A device that
 cannot be used is an error, by adb's state of it, that names the next command.
@@ -16,9 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import process
-from toolchain.errors import DeviceError, UnreachableError
-from toolchain.shell.adb.address import PREFIX, check_serial, is_network, is_same_device, lacks_port
+from toolchain.errors import DeviceError, InputError, UnreachableError
+from toolchain.shell.address import SshOptions
 from toolchain.tables import printable
+
+PREFIX = "adb:"  # what the address of such a device begins with
+
+# Serials of USB devices and emulators, `usb:1-4`, HOST:PORT and [IPv6]:PORT, and names that network devices announce.
+# None begins with a hyphen, so no serial can be read as an option.
+_SERIAL = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.:%\[\]()-]{0,126}")
+_NETWORK = re.compile(r"(\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[A-Za-z0-9][A-Za-z0-9.-]*):[0-9]{1,5}")
+_PORTLESS = re.compile(r"\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
+
 
 VARIABLE = "TOOLCHAIN_ADB"  # names the client, instead of the `adb` in PATH
 READY = "device"  # the state of a device that takes commands
@@ -26,7 +35,6 @@ PASSING = frozenset({"offline", "authorizing", "connecting"})  # the states of a
 _NO_ANDROID = {"bootloader", "host", "recovery", "rescue", "sideload"}
 _SHOWN = 20
 _AGAIN = "then run the same command again"
-
 SHELL_V2 = "shell_v2"
 _SERIAL_VARIABLE = "ANDROID_SERIAL"
 _ANSWER_S = 30.0  # to start a server takes some seconds on a slow machine
@@ -34,6 +42,63 @@ _CONNECT_S = 15.0  # adb itself gives up after ten
 _SETTLE_S = 2.0  # a device that was just plugged in is first offline, then authorizing
 _LOOK_S = 0.1
 _LINE = re.compile(r"(\S[^\t]{0,200})\t(.{1,300})")
+
+
+def is_adb(host: str | None) -> bool:
+    return host is not None and host.startswith(PREFIX)
+
+
+def serial_of(host: str) -> str:
+    """Return the serial of an address; empty for the only device."""
+    return check_serial(host.removeprefix(PREFIX), host)
+
+
+def check_serial(serial: str, where: str) -> str:
+    """Return a serial, which may be empty, or refuse one that is not valid; `where` is what the user wrote."""
+    if serial and not _SERIAL.fullmatch(serial):
+        raise InputError(
+            f"{where!r:.200} is not a valid adb address",
+            details="a serial has letters, digits and . : _ - and begins with a letter, a digit or _",
+            hint="write adb:SERIAL with a serial that `adb devices` lists, or adb: if only one device is attached",
+        )
+    return serial
+
+
+def is_network(serial: str) -> bool:
+    """Whether a serial is the address of a network device, to which adb's server can connect."""
+    return bool(_NETWORK.fullmatch(serial)) and not serial.startswith("usb:")
+
+
+def lacks_port(serial: str) -> bool:
+    """Whether a serial looks like the address of a network device without the port that adb needs."""
+    return bool(_PORTLESS.fullmatch(serial))
+
+
+def is_same_device(serial: str, other: str) -> bool:
+    """Whether two serials denote one device: network names ignore case, and ports leading zeros."""
+    return _normalized(serial) == _normalized(other)
+
+
+def _normalized(serial: str) -> str:
+    if not is_network(serial):
+        return serial
+    host, _, port = serial.rpartition(":")
+    return f"{host.lower()}:{int(port)}"
+
+
+def refuse_ssh(host: str, options: SshOptions) -> None:
+    """Refuse options of SSH, which adb has no use for: a device accepts our key on its screen."""
+    settings = [
+        ("-i / --identity", options.identity),
+        ("--known-hosts", options.known_hosts),
+        ("--ssh-config", options.config_file),
+    ]
+    if used := [name for name, value in settings if value]:
+        raise InputError(
+            f"{host} is reached over adb, so {' and '.join(used)} do not apply",
+            details="adb uses keys of its own, which the user accepts on the device's screen, and no host keys",
+            hint="leave these options out, or pass the device's SSH address with --host",
+        )
 
 
 @dataclass(frozen=True)

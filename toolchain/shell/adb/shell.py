@@ -18,11 +18,10 @@ from collections.abc import Callable
 from toolchain import process
 from toolchain.errors import DeviceError
 from toolchain.shell.adb import client
-from toolchain.shell.adb.address import PREFIX
-from toolchain.shell.bounds import Channel, Limit
+from toolchain.shell.adb.client import PREFIX
+from toolchain.shell.bounds import CLOSE_GRACE, Channel, Limit
 from toolchain.shell.local import LocalChannel
 from toolchain.shell.protocol import GUARDED, STREAM_S, CountedShell, Kind, Shell
-from toolchain.shell.remote import CLOSE_GRACE
 
 _LONGEST_CODE = 64  # bytes; a line with a code is shorter
 

@@ -32,7 +32,7 @@ from toolchain.native.cross import HostCross
 from toolchain.pipeline import tune
 from toolchain.records import Key, RecordFile, tasks
 from toolchain.records.metaschedule import target_table
-from toolchain.tuning import ledger, run
+from toolchain.tuning import records_view, run
 from toolchain.tuning.build import Builder
 from toolchain.tuning.build.cluster import crew, member
 from toolchain.tuning.build.cluster.crew import DaskCrew
@@ -272,7 +272,7 @@ def tuned(records: Path, builder, on_trial=lambda: None) -> bytes:
 
 
 def test_the_same_records_while_a_third_of_the_workers_is_killed(cluster, tmp_path, monkeypatch):
-    for module in (run, ledger):
+    for module in (run, records_view):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: 0.0, monotonic=time.monotonic))
     cluster.start(2)
     cluster.await_workers(3)
