@@ -79,11 +79,6 @@ _SAMPLES_READER: TypeAdapter[_Note] = TypeAdapter(_Note)
 def read_samples(stored: Tensors, notes: Mapping[str, str], where: str) -> RandomSamples | None:
     """Read the samples of a file; None if it has none.
 
-    Args:
-        stored: Its tensors, `<number>.<name>`.
-        notes: Its notes.
-        where: Its name.
-
     Raises:
         VerificationError: It has another form.
     """
@@ -128,10 +123,7 @@ def rankings_to_tensors(owned: Owned) -> tuple[dict[str, NDArray[Any]], dict[str
 def read_rankings(contents: Tensors, notes: Mapping[str, str], where: str) -> Owned:
     """Read the rankings of a file.
 
-    Args:
-        contents: Its tensors, by what follows `ranking.`.
-        notes: Its notes.
-        where: Its name.
+    `contents` are tensors by what follows `ranking.` in their names.
 
     Raises:
         VerificationError: It has another form.

@@ -156,12 +156,7 @@ class RequiredPrecision:
 def ask_half_precision(program: Program, shell: Shell, store: Store, kind: str, progress: Tell | None = None) -> Halves:
     """Ask a device for its support of half precision; installs the runner first.
 
-    Args:
-        program: The runner.
-        shell: The device.
-        store: Its store.
-        kind: The target kind of the code generator, such as `opencl`.
-        progress: Told the progress.
+    `kind` is the target kind of the code generator, such as `opencl`.
 
     Raises:
         MismatchError: The runner does not start there.

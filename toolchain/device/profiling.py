@@ -74,13 +74,7 @@ def pace(
 ) -> float:
     """Return the seconds of a single run of a release, for the time limit of `watch`.
 
-    Args:
-        shell: The device.
-        root: The store's root on the device.
-        folders: As for `watch`.
-        release: As for `watch`.
-        threads: As for `watch`.
-        pinned: As for `watch`.
+    The arguments are those of `watch`.
 
     Raises:
         DeviceError: The runner failed, or its report is not valid.

@@ -140,10 +140,6 @@ def scratch(shell: Shell, root: str) -> Iterator[str]:
     """Yield the path of a folder on the device for the files of runs, and remove it after the block.
 
     The first run creates it. If this command is killed, the next change of the store removes it.
-
-    Args:
-        shell: The device.
-        root: The store's root on the device.
     """
     folder = f"{root}/run/{secrets.token_hex(8)}"
     try:
@@ -155,12 +151,7 @@ def scratch(shell: Shell, root: str) -> Iterator[str]:
 def command(folders: Mapping[str, str], release: str, folder: str, plan: Plan, threads: int = 0) -> list[str]:
     """Return the runner's command line.
 
-    Args:
-        folders: As for `call`.
-        release: As for `call`.
-        folder: Folder for its `outputs` and its `report`.
-        plan: As for `call`.
-        threads: As for `call`.
+    `folder` is for its `outputs` and its `report`; the other arguments are those of `call`.
     """
     argv = [f"{folders['runners']}/{RUNNER}", "--release", release, "--inputs", f"{folders['inputs']}/{INPUTS}"]
     argv += ["--outputs", f"{folder}/outputs", "--report", f"{folder}/report"]
@@ -209,9 +200,7 @@ def weight(manifest: Manifest) -> int | None:
 def longest_s(plan: Plan, size: int | None = None) -> float:
     """Return the time limit of a call in seconds: a large network may need minutes for its first run.
 
-    Args:
-        plan: How often it runs.
-        size: Bytes of the release; None if unknown.
+    `size` is that of the release; None if unknown.
     """
     start = _LONGEST_START_S if size is None else min(_LONGEST_START_S, _START_S + size / _SLOWEST)
     runs = max(plan.samples, _RUNS_A_START) + plan.warmup_runs + (plan.min_runs if plan.max_runs else 0)
@@ -226,10 +215,7 @@ def most_said(plan: Plan) -> int:
 def check_times(runs: Sequence[Run], took_s: float, name: str) -> None:
     """Check the reported times against this machine's clock: runs cannot take longer than their command.
 
-    Args:
-        runs: The reported runs.
-        took_s: Seconds of the command, by this machine's clock.
-        name: The device.
+    `took_s` is the duration of the command by this machine's clock.
 
     Raises:
         DeviceError: They took longer, by far.
@@ -246,9 +232,7 @@ def check_times(runs: Sequence[Run], took_s: float, name: str) -> None:
 def check_ended(name: str, result: Result) -> None:
     """Check the exit code of a runner.
 
-    Args:
-        name: The device.
-        result: The result of the script, which exits with the code and the message of a runner that failed.
+    The script exits with the code and the message of a runner.
 
     Raises:
         DeviceError: The runner failed.

@@ -90,9 +90,7 @@ def run_all(release: DeviceRelease, series: Series, progress: Tell | None = None
 def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
     """Divide samples into ranges whose inputs and outputs have at most 64 MiB, but at least one sample.
 
-    Args:
-        count: Number of samples.
-        specs: Signature of the inputs and outputs of a sample.
+    `specs` are the inputs and outputs of a sample.
     """
     sample_bytes = max(1, sum(spec.bytes for spec in specs))
     step = min(max(1, PIECE_BYTES // sample_bytes), _PIECE_SAMPLES)

@@ -149,9 +149,7 @@ class Series:
 def find(shell: Shell, sysfs: str = SYSFS) -> DeviceSensors:
     """Return the sensors of a device.
 
-    Args:
-        shell: The device.
-        sysfs: Folder of the kernel's sensors on it.
+    `sysfs` is the folder of the kernel's sensors on the device.
 
     Raises:
         DeviceError: The device is lost.

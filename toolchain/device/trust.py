@@ -135,9 +135,7 @@ def note_script(runner: str = "") -> str:
 def attach_script(digest: str, signed: str) -> str:
     """Return the script that attaches the statement and the signatures to a release.
 
-    Args:
-        digest: The bundle's digest.
-        signed: Digest of the blob with both.
+    `signed` is the digest of the blob with both.
     """
     return _ATTACH.format(digest=digest, signed=signed, name=SIGNED, sync=SYNC)
 
@@ -218,10 +216,6 @@ def state(store: Store) -> State:
 
 def raise_floor(store: Store, floor: int) -> Verified:
     """Set the lowest sequence of the current model that a device accepts; the caller holds the lock.
-
-    Args:
-        store: The device's store.
-        floor: The sequence.
 
     Raises:
         InputError: The current release itself is below it, or the device accepts any release.

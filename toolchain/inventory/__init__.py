@@ -139,8 +139,7 @@ def lock_digest() -> str:
 def python_packages(required: frozenset[str] = frozenset()) -> tuple[Component, ...]:
     """Return the toolchain's own package and its dependencies, by name, without those for development alone.
 
-    Args:
-        required: Names of those that are needed to run the product, and not only to make it.
+    `required` names those that are needed to run the product, and not only to make it.
     """
     distributions: dict[str, metadata.Distribution] = {}
     needed: dict[str, set[str]] = {}

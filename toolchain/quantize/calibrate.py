@@ -117,11 +117,7 @@ def own_bias(graph: Graph, layer: Layer) -> NDArray[np.float64]:
 def corrected_bias(graph: Graph, layer: Layer, exponents: Exponents, mean: NDArray[Any]) -> NDArray[np.float64]:
     """Return a layer's bias plus the average loss of its sums by the rounding of its weights.
 
-    Args:
-        graph: The float network.
-        layer: The layer.
-        exponents: The scales.
-        mean: Mean of the layer's input by channel.
+    `mean` is that of the layer's input by channel.
     """
     weight = graph.array(layer.weight).astype(np.float64)
     exponent = exponents.weights[layer.weight]

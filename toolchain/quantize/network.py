@@ -145,13 +145,8 @@ def quantized(
     """Quantize a network's convolutions, and compare the result with the network on floats.
 
     Convolutions whose weights are not constant stay on floats. A model that is quantized with powers of two already is
-    returned as it is; a model that is quantized with other scales is converted back to floats first.
-
-    Args:
-        source: The model.
-        samples: Inputs, each as the model takes them; they are read twice, one at a time.
-        settings: How to quantize.
-        say: Receives lines about progress.
+    returned as it is; a model that is quantized with other scales is converted back to floats first. The samples are
+    read twice, one at a time.
 
     Raises:
         InputError: There is nothing to quantize, no sample, an activation that is not finite, or a node that computes

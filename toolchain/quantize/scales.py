@@ -128,11 +128,8 @@ def of_weight(weight: NDArray[Any]) -> int:
 def powers(weight: NDArray[Any], *, apart: bool) -> Powers:
     """Choose the exponents of a weight's scales: one, or one for each output channel where that gains a bit on average.
 
-    Each channel counts the same: later layers make up for channels with small weights.
-
-    Args:
-        weight: The weight, its output channels first.
-        apart: Whether channels may differ.
+    Each channel counts the same: later layers make up for channels with small weights. The output channels are the
+    weight's first axis; `apart` says whether they may differ.
     """
     common = of_weight(weight)
     if not apart:
@@ -241,12 +238,7 @@ def _raise_to_sums(
 # Maxima and concatenations are computed without arithmetic: bytes stay bytes where all are on one grid. With two grids,
 # each number would be rounded twice, and would have to be a float in between.
 def tied(graph: Graph, tensors: Collection[str]) -> tuple[frozenset[str], ...]:
-    """Return the sets of tensors that are to have one grid each.
-
-    Args:
-        graph: The float network.
-        tensors: Those that become bytes.
-    """
+    """Return the sets of tensors that are to have one grid each. `tensors` are those that become bytes."""
     groups: list[frozenset[str]] = []
     for name in tensors:
         sources = _sources(graph, name, tensors)

@@ -177,10 +177,8 @@ def has_pairs(proto: onnx.ModelProto) -> bool:
 def is_shiftable(proto: onnx.ModelProto) -> bool:
     """Whether all of a model's Q/DQ nodes are of int8, with a power of two as their scale.
 
-    Constants may have one for each place along their first axis, and have 0 as their zero point.
-
-    Args:
-        proto: A model whose constants are initializers.
+    Constants may have one for each place along their first axis, and have 0 as their zero point. The constants of the
+    model must be initializers.
     """
     weights = {tensor.name: tensor for tensor in proto.graph.initializer}
     pairs = [node for node in proto.graph.node if node.op_type in {_QUANTIZE, _DEQUANTIZE}]

@@ -57,9 +57,7 @@ class Pruner:
     def verdicts(self, workload: str, candidates: Sequence[Candidate | None]) -> list[Verdict | None]:
         """Judge the candidates of a round.
 
-        Args:
-            workload: The kernel.
-            candidates: Its candidates; None for one whose trace no longer fits.
+        A candidate is None if its trace no longer fits.
 
         Returns:
             For each candidate, why it is not measured; None if it is.

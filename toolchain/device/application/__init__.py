@@ -212,11 +212,7 @@ class State:
 def activate(store: Store, digest: str, run: Application, progress: Callable[[str], None]) -> tuple[bool, Started]:
     """Make a release current, restart its application, and wait until it is healthy; the caller holds the lock.
 
-    Args:
-        store: The device's store.
-        digest: The release, installed.
-        run: The application.
-        progress: Called before the wait.
+    The release is installed. `progress` is called before the wait.
 
     Returns:
         Whether another release was current before, and how the application started.
@@ -300,11 +296,7 @@ def _run_trial(
 ) -> tuple[Started, dict[str, str]]:
     """Run the trial of a release on the device.
 
-    Args:
-        store: The device's store.
-        script: The script of the trial; it prints `none` if there is no release to try.
-        run: The application.
-        progress: Called before the wait.
+    The script prints `none` if there is no release to try. `progress` is called before the wait.
     """
     store.releases.put_recovery()
     progress(stage(f"restarting {run.name}, and waiting up to {run.seconds} s until it is healthy"))

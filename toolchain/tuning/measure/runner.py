@@ -75,9 +75,7 @@ class TrialRunner:
     def run(self, trial: Trial, on_start: Callable[[], None]) -> Outcome | Condition:
         """Run a trial, or a final if it has rivals.
 
-        Args:
-            trial: The trial.
-            on_start: Called when its measurement starts.
+        `on_start` is called when its measurement starts.
 
         Returns:
             The outcome, or the condition of a board that is not well, in which case the trial does not count.

@@ -87,8 +87,7 @@ class Worker:
     def retire(self, on_end: Callable[[], None]) -> None:
         """End the thread after the running trial, whose result counts; does not wait for it.
 
-        Args:
-            on_end: Called by the thread when it no longer uses the place.
+        `on_end` is called by the thread when it no longer uses the place.
         """
         self._on_end = on_end
         self._ending.set()
