@@ -1,6 +1,7 @@
 """A package: a bundle in one file, an OCI archive, whose members are named by their digests.
 
-It is a plain tar file, of which every size is checked before anything is read.
+It is a plain tar file, which depends on its contents alone: no owner, no time, mode 644. Every size is checked before
+anything is read.
 
 A library for archives follows links, sparse files and compression, so that a few kilobytes become terabytes. A package
 has none of these: only regular files, and folders.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import bz2
 import dataclasses
+import io
 import lzma
 import re
 import tarfile
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from toolchain import archives, files, outputs, temporary
+from toolchain import files, outputs, temporary
 from toolchain.bundle.contents import assemble, bundle_manifest, check_blob, contents, save_blob
 from toolchain.bundle.folder import Bundle, load, replacing
 from toolchain.bundle.manifest import LARGEST_MANIFEST
@@ -48,6 +50,9 @@ _KINDS = {
     tarfile.BLKTYPE: "a device",
     tarfile.FIFOTYPE: "a pipe",
 }
+
+
+Contents = Mapping[str, bytes | Path]  # members by name, in the archive's order: their bytes, or the file that has them
 
 
 def is_archive(path: Path) -> bool:
@@ -194,7 +199,7 @@ def pack(bundle: Bundle, target: Path) -> None:
         **{f"{BLOBS}{digest}": content for digest, content in package.blobs.items()},
     }
     with files.atomic_path(target) as temporary:
-        archives.write(temporary, dict(sorted(members.items())))
+        write_tar(temporary, dict(sorted(members.items())))
 
 
 def unpack(package: Path, folder: Path) -> Bundle:
@@ -258,3 +263,24 @@ def _bundle_descriptor(source: Archive, package: Path) -> tuple[Index, Descripto
     if len(bundles) > 1:
         raise VerificationError(f"{package.name} contains {len(bundles)} bundles; a package must contain exactly one")
     return index, bundles[0]
+
+
+def append_tar(stream: IO[bytes], contents: Contents) -> None:
+    """Write an archive at the end of an open file."""
+    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        for name, content in contents.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content) if isinstance(content, bytes) else content.stat().st_size
+            with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source:
+                archive.addfile(info, source)
+
+
+def write_tar(path: Path, contents: Contents) -> None:
+    with path.open("wb") as stream:
+        append_tar(stream, contents)
+
+
+def encode_tar(contents: Contents) -> bytes:
+    stream = io.BytesIO()
+    append_tar(stream, contents)
+    return stream.getvalue()

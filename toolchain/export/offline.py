@@ -16,9 +16,9 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from toolchain import archives, files, outputs, temporary
+from toolchain import files, outputs, temporary
 from toolchain.board import Board
-from toolchain.bundle import Bundle, save_expected
+from toolchain.bundle import Bundle, archive, save_expected
 from toolchain.device import application as applications
 from toolchain.device import fit, lock, runner, scripts, trust, verification
 from toolchain.device.shipment import SPARE_KIB, Shipment
@@ -288,7 +288,7 @@ def _write_file(update: Update, target: Path) -> WrittenUpdate:
         with temporary.open("wb") as stream:
             stream.write(installer_text(update, extents, in_file=True))
             # A plain archive, so that people can inspect an update with `tail` and `tar`.
-            archives.append(stream, {f"{BLOBS}/{digest}": path for digest, path in update.contents.items()})
+            archive.append_tar(stream, {f"{BLOBS}/{digest}": path for digest, path in update.contents.items()})
         seal(temporary)
     target.chmod(target.stat().st_mode | 0o111)
     return WrittenUpdate.of(target, target.stat().st_size)

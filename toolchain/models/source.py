@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import canonical, draws, inputs, memory, model_size, names, protos, signature, zoo
+from toolchain.models import canonical, draws, inputs, model_size, names, protos, signature, zoo
 from toolchain.models.formats import recognise
 from toolchain.models.request import Model
 from toolchain.tensors import TensorSpec
@@ -128,7 +128,7 @@ def as_declared(source: SourceModel) -> onnx.ModelProto:
 
 def check_memory(source: SourceModel) -> None:
     """Refuse a model whose tensors do not fit into this machine's memory."""
-    memory.check(source.proto)
+    inputs.check_memory(source.proto)
 
 
 def classes(source: SourceModel) -> int | None:
