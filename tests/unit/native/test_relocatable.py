@@ -8,7 +8,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from toolchain.errors import BuildError
-from toolchain.native.sdk import localize
+from toolchain.native.relocatable import localize
 
 SOURCE = """
 #include <stdexcept>
