@@ -119,9 +119,11 @@ def deploy(
         with stages.timed("samples" if random else "smoke"):
             compared = verification.check_samples(release, random, settings.tolerance, stages.tell) if random else None
         with stages.timed("application" if device.entry.run else "deploy"):
+            # Only here does the new release become current: all checks before leave the device as it was.
             device.store.releases.mark(bundle.digest, unchecked=difference is None)
             changed, started = _activate(release, library, stages)
         with stages.timed("deploy"):
+            # After the activation: a release that is not healthy must not keep the device from going back.
             verified = trust.note_minimum(device.store, installed.verified, installed.folders["runners"])
             device.store.releases.prune(device.board.keep)
     return Deployment(

@@ -62,7 +62,7 @@ def run_all(release: DeviceRelease, series: Series, progress: Tell | None = None
         DeviceError: The device is full or lost, or the model does not run on it.
         VerificationError: The outputs do not have the model's signature.
     """
-    release = replace(release, bundle=None)
+    release = replace(release, bundle=None)  # the device has its files: each piece sends inputs alone
     specs = release.manifest.outputs
     outputs = {spec.name: np.empty((series.count, *spec.shape), spec.dtype) for spec in specs}
     ranges = pieces(series.count, [*release.manifest.inputs, *specs])

@@ -167,6 +167,7 @@ def check_samples(
         VerificationError: This machine generates other inputs from the seed.
     """
     samples = series.random(release.manifest.inputs, reference.seed, len(reference.samples))
+    # The bundle stores a seed and digests, not the inputs: another version of numpy may draw other numbers.
     for number, sample in enumerate(reference.samples):
         arrays = {name: value[0] for name, value in samples.take(range(number, number + 1)).items()}
         if files.sha256_bytes(tensors.encode(arrays)) != sample.sha256:
@@ -215,6 +216,7 @@ def compare_samples(
             computed, reference.outputs, reference.samples, reference.rankings or ((),) * count, strict=True
         )
     ]
+    # A sample beyond its limit is worse than any other, as each sample may have a limit of its own.
     worst = max(range(count), key=lambda number: (not differences[number].ok, differences[number].max_rel))
     first = manifest.outputs[0].name
     flips = _count_flips([arrays[first] for arrays in computed], [arrays[first] for arrays in reference.outputs])
