@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -17,7 +16,6 @@ _MIN_IN_GIGABYTES = 10 * _GIGABYTE
 MEGABYTES = "MB"  # unit of a step that counts bytes
 
 Progress = Callable[[str], None]  # called with a line, or with a `Step`, when a stage begins or advances
-
 
 EVERY_S = 5.0  # seconds between two lines
 
@@ -66,7 +64,7 @@ def size_text(size: float) -> str:
     return f"{size / _MEGABYTE:.1f} MB" if size >= _MEGABYTE / 10 else f"{size / _MEGABYTE:.3f} MB"
 
 
-@contextmanager
+@contextlib.contextmanager
 def reminding(report: Callable[[str], None], subject: str) -> Iterator[None]:
     """Report every few seconds that `subject` is still being waited for, for the time of a block."""
     ended, began = threading.Event(), time.monotonic()

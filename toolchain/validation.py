@@ -30,9 +30,7 @@ DEVICE_FOLDER = r"^(~/|/)[^\s'\"\\$`]+$"
 DeviceFolder = Annotated[str, Field(pattern=DEVICE_FOLDER)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 
-
 _LARGEST = 4 << 20
-
 
 _MAX_KEYS = 1000
 _LONGEST_LINE = 300

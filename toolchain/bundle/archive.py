@@ -51,7 +51,6 @@ _KINDS = {
     tarfile.FIFOTYPE: "a pipe",
 }
 
-
 Contents = Mapping[str, bytes | Path]  # members by name, in the archive's order: their bytes, or the file that has them
 
 

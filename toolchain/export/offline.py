@@ -28,7 +28,6 @@ from toolchain.native.programs import RUNNER, Program
 if TYPE_CHECKING:
     from toolchain.devices import Application
 
-
 _EXPECTED = "expected.safetensors"
 
 BLOCK = 512  # contents begin at a multiple of so many bytes of a file, as in any tar archive

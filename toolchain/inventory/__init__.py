@@ -21,7 +21,6 @@ from toolchain import __version__, files, resources
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component as CycloneComponent
 
-
 BILL_TYPE = "application/vnd.cyclonedx+json"  # media types
 STATEMENT_TYPE = "application/vnd.in-toto+json"
 TOOLCHAIN = "edge-toolchain"  # our package on PyPI

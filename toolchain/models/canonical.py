@@ -45,7 +45,6 @@ _NUMBERS: dict[tuple[str, str], tuple[int, ...]] = {
     ("RNN", "layout"): (0, 1),
 }
 
-
 _DOMAIN = "ai.onnx.ml"
 _PRODUCES_TEXT = frozenset({"ArrayFeatureExtractor", "LabelEncoder"})
 _OPSET = 13  # for a model without operators of the standard, and so without a version of them: any would do

@@ -23,16 +23,14 @@ from toolchain.errors import InputError, reason
 from toolchain.progress import size_text
 from toolchain.tensors import TensorSpec, check_signature
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what is available is asked by those who load no ONNX, too
     import onnx
-
 
 # ImageNet's mean and standard deviation by RGB channel, of pixels scaled to 0..1.
 _MEAN = (0.485, 0.456, 0.406)
 _STD = (0.229, 0.224, 0.225)
 _IMAGE_RANK, _RGB = 4, 3
 _RESIZE_RATIO = 256 / 224  # the usual evaluation crop: the short side to 256, the centre 224 kept
-
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup/memory.max")

@@ -22,7 +22,6 @@ from toolchain.versions import abi
 
 _TURN_S = 0.25  # between looks at `stop`
 
-
 Dial = Callable[[float], socket.socket]
 """Opens a fresh stream to a board server within so many seconds; raises DeviceError or OSError."""
 MAGIC = 0xFF271

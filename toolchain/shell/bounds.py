@@ -16,7 +16,6 @@ MAX_OUTPUT = 1 << 20  # bytes of a script's output by default, and of one line o
 STDERR_KEPT = 1 << 14  # bytes at the end of standard error that are kept
 _LOOK_S = 1.0  # interval of checks for progress
 
-
 # Seconds for a remote process to end once its input is closed: two by itself, then after TERM, then after KILL.
 CLOSE_GRACE = 4.0
 _LAST_OUTPUT_S = 1.0  # to read the last output of a process that has ended

@@ -28,7 +28,6 @@ from toolchain.tuning.trials import Measured
 
 _MOST_EARLIER = 1000  # records of other runs that a run learns from: rebuilding a schedule takes milliseconds
 
-
 _TOO_SHORT = "a run is shorter than the resolution of the board's clock; increase --number or --min-repeat-ms"
 
 

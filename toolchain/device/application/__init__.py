@@ -25,7 +25,6 @@ from toolchain.progress import stage
 if TYPE_CHECKING:
     from toolchain.devices import Application
 
-
 TOOLS = "setsid timeout"
 
 # Time is that since the start of the device: its clock may be set on the way. What a command starts must not hold the

@@ -28,7 +28,6 @@ _SERIAL = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.:%\[\]()-]{0,126}")
 _NETWORK = re.compile(r"(\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[A-Za-z0-9][A-Za-z0-9.-]*):[0-9]{1,5}")
 _PORTLESS = re.compile(r"\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
 
-
 VARIABLE = "TOOLCHAIN_ADB"  # names the client, instead of the `adb` in PATH
 READY = "device"  # the state of a device that takes commands
 PASSING = frozenset({"offline", "authorizing", "connecting"})  # the states of a device that is coming, or going
