@@ -376,7 +376,13 @@ def _build_into(compiler: Compiler, entry: _CacheEntry, machine: str, tell: Tell
         record = {"name": name, "files": digests, "versions": versions()}
         (staged / _RECORD).write_text(json.dumps(record, sort_keys=True) + "\n", encoding="utf-8")
         os.sync()  # otherwise a power cut after the rename could leave a truncated program in the cache
-        _put(staged, entry.folder, work)
+        try:
+            staged.replace(entry.folder)
+        except OSError:  # the folder exists: another builder's, which is as good, or a damaged one, which is replaced
+            if entry.folder.is_dir() and _load(entry.folder, "") is None:
+                with contextlib.suppress(OSError):  # another builder replaced it first
+                    entry.folder.rename(work / "damaged")
+                    staged.replace(entry.folder)
         program = _load(entry.folder, machine)
         if program is None:
             raise BuildError(
@@ -386,16 +392,6 @@ def _build_into(compiler: Compiler, entry: _CacheEntry, machine: str, tell: Tell
     if all(_load(_CacheEntry(name, entry.triple, entry.key).folder, machine) for name in PROGRAMS):
         entry.workspace.remove()  # its objects would only serve the library, which is rarely built
     return program
-
-
-def _put(staged: Path, folder: Path, work: Path) -> None:
-    try:
-        staged.replace(folder)
-    except OSError:  # the folder exists: another builder's, which is as good, or a damaged one, which is replaced
-        if folder.is_dir() and _load(folder, "") is None:
-            with contextlib.suppress(OSError):  # another builder replaced it first
-                folder.rename(work / "damaged")
-                staged.replace(folder)
 
 
 def _definitions(triple: str) -> dict[str, str]:
