@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import canonical, draws, inputs, model_size, names, protos, signature, zoo
+from toolchain.models import canonical, draws, inputs, model_size, protos, signature, zoo
 from toolchain.models.formats import recognise
 from toolchain.models.request import Model
 from toolchain.tensors import TensorSpec
@@ -76,7 +76,7 @@ def load(
         InputError: No such model, not an ONNX model, no such input, or a dimension stays open.
     """
     path = Path(source)
-    if network := names.network(source):
+    if network := zoo.network(source):
         proto, name, origin = zoo.build(network, seed), network, network
     else:
         proto, name, origin = _read(path), path.stem, path.name

@@ -19,7 +19,7 @@ from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.store import Store
 from toolchain.errors import InputError
-from toolchain.models import names, zoo
+from toolchain.models import zoo
 from toolchain.native.programs import Program
 from toolchain.progress import Progress
 from toolchain.registry import Access
@@ -147,7 +147,7 @@ class SideOpener:
             return self._pull(address, name)
         if installed.is_release_name(name):
             return None
-        network = name.startswith(names.PREFIX) or name in zoo.NAMES
+        network = name.startswith(zoo.PREFIX) or name in zoo.NAMES
         hint = f"a network is built first: toolchain build {name} -o FOLDER" if network else ""
         raise InputError(f"there is no {name[:_MAX_NAME]!r}", details=f"expected {_FORMS}", hint=hint)
 

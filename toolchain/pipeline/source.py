@@ -11,7 +11,7 @@ from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest
 from toolchain.device import verification
 from toolchain.errors import InputError
-from toolchain.models import inputs, names
+from toolchain.models import inputs, zoo
 from toolchain.native import cross
 from toolchain.progress import Stages, stage
 from toolchain.registry import Access
@@ -212,7 +212,7 @@ class BundleSource:
 
 def is_built(source: str) -> bool:
     """Whether a source is a bundle or a package, also of a registry, and not a model."""
-    if source.startswith(names.PREFIX):
+    if source.startswith(zoo.PREFIX):
         return False
     path = Path(source)
     is_package = (path / bundle.MANIFEST).is_file() or bundle.is_archive(path)
