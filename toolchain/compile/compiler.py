@@ -214,8 +214,7 @@ def _write(work: _Compilation, staging: Path) -> None:
     """Write the files that the manifest lists."""
     graph = _graph(work)
     _write_library(work, staging / bundle.LIBRARY)
-    text: str = tvm.ir.save_json(graph)
-    files.write_atomic(staging / bundle.GRAPH, text.encode())
+    files.write_atomic(staging / bundle.GRAPH, _graph_json(graph))
     files.write_atomic(staging / bundle.GRAPH_TEXT, reproducible_text(graph.script()).encode())
     tensors.save(staging / bundle.PARAMS, work.compiled.params)
     if work.applied.tuned:
@@ -251,6 +250,11 @@ def _with_operations(function: Any) -> Any:
     except Exception:  # noqa: BLE001 - it raises errors of any class, and a profile works without the number
         return function
     return function.with_attr(OPERATIONS, f"{operations:.0f}") if 0 < operations < _MAX_OPERATIONS else function
+
+
+def _graph_json(module: tvm.IRModule) -> bytes:
+    text: str = tvm.ir.save_json(module)
+    return text.encode()
 
 
 @contextlib.contextmanager

@@ -225,16 +225,17 @@ def statistics(samples: Sequence[float]) -> Latency:
 def _median_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
     """Percentile bootstrap (Efron, 1979), seeded so that the same samples give the same interval."""
     stream = np.random.default_rng(0)
-    # Batches of about 8 MB, since a fast model has thousands of samples.
-    count = max(1, math.ceil(_RESAMPLES * values.size / 1_000_000))
     medians = np.concatenate(
-        [
-            np.median(stream.choice(values, (len(batch), values.size)), axis=1)
-            for batch in np.array_split(np.arange(_RESAMPLES), count)
-        ]
+        [np.median(stream.choice(values, (count, values.size)), axis=1) for count in _batches(values.size)]
     )
     low, high = np.percentile(medians, [2.5, 97.5])
     return float(low), float(high)
+
+
+def _batches(size: int) -> list[int]:
+    """Divide the resampling into batches of about 8 MB, since a fast model has thousands of samples."""
+    count = max(1, math.ceil(_RESAMPLES * size / 1_000_000))
+    return [len(batch) for batch in np.array_split(np.arange(_RESAMPLES), count)]
 
 
 def doubts(

@@ -179,14 +179,7 @@ def ask_half_precision(program: Program, shell: Shell, store: Store, kind: str, 
             details=result.stderr.strip()[-1000:],
             hint="install its vendor's driver, or use the board type for its CPU",
         )
-    try:
-        answer = json.loads(result.stdout)
-        texts = [runner.read_text(answer[key]) for key in ("name", "float16_lacks", "half_sums_lacks")]
-    except (LookupError, RecursionError, TypeError, ValueError) as fault:
-        raise DeviceError(
-            f"the runner on {shell.name} sent an invalid answer about half precision", details=f"{fault!s:.200}"
-        ) from fault
-    return Halves(*texts)
+    return _read(result.stdout, shell.name)
 
 
 def check_half_precision(support: Halves, required: RequiredPrecision, name: str) -> None:
@@ -207,3 +200,14 @@ def check_half_precision(support: Halves, required: RequiredPrecision, name: str
             "so it takes numbers below 2^-14 for zero",
             hint=f"build with --float16 instead of --half-sums, or with `half_sums = false` {in_board_file}",
         )
+
+
+def _read(text: str, name: str) -> Halves:
+    try:
+        answer = json.loads(text)
+        texts = [runner.read_text(answer[key]) for key in ("name", "float16_lacks", "half_sums_lacks")]
+    except (LookupError, RecursionError, TypeError, ValueError) as fault:
+        raise DeviceError(
+            f"the runner on {name} sent an invalid answer about half precision", details=f"{fault!s:.200}"
+        ) from fault
+    return Halves(*texts)

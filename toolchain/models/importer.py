@@ -62,14 +62,7 @@ def import_model(source: SourceModel) -> ImportedModel:
             details="\n".join(map(str, unsupported[:20])),
             hint=_advice(unsupported),
         )
-    texts = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == onnx.TensorProto.STRING}
-    for node in proto.graph.node:
-        if constants := texts.intersection(node.input):
-            raise InputError(
-                f"{source.name} computes with text, which no board does",
-                details=f"{node.op_type} node {node.name or node.output[0]!r} reads the constant {min(constants)}",
-                hint="encode text as numbers before it goes into the model, and export the model without this node",
-            )
+    _check_constants(source, proto)
     for node in proto.graph.node:  # so that errors can name them
         node.name = node.name or next(iter(node.output), "")
     try:
@@ -108,6 +101,18 @@ def unsupported_nodes(proto: onnx.ModelProto) -> list[UnsupportedNode]:
         for index, node in enumerate(proto.graph.node)
         if node.op_type not in convertible
     ]
+
+
+def _check_constants(source: SourceModel, proto: onnx.ModelProto) -> None:
+    """Refuse a model with a constant of text that a node reads; both are named."""
+    texts = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == onnx.TensorProto.STRING}
+    for node in proto.graph.node:
+        if constants := texts.intersection(node.input):
+            raise InputError(
+                f"{source.name} computes with text, which no board does",
+                details=f"{node.op_type} node {node.name or node.output[0]!r} reads the constant {min(constants)}",
+                hint="encode text as numbers before it goes into the model, and export the model without this node",
+            )
 
 
 def _advice(unsupported: Sequence[UnsupportedNode]) -> str:

@@ -256,10 +256,7 @@ class Client:
                 if response.status_code not in _TRANSIENT:
                     return response
                 response.close()  # unread: its body may be of any length
-                # As the registry asks, or longer with each attempt.
-                header = response.headers.get("Retry-After", "")
-                seconds = float(header) if header.isascii() and header.isdecimal() else _BACKOFF_S * 2**failed
-                time.sleep(min(seconds, _LONGEST_WAIT_S))
+                time.sleep(_pause_s(response, failed))
                 if data is not None and not isinstance(data, bytes):
                     data.seek(0)
             return self._session.request(method, url, **options)
@@ -378,6 +375,13 @@ def _session(plain: str | None, authorities: str | Literal[True], deadline: Dead
     for prefix in ["https://", *([f"{plain}/"] if plain else [])]:
         session.mount(prefix, WatchedAdapter(deadline, max_retries=retries))
     return session
+
+
+def _pause_s(response: requests.Response, attempt: int) -> float:
+    """Return how long to wait before the next attempt: as the registry asks, or longer with each attempt."""
+    header = response.headers.get("Retry-After", "")
+    seconds = float(header) if header.isascii() and header.isdecimal() else _BACKOFF_S * 2**attempt
+    return min(seconds, _LONGEST_WAIT_S)
 
 
 def document(response: requests.Response) -> bytes:
