@@ -22,7 +22,7 @@ from toolchain import bundle, tensors
 from toolchain.backends import backend_of
 from toolchain.board import Board
 from toolchain.bundle import Bundle
-from toolchain.compile.constants import lift_constants
+from toolchain.compile.executable import lift_constants
 from toolchain.compile.request import BuildRequest
 from toolchain.models import importer, inputs, source
 from toolchain.models.request import Model

@@ -27,8 +27,8 @@ from toolchain import quantize
 from toolchain.models import converters, ort, simplify
 from toolchain.models import source as model
 from toolchain.quantize import Settings
-from toolchain.quantize.accuracy import Noise
-from toolchain.quantize.run import Probe
+from toolchain.quantize.calibrate import Probe
+from toolchain.quantize.network import Noise
 from toolchain.tensors import TensorSpec
 
 _PICTURES = 16

@@ -41,8 +41,7 @@ from toolchain.records.tasks import Task, args_of
 from toolchain.tuning.build import Builder
 from toolchain.tuning.measure import MeasurePool, Rules
 from toolchain.tuning.plan import Plan
-from toolchain.tuning.search import Search
-from toolchain.tuning.template_search import Candidate
+from toolchain.tuning.search import Candidate, Search
 from toolchain.tuning.trials import Measured, Options, Trial
 
 NETWORKS = ("vit-script", "unet-script", "squeezenet_v1.1")

@@ -19,7 +19,6 @@ from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest
 from toolchain.device.deploy import Settings
 from toolchain.device.lock import Owner
-from toolchain.device.stages import Stages
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device, load_devices
 from toolchain.models.inputs import Source as Inputs
@@ -28,7 +27,7 @@ from toolchain.pipeline import preflight, rig
 from toolchain.pipeline.gate import Gate, GateSettings
 from toolchain.pipeline.rig import Release, Rig
 from toolchain.pipeline.source import BundleSource
-from toolchain.progress import Progress
+from toolchain.progress import Progress, Stages
 from toolchain.shell import SshOptions, open_shell
 
 __all__ = [

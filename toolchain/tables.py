@@ -1,9 +1,15 @@
-"""Output for people: tables as data, and text without control characters. The caller knows the width of the screen."""
+"""Output for people: tables as data, quantities, and text without control characters.
+
+The caller knows the width of the screen.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+_FOUR_DIGITS = 1000.0
+_MIN_MS = 0.01
 
 
 @dataclass(frozen=True)
@@ -69,3 +75,17 @@ def printable(text: str) -> str:
         else letter.encode("unicode_escape", "backslashreplace").decode()
         for letter in text
     )
+
+
+def duration(milliseconds: float, *, signed: bool = False) -> str:
+    """Write a time with its unit, microseconds below 0.01 ms; `signed` for a difference of two times."""
+    is_short = 0 < abs(milliseconds) < _MIN_MS
+    return f"{digits(milliseconds * 1e3 if is_short else milliseconds, signed=signed)} {'µs' if is_short else 'ms'}"
+
+
+def digits(value: float, *, signed: bool = False) -> str:
+    """Write a number with four digits, and no fewer before the point."""
+    sign = "+" if signed else ""
+    if value == 0:
+        return "0"
+    return f"{value:{sign}.0f}" if abs(value) >= _FOUR_DIGITS else f"{value:{sign}#.4g}".rstrip(".")

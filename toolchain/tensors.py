@@ -17,8 +17,8 @@ from safetensors.numpy import load_file
 from safetensors.numpy import save as save_bytes
 
 from toolchain import files
-from toolchain.documents import FEW_KEYS, FIRST_FAULT
 from toolchain.errors import VerificationError
+from toolchain.validation import FEW_KEYS, FIRST_FAULT
 
 Tensors = Mapping[str, NDArray[Any]]
 

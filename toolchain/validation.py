@@ -1,4 +1,8 @@
-"""Strict checks of files that people write: each fault is reported with its key and a suggestion."""
+"""Strict checks of files that people write: each fault is reported with its key and a suggestion.
+
+Untrusted documents are read with limits: how many keys are read, and how many faults are kept. Each fault costs
+hundreds of bytes of memory, and a document has room for one in every second byte.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ import dataclasses
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, get_args, get_type_hints
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
 
 from toolchain import files
 from toolchain.errors import did_you_mean
@@ -25,8 +30,11 @@ DEVICE_FOLDER = r"^(~/|/)[^\s'\"\\$`]+$"
 DeviceFolder = Annotated[str, Field(pattern=DEVICE_FOLDER)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 
-
 _LARGEST = 4 << 20
+
+_MAX_KEYS = 1000
+_LONGEST_LINE = 300
+FIRST_FAULT = FailFast()  # annotates a list: it ends with its first fault
 
 
 @dataclass(frozen=True)
@@ -94,3 +102,19 @@ def _known_keys(kind: Any, location: tuple[Any, ...]) -> list[str]:
         kind = get_type_hints(kind).get(item, kind) if dataclasses.is_dataclass(kind) else get_args(kind)[1]
         kind = next(filter(dataclasses.is_dataclass, get_args(kind)), kind) if isinstance(kind, UnionType) else kind
     return [field.name for field in dataclasses.fields(kind) if field.name != "name"]
+
+
+def _with_few_keys(table: Any) -> Any:
+    if isinstance(table, Mapping) and len(table) > _MAX_KEYS:
+        raise ValueError(f"should have at most {_MAX_KEYS} keys, and has {len(table)}")
+    return table
+
+
+FEW_KEYS = BeforeValidator(_with_few_keys)  # annotates a table, whose values are all looked at
+
+
+def words(fault: ValidationError, limit: int = 1) -> str:
+    """Return the first faults of a document, each in a line of its own."""
+    errors = fault.errors(include_url=False, include_context=False, include_input=False)[:limit]
+    lines = [f"{'.'.join(map(str, error['loc']))}: {error['msg']}".removeprefix(": ") for error in errors]
+    return "\n".join(line[:_LONGEST_LINE] for line in lines)

@@ -40,8 +40,8 @@ from toolchain.errors import BuildError
 from toolchain.native import cross
 from toolchain.tuning.build import Builder
 from toolchain.tuning.build.cluster.crew import DaskCrew
+from toolchain.tuning.build.cluster.roster import survey
 from toolchain.tuning.build.cluster.scheduler import Access, parse
-from toolchain.tuning.build.cluster.survey import survey
 
 pytestmark = pytest.mark.xdist_group("docker")
 

@@ -18,7 +18,7 @@ import pytest
 from tests.support import bundles, mutants
 from tests.support.mutants import Original, Tally
 from toolchain import bundle, files
-from toolchain.bundle.random_samples import RandomSamples, Sample
+from toolchain.bundle.reference import RandomSamples, Sample
 
 MUTANTS = int(os.environ.get("TOOLCHAIN_MUTANTS", "200"))
 SEED = int(os.environ.get("TOOLCHAIN_MUTANTS_SEED", "0"))

@@ -15,10 +15,10 @@ from toolchain.device.deploy import Deployment, Settings
 from toolchain.device.installed import Installed
 from toolchain.device.lock import Owner
 from toolchain.device.shipment import Sent
-from toolchain.device.stages import Stages
 from toolchain.device.store import Store
 from toolchain.devices import Application, Device
 from toolchain.native.programs import Program
+from toolchain.progress import Stages
 from toolchain.shell import LocalShell, Shell
 
 

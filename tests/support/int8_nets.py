@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 from tests.support import nets, qdq_nets
 from tests.support.nets import node
-from toolchain.quantize.run import Probe
+from toolchain.quantize.calibrate import Probe
 
 
 def evaluate(

@@ -24,13 +24,12 @@ from toolchain.device import bench
 from toolchain.device.application import Started
 from toolchain.device.bench import Conditions, Measurement
 from toolchain.device.energy import Energy, Joules, Rail
-from toolchain.device.fidelity import Fidelity
 from toolchain.device.probe.facts import DeviceFacts
-from toolchain.device.processor import Processor
 from toolchain.device.profiling import Peak
-from toolchain.device.runner import Run
+from toolchain.device.runner import Processor, Run
 from toolchain.device.shipment import Transfer
 from toolchain.device.trust import Verified
+from toolchain.device.verification import Fidelity
 from toolchain.device.waiting import Waited
 from toolchain.devices import Device
 from toolchain.errors import DeviceError

@@ -12,7 +12,7 @@ from toolchain import bundle as bundles
 from toolchain.bundle import Bundle
 from toolchain.device.shipment import SIGNED
 from toolchain.signing import keys, sshsig
-from toolchain.signing.sign import sign
+from toolchain.signing.keys import sign
 from toolchain.signing.statement import Order
 
 

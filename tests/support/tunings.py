@@ -40,7 +40,7 @@ def of_kernels(module: Any, backend: Any, **fields: Any) -> Iterator[Workload | 
     """
     from toolchain.records.metaschedule import target_table
     from toolchain.records.tasks import extract, workload_hash
-    from toolchain.tuning.template_search import choice_hash
+    from toolchain.tuning.search import choice_hash
 
     for task in extract(module, backend):
         if task.layer:

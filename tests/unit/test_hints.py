@@ -21,7 +21,7 @@ from toolchain.errors import EngineError, InputError, ToolchainError
 from toolchain.native.cross import ContainerCross, HostCross
 from toolchain.pipeline import doctor
 from toolchain.places import labgrid
-from toolchain.shell.adb import faults as adb_faults
+from toolchain.shell.adb import client as adb_faults
 from toolchain.tuning.build.cluster.scheduler import Access, parse
 from toolchain.virtual import container, machine
 

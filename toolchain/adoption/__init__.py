@@ -24,7 +24,7 @@ from toolchain.device.store import Store
 from toolchain.devices import Device, read_devices
 from toolchain.errors import InputError, VerificationError
 from toolchain.shell import Address, Shell, SshOptions, check_options, is_adb, open_shell, parse_address
-from toolchain.shell.adb.address import PREFIX, serial_of
+from toolchain.shell.adb.client import PREFIX, serial_of
 
 if TYPE_CHECKING:
     from toolchain.shell.host_keys import UnknownHostKeyError

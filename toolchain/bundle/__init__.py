@@ -1,6 +1,6 @@
 """Bundles: a compiled network with all that a board needs to run it; read, checked, and packed into one file."""
 
-from toolchain.bundle.archive import is_archive
+from toolchain.bundle.archive import at_hand, check_package_target, is_archive, open_bundle, pack, unpack
 from toolchain.bundle.folder import Bundle, check_board, check_target, load, records, reference_record, replacing
 from toolchain.bundle.manifest import (
     BILL,
@@ -21,7 +21,6 @@ from toolchain.bundle.manifest import (
     read_manifest,
 )
 from toolchain.bundle.oci import ARTIFACT, LAYERS, oci_manifest
-from toolchain.bundle.package import at_hand, check_package_target, open_bundle, pack, unpack
 from toolchain.bundle.reference import Reference, save_expected
 
 __all__ = [

@@ -1,4 +1,7 @@
-"""The blobs of a package: a plain tar file, of which every size is checked before anything is read.
+"""A package: a bundle in one file, an OCI archive, whose members are named by their digests.
+
+It is a plain tar file, which depends on its contents alone: no owner, no time, mode 644. Every size is checked before
+anything is read.
 
 A library for archives follows links, sparse files and compression, so that a few kilobytes become terabytes. A package
 has none of these: only regular files, and folders.
@@ -7,6 +10,8 @@ has none of these: only regular files, and folders.
 from __future__ import annotations
 
 import bz2
+import dataclasses
+import io
 import lzma
 import re
 import tarfile
@@ -17,9 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from toolchain.bundle.contents import check_blob, save_blob
+from toolchain import files, outputs, temporary
+from toolchain.bundle.contents import assemble, bundle_manifest, check_blob, contents, save_blob
+from toolchain.bundle.folder import Bundle, load, replacing
 from toolchain.bundle.manifest import LARGEST_MANIFEST
-from toolchain.bundle.oci import Descriptor
+from toolchain.bundle.oci import ARTIFACT, Descriptor, Index, encode_index, parse
 from toolchain.errors import InputError, VerificationError
 
 INDEX = "index.json"
@@ -43,6 +50,8 @@ _KINDS = {
     tarfile.BLKTYPE: "a device",
     tarfile.FIFOTYPE: "a pipe",
 }
+
+Contents = Mapping[str, bytes | Path]  # members by name, in the archive's order: their bytes, or the file that has them
 
 
 def is_archive(path: Path) -> bool:
@@ -178,3 +187,99 @@ def _checked_name(info: tarfile.TarInfo, where: str) -> str:
 
 def _damaged(where: str, details: str) -> VerificationError:
     return VerificationError(f"{where} is damaged", details=details, hint="fetch the package again")
+
+
+def pack(bundle: Bundle, target: Path) -> None:
+    """Write a bundle as an OCI image-layout archive: the same bytes for the same bundle, reference and records."""
+    package = contents(bundle)
+    members: dict[str, bytes | Path] = {
+        INDEX: encode_index(list(package.manifests)),
+        "oci-layout": files.canonical_json({"imageLayoutVersion": "1.0.0"}),
+        **{f"{BLOBS}{digest}": content for digest, content in package.blobs.items()},
+    }
+    with files.atomic_path(target) as temporary:
+        write_tar(temporary, dict(sorted(members.items())))
+
+
+def unpack(package: Path, folder: Path) -> Bundle:
+    """Unpack a package into a folder, where it replaces an earlier bundle, and check every digest.
+
+    Raises:
+        InputError: The file is missing or not a package, the disk is full, or the folder does not hold a bundle.
+        VerificationError: A digest, a size or the structure is wrong.
+    """
+    with open_archive(package) as source:
+        index, entry = _bundle_descriptor(source, package)
+        manifest = bundle_manifest(source, source.read(entry))
+        with replacing(folder) as staging:
+            assemble(source, manifest, index.manifests, staging)
+            bundle = load(staging, package.name)
+    return dataclasses.replace(bundle, folder=folder)
+
+
+def open_bundle(path: Path, folder: Path) -> Bundle:
+    """Open the bundle in a folder, or that of a package, which is unpacked into the other folder.
+
+    Raises as `load` and `unpack`.
+    """
+    return load(path) if path.is_dir() else unpack(path, folder)
+
+
+@contextmanager
+def at_hand(path: Path) -> Iterator[Bundle]:
+    """Open the bundle in a folder, or that of a package, which is unpacked for the time of a block.
+
+    Raises as `load` and `unpack`.
+    """
+    with temporary.folder() as scratch:
+        yield open_bundle(path, Path(scratch) / "bundle")
+
+
+def check_package_target(path: Path) -> None:
+    """Check that a package can be written to a file, where at most an older package may be.
+
+    Raises:
+        InputError: It cannot be written, or is something else.
+    """
+    outputs.check_file(path, "a package", _foreign_package)
+
+
+def _foreign_package(path: Path) -> str:
+    try:
+        with open_archive(path) as source:
+            _bundle_descriptor(source, path)
+    except (InputError, VerificationError) as fault:
+        return fault.message
+    return ""
+
+
+def _bundle_descriptor(source: Archive, package: Path) -> tuple[Index, Descriptor]:
+    """Return an archive's index, and the one of its manifests that is a bundle's."""
+    index = parse(Index, source.index(), package.name)
+    bundles = [entry for entry in index.manifests if entry.artifact == ARTIFACT]
+    if not bundles:
+        raise InputError(f"{package} is an OCI archive, but does not contain a bundle", hint="expected " + ARTIFACT)
+    if len(bundles) > 1:
+        raise VerificationError(f"{package.name} contains {len(bundles)} bundles; a package must contain exactly one")
+    return index, bundles[0]
+
+
+def append_tar(stream: IO[bytes], contents: Contents) -> None:
+    """Write an archive at the end of an open file."""
+    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        for name, content in contents.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content) if isinstance(content, bytes) else content.stat().st_size
+            with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source:
+                archive.addfile(info, source)
+
+
+def write_tar(path: Path, contents: Contents) -> None:
+    with path.open("wb") as stream:
+        append_tar(stream, contents)
+
+
+def encode_tar(contents: Contents) -> bytes:
+    stream = io.BytesIO()
+    append_tar(stream, contents)
+    return stream.getvalue()

@@ -112,9 +112,7 @@ class Source(Protocol):
 def bundle_manifest(source: Source, document: bytes) -> Manifest:
     """Read the manifest of the bundle that an OCI manifest describes.
 
-    Args:
-        source: Where the blobs are.
-        document: The OCI manifest, with the requested digest.
+    `document` is the OCI manifest, with the requested digest.
 
     Raises:
         InputError: It does not describe a bundle.
@@ -142,11 +140,7 @@ def bundle_manifest(source: Source, document: bytes) -> Manifest:
 def assemble(source: Source, manifest: Manifest, companions: Iterable[Descriptor], folder: Path) -> None:
     """Write the files of a bundle into a folder, under names of our own; the caller has to `load` it.
 
-    Args:
-        source: Where the blobs are.
-        manifest: The bundle's.
-        companions: Manifests of artifacts that accompany it; of each known type the first that fits is taken.
-        folder: An empty folder.
+    Of the companions of each known type, the first one that fits is taken. The folder is empty.
 
     Raises:
         InputError: There is not enough free space.

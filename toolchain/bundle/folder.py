@@ -81,9 +81,7 @@ def record_of(path: Path) -> FileRecord:
 def load(folder: Path, label: str = "") -> Bundle:
     """Open a bundle and check every file against the manifest.
 
-    Args:
-        folder: Where it is.
-        label: Its name in errors; the folder by default.
+    `label` is its name in errors.
 
     Raises:
         InputError: The folder does not hold a bundle.

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from toolchain import files, inventory
 from toolchain.bundle.manifest import BILL, PROVENANCE, Manifest
 from toolchain.bundle.oci import oci_manifest
-from toolchain.documents import FEW_KEYS, FIRST_FAULT, words
 from toolchain.errors import InputError, VerificationError
 from toolchain.inventory import Build, Component
-
-if TYPE_CHECKING:
-    from toolchain.bundle.folder import Bundle
+from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
 
 NAMES = frozenset({BILL, PROVENANCE})  # the names of their files
 AT_MOST = 4 << 20  # the most bytes that one has
@@ -55,33 +52,33 @@ def check(folder: Path, manifest: Manifest, label: str) -> None:
         _compare(digests, _subjects(manifest), PROVENANCE, label)
 
 
-def components(bundle: Bundle) -> tuple[Component, ...]:
+def components(folder: Path, manifest: Manifest) -> tuple[Component, ...]:
     """Return what a bundle's bill lists: its contents, and what it was made with.
 
     Raises:
         InputError: It has no bill.
         VerificationError: The bill is not in a valid form.
     """
-    listed = _read(_Bill, _require_file(bundle, BILL), str(bundle.folder)).components
+    listed = _read(_Bill, _require_file(folder, manifest, BILL), str(folder)).components
     return tuple(
         Component(entry.type, entry.name, entry.version, required=entry.scope == "required") for entry in listed
     )
 
 
-def document(bundle: Bundle, name: str) -> Any:
+def document(folder: Path, manifest: Manifest, name: str) -> Any:
     """Return one of the documents, `BILL` or `PROVENANCE`.
 
     Raises:
         InputError: The bundle does not have it.
     """
-    return files.read_json(_require_file(bundle, name), VerificationError, AT_MOST)
+    return files.read_json(_require_file(folder, manifest, name), VerificationError, AT_MOST)
 
 
-def _require_file(bundle: Bundle, name: str) -> Path:
-    path = bundle.folder / name
+def _require_file(folder: Path, manifest: Manifest, name: str) -> Path:
+    path = folder / name
     if not path.exists():
         raise InputError(
-            f"the package of {bundle.manifest.name} has no {name}",
+            f"the package of {manifest.name} has no {name}",
             hint="build it again, or fetch it with `toolchain pull`: other clients fetch only the bundle",
         )
     return path

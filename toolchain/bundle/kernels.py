@@ -56,8 +56,7 @@ class Kernel:
 def read(text: str) -> Mapping[str, Kernel]:
     """Return the kernels of a graph by name; anything else is skipped.
 
-    Args:
-        text: `graph.txt` of a bundle. It comes from a package or a device and is not trusted.
+    It comes from a package or a device, and is not trusted.
     """
     kernels: dict[str, Kernel] = {}
     nodes: Mapping[str, list[tuple[str, ...]]] = {}

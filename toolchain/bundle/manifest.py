@@ -12,9 +12,9 @@ import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from toolchain import files
-from toolchain.documents import FEW_KEYS, FIRST_FAULT, words
 from toolchain.errors import VerificationError
 from toolchain.tensors import DTYPES, TensorSpec
+from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
 
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"

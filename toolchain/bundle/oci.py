@@ -24,9 +24,9 @@ from toolchain.bundle.manifest import (
     FileRecord,
     Manifest,
 )
-from toolchain.documents import FEW_KEYS, FIRST_FAULT, words
 from toolchain.errors import VerificationError
 from toolchain.inventory import BILL_TYPE, STATEMENT_TYPE
+from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
 
 VENDOR = "application/vnd.edge-toolchain"  # the prefix of our own media types
 ARTIFACT = f"{VENDOR}.bundle.v1"

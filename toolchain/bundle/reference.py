@@ -1,9 +1,14 @@
-"""The reference of a bundle: inputs, the outputs for them, and how far a device's outputs may be from these."""
+"""The reference of a bundle: inputs, the outputs for them, and how far a device's outputs may be from these.
+
+It may have the outputs for many random inputs, too. Those inputs are not stored: a seed and digests stand for them. Its
+rankings (orders of rows) are tensors `ranking.<number>.<field>`, with their outputs in a note.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,20 +16,159 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from toolchain import rankings, tensors
-from toolchain.bundle import random_samples, ranked
 from toolchain.bundle.manifest import REFERENCE, InInt8, Manifest
-from toolchain.bundle.random_samples import RandomSamples
-from toolchain.documents import FEW_KEYS, words
 from toolchain.errors import VerificationError
 from toolchain.rankings import Ranking
 from toolchain.tensors import LARGEST_TOLERANCE, Limit, Tensors, TensorSpec, Tolerance
+from toolchain.validation import FEW_KEYS, FIRST_FAULT, words
 
+SAMPLE = "sample"
+_SAMPLES_NOTE = "samples"
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+RANKING = "ranking"
+_RANKINGS_NOTE = "rankings"
+_SCORES, _NEXT_SCORES, _NEXT_ROWS = "scores", "next_scores", "next_rows"
+_KEY = re.compile(r"([0-9]{1,9})\.(scores|next_scores|next_rows)(?:\.(.+))?", re.DOTALL)
+# rankings, each with the number of its sample; None for the inputs of the bundle
+Owned = Sequence[tuple[int | None, Ranking]]
 _LIMITS = "limits"
 _LIMITS_READER = TypeAdapter(Annotated[dict[str, Limit], FEW_KEYS])
-_KINDS = ("input", "output", random_samples.KIND, ranked.KIND)
+_KINDS = ("input", "output", SAMPLE, RANKING)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One of the inputs, and the limits for its outputs."""
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # digest of the inputs, as `tensors.encode` writes them
+    # limits for the outputs' relative difference; None for the dtype's own
+    tolerance: Annotated[float, Field(gt=0, le=LARGEST_TOLERANCE)] | Mapping[str, Limit] | None = None
+
+
+@dataclass(frozen=True)
+class _Note:
+    seed: Annotated[int, Field(ge=0, lt=2**64)]
+    samples: Annotated[tuple[Sample, ...], FIRST_FAULT]
+
+
+@dataclass(frozen=True)
+class RandomSamples:
+    seed: int  # of the first sample; each next seed is one more
+    samples: tuple[Sample, ...]
+    outputs: tuple[Tensors, ...]  # of each sample, by name
+    rankings: tuple[tuple[Ranking, ...], ...] = ()  # of each sample, which outputs have rows in an order of scores
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Return the outputs as `sample.<number>.<name>`."""
+        samples = enumerate(self.outputs)
+        return {f"{SAMPLE}.{number}.{name}": value for number, outputs in samples for name, value in outputs.items()}
+
+    def notes(self) -> dict[str, str]:
+        """Return the notes of the file that has these tensors."""
+        note = _SAMPLES_READER.dump_json(_Note(self.seed, self.samples))
+        return {_SAMPLES_NOTE: json.dumps(json.loads(note), sort_keys=True)}
+
+
+_SAMPLES_READER: TypeAdapter[_Note] = TypeAdapter(_Note)
+
+
+def read_samples(stored: Tensors, notes: Mapping[str, str], where: str) -> RandomSamples | None:
+    """Read the samples of a file; None if it has none.
+
+    Raises:
+        VerificationError: It has another form.
+    """
+    if _SAMPLES_NOTE not in notes:
+        return None
+    try:
+        note = _SAMPLES_READER.validate_json(notes[_SAMPLES_NOTE])
+    except ValidationError as fault:
+        raise VerificationError(f"{where} has samples in an unknown form", details=words(fault)) from fault
+    outputs: list[dict[str, NDArray[Any]]] = [{} for _ in note.samples]
+    for key, value in stored.items():
+        number, _, name = key.partition(".")
+        if not (_NUMBER.fullmatch(number) and int(number) < len(outputs)):
+            raise VerificationError(f"{where} has samples in an unknown form", details=key)
+        outputs[int(number)][name] = value
+    return RandomSamples(note.seed, note.samples, tuple(outputs))
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """The outputs of one, and the sample that it is of; None for the inputs of the bundle."""
+
+    names: Annotated[tuple[str, ...], FIRST_FAULT]
+    sample: Annotated[int, Field(ge=0, lt=10**9)] | None = None
+
+
+_RANKINGS_READER = TypeAdapter(Annotated[tuple[_Entry, ...], FIRST_FAULT])
+
+
+def rankings_to_tensors(owned: Owned) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return the tensors and notes of a file."""
+    tensors: dict[str, NDArray[Any]] = {}
+    for number, (_, ranking) in enumerate(owned):
+        tensors[f"{RANKING}.{number}.{_SCORES}"] = ranking.scores
+        tensors[f"{RANKING}.{number}.{_NEXT_SCORES}"] = ranking.next_scores
+        for name, rows in ranking.next_rows.items():
+            tensors[f"{RANKING}.{number}.{_NEXT_ROWS}.{name}"] = rows
+    entries = tuple(_Entry(ranking.names, sample) for sample, ranking in owned)
+    return tensors, {_RANKINGS_NOTE: _RANKINGS_READER.dump_json(entries).decode()} if entries else {}
+
+
+def read_rankings(contents: Tensors, notes: Mapping[str, str], where: str) -> Owned:
+    """Read the rankings of a file.
+
+    `contents` are tensors by what follows `ranking.` in their names.
+
+    Raises:
+        VerificationError: It has another form.
+    """
+    try:
+        entries = _RANKINGS_READER.validate_json(notes.get(_RANKINGS_NOTE, "[]"))
+    except ValidationError as fault:
+        raise VerificationError(f"{where} has rankings in an unknown form", details=words(fault)) from fault
+    groups: list[dict[str, dict[str, NDArray[Any]]]] = [{} for _ in entries]
+    for key, value in contents.items():
+        match = _KEY.fullmatch(key)
+        if match is None or int(match[1]) >= len(groups):
+            raise VerificationError(f"{where} has rankings in an unknown form", details=key)
+        groups[int(match[1])].setdefault(match[2], {})[match[3] or ""] = value
+    return [(entry.sample, _ranking(entry.names, group, where)) for entry, group in zip(entries, groups, strict=True)]
+
+
+def _ranking(names: tuple[str, ...], group: Mapping[str, Tensors], where: str) -> Ranking:
+    scores, next_scores = (group.get(key, {}).get("") for key in (_SCORES, _NEXT_SCORES))
+    rows = dict(group.get(_NEXT_ROWS, {}))
+    if scores is None or next_scores is None or set(rows) != set(names) or not names:
+        raise VerificationError(f"{where} has a ranking that lacks a part", details=", ".join(names))
+    return Ranking(names, scores, next_scores, rows)
+
+
+def ranking_faults(ranking: Ranking, specs: Sequence[TensorSpec]) -> list[str]:
+    """Return what does not fit the outputs of a model."""
+    scores, more = ranking.scores, ranking.next_scores
+    if scores.ndim != 2 or more.ndim != 2 or not scores.size or len(scores) != len(more):  # noqa: PLR2004 - [batch, rows]
+        return ["the scores of a ranking do not have the shape [batch, rows]"]
+    if any(table.dtype.kind != "f" for table in (scores, more)):
+        return ["the scores of a ranking must have a floating-point type"]
+    by_name = {spec.name: spec for spec in specs}
+    messages = []
+    for name, rows in ranking.next_rows.items():
+        spec = by_name.get(name)
+        elements, size = (spec.elements, scores.size) if spec else (0, 1)
+        if spec and spec.bound:  # as many rows as there were for the reference's inputs
+            elements, size = elements // spec.shape[spec.bound.axis], 1
+        width = elements // size
+        if spec is None or elements % size or (spec.bound and scores.shape[1] > spec.shape[spec.bound.axis]):
+            messages.append(f"{name}: a ranking does not fit this output")
+        elif rows.shape != (*more.shape, width) or np.dtype(spec.dtype) != rows.dtype:
+            messages.append(f"{name}: has rows {rows.shape} {rows.dtype} in a ranking, expected {(*more.shape, width)}")
+    return messages
 
 
 @dataclass(frozen=True)
@@ -46,11 +190,11 @@ class Reference:
         limit = {} if self.tolerance is None else limit_notes(self.tolerance)
         samples = self.random.notes() if self.random else {}
         contents |= self.random.tensors() if self.random else {}
-        orders, notes = ranked.to_tensors(self._every_ranking())
+        orders, notes = rankings_to_tensors(self._every_ranking())
         tensors.save(folder / REFERENCE, contents | orders, {"runtime": self.runtime, **limit, **samples, **notes})
 
-    def _every_ranking(self) -> ranked.Owned:
-        own: ranked.Owned = [(None, ranking) for ranking in self.rankings]
+    def _every_ranking(self) -> Owned:
+        own: Owned = [(None, ranking) for ranking in self.rankings]
         samples = enumerate(self.random.rankings if self.random else ())
         return [*own, *((sample, ranking) for sample, rankings in samples for ranking in rankings)]
 
@@ -70,8 +214,8 @@ class Reference:
         notes = tensors.notes(path)
         limit = _read_limits(notes, path.name)
         runtime = notes.get("runtime", "an unnamed reference")
-        samples = random_samples.read(groups[random_samples.KIND], notes, path.name)
-        owned = ranked.read(groups[ranked.KIND], notes, path.name)
+        samples = read_samples(groups[SAMPLE], notes, path.name)
+        owned = read_rankings(groups[RANKING], notes, path.name)
         of_inputs = tuple(ranking for sample, ranking in owned if sample is None)
         if samples:
             rankings_of_samples = [
@@ -92,7 +236,7 @@ class Reference:
         for number, outputs in enumerate(self.random.outputs if self.random else ()):
             faults += [f"sample {number}: {fault}" for fault in _output_faults(outputs, manifest.outputs)]
         for _, ranking in self._every_ranking():
-            faults += ranked.faults(ranking, manifest.outputs)
+            faults += ranking_faults(ranking, manifest.outputs)
         if faults:
             raise VerificationError(
                 "the bundle's reference does not fit its model", details="\n".join(faults), hint="build it again"
@@ -120,9 +264,9 @@ def save_expected(path: Path, outputs: Tensors, tolerance: Tolerance | None, ord
     contents: dict[str, NDArray[Any]] = {f"output.{name}": value for name, value in outputs.items()}
     for name, value in outputs.items():
         contents[f"limit.{name}"] = np.array([tensors.limit_of(tolerance, name, str(value.dtype)).value])
-    stored, _ = ranked.to_tensors([(None, ranking) for ranking in order])
+    stored, _ = rankings_to_tensors([(None, ranking) for ranking in order])
     for number, ranking in enumerate(order):
-        stored[f"{ranked.KIND}.{number}.limit"] = np.array([rankings.score_limit(ranking, outputs, tolerance)])
+        stored[f"{RANKING}.{number}.limit"] = np.array([rankings.score_limit(ranking, outputs, tolerance)])
     tensors.save(path, contents | stored)
 
 

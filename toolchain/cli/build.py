@@ -49,9 +49,9 @@ def build(console: Console, /, source: str, options: BuildOptions, *, as_json: b
 
     MODEL is a predefined network or an .onnx file.
     """
-    from toolchain.device.stages import Stages
     from toolchain.pipeline import built, preflight
     from toolchain.pipeline.source import BundleSource
+    from toolchain.progress import Stages
 
     board = options.board.board(**options.compiling.kernels.precision)
     model = options.model.model(source, options.inputs)
@@ -121,11 +121,13 @@ def inventory(package: Path, *, provenance: bool, as_json: bool) -> Result:
     from toolchain.bundle import inventories
 
     with bundles.at_hand(package) as bundle:
-        document = inventories.document(bundle, bundles.PROVENANCE if provenance else bundles.BILL)
+        document = inventories.document(
+            bundle.folder, bundle.manifest, bundles.PROVENANCE if provenance else bundles.BILL
+        )
         if provenance:
             return Result(files.canonical_json(document).decode(), document, as_json)
         rows = [
             (component.name, component.version, component.kind, "runtime" if component.required else "build only")
-            for component in inventories.components(bundle)
+            for component in inventories.components(bundle.folder, bundle.manifest)
         ]
     return Result(Table(rows, ("NAME", "VERSION", "KIND", "USED FOR"), spare=(2,)), document, as_json)

@@ -517,12 +517,12 @@ def explain_name(rule: Rule) -> Callable[[click.Context, click.Parameter, Any], 
         for name in [value] if isinstance(value, str) else value or ():
             if not Path(name).exists():
                 continue  # it is not ambiguous, and the import of the zoo takes a while
-            from toolchain.models import names as zoo_names
+            from toolchain.models import zoo
             from toolchain.pipeline.source import is_built
 
             built = rule == "path" or (rule == "package" and is_built(name))
             console = context.find_root().obj
-            if console and (text := zoo_names.ambiguity(name, built=built)):
+            if console and (text := zoo.ambiguity(name, built=built)):
                 console.say(text)
         return value
 

@@ -39,8 +39,8 @@ class CompareOptions:
 
     def sources(self, source: str, board: Board, console: Console) -> tuple[BundleSource, BundleSource]:
         """Return the sources of the untuned and the tuned bundle; untuned means without the user's own records."""
-        from toolchain.device.stages import Stages
         from toolchain.pipeline.source import BundleSource
+        from toolchain.progress import Stages
         from toolchain.records import SHIPPED
 
         model, tuned = self.model.model(source, self.inputs), self.compiling

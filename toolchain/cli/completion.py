@@ -32,10 +32,10 @@ def hosts(context: click.Context, _parameter: click.Parameter, incomplete: str) 
 
 def models(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a predefined network, or the path of a model, a package or a bundle."""
-    from toolchain.models import names, zoo
+    from toolchain.models import zoo
 
     # `zoo:NAME` always means the network, even if there is a file NAME
-    prefix = names.PREFIX if incomplete.startswith(names.PREFIX) else ""
+    prefix = zoo.PREFIX if incomplete.startswith(zoo.PREFIX) else ""
     return _matching([prefix + name for name in zoo.NAMES], incomplete)
 
 

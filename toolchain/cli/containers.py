@@ -52,9 +52,9 @@ def containers_inventory(name: str, *, provenance: bool, as_json: bool) -> Resul
 
     --json prints CycloneDX.
     """
-    from toolchain.containers import inventories
+    from toolchain.containers import images
 
-    inventory = inventories.describe(name)
+    inventory = images.describe(name)
     if provenance:
         return Result(inventory.provenance.decode(), json.loads(inventory.provenance), as_json)
     rows = [(package.name, package.version, package.purl) for package in inventory.packages]

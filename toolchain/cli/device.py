@@ -110,9 +110,9 @@ def deploy(console: Console, /, source: str, options: DeployOptions) -> Result:
 def run_deploy(console: Console, source: str, options: DeployOptions) -> Result:
     """Deploy a model; `board add` does it as well, as a test."""
     from toolchain import bundle
-    from toolchain.device.stages import Stages
     from toolchain.pipeline.deploy import Job, deploy_model
     from toolchain.pipeline.source import BundleSource, is_built
+    from toolchain.progress import Stages
 
     if options.output:
         bundle.check_target(options.output)
@@ -208,9 +208,9 @@ def run(console: Console, /, options: RunOptions, *, as_json: bool) -> Result:
 
     Its outputs are written to a file.
     """
-    from toolchain.device.stages import Stages
     from toolchain.pipeline import preflight
     from toolchain.pipeline import run as running
+    from toolchain.progress import Stages
 
     request, board = options.request(), options.device.board()
     with open_device(board, options.device, console.say) as device:
@@ -238,9 +238,9 @@ class BenchOptions:
 @click.pass_obj
 def bench(console: Console, /, options: BenchOptions) -> Result:
     """Measure the release that a device runs."""
-    from toolchain.device.stages import Stages
     from toolchain.pipeline import preflight
     from toolchain.pipeline.bench import bench_current
+    from toolchain.progress import Stages
 
     board = options.device.board()
     settings = dataclasses.replace(options.measuring.settings(options.inputs.labels), energy=options.energy)

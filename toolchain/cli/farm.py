@@ -253,7 +253,7 @@ def _status_result(
     document = {"boards": served, "queue": queue, "virtual": [dataclasses.asdict(item) for item in unserved]}
     output: list[str | Table] = [Table(rows, _HEADS, numbers=[7], spare=[7, 6]), *map(_queue_line, queue)]
     if scheduler is not None:
-        from toolchain.tuning.build.cluster.survey import survey
+        from toolchain.tuning.build.cluster.roster import survey
 
         workers = survey(scheduler)
         document["builders"] = [dataclasses.asdict(worker) for worker in workers]

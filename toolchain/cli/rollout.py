@@ -223,9 +223,9 @@ def _open_package(source: str, options: RolloutOptions, console: Console) -> Ite
 
 def _device_work(bundle: Bundle, board: Board, fleet: Fleet, options: RolloutOptions, console: Console) -> DeviceWork:
     from toolchain.device.deploy import Settings
-    from toolchain.device.stages import Stages
     from toolchain.pipeline import device_programs, preflight
     from toolchain.pipeline.rollout import DeviceWork
+    from toolchain.progress import Stages
 
     bound = fleet.limits(board.name).latency_ms
     if board.keep < _ENOUGH and (bound or options.rules.roll_back):

@@ -66,7 +66,7 @@ def sign(source: Path, options: SignOptions, *, as_json: bool) -> Result:
     """
     from toolchain import bundle as bundles
     from toolchain.signing import keys
-    from toolchain.signing.sign import sign as sign_bundle
+    from toolchain.signing.keys import sign as sign_bundle
 
     order = options.order()
     key = keys.load(options.key, lambda: _passphrase(options.key))

@@ -214,7 +214,7 @@ def _compare_end_to_end(console: Console, source: str, options: TuneOptions, rep
     """
     from toolchain.pipeline.compare import Comparison
     from toolchain.records import RecordFile, default_path
-    from toolchain.tuning import retraction
+    from toolchain.tuning import finals
     from toolchain.tuning.report import EndToEnd
 
     reasons = (
@@ -231,7 +231,7 @@ def _compare_end_to_end(console: Console, source: str, options: TuneOptions, rep
     )
     if comparison.ratio.verdict != "slower":
         return report
-    return retraction.take_back(report, RecordFile(options.records or default_path(report.board)))
+    return finals.take_back(report, RecordFile(options.records or default_path(report.board)))
 
 
 def _connector(device: DeviceOptions, request: BoardRequest) -> Connect | None:

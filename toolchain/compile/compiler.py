@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+from tvm import relax
+from tvm.target import codegen
 
 import toolchain
 from toolchain import bundle, files, interrupts, tensors, versions
 from toolchain.backends.base import EXACT, NODES, OPERATIONS, Backend
 from toolchain.board import Board
 from toolchain.bundle import Bundle, Reference, inventories
-from toolchain.bundle.manifest import LARGEST_GRAPH, InHalf, InInt8, Manifest, Modelled, Tuned
-from toolchain.compile import applicable_records, executable, prepare, rounding
+from toolchain.bundle.manifest import LARGEST_GRAPH, HalfOutput, InHalf, InInt8, Manifest, Modelled, Tuned
+from toolchain.compile import applicable_records, executable, prepare
 from toolchain.compile.applicable_records import RecordSources
-from toolchain.compile.constants import ENTRY, Compiled, lift_constants
+from toolchain.compile.executable import ENTRY, Compiled, lift_constants
 from toolchain.compile.nodes import nodes_by_call
 from toolchain.compile.request import BuildRequest, precision_options
 from toolchain.errors import BuildError, InputError, VerificationError
@@ -28,9 +30,11 @@ from toolchain.models import importer, origins, source
 from toolchain.models.importer import ImportedModel
 from toolchain.native import cross, elf
 from toolchain.native.cross import Cross
+from toolchain.progress import stage
 from toolchain.records.apply import Applied
 from toolchain.records.metaschedule import target_table
 from toolchain.records.tasks import called, layer_of
+from toolchain.tensors import Tensors
 
 _MAX_OPERATIONS = 1e18  # `bundle.kernels` reads numbers of up to 18 digits
 
@@ -97,7 +101,7 @@ def build(
     driver = cross.choose(request.board, request.toolchain)
     modelled = _count_cycles(scheduled, backend)
     with _compile_errors(name):
-        half = rounding.compare_in_half(scheduled.module, imported, request, reference)
+        half = compare_in_half(scheduled.module, imported, request, reference)
     int8 = reference.int8 if reference else None
     compiled = lift_constants(scheduled.module)
     work = _Compilation(imported, request, driver, scheduled.applied, compiled, modelled, half, int8)
@@ -312,3 +316,51 @@ def _manifest(work: _Compilation, staging: Path) -> Manifest:
         half=work.half,
         int8=work.int8,
     )
+
+
+def compare_in_half(
+    module: tvm.IRModule, imported: ImportedModel, request: BuildRequest, reference: Reference | None
+) -> InHalf | None:
+    """Compute a network as the board will round it, and compare that with the reference.
+
+    Args:
+        module: Its scheduled kernels, with their weights as constants.
+        imported: The model.
+        request: The board; the result is reported.
+        reference: The inputs and the expected outputs.
+
+    Returns:
+        The differences; None where the board computes in single precision, or without a reference.
+    """
+    if reference is None or not request.board.target.float16:
+        return None
+    request.progress(stage("computing in half precision on this machine"))
+    input_source = request.model.given
+    path = input_source.image or input_source.npz
+    input_text = path.name if path else f"random numbers of seed {input_source.seed}"
+    try:
+        outputs = _run(request.backend.on_cpu(module), imported, reference.inputs)
+    except InputError as fault:
+        result = InHalf(reference.runtime, input_text, (), fault.message)  # only the device can show it
+    else:
+        differences = []
+        for name, expected in reference.outputs.items():
+            difference = tensors.compare({name: outputs[name]}, {name: expected}, reference.tolerance)
+            # Two digits, because the CPU that computed it decides the others.
+            max_rel = float(f"{difference.max_rel:.1e}") if difference.max_rel < float("inf") else None
+            differences.append(HalfOutput(name, max_rel, difference.tolerance, difference.ok))
+        result = InHalf(reference.runtime, input_text, tuple(differences))
+    for line in result.lines():
+        request.progress(line)
+    return result
+
+
+def _run(module: tvm.IRModule, imported: ImportedModel, inputs: Tensors) -> Tensors:
+    # For this machine's own CPU, whose vector instructions make the emulation bearable.
+    target = tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu())})
+    machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
+    result: Any = machine[ENTRY](*(tvm.runtime.tensor(inputs[spec.name]) for spec in imported.source.inputs))
+    # A network with one output returns a tensor, any other a tuple.
+    values = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+    outputs = {spec.name: value.numpy() for spec, value in zip(imported.outputs, values, strict=True)}
+    return tensors.cut(outputs, imported.outputs)

@@ -46,11 +46,7 @@ def quantize_if_needed(source: SourceModel, request: BuildRequest) -> Prepared:
 
     A network of floats is calibrated with the user's input, and with random numbers of the same seed; users with a data
     set quantize the model beforehand. A network whose scales are not powers of two keeps its ranges. A network that
-    cannot be quantized stays as it is.
-
-    Args:
-        source: The model.
-        request: The board and the inputs; a line is reported if the model is quantized, or why it is not.
+    cannot be quantized stays as it is. What happens is reported in a line.
     """
     input_source, progress = request.model.given, request.progress
     if not request.backend.computes_int8 or quantize.is_quantized(source):

@@ -54,8 +54,7 @@ class BuildRequest:
     def command(self, origin: str) -> str:
         """Return the command that builds the bundle again, without options about records and without local folders.
 
-        Args:
-            origin: The file or name that the model was read from.
+        `origin` is the file or name that the model was read from.
         """
         arguments = ["toolchain", "build", origin, "--board", self.board.name]
         if self.toolchain and self.toolchain != self.board.toolchain:

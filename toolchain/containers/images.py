@@ -5,23 +5,28 @@ Building uses the `docker` command ($TOOLCHAIN_DOCKER names another one), all el
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from toolchain import process
+from pydantic import Field, TypeAdapter, ValidationError
+
+from toolchain import inventory, process
 from toolchain.checks import Outcome
 from toolchain.containers import build as image_build
 from toolchain.containers import recipe as image_recipe
 from toolchain.containers import run as container_run
 from toolchain.containers.archive import ImageConfig, write
-from toolchain.containers.build import BuildOptions, BuiltImage, Tell
-from toolchain.containers.check import checks
+from toolchain.containers.build import ARGUMENTS, SOURCES, BuildOptions, BuiltImage, Tell
+from toolchain.containers.check import SBOM, checks
+from toolchain.containers.recipe import COMPILER, TRIPLE
 from toolchain.containers.run import Command
-from toolchain.errors import BuildError
+from toolchain.errors import BuildError, VerificationError
+from toolchain.inventory import Build, Component
 
 __all__ = [
     "BuildOptions",
@@ -45,6 +50,8 @@ State = Literal["missing", "outdated", "ready"]
 # "outdated": the Dockerfile, or a file that it copies, has changed since.
 
 _PREFIX = "edge-toolchain"
+
+_SHA256 = "sha256:"
 
 
 @dataclass(frozen=True)
@@ -176,3 +183,77 @@ def _remedy(image: str) -> str:
     if tag(image) != image:
         return f"toolchain containers build {image}"
     return f"docker pull {image}"
+
+
+@dataclass(frozen=True)
+class ImageInventory:
+    packages: tuple[Component, ...]
+    bill: bytes  # bill of materials
+    provenance: bytes  # statement of how it was made
+
+
+def describe(name: str) -> ImageInventory:
+    """Describe an image of this machine; its content cannot differ from its digest.
+
+    Raises:
+        BuildError: It is not here, or there is no engine.
+        VerificationError: It has no list of its packages.
+    """
+    digest = identity(name).removeprefix(_SHA256)
+    return inventory_of(tag(name), digest, labels(name), run(name, ["cat", SBOM]).stdout)
+
+
+def inventory_of(tag: str, digest: str, labels: Mapping[str, str], listed: str) -> ImageInventory:
+    """Return an image's inventory.
+
+    Args:
+        tag: Its name.
+        digest: SHA-256 of its configuration, which is its ID.
+        labels: The labels that its build gave it.
+        listed: The list of its packages, as SPDX.
+
+    Raises:
+        VerificationError: The list has another form.
+    """
+    try:
+        entries = TypeAdapter(_List).validate_json(listed).packages
+    except ValidationError as fault:
+        raise VerificationError(
+            f"{tag} has no valid list of its contents",
+            details=f"{SBOM} is not a valid SPDX document",
+            hint="`toolchain containers build`",
+        ) from fault
+    # The image itself is among those listed, without a package URL.
+    packages = tuple(Component("library", entry.name, entry.version, entry.purl) for entry in entries if entry.purl)
+    notes = {name.rpartition(".")[2]: labels[name] for name in (TRIPLE, COMPILER) if name in labels}
+    image = Component("container", tag, sha256=digest, notes=notes)
+    sources = Component("file", "sources", sha256=labels.get(SOURCES, ""))
+    try:
+        arguments: object = json.loads(labels.get(ARGUMENTS, "{}"))
+    except (ValueError, RecursionError):
+        arguments = {}
+    request = {"image": tag, "arguments": arguments}
+    origin = Build("image", request, notes, [sources, *packages])
+    return ImageInventory(packages, inventory.bill(image, packages), inventory.statement({tag: digest}, origin))
+
+
+@dataclass(frozen=True)
+class _Reference:
+    kind: Annotated[str, Field(validation_alias="referenceType")]
+    locator: Annotated[str, Field(validation_alias="referenceLocator")]
+
+
+@dataclass(frozen=True)
+class _Package:
+    name: str
+    version: Annotated[str, Field(validation_alias="versionInfo")] = ""
+    references: Annotated[tuple[_Reference, ...], Field(validation_alias="externalRefs")] = ()
+
+    @property
+    def purl(self) -> str:
+        return next((reference.locator for reference in self.references if reference.kind == "purl"), "")
+
+
+@dataclass(frozen=True)
+class _List:
+    packages: tuple[_Package, ...]

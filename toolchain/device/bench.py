@@ -207,11 +207,7 @@ def _busy(readings: Sequence[str]) -> float:
 
 
 def statistics(samples: Sequence[float]) -> Latency:
-    """Summarize samples.
-
-    Args:
-        samples: Durations in milliseconds, at least one.
-    """
+    """Summarize samples. `samples` are durations in milliseconds, at least one."""
     values = np.asarray(samples, dtype=np.float64)
     return Latency(
         mean=float(values.mean()),

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from toolchain import temporary
 from toolchain.bundle import Bundle
-from toolchain.device import application, fidelity, runner, trust, verification
+from toolchain.device import application, runner, trust, verification
 from toolchain.device.application import Started
 from toolchain.device.connected import ConnectedDevice
-from toolchain.device.fidelity import Fidelity
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Transfer
-from toolchain.device.stages import Stages
 from toolchain.device.store import Generation
 from toolchain.device.trust import Verified
+from toolchain.device.verification import Fidelity
 from toolchain.native.programs import Program
+from toolchain.progress import Stages
 from toolchain.tensors import Difference
 
 
@@ -106,7 +106,7 @@ def deploy(
         DeviceError: The device is lost, busy or full, or the model does not run on it.
     """
     samples = verification.samples_of(bundle, unchecked=settings.unchecked)
-    random = fidelity.random_reference(bundle, settings.samples)
+    random = verification.random_reference(bundle, settings.samples)
     with stages.timed("deploy"):
         release = DeviceRelease.of_bundle(bundle, program, device, settings.threads)
         if device.entry.run:
@@ -118,11 +118,13 @@ def deploy(
             run = installed.run(runner.SMOKE)
             difference = verification.check_outputs(run, samples, bundle.manifest, settings.tolerance)
         with stages.timed("samples" if random else "smoke"):
-            compared = fidelity.check(release, random, settings.tolerance, stages.tell) if random else None
+            compared = verification.check_samples(release, random, settings.tolerance, stages.tell) if random else None
         with stages.timed("application" if device.entry.run else "deploy"):
+            # Only here does the new release become current: all checks before leave the device as it was.
             device.store.releases.mark(bundle.digest, unchecked=difference is None)
             changed, started = _activate(release, library, stages)
         with stages.timed("deploy"):
+            # After the activation: a release that is not healthy must not keep the device from going back.
             verified = trust.note_minimum(device.store, installed.verified, installed.folders["runners"])
             device.store.releases.prune(device.board.keep)
     return Deployment(

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from toolchain import process, state
 from toolchain.errors import BusyError, DeviceError
+from toolchain.progress import reminding
 from toolchain.shell import RemoteProcess, Shell
 from toolchain.shell.bounds import MAX_OUTPUT
-from toolchain.shell.reminder import reminding
 from toolchain.tables import printable
 
 LEASE_S = 30
@@ -242,9 +242,7 @@ class Lease:
     def run(self, script: str, size: int = 0) -> str:
         """Run a script in the store's root, with `set -eu`; return its output.
 
-        Args:
-            script: The script.
-            size: Number of bytes that it reads or writes, if known, for the time limit.
+        `size` is the number of bytes that the script reads or writes, if known, for the time limit.
 
         Raises:
             DeviceError: The script failed, the lock is lost, or the device is.

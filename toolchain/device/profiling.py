@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from toolchain import files
-from toolchain.device import processor, runner
+from toolchain.device import runner
 from toolchain.device.installed import Installed
 from toolchain.device.probe.facts import DeviceFacts
-from toolchain.device.processor import Processor
-from toolchain.device.runner import SMOKE, Plan
+from toolchain.device.runner import SMOKE, Plan, Processor
 from toolchain.errors import DeviceError
 from toolchain.native.programs import RUNNER, Program
 from toolchain.shell import Shell
@@ -128,7 +127,7 @@ def _read(text: str, name: str, runs: int) -> Watched:
             watched_ns=watched,
             other_runs=_number(report["other_runs"]),
             waits=bool(report["waits"]),
-            processor=processor.read(report["processor"]),
+            processor=runner.read_processor(report["processor"]),
         )
         if len(result.watched_ns) + result.other_runs != runs or len(result.plain_ns) != runs:
             raise ValueError(f"it has {len(result.watched_ns)} runs instead of {runs}")  # noqa: TRY301 - of the report

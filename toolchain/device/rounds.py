@@ -95,6 +95,8 @@ class Turn:
         counted = [f"{more} time(s) by the CPUs' own count"] if more > 0 else []
         cooling = sorted({*self.before.cooling, *self.after.cooling})
         before, after = (state.flags or 0 for state in (self.before, self.after))
+        # The upper bits say what has happened since the start: what is new there happened during the run, and may have
+        # ended before both states were read.
         flags = (before | after | ((after & ~before) >> _FLAGS_SINCE)) & _FLAGS_NOW
         return (*counted, *cooling, *(name for bit, name in enumerate(_FLAG_NAMES) if flags >> bit & 1))
 

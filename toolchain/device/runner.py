@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from toolchain import temporary, tensors
 from toolchain.bundle import Manifest
-from toolchain.device import processor
-from toolchain.device.processor import Copies, Processor
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.native.programs import RUNNER
 from toolchain.process import Result
@@ -36,6 +34,11 @@ _START_S, _LONGEST_START_S = 120.0, 600.0  # for loading and the first run
 _SLOWEST = 64 << 10  # bytes of a network per second, to load it and run it once, on an emulated board
 _COMPILED_HERE = "llvm"  # target kind of kernels that are machine code when they reach the device
 _RUNS_A_START = 10  # the start, with loading and the first run, takes as long as so many later runs
+
+_LONGEST = 200
+_MOST_UNITS = 1 << 20
+_MOST_BYTES = 1 << 50
+_MEGABYTE = 1e6
 
 
 @dataclass(frozen=True)
@@ -137,10 +140,6 @@ def scratch(shell: Shell, root: str) -> Iterator[str]:
     """Yield the path of a folder on the device for the files of runs, and remove it after the block.
 
     The first run creates it. If this command is killed, the next change of the store removes it.
-
-    Args:
-        shell: The device.
-        root: The store's root on the device.
     """
     folder = f"{root}/run/{secrets.token_hex(8)}"
     try:
@@ -152,12 +151,7 @@ def scratch(shell: Shell, root: str) -> Iterator[str]:
 def command(folders: Mapping[str, str], release: str, folder: str, plan: Plan, threads: int = 0) -> list[str]:
     """Return the runner's command line.
 
-    Args:
-        folders: As for `call`.
-        release: As for `call`.
-        folder: Folder for its `outputs` and its `report`.
-        plan: As for `call`.
-        threads: As for `call`.
+    `folder` is for its `outputs` and its `report`; the other arguments are those of `call`.
     """
     argv = [f"{folders['runners']}/{RUNNER}", "--release", release, "--inputs", f"{folders['inputs']}/{INPUTS}"]
     argv += ["--outputs", f"{folder}/outputs", "--report", f"{folder}/report"]
@@ -206,9 +200,7 @@ def weight(manifest: Manifest) -> int | None:
 def longest_s(plan: Plan, size: int | None = None) -> float:
     """Return the time limit of a call in seconds: a large network may need minutes for its first run.
 
-    Args:
-        plan: How often it runs.
-        size: Bytes of the release; None if unknown.
+    `size` is that of the release; None if unknown.
     """
     start = _LONGEST_START_S if size is None else min(_LONGEST_START_S, _START_S + size / _SLOWEST)
     runs = max(plan.samples, _RUNS_A_START) + plan.warmup_runs + (plan.min_runs if plan.max_runs else 0)
@@ -223,10 +215,7 @@ def most_said(plan: Plan) -> int:
 def check_times(runs: Sequence[Run], took_s: float, name: str) -> None:
     """Check the reported times against this machine's clock: runs cannot take longer than their command.
 
-    Args:
-        runs: The reported runs.
-        took_s: Seconds of the command, by this machine's clock.
-        name: The device.
+    `took_s` is the duration of the command by this machine's clock.
 
     Raises:
         DeviceError: They took longer, by far.
@@ -243,9 +232,7 @@ def check_times(runs: Sequence[Run], took_s: float, name: str) -> None:
 def check_ended(name: str, result: Result) -> None:
     """Check the exit code of a runner.
 
-    Args:
-        name: The device.
-        result: The result of the script, which exits with the code and the message of a runner that failed.
+    The script exits with the code and the message of a runner.
 
     Raises:
         DeviceError: The runner failed.
@@ -290,8 +277,8 @@ def read(text: str, outputs: Mapping[str, NDArray[Any]], name: str, plan: Plan) 
             peak_rss_kib=_time(report["peak_rss_kib"]),
             each_ns=times["each_ns"],
             involuntary_switches=_time(report["involuntary_switches"]),
-            processor=processor.read(report["processor"]),
-            copies=processor.read_copies(report.get("copies")),
+            processor=read_processor(report["processor"]),
+            copies=read_copies(report.get("copies")),
         )
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as fault:
         raise DeviceError(
@@ -333,3 +320,89 @@ def _time(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
         raise ValueError(f"{value!r:.50} is not a valid time or size")
     return value
+
+
+@dataclass(frozen=True)
+class Processor:
+    """An accelerator; a text is empty and a number 0 if its driver does not report it.
+
+    Attributes:
+        name: Its name.
+        driver: Version of its driver.
+        version: Its interface, such as OpenCL, with the version.
+        units: Number of its compute units.
+    """
+
+    name: str
+    driver: str
+    version: str
+    units: int
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        units = f"{self.units} compute unit(s)" if self.units else ""
+        driver = f"driver {self.driver}" if self.driver else ""
+        return ", ".join(item for item in (self.name, units, self.version, driver) if item)
+
+
+def read_processor(value: object) -> Processor | None:
+    """Read the processor in a runner's report; None if the kernels ran on the CPU.
+
+    Raises:
+        LookupError, TypeError, ValueError: It is not valid: a driver may report anything.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r:.50} is not a valid processor")
+    units = value["units"]
+    if isinstance(units, bool) or not isinstance(units, int) or not 0 <= units <= _MOST_UNITS:
+        raise ValueError(f"{units!r:.50} is not a valid number of compute units")
+    return Processor(read_text(value["name"]), read_text(value["driver"]), read_text(value["version"]), units)
+
+
+def read_text(value: object) -> str:
+    """Return a text of the device, checked: it is short and has printable ASCII letters only."""
+    if not isinstance(value, str) or len(value) > _LONGEST or not (value.isascii() and value.isprintable()):
+        raise ValueError(f"{value!r:.50} is not a valid name or version")
+    return value
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Bytes that an accelerator with its own memory copies, as its runtime counted them.
+
+    Attributes:
+        to_device: Copied to the accelerator's memory in one run.
+        from_device: Copied back in one run.
+        resident: Bytes that stay there between runs: weights, and the accelerator's programs.
+    """
+
+    to_device: int
+    from_device: int
+    resident: int
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        sizes = (self.to_device, self.from_device, self.resident)
+        upload, download, resident = (f"{size / _MEGABYTE:.2f} MB" for size in sizes)
+        return f"each run copies {upload} to the accelerator's memory and {download} back; {resident} stay there"
+
+
+def read_copies(value: object) -> Copies | None:
+    """Read the copies in a runner's report; None if no accelerator with its own memory ran.
+
+    Raises:
+        LookupError, TypeError, ValueError: They are not valid.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r:.50} is not a valid account of copies")
+    counts = [value[name] for name in ("to_device", "from_device", "resident")]
+    for count in counts:
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < _MOST_BYTES:
+            raise ValueError(f"{count!r:.50} is not a valid number of bytes")
+    return Copies(*counts)

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from toolchain import files, temporary, tensors
 from toolchain.device.installed import DeviceRelease
-from toolchain.device.processor import Processor
-from toolchain.device.runner import SMOKE, Run
+from toolchain.device.runner import SMOKE, Processor, Run
 from toolchain.device.shipment import Sent, Tell
 from toolchain.device.store import Store
 from toolchain.errors import DeviceError, VerificationError
@@ -63,7 +62,7 @@ def run_all(release: DeviceRelease, series: Series, progress: Tell | None = None
         DeviceError: The device is full or lost, or the model does not run on it.
         VerificationError: The outputs do not have the model's signature.
     """
-    release = replace(release, bundle=None)
+    release = replace(release, bundle=None)  # the device has its files: each piece sends inputs alone
     specs = release.manifest.outputs
     outputs = {spec.name: np.empty((series.count, *spec.shape), spec.dtype) for spec in specs}
     ranges = pieces(series.count, [*release.manifest.inputs, *specs])
@@ -91,9 +90,7 @@ def run_all(release: DeviceRelease, series: Series, progress: Tell | None = None
 def pieces(count: int, specs: Sequence[TensorSpec]) -> list[range]:
     """Divide samples into ranges whose inputs and outputs have at most 64 MiB, but at least one sample.
 
-    Args:
-        count: Number of samples.
-        specs: Signature of the inputs and outputs of a sample.
+    `specs` are the inputs and outputs of a sample.
     """
     sample_bytes = max(1, sum(spec.bytes for spec in specs))
     step = min(max(1, PIECE_BYTES // sample_bytes), _PIECE_SAMPLES)

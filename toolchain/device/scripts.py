@@ -319,7 +319,6 @@ def roll_back() -> str:
 def prune(keep: int | str) -> str:
     """Return the script that removes all but the last `keep` activations, and all files without a use.
 
-    Args:
-        keep: A number, or the name of a shell variable, such as `$keep`.
+    `keep` is a number, or the name of a shell variable, such as `$keep`.
     """
     return PRUNE.format(keep=keep, programs=_KEPT_PROGRAMS + 1, inputs=_KEPT_INPUTS + 1)

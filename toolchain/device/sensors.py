@@ -149,9 +149,7 @@ class Series:
 def find(shell: Shell, sysfs: str = SYSFS) -> DeviceSensors:
     """Return the sensors of a device.
 
-    Args:
-        shell: The device.
-        sysfs: Folder of the kernel's sensors on it.
+    `sysfs` is the folder of the kernel's sensors on the device.
 
     Raises:
         DeviceError: The device is lost.
@@ -211,7 +209,12 @@ def _series(sensor: Sensor, seconds: NDArray[np.float64], columns: Sequence[Sequ
     if not values.any() or (sensor.unit == "uJ" and values.size and float(np.ptp(values)) <= 0):
         raise NoFigureError(f"{sensor.name}: it {f'stays at {values[0]:g}' if values.size else 'has no values'}")
     if sensor.unit == "uJ":
-        return Series(sensor.name, seconds, _unwrap_counter(sensor, values) * _TO_WATTS["uJ"], counts=True)
+        # A counter starts from 0 again after an overflow.
+        fallen = np.diff(values) < 0
+        if fallen.any() and sensor.wraps <= 0:
+            raise NoFigureError(f"{sensor.name}: its counter decreased, and its range is unknown")
+        times: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(fallen)])[: values.size]
+        return Series(sensor.name, seconds, (values + times * sensor.wraps) * _TO_WATTS["uJ"], counts=True)
     return Series(sensor.name, seconds, _positive_power(sensor, values) * _TO_WATTS[sensor.unit])
 
 
@@ -222,15 +225,6 @@ def _positive_power(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.f
     if (values.min() < 0 and sensor.chip == _SUPPLY) or values.mean() < 0:
         raise NoFigureError(f"{sensor.name}: its power is negative ({values.min():g})")
     return values
-
-
-def _unwrap_counter(sensor: Sensor, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add the range of a counter after each overflow."""
-    fallen = np.diff(values) < 0
-    if fallen.any() and sensor.wraps <= 0:
-        raise NoFigureError(f"{sensor.name}: its counter decreased, and its range is unknown")
-    times: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(fallen)])[: values.size]
-    return values + times * sensor.wraps
 
 
 # --- the total ---------------------------------------------------------------------------------------------------

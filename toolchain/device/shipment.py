@@ -142,7 +142,10 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, progress: Tell | 
     size = sum(path.stat().st_size for path in shipment.blobs.values())
     states = store.blobs.examine(shipment.blobs, size)
     missing = {digest: state for digest, state in states.items() if state.state != "have"}
-    _check_space(shipment, missing, facts)
+    needed = sum(shipment.blobs[digest].stat().st_size - state.size for digest, state in missing.items()) // 1024
+    if missing and needed + SPARE_KIB > facts.free_kib:
+        free, required = (size_text(kib * 1024) for kib in (facts.free_kib, needed + SPARE_KIB))
+        raise FullError(f"the device has {free} free, but {required} are needed", hint=_MAKE_ROOM)
     _push(shipment, missing, store, progress)
     if damaged := store.blobs.publish(missing, executable=shipment.programs, size=size):
         # A resumed upload may have ended in the middle of a write: once more, from the start.
@@ -157,13 +160,6 @@ def send(shipment: Shipment, store: Store, facts: DeviceFacts, progress: Tell | 
     count = len(missing.keys() - shipment.documents)
     skipped = len(states.keys() - missing.keys() - shipment.documents)
     return Sent(count, skipped, time.perf_counter() - start)
-
-
-def _check_space(shipment: Shipment, missing: Mapping[str, BlobState], facts: DeviceFacts) -> None:
-    needed = sum(shipment.blobs[digest].stat().st_size - state.size for digest, state in missing.items()) // 1024
-    if missing and needed + SPARE_KIB > facts.free_kib:
-        free, required = (size_text(kib * 1024) for kib in (facts.free_kib, needed + SPARE_KIB))
-        raise FullError(f"the device has {free} free, but {required} are needed", hint=_MAKE_ROOM)
 
 
 def _push(shipment: Shipment, missing: Mapping[str, BlobState], store: Store, progress: Tell | None) -> None:

@@ -44,9 +44,9 @@ from toolchain.device.probe.answer import Answer, number
 from toolchain.device.probe.facts import DeviceFacts, read_facts
 from toolchain.device.waiting import Patience, Waited
 from toolchain.errors import DeviceError
+from toolchain.progress import reminding
 from toolchain.shell import Shell
 from toolchain.shell.protocol import ending_of
-from toolchain.shell.reminder import reminding
 
 _DIGEST_CHARACTERS = 64
 _SHOWN = 1000
@@ -238,12 +238,7 @@ class Store:
 
 
 class Blobs:
-    """The files of a store, by digest, and the folders of links to them.
-
-    Args:
-        store: The store.
-        shell: The device.
-    """
+    """The files of a store, by digest, and the folders of links to them."""
 
     def __init__(self, store: Store, shell: Shell) -> None:
         self._store = store
@@ -256,9 +251,7 @@ class Blobs:
     def examine(self, digests: Iterable[str], size: int = 0) -> dict[str, BlobState]:
         """Hash the blobs on the device; a damaged one is removed so that it is sent again.
 
-        Args:
-            digests: The blobs.
-            size: Bytes of all of them.
+        `size` is the bytes of all of them.
         """
         unique = list(dict.fromkeys(digests))
         states = dict.fromkeys(unique, BlobState("missing", 0))
@@ -326,9 +319,7 @@ class Blobs:
 class Releases:
     """The releases of a store and their activations, the generations.
 
-    Args:
-        store: The store.
-        progress: Called with what had to be repaired on the device.
+    `progress` is called with what had to be repaired on the device.
     """
 
     def __init__(self, store: Store, progress: Callable[[str], None]) -> None:

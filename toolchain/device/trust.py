@@ -136,9 +136,7 @@ def note_script(runner: str = "") -> str:
 def attach_script(digest: str, signed: str) -> str:
     """Return the script that attaches the statement and the signatures to a release.
 
-    Args:
-        digest: The bundle's digest.
-        signed: Digest of the blob with both.
+    `signed` is the digest of the blob with both.
     """
     return _ATTACH.format(digest=digest, signed=signed, name=SIGNED, sync=SYNC)
 
@@ -220,10 +218,6 @@ def state(store: Store) -> State:
 def raise_floor(store: Store, floor: int) -> Verified:
     """Set the lowest sequence of the current model that a device accepts; the caller holds the lock.
 
-    Args:
-        store: The device's store.
-        floor: The sequence.
-
     Raises:
         InputError: The current release itself is below it, or the device accepts any release.
         VerificationError: The device does not accept its current release.
@@ -262,7 +256,12 @@ def _answer(store: Store, output: str) -> Verified | None:
         return None
     text = "\n".join(lines[:-1])
     if last == "code 0":
-        return _read(store, lines)
+        try:
+            return _READER.validate_json(next((line for line in lines if line.startswith("{")), ""))
+        except ValidationError as fault:
+            raise VerificationError(
+                f"{store.name} sent an invalid answer", details=str(fault), hint="deploy again"
+            ) from fault
     if last == f"code {UNTRUSTED}":
         raise VerificationError(
             f"{store.name} does not accept this release", details=text, hint=f"it keeps its current release; {_REMEDY}"
@@ -276,12 +275,3 @@ def _answer(store: Store, output: str) -> Verified | None:
         details=text or "it has no program for this check",
         hint="deploy with this version of the toolchain: `toolchain deploy`",
     )
-
-
-def _read(store: Store, lines: list[str]) -> Verified:
-    try:
-        return _READER.validate_json(next((line for line in lines if line.startswith("{")), ""))
-    except ValidationError as fault:
-        raise VerificationError(
-            f"{store.name} sent an invalid answer", details=str(fault), hint="deploy again"
-        ) from fault

@@ -63,8 +63,7 @@ class Patience:
     def get(self, attempt: Callable[[], T]) -> T:
         """Retry an attempt while the device is in use; return its result.
 
-        Args:
-            attempt: Raises BusyError if the device is in use.
+        `attempt` raises BusyError if the device is in use.
 
         Raises:
             BusyError: The device is still in use when the time is up.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolchain.export import mender, offline, rauc
-from toolchain.export.offline import WrittenUpdate
-from toolchain.export.update import Update, prepare
+from toolchain.export.offline import Update, WrittenUpdate, prepare
 
 FORMATS = ("offline", "mender", "rauc")  # what an update is written as
 

@@ -361,7 +361,7 @@ apply() {
 }
 
 # Makes another release current: $result tells what came of it. With an application, the device tries the release with
-# it (device/application/scripts.py), in a process of its own that goes on, and holds the lock, where this one is killed.
+# it (device/application), in a process of its own that goes on, and holds the lock, where this one is killed.
 switch() {
   if [ -n "$application" ]; then
     tell "restarting $application, and waiting up to $within_s s until it is healthy"

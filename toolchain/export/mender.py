@@ -12,10 +12,10 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from toolchain import archives, files, outputs, temporary
+from toolchain import files, outputs, temporary
+from toolchain.bundle import archive
 from toolchain.export import offline
-from toolchain.export.offline import UPDATE, WrittenUpdate
-from toolchain.export.update import Update
+from toolchain.export.offline import UPDATE, Update, WrittenUpdate
 
 MODULE = "edge-toolchain"
 ARTIFACT = "update.mender"
@@ -52,18 +52,18 @@ def _write_artifact(update: Update, target: Path, compatible: str) -> None:
         work = Path(folder)
         payload = offline.write(update, work / UPDATE)
         header = _header(update, compatible)
-        archives.write(work / "data", {UPDATE: payload.path})
+        archive.write_tar(work / "data", {UPDATE: payload.path})
         sums = {f"data/0000/{UPDATE}": payload.sha256}
         sums |= {"header.tar": files.sha256_bytes(header), "version": files.sha256_bytes(_VERSION)}
         manifest = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()
         with files.atomic_path(target) as staging:
-            members: archives.Contents = {  # in the order that the format requires
+            members: archive.Contents = {  # in the order that the format requires
                 "version": _VERSION,
                 "manifest": manifest,
                 "header.tar": header,
                 "data/0000.tar": work / "data",
             }
-            archives.write(staging, members)
+            archive.write_tar(staging, members)
 
 
 def _header(update: Update, compatible: str) -> bytes:
@@ -78,7 +78,7 @@ def _header(update: Update, compatible: str) -> bytes:
         "artifact_provides": {f"{_SOFTWARE}.version": name},
         "clears_artifact_provides": [f"{_SOFTWARE}.*"],
     }
-    return archives.encoded({"header-info": _json(info), "headers/0000/type-info": _json(kind)})
+    return archive.encode_tar({"header-info": _json(info), "headers/0000/type-info": _json(kind)})
 
 
 def _json(value: dict[str, Any]) -> bytes:
@@ -87,8 +87,8 @@ def _json(value: dict[str, Any]) -> bytes:
 
 def _foreign_file(path: Path) -> str:
     try:
-        with tarfile.open(path) as archive:
-            names = [member.name for member in archive]
+        with tarfile.open(path) as tar:
+            names = [member.name for member in tar]
     except (tarfile.TarError, EOFError):
         return "it is not a Mender artifact"
     return "" if names[:2] == ["version", "manifest"] else "it is a different kind of archive"

@@ -11,9 +11,7 @@ from pathlib import Path
 from toolchain import outputs
 from toolchain.errors import InputError
 from toolchain.export import offline
-from toolchain.export.installer import printable
-from toolchain.export.offline import UPDATE, WrittenUpdate
-from toolchain.export.update import Update
+from toolchain.export.offline import UPDATE, Update, WrittenUpdate, printable
 
 MANIFEST = "manifest.raucm"
 HANDLER = "handler.sh"

@@ -66,7 +66,16 @@ class _Folder:
         # From opset 15 on, data in half precision may come with statistics in single precision.
         if data is None or data.elem_type != self._weights[node.input[1]].data_type:
             return [node]
-        return self._multiply_and_add(node, scale, shift, len(data.shape.dim))
+        output = node.output[0]
+        dtype = self._value(node.input[1]).dtype
+        shape = (-1, *[1] * (len(data.shape.dim) - 2))
+        factor, offset, scaled = (self._unused(f"{output}.{role}") for role in ("scale", "shift", "scaled"))
+        self._store(factor, scale.reshape(shape), dtype)
+        self._store(offset, shift.reshape(shape), dtype)
+        return [
+            helper.make_node("Mul", [node.input[0], factor], [scaled], scaled),
+            helper.make_node("Add", [scaled, offset], [output], output),
+        ]
 
     def _value(self, name: str) -> NDArray[Any]:
         value: NDArray[Any] = numpy_helper.to_array(self._weights[name])
@@ -90,20 +99,6 @@ class _Folder:
         del node.input[2:]
         node.input.append(self._unused(f"{node.output[0]}.folded_bias"))
         self._store(node.input[2], shift, weight.dtype)
-
-    def _multiply_and_add(
-        self, node: onnx.NodeProto, scale: NDArray[np.float64], shift: NDArray[np.float64], rank: int
-    ) -> list[onnx.NodeProto]:
-        output = node.output[0]
-        dtype = self._value(node.input[1]).dtype
-        shape = (-1, *[1] * (rank - 2))
-        factor, offset, scaled = (self._unused(f"{output}.{role}") for role in ("scale", "shift", "scaled"))
-        self._store(factor, scale.reshape(shape), dtype)
-        self._store(offset, shift.reshape(shape), dtype)
-        return [
-            helper.make_node("Mul", [node.input[0], factor], [scaled], scaled),
-            helper.make_node("Add", [scaled, offset], [output], output),
-        ]
 
     def _unused(self, name: str) -> str:
         # A file may use any name.

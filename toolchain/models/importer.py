@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from toolchain.errors import InputError
-from toolchain.models import batchnorm, bounded
+from toolchain.models import batchnorm, tails
 from toolchain.models.signature import supported_dtype
 from toolchain.models.source import SourceModel
 from toolchain.tensors import Bound, TensorSpec
@@ -55,7 +55,7 @@ def import_model(source: SourceModel) -> ImportedModel:
 
     from toolchain.models import converters, origins  # noqa: PLC0415 - as above
 
-    proto, bounds = bounded.with_counts(as_imported(source), converters.names())
+    proto, bounds = tails.with_counts(as_imported(source), converters.names())
     if unsupported := unsupported_nodes(proto):
         raise InputError(
             f"{source.name} has {len(unsupported)} node(s) that TVM cannot import",

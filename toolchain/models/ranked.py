@@ -49,7 +49,19 @@ def rankings(source: SourceModel, inputs: Tensors, tolerance: Tolerance | None) 
         limit = TOLERANCE["float32"] if tolerance is None else tolerance
         if isinstance(limit, Mapping):
             limit = max([TOLERANCE["float32"], *(value.value for value in limit.values())])
-        return _find_rankings(_Replay(source, inputs, nodes), limit)
+        replay = _Replay(source, inputs, nodes)
+        result: list[Ranking] = []
+        for number in reversed(range(len(replay.nodes))):
+            order = replay.order(number)
+            ranked_names = {name for ranking in result for name in ranking.names}
+            remaining = [name for name in replay.source.output_names if name not in ranked_names]
+            if not remaining or not order.is_ordered or order.chosen.shape[1] + order.next.shape[1] < 2:  # noqa: PLR2004 - a pair
+                continue
+            if replay.nodes[number].op_type == _SUPPRESSION:
+                result += _rank_suppression(replay, number, order, remaining, limit)
+            elif names := _outputs_with_rows(replay, number, order, remaining, limit):
+                result.append(_node_ranking(replay, number, order, names, limit))
+        return tuple(result)
     except FAULTS:
         return ()  # with another choice than its own, a model may reach a state that it cannot compute
 
@@ -100,21 +112,6 @@ def _ordering_nodes(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
     if protos.opset(proto) < _GATHERS:
         return []
     return [node for node in proto.graph.node if node.op_type in _ORDERING and node.domain in protos.STANDARD]
-
-
-def _find_rankings(replay: _Replay, limit: float) -> tuple[Ranking, ...]:
-    result: list[Ranking] = []
-    for number in reversed(range(len(replay.nodes))):
-        order = replay.order(number)
-        ranked_names = {name for ranking in result for name in ranking.names}
-        remaining = [name for name in replay.source.output_names if name not in ranked_names]
-        if not remaining or not order.is_ordered or order.chosen.shape[1] + order.next.shape[1] < 2:  # noqa: PLR2004 - a pair
-            continue
-        if replay.nodes[number].op_type == _SUPPRESSION:
-            result += _rank_suppression(replay, number, order, remaining, limit)
-        elif names := _outputs_with_rows(replay, number, order, remaining, limit):
-            result.append(_node_ranking(replay, number, order, names, limit))
-    return tuple(result)
 
 
 def _rank_suppression(replay: _Replay, number: int, order: _Order, names: Sequence[str], limit: float) -> list[Ranking]:
@@ -330,7 +327,23 @@ class _Replay:
         declared = {value.name for value in (*proto.graph.output, *proto.graph.input)}
         extra = [name for name in dict.fromkeys(self.watched) if name not in declared]
         if number is not None:
-            _replace_by_input(proto.graph, self.nodes[number], self.values[_index_name(self.nodes[number])].shape)
+            node = self.nodes[number]
+            position = next(
+                position for position, other in enumerate(proto.graph.node) if other.output[:1] == node.output[:1]
+            )
+            axis = protos.get_attribute(node, "axis", -1)
+            index = _index_name(node)
+            values = onnx.helper.make_node("GatherElements", [node.input[0], index], [node.output[0]], axis=axis)
+            del proto.graph.node[position]
+            if node.op_type == "TopK" and node.output[0]:
+                proto.graph.node.insert(position, values)
+            proto.graph.input.append(
+                onnx.helper.make_tensor_value_info(
+                    index, onnx.TensorProto.INT64, self.values[_index_name(self.nodes[number])].shape
+                )
+            )
+            outputs = [value for value in proto.graph.output if value.name != index]
+            protos.set_repeated(proto.graph.output, outputs)
         proto.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in extra)
         return _session(proto)
 
@@ -348,16 +361,3 @@ def _index_name(node: onnx.NodeProto) -> str:
     """Return the name of a node's indices; those that nothing reads get a name of ours."""
     position = 1 if node.op_type == "TopK" else 0
     return (node.output[position] if len(node.output) > position else "") or f"{node.output[0]}.index"
-
-
-def _replace_by_input(graph: onnx.GraphProto, node: onnx.NodeProto, shape: Sequence[int]) -> None:
-    position = next(position for position, other in enumerate(graph.node) if other.output[:1] == node.output[:1])
-    axis = protos.get_attribute(node, "axis", -1)
-    index = _index_name(node)
-    values = onnx.helper.make_node("GatherElements", [node.input[0], index], [node.output[0]], axis=axis)
-    del graph.node[position]
-    if node.op_type == "TopK" and node.output[0]:
-        graph.node.insert(position, values)
-    graph.input.append(onnx.helper.make_tensor_value_info(index, onnx.TensorProto.INT64, shape))
-    outputs = [value for value in graph.output if value.name != index]
-    protos.set_repeated(graph.output, outputs)

@@ -16,7 +16,7 @@ from toolchain import rankings
 from toolchain.errors import InputError
 from toolchain.models import protos
 from toolchain.models.ort import onnxruntime
-from toolchain.models.simplify import dynamic_lstm
+from toolchain.models.simplify import rewrites
 from toolchain.models.source import SourceModel, as_declared
 from toolchain.rankings import Ranking
 from toolchain.tensors import LARGEST_TOLERANCE, ROUNDING, TOLERANCE, Limit, Tensors
@@ -179,7 +179,7 @@ def name(*, unoptimized: bool = False) -> str:
 
 def with_plain_lstm(source: SourceModel) -> SourceModel:
     """Return the model that is compared with (see `dynamic_lstm`); the same one if it has no such LSTM."""
-    proto = dynamic_lstm.in_floats(source.proto)
+    proto = rewrites.quantized_lstm_in_floats(source.proto)
     return source if proto is source.proto else replace(source, proto=proto)
 
 

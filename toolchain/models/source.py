@@ -13,19 +13,7 @@ from onnx import shape_inference
 
 from toolchain import files
 from toolchain.errors import InputError, did_you_mean
-from toolchain.models import (
-    attributes,
-    canonical,
-    class_labels,
-    draws,
-    inputs,
-    memory,
-    model_size,
-    names,
-    protos,
-    signature,
-    zoo,
-)
+from toolchain.models import canonical, draws, inputs, model_size, protos, signature, zoo
 from toolchain.models.formats import recognise
 from toolchain.models.request import Model
 from toolchain.tensors import TensorSpec
@@ -88,13 +76,13 @@ def load(
         InputError: No such model, not an ONNX model, no such input, or a dimension stays open.
     """
     path = Path(source)
-    if network := names.network(source):
+    if network := zoo.network(source):
         proto, name, origin = zoo.build(network, seed), network, network
     else:
         proto, name, origin = _read(path), path.stem, path.name
         if not name.isprintable():
             raise InputError(f"{origin!a} is not a valid model name", hint="rename the file: use printable characters")
-    changed = class_labels.make_tensor_outputs(proto)
+    changed = canonical.make_tensor_outputs(proto)
     signature.drop_weights(proto)
     signature.fix(proto, fixed or {})
     declared = tuple(map(protos.clone, proto.graph.input))
@@ -129,20 +117,6 @@ def _check_size(path: Path, more: int = 0) -> None:
         )
 
 
-# The checker requires shapes, which exporters leave out; those of outputs are not needed.
-def _check(proto: onnx.ModelProto) -> None:
-    ends = (*proto.graph.input, *proto.graph.output)
-    bare = [value.type.tensor_type for value in ends if value.type.HasField("tensor_type")]
-    bare = [tensor for tensor in bare if not tensor.HasField("shape")]
-    for tensor in bare:
-        tensor.shape.SetInParent()
-    try:
-        onnx.checker.check_model(proto)
-    finally:
-        for tensor in bare:
-            tensor.ClearField("shape")
-
-
 # A branch that is not taken may be for other shapes than those that were set: ONNX Runtime would refuse such a model,
 # but runs it with open ones.
 def as_declared(source: SourceModel) -> onnx.ModelProto:
@@ -154,7 +128,7 @@ def as_declared(source: SourceModel) -> onnx.ModelProto:
 
 def check_memory(source: SourceModel) -> None:
     """Refuse a model whose tensors do not fit into this machine's memory."""
-    memory.check(source.proto)
+    inputs.check_memory(source.proto)
 
 
 def classes(source: SourceModel) -> int | None:
@@ -181,8 +155,18 @@ def _read(path: Path) -> onnx.ModelProto:
         onnx.load_external_data_for_model(proto, str(path.parent))
         model_size.check_inlined(proto)
         canonical.make_canonical(proto)
-        _check(proto)
-        attributes.check(proto)
+        # The checker requires shapes, which exporters leave out; those of outputs are not needed.
+        ends = (*proto.graph.input, *proto.graph.output)
+        bare = [value.type.tensor_type for value in ends if value.type.HasField("tensor_type")]
+        bare = [tensor for tensor in bare if not tensor.HasField("shape")]
+        for tensor in bare:
+            tensor.shape.SetInParent()
+        try:
+            onnx.checker.check_model(proto)
+        finally:
+            for tensor in bare:
+                tensor.ClearField("shape")
+        canonical.check(proto)
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as fault:
         raise InputError(
             f"{path.name} is not a valid ONNX model",

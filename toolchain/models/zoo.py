@@ -4,6 +4,9 @@ Nothing is downloaded. The weights are random, but scaled such that activations 
 and the output depends on the input: a constant or saturated output would hide errors of a compiled model.
 
 Every network has one float32 input `data` and one output `prob`, a softmax of shape 1 x classes.
+
+`zoo:NAME` is always the zoo's network, and a name with a slash, such as `./NAME`, always a path. A bare name may be
+both.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from toolchain.errors import InputError, did_you_mean
@@ -19,6 +23,41 @@ if TYPE_CHECKING:
     import onnx
 
     from toolchain.models.zoo_graph import GraphBuilder, Size, Tensor
+
+
+PREFIX = "zoo:"
+
+
+def network(model: str) -> str:
+    """Return the zoo's network that a model's name stands for; empty if it is a path.
+
+    A file has precedence over the zoo's network of the same name; a folder has not, since it is not a model.
+    """
+    if not model.startswith(PREFIX):
+        return model if model in NAMES and not Path(model).is_file() else ""
+    name = model.removeprefix(PREFIX)
+    if name not in NAMES:
+        raise InputError(
+            f"the zoo has no network {name!r}",
+            details="networks of the zoo: " + ", ".join(NAMES),
+            hint=did_you_mean(name, NAMES) or "`toolchain model list` shows them",
+        )
+    return name
+
+
+def ambiguity(model: str, *, built: bool) -> str:
+    """Say which is used if the zoo's network and a path have the same name; empty otherwise.
+
+    `built` says whether the path is a package or bundle, and the command takes those.
+    """
+    path = Path(model)
+    if model not in NAMES or not path.exists():
+        return ""
+    kind = "folder" if path.is_dir() else "file"
+    if built or path.is_file():
+        return f"{model} is the {kind} ./{model} here; zoo:{model} names the zoo's network"
+    return f"{model} is the zoo's network; ./{model} names the {kind} here"
+
 
 _IMAGE = (1, 3, 224, 224)
 _IMAGENET = 1000

@@ -1,6 +1,6 @@
 """Our C++ code for devices: the programs `runner` and `board_server`, and the library `edge_model`.
 
-Each is built once for each triple, and cached.
+Each is built once for each triple with CMake, in a folder that is kept after an interruption, and cached.
 """
 
 from __future__ import annotations
@@ -10,25 +10,35 @@ import importlib.metadata
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import cmake
 
 import toolchain
 from toolchain import files, locks, process, resources
 from toolchain.architecture import TRIPLES, is_android
 from toolchain.errors import BuildError
-from toolchain.native import compiling, elf
-from toolchain.native.compiling import Compiler
+from toolchain.native import elf
 from toolchain.native.cross import NDK_VARIABLE, HostCross
 from toolchain.native.linker import ANDROID_PAGES
+from toolchain.progress import Step
 from toolchain.versions import tvm
 
 Tell = Callable[[str], None]
-"""Called with a line before a long operation."""
+"""Called with each step and line of progress."""
+
+_UNFINISHED = ".unfinished-"
+_CONFIGURED, _RESUMABLE = "configured", "resumable"
+_BUILD_TIMEOUT_S = 3600.0
+_LOOK_S = 0.5
 
 RUNNER = "runner"
 BOARD_SERVER = "board_server"
@@ -47,6 +57,136 @@ from toolchain.native import programs
 programs.build(*sys.argv[1:])
 """
 SUPPORTED = f"supported: {', '.join(sorted(TRIPLES))}, Android's with its NDK"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """The compiler for a triple, and its options."""
+
+    command: tuple[str, ...]  # the driver, and its first arguments
+    flags: tuple[str, ...]
+    link_flags: tuple[str, ...]  # in addition to `flags`, for linking
+    identity: tuple[str, ...]  # versions of everything that determines the output
+    target: str = ""  # CMAKE_CXX_COMPILER_TARGET; empty if the compiler needs none
+    zig_lib: Path | None = None  # zig's folder of sources; None for other compilers
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The folders in which the programs of one triple are compiled."""
+
+    root: Path
+    triple: str
+    key: str  # digest of everything that determines the output
+
+    def find(self, inner: str) -> Path | None:
+        """Return a path below one of the folders; None if it does not exist."""
+        return next(self.root.glob(f"{self._prefix}*/{inner}"), None)
+
+    def make(self) -> Path:
+        """Make one more folder."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=self._prefix, dir=self.root))
+
+    def remove(self, keep: Path | None = None) -> None:
+        """Remove all folders of this triple, also those of other sources, except one."""
+        for path in set(self.root.glob(f"{_UNFINISHED}{self.triple}-*")) - {keep}:
+            shutil.rmtree(path, ignore_errors=True)
+
+    @property
+    def _prefix(self) -> str:
+        return f"{_UNFINISHED}{self.triple}-{self.key}-"
+
+
+@contextlib.contextmanager
+def build_folder(workspace: Workspace) -> Iterator[Path]:
+    """Yield a folder to build in. An interrupted build is resumed: its objects take a minute, and most are shared.
+
+    The folder is removed after a failure. After a kill, compilers may still write to it, so a new one is used.
+    """
+    # The mark of a resumable build is renamed while it runs, so that a killed build has none.
+    resumable = workspace.find(_RESUMABLE)
+    work = resumable.parent if resumable else workspace.make()
+    if resumable:
+        resumable.rename(work / _CONFIGURED)
+    workspace.remove(keep=work)
+    try:
+        yield work
+    except Exception:  # a failed build is not resumed; its caller reports the fault
+        shutil.rmtree(work)
+        raise
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # nothing was configured, so there is nothing to keep
+            (work / _CONFIGURED).rename(work / _RESUMABLE)
+
+
+@contextlib.contextmanager
+def report_progress(workspace: Workspace, program: str, tell: Tell | None) -> Iterator[None]:
+    """Report how many of a program's objects exist; this or another process builds them."""
+    finished = threading.Event()
+
+    def watch(tell: Tell) -> None:
+        while not finished.wait(_LOOK_S):
+            with contextlib.suppress(OSError):  # the build has ended and moved its files
+                if step := _step(workspace, program):
+                    tell(step)
+
+    watcher = threading.Thread(target=watch, args=[tell], daemon=True)
+    if tell:
+        watcher.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        if tell:
+            watcher.join()
+
+
+def _step(workspace: Workspace, program: str) -> Step | None:
+    build = workspace.find("build")
+    link = next(build.rglob(f"{program}.dir/link.txt"), None) if build else None
+    if link is None:  # it is not configured yet
+        return None
+    arguments = shlex.split(link.read_text(encoding="utf-8"))  # some paths are quoted
+    objects = {link.parents[2] / argument for argument in arguments if argument.endswith(".o")}
+    compiled = sum(path.exists() for path in objects)
+    return Step(f"compiling the {program.replace('_', ' ')}", compiled, len(objects), "objects")
+
+
+def run_cmake(compiler: Compiler, sources: Path, program: str, work: Path, definitions: Mapping[str, str]) -> None:
+    """Compile and link one program with every core, and install it in `staged`."""
+    tool, build = Path(cmake.CMAKE_BIN_DIR) / "cmake", work / "build"
+    # The global cache keeps zig's C libraries for later builds after a change.
+    env = {"ZIG_GLOBAL_CACHE_DIR": str(files.cache_root() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(work / "zig")}
+    if not (work / _CONFIGURED).exists():
+        configure = [f"-D{name}={value}" for name, value in {**_compiler_definitions(compiler), **definitions}.items()]
+        process.run(
+            [tool, "-S", sources, "-B", build, "-G", "Unix Makefiles", *configure], env=env, timeout=_BUILD_TIMEOUT_S
+        )
+        (work / _CONFIGURED).touch()
+    # clang renames complete objects, but a linker writes in place: after a kill its output may be truncated.
+    for name in (program, f"lib{program}.so*"):
+        for linked in [path for path in build.rglob(name) if path.is_file()]:
+            linked.unlink()
+    jobs = str(len(os.sched_getaffinity(0)))
+    making: list[str | Path] = ["--build", build, "--parallel", jobs, "--target", program]
+    for arguments in (making, ["--install", build, "--prefix", work / "staged", "--component", program]):
+        process.run([tool, *arguments], env=env, timeout=_BUILD_TIMEOUT_S)
+
+
+def _compiler_definitions(compiler: Compiler) -> dict[str, str]:
+    return {
+        "CMAKE_CXX_COMPILER": ";".join(compiler.command),
+        # With a target, CMake identifies the compiler by compiling; without one, by linking, and zig's first link
+        # without optimization takes a minute.
+        **({"CMAKE_CXX_COMPILER_TARGET": compiler.target} if compiler.target else {}),
+        "CMAKE_CXX_FLAGS": " ".join(compiler.flags),
+        "CMAKE_EXE_LINKER_FLAGS": " ".join(compiler.link_flags),  # instead of the caller's LDFLAGS
+        "CMAKE_SHARED_LINKER_FLAGS": " ".join(compiler.link_flags),
+        "CMAKE_CXX_COMPILER_WORKS": "TRUE",  # otherwise CMake would test these by linking, too
+        "CMAKE_CXX_ABI_COMPILED": "TRUE",
+        **({"ZIG_LIB": str(compiler.zig_lib)} if compiler.zig_lib else {}),
+    }
 
 
 @dataclass(frozen=True)
@@ -77,10 +217,10 @@ class _CacheEntry:
         return self.root / f"{self.name}-{self.triple}-{self.key}"
 
     @property
-    def workspace(self) -> compiling.Workspace:
+    def workspace(self) -> Workspace:
         """The folders where all programs of the triple are compiled: they share most objects."""
         # Resolved: CMake does not resume a build under another path of the same folder, such as a link.
-        return compiling.Workspace(self.root.resolve(), self.triple, self.key)
+        return Workspace(self.root.resolve(), self.triple, self.key)
 
 
 def build(name: str, triple: str, machine: str, tell: Tell | None = None) -> Program:
@@ -143,7 +283,7 @@ def _builder_lock(entry: _CacheEntry, tell: Tell | None) -> Iterator[None]:
     lock = locks.open_lock(path, follow=True)
     try:
         if not locks.attempt(lock):
-            with compiling.report_progress(entry.workspace, entry.name, tell):
+            with report_progress(entry.workspace, entry.name, tell):
                 locks.acquire(lock, purpose, _BUILD_S, tell)
         yield
     finally:
@@ -223,18 +363,24 @@ def _load(folder: Path, machine: str) -> Program | None:
 
 def _build_into(compiler: Compiler, entry: _CacheEntry, machine: str, tell: Tell | None) -> Program:
     """Build in a separate folder, then rename the result into the cache: concurrent builders do no harm."""
-    with compiling.build_folder(entry.workspace) as work:
+    with build_folder(entry.workspace) as work:
         staged = work / "staged"
         for leftover in (staged, work / "damaged"):  # of an earlier build in the same folder
             shutil.rmtree(leftover, ignore_errors=True)
-        with compiling.report_progress(entry.workspace, entry.name, tell):
-            compiling.run(compiler, _SOURCES, entry.name, work, _definitions(entry.triple))
+        with report_progress(entry.workspace, entry.name, tell):
+            run_cmake(compiler, _SOURCES, entry.name, work, _definitions(entry.triple))
         digests = {path.name: files.sha256_file(path) for path in staged.iterdir()}
         (name,) = [name for name in digests if not name.endswith(".o")]  # the library comes with an object
         record = {"name": name, "files": digests, "versions": versions()}
         (staged / _RECORD).write_text(json.dumps(record, sort_keys=True) + "\n", encoding="utf-8")
         os.sync()  # otherwise a power cut after the rename could leave a truncated program in the cache
-        _put(staged, entry.folder, work)
+        try:
+            staged.replace(entry.folder)
+        except OSError:  # the folder exists: another builder's, which is as good, or a damaged one, which is replaced
+            if entry.folder.is_dir() and _load(entry.folder, "") is None:
+                with contextlib.suppress(OSError):  # another builder replaced it first
+                    entry.folder.rename(work / "damaged")
+                    staged.replace(entry.folder)
         program = _load(entry.folder, machine)
         if program is None:
             raise BuildError(
@@ -244,16 +390,6 @@ def _build_into(compiler: Compiler, entry: _CacheEntry, machine: str, tell: Tell
     if all(_load(_CacheEntry(name, entry.triple, entry.key).folder, machine) for name in PROGRAMS):
         entry.workspace.remove()  # its objects would only serve the library, which is rarely built
     return program
-
-
-def _put(staged: Path, folder: Path, work: Path) -> None:
-    try:
-        staged.replace(folder)
-    except OSError:  # the folder exists: another builder's, which is as good, or a damaged one, which is replaced
-        if folder.is_dir() and _load(folder, "") is None:
-            with contextlib.suppress(OSError):  # another builder replaced it first
-                folder.rename(work / "damaged")
-                staged.replace(folder)
 
 
 def _definitions(triple: str) -> dict[str, str]:

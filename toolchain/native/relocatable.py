@@ -84,7 +84,11 @@ class _File:
         new_index = self._sort_symbols(tables[0], exported)
         for number, section in enumerate(self.sections):
             if section.type in {_RELA, _REL} and section.link == tables[0]:
-                self._renumber(section, new_index)
+                shift, relocation = self.layout.index_shift, self.layout.relocation
+                for position in range(section.offset, section.offset + section.size, section.entsize):
+                    offset, info = struct.unpack_from(relocation, self.data, position)
+                    kind = info & ((1 << shift) - 1)
+                    struct.pack_into(relocation, self.data, position, offset, new_index[info >> shift] << shift | kind)
             elif section.type in {_GROUP, _ADDRESS_SIGNIFICANCE}:
                 self._change(number, type=_NULL)
             elif section.flags & _IN_GROUP:
@@ -117,11 +121,3 @@ class _File:
         for position, number in enumerate(order):
             new_index[number] = position
         return new_index
-
-    def _renumber(self, section: _Section, new_index: list[int]) -> None:
-        """Let a section's relocations refer to symbols by their new indices."""
-        shift, relocation = self.layout.index_shift, self.layout.relocation
-        for position in range(section.offset, section.offset + section.size, section.entsize):
-            offset, info = struct.unpack_from(relocation, self.data, position)
-            kind = info & ((1 << shift) - 1)
-            struct.pack_into(relocation, self.data, position, offset, new_index[info >> shift] << shift | kind)

@@ -14,12 +14,11 @@ from toolchain.device.deploy import Settings
 from toolchain.device.energy import Energy
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
-from toolchain.device.stages import Stages
 from toolchain.models import inputs
 from toolchain.pipeline import device_programs
 from toolchain.pipeline.deploy import measure, read_labels, top_classes
 from toolchain.pipeline.report import Report
-from toolchain.progress import stage
+from toolchain.progress import Stages, stage
 from toolchain.tensors import Tensors
 
 

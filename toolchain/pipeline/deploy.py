@@ -18,14 +18,13 @@ from toolchain.device.deploy import Settings
 from toolchain.device.lock import Owner
 from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.runner import Plan
-from toolchain.device.stages import Stages
 from toolchain.models import inputs
 from toolchain.models.inputs import Guess
 from toolchain.native.programs import Program
 from toolchain.pipeline import device_programs, preflight
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.source import BundleSource, Loaded
-from toolchain.progress import stage
+from toolchain.progress import Stages, stage
 from toolchain.tensors import Tensors
 
 Connect = Callable[[], AbstractContextManager[ConnectedDevice]]

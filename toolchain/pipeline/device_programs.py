@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from toolchain.board import Board
-from toolchain.device.stages import Stages
 from toolchain.native import programs
 from toolchain.native.programs import Program
-from toolchain.progress import stage
+from toolchain.progress import Stages, stage
 
 
 def building_runner(board: Board) -> contextlib.AbstractContextManager[None]:

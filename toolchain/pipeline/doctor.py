@@ -23,7 +23,7 @@ from toolchain.errors import BuildError, BusyError
 from toolchain.native.cross import NDK_VARIABLE, HostCross
 from toolchain.progress import size_text
 from toolchain.shell import Shell
-from toolchain.shell.adb.faults import VARIABLE as ADB_VARIABLE
+from toolchain.shell.adb.client import VARIABLE as ADB_VARIABLE
 from toolchain.tables import Table
 
 if TYPE_CHECKING:

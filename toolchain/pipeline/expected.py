@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from toolchain import files, tensors
-from toolchain.bundle.random_samples import RandomSamples, Sample
+from toolchain.bundle.reference import RandomSamples, Sample
 from toolchain.models import inputs, ranked, reference
 from toolchain.models.reference import OpenModel
 from toolchain.models.source import SourceModel

@@ -22,7 +22,7 @@ from toolchain.architecture import GLIBC, MACHINES, is_android
 from toolchain.board import Board
 from toolchain.bundle import Bundle
 from toolchain.checks import Check, Checklist
-from toolchain.device import fit, halves, probe, verification
+from toolchain.device import fit, probe, verification
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.probe import DeviceProbe
 from toolchain.device.probe.facts import DeviceFacts
@@ -279,14 +279,16 @@ def _check_fit(subject: Bundle | Loaded, device: DeviceFindings) -> None:
 def _check_half(source: BundleSource, subject: Bundle | Loaded, connect: Connect) -> None:
     """Refuse a device that cannot run kernels in half precision; only a program on it can find that out."""
     board = source.request.board
-    requested = halves.RequiredPrecision(board.target.float16, board.target.half_sums)
-    needed = halves.RequiredPrecision.of(subject.manifest) if isinstance(subject, Bundle) else requested
+    requested = fit.RequiredPrecision(board.target.float16, board.target.half_sums)
+    needed = fit.RequiredPrecision.of(subject.manifest) if isinstance(subject, Bundle) else requested
     if not needed.float16 or not needs.any_of(board):
         return
     program = device_programs.runner(board, source.stages)
     with connect() as device:
-        available = halves.ask(program, device.shell, device.store, board.target.kind, source.request.progress)
-        halves.check(available, needed, device.shell.name)
+        available = fit.ask_half_precision(
+            program, device.shell, device.store, board.target.kind, source.request.progress
+        )
+        fit.check_half_precision(available, needed, device.shell.name)
 
 
 def _check_labels(labels: Path, subject: Bundle | Loaded | None) -> None:

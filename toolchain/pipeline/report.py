@@ -12,10 +12,10 @@ from toolchain.bundle.manifest import InHalf, InInt8, Modelled
 from toolchain.device.application import Started
 from toolchain.device.bench import Measurement
 from toolchain.device.energy import Energy
-from toolchain.device.fidelity import Fidelity
 from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.shipment import Transfer
 from toolchain.device.trust import Verified
+from toolchain.device.verification import Fidelity
 from toolchain.device.waiting import Waited
 from toolchain.failure import encoded
 from toolchain.models.inputs import Guess

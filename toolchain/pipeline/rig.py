@@ -23,7 +23,6 @@ from toolchain.device.connected import ConnectedDevice, Connection
 from toolchain.device.deploy import Settings
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Lease, Owner
-from toolchain.device.stages import Stages
 from toolchain.device.waiting import Patience, Waited
 from toolchain.devices import Device, find_device
 from toolchain.errors import BusyError, DeviceError, InputError
@@ -35,7 +34,7 @@ from toolchain.pipeline.deploy import deploy_bundle, obtain_with_runner
 from toolchain.pipeline.gate import Gate, GateSettings
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.source import BundleSource
-from toolchain.progress import Progress
+from toolchain.progress import Progress, Stages
 from toolchain.registry import Access
 from toolchain.shell import SshOptions
 

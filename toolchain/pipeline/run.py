@@ -17,9 +17,8 @@ from toolchain.device.bench import Latency
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease
 from toolchain.device.lock import Owner
-from toolchain.device.processor import Processor
+from toolchain.device.runner import Processor
 from toolchain.device.shipment import Transfer
-from toolchain.device.stages import Stages
 from toolchain.device.waiting import Waited
 from toolchain.errors import InputError
 from toolchain.models import inputs, series
@@ -28,6 +27,7 @@ from toolchain.models.series import Series
 from toolchain.pipeline import device_programs
 from toolchain.pipeline.deploy import read_labels
 from toolchain.pipeline.report import waited_rows
+from toolchain.progress import Stages
 from toolchain.tables import Table
 
 

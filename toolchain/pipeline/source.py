@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from toolchain import bundle, registry, tensors
 from toolchain.bundle import Bundle
 from toolchain.compile.request import BuildRequest
-from toolchain.device import fidelity
-from toolchain.device.stages import Stages
+from toolchain.device import verification
 from toolchain.errors import InputError
-from toolchain.models import inputs, names
+from toolchain.models import inputs, zoo
 from toolchain.native import cross
-from toolchain.progress import stage
+from toolchain.progress import Stages, stage
 from toolchain.registry import Access
 from toolchain.tensors import Tensors
 
@@ -120,7 +119,7 @@ class BundleSource:
         """Return the reference's inputs and outputs, and the model, perhaps with inputs of another range."""
         from toolchain.compile import prepare  # noqa: PLC0415
         from toolchain.models import reference  # noqa: PLC0415
-        from toolchain.models.simplify import dynamic_lstm  # noqa: PLC0415
+        from toolchain.models.simplify import rewrites  # noqa: PLC0415
         from toolchain.pipeline.expected import ReferenceModel  # noqa: PLC0415
 
         unoptimized = prepare.is_compared_unoptimized(source, self.request.backend)
@@ -136,7 +135,7 @@ class BundleSource:
             name = f"{name}, its LSTM in floats"
             difference = tensors.compare(reference.run(source, arrays), expected.outputs).max_rel
             self.request.progress(
-                f"compared with {name}: its {dynamic_lstm.OPERATOR} rounds data and state to 8 bits at each step, "
+                f"compared with {name}: its {rewrites.QUANTIZED_LSTM} rounds data and state to 8 bits at each step, "
                 f"and differs by {difference:.1e} from the same weights in floats"
             )
         if expected.amplified:
@@ -207,13 +206,13 @@ class BundleSource:
                 opened = registry.pull(registry.parse(source), folder, self.access, self.request.progress)
         else:
             opened = bundle.open_bundle(Path(source), folder)
-        fidelity.random_reference(opened, self.samples)
+        verification.random_reference(opened, self.samples)
         return opened
 
 
 def is_built(source: str) -> bool:
     """Whether a source is a bundle or a package, also of a registry, and not a model."""
-    if source.startswith(names.PREFIX):
+    if source.startswith(zoo.PREFIX):
         return False
     path = Path(source)
     is_package = (path / bundle.MANIFEST).is_file() or bundle.is_archive(path)

@@ -29,7 +29,6 @@ from toolchain.device.deploy import Settings
 from toolchain.device.installed import DeviceRelease, Installed, installed_temporarily
 from toolchain.device.lock import Owner
 from toolchain.device.runner import Plan
-from toolchain.device.stages import Stages
 from toolchain.devices import find_device
 from toolchain.errors import InputError, ToolchainError
 from toolchain.farm import boards as farm_boards
@@ -39,7 +38,7 @@ from toolchain.pipeline import anonymous, device_programs
 from toolchain.pipeline.deploy import deploy_bundle
 from toolchain.pipeline.report import MACHINE_FACTS
 from toolchain.pipeline.source import BundleSource
-from toolchain.progress import Progress
+from toolchain.progress import Progress, Stages
 from toolchain.records import SHIPPED
 from toolchain.rpc import hardware
 from toolchain.tuning.report import TuneReport

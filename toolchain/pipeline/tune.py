@@ -40,11 +40,10 @@ from toolchain.tuning.build import Builder
 from toolchain.tuning.build.cluster.crew import DaskCrew
 from toolchain.tuning.build.cluster.scheduler import Scheduler
 from toolchain.tuning.build.crew import Hire
+from toolchain.tuning.conveyor import Pruner
 from toolchain.tuning.measure import Event, MeasurePool, Place
-from toolchain.tuning.measure.costed import Costed
-from toolchain.tuning.measure.modelled import Modelled
+from toolchain.tuning.measure.estimated import Costed, Modelled
 from toolchain.tuning.plan import UNDISTURBED, Plan, pace_for
-from toolchain.tuning.prune import Pruner
 from toolchain.tuning.report import BoardRow, Point, TaskRow, Totals, TuneReport
 from toolchain.tuning.run import Tuning
 from toolchain.tuning.task_state import TaskState

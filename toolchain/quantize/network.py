@@ -4,28 +4,31 @@ Scales are powers of two, one for each tensor, or for each channel of a weight: 
 numbers and a shift, and needs no multiplier. Weights have the zero point 0, and so have activations unless another
 one gains a bit: its share of the sums is the same for all pixels, and a part of the bias. Post-training quantization as
 in Krishnamoorthi 2018 (arXiv:1806.08342), with biases corrected for the rounding of the weights (Nagel et al. 2019,
-arXiv:1906.04721).
+arXiv:1906.04721). The result is compared with the network on floats: signal over noise, and how often the first class
+differs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
 
 from toolchain import files
 from toolchain.errors import InputError
 from toolchain.models.source import SourceModel, as_declared
-from toolchain.quantize import accuracy as quantize_accuracy
 from toolchain.quantize import graph as quantize_graph
 from toolchain.quantize import plan as quantize_plan
-from toolchain.quantize import qoperators, shared_scales, strip, write
-from toolchain.quantize.accuracy import Accuracy
-from toolchain.quantize.calibrate import calibrate, corrected_bias, own_bias
+from toolchain.quantize import scales, strip, write
+from toolchain.quantize.calibrate import Probe, calibrate, corrected_bias, own_bias
 from toolchain.quantize.graph import Floating, Graph
 from toolchain.quantize.plan import Plan, plan
-from toolchain.quantize.ranges import Grid, Range
 from toolchain.quantize.scales import FILE, METHODS, Exponents, Powers, powers, settled
 from toolchain.quantize.write import Written
 from toolchain.tensors import Tensors
@@ -134,7 +137,7 @@ def quantizable(source: SourceModel) -> tuple[str, ...]:
 
 def has_ranges(source: SourceModel) -> bool:
     """Whether a model's file is quantized in any way, and so has the ranges of its activations."""
-    return strip.has_pairs(source.proto) or qoperators.are_in(source.proto)
+    return strip.has_pairs(source.proto) or strip.has_qoperators(source.proto)
 
 
 def quantized(
@@ -146,13 +149,8 @@ def quantized(
     """Quantize a network's convolutions, and compare the result with the network on floats.
 
     Convolutions whose weights are not constant stay on floats. A model that is quantized with powers of two already is
-    returned as it is; a model that is quantized with other scales is converted back to floats first.
-
-    Args:
-        source: The model.
-        samples: Inputs, each as the model takes them; they are read twice, one at a time.
-        settings: How to quantize.
-        say: Receives lines about progress.
+    returned as it is; a model that is quantized with other scales is converted back to floats first. The samples are
+    read twice, one at a time.
 
     Raises:
         InputError: There is nothing to quantize, no sample, an activation that is not finite, or a node that computes
@@ -172,7 +170,7 @@ def quantized(
     say("comparing it with the model's own results" if refitted else "comparing it with the float network")
     tensors = [layer.output for layer in layer_plan.layers]
     declared = as_declared(source) if refitted else None
-    accuracy = quantize_accuracy.compare(floating.proto, written, tensors, samples, declared)
+    accuracy = compare(floating.proto, written, tensors, samples, declared)
     digest = files.sha256_bytes(written.proto.SerializeToString(deterministic=True))
     return Quantized(
         dataclasses.replace(source, proto=written.proto, sha256=digest),
@@ -204,12 +202,18 @@ def _convert(
     calibration = calibrate(graph, layer_plan, samples, METHODS[0] if keeps_ranges else chosen.method)
     activations = calibration.grids
     if keeps_ranges:
-        activations = _within_file_ranges(floating.ranges or {}, activations, chosen)
+        # The file's grids, or the finer ones of real samples, which may show that saturation pays.
+        ranges = floating.ranges or {}
+        file_grids = {name: interval.grid() for name, interval in ranges.items() if name in activations}
+        if not chosen.random:
+            for name, grid in file_grids.items():
+                file_grids[name] = min(grid, activations[name], key=lambda grid: grid.exponent)
+        activations = {**activations, **file_grids}
     # A residual has one unit, so the sums that it is added to need the same for all channels.
     with_residual = {layer.weight for layer in layers if layer.residual}
     names = {layer.weight for layer in layers}
     weights = {name: powers(graph.array(name), apart=name not in with_residual) for name in names}
-    exponents = settled(layers, Exponents(activations, weights), shared_scales.tied(graph, layer_plan.tensors))
+    exponents = settled(layers, Exponents(activations, weights), scales.tied(graph, layer_plan.tensors))
     biases = {}
     for layer in layers:
         # The means of random numbers say nothing of the data that the file was calibrated with.
@@ -218,15 +222,6 @@ def _convert(
         else:
             biases[layer.conv] = corrected_bias(graph, layer, exponents, calibration.means[layer.input])
     return write.write(graph, layer_plan, exponents, biases), exponents
-
-
-def _within_file_ranges(ranges: Mapping[str, Range], grids: Mapping[str, Grid], chosen: Settings) -> dict[str, Grid]:
-    """Return the grids of the file's ranges, or the finer ones of real samples, which may show that saturation pays."""
-    file_grids = {name: interval.grid() for name, interval in ranges.items() if name in grids}
-    if not chosen.random:
-        for name, grid in file_grids.items():
-            file_grids[name] = min(grid, grids[name], key=lambda grid: grid.exponent)
-    return {**grids, **file_grids}
 
 
 def _reports(layer_plan: Plan, exponents: Exponents, written: Written, accuracy: Accuracy) -> tuple[LayerReport, ...]:
@@ -276,3 +271,83 @@ def _warnings(chosen: Settings, samples: int, inexact: Sequence[str]) -> tuple[s
             "differently, by one step"
         )
     return tuple(warnings)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Figures over all samples; a ratio of None stands for an error of exactly zero.
+
+    Attributes:
+        layers: Signal-to-noise ratio in dB by tensor.
+        output: The same of all results together.
+        agreement: Share of images for which both networks put the same class first; None where the results are not
+            scores of classes.
+    """
+
+    layers: dict[str, float | None]
+    output: float | None
+    agreement: float | None
+
+
+class Noise:
+    """Sums up the power of a signal and of its error."""
+
+    def __init__(self) -> None:
+        self._signal = 0.0
+        self._noise = 0.0
+
+    def add(self, exact: NDArray[Any], actual: NDArray[Any]) -> None:
+        """Count a tensor."""
+        wide = exact.astype(np.float64)
+        self._signal += float(np.square(wide).sum())
+        self._noise += float(np.square(wide - actual).sum())
+
+    @property
+    def ratio(self) -> float | None:
+        """Signal-to-noise ratio in dB; None where there is no noise."""
+        if self._noise == 0:
+            return None
+        return round(10 * math.log10(max(self._signal, np.finfo(float).tiny) / self._noise), 2)
+
+
+def compare(
+    exact: onnx.ModelProto,
+    written: Written,
+    tensors: Sequence[str],
+    samples: Sequence[Tensors],
+    declared: onnx.ModelProto | None = None,
+) -> Accuracy:
+    """Run both networks on all samples.
+
+    Args:
+        exact: The network on floats.
+        written: The quantized one; it runs as the standard says, which is what integer hardware computes.
+        tensors: Names of the int8 tensors to compare.
+        samples: Inputs.
+        declared: The network that the results are compared with, if not `exact`: a quantized model as the user has
+            it, which runs as the standard says.
+    """
+    results = [value.name for value in exact.graph.output]
+    first = Probe(exact, [*tensors, *results])
+    third = Probe(declared, results, optimized=False) if declared is not None else None
+    second = Probe(written.proto, [*(written.rounded[name] for name in tensors), *results], optimized=False)
+    layers, output = {name: Noise() for name in tensors}, Noise()
+    hits: list[NDArray[np.bool_]] = []
+    for sample in samples:
+        expected, actual = first.run(sample), second.run(sample)
+        for name, noise in layers.items():
+            noise.add(expected[name], actual[written.rounded[name]])
+        expected |= third.run(sample) if third is not None else {}
+        for name in results:
+            output.add(expected[name], actual[name])
+        # Classes: one axis besides the batch is longer than 1, a score for each class of each image.
+        scores = expected[results[0]]
+        is_classes = scores.ndim > 1 and scores.dtype.kind == "f" and sum(size > 1 for size in scores.shape[1:]) == 1
+        if len(results) == 1 and is_classes:
+            hits.append(_first(scores) == _first(actual[results[0]]))
+    agreement = float(np.mean(np.concatenate(hits))) if hits else None
+    return Accuracy({name: noise.ratio for name, noise in layers.items()}, output.ratio, agreement)
+
+
+def _first(result: NDArray[Any]) -> NDArray[np.intp]:
+    return np.asarray(result.reshape(len(result), -1).argmax(axis=1))

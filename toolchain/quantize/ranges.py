@@ -74,9 +74,7 @@ class Range:
     def is_held(self, exponent: int, beyond: float = 1.0) -> bool:
         """Whether 256 multiples of 2^exponent hold the range, wherever 0 is among them.
 
-        Args:
-            exponent: Of the scale.
-            beyond: How far values may lie beyond the last multiple, as a factor.
+        `beyond` is how far values may lie beyond the last multiple, as a factor.
         """
         low, high = self._zeros(2.0**exponent * beyond)
         return low <= high
@@ -138,9 +136,7 @@ class Grid:
 def of_grid(scale: NDArray[np.float32], zero: NDArray[np.integer]) -> Range | None:
     """Return the range of a grid; None if it has several scales, or is of no byte.
 
-    Args:
-        scale: The scale.
-        zero: The zero point, of the grid's type.
+    The zero point has the grid's type.
     """
     if scale.size != 1 or zero.size != 1 or zero.dtype not in (np.int8, np.uint8):
         return None

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolchain.errors import InputError
-from toolchain.quantize import shared_scales
+from toolchain.quantize.graph import Graph
 from toolchain.quantize.plan import Layer
-from toolchain.quantize.ranges import HIGHEST, LOWEST, Grid, Range, covering
+from toolchain.quantize.ranges import BEYOND, HIGHEST, LOWEST, Grid, Range, covering
 
 METHODS = ("mse", "max", "percentile")
 """How activations get their scales from samples."""
@@ -34,6 +36,8 @@ _MOST_MOVED_SHIFT = 22  # of a result with a zero point, which is shifted left b
 _GAIN = 2  # what a zero point has to divide the squared error by: layers that pad with it are kernels of their own
 _MOST_RESIDUAL_SHIFT = 15
 _ROUNDS = 100
+
+_MOVING = ("MaxPool", "Concat")
 
 
 class Histogram:
@@ -124,11 +128,8 @@ def of_weight(weight: NDArray[Any]) -> int:
 def powers(weight: NDArray[Any], *, apart: bool) -> Powers:
     """Choose the exponents of a weight's scales: one, or one for each output channel where that gains a bit on average.
 
-    Each channel counts the same: later layers make up for channels with small weights.
-
-    Args:
-        weight: The weight, its output channels first.
-        apart: Whether channels may differ.
+    Each channel counts the same: later layers make up for channels with small weights. The output channels are the
+    weight's first axis; `apart` says whether they may differ.
     """
     common = of_weight(weight)
     if not apart:
@@ -193,7 +194,7 @@ def settled(layers: tuple[Layer, ...], best: Exponents, groups: Sequence[frozens
     exponents = best
     for _ in range(_ROUNDS):
         weights = _limit_shifts(layers, exponents.activations, best.weights)
-        activations = shared_scales.coarsest(_raise_to_sums(layers, exponents.activations, weights), groups)
+        activations = coarsest(_raise_to_sums(layers, exponents.activations, weights), groups)
         # Both steps raise exponents only, so they end unless residuals form a circle.
         raised = Exponents(activations, weights)
         if raised == exponents:
@@ -232,3 +233,45 @@ def _raise_to_sums(
         for name in filter(None, (layer.output, layer.residual)):
             raised[name] = raised[name].at_least(unit)
     return raised
+
+
+# Maxima and concatenations are computed without arithmetic: bytes stay bytes where all are on one grid. With two grids,
+# each number would be rounded twice, and would have to be a float in between.
+def tied(graph: Graph, tensors: Collection[str]) -> tuple[frozenset[str], ...]:
+    """Return the sets of tensors that are to have one grid each. `tensors` are those that become bytes."""
+    groups: list[frozenset[str]] = []
+    for name in tensors:
+        sources = _sources(graph, name, tensors)
+        if sources:
+            group = sources | {name}
+            # A tensor in two groups makes them one.
+            joined = [other for other in groups if other & group]
+            groups = [other for other in groups if not other & group] + [group.union(*joined)]
+    return tuple(groups)
+
+
+def _sources(graph: Graph, name: str, tensors: Collection[str]) -> frozenset[str]:
+    """Return the tensors of bytes whose numbers a tensor has; none if it has any of other tensors."""
+    maker = graph.makers.get(name)
+    if maker is None or maker.op_type not in _MOVING:
+        return frozenset()
+    sources: set[str] = set()
+    for read in filter(None, maker.input):
+        more = {read} if read in tensors else _sources(graph, read, tensors)
+        if not more:
+            return frozenset()
+        sources |= more
+    return frozenset(sources)
+
+
+def coarsest(grids: Mapping[str, Grid], groups: Sequence[frozenset[str]]) -> dict[str, Grid]:
+    """Return grids with one for all of each set that is as coarse as its coarsest, and holds what each of them does."""
+    result = dict(grids)
+    for group in groups:
+        members = [grids[name] for name in group]
+        interval = reduce(Range.union, (grid.range for grid in members))
+        lowest = max(grid.exponent for grid in members)
+        result |= dict.fromkeys(
+            group, interval.on(next(bits for bits in count(lowest) if interval.is_held(bits, BEYOND)))
+        )
+    return result

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from toolchain import files
-from toolchain.documents import FIRST_FAULT, words
 from toolchain.errors import InputError
 from toolchain.records.results import LEAST_S, Cause, Verdict
+from toolchain.validation import FIRST_FAULT, words
 
 USUAL: Mapping[str, int] = {"number": 3, "repeat": 3, "min_repeat_ms": 20, "cache_flush": 0}
 """The default measurement options, and those of records from before options were recorded."""

@@ -2,13 +2,16 @@
 
 This uses requests and not oras-py, which encodes a manifest anew, so that it gets another digest, and does not check
 what it downloads. A login goes to the registry and to the token server that it names, and nowhere else that a redirect
-or an upload leads.
+or an upload leads. A deadline counts for a whole answer: a server that sends one byte at a time never exceeds the limit
+of a single read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from http.cookiejar import DefaultCookiePolicy
@@ -17,12 +20,15 @@ from urllib.parse import urljoin, urlsplit
 
 import requests
 import urllib3
-from requests import exceptions, utils
+from requests import adapters, exceptions, utils
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from toolchain import __version__
 from toolchain.errors import InputError, RegistryError, ToolchainError, VerificationError, reason
 from toolchain.registry.access import (
     Access,
+    Address,
     Login,
     basic_header,
     parse_challenge,
@@ -30,12 +36,9 @@ from toolchain.registry.access import (
     token_of,
     trusted,
 )
-from toolchain.registry.address import Address
-from toolchain.registry.deadline import Deadline, WatchedAdapter
 
 # The content of a request: bytes, or a function that opens a file, since a request may be repeated.
 Body = bytes | Callable[[], IO[bytes]]
-
 LARGEST_DOCUMENT = 1 << 20  # a bundle's manifest, or a page of referrers, has some kilobytes
 _HOSTS = {"docker.io": "registry-1.docker.io"}
 _CONNECT_S, _ANSWER_S = 10, 60
@@ -50,6 +53,96 @@ _LONGEST_MESSAGE = 300
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
 _READ_METHODS = frozenset({"GET", "HEAD"})  # a redirect of anything else would not be the specification's
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Deadline:
+    """Ends the connections of a session after a time, whatever is being read from them or sent."""
+
+    def __init__(self) -> None:
+        self.passed = False
+        self._sockets: list[socket.socket] = []
+        self._lock = threading.Lock()
+
+    def watch(self, connection: socket.socket) -> None:
+        """Watch a new connection.
+
+        Raises:
+            TimeoutError: The deadline has passed.
+        """
+        with self._lock:
+            if self.passed:
+                raise TimeoutError("the time for this request is over")
+            # A descriptor of its own: TLS takes over the connection's.
+            self._sockets.append(connection.dup())
+
+    @contextlib.contextmanager
+    def running(self, seconds: float) -> Iterator[None]:
+        """End the connections if a block takes longer than `seconds`."""
+        timer = threading.Timer(seconds, self._end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _end(self) -> None:
+        with self._lock:
+            self.passed = True
+            for connection in self._sockets:
+                with contextlib.suppress(OSError):  # it has ended already
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give up the connections that were watched."""
+        with self._lock:
+            for connection in self._sockets:
+                connection.close()
+            self._sockets.clear()
+
+
+class WatchedAdapter(adapters.HTTPAdapter):
+    def __init__(self, deadline: Deadline, **options: Any) -> None:
+        self._pools = _pools(deadline)
+        super().__init__(**options)
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        super().init_poolmanager(*arguments, **options)
+        self.poolmanager.pool_classes_by_scheme = self._pools
+
+    def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
+        manager = super().proxy_manager_for(proxy, **options)
+        manager.pool_classes_by_scheme = self._pools
+        return manager
+
+
+def _pools(deadline: Deadline) -> dict[str, type[HTTPConnectionPool]]:
+    """Return connection pools by scheme, whose connections the deadline watches."""
+
+    class Plain(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            return _watch(super()._new_conn(), deadline)
+
+    class Encrypted(HTTPSConnection):
+        def _new_conn(self) -> socket.socket:
+            return _watch(super()._new_conn(), deadline)
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class EncryptedPool(HTTPSConnectionPool):
+        ConnectionCls = Encrypted
+
+    return {"http": PlainPool, "https": EncryptedPool}
+
+
+def _watch(connection: socket.socket, deadline: Deadline) -> socket.socket:
+    try:
+        deadline.watch(connection)
+    except TimeoutError:
+        connection.close()
+        raise
+    return connection
 
 
 class Client:
@@ -190,25 +283,21 @@ class Client:
         headers = {"Authorization": basic_header(user)} if user else {}
         realm = parameters["realm"]
         with self._session.get(realm, params=query, headers=headers, **self._request_options(realm)) as response:
-            return self._bearer(response, with_user=user is not None)
-
-    def _bearer(self, response: requests.Response, *, with_user: bool) -> str:
-        """Return the header with a token server's token; empty if it requires a login, and there is none."""
-        status = response.status_code
-        if status in {_UNAUTHORIZED, _FORBIDDEN}:
-            if with_user:
-                raise self._user_refused(_error_text(response))
-            return ""
-        token = token_of(document(response)) if response.ok else ""
-        if not token:
-            raise RegistryError(
-                f"the token server of {self.registry} answered {status} without a token",
-                details="" if response.ok else _error_text(response),
-                hint="run the same command again later"
-                if status in _TRANSIENT
-                else "check the configuration of that registry",
-            )
-        return f"Bearer {token}"
+            status = response.status_code
+            if status in {_UNAUTHORIZED, _FORBIDDEN}:
+                if user is not None:
+                    raise self._user_refused(_error_text(response))
+                return ""
+            token = token_of(document(response)) if response.ok else ""
+            if not token:
+                raise RegistryError(
+                    f"the token server of {self.registry} answered {status} without a token",
+                    details="" if response.ok else _error_text(response),
+                    hint="run the same command again later"
+                    if status in _TRANSIENT
+                    else "check the configuration of that registry",
+                )
+            return f"Bearer {token}"
 
     def explain(self, fault: Exception) -> ToolchainError:
         """Turn a failed request into an error for the user."""
@@ -219,22 +308,19 @@ class Client:
                 hint="check the registry's configuration; another machine may also intercept the connection",
             )
         if isinstance(fault, exceptions.SSLError):
-            return self._certificate_fault(fault)
+            details = str(fault)
+            if "WRONG_VERSION_NUMBER" in details or "record layer failure" in details:
+                hint = "--plain-http connects without encryption: anyone on the network path can read the data"
+                return RegistryError(f"{self.registry} does not speak TLS", details=_one_line(reason(fault)), hint=hint)
+            return VerificationError(
+                f"the certificate of {self.registry} is not trusted",
+                details=_one_line(reason(fault)),
+                hint="--ca FILE names the certificate of the authority that signed it",
+            )
         return RegistryError(
             f"{self.registry} cannot be reached",
             details=_one_line(reason(fault)),
             hint="is its address right, and is the registry running?",
-        )
-
-    def _certificate_fault(self, fault: Exception) -> ToolchainError:
-        details = str(fault)
-        if "WRONG_VERSION_NUMBER" in details or "record layer failure" in details:
-            hint = "--plain-http connects without encryption: anyone on the network path can read the data"
-            return RegistryError(f"{self.registry} does not speak TLS", details=_one_line(reason(fault)), hint=hint)
-        return VerificationError(
-            f"the certificate of {self.registry} is not trusted",
-            details=_one_line(reason(fault)),
-            hint="--ca FILE names the certificate of the authority that signed it",
         )
 
     def _refusal(self, response: requests.Response, what: str) -> ToolchainError:

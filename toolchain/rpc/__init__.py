@@ -6,9 +6,8 @@ in its environment, which is ended with its session when anything goes wrong.
 """
 
 from toolchain.rpc.client import CallError, Client, error_text
-from toolchain.rpc.handshake import Dial, versions
+from toolchain.rpc.handshake import Dial, Terms, versions
 from toolchain.rpc.session import Session, connect, deadline
-from toolchain.rpc.terms import Terms
 from toolchain.rpc.tracker import Registered, registered, request
 
 __all__ = [

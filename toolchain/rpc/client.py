@@ -14,7 +14,7 @@ from typing import Any
 
 from toolchain import errors, process, resources
 from toolchain.errors import DeviceError, ToolchainError
-from toolchain.rpc.terms import Terms, readable
+from toolchain.rpc.handshake import Terms, readable
 
 _MODULE = "toolchain.rpc.child"
 # What the child needs of the environment; nothing secret.

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from toolchain import documents, rpc
+from toolchain import rpc, validation
 from toolchain.board import Board
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.rpc import CallError, child, error_text
@@ -92,7 +92,7 @@ def read(place: Place, kind: str = _CPU) -> Hardware | None:
             except CallError as error:
                 fault = error_text(error)
             except ValidationError as wrong:
-                fault = f"its description is not valid: {documents.words(wrong)}"
+                fault = f"its description is not valid: {validation.words(wrong)}"
     try:
         return replace(_READER.validate_json(str(text)), accelerator=accelerator, fault=fault)
     except ValidationError as wrong:

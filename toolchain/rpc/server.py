@@ -173,7 +173,12 @@ def _connect(server: Server, timeout_s: float) -> socket.socket:
         link.connect(f"\0{server.socket[1:]}" if abstract else server.socket)
         link.settimeout(None)
         _, peer, _ = _PEER.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-        _check_owner(server, {*owners, peer})
+        users = {*owners, peer}
+        if users != {os.geteuid()}:
+            raise DeviceError(  # noqa: TRY301 - the link is closed below
+                f"the board server at {server.socket} belongs to another user",
+                details=f"user id {', '.join(map(str, sorted(users)))}, but this process runs as {os.geteuid()}",
+            )
     except OSError as fault:
         link.close()
         raise DeviceError(
@@ -183,11 +188,3 @@ def _connect(server: Server, timeout_s: float) -> socket.socket:
         link.close()
         raise
     return link
-
-
-def _check_owner(server: Server, users: set[int]) -> None:
-    if users != {os.geteuid()}:
-        raise DeviceError(
-            f"the board server at {server.socket} belongs to another user",
-            details=f"user id {', '.join(map(str, sorted(users)))}, but this process runs as {os.geteuid()}",
-        )

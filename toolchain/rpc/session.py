@@ -14,9 +14,8 @@ from typing import Any, Self
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.rpc import handshake
 from toolchain.rpc.client import CallError, Client
-from toolchain.rpc.handshake import Dial, KeyRefusedError, silent, stranger
+from toolchain.rpc.handshake import Dial, KeyRefusedError, Terms, silent, stranger
 from toolchain.rpc.relay import Relay
-from toolchain.rpc.terms import Terms
 
 _LOOPBACK = "127.0.0.1"
 _GOODBYE_S = 3.0

@@ -16,9 +16,8 @@ from typing import Any
 
 from toolchain.errors import DeviceError, reason
 from toolchain.rpc.client import Client
-from toolchain.rpc.handshake import KeyRefusedError
+from toolchain.rpc.handshake import KeyRefusedError, Terms
 from toolchain.rpc.session import Session, start_session
-from toolchain.rpc.terms import Terms
 
 _MAGIC, _REQUEST, _SUMMARY, _SUCCESS = 0x2F271, 4, 6, 0
 _MAX_BYTES = 1 << 20

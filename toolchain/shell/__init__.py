@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from toolchain.shell.adb.address import is_adb, refuse_ssh, serial_of
+from toolchain.shell.adb.client import is_adb, refuse_ssh, serial_of
 from toolchain.shell.address import Address, SshOptions, parse_address
-from toolchain.shell.bounds import LineBuffer
+from toolchain.shell.bounds import LineBuffer, RemoteProcess
 from toolchain.shell.local import LocalShell
 from toolchain.shell.protocol import Shell
-from toolchain.shell.remote import RemoteProcess
 
 __all__ = [
     "Address",

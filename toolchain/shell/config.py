@@ -20,8 +20,10 @@ import paramiko
 from toolchain import process, state
 from toolchain.errors import InputError
 from toolchain.shell.address import Address, SshOptions, parse_address
-from toolchain.shell.values import expand, seconds, without_comment
-from toolchain.shell.values import path as path_value
+
+_TIME = re.compile(r"(?i:([0-9]{1,9})([smhdw]?))")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 _DEFAULT_TIMEOUT = 10.0
 _DEFAULT_PORT = 22
@@ -36,6 +38,49 @@ _PROXIES = {"proxycommand", "proxyjump"}
 # Options whose value is a command, up to the end of the line, including `#`.
 _WHOLE_LINE = {"proxycommand", "localcommand", "remotecommand", "knownhostscommand"}
 _CRITERIA = frozenset({"all", "canonical", "exec", "final", "host", "localuser", "originalhost", "user"})
+
+
+def without_comment(value: str) -> str:
+    """Return a value without its comment: a word that begins with `#`, outside of quotes."""
+    quote = ""
+    for index, letter in enumerate(value):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter == "#" and (index == 0 or value[index - 1].isspace()):
+            return value[:index].rstrip()
+    return value
+
+
+def seconds(text: str) -> float:
+    """Read a time such as `10`, `1m` or `1h30m`, or raise a ValueError."""
+    matches = _TIME.findall(text)
+    if not matches or "".join(number + unit for number, unit in matches) != text:
+        raise ValueError(f"{text!r} is not a valid time: write seconds, or for example 1m30s")
+    return float(sum(int(number) * _UNITS[unit.lower()] for number, unit in matches))
+
+
+def expand(text: str, tokens: Mapping[str, str]) -> str:
+    """Replace each `%` and a letter, or raise a ValueError if it has no meaning here."""
+
+    def meaning(token: re.Match[str]) -> str:
+        if token[1] not in {"%", *tokens}:
+            raise ValueError(f"{text!r} has {token[0]}, which is not a valid token there")
+        return tokens.get(token[1], "%")
+
+    return re.sub("%(.?)", meaning, text)
+
+
+def as_path(text: str, tokens: Mapping[str, str]) -> Path:
+    """Parse a file name with tokens, environment variables as `${HOME}`, and `~`, or raise a ValueError."""
+
+    def value(variable: re.Match[str]) -> str:
+        if variable[1] not in os.environ:
+            raise ValueError(f"{text!r} has {variable[0]}, and this variable is not set")
+        return os.environ[variable[1]]
+
+    return Path(_VARIABLE.sub(value, expand(text, tokens))).expanduser()
 
 
 @dataclass(frozen=True)
@@ -141,7 +186,7 @@ class Config:
             user=tokens["r"],
             key_alias=settings.get("hostkeyalias"),
             known_hosts=options.known_hosts
-            or tuple(path_value(name, tokens) for name in known_hosts if name.lower() != "none"),
+            or tuple(as_path(name, tokens) for name in known_hosts if name.lower() != "none"),
             identities=_identities(settings, tokens),
             identities_only=str(settings.get("identitiesonly", "no")).lower() == "yes",
             timeout=options.connect_timeout
@@ -149,7 +194,7 @@ class Config:
             or _DEFAULT_TIMEOUT,
             config_file=options.config_file,
             agent=_agent(settings, tokens),
-            certificates=() if certificate.lower() == "none" else (path_value(certificate, tokens),),
+            certificates=() if certificate.lower() == "none" else (as_path(certificate, tokens),),
         )
 
 
@@ -260,7 +305,7 @@ def _agent(settings: Mapping[str, Any], tokens: Mapping[str, str]) -> str:
         return "none"
     if text.startswith("$") and not text.startswith("${"):
         return os.environ.get(text[1:], "") or "none"
-    return "" if text in {"", "SSH_AUTH_SOCK"} else str(path_value(text, tokens))
+    return "" if text in {"", "SSH_AUTH_SOCK"} else str(as_path(text, tokens))
 
 
 def _tokens(settings: Mapping[str, Any], alias: str) -> dict[str, str]:
@@ -285,7 +330,7 @@ def _proxy(settings: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[list
 
 def _identities(settings: Mapping[str, Any], tokens: Mapping[str, str]) -> tuple[Path, ...]:
     if "identityfile" in settings:
-        return tuple(path_value(text, tokens) for text in settings["identityfile"] if text.lower() != "none")
+        return tuple(as_path(text, tokens) for text in settings["identityfile"] if text.lower() != "none")
     defaults = (Path.home() / ".ssh" / name for name in _DEFAULT_KEYS)
     return tuple(path for path in defaults if path.exists())
 

@@ -18,8 +18,7 @@ from toolchain.shell.protocol import CHUNK, HELD, STREAM_S, CountedShell, Kind
 class LocalChannel:
     """A command on this host, in a process group of its own.
 
-    Args:
-        outlived: Whether what it leaves running in the background may stay.
+    `outlived` says whether what it leaves running in the background may stay.
     """
 
     def __init__(self, command: list[str], *, outlived: bool) -> None:

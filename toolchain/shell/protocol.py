@@ -15,8 +15,7 @@ from typing import IO, Literal, Self
 
 from toolchain import files, process
 from toolchain.errors import DeviceError, InputError, UnreachableError
-from toolchain.shell.bounds import MAX_OUTPUT, Bounded, Channel, Limit, collect
-from toolchain.shell.remote import RemoteProcess
+from toolchain.shell.bounds import MAX_OUTPUT, Bounded, Channel, Limit, RemoteProcess, collect
 
 CHUNK = 1 << 20  # bytes between two calls of a progress callback
 STREAM_S = 30.0  # seconds for a device to start the script of a stream

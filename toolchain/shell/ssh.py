@@ -14,17 +14,15 @@ from typing import Any
 import paramiko
 
 from toolchain.errors import DeviceError, InputError, UnreachableError
+from toolchain.progress import reminding
 from toolchain.shell import bootstrap
 from toolchain.shell.address import Address, SshOptions
 from toolchain.shell.bootstrap import Preamble
-from toolchain.shell.bounds import Channel, Limit
+from toolchain.shell.bounds import CLOSE_GRACE, Channel, Limit
 from toolchain.shell.connect import BROKEN, end
-from toolchain.shell.connections import Connections
+from toolchain.shell.connections import WINDOW, Connections, signal_number
 from toolchain.shell.protocol import CHUNK, GUARDED, HELD, PACKET, STREAM_S, Kind, Shell, fault_text
-from toolchain.shell.reminder import reminding
-from toolchain.shell.remote import CLOSE_GRACE
 from toolchain.shell.session import Session, server_script
-from toolchain.shell.transport import WINDOW, signal_number
 
 # Without a handler Python prints paramiko's stack traces to stderr; only the command line prints.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -234,7 +232,12 @@ class SshShell(Shell):
         self._session = None
 
     def stream(self, script: str, *, timeout: float = STREAM_S) -> socket.socket:
-        return _socket_for(self._begin(_script(script, "copy"), timeout).carrier)
+        channel = self._begin(_script(script, "copy"), timeout).carrier
+        ours, theirs = socket.socketpair()
+        channel.settimeout(None)
+        # Threads relay between both ends until either is closed.
+        threading.Thread(target=_relay, args=(theirs, channel), name="stream-down", daemon=True).start()
+        return ours
 
     def _begin(self, script: str, timeout: float) -> SshChannel:
         """Start a script in a channel of its own; the caller closes it."""
@@ -294,14 +297,6 @@ class SshShell(Shell):
 
     def close(self) -> None:
         self._connections.close()
-
-
-def _socket_for(channel: Any) -> socket.socket:
-    """Return one end of a stream whose other end is a channel; threads relay it until either is closed."""
-    ours, theirs = socket.socketpair()
-    channel.settimeout(None)
-    threading.Thread(target=_relay, args=(theirs, channel), name="stream-down", daemon=True).start()
-    return ours
 
 
 def _relay(sock: socket.socket, channel: Any) -> None:

@@ -10,8 +10,8 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from toolchain import files
 from toolchain.bundle import Manifest
-from toolchain.documents import words
 from toolchain.errors import InputError, VerificationError
+from toolchain.validation import words
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"  # a model or a board: each is also the name of a file on a device
 LARGEST = 2**53 - 1  # the largest number that JSON has everywhere

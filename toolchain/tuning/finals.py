@@ -2,25 +2,32 @@
 
 A search measures each candidate once, on a machine that may be doing other work. The minimum of many noisy samples is
 biased, so trials only nominate candidates. Only a candidate that is significantly faster in turns replaces the kernel
-that a deploy without the user's records would use.
+that a deploy without the user's records would use. Winners that make the whole model slower are taken back: measured
+alone, a kernel has the caches to itself.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from toolchain.records import Key, Record, Records
-from toolchain.records.results import LEAST_S, TensorArg
+from toolchain.records import Key, Record, RecordFile, Records
+from toolchain.records.lines import UNTUNED
+from toolchain.records.results import LEAST_S, TensorArg, Verdict
 from toolchain.records.tasks import Task, args_of
 from toolchain.stats import Estimate
 from toolchain.tuning.measure import turns
-from toolchain.tuning.search import Search
-from toolchain.tuning.template_search import Candidate
-from toolchain.tuning.trials import Built, Measured, Rival, Trial
+from toolchain.tuning.records_view import Ledger
+from toolchain.tuning.report import TuneReport
+from toolchain.tuning.search import Candidate, Search
+from toolchain.tuning.trials import Built, Measured, Rival, Trial, Trials
 
 RIVALS = 3
 """Candidates of a final, beside the untuned kernel."""
@@ -92,7 +99,7 @@ def _final(task: Task, search: Search, ranked: Iterable[Record]) -> Final | None
     return Final(task, base, tuple(candidate for _, candidate in best), best[0][0]) if best else None
 
 
-def trial(final: Final, results: Sequence[Built], passing_bytes: int) -> Trial | None:
+def trial_of(final: Final, results: Sequence[Built], passing_bytes: int) -> Trial | None:
     """Return the trial of a final; None unless the untuned kernel and at least one rival were built."""
     base, built = results[0].library, _built_rivals(final, results)
     if base is None or not built:
@@ -146,3 +153,116 @@ def decide(final: Final, results: Sequence[Built], measured: Measured) -> Decisi
 def _to_text(change: Estimate) -> str:
     interval = f"{1 / (1 + change.high):.3f} to {1 / (1 + change.low):.3f}"
     return f"{1 / (1 + change.value):.3f} times as fast as untuned, {change.confidence:.0%} within {interval}"
+
+
+class Decider:
+    """Holds finals and records what they decide.
+
+    Args:
+        by_model: Whether a model stands in for the boards.
+        note: Called with each decision that was written.
+    """
+
+    def __init__(self, trials: Trials, ledger: Ledger, *, by_model: bool, note: Callable[[Record], None]) -> None:
+        self._trials = trials
+        self._ledger = ledger
+        self._by_model = by_model
+        self._note = note
+        self._fault: Exception | None = None
+
+    def hold(self, due: Sequence[Final], wait: Callable[[threading.Event], None]) -> None:
+        """Hold finals, all at once if there are enough boards, and wait until all are decided.
+
+        Raises:
+            BuildError: No candidate can be built.
+            DeviceError: No board is left.
+            InputError: A decision cannot be written.
+        """
+        # Building would disturb the measurements, so all finals are built before the first one is measured.
+        results = [self._trials.build([candidate.module for candidate in final.candidates]) for final in due]
+        submitted = [self._submit(final, built) for final, built in zip(due, results, strict=True)]
+        for future, decided in submitted:
+            wait(decided)
+            future.result()
+        if self._fault is not None:
+            raise self._fault
+
+    def _submit(self, final: Final, built: Sequence[Built]) -> tuple[Future[Measured], threading.Event]:
+        """Submit a final to a board; if there is nothing to measure, decide it at once."""
+        decided = threading.Event()  # a future wakes those who wait for it before it runs its callbacks
+        trial = trial_of(final, built, self._trials.passing_bytes(final.task))
+        if trial is None:
+            future: Future[Measured] = Future()
+            future.set_result(Measured(()))
+        else:
+            future = self._trials.measures.submit(trial)
+        future.add_done_callback(partial(self._finish, final, built, decided))
+        return future, decided
+
+    def _finish(
+        self, final: Final, results: Sequence[Built], decided: threading.Event, future: Future[Measured]
+    ) -> None:
+        """Record the decision of a final as soon as its measurement ends, in the thread that measured it."""
+        try:
+            for built in results:
+                self._trials.builds.discard(built)
+            if future.cancelled() or future.exception() is not None:  # `hold` raises it
+                return
+            measured = future.result()
+            # Neither means that there was nothing to measure; see `_submit`.
+            if measured.samples_s or measured.cause:
+                self._record(final, decide(final, results, measured))
+            else:
+                self._record(final, decide_unmeasured(final, results, by_model=self._by_model))
+        except Exception as fault:  # noqa: BLE001 - an exception in a callback would be lost; `hold` raises it
+            self._fault = self._fault or fault
+        finally:
+            decided.set()
+
+    def _record(self, final: Final, decision: Decision) -> None:
+        """Record a decision. A final that failed decides nothing, and the next run holds it again."""
+        verdict: Verdict = "faster" if decision.winner.key != final.base.key else "untuned"
+        measured = replace(decision.measured, error=decision.measured.error or decision.why)
+        record = self._ledger.line(
+            final.task,
+            decision.winner,
+            measured,
+            verdict="" if measured.cause else verdict,
+            base_s=decision.base_s,
+            among=final.among,
+        )
+        self._ledger.write(record, lambda: self._note(record))
+
+
+def take_back(report: TuneReport, file: RecordFile) -> TuneReport:
+    """Record that the kernels of a run stay untuned, because the model is significantly slower with its winners.
+
+    Returns:
+        The report without the winners.
+
+    Raises:
+        InputError: The records cannot be written.
+    """
+    end, winners = report.end_to_end, [winner for winner in report.winners if winner.base_s]
+    if end is None or not winners:
+        return report
+    # A decision for the untuned kernel replaces the one for its winner.
+    file.append(
+        replace(
+            winner,
+            candidate=winner.among[0],
+            trace=json.dumps(UNTUNED),
+            samples_s=winner.base_s,
+            verdict="untuned",
+            error=f"the whole model: {end.outcome}",
+            time=round(time.time(), 3),
+        )
+        for winner in winners
+    )
+    count = len(winners)
+    outcome = f"{end.outcome}; so {'it is' if count == 1 else f'all {count} winners are'} taken back"
+    rows = tuple(
+        replace(row, best_s=row.untuned_s, verdict="untuned") if row.verdict == "faster" else row
+        for row in report.tasks
+    )
+    return replace(report, tasks=rows, winners=(), end_to_end=replace(end, outcome=outcome, taken_back=count))

@@ -1,7 +1,8 @@
-"""Which records of a file a tuning run uses: those that others had made when it began, and its own.
+"""Which records of a file a tuning run uses, and the records that it writes as soon as their results are known.
 
-What others append after that changes nothing for the run, so that a resumed run is the same as one that was never
-interrupted. Finals use all records that are there by then: the more candidates they know, the better is their choice.
+It uses those that others had made when it began, and its own. What others append after that changes nothing for the
+run, so that a resumed run is the same as one that was never interrupted. Finals use all records that are there by then:
+the more candidates they know, the better is their choice.
 """
 
 from __future__ import annotations
@@ -9,18 +10,25 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Collection, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import tvm
 
-from toolchain.records import Key, Record, RecordFilter, Records, RunStart, Start, traces
-from toolchain.records.results import PRUNED
-from toolchain.records.tasks import layer_of
-from toolchain.tuning.search import Search
+from toolchain.records import Key, Record, RecordFile, RecordFilter, Records, RunStart, Start, traces
+from toolchain.records.results import LEAST_S, PRUNED
+from toolchain.records.tasks import Task, layer_of
+from toolchain.tuning.plan import Plan
+from toolchain.tuning.search import Candidate, Search
 from toolchain.tuning.task_state import TaskState
+from toolchain.tuning.trials import Measured
 
 _MOST_EARLIER = 1000  # records of other runs that a run learns from: rebuilding a schedule takes milliseconds
+
+_TOO_SHORT = "a run is shorter than the resolution of the board's clock; increase --number or --min-repeat-ms"
 
 
 @dataclass(frozen=True)
@@ -94,3 +102,56 @@ def _learn_costs(search: Search, module: tvm.IRModule, records: Sequence[Record]
     rebuilt = [(rebuilder.from_json(json.loads(record.trace)), record.samples_s) for record in records]
     pairs = [(schedule, samples) for schedule, samples in rebuilt if schedule is not None]
     search.learn_costs(module, [schedule for schedule, _ in pairs], [samples for _, samples in pairs])
+
+
+class Ledger:
+    """Writes the records of one run; thread-safe.
+
+    Attributes:
+        lock: Held while a record is written and noted.
+    """
+
+    def __init__(self, file: RecordFile, run: str, key: Key, plan: Plan) -> None:
+        self._file = file
+        self._run = run
+        self._key = key
+        self._target = json.loads(key.target)
+        self._plan = plan
+        self.lock = threading.Lock()
+
+    def write(self, record: Record, note: Callable[[], None]) -> None:
+        """Write a record, and call `note` before the next one is written.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        with self.lock:
+            # Both under one lock: the order of the counts is that of the file.
+            self._file.append([record])
+            note()
+
+    def line(self, task: Task, candidate: Candidate, measured: Measured, **fields: Any) -> Record:
+        """Return the record of a measurement with further `fields`; impossibly short times are a failure."""
+        # A coarse clock reads 0 for a short run; such a time would win every final.
+        if any(sample < LEAST_S for sample in measured.samples_s):
+            measured = replace(measured, samples_s=(), cause="suspicious", error=_TOO_SHORT)
+        return Record(
+            workload=task.workload,
+            target=self._target,
+            tvm=self._key.tvm,
+            emulated=self._key.emulated,
+            modelled=self._key.modelled,
+            candidate=candidate.key,
+            trace=json.dumps(candidate.trace, separators=(",", ":")),
+            samples_s=measured.samples_s,
+            cause=measured.cause,
+            error=measured.error,
+            board=measured.board,
+            run=self._run,
+            tuner=self._plan.tuner,
+            seed=self._plan.seed,
+            time=round(time.time(), 3),
+            threads=self._key.threads,
+            options=self._plan.options.recorded,
+            **fields,
+        )

@@ -21,21 +21,18 @@ import tvm
 
 from toolchain import interrupts
 from toolchain.backends.base import Backend, Choice
-from toolchain.device.stages import Stages
 from toolchain.errors import BuildError
+from toolchain.progress import Stages
 from toolchain.records import Key, Record, RecordFile, Records, Start, Workload
 from toolchain.records.lines import modelled_by
 from toolchain.records.tasks import Task
-from toolchain.tuning import finals, task_scheduler
-from toolchain.tuning.conveyor import STAGES, Conveyor, Round
-from toolchain.tuning.decider import Decider
-from toolchain.tuning.ledger import Ledger
+from toolchain.tuning import finals, task_state
+from toolchain.tuning.conveyor import STAGES, Conveyor, Pruner, Round
+from toolchain.tuning.finals import Decider
 from toolchain.tuning.plan import Pace, Plan
-from toolchain.tuning.prune import Pruner
-from toolchain.tuning.records_view import RecordsView, learn_earlier
-from toolchain.tuning.search import Search
+from toolchain.tuning.records_view import Ledger, RecordsView, learn_earlier
+from toolchain.tuning.search import Candidate, Search
 from toolchain.tuning.task_state import Point, TaskState
-from toolchain.tuning.template_search import Candidate
 from toolchain.tuning.trials import Builds, Measured, Measures, Trials
 
 _TICK_S = 0.5
@@ -233,9 +230,9 @@ class Tuning:
 
     def _next_task(self) -> int | None:
         pending = Counter(planned.state.task.workload for planned in self._pending)
-        return task_scheduler.pick(
+        return task_state.pick(
             [
-                task_scheduler.Progress(
+                task_state.Progress(
                     weight=state.task.weight,
                     trials=state.planned,
                     best_s=state.best_s,

@@ -106,5 +106,6 @@ def test_one_without_an_end_is_not_read(copied, name):
 
 def test_a_bundle_without_them_says_so(copied):
     (copied / bundle.BILL).unlink()
+    loaded = bundle.load(copied)
     with pytest.raises(InputError, match=r"the package of dense has no bill\.cdx\.json"):
-        inventories.components(bundle.load(copied))
+        inventories.components(loaded.folder, loaded.manifest)

@@ -9,7 +9,7 @@ import pytest
 
 from toolchain import bundle as bundles
 from toolchain import tensors
-from toolchain.bundle.random_samples import RandomSamples, Sample
+from toolchain.bundle.reference import RandomSamples, Sample
 from toolchain.errors import VerificationError
 
 DRAWN = RandomSamples(

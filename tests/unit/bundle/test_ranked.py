@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from toolchain import bundle, tensors
-from toolchain.bundle import ranked
-from toolchain.bundle.random_samples import RandomSamples, Sample
+from toolchain.bundle import reference
+from toolchain.bundle.reference import RandomSamples, Sample
 from toolchain.errors import VerificationError
 from toolchain.rankings import Ranking
 from toolchain.tensors import TensorSpec
@@ -51,12 +51,12 @@ def test_one_without_any_is_as_it_was(tmp_path):
     ],
 )
 def test_what_has_another_form_is_refused(key, notes):
-    found, written = ranked.to_tensors([(None, _ranking())])
+    found, written = reference.rankings_to_tensors([(None, _ranking())])
     parts = {name.partition(".")[2]: value for name, value in found.items()}
     if key:
         parts[key] = np.ones(1)
     with pytest.raises(VerificationError, match="ranking"):
-        ranked.read(parts, {"rankings": notes} if notes else written, "here")
+        reference.read_rankings(parts, {"rankings": notes} if notes else written, "here")
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,5 @@ def test_what_has_another_form_is_refused(key, notes):
     ],
 )
 def test_what_does_not_fit_the_outputs(ranking, fault):
-    faults = ranked.faults(ranking, [TensorSpec("a.b", (1, 3, 2), "float32")])
+    faults = reference.ranking_faults(ranking, [TensorSpec("a.b", (1, 3, 2), "float32")])
     assert fault in faults[0] if fault else not faults

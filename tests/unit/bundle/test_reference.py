@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import bundles
 from toolchain import bundle, tensors
-from toolchain.bundle.random_samples import RandomSamples, Sample
+from toolchain.bundle.reference import RandomSamples, Sample
 from toolchain.errors import VerificationError
 from toolchain.tensors import LARGEST_TOLERANCE, MODEL, ROUNDING, Bound, Limit, TensorSpec
 

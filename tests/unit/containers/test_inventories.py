@@ -10,7 +10,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from google.protobuf import json_format
 from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
 
-from toolchain.containers import inventories
+from toolchain.containers import images
 from toolchain.errors import VerificationError
 
 LABELS = {
@@ -34,8 +34,8 @@ LIST = {
 }
 
 
-def described(listed: str = json.dumps(LIST)) -> inventories.ImageInventory:
-    return inventories.inventory_of("edge-toolchain/mali:latest", "cd" * 32, LABELS, listed)
+def described(listed: str = json.dumps(LIST)) -> images.ImageInventory:
+    return images.inventory_of("edge-toolchain/mali:latest", "cd" * 32, LABELS, listed)
 
 
 def test_both_documents_are_valid_and_name_the_image():

@@ -17,10 +17,10 @@ from toolchain.device.lock import Owner
 from toolchain.device.probe.facts import DeviceFacts
 from toolchain.device.runner import Run
 from toolchain.device.shipment import Shipment
-from toolchain.device.stages import Stages
 from toolchain.device.store import Store
 from toolchain.device.verification import Samples
 from toolchain.errors import DeviceError, VerificationError
+from toolchain.progress import Stages
 from toolchain.rankings import Ranking
 from toolchain.shell import LocalShell
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.support import bundles, deploys
-from toolchain.bundle.random_samples import RandomSamples, Sample
-from toolchain.device import fidelity
+from toolchain.bundle.reference import RandomSamples, Sample
+from toolchain.device import verification
 from toolchain.device.store import Store
 from toolchain.errors import InputError, VerificationError
 from toolchain.shell import LocalShell
@@ -75,15 +75,15 @@ def test_fewer_samples_than_there_are(sampled, ship):
 
 def test_more_samples_than_there_are_are_refused_with_the_next_command(sampled, tiny):
     with pytest.raises(InputError, match=r"--samples 300 is more than the reference of dense has: 256") as caught:
-        fidelity.random_reference(sampled, 300)
+        verification.random_reference(sampled, 300)
     assert "toolchain build dense.onnx --samples 300" in caught.value.hint
     with pytest.raises(InputError, match="has: 1"):
-        fidelity.random_reference(tiny, 2)
+        verification.random_reference(tiny, 2)
 
 
 def test_inputs_that_are_drawn_otherwise_are_told(sampled, monkeypatch, ship):
     monkeypatch.setattr(
-        fidelity.series.inputs, "random", lambda specs, _: {one.name: np.ones(one.shape) for one in specs}
+        verification.series.inputs, "random", lambda specs, _: {one.name: np.ones(one.shape) for one in specs}
     )
     with pytest.raises(VerificationError, match="random inputs differ"):
         ship(sampled, 3)
@@ -94,7 +94,7 @@ def _compared(got, wanted, manifest, *limits):
     drawn = RandomSamples(
         3, tuple(Sample("a" * 64, limit) for limit in limits), tuple({"y": np.array(one)} for one in wanted)
     )
-    return fidelity.compare({"y": np.array(got)}, drawn, manifest)
+    return verification.compare_samples({"y": np.array(got)}, drawn, manifest)
 
 
 @pytest.fixture
@@ -131,4 +131,4 @@ def test_outputs_with_a_bound_are_compared_by_their_counts(tiny):
     manifest = dataclasses.replace(tiny.manifest, outputs=specs)
     drawn = RandomSamples(0, (Sample("a" * 64),) * 2, ({"y": np.ones(2)}, {"y": np.ones(3)}))
     outputs = {"y": np.array([[1, 1, 9, 9], [1, 1, 1, 9.0]]), "y.count": np.array([[2], [3]])}
-    assert fidelity.compare(outputs, drawn, manifest).beyond == 0
+    assert verification.compare_samples(outputs, drawn, manifest).beyond == 0

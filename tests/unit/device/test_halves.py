@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from toolchain.bundle.manifest import InHalf
-from toolchain.device import halves
-from toolchain.device.halves import Halves, RequiredPrecision
+from toolchain.device import fit
+from toolchain.device.fit import Halves, RequiredPrecision
 from toolchain.errors import DeviceError
 
 ALL, NO_SUMS, NOTHING = Halves("G610", "", ""), Halves("T880", "", "denormals"), Halves("PoCL", "fp16", "denormals")
@@ -27,13 +27,13 @@ SUMS = RequiredPrecision(float16=True, half_sums=True)
 )
 def test_who_lacks_something_is_refused(found, wanted, words):
     with pytest.raises(DeviceError, match=words) as caught:
-        halves.check(found, wanted, "b")
+        fit.check_half_precision(found, wanted, "b")
     assert "--half-sums" in caught.value.hint
 
 
 @pytest.mark.parametrize(("found", "wanted"), [(ALL, SUMS), (NO_SUMS, HALF), (NOTHING, SINGLE)])
 def test_who_has_what_is_needed_is_not(found, wanted):
-    halves.check(found, wanted, "b")
+    fit.check_half_precision(found, wanted, "b")
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_a_bundle_says_what_it_needs(command, half, wanted):
 )
 def test_an_answer_that_is_none_is_refused(text):
     with pytest.raises(DeviceError, match="invalid answer about half precision"):
-        halves._read(text, "b")
+        fit._read(text, "b")
 
 
 def test_an_answer_is_read():
     text = json.dumps({"name": "G610", "float16_lacks": "", "half_sums_lacks": "denormals"})
-    assert halves._read(text, "b") == Halves("G610", "", "denormals")
+    assert fit._read(text, "b") == Halves("G610", "", "denormals")

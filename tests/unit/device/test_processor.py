@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from toolchain.device import processor
-from toolchain.device.processor import Processor
+from toolchain.device import runner
+from toolchain.device.runner import Processor
 
 SAID = {"name": "Mali-G610 r0p0", "driver": "3.0", "version": "OpenCL 3.0 v1.g13p0", "units": 4}
 
 
 def test_it_is_read_and_told():
-    found = processor.read(SAID)
+    found = runner.read_processor(SAID)
     assert found == Processor("Mali-G610 r0p0", "3.0", "OpenCL 3.0 v1.g13p0", 4)
     assert found.text == "Mali-G610 r0p0, 4 compute unit(s), OpenCL 3.0 v1.g13p0, driver 3.0"
 
 
 def test_a_cpu_is_none():
-    assert processor.read(None) is None
+    assert runner.read_processor(None) is None
 
 
 def test_what_it_does_not_tell_is_left_out():
-    assert processor.read({**SAID, "driver": "", "units": 0}).text == "Mali-G610 r0p0, OpenCL 3.0 v1.g13p0"
+    assert runner.read_processor({**SAID, "driver": "", "units": 0}).text == "Mali-G610 r0p0, OpenCL 3.0 v1.g13p0"
 
 
 @pytest.mark.parametrize(
@@ -43,4 +43,4 @@ def test_what_it_does_not_tell_is_left_out():
 )
 def test_what_is_none_is_refused(said):
     with pytest.raises((LookupError, TypeError, ValueError)):
-        processor.read(said)
+        runner.read_processor(said)

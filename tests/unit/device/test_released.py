@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from toolchain.device import released
+from toolchain.device import installed
 from toolchain.device.store import Generation
 from toolchain.errors import InputError
 
@@ -29,28 +29,28 @@ _DIGITS = "abcccccc"
      ("12345678", _C)],
 )  # fmt: skip
 def test_a_release_is_named(word, digest):
-    assert released.is_release_name(word)
-    assert released.find_release(store(*_KEPT), word).digest == digest
+    assert installed.is_release_name(word)
+    assert installed.find_release(store(*_KEPT), word).digest == digest
 
 
 def test_of_a_release_with_several_activations_the_last_is_meant():
-    assert released.find_release(store(*_KEPT), _A).number == 4
+    assert installed.find_release(store(*_KEPT), _A).number == 4
 
 
 @pytest.mark.parametrize("word", ["5", "1234567", "", "a", "a" * 7, "f" * 64, "net", "sha256:", "current "])
 def test_what_names_none_is_refused_and_what_there_is_told(word):
     with pytest.raises(InputError, match="no such release") as caught:
-        released.find_release(store(*_KEPT), word)
+        installed.find_release(store(*_KEPT), word)
     assert _B[:16] in caught.value.details
 
 
 def test_what_names_several_is_refused():
     both = store(generation(1, "ab" * 32), generation(2, "ab" * 31 + "cd"))
     with pytest.raises(InputError, match="several releases"):
-        released.find_release(both, "abababab")
+        installed.find_release(both, "abababab")
 
 
 def test_nothing_was_deployed():
     with pytest.raises(InputError, match="no such release") as caught:
-        released.find_release(store(), "current")
+        installed.find_release(store(), "current")
     assert caught.value.details == "the device has no releases"

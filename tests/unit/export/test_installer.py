@@ -13,8 +13,8 @@ from tests.support.parts import require
 from toolchain import board, export
 from toolchain.device import lock, scripts
 from toolchain.device.probe import script as probe_script
-from toolchain.export import installer
-from toolchain.export.installer import Extent
+from toolchain.export import offline
+from toolchain.export.offline import Extent
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def made(tiny, program):
 
 def texts(update):
     places = {digest: Extent(path.stat().st_size, 0) for digest, path in update.contents.items()}
-    return {kind: installer.text(update, places, in_file=kind) for kind in (True, False)}
+    return {kind: offline.installer_text(update, places, in_file=kind) for kind in (True, False)}
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "mksh", "busybox"])
@@ -52,7 +52,7 @@ def test_the_steps_are_the_texts_that_a_deploy_sends(made):
 def test_it_ends_before_its_contents_begin(made):
     """The shell reads no byte after the last line, and contents are found where they are."""
     text = texts(made)[True]
-    assert len(text) % installer.BLOCK == 0
+    assert len(text) % offline.BLOCK == 0
     assert text.rstrip(b"\n").endswith(b'\nmain "$@"; exit')
     for digest, path in made.contents.items():
         assert f"{digest}:{-(-path.stat().st_size // 1024)}:{path.stat().st_size}:{len(text) + 1}".encode() in text
@@ -61,7 +61,7 @@ def test_it_ends_before_its_contents_begin(made):
 def test_the_seal_covers_all_that_follows_it(made, tmp_path):
     path = tmp_path / "update"
     path.write_bytes(texts(made)[True] + b"contents")
-    installer.seal(path)
+    offline.seal(path)
     sealed = path.read_bytes()
     first = sealed.index(b"\n}\n") + 3
     assert hashlib.sha256(sealed[first:]).hexdigest().encode() in sealed[:first]

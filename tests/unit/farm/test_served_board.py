@@ -166,7 +166,7 @@ def test_a_frozen_device_is_noticed_and_served_again(server, program, tmp_path, 
     monkeypatch.setattr(kept, "_CHECK_EVERY_S", 0.3)
     monkeypatch.setattr(kept, "_CHECK_S", 1.0)
     monkeypatch.setattr("toolchain.shell.ssh.CLOSE_GRACE", 0.5)
-    monkeypatch.setattr("toolchain.shell.remote.CLOSE_GRACE", 0.5)
+    monkeypatch.setattr("toolchain.shell.bounds.CLOSE_GRACE", 0.5)
     with serving(server, program, tmp_path) as board:
         until(lambda: board.settled)
         frozen = [pid for pid in sshd.descendants(server.process.pid) if pid != board_server(server)]

@@ -9,7 +9,7 @@ from onnx import helper
 from tests.support import nets
 from tests.support.nets import node, value
 from toolchain.errors import InputError
-from toolchain.models import attributes, source
+from toolchain.models import canonical, source
 
 
 def pad(mode):
@@ -28,13 +28,13 @@ def test_an_unknown_value_is_refused_by_node(tmp_path):
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
 def test_values_of_the_standard_are_taken(mode):
-    attributes.check(pad(mode))
+    canonical.check(pad(mode))
 
 
 def test_operators_of_other_domains_have_values_of_their_own():
     proto = pad("whatever")
     proto.graph.node[0].domain = "com.example"
-    attributes.check(proto)
+    canonical.check(proto)
 
 
 def test_branches_are_checked_too():
@@ -42,4 +42,4 @@ def test_branches_are_checked_too():
     proto = nets.relu()
     proto.graph.node.append(helper.make_node("If", ["c"], ["z"], then_branch=graph, else_branch=graph))
     with pytest.raises(InputError, match="BitShift node 'r' has direction='UP'"):
-        attributes.check(proto)
+        canonical.check(proto)

@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from tests.support.operator_cases import Case, computed
 from toolchain.errors import InputError
-from toolchain.models import bounded, importer, source
+from toolchain.models import importer, source, tails
 from toolchain.tensors import Bound
 
 
@@ -87,4 +87,4 @@ def test_in_the_middle_of_a_network_it_is_refused(tmp_path):
 
 def test_a_model_without_such_ends_stays_the_same():
     proto = model([helper.make_node("Neg", ["x"], ["y"])], [("x", np.zeros(3, "float32"))])
-    assert bounded.with_counts(proto, {"toolchain.NonZero"}) == (proto, {})
+    assert tails.with_counts(proto, {"toolchain.NonZero"}) == (proto, {})

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.support import paths
 from toolchain.errors import InputError
-from toolchain.models import class_labels, source
+from toolchain.models import canonical, source
 
 DATA = paths.DATA / "ml"
 NAMES = ["bearing", "healthy", "imbalance"]
@@ -50,5 +50,5 @@ def test_a_model_without_such_operators_stays_as_it_is():
     ends = [[helper.make_tensor_value_info(name, TensorProto.STRING, [1])] for name in "xy"]
     proto = helper.make_model(helper.make_graph([node], "text", *ends, [numpy_helper.from_array(np.ones(1), "w")]))
     before = proto.SerializeToString(deterministic=True)
-    assert class_labels.make_tensor_outputs(proto) == ()
+    assert canonical.make_tensor_outputs(proto) == ()
     assert proto.SerializeToString(deterministic=True) == before

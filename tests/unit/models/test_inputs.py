@@ -130,7 +130,7 @@ def test_npz_that_does_not_fit(tmp_path, arrays, fault):
 def test_npz_that_would_fill_the_memory(tmp_path, monkeypatch):
     """A thousand bytes of zeros are one in the archive, which says beforehand how many they are."""
     np.savez_compressed(tmp_path / "in.npz", a=np.zeros(1 << 20))
-    monkeypatch.setattr("toolchain.models.memory.available_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("toolchain.models.inputs.available_bytes", lambda: 1 << 20)
     with pytest.raises(InputError, match=r"in\.npz have 8\.4 MB, but this machine has"):
         inputs.from_npz(tmp_path / "in.npz", SPECS)
 

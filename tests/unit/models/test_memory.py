@@ -10,7 +10,7 @@ import pytest
 from tests.support import nets
 from tests.support.commands import toolchain
 from toolchain.errors import InputError
-from toolchain.models import memory
+from toolchain.models import inputs
 from toolchain.models import source as model
 
 OPEN = nets.relu(("rows", "columns"))
@@ -29,32 +29,32 @@ def source(tmp_path):
 
 
 def test_what_a_run_needs_at_least():
-    assert memory.least_bytes(nets.relu((2, 3))) == 2 * (2 * 3 * 4)
+    assert inputs.least_bytes(nets.relu((2, 3))) == 2 * (2 * 3 * 4)
 
 
 def test_what_a_machine_has():
-    assert 1 << 20 < memory.available_bytes() < 1 << 50
+    assert 1 << 20 < inputs.available_bytes() < 1 << 50
 
 
 def test_the_limit_of_a_process_counts():
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (1 << 40, before[1]))
     try:
-        assert memory.available_bytes() <= 1 << 40
+        assert inputs.available_bytes() <= 1 << 40
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_an_input_that_is_too_large(source):
-    memory.check(model.load(source, {"x": (1 << 10, 3)}).proto)
+    inputs.check_memory(model.load(source, {"x": (1 << 10, 3)}).proto)
     with pytest.raises(InputError, match=r"one run needs \d+\.\d GiB or more, but this machine has") as caught:
-        memory.check(model.load(source, {"x": (1 << 30, 1 << 12)}).proto)
+        inputs.check_memory(model.load(source, {"x": (1 << 30, 1 << 12)}).proto)
     assert "--shape" in caught.value.hint
 
 
 def test_a_tensor_on_the_way_that_is_too_large():
     with pytest.raises(InputError, match=r"needs 16384\.0 GiB"):
-        memory.check(WIDE)
+        inputs.check_memory(WIDE)
 
 
 def test_a_build_is_refused_before_the_inputs_are_drawn(source, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import nets
 from toolchain.errors import InputError
-from toolchain.models import names, source
+from toolchain.models import source, zoo
 from toolchain.pipeline.source import is_built
 
 
@@ -20,19 +20,19 @@ def here(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "network"), [("mlp", "mlp"), ("zoo:mlp", "mlp"), ("./mlp", ""), ("mlp.onnx", "")])
 def test_a_name_is_the_zoos_and_a_path_has_a_slash(name, network):
-    assert names.network(name) == network
+    assert zoo.network(name) == network
     Path("mlp").mkdir()
-    assert names.network(name) == network
+    assert zoo.network(name) == network
 
 
 def test_a_file_goes_before_the_zoo_and_not_before_the_explicit_form():
     Path("mlp").write_text("")
-    assert (names.network("mlp"), names.network("zoo:mlp")) == ("", "mlp")
+    assert (zoo.network("mlp"), zoo.network("zoo:mlp")) == ("", "mlp")
 
 
 def test_an_unknown_network_of_the_zoo():
     with pytest.raises(InputError, match="the zoo has no network 'mpl'") as caught:
-        names.network("zoo:mpl")
+        zoo.network("zoo:mpl")
     assert caught.value.hint == "did you mean mlp?"
 
 
@@ -51,12 +51,12 @@ def test_the_zoos_network_is_no_bundle(here):
 
 
 def test_an_ambiguous_name_is_told():
-    assert not names.ambiguity("mlp", built=True)
+    assert not zoo.ambiguity("mlp", built=True)
     Path("mlp").mkdir()
-    assert names.ambiguity("mlp", built=True) == "mlp is the folder ./mlp here; zoo:mlp names the zoo's network"
-    assert names.ambiguity("mlp", built=False) == "mlp is the zoo's network; ./mlp names the folder here"
-    assert not names.ambiguity("./mlp", built=True)
-    assert not names.ambiguity("zoo:mlp", built=False)
+    assert zoo.ambiguity("mlp", built=True) == "mlp is the folder ./mlp here; zoo:mlp names the zoo's network"
+    assert zoo.ambiguity("mlp", built=False) == "mlp is the zoo's network; ./mlp names the folder here"
+    assert not zoo.ambiguity("./mlp", built=True)
+    assert not zoo.ambiguity("zoo:mlp", built=False)
     Path("mlp").rmdir()
     Path("mlp").write_text("")
-    assert names.ambiguity("mlp", built=False) == "mlp is the file ./mlp here; zoo:mlp names the zoo's network"
+    assert zoo.ambiguity("mlp", built=False) == "mlp is the file ./mlp here; zoo:mlp names the zoo's network"

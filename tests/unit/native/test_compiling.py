@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from toolchain.errors import BuildError
-from toolchain.native import compiling
-from toolchain.native.compiling import Compiler, Workspace
+from toolchain.native import programs
+from toolchain.native.programs import Compiler, Workspace
 from toolchain.progress import Step
 
 LISTS = """
@@ -47,31 +47,31 @@ def compiled(work: Path) -> set[str]:
 
 
 def test_a_program_and_what_it_needs(workspace, sources):
-    with compiling.build_folder(workspace) as first:
-        compiling.run(COMPILER, sources, "runner", first, {"WORD": "runner"})
+    with programs.build_folder(workspace) as first:
+        programs.run_cmake(COMPILER, sources, "runner", first, {"WORD": "runner"})
         assert [path.name for path in (first / "staged").iterdir()] == ["runner"]
         assert compiled(first) == {"shared", "runner"}
         before = next(first.rglob("shared.cc.o")).stat().st_mtime_ns
-    with compiling.build_folder(workspace) as second:
-        compiling.run(COMPILER, sources, "board_server", second, {"WORD": "again"})
+    with programs.build_folder(workspace) as second:
+        programs.run_cmake(COMPILER, sources, "board_server", second, {"WORD": "again"})
         assert compiled(second) == {"shared", "runner", "board_server"}
         assert next(second.rglob("shared.cc.o")).stat().st_mtime_ns == before
     assert second == first
 
 
 def test_a_linked_file_that_may_be_half_written_is_linked_again(workspace, sources):
-    with compiling.build_folder(workspace) as work:
-        compiling.run(COMPILER, sources, "runner", work, {})
+    with programs.build_folder(workspace) as work:
+        programs.run_cmake(COMPILER, sources, "runner", work, {})
         whole = (work / "build" / "runner").read_bytes()
         (work / "build" / "runner").write_bytes(whole[:100])
-        compiling.run(COMPILER, sources, "runner", work, {})
+        programs.run_cmake(COMPILER, sources, "runner", work, {})
         assert (work / "staged" / "runner").stat().st_size >= len(whole) // 2
 
 
 def test_sources_that_do_not_compile_leave_nothing(workspace, sources):
     (sources / "shared.cc").write_text("int shared() { return nothing; }\n")
-    with pytest.raises(BuildError, match="cmake failed") as caught, compiling.build_folder(workspace) as work:
-        compiling.run(COMPILER, sources, "runner", work, {})
+    with pytest.raises(BuildError, match="cmake failed") as caught, programs.build_folder(workspace) as work:
+        programs.run_cmake(COMPILER, sources, "runner", work, {})
     assert "nothing" in caught.value.details
     assert list(workspace.root.iterdir()) == []
 
@@ -79,7 +79,7 @@ def test_sources_that_do_not_compile_leave_nothing(workspace, sources):
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_what_was_configured_is_gone_on_with(workspace, interrupted):
     def work_once():
-        with compiling.build_folder(workspace) as work:
+        with programs.build_folder(workspace) as work:
             (work / "configured").touch()
             if interrupted:
                 raise KeyboardInterrupt
@@ -91,7 +91,7 @@ def test_what_was_configured_is_gone_on_with(workspace, interrupted):
     else:
         work_once()
     [kept] = workspace.root.iterdir()
-    with compiling.build_folder(workspace) as again:
+    with programs.build_folder(workspace) as again:
         assert (again, [path.name for path in again.iterdir()]) == (kept, ["configured"])
 
 
@@ -99,7 +99,7 @@ def test_what_was_killed_is_not_gone_on_with(workspace):
     """Its compiler may be at work; the same goes for what was not configured to its end."""
     killed = workspace.make()
     (killed / "configured").touch()
-    with compiling.build_folder(workspace) as work:
+    with programs.build_folder(workspace) as work:
         assert work != killed
         assert list(workspace.root.iterdir()) == [work]
 
@@ -107,7 +107,7 @@ def test_what_was_killed_is_not_gone_on_with(workspace):
 def test_what_other_sources_left_goes_and_what_other_triples_left_stays(workspace):
     older = Workspace(workspace.root, workspace.triple, "4567").make()
     other = Workspace(workspace.root, "aarch64-linux-gnu", "0123").make()
-    with compiling.build_folder(workspace) as work:
+    with programs.build_folder(workspace) as work:
         assert set(workspace.root.iterdir()) == {work, other}
     assert not older.exists()
 
@@ -120,7 +120,7 @@ def test_the_steps_of_a_build_are_told_whoever_builds(workspace):
         told.append(step)
         heard.set()
 
-    with compiling.report_progress(workspace, "board_server", tell):
+    with programs.report_progress(workspace, "board_server", tell):
         objects = workspace.make() / "build" / "server" / "CMakeFiles" / "board_server.dir"
         objects.mkdir(parents=True)
         (objects / "main.cc.o").touch()
@@ -140,5 +140,5 @@ def test_the_steps_of_a_build_are_told_whoever_builds(workspace):
 
 
 def test_nobody_to_tell(workspace):
-    with compiling.report_progress(workspace, "runner", None):
+    with programs.report_progress(workspace, "runner", None):
         assert not workspace.root.exists()

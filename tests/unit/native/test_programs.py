@@ -16,8 +16,7 @@ import pytest
 from toolchain import files
 from toolchain.errors import BuildError
 from toolchain.native import programs
-from toolchain.native.compiling import Compiler
-from toolchain.native.programs import BOARD_SERVER, RUNNER
+from toolchain.native.programs import BOARD_SERVER, RUNNER, Compiler
 from toolchain.progress import Step
 
 TRIPLE, MACHINE = "x86_64-linux-gnu", "x86_64"
@@ -27,7 +26,7 @@ import sys
 import time
 from pathlib import Path
 from toolchain.native import programs
-from toolchain.native.compiling import Compiler
+from toolchain.native.programs import Compiler
 programs._SOURCES = Path(sys.argv[1])
 programs._compiler = lambda triple: Compiler((sys.argv[2],), (), (), ())
 for name in sys.argv[3:]:

@@ -11,12 +11,12 @@ from tests.support.applications import Place
 from toolchain.device.connected import Connection
 from toolchain.device.deploy import Settings, roll_back
 from toolchain.device.lock import Owner
-from toolchain.device.stages import Stages
 from toolchain.devices import Application, Device
 from toolchain.errors import DeviceError, InputError
 from toolchain.models import inputs
 from toolchain.pipeline.bench import bench_current
 from toolchain.pipeline.deploy import deploy_bundle
+from toolchain.progress import Stages
 from toolchain.shell import SshOptions
 
 BRIEFLY = Settings(budget_s=0.02)

@@ -16,11 +16,10 @@ from toolchain.bundle.manifest import HalfOutput, InHalf, Modelled
 from toolchain.device import bench
 from toolchain.device.application import Started
 from toolchain.device.bench import Conditions, Measurement
-from toolchain.device.fidelity import Fidelity
 from toolchain.device.probe.facts import DeviceFacts
-from toolchain.device.processor import Copies, Processor
-from toolchain.device.runner import Run
+from toolchain.device.runner import Copies, Processor, Run
 from toolchain.device.shipment import Transfer
+from toolchain.device.verification import Fidelity
 from toolchain.device.waiting import Waited
 from toolchain.models.inputs import Guess
 from toolchain.pipeline import report

@@ -5,8 +5,8 @@ import pytest
 
 from tests.support import nets
 from tests.support.nets import node, value
-from toolchain.quantize import accuracy
-from toolchain.quantize.accuracy import Noise
+from toolchain.quantize import network
+from toolchain.quantize.network import Noise
 from toolchain.quantize.write import Written
 
 
@@ -37,7 +37,7 @@ def negated(shape, operator="Neg"):
 def compared(shape, samples):
     """Compare a net with one whose result has the other sign."""
     written = Written(negated(shape, "Identity"), {"r": "r"}, ())
-    return accuracy.compare(
+    return network.compare(
         negated(shape), written, ["r"], [{"x": np.array(one, np.float32).reshape(shape)} for one in samples]
     )
 

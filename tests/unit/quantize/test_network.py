@@ -18,7 +18,7 @@ from toolchain.models import importer, reference
 from toolchain.models import source as model
 from toolchain.models.ort import onnxruntime
 from toolchain.quantize import Settings
-from toolchain.quantize.run import Probe
+from toolchain.quantize.calibrate import Probe
 from toolchain.quantize.samples import random
 
 LEVELS = onnxruntime.GraphOptimizationLevel

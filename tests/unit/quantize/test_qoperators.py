@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import nets
 from tests.support.nets import node, value
-from toolchain.quantize import qoperators
+from toolchain.quantize import strip
 
 MICROSOFT = "com.microsoft"
 HELD = {
@@ -51,8 +51,8 @@ def test_results_are_the_same(name):
     proto.CopyFrom(CASES[name])
     feeds = {"x": X if name != "gemm" else X.reshape(-1)[:24].reshape(4, 6)}
     (wanted,) = nets.run(proto, feeds)
-    assert qoperators.are_in(proto)
-    qoperators.expand(proto)
+    assert strip.has_qoperators(proto)
+    strip.expand_qoperators(proto)
     kinds = {one.op_type for one in proto.graph.node}
     assert kinds >= {"QuantizeLinear", "DequantizeLinear"}
     assert not any(one.startswith(("QL", "QG")) for one in kinds)
@@ -64,8 +64,8 @@ def test_results_are_the_same(name):
 def test_others_stay():
     proto = nets.model([node("Relu", ["x"], ["y"])], [value("x", (2, 2))], [value("y", None)])
     before = proto.SerializeToString()
-    qoperators.expand(proto)
-    assert not qoperators.are_in(proto)
+    strip.expand_qoperators(proto)
+    assert not strip.has_qoperators(proto)
     assert proto.SerializeToString() == before
 
 
@@ -79,5 +79,5 @@ def test_others_stay():
 def test_what_cannot_be_known_stays(odd):
     proto = onnx.ModelProto()
     proto.CopyFrom(odd)
-    qoperators.expand(proto)
+    strip.expand_qoperators(proto)
     assert [one.op_type for one in proto.graph.node] == [one.op_type for one in odd.graph.node]

@@ -6,7 +6,7 @@ import pytest
 from tests.support import nets, qdq_nets
 from tests.support.nets import node
 from toolchain.errors import InputError
-from toolchain.quantize.run import Probe
+from toolchain.quantize.calibrate import Probe
 
 SHAPE = (1, 2, 3, 3)
 HELD = {"w": np.eye(2, dtype=np.float32)[:, :, None, None] * 2}

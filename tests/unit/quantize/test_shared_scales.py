@@ -10,8 +10,7 @@ from tests.support.nets import node, value
 from toolchain.quantize import plan
 from toolchain.quantize.graph import Graph
 from toolchain.quantize.ranges import Grid, Range
-from toolchain.quantize.scales import Exponents, settled
-from toolchain.quantize.shared_scales import coarsest, tied
+from toolchain.quantize.scales import Exponents, coarsest, settled, tied
 
 HELD = {"w": qdq_nets.weights(4, 4, 1, 1), "wide": qdq_nets.weights(4, 8, 1, 1)}
 POOL = {"kernel_shape": [2, 2], "strides": [1, 1]}

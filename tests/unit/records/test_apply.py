@@ -15,7 +15,7 @@ from tvm import relax
 from tests.support import nets, tunings
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.compile import compiler
-from toolchain.compile.constants import lift_constants
+from toolchain.compile.executable import lift_constants
 from toolchain.models import importer, source
 from toolchain.records import Key, Record, Records, best_bytes, parse
 from toolchain.records.apply import apply

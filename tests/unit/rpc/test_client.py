@@ -14,7 +14,7 @@ import pytest
 
 from toolchain.errors import DeviceError, InputError
 from toolchain.rpc.client import CallError, Client, error_text
-from toolchain.rpc.terms import Terms
+from toolchain.rpc.handshake import Terms
 
 
 # Run in the child, with the session, which there is none of, as the first argument.

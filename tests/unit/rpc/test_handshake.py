@@ -16,7 +16,7 @@ import toolchain
 from tests.support.rpc_servers import RPC_MAGIC, closes, leaving_nothing, says, server, silent, to, versions_then
 from toolchain.errors import DeviceError, VerificationError
 from toolchain.rpc import handshake
-from toolchain.rpc.terms import Terms
+from toolchain.rpc.handshake import Terms
 
 SOON_S = 0.5
 HERE = {"device": "0.1.0", "tvm": "0.27.0", "tvm_ffi": "0.1.14.post1", "machine": "aarch64"}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rpc_servers import COPY_ACK, EXCEPTION, NOTHING, RETURN, text, values
-from toolchain.rpc.packets import MAX_BYTES, ForgedAnswerError, check_body, check_head
+from toolchain.rpc.relay import MAX_BYTES, ForgedAnswerError, check_body, check_head
 
 NUMBER = struct.pack("<iq", 1, 7)
 TENSOR = struct.pack("<i", 7) + bytes(8) + bytes(8) + struct.pack("<i", 2) + bytes(4) + bytes(16) + bytes(8)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rpc_servers import COPY_ACK, DONE, RETURN, packet, program_to_run, text, values
-from toolchain.rpc.packets import ForgedAnswerError
-from toolchain.rpc.relay import Filter, Relay
+from toolchain.rpc.relay import Filter, ForgedAnswerError, Relay
 
 ANSWERS = [DONE, packet(COPY_ACK, bytes(1000)), packet(RETURN, values(text("x" * 300))), packet(COPY_ACK)]
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from toolchain.rpc.terms import Terms, readable
+from toolchain.rpc.handshake import Terms, readable
 
 
 @pytest.fixture

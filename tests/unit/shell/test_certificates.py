@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import sshd
 from toolchain.errors import DeviceError, VerificationError
-from toolchain.shell import SshOptions, certificates, open_shell
+from toolchain.shell import SshOptions, host_keys, open_shell
 
 HOST = ("-h", "-n", "127.0.0.1")
 
@@ -65,14 +65,14 @@ REFUSED = {
 def test_a_certificate_that_does_not_count(tmp_path, case):
     words, why = REFUSED[case]
     authority, key = sshd.keygen(tmp_path / "authority"), sshd.keygen(tmp_path / "host")
-    certificate = certificates.read(base64.b64decode(_signed(authority, key, *words).read_text().split()[1]))
+    certificate = host_keys.read(base64.b64decode(_signed(authority, key, *words).read_text().split()[1]))
     assert why in certificate.fault("127.0.0.1")
 
 
 def test_the_signature_is_checked(tmp_path, authority):
     key = sshd.keygen(tmp_path / "host")
     blob = base64.b64decode(_signed(authority, key, *HOST).read_text().split()[1])
-    certificate = certificates.read(blob)
+    certificate = host_keys.read(blob)
     assert certificate.fault("127.0.0.1") == ""
     changed = bytearray(certificate.signed)
     changed[60] ^= 1
@@ -121,4 +121,4 @@ def test_a_certificate_of_a_user(tmp_path, kind, configured):
 def test_what_is_no_certificate(tmp_path):
     key = sshd.keygen(tmp_path / "key")
     with pytest.raises(ValueError, match="not a type of certificate"):
-        certificates.read(base64.b64decode(Path(f"{key}.pub").read_text().split()[1]))
+        host_keys.read(base64.b64decode(Path(f"{key}.pub").read_text().split()[1]))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from toolchain.shell import reminder
+from toolchain import progress
 
 
 def test_a_long_wait_is_reported_again_and_again(monkeypatch):
-    monkeypatch.setattr(reminder, "EVERY_S", 0.01)
+    monkeypatch.setattr(progress, "EVERY_S", 0.01)
     lines, enough = [], threading.Event()
 
     def report(line):
@@ -16,14 +16,14 @@ def test_a_long_wait_is_reported_again_and_again(monkeypatch):
         if len(lines) == 3:
             enough.set()
 
-    with reminder.reminding(report, "the device"):
+    with progress.reminding(report, "the device"):
         assert enough.wait(30)
     assert all(line.startswith("waiting for the device, ") for line in lines)
 
 
 def test_a_short_wait_is_not(monkeypatch):
-    monkeypatch.setattr(reminder, "EVERY_S", 30)
+    monkeypatch.setattr(progress, "EVERY_S", 30)
     lines = []
-    with reminder.reminding(lines.append, "the device"):
+    with progress.reminding(lines.append, "the device"):
         pass
     assert lines == []

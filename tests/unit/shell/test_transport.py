@@ -7,7 +7,7 @@ import pytest
 from tests.support import sshd
 from toolchain.errors import DeviceError
 from toolchain.shell import SshOptions, open_shell
-from toolchain.shell.transport import signal_number
+from toolchain.shell.connections import signal_number
 
 
 @pytest.fixture(autouse=True)

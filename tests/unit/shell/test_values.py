@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolchain.shell import values
+from toolchain.shell import config
 
 
 @pytest.mark.parametrize(
@@ -21,26 +21,26 @@ from toolchain.shell import values
     ],
 )
 def test_comments(value, wanted):
-    assert values.without_comment(value) == wanted
+    assert config.without_comment(value) == wanted
 
 
 @pytest.mark.parametrize(("text", "wanted"), [("90", 90), ("1m", 60), ("1h1S", 3601), ("1w2d", 777_600)])
 def test_times(text, wanted):
-    assert values.seconds(text) == wanted
+    assert config.seconds(text) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "m", "1y", "1 m", "-1", "1.5"])
 def test_what_is_not_a_time(text):
     with pytest.raises(ValueError, match="not a valid time"):
-        values.seconds(text)
+        config.seconds(text)
 
 
 def test_paths(monkeypatch):
     monkeypatch.setenv("LAB", "/lab")
     monkeypatch.setenv("HOME", "/home/me")
-    assert values.path("${LAB}/%n", {"n": "board"}) == Path("/lab/board")
-    assert values.path("~/%%", {}) == Path("/home/me/%")
+    assert config.as_path("${LAB}/%n", {"n": "board"}) == Path("/lab/board")
+    assert config.as_path("~/%%", {}) == Path("/home/me/%")
     with pytest.raises(ValueError, match="not a valid token"):
-        values.path("%z", {"n": "board"})
+        config.as_path("%z", {"n": "board"})
     with pytest.raises(ValueError, match="not set"):
-        values.path("${NO_SUCH_VARIABLE}", {})
+        config.as_path("${NO_SUCH_VARIABLE}", {})

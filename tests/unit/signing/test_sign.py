@@ -8,7 +8,7 @@ from tests.support import signers
 from toolchain import bundle as bundles
 from toolchain.errors import InputError
 from toolchain.signing import sshsig
-from toolchain.signing.sign import sign
+from toolchain.signing.keys import sign
 from toolchain.signing.statement import Order
 from toolchain.signing.trust import Trust, approve, documents
 

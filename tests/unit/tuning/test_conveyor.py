@@ -13,7 +13,7 @@ from tests.support.tunings import record
 from toolchain.errors import BuildError, DeviceError
 from toolchain.tuning import conveyor as conveyors
 from toolchain.tuning.conveyor import Conveyor, Round
-from toolchain.tuning.template_search import Candidate
+from toolchain.tuning.search import Candidate
 from toolchain.tuning.trials import Built, Measured, Trials
 
 SOON_S = 30.0

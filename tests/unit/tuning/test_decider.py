@@ -10,14 +10,13 @@ import pytest
 
 from toolchain.errors import DeviceError
 from toolchain.records import Key, RecordFile
-from toolchain.tuning import decider as deciders
 from toolchain.tuning import finals
-from toolchain.tuning.decider import Decider
-from toolchain.tuning.finals import Final
-from toolchain.tuning.ledger import Ledger
+from toolchain.tuning import finals as deciders
+from toolchain.tuning.finals import Decider, Final
 from toolchain.tuning.measure.turns import TURNS
 from toolchain.tuning.plan import Plan
-from toolchain.tuning.template_search import Candidate
+from toolchain.tuning.records_view import Ledger
+from toolchain.tuning.search import Candidate
 from toolchain.tuning.trials import Built, Measured, Trials
 
 KEY = Key.of({"kind": "llvm"}, tvm="1")

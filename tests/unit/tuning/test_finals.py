@@ -12,7 +12,7 @@ from toolchain.records import Records
 from toolchain.records.results import TensorArg
 from toolchain.tuning import finals
 from toolchain.tuning.measure.turns import TURNS
-from toolchain.tuning.template_search import Candidate
+from toolchain.tuning.search import Candidate
 from toolchain.tuning.trials import Built, Measured
 
 TASK = SimpleNamespace(workload=f"{0:016x}", name="conv", gflop=1e-3)
@@ -118,7 +118,7 @@ def test_a_final_that_failed_decides_nothing():
 @pytest.mark.parametrize("by_model", [True, False])
 def test_what_is_untuned_does_not_compile(by_model):
     built = [Built(None, "it spills", 0.0), *BUILT[1:]]
-    assert finals.trial(FINAL, built, 0) is None
+    assert finals.trial_of(FINAL, built, 0) is None
     found = finals.decide_unmeasured(FINAL, built, by_model=by_model)
     assert "it spills" in (found.why if by_model else found.measured.error)
     assert (found.winner.key, found.measured.cause) == ((f"{1:016x}", "") if by_model else (BASE, "build"))
@@ -126,6 +126,6 @@ def test_what_is_untuned_does_not_compile(by_model):
 
 def test_a_trial_of_a_final_has_all_that_compiled(monkeypatch):
     monkeypatch.setattr(finals, "args_of", lambda *_, **__: (TensorArg("float32", (1,)),))
-    found = finals.trial(FINAL, [*BUILT[:2], Built(None, "no", 0.0), BUILT[3]], 7)
+    found = finals.trial_of(FINAL, [*BUILT[:2], Built(None, "no", 0.0), BUILT[3]], 7)
     assert (found.library, [one.library for one in found.rivals]) == (Path("0.so"), [Path("1.so"), Path("3.so")])
     assert (found.passing_bytes, found.gflop) == (7, TASK.gflop)

@@ -11,9 +11,9 @@ import pytest
 from toolchain.errors import InputError
 from toolchain.records import Key, RecordFile
 from toolchain.records.lines import USUAL
-from toolchain.tuning.ledger import Ledger
 from toolchain.tuning.plan import Plan
-from toolchain.tuning.template_search import Candidate
+from toolchain.tuning.records_view import Ledger
+from toolchain.tuning.search import Candidate
 from toolchain.tuning.trials import Measured
 
 KEY = Key.of({"kind": "llvm"}, tvm="1", threads=2)

@@ -6,8 +6,8 @@ import pytest
 
 from toolchain.backends.base import Estimate
 from toolchain.records import traces
-from toolchain.tuning.prune import Pruner, Verdict
-from toolchain.tuning.template_search import Candidate
+from toolchain.tuning.conveyor import Pruner, Verdict
+from toolchain.tuning.search import Candidate
 
 STAMP = "modelled (Mesa 1)"
 

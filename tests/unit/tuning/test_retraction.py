@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.tunings import KEY, record, workload
 from toolchain.records import RecordFile
-from toolchain.tuning import retraction
+from toolchain.tuning import finals
 from toolchain.tuning.report import EndToEnd, TaskRow, TuneReport
 
 BASE = f"{7:016x}"
@@ -39,7 +39,7 @@ def file(tmp_path):
 
 def test_a_winner_is_taken_back_and_its_kernel_stays_untuned(file):
     assert file.read().best(KEY)[f"{0:016x}"].verdict == "faster"
-    found = retraction.take_back(report((winner(),), EndToEnd("tuned is SLOWER: 0.90")), file)
+    found = finals.take_back(report((winner(),), EndToEnd("tuned is SLOWER: 0.90")), file)
     decided = file.read().best(KEY)[f"{0:016x}"]
     assert (decided.verdict, decided.candidate, decided.samples_s) == ("untuned", BASE, (2e-3, 3e-3))
     assert decided.error == "the whole model: tuned is SLOWER: 0.90"
@@ -50,7 +50,7 @@ def test_a_winner_is_taken_back_and_its_kernel_stays_untuned(file):
 
 
 def test_all_winners_are_taken_back_at_once(file):
-    found = retraction.take_back(report((winner(), winner(1)), EndToEnd("SLOWER")), file)
+    found = finals.take_back(report((winner(), winner(1)), EndToEnd("SLOWER")), file)
     assert found.end_to_end.outcome == "SLOWER; so all 2 winners are taken back"
     assert {one.verdict for one in file.read().decided(KEY).values()} == {"untuned"}
 
@@ -58,5 +58,5 @@ def test_all_winners_are_taken_back_at_once(file):
 @pytest.mark.parametrize(("winners", "end"), [((), EndToEnd("SLOWER")), ((winner(),), None)])
 def test_nothing_is_to_be_taken_back(file, winners, end):
     before, found = file.path.read_bytes(), report(winners, end)
-    assert retraction.take_back(found, file) is found
+    assert finals.take_back(found, file) is found
     assert file.path.read_bytes() == before

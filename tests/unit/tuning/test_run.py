@@ -15,8 +15,8 @@ from toolchain.records import Key, RecordFile, tasks
 from toolchain.records.lines import USUAL
 from toolchain.records.metaschedule import target_table
 from toolchain.records.results import PRUNED
+from toolchain.tuning.conveyor import Pruner
 from toolchain.tuning.plan import UNDISTURBED, Pace, Plan
-from toolchain.tuning.prune import Pruner
 from toolchain.tuning.run import Tuning
 from toolchain.tuning.trials import Built, Measured, Options
 

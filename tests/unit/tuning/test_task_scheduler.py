@@ -1,6 +1,6 @@
 import math
 
-from toolchain.tuning.task_scheduler import Progress, pick
+from toolchain.tuning.task_state import Progress, pick
 
 
 def test_each_task_gets_its_first_round_in_order():

@@ -10,7 +10,7 @@ import pytest
 from toolchain.backends.cpu.backend import Cpu
 from toolchain.backends.cpu.layers import Activation, Conv, to_json
 from toolchain.records.tasks import layer_hash, layer_of
-from toolchain.tuning.template_search import TemplateSearch, choice_hash
+from toolchain.tuning.search import TemplateSearch, choice_hash
 
 LAYER = to_json(Conv(Activation(1, 32, 8, 8, 4), Activation(1, 32, 8, 8, 4), (3, 3), padding=(1, 1, 1, 1)))
 

@@ -1,4 +1,10 @@
-"""The application of a device: it is restarted on a new release, which is taken back if it is not healthy there."""
+"""The application of a device: it is restarted on a new release, which is taken back if it is not healthy there.
+
+A trial of a release is a POSIX sh script that runs in the store's root. It is one process on the device, in a session
+of its own, that holds the store's lock: it goes on, and ends well or takes itself back, whatever becomes of the client.
+It writes what happens to `trial.log`, a word and its text per line. What Python sets: `unit` and `scope`, or empty;
+`restart` and `stop`, `health` or empty, and `within` seconds.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +16,137 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolchain.device import scripts as stores
-from toolchain.device.application import scripts
+from toolchain.device.lock import NOTE, SAID
+from toolchain.device.scripts import SYNC, UNDO
 from toolchain.device.store import Generation, Store
 from toolchain.errors import DeviceError, UnhealthyError
 from toolchain.progress import stage
 
 if TYPE_CHECKING:
     from toolchain.devices import Application
+
+TOOLS = "setsid timeout"
+
+# Time is that since the start of the device: its clock may be set on the way. What a command starts must not hold the
+# lock, or keep a pipe open; one that hangs is ended with the time that there was, and a health command that writes
+# without an end before it has filled the disk, on which the way back needs some room.
+_LOOK = """
+clock() { read -r up rest </proc/uptime; echo "${up%.*}"; }
+window() { until=$(($(clock) + within)); }
+left() { echo $((until - $(clock))); }
+bounded() {
+  seconds=$(left)
+  [ "$seconds" -gt 0 ] && timeout -s KILL "$seconds" sh -c "$1" </dev/null >"${words:-/dev/null}" 2>&1 9>&-
+}
+shown() { systemctl $scope show -p ActiveState -p SubState -p MainPID "$unit" 2>/dev/null 9>&-; }
+active() {
+  state=
+  [ -n "$unit" ] || return 0
+  state=$(shown) || return 1
+  case $state in *ActiveState=active*) ;; *) return 1 ;; esac
+  [ -n "$health" ] || [ "${first:=$state}" = "$state" ]
+}
+well() { active && { [ -z "$health" ] || bounded "ulimit -f 65536 2>/dev/null; $health"; }; }
+"""
+
+# With a health command the first good answer counts. Without one the unit must be active, with the same process, for
+# the whole time.
+_AWAIT = """
+await() {
+  first=
+  while [ "$(left)" -gt 0 ]; do
+    if well; then
+      [ -z "$health" ] || return 0
+    elif [ -z "$health" ]; then
+      return 1
+    fi
+    case $state in *ActiveState=failed*) return 1 ;; esac
+    sleep 0.5 9>&-
+  done
+  [ -z "$health" ]
+}
+settle() { if [ -n "$health" ]; then await; else sleep 1 9>&-; first=; active; fi; }
+"""
+
+# The marker is on the disk before the switch, and goes when the application was seen to be well, or runs on the old
+# release again: whenever the power fails, what starts next has proved itself.
+_MARK = f"""
+mark() {{
+  printf '%s %s %s\\n%s\\n' "$new" "$old" "$(date +%s)" "$again" >.trial-new || return
+  {SYNC}
+  mv -f .trial-new trial || return
+  {SYNC}
+}}
+unmark() {{ rm -f trial; {SYNC}; }}
+begin() {{ [ "$new" = "$old" ] || {{ mark && switch_to "$new"; }}; }}
+restarted() {{ window; bounded "$1"; }}
+lines() {{ cut -c 1-500 | sed "s/^/$1 /"; }}
+explain() {{
+  [ ! -s "$words" ] || tail -n 10 "$words" | lines words
+  [ -z "$unit" ] || systemctl $scope status --no-pager --full --lines=10 "$unit" 2>&1 9>&- | lines unit
+}}
+back() {{
+  undo || return
+  if restarted "$again"; then code=well; else code=unwell; fi
+  unmark
+  [ "$code" = unwell ] || [ "$old" = 0 ] || settle || code=unwell
+  echo "back $old $code"
+}}
+"""
+
+# Whoever finds the lock taken is told by its file that the holder is alive, so the file names this process now.
+JOB = f"""
+set -u
+{SAID}{NOTE}
+trap '' HUP
+ROOT=$1 file=$2 new=$3 old=$4
+cd "$ROOT" || exit
+me
+said "$file"
+began=${{who%% *}} owner=${{who#* }}
+note busy
+words=run/words
+{UNDO}{_LOOK}{_AWAIT}{_MARK}
+again=$restart
+[ "$old" != 0 ] || again=$stop
+echo "trial $new $old $(date +%s) $(basename "$(readlink "generations/$new")")"
+window
+first=
+if [ "$new" = "$old" ] && well; then
+  echo untouched
+elif begin && restarted "$restart" && await; then
+  unmark
+  echo healthy
+else
+  echo failed
+  explain
+  [ "$new" = "$old" ] || back
+fi
+echo end
+"""
+
+# The lock's holder waits for its end, and so does the client, if it lives.
+LAUNCH = """
+mkdir -p run
+rm -f run/words
+setsid sh -c {job} trial "$ROOT" "$file" "$new" "$old" </dev/null >trial.log 2>&1 9>&9 &
+wait $! || true
+cat trial.log
+"""
+
+# Reads the state without the lock.
+STATE = """
+cd "$ROOT" 2>/dev/null || exit 0
+[ ! -e trial.log ] || cat trial.log
+if [ -e trial ] && read -r new old began <trial; then echo "open $(($(date +%s) - began))"; fi
+"""
+
+LOOK = f"""{_LOOK}
+window
+first=
+if well; then echo well; else echo unwell; fi
+[ -z "$unit" ] || shown | sed 's/^/unit /'
+"""
 
 _RUNTIME = 'XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"'
 _LOOK_S = 30
@@ -81,11 +211,7 @@ class State:
 def activate(store: Store, digest: str, run: Application, progress: Callable[[str], None]) -> tuple[bool, Started]:
     """Make a release current, restart its application, and wait until it is healthy; the caller holds the lock.
 
-    Args:
-        store: The device's store.
-        digest: The release, installed.
-        run: The application.
-        progress: Called before the wait.
+    The release is installed. `progress` is called before the wait.
 
     Returns:
         Whether another release was current before, and how the application started.
@@ -117,7 +243,7 @@ def check_tools(store: Store) -> None:
     Raises:
         DeviceError: It lacks some.
     """
-    script = f"for tool in {scripts.TOOLS}; do command -v $tool >/dev/null || echo $tool; done"
+    script = f"for tool in {TOOLS}; do command -v $tool >/dev/null || echo $tool; done"
     if lacks := store.look(script).split():
         raise DeviceError(
             f"the device lacks {', '.join(lacks)}, which are needed to try a release with its application",
@@ -128,7 +254,7 @@ def check_tools(store: Store) -> None:
 def state(store: Store, run: Application) -> State:
     """Check whether an application is healthy, without changing anything."""
     seconds = min(run.seconds, _LOOK_S)
-    lines = store.look(f"{_settings(run, seconds)}\n{scripts.LOOK}").splitlines()
+    lines = store.look(f"{_settings(run, seconds)}\n{LOOK}").splitlines()
     properties = dict(
         line.removeprefix("unit ").split("=", 1) for line in lines if line.startswith("unit ") and "=" in line
     )
@@ -138,7 +264,7 @@ def state(store: Store, run: Application) -> State:
 
 def trial(store: Store) -> Trial | None:
     """Return the last trial of a device; None if there was none."""
-    log = _parse_words(store.look(scripts.STATE))
+    log = _parse_words(store.look(STATE))
     if not (match := _TRIAL.fullmatch(log.get("trial", ""))):
         return None
     new, old, began, digest = match.groups()
@@ -160,8 +286,8 @@ def rollback_trial_script(run: Application) -> str:
 
 
 def _launch(run: Application) -> str:
-    job = f"{_settings(run, run.seconds)}\n{scripts.JOB}"
-    return scripts.LAUNCH.format(job=shlex.quote(job))
+    job = f"{_settings(run, run.seconds)}\n{JOB}"
+    return LAUNCH.format(job=shlex.quote(job))
 
 
 def _run_trial(
@@ -169,11 +295,7 @@ def _run_trial(
 ) -> tuple[Started, dict[str, str]]:
     """Run the trial of a release on the device.
 
-    Args:
-        store: The device's store.
-        script: The script of the trial; it prints `none` if there is no release to try.
-        run: The application.
-        progress: Called before the wait.
+    The script prints `none` if there is no release to try. `progress` is called before the wait.
     """
     store.releases.put_recovery()
     progress(stage(f"restarting {run.name}, and waiting up to {run.seconds} s until it is healthy"))

@@ -12,17 +12,7 @@ from collections.abc import Collection
 import onnx
 
 from toolchain.models import signature
-from toolchain.models.simplify import (
-    constants,
-    dynamic_lstm,
-    empty,
-    folding,
-    functions,
-    loops,
-    narrow,
-    opsets,
-    rewrites,
-)
+from toolchain.models.simplify import empty, folding, loops, opsets, rewrites
 from toolchain.models.source import SourceModel, as_declared
 
 _ROUNDS = 8  # a loop in a function in a branch needs three
@@ -30,8 +20,8 @@ _ROUNDS = 8  # a loop in a function in a branch needs three
 
 def simplified(source: SourceModel, convertible: Collection[str]) -> onnx.ModelProto:
     """Return a model as it is imported: as from `plain`, with the converters' names of operators."""
-    proto = dynamic_lstm.in_floats(plain(source, convertible))
-    proto = opsets.with_qualified_operators(empty.fold_empty(narrow.widen_constants(proto)))
+    proto = rewrites.quantized_lstm_in_floats(plain(source, convertible))
+    proto = opsets.with_qualified_operators(empty.fold_empty(rewrites.widen_constants(proto)))
     for rewrite in (rewrites.axes_as_lists, rewrites.write_out_zero_products, rewrites.remove_identities):
         proto = rewrite(proto)
     return proto
@@ -52,19 +42,19 @@ def plain(source: SourceModel, convertible: Collection[str]) -> onnx.ModelProto:
         all(opsets.name_of(node) in convertible for node in source.proto.graph.node)
         and not source.proto.functions
         and not opsets.is_old(source.proto)
-        and not constants.has_constants_of_other_forms(source.proto.graph)
+        and not folding.has_constants_of_other_forms(source.proto.graph)
         and not folding.has_constants(source.proto.graph)
     ):
         return source.proto
     # Branches that are not taken go first: the shapes that were set may suit the one that is taken alone.
-    proto = constants.as_initializers(functions.inline_functions(as_declared(source)))
+    proto = folding.as_initializers(opsets.inline_functions(as_declared(source)))
     proto = opsets.raise_opset(folding.fold_constants(proto))
     signature.set_shapes(proto, {spec.name: spec.shape for spec in source.inputs})
     proto = folding.fold_constants(proto)
     for _ in range(_ROUNDS):
         changed = loops.unroll(proto)
-        proto, expanded = functions.expand_functions(proto, convertible)
-        proto = constants.as_initializers(proto)
+        proto, expanded = opsets.expand_functions(proto, convertible)
+        proto = folding.as_initializers(proto)
         if not changed and not expanded:
             break
         proto = folding.fold_constants(proto)

@@ -9,8 +9,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from toolchain.models.protos import get_attribute
-from toolchain.models.tails.common import keep_each, other_axis, set_extent
-from toolchain.models.tails.graph import PREFIX, Extent, Tail
+from toolchain.models.tails.graph import PREFIX, Extent, Tail, keep_each, other_axis, set_extent
 
 
 def _readable_indices(tail: Tail, name: str, limit: str | None) -> str:

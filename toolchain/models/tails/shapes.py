@@ -8,8 +8,7 @@ from onnx import numpy_helper
 
 from toolchain.models.protos import get_attribute
 from toolchain.models.tails import sizes
-from toolchain.models.tails.common import axes_of_node, set_extent, set_sizes, sizes_of
-from toolchain.models.tails.graph import Extent, Tail, attribute_values
+from toolchain.models.tails.graph import Extent, Tail, attribute_values, axes_of_node, set_extent, set_sizes, sizes_of
 from toolchain.models.tails.sizes import Table
 
 

@@ -11,11 +11,10 @@ from toolchain import temporary
 from toolchain.board import Board
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.lock import Owner
-from toolchain.device.stages import Stages
 from toolchain.native.programs import Program
 from toolchain.pipeline import device_programs, preflight
 from toolchain.pipeline.ab.sides import Side, SideOpener, TensorKind, check_pair, on_device
-from toolchain.progress import Progress
+from toolchain.progress import Progress, Stages
 from toolchain.registry import Access
 
 

@@ -15,11 +15,11 @@ from toolchain.board import Board
 from toolchain.bundle import Bundle, kernels
 from toolchain.bundle.kernels import Kernel
 from toolchain.bundle.manifest import LARGEST_GRAPH, Manifest
-from toolchain.device import released
+from toolchain.device import installed
 from toolchain.device.connected import ConnectedDevice
 from toolchain.device.installed import DeviceRelease
 from toolchain.errors import InputError
-from toolchain.models import names, zoo
+from toolchain.models import zoo
 from toolchain.native.programs import Program
 from toolchain.progress import Progress
 from toolchain.registry import Access
@@ -65,7 +65,7 @@ class Side:
         if self.bundle:  # its files were checked when it was opened
             text = files.read_limited(self.bundle.folder / bundle.GRAPH_TEXT, LARGEST_GRAPH).decode()
         elif self.device:
-            text = released.read_graph(self.device, self.manifest, self.digest)
+            text = installed.read_graph(self.device, self.manifest, self.digest)
         else:
             raise ValueError(f"{self.label} is neither here nor on a device")
         return kernels.read(text)
@@ -123,9 +123,9 @@ class SideOpener:
                     return None
                 address = str(registry.parse(other).pinned(f"sha256:{address.removeprefix('sha256:')}"))
             return self._pull(address, name)
-        if released.is_release_name(name):
+        if installed.is_release_name(name):
             return None
-        network = name.startswith(names.PREFIX) or name in zoo.NAMES
+        network = name.startswith(zoo.PREFIX) or name in zoo.NAMES
         hint = f"a network is built first: toolchain build {name} -o FOLDER" if network else ""
         raise InputError(f"there is no {name[:_MAX_NAME]!r}", details=f"expected {_FORMS}", hint=hint)
 
@@ -185,8 +185,8 @@ def on_device(name: str, device: ConnectedDevice) -> Side:
         VerificationError: Its manifest does not have that digest.
     """
     text = read_digest_file(Path(name)) if _path_kind(name) == "file" else name
-    digest = released.find_release(device.store, text).digest
-    return Side(name, released.read_manifest(device.store, digest), digest, device=device)
+    digest = installed.find_release(device.store, text).digest
+    return Side(name, installed.read_manifest(device.store, digest), digest, device=device)
 
 
 def check_pair(new: Side, base: Side, board: Board, kinds: Sequence[TensorKind] = ("inputs", "outputs")) -> None:

@@ -21,8 +21,7 @@ from toolchain.pipeline.profile import ProfileRequest
 from toolchain.pipeline.profile.layers import ERRORS, ROUNDS, Layer, WatchedRelease, compare_layers, median_ms
 from toolchain.progress import Progress, Step
 from toolchain.stats import Estimate
-from toolchain.tables import Table
-from toolchain.units import duration
+from toolchain.tables import Table, duration
 
 _MIN_RUNS = 5
 _MIN_EXPLAINED = 0.8  # share of a slow-down that its culprits explain

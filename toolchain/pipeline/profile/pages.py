@@ -10,7 +10,7 @@ from toolchain.pipeline.pages import common
 from toolchain.pipeline.profile import Profile, Row
 from toolchain.pipeline.profile.against import Against, change_text, slower_text
 from toolchain.pipeline.profile.texts import is_modelled, rate
-from toolchain.units import duration
+from toolchain.tables import duration
 
 _MAX_BARS = 60
 

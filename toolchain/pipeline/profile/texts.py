@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from toolchain.pipeline.profile import Profile
 from toolchain.pipeline.report import waited_rows
-from toolchain.tables import Table
-from toolchain.units import duration
+from toolchain.tables import Table, duration
 
 _HEAD = ("#", "NODE", "KERNEL", "COMPUTES", "CALLS", "TIME", "SHARE", "GFLOP/s", "PEAK", "GB/s", "BOUND BY")
 _NUMBERS = (0, 4, 5, 6, 7, 8, 9)

@@ -11,7 +11,6 @@ from toolchain.bundle import Bundle
 from toolchain.device.connected import ConnectedDevice, Connection
 from toolchain.device.deploy import Settings, roll_back
 from toolchain.device.lock import Owner
-from toolchain.device.stages import Stages
 from toolchain.device.waiting import Patience
 from toolchain.devices import Device
 from toolchain.errors import DeviceError, RegressionError, ToolchainError
@@ -19,6 +18,7 @@ from toolchain.native.programs import Program
 from toolchain.pipeline.deploy import deploy_bundle
 from toolchain.pipeline.report import Report
 from toolchain.pipeline.rollout.threads import Outcome, Visit
+from toolchain.progress import Stages
 from toolchain.shell import SshOptions
 
 

@@ -1,18 +1,29 @@
-"""AdbShell: a device over Android's debug bridge, by the client of this host."""
+"""AdbShell: a device over Android's debug bridge, by the client of this host.
+
+The client's exit code is the command's, but also 0 if the device disappears. So a command reports its code itself, as
+the last line of its standard error; without that line it has none. A command without a guard reports its process group,
+too.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
+import secrets
 import shlex
 import socket
+import time
+from collections.abc import Callable
 
 from toolchain import process
 from toolchain.errors import DeviceError
-from toolchain.shell.adb import client, faults
-from toolchain.shell.adb.address import PREFIX
-from toolchain.shell.adb.channel import AdbChannel, new_token
-from toolchain.shell.bounds import Channel
+from toolchain.shell.adb import client
+from toolchain.shell.adb.client import PREFIX
+from toolchain.shell.bounds import CLOSE_GRACE, Channel, Limit
+from toolchain.shell.local import LocalChannel
 from toolchain.shell.protocol import GUARDED, STREAM_S, CountedShell, Kind, Shell
+
+_LONGEST_CODE = 64  # bytes; a line with a code is shorter
 
 # The client and its server accept services of less than 64 KiB.
 _LONGEST = 60_000
@@ -36,6 +47,105 @@ _END_S = 15.0
 _BODIES = {"run": GUARDED, "copy": _COPY, "held": _HELD}
 
 
+class AdbChannel(LocalChannel):
+    """A command on an adb device.
+
+    Args:
+        command: The client's command line.
+        token: The word that the line with the code begins with.
+        lost: Called with the client's last output when the command ended without reporting a code.
+        end_group: Ends a process group on the device.
+        held: Whether the end of its input ends it, which may leave it no time to report its code.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        token: str,
+        lost: Callable[[str], None],
+        end_group: Callable[[int], None],
+        *,
+        held: bool,
+    ) -> None:
+        super().__init__(command, outlived=True)
+        self.sent = self.received = 0
+        self._line = re.compile(token.encode() + rb" ([0-9]{1,3}|-)(?: ([0-9]{1,10}))?\n")
+        self._lost, self._reported, self._over, self._stopped = lost, -1, False, False
+        self._ends_with_input, self._back = held, b""
+        self._end_group, self._group = end_group, 0
+
+    @property
+    def code(self) -> int | None:
+        """See `Channel`; negative for a code that was not reported."""
+        return None if super().code is None or not self._over else self._reported
+
+    def receive(self, timeout: float) -> tuple[bytes, bytes]:
+        """See `Channel`; the line with the code is removed."""
+        deadline = time.monotonic() + timeout
+        while not self._over:
+            out, err = super().receive(max(0.0, deadline - time.monotonic()))
+            self.received += len(out) + len(err)
+            new_err = self._without_code(err, ended=not (out or err))
+            if out or new_err:
+                return out, new_err
+        return b"", b""
+
+    def _without_code(self, err: bytes, *, ended: bool) -> bytes:
+        """Return standard error without the line; a possible beginning of it is held back."""
+        self._back += err
+        while match := self._line.search(self._back):
+            self._reported = self._reported if match[1] == b"-" else int(match[1])
+            self._group = int(match[2] or 0)
+            self._back = self._back[: match.start()] + self._back[match.end() :]
+        held_back = 0 if ended else _LONGEST_CODE
+        output, self._back = (
+            self._back[: max(0, len(self._back) - held_back)],
+            self._back[-held_back:] if held_back else b"",
+        )
+        if ended:
+            self._over = True
+            if self._reported < 0 and not self._stopped:
+                self._lost(output.decode(errors="replace"))
+        return output
+
+    def send(self, data: bytes, limit: Limit) -> None:
+        super().send(data, limit)
+        self.sent += len(data)
+
+    def end_input(self) -> None:
+        """See `Channel`; a client that is gone does not take it."""
+        self._stopped |= self._ends_with_input
+        with contextlib.suppress(BrokenPipeError):
+            super().end_input()
+
+    def stop(self) -> None:
+        # The guard of a command ends it when its input ends; we wait for that. A copy has no guard, and neither has a
+        # background process that a command left with its output: a second command ends their process group.
+        self._stopped = True
+        self.end_input()
+        self._drain(0.0)
+        if self._group and not self._over:
+            self._end_group(self._group)
+        self._drain(0.0 if self._ends_with_input else CLOSE_GRACE)
+        super().stop()
+
+    def _drain(self, seconds: float) -> None:
+        """Discard its output until it ends or the time is over."""
+        deadline = time.monotonic() + seconds
+        with contextlib.suppress(TimeoutError, OSError, ValueError):
+            while any(self.receive(max(0.0, deadline - time.monotonic()))) and time.monotonic() < deadline:
+                pass
+
+    def close(self) -> None:
+        self._stopped = True
+        super().close()
+
+
+def new_token() -> str:
+    """Return a word that no output contains by chance."""
+    return secrets.token_hex(16)
+
+
 class AdbShell(CountedShell):
     """A Shell over adb; an empty serial is the only device.
 
@@ -54,7 +164,7 @@ class AdbShell(CountedShell):
         self.name = PREFIX + self._serial
         self._last_output: str | None = None
         if client.SHELL_V2 not in client.features(self._client, self._serial):
-            raise faults.too_old(self.name)
+            raise client.too_old(self.name)
 
     @property
     def server(self) -> str:
@@ -82,7 +192,7 @@ class AdbShell(CountedShell):
             if channel:
                 channel.close()
             elif isinstance(fault, OSError):
-                raise faults.not_started(self._client, fault) from fault
+                raise client.not_started(self._client, fault) from fault
             raise
         return channel
 
@@ -97,7 +207,7 @@ class AdbShell(CountedShell):
         try:
             return process.attach(self._argv(f"exec sh -c {shlex.quote(script)}"))
         except OSError as fault:
-            raise faults.not_started(self._client, fault) from fault
+            raise client.not_started(self._client, fault) from fault
 
     def lose(self, output: str) -> None:
         """Remember that a command ended without its code, and the client's last output."""
@@ -106,8 +216,8 @@ class AdbShell(CountedShell):
     def check_alive(self, doing: str) -> None:
         """See `Shell`; a device that was lost and came back has none of our commands any more."""
         state = client.state(self._client, self._serial)
-        if state != faults.READY or self._last_output is not None:
-            raise faults.gone(faults.Attached(self._serial, state), doing, self._last_output or "")
+        if state != client.READY or self._last_output is not None:
+            raise client.gone(client.Attached(self._serial, state), doing, self._last_output or "")
 
     def close(self) -> None:
         """There is no connection to end: each command has its own."""

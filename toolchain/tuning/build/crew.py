@@ -177,8 +177,7 @@ Hire = Callable[[str, Path], Crew]
 class LocalCrew:
     """Workers of this machine, each with a thread that gives it jobs. Use it in a `with` statement.
 
-    Args:
-        target: TVM target as JSON text.
+    `target` is JSON.
     """
 
     def __init__(self, target: str, folder: Path, count: int) -> None:

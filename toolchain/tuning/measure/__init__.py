@@ -11,8 +11,7 @@ from typing import Self
 
 from toolchain.errors import InputError
 from toolchain.rpc.places import Place, ServerPlace, TrackerPlace, local_server
-from toolchain.tuning.measure.events import Event, Observer
-from toolchain.tuning.measure.health import Rules
+from toolchain.tuning.measure.health import Event, Observer, Rules
 from toolchain.tuning.measure.jobs import Job, Jobs
 from toolchain.tuning.measure.worker import Worker
 from toolchain.tuning.trials import Measured, Options, Trial

@@ -58,8 +58,7 @@ def _one_line(fault: Exception) -> str:
 class Board:
     """Opens sessions on one place, one at a time, for one thread; `cut` may be called by any.
 
-    Args:
-        on_session: Called with each session that was opened.
+    `on_session` is called with each session that was opened.
     """
 
     def __init__(self, place: Place, rules: Rules, health: Health, on_session: Callable[[Session], None]) -> None:

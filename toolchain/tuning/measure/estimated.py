@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -10,9 +11,14 @@ from pathlib import Path
 
 import tvm
 
+from toolchain.backends.base import CHOICE, CostModel, Estimate, MachineModel
+from toolchain.errors import BuildError
+from toolchain.records.tasks import layer_of
 from toolchain.tuning.measure import turns
-from toolchain.tuning.measure.events import Event, Observer
+from toolchain.tuning.measure.health import Event, Observer
 from toolchain.tuning.trials import Built, Measured, Trial
+
+_ENTRY = "main"
 
 
 class Estimated(ABC):
@@ -51,3 +57,57 @@ class Estimated(ABC):
         self._observe(Event("ended", self.name, trial=trial, measured=measured))
         future.set_result(measured)
         return future
+
+
+class Costed(Estimated):
+    """Replaces the builder and the boards by estimates from compiled kernels."""
+
+    def __init__(self, model: CostModel, observe: Observer) -> None:
+        super().__init__(f"{model.name}, {model.stamp}", observe)
+        self._model = model
+
+    def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
+        """Estimate kernels; those that the model does not know, that spill or that would not run are failures.
+
+        Kernels that spill are not timed: to compile their loops again takes minutes, and no candidate that spills wins.
+
+        Raises:
+            BuildError: The model's compiler did not answer, so nothing can be recorded for the candidate.
+        """
+        return [self._to_built(estimate) for estimate in self._model.estimates(modules, spilling=False)]
+
+    def _to_built(self, estimate: Estimate) -> Built:
+        if not estimate.answered:
+            raise BuildError(
+                "the compiler of the cost model did not answer for a candidate",
+                details=f"{estimate.fault}; {self._model.stamp}",
+                hint="run the same command to resume; if it fails at the same candidate, use another --op or --seed",
+            )
+        spills = f"{estimate.spills} values are spilled" if estimate.spills else ""
+        if estimate.ms is None or estimate.fault or spills:
+            cause = estimate.fault or spills or "no estimate: the lengths of its loops are not known"
+            return Built(None, f"{cause}; {self._model.stamp}", 0.0)
+        return self._built_in(estimate.ms / 1e3)
+
+
+class Modelled(Estimated):
+    """Replaces the builder and the boards by the cycles that a model of the machine counts."""
+
+    def __init__(self, model: MachineModel, observe: Observer) -> None:
+        super().__init__(model.name, observe)
+        self._model = model
+
+    def build(self, modules: Sequence[tvm.IRModule]) -> list[Built]:
+        """Count the cycles of kernels of templates; a kernel that cannot be built is a failure."""
+        results = []
+        for function in (module[_ENTRY] for module in modules):
+            try:
+                estimate = self._model.cycles(layer_of(function), json.loads(str(function.attrs[CHOICE])))
+            except BuildError as fault:
+                results.append(Built(None, fault.message, 0.0))
+                continue
+            if estimate is None:
+                results.append(Built(None, f"the model {self._model.name} knows nothing of this kernel", 0.0))
+            else:
+                results.append(self._built_in(estimate.cycles / self._model.clock_mhz / 1e6))
+        return results

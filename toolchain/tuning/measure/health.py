@@ -1,8 +1,17 @@
-"""How well a board is: when it is given no more trials, when it is tried again, and when its clock has slowed down."""
+"""How well a board is: when it is given no more trials, when it is tried again, and when its clock has slowed down.
+
+Those who watch a pool of boards, such as the progress table, get its events.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
+
+from toolchain.tuning.trials import Measured, Trial
+
+Kind = Literal["started", "ended", "lost", "quarantined", "back", "cooling", "cooled", "slower", "stock"]
 
 
 @dataclass(frozen=True)
@@ -135,3 +144,27 @@ class Health:
         if pulse.seconds is not None:
             self._best[pulse.place] = pulse.seconds
         self.well(pulse, now)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened at a place.
+
+    Attributes:
+        kind: A trial `started` or `ended`; the board was `lost`, was `quarantined` after several losses, came `back`;
+            it is `cooling` down, has `cooled`, stays `slower`; it runs TVM's own `stock` server.
+        place: Name of the place.
+        detail: Details as one line of text.
+        trial: The trial, if the event is about one.
+        measured: Its result, if it ended; a trial whose board had throttled starts and ends once more.
+    """
+
+    kind: Kind
+    place: str
+    detail: str = ""
+    trial: Trial | None = None
+    measured: Measured | None = None
+
+
+Observer = Callable[[Event], None]
+"""Called with every event, in the thread of the place."""

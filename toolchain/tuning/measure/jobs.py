@@ -44,9 +44,7 @@ class Job:
 class Jobs:
     """The queue, and the boards that are lost. Boards are known by the names of their places.
 
-    Args:
-        names: Names of all boards.
-        patience_s: Seconds without any board after which the waiting jobs fail.
+    The waiting jobs fail after `patience_s` seconds without any board.
     """
 
     def __init__(self, names: list[str], patience_s: float) -> None:

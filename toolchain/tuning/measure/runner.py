@@ -5,20 +5,25 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from toolchain import rpc
 from toolchain.errors import DeviceError, VerificationError
+from toolchain.records.results import LEAST_S
 from toolchain.rpc import CallError, Session
-from toolchain.tuning.measure import doubts, turns
 from toolchain.tuning.measure import trial as measure_session
+from toolchain.tuning.measure import turns
 from toolchain.tuning.measure.board import Board, Condition, State, lost
 from toolchain.tuning.measure.health import Health, Rules
 from toolchain.tuning.measure.trial import Failure, Samples, Taken
 from toolchain.tuning.trials import Options, Trial
 
 _EMULATED_SLOWER = 3  # times that an emulated board takes for an upload
+
+SAVED = 6.0
+"""How many times the board's peak a kernel may seem to reach: Winograd's algorithm saves up to five sixths of the
+operations, and byte instructions do four times as many as the float instructions that the peak is measured with."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,7 @@ class TrialRunner:
     def run(self, trial: Trial, on_start: Callable[[], None]) -> Outcome | Condition:
         """Run a trial, or a final if it has rivals.
 
-        Args:
-            trial: The trial.
-            on_start: Called when its measurement starts.
+        `on_start` is called when its measurement starts.
 
         Returns:
             The outcome, or the condition of a board that is not well, in which case the trial does not count.
@@ -109,7 +112,7 @@ class TrialRunner:
             for medians, samples in zip(times, outcome.samples, strict=True):
                 medians.extend([statistics.median(samples)] if samples else [])
         # Turns are not checked for steadiness: what disturbs a turn disturbs all rivals alike.
-        doubt = next(filter(None, (doubts.too_fast(medians, trial.gflop, self._peak) for medians in times)), "")
+        doubt = next(filter(None, (too_fast(medians, trial.gflop, self._peak) for medians in times)), "")
         return replace(outcome, samples=tuple(map(tuple, times)), seconds=seconds, doubt=doubt)
 
     def _run_session(
@@ -153,12 +156,42 @@ class TrialRunner:
         """Measure the board's peak once, and again if a kernel seems to exceed it."""
         if not trial.gflop or self._options.device != "llvm" or self._emulated:
             return
-        if not self._peak or doubts.too_fast(samples, trial.gflop, self._peak):
+        if not self._peak or too_fast(samples, trial.gflop, self._peak):
             self._peak = max(self._peak, measure_session.measure_peak(session))
 
     def _doubt(self, trial: Trial, taken: Taken) -> str:
         samples = taken.samples_s[0]
-        doubt = doubts.too_fast(samples, trial.gflop, self._peak)
+        doubt = too_fast(samples, trial.gflop, self._peak)
         if doubt or self._emulated:  # an emulator's clock tells nothing else
             return doubt
-        return doubts.unsteady(samples, self._rules) or doubts.disturbed(taken.waited, self._rules)
+        return unsteady(samples, self._rules) or disturbed(taken.waited, self._rules)
+
+
+def too_fast(samples: Sequence[float], gflop: float, peak_gflops: float) -> str:
+    """Return why the board cannot be so fast; empty if it can.
+
+    Args:
+        samples: Seconds of one run.
+        gflop: Billions of operations of one run; 0 if unknown.
+        peak_gflops: The peak of the board; 0 if unknown.
+    """
+    fastest = min(samples)
+    if fastest < LEAST_S:
+        return f"{fastest:.3g} s is shorter than any call can be"
+    # Such times come from a clock that jumps, or from a kernel that did not do its work.
+    if gflop and peak_gflops and gflop / fastest > SAVED * peak_gflops:
+        return f"{gflop / fastest:.3g} GFLOPS, but the board reaches at most {peak_gflops:.3g}"
+    return ""
+
+
+def unsteady(samples: Sequence[float], rules: Rules) -> str:
+    """Return how far samples vary, if too far for their median to mean anything; else an empty text."""
+    ratio = statistics.median(samples) / min(samples)
+    return f"half of the samples took {ratio:.1f} times as long as the fastest" if ratio > rules.unsteady else ""
+
+
+def disturbed(waited: float | None, rules: Rules) -> str:
+    """Return how busy the board was with other work, if it was too busy; else an empty text."""
+    if waited is None or waited <= rules.waited:
+        return ""
+    return f"the board was busy: other work used the CPUs for {waited:.0%} of the kernel's time"

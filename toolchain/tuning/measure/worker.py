@@ -20,8 +20,7 @@ from toolchain.errors import ToolchainError
 from toolchain.rpc import Session
 from toolchain.rpc.places import Place
 from toolchain.tuning.measure.board import Board, Condition, State
-from toolchain.tuning.measure.events import Event, Kind, Observer
-from toolchain.tuning.measure.health import Health, Rules
+from toolchain.tuning.measure.health import Event, Health, Kind, Observer, Rules
 from toolchain.tuning.measure.jobs import Job, Jobs
 from toolchain.tuning.measure.runner import Outcome, TrialRunner
 from toolchain.tuning.measure.trial import Failure
@@ -88,8 +87,7 @@ class Worker:
     def retire(self, on_end: Callable[[], None]) -> None:
         """End the thread after the running trial, whose result counts; does not wait for it.
 
-        Args:
-            on_end: Called by the thread when it no longer uses the place.
+        `on_end` is called by the thread when it no longer uses the place.
         """
         self._on_end = on_end
         self._ending.set()

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from toolchain import page
 from toolchain.device.waiting import Waited
 from toolchain.records.results import PRUNED, Verdict
-from toolchain.tables import Table
-from toolchain.units import duration
+from toolchain.tables import Table, duration
 
 if TYPE_CHECKING:
     from toolchain.records import Record

@@ -333,7 +333,7 @@ def test_the_script_for_the_start_is_mended(store, tmp_path, run, place):
 
 
 def test_a_device_without_the_tools_is_told_before(store, monkeypatch):
-    monkeypatch.setattr(application.scripts, "TOOLS", "setsid no-such-tool")
+    monkeypatch.setattr(application, "TOOLS", "setsid no-such-tool")
     with pytest.raises(DeviceError, match="lacks no-such-tool"):
         application.check_tools(store)
 

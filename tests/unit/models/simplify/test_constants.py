@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.support import nets
 from tests.support.nets import node, value
 from tests.support.one_node import agree_model
-from toolchain.models.simplify import constants
+from toolchain.models.simplify import folding
 
 NUMBERS = np.array([2.0, 0.0, -1.5], np.float32)
 
@@ -40,7 +40,7 @@ def test_a_constant_becomes_an_initializer(form):
     dtype = str(array.dtype)
     nodes = [node("Constant", [], ["c"], **attributes), node("Mul", ["x", "c"], ["y"])]
     proto = nets.model(nodes, [value("x", (3,), dtype)], [value("y", (3,), dtype)])
-    converted = constants.as_initializers(proto)
+    converted = folding.as_initializers(proto)
     assert [item.op_type for item in converted.graph.node] == ["Mul"]
     np.testing.assert_array_equal(numpy_helper.to_array(converted.graph.initializer[0]), array)
     assert proto.graph.node[0].op_type == "Constant", "the user's model stays"
@@ -60,14 +60,14 @@ def test_indices_that_count_elements():
         numpy_helper.from_array(np.array([7], np.float32), "w"),
         numpy_helper.from_array(np.array([4]), "i"),
     )
-    tensor = constants.dense(helper.make_sparse_tensor(values, indices, [2, 3]), "w")
+    tensor = folding.dense(helper.make_sparse_tensor(values, indices, [2, 3]), "w")
     np.testing.assert_array_equal(numpy_helper.to_array(tensor), [[0, 0, 0], [0, 7, 0]])
 
 
 def test_a_constant_that_is_an_output_stays_a_node():
     nodes = [node("Constant", [], ["c"], value_float=0.5), node("Mul", ["x", "c"], ["y"])]
     proto = nets.model(nodes, [value("x", (3,))], [value("y", (3,)), value("c", ())])
-    converted = constants.as_initializers(proto)
+    converted = folding.as_initializers(proto)
     assert [item.op_type for item in converted.graph.node] == ["Constant", "Mul"]
     assert converted.graph.node[0].attribute[0].name == "value"
     onnx.checker.check_model(converted)
@@ -92,6 +92,6 @@ def test_a_default_of_a_function_of_the_standard():
 
 def test_text_is_kept():
     proto = nets.model([node("Constant", [], ["c"], value_strings=["a", "b"])], [value("x", (1,))], [value("x", (1,))])
-    (tensor,) = constants.as_initializers(proto).graph.initializer
+    (tensor,) = folding.as_initializers(proto).graph.initializer
     assert tensor.data_type == TensorProto.STRING
     assert list(tensor.string_data) == [b"a", b"b"]

@@ -10,7 +10,7 @@ from tests.support import nets
 from tests.support.nets import value
 from toolchain.models import ort, reference
 from toolchain.models import source as model
-from toolchain.models.simplify import dynamic_lstm
+from toolchain.models.simplify import rewrites
 
 STEPS, WIDTH, UNITS = 6, 5, 8
 
@@ -38,7 +38,7 @@ def quantized(request, tmp_path):
 
 def test_the_reference_has_the_weights_in_floats(quantized):
     floats, of_bytes = quantized
-    assert any(node.op_type == dynamic_lstm.OPERATOR for node in of_bytes.proto.graph.node)
+    assert any(node.op_type == rewrites.QUANTIZED_LSTM for node in of_bytes.proto.graph.node)
     plain = reference.with_plain_lstm(of_bytes)
     assert {node.op_type for node in plain.proto.graph.node} == {"LSTM"}
     feeds = {"x": np.random.default_rng(1).standard_normal((STEPS, 1, WIDTH)).astype(np.float32)}

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.support.operator_cases import Case, computed
 from toolchain.errors import InputError
 from toolchain.models.ort import onnxruntime
-from toolchain.models.simplify import narrow
+from toolchain.models.simplify import rewrites
 
 _OPSET = 21  # since which there are blocks and 4 bits
 
@@ -52,7 +52,7 @@ def test_what_something_else_reads_is_refused_by_name():
     proto = _network(TensorProto.INT4, ["w", "s", "z"], 1, 0, (6,))
     proto.graph.node.append(helper.make_node("Identity", ["w"], ["v"]))
     with pytest.raises(InputError, match="constant w has the element type int4"):
-        narrow.widen_constants(proto)
+        rewrites.widen_constants(proto)
 
 
 @pytest.mark.parametrize("kind", ["INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1", "FLOAT8E4M3FN", "FLOAT8E5M2"])

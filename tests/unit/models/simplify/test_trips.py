@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from toolchain.models.simplify import trips
+from toolchain.models.simplify import loops
 
 MOST = 50
 OPSETS = [helper.make_opsetid("", 17)]
@@ -36,7 +36,7 @@ def _while(trip_count: str = "", first: str = "") -> onnx.NodeProto:
 
 def _counted(node: onnx.NodeProto, **values: Any) -> int | None:
     constants = {name: numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()}
-    return trips.count(node, constants, OPSETS, MOST)
+    return loops.trip_count(node, constants, OPSETS, MOST)
 
 
 @pytest.mark.parametrize(("start", "rounds"), [(0, 4), (1, 3), (6, 1), (9, 1)])

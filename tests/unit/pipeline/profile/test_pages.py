@@ -3,7 +3,7 @@
 from tests.unit.pipeline.profile.test_against import graph, held, layers
 from toolchain import page
 from toolchain.pipeline.profile import pages
-from toolchain.units import duration
+from toolchain.tables import duration
 
 
 def test_a_page_has_all_rows_and_no_markup_of_a_kernel(profile):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolchain.shell.adb.channel import AdbChannel, new_token
+from toolchain.shell.adb.shell import AdbChannel, new_token
 
 
 def outcome(script, token, *, held=False):

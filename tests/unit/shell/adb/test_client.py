@@ -8,7 +8,7 @@ import pytest
 
 from toolchain.errors import DeviceError, InputError
 from toolchain.shell.adb import client
-from toolchain.shell.adb.faults import Attached
+from toolchain.shell.adb.client import Attached
 
 
 @pytest.fixture

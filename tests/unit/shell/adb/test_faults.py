@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolchain.shell.adb import faults
-from toolchain.shell.adb.faults import Attached
+from toolchain.shell.adb import client
+from toolchain.shell.adb.client import Attached
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from toolchain.shell.adb.faults import Attached
     ],
 )
 def test_states(serial, state, cause, command):
-    fault = faults.unusable(Attached(serial, state))
+    fault = client.unusable(Attached(serial, state))
     assert cause in fault.message
     assert f"adb:{serial}" in fault.message
     assert state in fault.details
@@ -32,7 +32,7 @@ def test_states(serial, state, cause, command):
 
 def test_a_long_list_is_cut():
     known = [Attached(f"device{number}", "device") for number in range(50)]
-    fault = faults.unnamed(known)
+    fault = client.unnamed(known)
     assert fault.message.startswith("50 devices are attached")
     assert len(fault.details.splitlines()) == 21
     assert "adb:device0" in fault.hint
@@ -40,22 +40,22 @@ def test_a_long_list_is_cut():
 
 @pytest.mark.parametrize("state", ["", "offline", "connecting", "authorizing", "device"])
 def test_a_device_that_is_going_or_coming_back_was_lost(state):
-    fault = faults.gone(Attached("R58M", state), "running a command", "error: closed")
+    fault = client.gone(Attached("R58M", state), "running a command", "error: closed")
     assert "connection to adb:R58M was lost while running a command" in fault.message
     assert "error: closed" in fault.details
 
 
 def test_a_device_that_came_back_as_another_system_is_told_so():
-    assert "not running Android" in faults.gone(Attached("R58M", "recovery"), "running a command", "").message
+    assert "not running Android" in client.gone(Attached("R58M", "recovery"), "running a command", "").message
 
 
 def test_a_serial_in_a_hint_is_quoted():
-    assert "'adb:a;reboot'" in faults.unnamed([Attached("a;reboot", "device")]).hint
-    assert "adb -s 'a;reboot' reboot" in faults.unusable(Attached("a;reboot", "recovery")).hint
+    assert "'adb:a;reboot'" in client.unnamed([Attached("a;reboot", "device")]).hint
+    assert "adb -s 'a;reboot' reboot" in client.unusable(Attached("a;reboot", "recovery")).hint
 
 
 def test_an_unknown_device_is_searched_where_it_may_be():
-    assert "adb connect 10.0.0.7:5555" in faults.unknown("10.0.0.7:5555", (), "failed to connect").hint
-    assert "choose one of these" in faults.unknown("R58M", (Attached("other", "device"),), "").hint
-    assert "adb:10.0.0.7:5555" in faults.unknown("10.0.0.7", (), "").hint
-    assert "USB debugging" in faults.unknown("", (), "").hint
+    assert "adb connect 10.0.0.7:5555" in client.unknown("10.0.0.7:5555", (), "failed to connect").hint
+    assert "choose one of these" in client.unknown("R58M", (Attached("other", "device"),), "").hint
+    assert "adb:10.0.0.7:5555" in client.unknown("10.0.0.7", (), "").hint
+    assert "USB debugging" in client.unknown("", (), "").hint

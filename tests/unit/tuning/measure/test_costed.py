@@ -7,7 +7,7 @@ import pytest
 from toolchain.backends.base import Estimate
 from toolchain.errors import BuildError
 from toolchain.tuning.measure import Event
-from toolchain.tuning.measure.costed import Costed
+from toolchain.tuning.measure.estimated import Costed
 from toolchain.tuning.trials import Built, Trial
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolchain.tuning.measure import Rules, doubts
+from toolchain.tuning.measure import Rules, runner
 
 RULES = Rules()
 
@@ -21,17 +21,17 @@ RULES = Rules()
     ],
 )
 def test_no_kernel_is_faster_than_its_machine(samples, gflop, peak, words):
-    found = doubts.too_fast(samples, gflop, peak)
+    found = runner.too_fast(samples, gflop, peak)
     assert words in found
     assert bool(found) == bool(words)
 
 
 def test_samples_that_lie_far_apart():
-    assert "10.0 times as long" in doubts.unsteady((2.1e-3, 21e-3, 21e-3), RULES)
-    assert doubts.unsteady((1e-3, 1.1e-3, 50e-3), RULES) == "", "one that was disturbed is what a median is for"
-    assert doubts.unsteady((1e-3,), RULES) == ""
+    assert "10.0 times as long" in runner.unsteady((2.1e-3, 21e-3, 21e-3), RULES)
+    assert runner.unsteady((1e-3, 1.1e-3, 50e-3), RULES) == "", "one that was disturbed is what a median is for"
+    assert runner.unsteady((1e-3,), RULES) == ""
 
 
 @pytest.mark.parametrize(("waited", "doubtful"), [(None, False), (0.0, False), (0.5, False), (0.95, True)])
 def test_a_board_that_others_use(waited, doubtful):
-    assert ("other work used the CPUs for 95% " in doubts.disturbed(waited, RULES)) == doubtful
+    assert ("other work used the CPUs for 95% " in runner.disturbed(waited, RULES)) == doubtful

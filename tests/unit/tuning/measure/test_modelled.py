@@ -11,7 +11,7 @@ from tvm import tirx
 from toolchain.backends.base import CHOICE, LAYER, Cycles
 from toolchain.errors import BuildError
 from toolchain.tuning.measure import Event
-from toolchain.tuning.measure.modelled import Modelled
+from toolchain.tuning.measure.estimated import Modelled
 from toolchain.tuning.trials import Built, Trial
 
 

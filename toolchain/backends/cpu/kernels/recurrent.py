@@ -22,8 +22,7 @@ from toolchain.backends.cpu.kernels import emit
 from toolchain.backends.cpu.kernels.emit import Argument, multiply_add, with_definitions
 from toolchain.backends.cpu.layers import Layer
 from toolchain.backends.cpu.machine import Machine
-from toolchain.models.converters.sequence.recurrence import Phase, Recurrence
-from toolchain.models.converters.sequence.recurrence_cell import Units, cell_outputs, locate
+from toolchain.models.converters.sequence.recurrence import Phase, Recurrence, Units, cell_outputs, locate
 
 NAME = "recurrent"
 

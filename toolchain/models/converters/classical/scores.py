@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from toolchain.models.converters.node import Node
+from toolchain.models.converters import Node
 from toolchain.models.converters.tensor.casts import cast_to
 
 _ZERO = 1e-7  # SOFTMAX_ZERO leaves out what lies between this and its negative

@@ -1,4 +1,7 @@
-"""Support vector machines of ai.onnx.ml: a kernel function of each row and support vector, and the labels from that."""
+"""Linear models and support vector machines of ai.onnx.ml, and the labels from their scores.
+
+A linear model is a product with coefficients, a support vector machine a kernel function of rows and support vectors.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,51 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T  # noqa: N812 - TVM's own name for it
 
 from toolchain.models.converters import Node, converter
-from toolchain.models.converters.classical import linear, scores
+from toolchain.models.converters.classical import scores
 from toolchain.models.converters.classical.tree_tables import number_list
 
 _DOMAIN = "ai.onnx.ml"
-_KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 _BINARY = 2
+
+_KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 _MAX_ROUNDS = 100  # of coupling, at most
 _MIN_PROBABILITY = 1e-7  # no pair is more certain than this
+
+
+# Intercepts count only if there is one for each target.
+@converter(f"{_DOMAIN}.LinearRegressor")
+def linear_regressor(node: Node) -> Any:
+    targets = int(node.attributes.get("targets", 1))
+    intercepts = number_list(node.attributes, "intercepts")
+    values = linear_product(node, targets, intercepts if len(intercepts) == targets else [])
+    transform = scores.post_transform(node)
+    return (scores.transform_one_target if targets == 1 else scores.apply_transform)(node, values, transform)
+
+
+# There are as many scores as intercepts.
+@converter(f"{_DOMAIN}.LinearClassifier")
+def linear_classifier(node: Node) -> Any:
+    intercepts, labels = number_list(node.attributes, "intercepts"), scores.class_labels(node)
+    count, transform = len(intercepts), scores.post_transform(node)
+    if count == 0 or (count > 1 and count > len(labels)) or (count == 1 and len(labels) != _BINARY):
+        raise node.refusal(f"it has {count} intercepts for {len(labels)} classes")
+    values = linear_product(node, count, intercepts)
+    if count > 1:
+        return [scores.best_label(node, values, labels), scores.apply_transform(node, values, transform)]
+    # One score for two classes: if it is positive, the second.
+    label = scores.label_where(node, node.emit(relax.op.greater(values, relax.const(0.0, "float32"))), labels)
+    return [label, scores.two_columns(node, values, transform, opposite=False)]
+
+
+def linear_product(node: Node, targets: int, intercepts: Any) -> Any:
+    """Return the features times the coefficients, a row for each target, plus intercepts if there are any."""
+    data = scores.rows(node)
+    coefficients = np.asarray(node.attributes.get("coefficients", ()), "float32")
+    features = node.shape_of(data)[1]
+    if coefficients.size != targets * features:
+        raise node.refusal(f"it has {coefficients.size} coefficients for {features} features and {targets} targets")
+    products = node.emit(relax.op.matmul(data, scores.constant(coefficients.reshape(targets, features).T)))
+    return node.emit(relax.op.add(products, scores.constant(intercepts, "float32"))) if len(intercepts) else products
 
 
 @converter(f"{_DOMAIN}.SVMRegressor")
@@ -34,7 +74,7 @@ def svm_regressor(node: Node) -> Any:
         values = node.emit(relax.op.matmul(kernel_values, scores.constant(coefficients.reshape(-1, 1), "float32")))
         values = node.emit(relax.op.add(values, scores.constant(rho[:1], "float32")))
     else:
-        values = linear.product(node, 1, rho[:1])
+        values = linear_product(node, 1, rho[:1])
     if not node.attributes.get("one_class", 0):
         return values
     inside, outside = relax.const(1.0, "float32"), relax.const(-1.0, "float32")
@@ -54,7 +94,7 @@ def svm_classifier(node: Node) -> Any:
 # Without support vectors, there is one product for each class.
 def _classify_linear(node: Node, labels: list[int]) -> list[Any]:
     rho = np.broadcast_to(number_list(node.attributes, "rho")[:1], (len(labels),))
-    values = linear.product(node, len(labels), rho)
+    values = linear_product(node, len(labels), rho)
     transform = scores.post_transform(node)
     label = scores.best_label(node, values, labels)
     if len(labels) == _BINARY and not number_list(node.attributes, "prob_a").size:

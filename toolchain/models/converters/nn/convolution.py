@@ -16,16 +16,19 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from toolchain.models.converters import Node, converter
-from toolchain.models.converters.nn.weights import (
+from toolchain.models.converters.nn.window import (
     as_expression,
+    axis_numbers,
     concatenate,
+    explicit_pads,
     input_weights,
+    padding_mode,
     permute,
     reshape,
     shape,
     take,
+    window,
 )
-from toolchain.models.converters.nn.window import axis_numbers, explicit_pads, padding_mode, window
 
 _PLANE, _SPACE = 2, 3  # axes of an image
 

@@ -13,11 +13,82 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from toolchain.models.converters import Node, converter
-from toolchain.models.converters.sequence.rotary import cached_rows, rotate
 
 _FORBIDDEN = -np.inf
 _RANK_HEADS, _RANK_ROWS = 4, 3
 _LOWEST = float(np.finfo(np.float32).min)  # what ONNX Runtime's own operators add where a causal mask forbids
+_DECODER_ONLY = ("sliding_window_cache", "kv_cache_bit_width", "qk_output")
+
+
+# Rotary position embeddings (Su et al., "RoFormer", arXiv:2104.09864): pairs of features turned by their position.
+
+
+def cached_rows(node: Node, cache: Any, positions: Any) -> Any:
+    """Return rows of a cache [positions, half] for positions [batch, sequence], as [batch, 1, sequence, half]."""
+    batch, length = node.shape_of(positions)
+    rows = relax.op.take(cache, relax.op.reshape(positions, (batch * length,)), axis=0)
+    return node.emit(relax.op.reshape(rows, (batch, 1, length, node.shape_of(cache)[1])))
+
+
+def rotate(node: Node, data: Any, cos: Any, sin: Any, *, interleaved: bool) -> Any:
+    """Rotate pairs of features of data [batch, heads, sequence, size]; those behind the last pair stay.
+
+    Cosines and sines are [batch, 1, sequence, pairs]. The two of a pair are neighbours if `interleaved`, else halves of
+    the features apart.
+    """
+    batch, heads, length, size = node.shape_of(data)
+    pairs = node.shape_of(cos)[-1]
+    head, tail = data, []
+    if 2 * pairs < size:
+        split = node.emit(relax.op.split(data, [2 * pairs], axis=-1))
+        head, *tail = (node.emit(relax.TupleGetItem(split, index)) for index in range(2))
+    split_shape = (batch, heads, length, pairs, 2) if interleaved else (batch, heads, length, 2, pairs)
+    axis = 4 if interleaved else 3
+    halves = node.emit(relax.op.split(relax.op.reshape(head, split_shape), 2, axis=axis))
+    first, second = (node.emit(relax.op.squeeze(relax.TupleGetItem(halves, index), axis=[axis])) for index in range(2))
+    real = relax.op.subtract(relax.op.multiply(cos, first), relax.op.multiply(sin, second))
+    imaginary = relax.op.add(relax.op.multiply(sin, first), relax.op.multiply(cos, second))
+    pairs_out = node.emit(relax.op.stack([real, imaginary], axis=axis))
+    rotated = node.emit(relax.op.reshape(pairs_out, (batch, heads, length, 2 * pairs)))
+    return node.emit(relax.op.concat([rotated, *tail], axis=-1)) if tail else rotated
+
+
+# Without positions, the caches have a row for each element.
+@converter("RotaryEmbedding")
+def rotary_embedding(node: Node) -> Any:
+    cos, sin = node.inputs[1:3]
+    if node.input(3) is not None:
+        cos, sin = (cached_rows(node, cache, node.inputs[3]) for cache in (cos, sin))
+    else:
+        cos, sin = (node.emit(relax.op.expand_dims(cache, 1)) for cache in (cos, sin))
+    return _rotate_input(node, cos, sin)
+
+
+# A single position is that of the first element.
+@converter("com.microsoft.RotaryEmbedding")
+def contrib_rotary_embedding(node: Node) -> Any:
+    if node.attributes.get("is_packed_batching", 0) or node.attributes.get("scale", 1.0) != 1:
+        raise node.refusal("is_packed_batching and scale are not supported")
+    batch, length = node.shape(0)[0], node.shape(0)[-2]
+    positions = node.inputs[1]
+    if node.shape(1) == (1,) and (batch, length) != (1, 1):
+        numbers = relax.const(np.arange(length)[None].astype(node.dtype(1)), node.dtype(1))
+        positions = node.emit(relax.op.add(numbers, relax.op.reshape(positions, (1, 1))))
+    positions = node.emit(relax.op.reshape(positions, (-1, length)))
+    return _rotate_input(node, *(cached_rows(node, node.inputs[index], positions) for index in (2, 3)))
+
+
+def _rotate_input(node: Node, cos: Any, sin: Any) -> Any:
+    data, shape = node.inputs[0], node.shape(0)
+    interleaved = bool(node.attributes.get("interleaved", 0))
+    if len(shape) == _RANK_HEADS:
+        return rotate(node, data, cos, sin, interleaved=interleaved)
+    pairs = node.shape_of(cos)[-1]
+    size = int(node.attributes.get("rotary_embedding_dim", 0)) or 2 * pairs
+    heads = int(node.attributes.get("num_heads", 0)) or shape[-1] // size
+    split = relax.op.reshape(data, (shape[0], shape[1], heads, shape[2] // heads))
+    rotated = rotate(node, node.emit(relax.op.permute_dims(split, [0, 2, 1, 3])), cos, sin, interleaved=interleaved)
+    return node.emit(relax.op.reshape(relax.op.permute_dims(rotated, [0, 2, 1, 3]), shape))
 
 
 @dataclass(frozen=True)
@@ -318,9 +389,6 @@ def multi_head_attention(node: Node) -> list[Any]:
     return [result.rows, k, v, node.emit(relax.op.astype(result.raw_scores, node.dtype(0)))][: node.outputs]
 
 
-_DECODER_ONLY = ("sliding_window_cache", "kv_cache_bit_width", "qk_output")
-
-
 @converter("com.microsoft.GroupQueryAttention")
 def group_query_attention(node: Node) -> list[Any]:
     """Convert ONNX Runtime's attention of decoders: a prompt, or what follows a past of constant length."""
@@ -337,7 +405,13 @@ def group_query_attention(node: Node) -> list[Any]:
         if lengths is None or not (lengths == past + node.shape_of(q)[2] - 1).all():
             raise node.refusal("how much of the past is valid depends on the data", "export the prompt without a past")
     if attributes.get("do_rotary", 0):
-        q, k = _apply_rotary(node, q, k, past)
+        length = node.shape_of(q)[2]
+        positions = node.input(9)
+        if positions is None:
+            positions = relax.const(np.arange(past, past + length)[None], "int64")
+        interleaved = bool(node.attributes.get("rotary_interleaved", 0))
+        cos, sin = (cached_rows(node, node.inputs[index], positions) for index in (7, 8))
+        q, k = (rotate(node, q, cos, sin, interleaved=interleaved), rotate(node, k, cos, sin, interleaved=interleaved))
     k, v = (_append_to_past(node, node.input(index), value) for index, value in ((3, k), (4, v)))
     bias = _Bias(node, _accumulation_dtype(node))
     queries, keys = node.shape_of(q)[2], node.shape_of(k)[2]
@@ -368,13 +442,3 @@ def _grouped_inputs(node: Node) -> tuple[Any, Any, Any]:
         _split_heads(node, tensor, heads) for tensor, heads in zip(tensors, (q_heads, kv_heads, kv_heads), strict=True)
     )
     return q, k, v
-
-
-def _apply_rotary(node: Node, q: Any, k: Any, past: int) -> tuple[Any, Any]:
-    length = node.shape_of(q)[2]
-    positions = node.input(9)
-    if positions is None:
-        positions = relax.const(np.arange(past, past + length)[None], "int64")
-    interleaved = bool(node.attributes.get("rotary_interleaved", 0))
-    cos, sin = (cached_rows(node, node.inputs[index], positions) for index in (7, 8))
-    return rotate(node, q, cos, sin, interleaved=interleaved), rotate(node, k, cos, sin, interleaved=interleaved)

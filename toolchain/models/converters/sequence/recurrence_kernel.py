@@ -15,8 +15,16 @@ from tvm import s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T  # noqa: N812 - its name in all of TVM
 
-from toolchain.models.converters.sequence.recurrence import RECURRENCE, Phase, Recurrence
-from toolchain.models.converters.sequence.recurrence_cell import Expr, StepLocation, Units, cell_outputs, locate
+from toolchain.models.converters.sequence.recurrence import (
+    RECURRENCE,
+    Expr,
+    Phase,
+    Recurrence,
+    StepLocation,
+    Units,
+    cell_outputs,
+    locate,
+)
 
 _LANES = 16
 _NOT_FUSED = 8  # TVM's kind of operation that no other is fused with

@@ -13,8 +13,7 @@ import numpy as np
 from tvm import relax
 
 from toolchain.models.converters import Node, converter
-from toolchain.models.converters.sequence.recurrence import Activation, Cell, Recurrence
-from toolchain.models.converters.sequence.recurrence_cell import ACTIVATIONS
+from toolchain.models.converters.sequence.recurrence import ACTIVATIONS, Activation, Cell, Recurrence
 from toolchain.models.converters.sequence.recurrence_kernel import generic_kernel
 
 Expr = Any

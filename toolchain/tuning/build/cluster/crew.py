@@ -1,4 +1,7 @@
-"""A crew whose candidates are compiled by the workers of a Dask cluster, or on this machine if that fails."""
+"""A crew whose candidates are compiled by the workers of a Dask cluster, or on this machine if that fails.
+
+The answers of remote workers are not trusted, so each is validated.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from toolchain import files
 from toolchain.errors import BuildError
-from toolchain.tuning.build.cluster import answers
-from toolchain.tuning.build.cluster.answers import Answer
+from toolchain.native.elf import is_object
 from toolchain.tuning.build.cluster.scheduler import Scheduler, error_text
 from toolchain.tuning.build.crew import LocalCrew
 from toolchain.tuning.report import BuilderRow
+
+_MOST_OBJECTS = 16
+_MOST_BYTES = 64 << 20
+_LONGEST_S = 86400.0
+_SHAPE = {"worker": str, "objects": list, "seconds": float}
 
 _MOST_JOBS = 64  # at a time
 _TICK_S = 0.5
@@ -27,8 +36,56 @@ _SILENCE_S = 120.0
 _SCHEDULER_S = 10.0
 # Why a job is done on this machine.
 _FAILED, _LOST, _WRONG, _ALONE = "failed there", "lost", "answered wrongly", "without a builder"
-
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of compiling a candidate on a remote worker.
+
+    Attributes:
+        worker: The address of the worker, by its own account.
+        objects: The object files; empty if the compilation failed.
+        seconds: Its duration.
+    """
+
+    worker: str
+    objects: tuple[bytes, ...]
+    seconds: float
+
+    def put(self, folder: Path) -> dict[str, Any]:
+        """Write the objects to a new folder, and return the answer as a worker of this machine gives it.
+
+        Raises:
+            InputError: They cannot be written.
+        """
+        # Names are ours, not those of the worker.
+        paths = [folder / f"{number}.o" for number in range(len(self.objects))]
+        try:
+            folder.mkdir()
+            for path, data in zip(paths, self.objects, strict=True):
+                path.write_bytes(data)
+        except OSError as fault:
+            raise files.unwritable(folder, fault) from fault
+        return {"objects": list(map(str, paths))}
+
+
+def read_answer(answer: Any, triple: str) -> Answer | str:
+    """Return an answer as an `Answer`, or what is wrong with it as text."""
+    # Exact types, since subclasses could redefine what is called below.
+    if type(answer) is not dict or {name: type(value) for name, value in answer.items()} != _SHAPE:
+        return "it is not a valid answer"
+    objects = answer["objects"]
+    are_valid = all(type(data) is bytes and is_object(data, triple) for data in objects)
+    sizes = [len(data) if type(data) is bytes else 0 for data in objects]
+    faults = {
+        "its duration is not possible": not 0 <= answer["seconds"] <= _LONGEST_S,  # which NaN fails, too
+        "its objects are too many": len(objects) > _MOST_OBJECTS,
+        f"its objects are not for {triple}": not are_valid,
+        f"its objects have more than {_MOST_BYTES >> 20} MiB": sum(sizes) > _MOST_BYTES,
+    }
+    fault = next((text for text, is_true in faults.items() if is_true), "")
+    return fault or Answer(**{**answer, "objects": tuple(objects)})
 
 
 class _NotDoneError(Exception):
@@ -174,7 +231,7 @@ class DaskCrew:
 
     def _validate(self, future: Any, result: Any) -> Answer:
         """Return a valid answer; a worker that gave an invalid one gets no further jobs."""
-        answer = answers.read(result, self._triple)
+        answer = read_answer(result, self._triple)
         if isinstance(answer, Answer) and answer.worker in self._roster.used:
             return answer
         fault = answer if isinstance(answer, str) else "it says that it is another"

@@ -1,4 +1,4 @@
-"""The workers of a scheduler: which of them are used, and why the others are refused."""
+"""The workers of a scheduler: which of them are used, why the others are refused, and their status for the farm."""
 
 from __future__ import annotations
 
@@ -143,10 +143,7 @@ class Roster:
         # By ID, since a restarted worker has the address of its predecessor.
         ids = {worker.id for worker in self.workers}
         candidates = [Worker(address, facts["id"], int(facts["nthreads"])) for address, facts in present.items()]
-        self._enlist([worker for worker in candidates if worker.id not in ids])
-
-    def _enlist(self, workers: list[Worker]) -> None:
-        """Let workers join, and compare their identity with that of this machine."""
+        workers = [worker for worker in candidates if worker.id not in ids]
         if not workers:
             return
         identity = member.identity()
@@ -192,4 +189,47 @@ def difference(answer: Any, identity: Mapping[str, str]) -> str:
         f"{name} {shorten(str(answer.get(name)))} there, {version} here"
         for name, version in identity.items()
         if answer.get(name) != version
+    )
+
+
+@dataclass(frozen=True)
+class BuilderStatus:
+    """The status of a builder.
+
+    Attributes:
+        name: Its address.
+        processes: Candidates that it compiles at a time.
+        candidates: Pending candidates of all tuning runs.
+        refused: Why a tuning run of this toolchain would not use it; empty if it would.
+    """
+
+    name: str
+    processes: int
+    candidates: int
+    refused: str = ""
+
+
+def survey(scheduler: Scheduler) -> tuple[BuilderStatus, ...]:
+    """Return the status of a scheduler's workers, in the order of their addresses.
+
+    Raises:
+        InputError: Dask is not installed, or the connection is not safe.
+        BuildersError: No scheduler answers.
+    """
+    with scheduler.client() as client:
+        workers = list_workers(scheduler, client)
+        identity = member.identity()
+        try:
+            pending = client.processing()
+            answers = client.run(member.identity, workers=list(workers), on_error="return") if workers else {}
+        except Exception as fault:  # Dask raises many classes
+            raise BuildersError(f"the Dask scheduler at {scheduler} is lost", details=error_text(fault)) from fault
+    return tuple(
+        BuilderStatus(
+            address,
+            int(facts["nthreads"]),
+            len(pending.get(address, ())),
+            difference(answers.get(address), identity),
+        )
+        for address, facts in sorted(workers.items())
     )

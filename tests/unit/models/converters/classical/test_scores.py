@@ -7,8 +7,8 @@ import pytest
 from tvm import relax
 
 from toolchain.errors import InputError
+from toolchain.models.converters import Node
 from toolchain.models.converters.classical import scores
-from toolchain.models.converters.node import Node
 
 
 def node(**attributes):

@@ -8,8 +8,8 @@ import pytest
 from tvm import relax
 
 from toolchain.errors import InputError
+from toolchain.models.converters import Node
 from toolchain.models.converters.nn.window import Window, window
-from toolchain.models.converters.node import Node
 
 
 def _window(size: int, kernel: int, **attributes: Any) -> Window:

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolchain.models.converters.sequence.recurrence import Activation, Recurrence
-from toolchain.models.converters.sequence.recurrence_cell import ACTIVATIONS, cell_outputs, locate
+from toolchain.models.converters.sequence.recurrence import ACTIVATIONS, Activation, Recurrence, cell_outputs, locate
 
 
 class Numbers:

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from toolchain.models.converters import Node
-from toolchain.models.converters.tensor.selection import true_indices
+from toolchain.models.converters.tensor.indexing import true_indices
 
 
 @pytest.mark.parametrize("flags", [[True, False, True, True, False], [False] * 3, [True] * 4])

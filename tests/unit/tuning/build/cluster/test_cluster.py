@@ -32,12 +32,12 @@ from toolchain.native.cross import HostCross
 from toolchain.pipeline import tune
 from toolchain.records import Key, RecordFile, tasks
 from toolchain.records.metaschedule import target_table
-from toolchain.tuning import ledger, run
+from toolchain.tuning import records_view, run
 from toolchain.tuning.build import Builder
-from toolchain.tuning.build.cluster import answers, crew, member
+from toolchain.tuning.build.cluster import crew, member
 from toolchain.tuning.build.cluster.crew import DaskCrew
+from toolchain.tuning.build.cluster.roster import survey
 from toolchain.tuning.build.cluster.scheduler import Access, parse
-from toolchain.tuning.build.cluster.survey import survey
 from toolchain.tuning.measure import MeasurePool, Rules
 from toolchain.tuning.measure.turns import TURNS
 from toolchain.tuning.plan import Plan
@@ -108,8 +108,8 @@ GOOD = {"worker": "w", "objects": [OBJECT], "seconds": 1.0}
 
 
 def test_an_answer():
-    found = answers.read(GOOD, "x86_64-linux-gnu")
-    assert found == answers.Answer("w", (OBJECT,), 1.0)
+    found = crew.read_answer(GOOD, "x86_64-linux-gnu")
+    assert found == crew.Answer("w", (OBJECT,), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_an_answer():
     ],
 )
 def test_what_is_no_answer(wrong, said):
-    assert said in answers.read({**GOOD, **wrong}, "x86_64-linux-gnu")
+    assert said in crew.read_answer({**GOOD, **wrong}, "x86_64-linux-gnu")
 
 
 @pytest.mark.parametrize("found", [None, [], "objects", {}, {"objects": [OBJECT]}])
 def test_what_is_nothing_like_an_answer(found):
-    assert answers.read(found, "x86_64-linux-gnu") == "it is not a valid answer"
+    assert crew.read_answer(found, "x86_64-linux-gnu") == "it is not a valid answer"
 
 
 # --- a cluster -------------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def tuned(records: Path, builder, on_trial=lambda: None) -> bytes:
 
 
 def test_the_same_records_while_a_third_of_the_workers_is_killed(cluster, tmp_path, monkeypatch):
-    for module in (run, ledger):
+    for module in (run, records_view):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: 0.0, monotonic=time.monotonic))
     cluster.start(2)
     cluster.await_workers(3)
