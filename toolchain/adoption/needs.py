@@ -73,7 +73,7 @@ def check_library(board: Board, probed: DeviceProbe | None) -> None:
         if not need.file and (_is_emulated(board, probed) or need.name.startswith(_LIBRARY)):
             raise DeviceError(
                 f"{probed.name} lacks the {need.name}, which kernels of board {board.name} need",
-                hint=need.remedy or "use --board with another type: `toolchain boards` lists them",
+                hint=need.remedy or "use --board with another type: `toolchain board list` lists them",
             )
 
 

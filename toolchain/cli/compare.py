@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common
+from toolchain.cli import common, helptext
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, record
@@ -72,16 +72,13 @@ class CompareOptions:
         return shlex.join(argv)
 
 
-@click.command("compare", cls=ReportingCommand, reports=common.PAGES)
+@helptext.command(ReportingCommand, reports=common.PAGES)
 @common.model_argument
 @gather("options", CompareOptions)
 @common.json_flag
 @click.pass_obj
 def compare(console: Console, /, source: str, options: CompareOptions, *, as_json: bool) -> Result:
-    """Measure how much faster the tuned model is.
-
-    MODEL runs untuned and tuned in turns on a device.
-    """
+    """MODEL runs untuned and tuned in turns on a device."""
     from toolchain.pipeline import compare as comparing
     from toolchain.pipeline import preflight
     from toolchain.pipeline.pages import compared

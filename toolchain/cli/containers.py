@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _names = click.argument("names", nargs=-1, metavar="[NAME]...")
 
 
-@click.group("containers", cls=helptext.Group)
+@helptext.group()
 def containers() -> None:
-    """Build, list and check the cross-compiler images."""
+    pass
 
 
 @containers.command("list")

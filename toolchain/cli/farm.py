@@ -30,9 +30,9 @@ _HOUR_S = 3600
 _names = click.argument("names", nargs=-1, metavar="[NAME]...")
 
 
-@click.group("farm", cls=helptext.Group)
+@helptext.group()
 def farm() -> None:
-    """Serve the lab's devices for tuning; start virtual boards."""
+    pass
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain import temporary
-from toolchain.cli import common, connection
+from toolchain.cli import common, connection, helptext
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
@@ -178,14 +178,12 @@ def _side_opener(options: GateOptions, sources: tuple[str, str], console: Consol
 REPORTS = {"--json": json_kind("a gate's report", "schema_version", "quantities"), "--junit": JUNIT, "--html": PAGE}
 
 
-@click.command("gate", cls=ReportingCommand, reports=REPORTS)
+@helptext.command(ReportingCommand, reports=REPORTS)
 @click.argument("source", metavar="NEW", callback=common.explain_name("path"))
 @gather("options", GateOptions)
 @click.pass_obj
 def gate(console: Console, /, source: str, options: GateOptions) -> Result:
-    """Check whether a new package is slower or wrong.
-
-    NEW and OLD run in turns on the device. Each is a package, the folder of a bundle, an address in a registry
+    """NEW and OLD run in turns on the device. Each is a package, the folder of a bundle, an address in a registry
     (oci://HOST/REPOSITORY@sha256:DIGEST), or a release that the device keeps: `current`, its number, or its digest.
 
     Exit codes: 0: NEW passes. 5: its outputs differ. 6: it is slower. 7: inconclusive (too much noise).

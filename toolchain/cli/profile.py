@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, completion
+from toolchain.cli import common, completion, helptext
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
@@ -63,7 +63,7 @@ class ProfileOptions:
         return ProfileRequest(self.runs, self.threads or 0, not self.no_pin)
 
 
-@click.command("profile", cls=ReportingCommand, reports={"--json": _JSON, "--html": PAGE, "--trace": _TRACE})
+@helptext.command(ReportingCommand, reports={"--json": _JSON, "--html": PAGE, "--trace": _TRACE})
 @click.argument(
     "source",
     metavar="[PACKAGE]",
@@ -74,9 +74,7 @@ class ProfileOptions:
 @gather("options", ProfileOptions)
 @click.pass_obj
 def profile(console: Console, /, source: str | None, options: ProfileOptions) -> Result:
-    """Show the time of each kernel of a release on its device.
-
-    PACKAGE is a package, the folder of a bundle, or a release that the device keeps (its number, or the beginning of
+    """PACKAGE is a package, the folder of a bundle, or a release that the device keeps (its number, or the beginning of
     its digest). Default: the current release. The command does not change which release is current.
     """
     from toolchain.bundle import check_board

@@ -37,9 +37,9 @@ _target = helptext.option(
 _output = helptext.option("-o", "--output", type=common.PATH, required=True, help="Where to write the result.")
 
 
-@click.group("records", cls=helptext.Group)
+@helptext.group()
 def records() -> None:
-    """Show, merge, export or forget tuning records."""
+    pass
 
 
 @records.command("show")

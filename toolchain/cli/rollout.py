@@ -242,15 +242,13 @@ def _device_work(bundle: Bundle, board: Board, fleet: Fleet, options: RolloutOpt
 REPORTS = {"--json": json_kind("a roll-out's report", "schema_version", "groups"), "--junit": JUNIT, "--html": PAGE}
 
 
-@click.command("rollout", cls=ReportingCommand, reports=REPORTS)
+@helptext.command(ReportingCommand, reports=REPORTS)
 @click.argument("source", metavar="PACKAGE")
 @gather("options", RolloutOptions)
 @click.pass_obj
 def rollout(console: Console, /, source: str, options: RolloutOptions) -> Result:
-    """Deploy a package to many devices, group by group.
-
-    The roll-out stops when too many devices fail. The same command resumes it: devices that are done are skipped, and
-    those that were in progress are checked.
+    """The roll-out stops when too many devices fail. The same command resumes it: devices that are done are skipped,
+    and those that were in progress are checked.
     """
     from toolchain import board as board_files
     from toolchain import bundle as bundles

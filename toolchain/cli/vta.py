@@ -64,9 +64,9 @@ class MachineOptions:
 _machine = gather("machine", MachineOptions)
 
 
-@click.group("vta", cls=helptext.Group)
+@helptext.group()
 def vta() -> None:
-    """Inspect programs of the VTA accelerator."""
+    pass
 
 
 @vta.command("disasm")
@@ -185,7 +185,9 @@ def self_test_command(console: Console, /, device: DeviceOptions, *, as_json: bo
 
 def _with_vta(board: Board) -> Board:
     if board.backend != "vta":
-        raise InputError(f"board {board.name} has no VTA", hint="`toolchain boards` lists those whose backend is vta")
+        raise InputError(
+            f"board {board.name} has no VTA", hint="`toolchain board list` lists those whose backend is vta"
+        )
     return board
 
 

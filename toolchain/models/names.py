@@ -26,7 +26,7 @@ def network(model: str) -> str:
         raise InputError(
             f"the zoo has no network {name!r}",
             details="networks of the zoo: " + ", ".join(zoo.NAMES),
-            hint=did_you_mean(name, zoo.NAMES) or "`toolchain model list` shows them",
+            hint=did_you_mean(name, zoo.NAMES) or "`toolchain models` shows them",
         )
     return name
 

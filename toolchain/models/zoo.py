@@ -58,7 +58,7 @@ def _find(name: str) -> _Network:
     raise InputError(
         f"there is no predefined network named {name!r}",
         details="the predefined networks: " + ", ".join(NAMES),
-        hint=did_you_mean(name, NAMES) or "list them: `toolchain model list`",
+        hint=did_you_mean(name, NAMES) or "list them: `toolchain models`",
     )
 
 

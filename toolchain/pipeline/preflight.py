@@ -240,7 +240,7 @@ def check_board(board: Board, facts: DeviceFacts) -> None:
         raise MismatchError(
             f"board {board.name} is for {board.machine}, and the device is {facts.machine}",
             details=f"boards for {facts.machine}: {', '.join(fitting)}" if fitting else "",
-            hint="use --board with the board type of this device; `toolchain boards` lists them",
+            hint="use --board with the board type of this device; `toolchain board list` lists them",
         )
     fit.check_tools(facts)
     is_old = bool(facts.glibc) and elf.version_key(facts.glibc) < elf.version_key(programs.GLIBC)

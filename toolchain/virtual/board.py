@@ -100,7 +100,7 @@ def architecture(board: Board) -> str:
     raise InputError(
         f"there are no virtual boards of type {board.name}: its target is {board.triple} on {board.machine}",
         details=f"virtual boards run GNU/Linux on {' or '.join(_ARCHITECTURES)}",
-        hint="`toolchain boards` lists the board types",
+        hint="`toolchain board list` lists the board types",
     )
 
 

@@ -58,7 +58,7 @@ def test_many_options_are_grouped_by_subject(monkeypatch):
     heads = [line for line in done("deploy", "--help").out.splitlines() if line.endswith(":") and line[0] != " "]
     assert heads[:3] == ["Device:", "Model and inputs:", "Tuning:"]
     assert heads[-2:] == ["Results:", "Other options:"]
-    assert "Options:" in done("sign", "--help").out
+    assert "Options:" in done("trust", "sign", "--help").out
 
 
 @pytest.mark.parametrize("words", [words for words, one in COMMANDS.items() if len(one.params) > 12], ids=" ".join)
@@ -82,7 +82,7 @@ def test_a_required_option_that_is_left_out_is_missed(words):
 
 def test_these_commands_have_options_that_are_required():
     having = {words for words, one in COMMANDS.items() for option in one.params if option.required and option.opts}
-    assert {("export",), ("sign",), ("verify",), ("pull",), ("run",), ("gate",), ("sdk",), ("package",)} <= having
+    assert {("trust", "sign"), ("trust", "verify"), ("pull",), ("run",), ("gate",), ("sdk",), ("package",)} <= having
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

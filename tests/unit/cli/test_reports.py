@@ -166,7 +166,7 @@ ASKED = [
     ["deploy", "nonesuch", "--json=-"],
     ["bench", "--board", "nonesuch", "--json", "-"],
     ["model", "inspect", "nonesuch", "--json"],
-    ["boards", "check", "none.toml", "--json"],
+    ["board", "check", "none.toml", "--json"],
     ["status", "--board", "nonesuch", "--json"],
     ["tune", "nonesuch", "--json", "--toolchain", "host"],
     ["records", "show", "none.jsonl", "--json"],
@@ -194,7 +194,7 @@ def test_internal_errors_and_interrupts_too(monkeypatch):
             raise fault
 
         monkeypatch.setattr("toolchain.board.names", fails)
-        seen = toolchain("boards", "--json")
+        seen = toolchain("board", "list", "--json")
         assert json.loads(seen.out)["error"]["exit_code"] == seen.code == code
 
 
@@ -205,7 +205,7 @@ def test_where_json_goes_to_a_file_standard_output_is_for_people(tmp_path):
 
 def test_a_result_that_is_a_fault_stays_one_document(tmp_path):
     (tmp_path / "typo.toml").write_text('conection = "ssh"\n')
-    seen = toolchain("boards", "check", tmp_path / "typo.toml", "--json")
+    seen = toolchain("board", "check", tmp_path / "typo.toml", "--json")
     assert seen.code == 2
     assert json.loads(seen.out)
 

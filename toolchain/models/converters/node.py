@@ -86,5 +86,5 @@ class Node:
         return InputError(
             f"{self.operator} node {self.name!r} cannot be compiled",
             details=reason,
-            hint=hint or "export the model without this node; list all of them with `toolchain model inspect`",
+            hint=hint or "export the model without this node; list all of them with `toolchain inspect model`",
         )

@@ -93,7 +93,7 @@ def check(new: Side, base: Side) -> None:
     if new_inputs != base_inputs:
         raise InputError(
             f"{new.manifest.name} and {base.manifest.name} have different inputs, so they are different models",
-            hint="`toolchain releases` lists what the device keeps",
+            hint="`toolchain status --releases` lists what the device keeps",
         )
 
 
