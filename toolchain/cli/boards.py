@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, completion, helptext
+from toolchain.cli import common, completion, declare
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
-from toolchain.cli.console import SCREEN, Console, Result, with_next
+from toolchain.cli.console import SCREEN, Console, Result, json_text, with_next
 from toolchain.cli.gathering import gather, option, same
 from toolchain.errors import BuildError, DeviceError, InputError, ToolchainError, VerificationError
 from toolchain.progress import stage
@@ -28,13 +28,13 @@ _SMOKE = "mlp"
 _SMOKE_S = 1.0
 
 
-@helptext.group()
+@declare.group()
 def board() -> None:
     pass
 
 
 @board.command("list")
-@common.json_flag
+@declare.json_flag
 def board_list(*, as_json: bool) -> Result:
     """List the board types."""
     from toolchain import board as board_files
@@ -48,7 +48,7 @@ def board_list(*, as_json: bool) -> Result:
 
 @board.command("check")
 @click.argument("file", type=common.PATH)
-@common.json_flag
+@declare.json_flag
 def board_check(file: Path, *, as_json: bool) -> Result:
     """Check a board file and explain every fault."""
     from toolchain import board as board_files
@@ -65,11 +65,13 @@ def board_check(file: Path, *, as_json: bool) -> Result:
 
 
 @board.command("schema")
-def board_schema() -> Result:
+@declare.json_flag
+def board_schema(*, as_json: bool) -> Result:
     """Print the JSON Schema of board files, for editors."""
     from toolchain import board
 
-    return Result("", board.schema(), as_json=True)
+    schema = board.schema()
+    return Result(json_text(schema), schema, as_json)
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class AddOptions:
 @board.command("add")
 @click.argument("host", metavar="USER@HOST[:PORT]|adb:SERIAL")
 @gather("options", AddOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def board_add(console: Console, /, host: str, options: AddOptions, *, as_json: bool) -> Result:
     """Add a device to devices.toml.
@@ -338,9 +340,9 @@ def _check_address(options: DoctorOptions) -> bool:
     return is_adb(device.host)
 
 
-@helptext.command()
+@declare.command()
 @gather("options", DoctorOptions)
-@common.json_flag
+@declare.json_flag
 def doctor(options: DoctorOptions, *, as_json: bool) -> Result:
     """With --host, the device is checked as well."""
     from toolchain import board as board_files

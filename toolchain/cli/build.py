@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from toolchain.cli import common, helptext
+from toolchain.cli import common, declare
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record
-from toolchain.cli.reports import ReportingCommand, write_reports
+from toolchain.cli.reports import write_reports
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class BuildOptions:
     html_path: Path | None = common.html()
 
 
-@helptext.command(ReportingCommand, reports=common.PAGES)
+@declare.command(common.PAGES)
 @common.model_argument
 @gather("options", BuildOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def build(console: Console, /, source: str, options: BuildOptions, *, as_json: bool) -> Result:
     """MODEL is a predefined network or an .onnx file."""

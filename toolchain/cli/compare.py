@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, helptext
+from toolchain.cli import common, declare
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, record
-from toolchain.cli.reports import ReportingCommand, write_reports
+from toolchain.cli.reports import write_reports
 from toolchain.errors import InputError, ToolchainError
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ class CompareOptions:
         return shlex.join(argv)
 
 
-@helptext.command(ReportingCommand, reports=common.PAGES)
+@declare.command(common.PAGES)
 @common.model_argument
 @gather("options", CompareOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def compare(console: Console, /, source: str, options: CompareOptions, *, as_json: bool) -> Result:
     """MODEL runs untuned and tuned in turns on a device."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from toolchain.cli import helptext
+from toolchain.cli import declare
 from toolchain.cli.console import Result
 from toolchain.errors import InputError, ToolchainError
 
@@ -52,7 +52,7 @@ _USE = {
 }
 
 
-@helptext.command()
+@declare.command()
 @click.argument("shell", type=click.Choice(list(_USE)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> Result:

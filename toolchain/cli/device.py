@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, completion, connection, helptext, tuning
+from toolchain.cli import common, completion, connection, declare, helptext, tuning
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
-from toolchain.cli.reports import ReportingCommand
 from toolchain.errors import InputError
 from toolchain.progress import size_text
 from toolchain.tables import Table
@@ -89,7 +88,7 @@ class DeployOptions:
         )
 
 
-@helptext.command(ReportingCommand, reports=common.REPORTS)
+@declare.command(common.REPORTS)
 @click.argument(
     "source",
     metavar="MODEL-OR-PACKAGE",
@@ -197,9 +196,9 @@ class RunOptions:
         return request
 
 
-@helptext.command()
+@declare.command()
 @gather("options", RunOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def run(console: Console, /, options: RunOptions, *, as_json: bool) -> Result:
     """Its outputs are written to a file."""
@@ -228,7 +227,7 @@ class BenchOptions:
     )
 
 
-@helptext.command(ReportingCommand, reports=common.REPORTS)
+@declare.command(common.REPORTS)
 @gather("options", BenchOptions)
 @click.pass_obj
 def bench(console: Console, /, options: BenchOptions) -> Result:
@@ -268,10 +267,10 @@ def _releases(console: Console, device: AddressOptions, *, as_json: bool) -> Res
     return Result(Table(rows, ("", "#", "RELEASE", "ACTIVATED", "MODEL")), document, as_json)
 
 
-@helptext.command()
+@declare.command()
 @connection.address_options
 @helptext.option("--releases", "list_releases", is_flag=True, help="List all releases that the device keeps instead.")
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def status(console: Console, /, device: AddressOptions, *, list_releases: bool, as_json: bool) -> Result:
     """With --releases, the current release is marked with *."""
@@ -331,9 +330,9 @@ def _trial_text(trial: Trial) -> str:
     return f"{label}, {ends[trial.state]} ({when})"
 
 
-@helptext.command()
+@declare.command()
 @connection.device_options
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     from toolchain.device.deploy import roll_back

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain import temporary
-from toolchain.cli import common, connection, helptext
+from toolchain.cli import common, connection, declare
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
-from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, write_reports
+from toolchain.cli.reports import JUNIT, PAGE, json_kind, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _side_opener(options: GateOptions, sources: tuple[str, str], console: Consol
 REPORTS = {"--json": json_kind("a gate's report", "schema_version", "quantities"), "--junit": JUNIT, "--html": PAGE}
 
 
-@helptext.command(ReportingCommand, reports=REPORTS)
+@declare.command(REPORTS)
 @click.argument("source", metavar="NEW", callback=common.explain_name("path"))
 @gather("options", GateOptions)
 @click.pass_obj

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 from click.types import OptionHelpExtra
 
-from toolchain.cli.commands import ENTRIES
-
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _MANY = 12  # options that are still read in one list
-_WHOLE = 10_000  # letters: longer than any sentence
 
 DEVICE, MODEL, COMPILATION = "Device", "Model and inputs", "Compilation"
 VERIFICATION, MEASUREMENT, LIMITS = "Verification", "Measurement", "Comparison"
@@ -94,38 +90,3 @@ class Command(click.Command):
             if records := list(filter(None, (param.get_help_record(ctx) for param in members))):
                 with formatter.section(title):
                     formatter.write_dl(records)
-
-
-class Group(click.Group):
-    """A group of such commands."""
-
-    command_class = Command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the first sentence of each command's help in full; click would cut it."""
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str(_WHOLE)) for name, command in commands if command])
-
-
-def command(cls: type[click.Command] = Command, **settings: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return the decorator that makes a command of the function of its name.
-
-    The help begins with its line in the list of commands, and goes on with the docstring.
-
-    Args:
-        cls: The class of the command.
-        settings: Other settings of click's.
-    """
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        name = function.__name__.replace("_", "-")
-        text = f"{ENTRIES[name].line}\n\n{inspect.getdoc(function) or ''}"
-        return click.command(name, cls=cls, help=text.rstrip(), **settings)(function)
-
-    return decorate
-
-
-def group() -> Callable[[Callable[..., Any]], Any]:
-    """Return the decorator that makes a group of commands of the function of its name, as `command` does."""
-    return command(Group)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, helptext
+from toolchain.cli import common, declare, helptext
 from toolchain.cli.console import Result
 from toolchain.tables import Table
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from toolchain.models.inspection import Inspection, Output
 
 
-@helptext.group()
+@declare.group()
 def inspect() -> None:
     pass
 
@@ -25,7 +25,7 @@ def inspect() -> None:
 @common.model_argument
 @common.shapes
 @common.fixed
-@common.json_flag
+@declare.json_flag
 def inspect_model(source: str, shapes: tuple[str, ...], fixed: tuple[str, ...], *, as_json: bool) -> Result:
     """Show a model's inputs, outputs, size, work and operators.
 
@@ -70,7 +70,7 @@ def _format_counts(operators: Mapping[str, int]) -> str:
 @helptext.option(
     "--provenance", is_flag=True, help="Show how it was built, as an in-toto statement with SLSA provenance."
 )
-@common.json_flag
+@declare.json_flag
 def inspect_package(package: Path, *, provenance: bool, as_json: bool) -> Result:
     """List what a package contains and what built it.
 

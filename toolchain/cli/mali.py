@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain import board as board_files
-from toolchain.cli import common, completion
+from toolchain.cli import common, completion, declare
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record
 from toolchain.cli.inspection import inspect
-from toolchain.cli.reports import ReportingCommand, write_reports
+from toolchain.cli.reports import write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ class CostOptions:
         return board.in_float16(half_sums=precision["half_sums"]) if precision["float16"] else board
 
 
-@inspect.command("kernels", cls=ReportingCommand, reports=common.PAGES)
+@inspect.command("kernels", reports=common.PAGES)
 @click.argument(
     "sources", nargs=-1, required=True, metavar="MODEL|PACKAGE|FILE.cl...", callback=common.explain_name("path")
 )
 @gather("options", CostOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def inspect_kernels(console: Console, /, sources: tuple[str, ...], options: CostOptions, *, as_json: bool) -> Result:
     """Show the kernels of a model or a package, and their cost on Mali GPUs.

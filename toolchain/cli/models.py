@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from toolchain.cli import common, helptext
+from toolchain.cli import declare
 from toolchain.cli.console import Result
 from toolchain.tables import Table
 
 
-@helptext.command()
-@common.json_flag
+@declare.command()
+@declare.json_flag
 def models(*, as_json: bool) -> Result:
     """Their weights are random numbers from a seed."""
     from toolchain.models import zoo

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, completion, helptext
+from toolchain.cli import common, completion, declare
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, same
@@ -104,10 +104,10 @@ class PackageOptions:
         return devices.find_device(board, self.host, lab)
 
 
-@helptext.command()
+@declare.command()
 @click.argument("source", metavar="BUNDLE", type=common.PATH)
 @gather("options", PackageOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def package(console: Console, /, source: Path, options: PackageOptions, *, as_json: bool) -> Result:
     """BUNDLE is the folder of a bundle; for an update it may also be a package. A package has the OCI image layout."""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, completion, helptext
+from toolchain.cli import common, completion, declare
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
-from toolchain.cli.reports import PAGE, ReportingCommand, json_kind, write_reports
+from toolchain.cli.reports import PAGE, json_kind, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ProfileOptions:
         return ProfileRequest(self.runs, self.threads or 0, not self.no_pin)
 
 
-@helptext.command(ReportingCommand, reports={"--json": _JSON, "--html": PAGE, "--trace": _TRACE})
+@declare.command({"--json": _JSON, "--html": PAGE, "--trace": _TRACE})
 @click.argument(
     "source",
     metavar="[PACKAGE]",

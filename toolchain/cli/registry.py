@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, helptext
+from toolchain.cli import common, declare
 from toolchain.cli.console import SCREEN, Console, Result
 from toolchain.cli.gathering import gather, option, record
 from toolchain.errors import InputError
@@ -105,11 +105,11 @@ class PullOptions:
     registry: RegistryOptions = record(RegistryOptions)
 
 
-@helptext.command()
+@declare.command()
 @click.argument("package", type=common.PATH)
 @click.argument("address")
 @gather("options", RegistryOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def push(console: Console, /, package: Path, address: str, options: RegistryOptions, *, as_json: bool) -> Result:
     """PACKAGE is a package or the folder of a bundle, and ADDRESS is oci://HOST/REPOSITORY:TAG. The digest in the
@@ -136,10 +136,10 @@ def push(console: Console, /, package: Path, address: str, options: RegistryOpti
     return Result(f"{upload.address}: {bundle.manifest.name} for {bundle.manifest.board}, {sent}", document, as_json)
 
 
-@helptext.command()
+@declare.command()
 @click.argument("address")
 @gather("options", PullOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def pull(console: Console, /, address: str, options: PullOptions, *, as_json: bool) -> Result:
     """ADDRESS is oci://HOST/REPOSITORY:TAG or oci://HOST/REPOSITORY@sha256:DIGEST. The package is written to a folder,

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import click
 
-from toolchain.cli import common, helptext
+from toolchain.cli import common, declare, helptext
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather
 
 
-@helptext.command()
+@declare.command()
 @gather("board", BoardOptions)
 @helptext.option(
     "-o", "--output", type=common.PATH, metavar="FOLDER", required=True, help="Folder to write the SDK to."
 )
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def sdk(console: Console, /, board: BoardOptions, output: Path, *, as_json: bool) -> Result:
     """An application that uses them runs releases by itself. The folder also has examples."""

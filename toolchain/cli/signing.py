@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, connection, helptext
+from toolchain.cli import common, connection, declare
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from toolchain.signing.trust import Trust
 
 
-@helptext.group()
+@declare.group()
 def trust() -> None:
     pass
 
@@ -63,7 +63,7 @@ class SignOptions:
 @trust.command("sign")
 @click.argument("source", metavar="PACKAGE", type=common.PATH)
 @gather("options", SignOptions)
-@common.json_flag
+@declare.json_flag
 def sign(source: Path, options: SignOptions, *, as_json: bool) -> Result:
     """Sign a package.
 
@@ -132,7 +132,7 @@ class VerifyOptions:
 @trust.command("verify")
 @click.argument("source", metavar="PACKAGE", type=common.PATH)
 @gather("options", VerifyOptions)
-@common.json_flag
+@declare.json_flag
 def verify(source: Path, options: VerifyOptions, *, as_json: bool) -> Result:
     """Check a package's integrity and its signatures.
 
@@ -153,7 +153,7 @@ def verify(source: Path, options: VerifyOptions, *, as_json: bool) -> Result:
 @trust.command("floor")
 @click.argument("sequence", type=click.IntRange(min=1))
 @connection.device_options
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def floor(console: Console, /, sequence: int, device: DeviceOptions, *, as_json: bool) -> Result:
     """Set the lowest release number that a device accepts.

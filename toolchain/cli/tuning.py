@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import common, compare, connection, helptext
+from toolchain.cli import common, compare, connection, declare
 from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
-from toolchain.cli.reports import ReportingCommand, write_reports
+from toolchain.cli.reports import write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -131,10 +131,10 @@ class TaskOptions:
     cost: bool = common.cost("Show the cost of each untuned kernel, the highest first")
 
 
-@helptext.command()
+@declare.command()
 @common.model_argument
 @gather("options", TaskOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def tasks(console: Console, /, source: str, options: TaskOptions, *, as_json: bool) -> Result:
     """For each one: shape, operator, weight (how often the model runs it) and work."""
@@ -166,10 +166,10 @@ def tasks(console: Console, /, source: str, options: TaskOptions, *, as_json: bo
     return Result(lines, document, as_json)
 
 
-@helptext.command(ReportingCommand, reports=common.PAGES)
+@declare.command(common.PAGES)
 @common.model_argument
 @gather("options", TuneOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def tune(console: Console, /, source: str, options: TuneOptions, *, as_json: bool) -> Result:
     """All boards are of one type. The same command resumes an interrupted run."""
@@ -242,9 +242,9 @@ def _connector(device: DeviceOptions, request: BoardRequest) -> Connect | None:
     return lambda: open_device(board, device)
 
 
-@helptext.command()
+@declare.command()
 @connection.device_options
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """The device reports its hardware over RPC."""
@@ -265,9 +265,9 @@ def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
     return Result("\n".join(lines), rows, as_json)
 
 
-@helptext.command()
+@declare.command()
 @connection.board_options
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def python_runtime(console: Console, /, board: BoardOptions, *, as_json: bool) -> Result:
     """It is the device runtime that TVM lacks for the accelerator of the board. Every later `import tvm` loads it:
