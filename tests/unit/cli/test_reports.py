@@ -117,7 +117,7 @@ def test_a_report_that_cannot_be_written_is_told_first(option, place, green, tmp
     (tmp_path / "folder").mkdir()
     monkeypatch.setattr("toolchain.board.load", lambda _name: pytest.fail("a board was looked at"))
     other = green[green.index("--html" if option == "--json" else "--json") :][:2]
-    seen = toolchain("deploy", "mlp", option, tmp_path / place, *other)
+    seen = toolchain("deploy", "mlp", f"{option}={tmp_path / place}", *other)
     assert (seen.code, "cannot write" in seen.err, "hint: " in seen.err) == (2, True, True), seen.err
     assert "cannot write" in other[1].read_text()
 
@@ -126,7 +126,7 @@ def test_a_report_that_cannot_be_written_is_told_first(option, place, green, tmp
 @pytest.mark.parametrize("content", ['{"name": "webapp"}', "[]", '<testsuite name="pytest"/>', "\x08\x0a"])
 def test_files_of_others_are_left_alone(option, content, tmp_path):
     (tmp_path / "mine").write_text(content)
-    seen = toolchain("deploy", "mlp", option, tmp_path / "mine")
+    seen = toolchain("deploy", "mlp", f"{option}={tmp_path / 'mine'}")
     assert (seen.code, "something other than" in seen.err) == (2, True), seen.err
     assert (tmp_path / "mine").read_text() == content
 
