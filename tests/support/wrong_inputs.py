@@ -30,6 +30,10 @@ class Case:
 
 _CASES = [
     ("no such command", "deplyo x", 2, r"no such command 'deplyo'[\s\S]*did you mean deploy"),
+    ("an old name", "sign {w}/good.tar --key k", 2, r"now `toolchain trust sign`[\s\S]*trust sign .*good\.tar --key k"),
+    ("an old name of a command in a group", "model inspect mlp", 2, r"hint: toolchain inspect model mlp"),
+    ("a file for the JSON without its ending", "models --json list", 2, r"write `--json=list`"),
+    ("a file that is no JSON for the JSON", "models --json={w}/labels.txt", 2, r"something other than a result"),
     ("no such option", "deploy mlp --bord local", 2, r"no such option '--bord'[\s\S]*did you mean --board"),
     ("no such model", "deploy resnet-5O", 2, r"no model 'resnet-5O'[\s\S]*did you mean resnet-50"),
     ("truncated ONNX", "build {w}/truncated.onnx -o {w}/out", 2, r"not a valid ONNX model"),
@@ -148,6 +152,8 @@ _CASES = [
     ),
     ("nothing to export", "package {w}/none.oci.tar -o {w}/update.run", 2, r"there is no package"),
     ("a model to export", "package {w}/good.onnx -o {w}/update.run", 2, r"is not a package"),
+    ("a device for an archive", "package {w}/future --host desk -o {w}/x.tar", 2, r"--host is only for updates"),
+    ("a form of what is unpacked", "package {w}/good.tar --unpack --as rauc -o {w}/out", 2, r"cannot be combined"),
     ("a format that there is not", "package {w}/good.onnx --as swupdate -o {w}/x", 2, r"'swupdate' is not one of"),
     ("a RAUC bundle without a key", "package {w}/good.onnx --as rauc -o {w}/x.raucb", 2, r"makes the RAUC bundle"),
     (
