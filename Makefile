@@ -100,13 +100,13 @@ status: $(READY) ## Show what the device is and what it runs
 	@$(TOOLCHAIN) status $(DEVICE) $(ARGS)
 
 releases: $(READY) ## List the releases that the device keeps
-	@$(TOOLCHAIN) releases $(DEVICE) $(ARGS)
+	@$(TOOLCHAIN) status --releases $(DEVICE) $(ARGS)
 
 rollback: $(READY) ## Make the previous release current again
 	@$(TOOLCHAIN) rollback $(DEVICE) $(ARGS)
 
 boards: $(READY) ## List the board types
-	@$(TOOLCHAIN) boards $(ARGS)
+	@$(TOOLCHAIN) board list $(ARGS)
 
 containers: $(READY) ## Build the cross-compiler images
 	@$(TOOLCHAIN) containers build $(ARGS)

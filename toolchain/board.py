@@ -18,7 +18,7 @@ from toolchain.errors import InputError, did_you_mean
 from toolchain.validation import CONFIG, DeviceFolder, Fault, Word, parse_toml, validate
 
 NATIVE = "native"
-# The docstrings and descriptions below are shown by `toolchain boards schema`.
+# The docstrings and descriptions below are shown by `toolchain board schema`.
 
 
 @checked_dataclass(frozen=True, config=CONFIG)
@@ -134,14 +134,14 @@ def load(name: str) -> Board:
             f"there is no board {name!r}",
             details="known boards: " + ", ".join(names()),
             hint=did_you_mean(name, names())
-            or "`toolchain boards` lists them; `toolchain board add USER@HOST` writes the one of a device",
+            or "`toolchain board list` lists them; `toolchain board add USER@HOST` writes the one of a device",
         )
     board, faults = check(path)
     if board is None:
         raise InputError(
             f"board file {path.name} has {len(faults)} fault(s)",
             details="\n".join(map(str, faults)),
-            hint=f"correct them, then run `toolchain boards check {path}`",
+            hint=f"correct them, then run `toolchain board check {path}`",
         )
     return board
 

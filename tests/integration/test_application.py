@@ -155,7 +155,8 @@ def test_the_commands_of_a_device_with_an_application(place, manager, tmp_path, 
         assert status["application"] == {"name": UNIT, "healthy": True, "unit": "active (running)"}
         assert (status["trial"]["state"], status["trial"]["digest"]) == ("failed", bad.digest)
         assert "was taken back" in toolchain("status", *device).out
-        assert [item["failed"] for item in json.loads(toolchain("releases", *device, "--json").out)] == [0, 0, 1]
+        releases = json.loads(toolchain("status", "--releases", *device, "--json").out)
+        assert [item["failed"] for item in releases] == [0, 0, 1]
         seen = toolchain("rollback", *device)
         assert seen.code == 0, seen.err
         assert f"{UNIT} is healthy after" in seen.out

@@ -99,7 +99,7 @@ def test_this_machine(user, serve):
     assert found["device"]["machine"] == os.uname().machine
     assert found["name"] == "127-0-0-1"
     board = Path(found["board_file"]) if found["board_file"] else None
-    assert board is None or toolchain("boards", "check", board).code == 0
+    assert board is None or toolchain("board", "check", board).code == 0
     words = ["--board", found["board"]["name"], "--host", found["name"], *user.login(server)]
     deployed = toolchain("deploy", "mlp", *words, "--budget", 0)
     assert deployed.code == 0, deployed.err

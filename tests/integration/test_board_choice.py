@@ -18,10 +18,10 @@ from toolchain.shell import LocalShell
 
 COMMANDS = (
     "status",
-    "releases",
+    "status --releases",
     "rollback",
     "bench",
-    "floor 3",
+    "trust floor 3",
     "run -o {w}/out.npz --image {w}/x.png",
     "profile",
     "gate current --base 1",

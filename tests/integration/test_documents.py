@@ -125,7 +125,7 @@ TABLE: Mapping[str, list[tuple[str, Shown | Written | Run]]] = {
         ("toolchain board add", Run(after="toolchain bench --host 10-0-0-7")),
         ("10.0.0.7 has", OUTPUT),
         ("# boards/", Written("boards/haswell.toml")),
-        ("toolchain boards check", Run(DENSE)),
+        ("toolchain board check", Run(DENSE)),
         ("[devices.bench-1]", Written("devices.toml", {r'root = "/data/models"': 'root = "~/models"'})),
         ("[devices.bench-2.run]", Shown("it needs a systemd of the login's; test_application.py has one")),
     ],
@@ -196,15 +196,15 @@ toolchain build mlp --board rpi4 --without all -o old && toolchain package old -
     "docs/mali.md": [
         ("toolchain deploy mobilenet", Shown(MALI)),
         ("toolchain hardware", Shown(MALI)),
-        ("toolchain mali-cost", MESA),
+        ("toolchain inspect kernels", MESA),
         ("toolchain build mobilenet", MESA),
     ],
     "docs/offline.md": [
         ("toolchain build", Run(DENSE, after="sh update/install.sh --check")),
         ("$ sh update.run", OUTPUT),
-        ("toolchain export resnet.oci.tar --as mender", Run()),
+        ("toolchain package resnet.oci.tar --as mender", Run()),
         (
-            "toolchain export resnet.oci.tar --as rauc",
+            "toolchain package resnet.oci.tar --as rauc",
             Run(
                 before="openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=x -keyout key.pem -out cert.pem 2>log",
                 after="test -s update.raucb",
@@ -244,7 +244,7 @@ toolchain deploy mlp""",
                 {"oras": "Debian has no package of it; test_oci.py pulls by its library"},
             ),
         ),
-        ("toolchain inventory", Run(omit={"oras": "Debian has no package of it; test_oci.py asks the registry"})),
+        ("toolchain inspect package", Run(omit={"oras": "Debian has no package of it; test_oci.py asks the registry"})),
     ],
     "docs/rollout.md": [
         ("toolchain rollout", Shown("it is run below, where its files are")),

@@ -95,12 +95,12 @@ def test_refused_kernels_end_the_command_when_all_was_said(compiler: Root, tmp_p
     del compiler
     source, page = tmp_path / "broken.cl", tmp_path / "costs.html"
     source.write_text(BROKEN, encoding="utf-8")
-    found = toolchain("mali-cost", source, "--gpu", "Mali-G610", "--gpu", "g610", "--html", page)
+    found = toolchain("inspect", "kernels", source, "--gpu", "Mali-G610", "--gpu", "g610", "--html", page)
     assert found.code == 3
     assert "files on g610: 1 kernels, 0 of them spill, 1 are refused" in found.out
     assert "refuses 1 of 1 kernels" in found.err
     assert "nothing" in found.err
-    bogus = toolchain("mali-cost", source, "--gpu", "g610", "--cl-option", "-bogus", "--json")
+    bogus = toolchain("inspect", "kernels", source, "--gpu", "g610", "--cl-option", "-bogus", "--json")
     assert bogus.code == 3
     assert json.loads(bogus.out)[0]["failed"] == 1
 
@@ -109,7 +109,7 @@ def test_the_command_says_it_all(compiler: Root, tmp_path: Path) -> None:
     del compiler  # it is there
     source, page = tmp_path / "mine.cl", tmp_path / "costs.html"
     source.write_text(LOADS, encoding="utf-8")
-    found = toolchain("mali-cost", source, "--gpu", "g610", "--json", "--html", page)
+    found = toolchain("inspect", "kernels", source, "--gpu", "g610", "--json", "--html", page)
     (costs,) = json.loads(found.out)
     assert costs["gpu"] == "g610"
     assert costs["stamp"].startswith("modelled (Mesa 25.")
@@ -119,7 +119,7 @@ def test_the_command_says_it_all(compiler: Root, tmp_path: Path) -> None:
         "unrolled": 4.0,
     }
     assert "modelled" in page.read_text(encoding="utf-8")
-    shown = toolchain("mali-cost", source, "--gpu", "g610").out
+    shown = toolchain("inspect", "kernels", source, "--gpu", "g610").out
     assert "0 of them spill; modelled (Mesa 25." in shown
     assert "no board has confirmed it" in " ".join(shown.split())
 
@@ -129,7 +129,7 @@ def test_a_network_without_kernels_for_a_gpu_is_refused(tmp_path: Path) -> None:
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "same", ends[:1], ends[1:])
     path = tmp_path / "same.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    found = toolchain("mali-cost", path, "--board", "rk3588")
+    found = toolchain("inspect", "kernels", path, "--board", "rk3588")
     assert found.code == 2
     assert "has no kernel for a GPU" in found.err
 

@@ -112,7 +112,7 @@ def test_a_host_goes_on_where_an_update_was_applied(tiny, program, bulky, bulky_
     assert (done.changed, done.transfer.blobs_sent) == (False, 0)
     assert toolchain("rollback", "--root", root).code == 0
     assert bundles.whole_release(root) == tiny.digest
-    listed = json.loads(toolchain("releases", "--root", root, "--json").out)
+    listed = json.loads(toolchain("status", "--releases", "--root", root, "--json").out)
     assert [one["digest"] for one in listed] == [tiny.digest, bulky[0].digest]
     assert toolchain("bench", "--root", root, "--budget", 0).code == 0
     status = json.loads(toolchain("status", "--root", root, "--json").out)
@@ -240,7 +240,7 @@ def test_the_command_takes_the_application_of_a_device(tiny, place, tmp_path, ro
         f'[devices.cam]\nboard = "x86_64"\nhost = "cam"\nroot = "{root}"\n'
         f'[devices.cam.run]\nrestart = "{place.restart}"\nhealth = "{place.health}"\n'
     )
-    words = ("export", made.folder, "-o", tmp_path / "cam.run", "--devices", tmp_path / "devices.toml")
+    words = ("package", made.folder, "-o", tmp_path / "cam.run", "--devices", tmp_path / "devices.toml")
     seen = toolchain(*words, "--host", "can")
     assert (seen.code, "did you mean cam?" in seen.err) == (USAGE, True), seen.err
     assert toolchain(*words, "--host", "cam").code == 0
@@ -747,14 +747,14 @@ def test_the_command_writes_the_same_bytes_again(tiny, tmp_path, root):
     package = tmp_path / "tiny.oci.tar"
     bundling.pack(tiny, package)
     told = [
-        json.loads(toolchain("export", source, "--as", "offline", "-o", tmp_path / name, "--json").out)
+        json.loads(toolchain("package", source, "--as", "offline", "-o", tmp_path / name, "--json").out)
         for source, name in ((package, "one.run"), (tiny.folder, "two.run"))
     ]
     assert (tmp_path / "one.run").read_bytes() == (tmp_path / "two.run").read_bytes()
     assert told[0]["update"] == told[1]["update"]
     done = Device().apply(tmp_path / "one.run", "--root", root, "--json")
     assert json.loads(done.stdout)["update"] == told[0]["update"]
-    seen = toolchain("export", package, "-o", f"{tmp_path}/folder/")
+    seen = toolchain("package", package, "--as", "offline", "-o", f"{tmp_path}/folder/")
     assert seen.code == 0, seen.err
     assert Device().apply(tmp_path / "folder" / "install.sh", "--root", root).returncode == 0
 
@@ -764,11 +764,11 @@ def test_the_command_replaces_nothing_but_an_update(tiny, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").touch()
     for target in ("thesis.txt", "thesis", "no/such/folder.run"):
-        seen = toolchain("export", tiny.folder, "-o", tmp_path / target)
+        seen = toolchain("package", tiny.folder, "--as", "offline", "-o", tmp_path / target)
         assert seen.code == USAGE, seen.err
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
     for target in ("update.run", "folder/", "update.run", "folder/"):
-        assert toolchain("export", tiny.folder, "-o", f"{tmp_path}/{target}").code == 0
+        assert toolchain("package", tiny.folder, "--as", "offline", "-o", f"{tmp_path}/{target}").code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "thesis", "thesis.txt", "update.run"]
 
 

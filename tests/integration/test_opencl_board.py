@@ -204,11 +204,11 @@ def test_a_board_without_opencl_keeps_its_release(farm, tmp_path):
     where = ["--board", PLAIN, "--host", name, *login]
     seen = toolchain("deploy", built("mlp", PLAIN, tmp_path).folder, *where, "--budget", 0)
     assert seen.code == 0, seen.err
-    before = toolchain("releases", *where).out
+    before = toolchain("status", "--releases", *where).out
     seen = toolchain("deploy", "mlp", "--board", BOARD, "--host", name, *login, "--budget", 0)
     assert seen.code == 4
     assert "lacks the library of OpenCL" in seen.err
     assert "libopencl1" in seen.err, "the hint names what brings it"
-    assert toolchain("releases", *where).out == before
+    assert toolchain("status", "--releases", *where).out == before
     seen = toolchain("doctor", "--board", BOARD, "--host", name, *login)
     assert (seen.code, "library of OpenCL" in seen.out) == (3, True)

@@ -125,7 +125,7 @@ def test_mender_refuses_an_artifact_for_another_device(mender, tiny, program, tm
 def test_menders_own_tool_validates_what_the_command_writes(tiny, tmp_path):
     require("mender-artifact", "mender-artifact", present=shutil.which("mender-artifact") is not None)
     path = tmp_path / "update.mender"
-    seen = toolchain("export", tiny.folder, "--as", "mender", "--compatible", "raspberrypi4-64", "-o", path)
+    seen = toolchain("package", tiny.folder, "--as", "mender", "--compatible", "raspberrypi4-64", "-o", path)
     assert seen.code == 0, seen.err
     subprocess.run(["mender-artifact", "validate", path], check=True, capture_output=True)
     shown = subprocess.run(["mender-artifact", "read", path], check=True, capture_output=True, text=True).stdout
@@ -140,7 +140,7 @@ def test_rauc_bundles_what_the_command_writes(tiny, tmp_path):
     """RAUC signs and checks it; its handler is called as RAUC calls it, since a device with slots is none of ours."""
     for tool, package in (("rauc", "rauc"), ("mksquashfs", "squashfs-tools"), ("openssl", "openssl")):
         require(tool, package, present=shutil.which(tool) is not None)
-    seen = toolchain("export", tiny.folder, "--as", "rauc", "-o", f"{tmp_path}/input/")
+    seen = toolchain("package", tiny.folder, "--as", "rauc", "-o", f"{tmp_path}/input/")
     assert seen.code == 0, seen.err
     key, certificate, bundle = tmp_path / "key.pem", tmp_path / "cert.pem", tmp_path / "update.raucb"
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test", "-days", "2"]

@@ -261,7 +261,7 @@ class Device:
 
     def toolchain(self, *words, code=0):
         device = ["--board", "local", "--root", self.folder / "device"]
-        command = [TOOLCHAIN, words[0], *device, *words[1:]]
+        command = [TOOLCHAIN, *words[0].split(), *device, *words[1:]]
         return run(etc.within(self.folder / "etc", self.trust, command), code)
 
     def deploy(self, made, code=0):
@@ -301,8 +301,8 @@ def test_a_minimum_and_a_floor_stop_a_roll_back(device, tiny, tmp_path, alice):
     assert "none below 2" in device.toolchain("rollback", code=VERIFICATION).stderr
     said = json.loads(device.toolchain("status", "--json").stdout)
     assert (said["current"]["digest"], said["signature"]["verified"]["floor"]) == (new.digest, 2)
-    assert "would exclude it" in device.toolchain("floor", 4, code=2).stderr
-    assert json.loads(device.toolchain("floor", 3, "--json").stdout)["floor"] == 3
+    assert "would exclude it" in device.toolchain("trust floor", 4, code=2).stderr
+    assert json.loads(device.toolchain("trust floor", 3, "--json").stdout)["floor"] == 3
 
 
 def test_a_power_cut_before_the_minimum_was_noted_changes_nothing(device, tiny, tmp_path, alice):
@@ -318,7 +318,7 @@ def test_a_device_without_trust_takes_any_release_and_says_so(device, tiny, sign
     assert re.search(r"signed +no\n", device.toolchain("status").stdout)
     device.deploy(signed)
     assert "this device does not check signatures" in device.toolchain("status").stdout
-    assert "does not check signatures, so a floor has no effect" in device.toolchain("floor", 1, code=2).stderr
+    assert "does not check signatures, so a floor has no effect" in device.toolchain("trust floor", 1, code=2).stderr
 
 
 def test_a_runner_of_before_cannot_tell(device, signed, tmp_path):
@@ -328,7 +328,7 @@ def test_a_runner_of_before_cannot_tell(device, signed, tmp_path):
     old.write_text("#!/bin/sh\necho 'runner: unknown option \"--verify\"' >&2\nexit 2\n")
     old.chmod(0o755)
     assert "unknown: " in device.toolchain("status").stdout
-    assert "unknown option" in device.toolchain("floor", 2, code=4).stderr
+    assert "unknown option" in device.toolchain("trust floor", 2, code=4).stderr
 
 
 def test_a_key_that_is_revoked_stops_what_it_has_signed(device, signed, alice):

@@ -39,7 +39,7 @@ def test_the_files_of_commands(tmp_path, native):
     done("package", out / "bundle", "-o", out / "net.oci.tar")
     reports = ("--json", out / "report.json", "--junit", out / "report.xml")
     done("deploy", out / "net.oci.tar", "--root", root, "--budget", 0, "-o", out / "kept", *reports)
-    done("export", out / "net.oci.tar", "-o", f"{out}/update/")
+    done("package", out / "net.oci.tar", "--as", "offline", "-o", f"{out}/update/")
     done("bench", "--root", root, "--budget", 0)
     RecordFile(out / "records" / "local.jsonl").append([workload(), record()])
     assert len(list(out.rglob("*"))) > 10

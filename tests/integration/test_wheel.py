@@ -82,7 +82,7 @@ def here(installed, tmp_path):
 
 def test_commands(here):
     assert here("toolchain", "--version").split()[-1] == __version__
-    assert {one["name"] for one in json.loads(here("toolchain", "boards", "--json"))} == set(board.names())
+    assert {one["name"] for one in json.loads(here("toolchain", "board", "list", "--json"))} == set(board.names())
     assert "make setup" not in here("toolchain", "doctor")
 
 

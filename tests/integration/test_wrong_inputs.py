@@ -203,7 +203,7 @@ PROCESSES = [
     ("build mlp -o {w}/out", {"TMPDIR": "{w}/tmpfs"}, 2, "MiB left, and a build needs"),
     ("deploy mlp", {"TOOLCHAIN_CACHE": "{w}/tmpfs/cache"}, 2, "MiB left, and a build needs"),
     ("build mlp -o {w}/tmpfs/out", {}, 2, "cannot write .*No space left on device[\\s\\S]*free some space there"),
-    ("boards check {data}/boards/refused/misspelt-mcpu.toml", {}, 2, "did you mean cortex-a7"),
+    ("board check {data}/boards/refused/misspelt-mcpu.toml", {}, 2, "did you mean cortex-a7"),
 ]
 
 
@@ -374,7 +374,7 @@ def test_a_device_without_flock_is_told_what_to_install(tiny, tmp_path, monkeypa
 
 def test_an_internal_error_is_told_as_such(monkeypatch):
     monkeypatch.setattr("toolchain.board.names", lambda: 1 / 0)
-    seen = toolchain("boards")
+    seen = toolchain("board", "list")
     assert seen.code == 70
     assert "internal error: ZeroDivisionError" in seen.err
     assert "--debug" in seen.err
@@ -382,7 +382,7 @@ def test_an_internal_error_is_told_as_such(monkeypatch):
 
 def test_debug_shows_where(monkeypatch):
     monkeypatch.setattr("toolchain.board.names", lambda: 1 / 0)
-    assert "Traceback" in toolchain("--debug", "boards").err
+    assert "Traceback" in toolchain("--debug", "board", "list").err
 
 
 def test_an_interrupt_ends_with_130_and_leaves_nothing(monkeypatch, tmp_path):

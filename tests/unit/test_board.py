@@ -133,7 +133,7 @@ def test_loading_an_invalid_file_shows_every_fault_and_how_to_check_again(name):
     with pytest.raises(InputError, match=rf"board file {name}\.toml has {len(FAULTS[name])} fault") as caught:
         board.load(str(invalid(name)))
     assert len(caught.value.details.splitlines()) == len(FAULTS[name])
-    assert f"toolchain boards check {invalid(name)}" in caught.value.hint
+    assert f"toolchain board check {invalid(name)}" in caught.value.hint
 
 
 @pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
@@ -277,7 +277,7 @@ def test_unknown_board_gets_a_suggestion():
 def test_unknown_board_without_likeness(name):
     with pytest.raises(InputError, match=f"there is no board '{name}'") as caught:
         board.load(name)
-    assert "toolchain boards" in caught.value.hint
+    assert "toolchain board list" in caught.value.hint
 
 
 def test_a_folder_is_no_board(tmp_path):

@@ -120,7 +120,7 @@ def _ssh_boards() -> list[Board]:
         try:
             board = boards.load(name)
         except ToolchainError:
-            continue  # `boards check` explains them
+            continue  # `board check` explains them
         if board.connection == "ssh":
             candidates.append(board)
     return candidates
@@ -200,7 +200,7 @@ def _new_board(name: str, chosen: CpuTarget, probed: DeviceProbe, candidates: Se
 
 
 def _check_board(name: str, text: str) -> Board:
-    """Check a new board file as `boards check` does."""
+    """Check a new board file as `board check` does."""
     from toolchain import backends  # noqa: PLC0415 - TVM loads in two seconds, and most devices need no new file
 
     with temporary.folder() as folder:

@@ -45,7 +45,7 @@ def _check(board: Board, probed: DeviceProbe, name: str, file: str, remedy: str)
         if not file:
             raise DeviceError(
                 f"{probed.name} lacks the {name}, which kernels of board {board.name} need",
-                hint=remedy or "use --board with another type: `toolchain boards` lists them",
+                hint=remedy or "use --board with another type: `toolchain board list` lists them",
             )
         return file
 

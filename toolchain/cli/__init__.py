@@ -13,7 +13,7 @@ from toolchain import __version__, files, interrupts
 from toolchain.cli.commands import SECTIONS
 from toolchain.cli.console import SCREEN, Console, Result, print_json, print_result
 from toolchain.cli.lazy import LazyGroup
-from toolchain.cli.reports import STDOUT, ReportingCommand, failure_of, own_arguments, value_of
+from toolchain.cli.reports import JSON_OPTION, STDOUT, failure_of, value_of, with_json_value
 from toolchain.errors import EXIT_INTERNAL, EXIT_INTERRUPTED
 
 
@@ -53,11 +53,7 @@ def main() -> None:
 
 def _is_json_requested(argv: Sequence[str]) -> bool:
     """Return whether a program reads standard output, even if the rest of the command line is wrong."""
-    name = next((argument for argument in argv if not argument.startswith("-")), "")
-    command = cli.get_command(click.Context(cli), name)
-    if isinstance(command, ReportingCommand) and "--json" in command.kinds:
-        return value_of(argv, "--json") == STDOUT
-    return "--json" in own_arguments(argv)
+    return value_of(with_json_value(argv), JSON_OPTION) == STDOUT
 
 
 def _show(fault: BaseException) -> int:

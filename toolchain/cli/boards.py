@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import shlex
 import sys
 from collections.abc import Sequence
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, completion, helptext
+from toolchain.cli import common, completion, declare
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
-from toolchain.cli.console import SCREEN, Console, Result, with_next
+from toolchain.cli.console import SCREEN, Console, Result, json_text, with_next
 from toolchain.cli.gathering import gather, option, same
 from toolchain.errors import BuildError, DeviceError, InputError, ToolchainError, VerificationError
 from toolchain.progress import stage
@@ -29,13 +28,15 @@ _SMOKE = "mlp"
 _SMOKE_S = 1.0
 
 
-@click.group("boards", cls=helptext.Group, invoke_without_command=True)
-@common.json_flag
-@click.pass_context
-def boards(context: click.Context, *, as_json: bool) -> Result | None:
-    """List board types; check a board file; add a device."""
-    if context.invoked_subcommand:
-        return None
+@declare.group()
+def board() -> None:
+    pass
+
+
+@board.command("list")
+@declare.json_flag
+def board_list(*, as_json: bool) -> Result:
+    """List the board types."""
     from toolchain import board as board_files
 
     board_types = [board_files.load(name) for name in board_files.names()]
@@ -45,10 +46,10 @@ def boards(context: click.Context, *, as_json: bool) -> Result | None:
     )
 
 
-@boards.command("check")
+@board.command("check")
 @click.argument("file", type=common.PATH)
-@common.json_flag
-def boards_check(file: Path, *, as_json: bool) -> Result:
+@declare.json_flag
+def board_check(file: Path, *, as_json: bool) -> Result:
     """Check a board file and explain every fault."""
     from toolchain import board as board_files
 
@@ -63,12 +64,14 @@ def boards_check(file: Path, *, as_json: bool) -> Result:
     return Result("", faults, as_json, fault=fault)
 
 
-@boards.command("schema")
-def boards_schema() -> Result:
+@board.command("schema")
+@declare.json_flag
+def board_schema(*, as_json: bool) -> Result:
     """Print the JSON Schema of board files, for editors."""
     from toolchain import board
 
-    return Result("", board.schema(), as_json=True)
+    schema = board.schema()
+    return Result(json_text(schema), schema, as_json)
 
 
 @dataclass(frozen=True)
@@ -142,12 +145,12 @@ class AddOptions:
         )
 
 
-@boards.command("add")
+@board.command("add")
 @click.argument("host", metavar="USER@HOST[:PORT]|adb:SERIAL")
 @gather("options", AddOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
-def boards_add(console: Console, /, host: str, options: AddOptions, *, as_json: bool) -> Result:
+def board_add(console: Console, /, host: str, options: AddOptions, *, as_json: bool) -> Result:
     """Add a device to devices.toml.
 
     The command asks the device what it is, chooses its board type and tests a deploy. You confirm its host key first,
@@ -284,11 +287,6 @@ def _document(adopted: Adoption, options: AddOptions) -> dict[str, object]:
     }
 
 
-board = copy.copy(boards)
-"""The same group under a second name: `board add` reads better for one device, and `boards` for a list."""
-board.name = "board"
-
-
 @dataclass(frozen=True)
 class DoctorOptions(AddressOptions):
     """Which board type, and which device, `doctor` checks."""
@@ -342,15 +340,12 @@ def _check_address(options: DoctorOptions) -> bool:
     return is_adb(device.host)
 
 
-@click.command("doctor", cls=helptext.Command)
+@declare.command()
 @gather("options", DoctorOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def doctor(console: Console, /, options: DoctorOptions, *, as_json: bool) -> Result:
-    """Show what this machine or a device lacks for a board.
-
-    With --host, the device is checked as well. An accelerator that it has is compared with the board file.
-    """
+    """With --host, the device is checked as well. An accelerator that it has is compared with the board file."""
     from toolchain import board as board_files
     from toolchain.pipeline import doctor as doctors
 

@@ -1,44 +1,43 @@
-"""The list of commands: to add one, add a line here and a function of its name in the module that the line names."""
+"""The commands: their names, modules and summaries, which stand only here, and the new names of commands of the past.
+
+To add a command, add a line here and a function of its name in the module that the line names.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A command in the list of commands.
+    """A command.
 
     Attributes:
         module: Its module in this package.
         line: The first sentence of its help.
-        hidden: Whether the list omits it, as a second name of another command.
+        others: Modules that add commands to it, if it is a group.
     """
 
     module: str
     line: str
-    hidden: bool = False
+    others: tuple[str, ...] = ()
 
-
-_BOARDS = "List board types; check a board file; add a device."
 
 SECTIONS = {
     "Deploy": {
         "deploy": Entry("device", "Build a model, deploy it, check its outputs and measure it."),
         "run": Entry("device", "Run the deployed release on your own inputs."),
-        "status": Entry("device", "Show what a device is and which release it runs."),
-        "releases": Entry("device", "List the releases that a device keeps."),
+        "status": Entry("device", "Show what a device is and which releases it has."),
         "rollback": Entry("device", "Make the previous release current again."),
         "rollout": Entry("rollout", "Deploy a package to many devices, group by group."),
-        "export": Entry("export", "Write an update file for devices without a network."),
-        "sdk": Entry("export", "Write the C and Python libraries for your application."),
+        "sdk": Entry("sdk", "Write the C and Python libraries for your application."),
     },
     "Measure and compare": {
         "bench": Entry("device", "Measure the release that a device runs."),
         "profile": Entry("profile", "Show the time of each kernel of a release on its device."),
         "compare": Entry("compare", "Measure how much faster the tuned model is."),
         "gate": Entry("gate", "Check whether a new package is slower or wrong."),
-        "mali-cost": Entry("mali", "Estimate the cost of kernels on Mali GPUs."),
         "survey": Entry("survey", "Try everything on one device and write a report."),
     },
     "Tune": {
@@ -47,22 +46,19 @@ SECTIONS = {
         "records": Entry("records", "Show, merge, export or forget tuning records."),
     },
     "Models and packages": {
-        "model": Entry("models", "List the predefined networks; inspect a model."),
+        "models": Entry("models", "List the predefined networks."),
+        "inspect": Entry("inspection", "Show what a model or a package contains.", ("mali",)),
         "quantize": Entry("quantize", "Quantize the convolutions of a model to int8."),
         "build": Entry("build", "Compile a model for a board into a bundle."),
-        "package": Entry("build", "Pack a bundle as one archive."),
-        "inventory": Entry("build", "List what a package contains and what built it."),
+        "package": Entry("package", "Pack a bundle as one archive, or as an update file."),
     },
     "Share and trust": {
         "push": Entry("registry", "Upload a package to a registry."),
         "pull": Entry("registry", "Download a package from a registry."),
-        "sign": Entry("signing", "Sign a package."),
-        "verify": Entry("signing", "Check a package's integrity and its signatures."),
-        "floor": Entry("signing", "Set the lowest release number that a device accepts."),
+        "trust": Entry("signing", "Sign packages, check signatures, refuse old releases."),
     },
     "Devices and lab": {
-        "board": Entry("boards", _BOARDS),
-        "boards": Entry("boards", _BOARDS, hidden=True),
+        "board": Entry("boards", "List board types; check a board file; add a device."),
         "farm": Entry("farm", "Serve the lab's devices for tuning; start virtual boards."),
         "hardware": Entry("tuning", "Compare a device's hardware with its board file."),
         "vta": Entry("vta", "Inspect programs of the VTA accelerator."),
@@ -74,4 +70,42 @@ SECTIONS = {
         "completion": Entry("completion", "Print the completion script of a shell."),
     },
 }
-"""The commands by subject, in the order of the help, each with the first sentence of its help."""
+"""The commands by subject, in the order of the help."""
+ENTRIES = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """The command that replaces one of the past.
+
+    Attributes:
+        name: Its name.
+        option: The option that it needs to do the same, unless the user names that option.
+    """
+
+    name: str
+    option: str = ""
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """Return the command, to be followed by the arguments of the user."""
+        option = self.option.split()
+        return ["toolchain", *self.name.split(), *([] if set(option[:1]) & set(arguments) else option)]
+
+
+RENAMED = {
+    "boards": Renamed("board list"),
+    "boards add": Renamed("board add"),
+    "boards check": Renamed("board check"),
+    "boards schema": Renamed("board schema"),
+    "export": Renamed("package", "--as offline"),
+    "floor": Renamed("trust floor"),
+    "inventory": Renamed("inspect package"),
+    "mali-cost": Renamed("inspect kernels"),
+    "model": Renamed("models"),
+    "model inspect": Renamed("inspect model"),
+    "model list": Renamed("models"),
+    "releases": Renamed("status", "--releases"),
+    "sign": Renamed("trust sign"),
+    "verify": Renamed("trust verify"),
+}
+"""Commands that had another name: it is refused with the new one until the next version."""

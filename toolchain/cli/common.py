@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from toolchain.cli import completion, helptext
+from toolchain.cli import completion
 from toolchain.cli.console import Result
 from toolchain.cli.gathering import option, record, single
-from toolchain.cli.reports import JSON, JUNIT, PAGE, write_reports
+from toolchain.cli.reports import JSON, JSON_OPTION, JSON_SETTINGS, JUNIT, PAGE, write_reports
 from toolchain.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -453,9 +453,7 @@ def cost(what: str) -> Any:
 class ReportOptions:
     """The files of the report of a measurement."""
 
-    json_path: Path | None = option(
-        "--json", type=click.Path(path_type=Path, allow_dash=True), help="Write the report as JSON; - prints it."
-    )
+    json_path: Path | None = option(JSON_OPTION, **JSON_SETTINGS)
     junit_path: Path | None = option("--junit", type=PATH, help="Write the result as JUnit XML for CI.")
     html_path: Path | None = html()
 
@@ -499,9 +497,6 @@ def unchecked() -> Any:
 
 
 # --- options of several commands that stand alone ----------------------------------------------------------------
-
-json_flag = helptext.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-
 
 Rule = Literal["model", "package", "path"]
 """When a name means a path on this machine, and not the zoo's network of that name.

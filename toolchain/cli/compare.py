@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common
+from toolchain.cli import common, declare
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, record
-from toolchain.cli.reports import ReportingCommand, write_reports
+from toolchain.cli.reports import write_reports
 from toolchain.errors import InputError, ToolchainError
 
 if TYPE_CHECKING:
@@ -72,16 +72,13 @@ class CompareOptions:
         return shlex.join(argv)
 
 
-@click.command("compare", cls=ReportingCommand, reports=common.PAGES)
+@declare.command(common.PAGES)
 @common.model_argument
 @gather("options", CompareOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def compare(console: Console, /, source: str, options: CompareOptions, *, as_json: bool) -> Result:
-    """Measure how much faster the tuned model is.
-
-    MODEL runs untuned and tuned in turns on a device.
-    """
+    """MODEL runs untuned and tuned in turns on a device."""
     from toolchain.pipeline import compare as comparing
     from toolchain.pipeline import preflight
     from toolchain.pipeline.pages import compared

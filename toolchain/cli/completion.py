@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from toolchain.cli import helptext
+from toolchain.cli import declare
 from toolchain.cli.console import Result
 from toolchain.errors import InputError, ToolchainError
 
@@ -52,14 +52,11 @@ _USE = {
 }
 
 
-@click.command("completion", cls=helptext.Command)
+@declare.command()
 @click.argument("shell", type=click.Choice(list(_USE)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> Result:
-    """Print the completion script of a shell.
-
-    The shell then completes commands, boards, hosts and models. The first line of the script says how to use it.
-    """
+    """The shell then completes commands, boards, hosts and models. The first line of the script says how to use it."""
     shell_class = get_completion_class(shell)
     if shell_class is None:
         raise InputError(f"click does not know the shell {shell}")

@@ -69,4 +69,9 @@ def print_result(result: Result) -> None:
 def print_json(value: Any) -> None:
     """Print a document for programs."""
     SCREEN.close()  # a bar would be redrawn over the output
-    click.echo(json.dumps(value, indent=2, default=dataclasses.asdict))
+    click.echo(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Render a document for programs; it may contain dataclasses."""
+    return json.dumps(value, indent=2, default=dataclasses.asdict)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, helptext
+from toolchain.cli import declare, helptext
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option
 from toolchain.errors import VerificationError
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _names = click.argument("names", nargs=-1, metavar="[NAME]...")
 
 
-@click.group("containers", cls=helptext.Group)
+@declare.group()
 def containers() -> None:
-    """Build, list and check the cross-compiler images."""
+    pass
 
 
 @containers.command("list")
-@common.json_flag
+@declare.json_flag
 def containers_list(*, as_json: bool) -> Result:
     """List the images: which ones exist, and whether they are up to date."""
     from toolchain.containers import images
@@ -46,7 +46,7 @@ def containers_list(*, as_json: bool) -> Result:
 @helptext.option(
     "--provenance", is_flag=True, help="Show how it was built, as an in-toto statement with SLSA provenance."
 )
-@common.json_flag
+@declare.json_flag
 def containers_inventory(name: str, *, provenance: bool, as_json: bool) -> Result:
     """List what an image contains.
 
@@ -87,7 +87,7 @@ class ImageOptions:
 @containers.command("build")
 @_names
 @gather("options", ImageOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def containers_build(console: Console, /, names: tuple[str, ...], options: ImageOptions, *, as_json: bool) -> Result:
     """Build all images, or the named ones.
@@ -103,7 +103,7 @@ def containers_build(console: Console, /, names: tuple[str, ...], options: Image
 
 @containers.command("check")
 @_names
-@common.json_flag
+@declare.json_flag
 def containers_check(names: tuple[str, ...], *, as_json: bool) -> Result:
     """Check that the images compile, and that containers are restricted."""
     from toolchain.containers import images

@@ -1,4 +1,4 @@
-"""Commands for one device: deploy, run and measure a model, list its releases, and roll back."""
+"""Commands for one device: deploy, run and measure a model, show what the device has, and roll back."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, completion, connection, helptext, tuning
+from toolchain.cli import common, completion, connection, declare, helptext, tuning
 from toolchain.cli.connection import AddressOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
-from toolchain.cli.reports import ReportingCommand
 from toolchain.errors import InputError
 from toolchain.progress import size_text
 from toolchain.tables import Table
@@ -89,7 +88,7 @@ class DeployOptions:
         )
 
 
-@click.command("deploy", cls=ReportingCommand, reports=common.REPORTS)
+@declare.command(common.REPORTS)
 @click.argument(
     "source",
     metavar="MODEL-OR-PACKAGE",
@@ -99,9 +98,7 @@ class DeployOptions:
 @gather("options", DeployOptions)
 @click.pass_obj
 def deploy(console: Console, /, source: str, options: DeployOptions) -> Result:
-    """Build a model, deploy it, check its outputs and measure it.
-
-    MODEL is a predefined network or an .onnx file. A package or a bundle is deployed as it is; a package may be in a
+    """MODEL is a predefined network or an .onnx file. A package or a bundle is deployed as it is; a package may be in a
     registry: oci://HOST/REPOSITORY@sha256:DIGEST, or :TAG.
     """
     return run_deploy(console, source, options)
@@ -199,15 +196,12 @@ class RunOptions:
         return request
 
 
-@click.command("run", cls=helptext.Command)
+@declare.command()
 @gather("options", RunOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def run(console: Console, /, options: RunOptions, *, as_json: bool) -> Result:
-    """Run the deployed release on your own inputs.
-
-    Its outputs are written to a file.
-    """
+    """Its outputs are written to a file."""
     from toolchain.pipeline import preflight
     from toolchain.pipeline import run as running
     from toolchain.progress import Stages
@@ -233,11 +227,10 @@ class BenchOptions:
     )
 
 
-@click.command("bench", cls=ReportingCommand, reports=common.REPORTS)
+@declare.command(common.REPORTS)
 @gather("options", BenchOptions)
 @click.pass_obj
 def bench(console: Console, /, options: BenchOptions) -> Result:
-    """Measure the release that a device runs."""
     from toolchain.pipeline import preflight
     from toolchain.pipeline.bench import bench_current
     from toolchain.progress import Stages
@@ -252,12 +245,37 @@ def bench(console: Console, /, options: BenchOptions) -> Result:
     return options.report.write(dataclasses.replace(report, board_reason=reason, warnings=warnings), "bench")
 
 
-@click.command("status", cls=helptext.Command)
+def _releases(console: Console, device: AddressOptions, *, as_json: bool) -> Result:
+    from toolchain.device import application
+
+    with open_device(device.board(), device, console.say) as connected:
+        generations, trial = connected.store.releases.generations(), application.trial(connected.store)
+    failed = set()
+    if trial and trial.state in {"failed", "interrupted"} and trial.new != trial.old:
+        failed = {(trial.new, trial.digest)}
+    document = [{**dataclasses.asdict(item), "failed": (item.number, item.digest) in failed} for item in generations]
+    rows = [
+        (
+            "*" if item.current else "failed" if (item.number, item.digest) in failed else "",
+            str(item.number),
+            item.digest[:16],
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item.time)),
+            item.name,
+        )
+        for item in generations
+    ]
+    return Result(Table(rows, ("", "#", "RELEASE", "ACTIVATED", "MODEL")), document, as_json)
+
+
+@declare.command()
 @connection.address_options
-@common.json_flag
+@helptext.option("--releases", "list_releases", is_flag=True, help="List all releases that the device keeps instead.")
+@declare.json_flag
 @click.pass_obj
-def status(console: Console, /, device: AddressOptions, *, as_json: bool) -> Result:
-    """Show what a device is and which release it runs."""
+def status(console: Console, /, device: AddressOptions, *, list_releases: bool, as_json: bool) -> Result:
+    """With --releases, the current release is marked with *."""
+    if list_releases:
+        return _releases(console, device, as_json=as_json)
     from toolchain.device import application, trust
 
     with open_device(device.board(), device, console.say) as connected:
@@ -312,42 +330,11 @@ def _trial_text(trial: Trial) -> str:
     return f"{label}, {ends[trial.state]} ({when})"
 
 
-@click.command("releases", cls=helptext.Command)
-@connection.address_options
-@common.json_flag
-@click.pass_obj
-def releases(console: Console, /, device: AddressOptions, *, as_json: bool) -> Result:
-    """List the releases that a device keeps.
-
-    The current release is marked with *.
-    """
-    from toolchain.device import application
-
-    with open_device(device.board(), device, console.say) as connected:
-        generations, trial = connected.store.releases.generations(), application.trial(connected.store)
-    failed = set()
-    if trial and trial.state in {"failed", "interrupted"} and trial.new != trial.old:
-        failed = {(trial.new, trial.digest)}
-    document = [{**dataclasses.asdict(item), "failed": (item.number, item.digest) in failed} for item in generations]
-    rows = [
-        (
-            "*" if item.current else "failed" if (item.number, item.digest) in failed else "",
-            str(item.number),
-            item.digest[:16],
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item.time)),
-            item.name,
-        )
-        for item in generations
-    ]
-    return Result(Table(rows, ("", "#", "RELEASE", "ACTIVATED", "MODEL")), document, as_json)
-
-
-@click.command("rollback", cls=helptext.Command)
+@declare.command()
 @connection.device_options
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def rollback(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
-    """Make the previous release current again."""
     from toolchain.device.deploy import roll_back
     from toolchain.device.lock import Owner
 

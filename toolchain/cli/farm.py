@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import common, helptext
+from toolchain.cli import common, declare, helptext
 from toolchain.cli.connection import DeviceOptions
 from toolchain.cli.console import Console, Result, with_next
 from toolchain.cli.gathering import gather, option, record, same, single
@@ -30,9 +30,9 @@ _HOUR_S = 3600
 _names = click.argument("names", nargs=-1, metavar="[NAME]...")
 
 
-@click.group("farm", cls=helptext.Group)
+@declare.group()
 def farm() -> None:
-    """Serve the lab's devices for tuning; start virtual boards."""
+    pass
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class UpOptions:
 @farm.command("up")
 @_names
 @gather("options", UpOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def up(console: Console, /, names: tuple[str, ...], options: UpOptions, *, as_json: bool) -> Result:
     """Serve all devices of the lab, or the named ones.
@@ -91,7 +91,7 @@ def _start_virtual(console: Console, virtual: str, *, kernel: bool, as_json: boo
 
 @farm.command("down")
 @_names
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def down(console: Console, names: tuple[str, ...], *, as_json: bool) -> Result:
     """Stop serving all devices, or the named ones.
@@ -142,7 +142,7 @@ class StatusOptions:
 
 @farm.command("status")
 @gather("options", StatusOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def status(console: Console, /, options: StatusOptions, *, as_json: bool) -> Result:
     """Show the boards, who uses them and who waits for them.
@@ -171,7 +171,7 @@ def status(console: Console, /, options: StatusOptions, *, as_json: bool) -> Res
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
 @helptext.option("--for", "span", metavar="2h", help="How long: seconds, or a number with s, m, h or d. Default: 1h.")
 @single(DeviceOptions, "wait_s")
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def lock(
     console: Console, name: str, command: tuple[str, ...], span: str | None, wait_s: float, *, as_json: bool
@@ -206,7 +206,7 @@ def lock(
 
 @farm.command("release")
 @click.argument("name")
-@common.json_flag
+@declare.json_flag
 def release(name: str, *, as_json: bool) -> Result:
     """Release the board NAME, no matter who reserved it.
 

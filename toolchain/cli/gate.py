@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, connection
+from toolchain.cli import common, connection, declare
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
-from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, write_reports
+from toolchain.cli.reports import JUNIT, PAGE, json_kind, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -162,14 +162,12 @@ class GateOptions:
 REPORTS = {"--json": json_kind("a gate's report", "schema_version", "quantities"), "--junit": JUNIT, "--html": PAGE}
 
 
-@click.command("gate", cls=ReportingCommand, reports=REPORTS)
+@declare.command(REPORTS)
 @click.argument("source", metavar="NEW", callback=common.explain_name("path"))
 @gather("options", GateOptions)
 @click.pass_obj
 def gate(console: Console, /, source: str, options: GateOptions) -> Result:
-    """Check whether a new package is slower or wrong.
-
-    NEW and OLD run in turns on the device. Each is a package, the folder of a bundle, an address in a registry
+    """NEW and OLD run in turns on the device. Each is a package, the folder of a bundle, an address in a registry
     (oci://HOST/REPOSITORY@sha256:DIGEST), or a release that the device keeps: `current`, its number, or its digest.
 
     Exit codes: 0: NEW passes. 5: its outputs differ. 6: it is slower. 7: inconclusive (too much noise).

@@ -11,7 +11,6 @@ from click.types import OptionHelpExtra
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _MANY = 12  # options that are still read in one list
-_WHOLE = 10_000  # letters: longer than any sentence
 
 DEVICE, MODEL, COMPILATION = "Device", "Model and inputs", "Compilation"
 VERIFICATION, MEASUREMENT, LIMITS = "Verification", "Measurement", "Comparison"
@@ -91,15 +90,3 @@ class Command(click.Command):
             if records := list(filter(None, (param.get_help_record(ctx) for param in members))):
                 with formatter.section(title):
                     formatter.write_dl(records)
-
-
-class Group(click.Group):
-    """A group of such commands."""
-
-    command_class = Command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the first sentence of each command's help in full; click would cut it."""
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str(_WHOLE)) for name, command in commands if command])

@@ -1,4 +1,4 @@
-"""The command `mali-cost`: estimate the cost of kernels on GPUs without having one."""
+"""The command `inspect kernels`: the cost of kernels on GPUs, estimated without having one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain import board as board_files
-from toolchain.cli import common, completion
+from toolchain.cli import common, completion, declare
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record
-from toolchain.cli.reports import ReportingCommand, write_reports
+from toolchain.cli.inspection import inspect
+from toolchain.cli.reports import write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _HINT = "names that end with .cl are files of OpenCL C; name such a file, a mode
 
 @dataclass(frozen=True)
 class CostOptions:
-    """The options of `mali-cost`."""
+    """The options of `inspect kernels`."""
 
     board_name: str | None = option(
         "--board",
@@ -64,7 +65,7 @@ class CostOptions:
         board = self._with_precision(board_files.load(self.board_name))
         if board.backend != "mali":
             raise InputError(
-                f"board {board.name} has no Mali GPU", hint="`toolchain boards` lists those whose backend is mali"
+                f"board {board.name} has no Mali GPU", hint="`toolchain board list` lists those whose backend is mali"
             )
         return board
 
@@ -74,18 +75,17 @@ class CostOptions:
         return board.in_float16(half_sums=precision["half_sums"]) if precision["float16"] else board
 
 
-@click.command("mali-cost", cls=ReportingCommand, reports=common.PAGES)
+@inspect.command("kernels", reports=common.PAGES)
 @click.argument(
     "sources", nargs=-1, required=True, metavar="MODEL|PACKAGE|FILE.cl...", callback=common.explain_name("path")
 )
 @gather("options", CostOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
-def mali_cost(console: Console, /, sources: tuple[str, ...], options: CostOptions, *, as_json: bool) -> Result:
-    """Estimate the cost of kernels on Mali GPUs.
+def inspect_kernels(console: Console, /, sources: tuple[str, ...], options: CostOptions, *, as_json: bool) -> Result:
+    """Show the kernels of a model or a package, and their cost on Mali GPUs.
 
-    The kernels are those of models, packages or files of OpenCL C. The estimate is made from their machine code; no
-    device is needed.
+    The cost is estimated from their machine code, without a device. The kernels may also be files of OpenCL C.
     """
     from toolchain.backends.mali import cost
     from toolchain.backends.mali.cost import compiler as compilation

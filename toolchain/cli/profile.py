@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, completion
+from toolchain.cli import common, completion, declare
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
-from toolchain.cli.reports import PAGE, ReportingCommand, json_kind, write_reports
+from toolchain.cli.reports import PAGE, json_kind, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ProfileOptions:
         return ProfileRequest(self.runs, self.threads or 0, not self.no_pin)
 
 
-@click.command("profile", cls=ReportingCommand, reports={"--json": _JSON, "--html": PAGE, "--trace": _TRACE})
+@declare.command({"--json": _JSON, "--html": PAGE, "--trace": _TRACE})
 @click.argument(
     "source",
     metavar="[PACKAGE]",
@@ -69,9 +69,7 @@ class ProfileOptions:
 @gather("options", ProfileOptions)
 @click.pass_obj
 def profile(console: Console, /, source: str | None, options: ProfileOptions) -> Result:
-    """Show the time of each kernel of a release on its device.
-
-    PACKAGE is a package, the folder of a bundle, or a release that the device keeps (its number, or the beginning of
+    """PACKAGE is a package, the folder of a bundle, or a release that the device keeps (its number, or the beginning of
     its digest). Default: the current release. The command does not change which release is current.
     """
     from toolchain.pipeline import ab

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common
+from toolchain.cli import common, declare
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record
-from toolchain.cli.reports import ReportingCommand, json_kind
+from toolchain.cli.reports import json_kind
 from toolchain.errors import InputError
 from toolchain.tables import Table
 
@@ -64,15 +64,13 @@ class QuantizeOptions:
         return self.calibration in {None, _RANDOM}
 
 
-@click.command("quantize", cls=ReportingCommand, reports={"--report": _REPORT})
+@declare.command({"--report": _REPORT})
 @common.model_argument
 @gather("options", QuantizeOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def quantize(console: Console, /, source: str, options: QuantizeOptions, *, as_json: bool) -> Result:
-    """Quantize the convolutions of a model to int8.
-
-    MODEL is a predefined network or an .onnx file. The scales are powers of two. The result is a standard ONNX model
+    """MODEL is a predefined network or an .onnx file. The scales are powers of two. The result is a standard ONNX model
     with QuantizeLinear and DequantizeLinear. The figures compare it with MODEL on the samples.
     """
     from toolchain import files

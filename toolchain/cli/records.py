@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolchain import tables
-from toolchain.cli import common, helptext
+from toolchain.cli import common, declare, helptext
 from toolchain.cli.connection import BoardOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option
@@ -37,16 +37,16 @@ _target = helptext.option(
 _output = helptext.option("-o", "--output", type=common.PATH, required=True, help="Where to write the result.")
 
 
-@click.group("records", cls=helptext.Group)
+@declare.group()
 def records() -> None:
-    """Show, merge, export or forget tuning records."""
+    pass
 
 
 @records.command("show")
 @_file
 @_board
 @_target
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def show(console: Console, /, file: Path | None, board_name: str, target_id: str | None, *, as_json: bool) -> Result:
     """Show the tuning records of each kernel, for each target."""
@@ -64,7 +64,7 @@ def show(console: Console, /, file: Path | None, board_name: str, target_id: str
 @_file
 @_board
 @_target
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def best(console: Console, /, file: Path | None, board_name: str, target_id: str | None, *, as_json: bool) -> Result:
     """Show the record of each kernel that a build applies, for each target."""
@@ -142,7 +142,7 @@ class ForgetOptions:
 @records.command("forget")
 @_file
 @gather("options", ForgetOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def forget(console: Console, /, file: Path | None, options: ForgetOptions, *, as_json: bool) -> Result:
     """Remove records from FILE, so that they are measured again.
@@ -176,7 +176,7 @@ def forget(console: Console, /, file: Path | None, options: ForgetOptions, *, as
     type=click.IntRange(min=1),
     help="Number of candidates to keep for each kernel.",
 )
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def distill(console: Console, /, file: Path, output: Path, keep: int, *, as_json: bool) -> Result:
     """Keep only the best records of FILE for each target.
@@ -191,7 +191,7 @@ def distill(console: Console, /, file: Path, output: Path, keep: int, *, as_json
 @records.command("merge")
 @click.argument("sources", metavar="FILE...", type=common.PATH, nargs=-1, required=True)
 @_output
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def merge(console: Console, /, sources: tuple[Path, ...], output: Path, *, as_json: bool) -> Result:
     """Merge the records of several files into one.
@@ -207,7 +207,7 @@ def merge(console: Console, /, sources: tuple[Path, ...], output: Path, *, as_js
 @click.argument("file", type=common.PATH)
 @_output
 @_target
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def export(console: Console, /, file: Path, output: Path, target_id: str | None, *, as_json: bool) -> Result:
     """Write the records of one target as a MetaSchedule database.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, helptext
+from toolchain.cli import common, declare
 from toolchain.cli.console import SCREEN, Console, Result
 from toolchain.cli.gathering import gather, option, record
 from toolchain.errors import InputError
@@ -105,17 +105,15 @@ class PullOptions:
     registry: RegistryOptions = record(RegistryOptions)
 
 
-@click.command("push", cls=helptext.Command)
+@declare.command()
 @click.argument("package", type=common.PATH)
 @click.argument("address")
 @gather("options", RegistryOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def push(console: Console, /, package: Path, address: str, options: RegistryOptions, *, as_json: bool) -> Result:
-    """Upload a package to a registry.
-
-    PACKAGE is a package or the folder of a bundle, and ADDRESS is oci://HOST/REPOSITORY:TAG. The digest in the registry
-    is the digest of the bundle. Its reference outputs and tuning records are uploaded with it.
+    """PACKAGE is a package or the folder of a bundle, and ADDRESS is oci://HOST/REPOSITORY:TAG. The digest in the
+    registry is the digest of the bundle. Its reference outputs and tuning records are uploaded with it.
     """
     from toolchain import bundle as bundles
     from toolchain import registry
@@ -138,15 +136,13 @@ def push(console: Console, /, package: Path, address: str, options: RegistryOpti
     return Result(f"{upload.address}: {bundle.manifest.name} for {bundle.manifest.board}, {sent}", document, as_json)
 
 
-@click.command("pull", cls=helptext.Command)
+@declare.command()
 @click.argument("address")
 @gather("options", PullOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def pull(console: Console, /, address: str, options: PullOptions, *, as_json: bool) -> Result:
-    """Download a package from a registry.
-
-    ADDRESS is oci://HOST/REPOSITORY:TAG or oci://HOST/REPOSITORY@sha256:DIGEST. The package is written to a folder,
+    """ADDRESS is oci://HOST/REPOSITORY:TAG or oci://HOST/REPOSITORY@sha256:DIGEST. The package is written to a folder,
     as a bundle.
     """
     from toolchain import bundle as bundles

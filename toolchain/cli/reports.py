@@ -6,6 +6,7 @@ Each file is first overwritten with "not ended", then with the result or the fai
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
 import time
@@ -17,14 +18,23 @@ from typing import Any
 import click
 
 from toolchain import interrupts
-from toolchain.cli.console import Result
+from toolchain.cli.console import Result, json_text
 from toolchain.cli.helptext import Command
 from toolchain.errors import InputError
 from toolchain.failure import NOT_ENDED, Failure
 
 STDOUT = "-"
-PRINTED = ("--json", STDOUT)
+JSON_OPTION = "--json"
+JSON_SETTINGS: Mapping[str, Any] = {
+    "type": click.Path(path_type=Path, allow_dash=True),
+    "metavar": "[FILE.json]",
+    "help": "Print the result as JSON, or write it to FILE.json.",
+}
+"""The settings of that option, which means the same for every command."""
+PRINTED = (JSON_OPTION, STDOUT)
 """The option and the value of a report that is printed instead of written to a file."""
+JSON_FILE = f"{__name__} file"
+"""Key in the context of a command: the file for its document."""
 PATIENCE = f"{__name__} patience"
 """Key in the context of a command: how long it waits for devices, and what it waited for."""
 _SUITE = "toolchain "
@@ -69,7 +79,7 @@ class Kind:
 
 
 def json_kind(what: str, *keys: str) -> Kind:
-    """Return the kind of JSON reports that have these keys, or only the key `error`."""
+    """Return the kind of JSON reports that have these keys, or only the key `error`; without keys any JSON."""
 
     def foreign(path: Path) -> str:
         from toolchain import files
@@ -81,7 +91,7 @@ def json_kind(what: str, *keys: str) -> Kind:
         except (ValueError, RecursionError):
             return "it is not JSON"
         ours = isinstance(document, dict) and (document.keys() >= set(keys) or document.keys() == {"error"})
-        return "" if ours else "it is JSON of another kind"
+        return "" if ours or not keys else "it is JSON of another kind"
 
     def failed(failure: Failure, _run: Run) -> bytes:
         from toolchain import files
@@ -98,6 +108,7 @@ def _foreign_junit(path: Path) -> str:
 
 
 JSON = json_kind("a report", "schema_version", "bundle_digest")
+_DOCUMENT = json_kind("a result as JSON")
 JUNIT = Kind(
     "a JUnit report",
     _foreign_junit,
@@ -203,25 +214,27 @@ def write_reports(result: Result, json_path: Path | None, others: Mapping[Path |
 
 
 class ReportingCommand(Command):
-    """A command with options that name reports.
+    """A command that writes its result, or its failure, to the files that its options name.
 
     Args:
         args: As for click's own commands.
-        reports: The kind of each report, by the option that names its file.
+        reports: The kind of each report, by the option that names its file; that of --json is any JSON by default.
         settings: As for click's own commands.
     """
 
-    def __init__(self, *args: Any, reports: Mapping[str, Kind], **settings: Any) -> None:
+    def __init__(self, *args: Any, reports: Mapping[str, Kind] | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.kinds = reports
+        has_json = any(JSON_OPTION in param.opts for param in self.params)
+        self.kinds = {**({JSON_OPTION: _DOCUMENT} if has_json else {}), **(reports or {})}
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Read the command line; an error in it is reported as a failed run."""
-        command = info_name or ""
+        command = " ".join([*(parent.command_path.split()[1:] if parent else []), info_name or ""])
+        args = with_json_value(args)
         values = [(option, value_of(args, option), kind) for option, kind in self.kinds.items()]
-        if {"-h", "--help"} & set(args):
+        if {"-h", "--help"} & set(args) or extra.get("resilient_parsing"):
             values = []
         targets = tuple((Path(value), kind) for option, value, kind in values if value and (option, value) != PRINTED)
         reports, fault = Reports(Run(command, command), targets).check()
@@ -250,8 +263,30 @@ class ReportingCommand(Command):
             patience = ctx.meta.get(PATIENCE)
             return {"waited": waited_text(patience.waited)} if patience else {}
 
+        from toolchain import files
+
         with ctx.meta[__name__].report_failures(late):
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            if path := ctx.meta.get(JSON_FILE):  # a command that runs another one returns the exit code
+                document = result.document if isinstance(result, Result) else {"exit_code": result}
+                files.write_atomic(path, f"{json_text(document)}\n".encode())
+            return result
+
+
+def with_json_value(argv: Sequence[str]) -> list[str]:
+    """Return a command line in which --json has a value: the next word if that is a file for it, otherwise `-`.
+
+    Only `-` and names that end with .json are such files: other words are arguments of the command.
+    """
+    own, result = list(own_arguments(argv)), []
+    others = argv[len(own) :]
+    while own:
+        argument = own.pop(0)
+        if argument == JSON_OPTION:
+            is_file = own and (own[0] == STDOUT or own[0].endswith(".json"))
+            argument = f"{JSON_OPTION}={own.pop(0) if is_file else STDOUT}"
+        result.append(argument)
+    return [*result, *others]
 
 
 def value_of(argv: Sequence[str], option: str) -> str | None:
@@ -296,11 +331,7 @@ def _usage_hint(fault: click.UsageError) -> str:
         return f"did you mean {fault.possibilities[0]}?"
     if isinstance(fault, click.NoSuchCommand):
         return f"`{path} --help` lists the commands"
-    if isinstance(fault, click.BadOptionUsage) and fault.option_name == "--json":
-        return "`--json -` prints the report, and `--json FILE` writes it to a file"
-    # `--json FILE` is right for some commands, but for others --json is a flag, and FILE an argument too many.
-    params = fault.ctx.command.params if fault.ctx else []
-    is_flag = any(isinstance(param, click.Option) and param.is_flag and "--json" in param.opts for param in params)
-    if is_flag and "extra argument" in fault.message and "--json" in own_arguments(sys.argv[1:]):
-        return f"--json of `{path}` takes no file, it prints: write `--json > FILE`"
+    for before, word in itertools.pairwise(own_arguments(sys.argv[1:])):
+        if before == JSON_OPTION and "extra argument" in fault.message and word in fault.message:
+            return f"write `--json={word}` if that is the file for the JSON"
     return f"`{path} --help` lists the arguments and options"

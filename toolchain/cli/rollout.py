@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import click
 
 from toolchain import temporary
-from toolchain.cli import common, helptext
+from toolchain.cli import common, declare, helptext
 from toolchain.cli.connection import AddressOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
 from toolchain.cli.registry import RegistryOptions
-from toolchain.cli.reports import JUNIT, PAGE, ReportingCommand, json_kind, write_reports
+from toolchain.cli.reports import JUNIT, PAGE, json_kind, write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -242,15 +242,13 @@ def _device_work(bundle: Bundle, board: Board, fleet: Fleet, options: RolloutOpt
 REPORTS = {"--json": json_kind("a roll-out's report", "schema_version", "groups"), "--junit": JUNIT, "--html": PAGE}
 
 
-@click.command("rollout", cls=ReportingCommand, reports=REPORTS)
+@declare.command(REPORTS)
 @click.argument("source", metavar="PACKAGE")
 @gather("options", RolloutOptions)
 @click.pass_obj
 def rollout(console: Console, /, source: str, options: RolloutOptions) -> Result:
-    """Deploy a package to many devices, group by group.
-
-    The roll-out stops when too many devices fail. The same command resumes it: devices that are done are skipped, and
-    those that were in progress are checked.
+    """The roll-out stops when too many devices fail. The same command resumes it: devices that are done are skipped,
+    and those that were in progress are checked.
     """
     from toolchain import board as board_files
     from toolchain import bundle as bundles

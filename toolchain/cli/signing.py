@@ -1,4 +1,4 @@
-"""The commands `sign`, `verify` and `floor`: signatures of packages, and the lowest release that a device accepts."""
+"""The `trust` commands: signatures of packages, and the lowest release that a device accepts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, connection, helptext
+from toolchain.cli import common, connection, declare
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option
@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from toolchain.signing.trust import Trust
 
 
+@declare.group()
+def trust() -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class SignOptions:
-    """The options of `sign`."""
+    """The options of `trust sign`."""
 
     key: Path = option(
         "--key", type=common.PATH, required=True,
@@ -55,10 +60,10 @@ class SignOptions:
         return None
 
 
-@click.command("sign", cls=helptext.Command)
+@trust.command("sign")
 @click.argument("source", metavar="PACKAGE", type=common.PATH)
 @gather("options", SignOptions)
-@common.json_flag
+@declare.json_flag
 def sign(source: Path, options: SignOptions, *, as_json: bool) -> Result:
     """Sign a package.
 
@@ -98,7 +103,7 @@ def _passphrase(key: Path) -> str:
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """The options of `verify`."""
+    """The options of `trust verify`."""
 
     trusted: Path = option(
         "--trusted", type=common.PATH, required=True,
@@ -124,10 +129,10 @@ class VerifyOptions:
         return Trust.read(self.trusted, self.revoked, self.threshold)
 
 
-@click.command("verify", cls=helptext.Command)
+@trust.command("verify")
 @click.argument("source", metavar="PACKAGE", type=common.PATH)
 @gather("options", VerifyOptions)
-@common.json_flag
+@declare.json_flag
 def verify(source: Path, options: VerifyOptions, *, as_json: bool) -> Result:
     """Check a package's integrity and its signatures.
 
@@ -145,10 +150,10 @@ def verify(source: Path, options: VerifyOptions, *, as_json: bool) -> Result:
     return Result(text, {"package": str(source), "statement": statement, "signers": approval.signers}, as_json)
 
 
-@click.command("floor", cls=helptext.Command)
+@trust.command("floor")
 @click.argument("sequence", type=click.IntRange(min=1))
 @connection.device_options
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def floor(console: Console, /, sequence: int, device: DeviceOptions, *, as_json: bool) -> Result:
     """Set the lowest release number that a device accepts.

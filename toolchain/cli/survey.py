@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolchain.cli import common, completion, tuning
+from toolchain.cli import common, completion, declare, tuning
 from toolchain.cli.connection import DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record
-from toolchain.cli.reports import ReportingCommand, write_reports
+from toolchain.cli.reports import write_reports
 
 if TYPE_CHECKING:
     from toolchain.tuning.report import TuneReport
@@ -43,15 +43,13 @@ class SurveyOptions:
     html_path: Path | None = common.html()
 
 
-@click.command("survey", cls=ReportingCommand, reports=common.PAGES)
+@declare.command(common.PAGES)
 @click.argument("networks", nargs=-1, shell_complete=completion.models, callback=common.explain_name("model"))
 @gather("options", SurveyOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def survey(console: Console, /, networks: tuple[str, ...], options: SurveyOptions, *, as_json: bool) -> Result:
-    """Try everything on one device and write a report.
-
-    NETWORKS are predefined networks. The report can be sent to others: it names no host and no person. A step that
+    """NETWORKS are predefined networks. The report can be sent to others: it names no host and no person. A step that
     fails is recorded, and the next step runs; the exit code is that of the first failure.
     """
     from toolchain.pipeline import preflight

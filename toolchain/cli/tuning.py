@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolchain.cli import common, compare, connection, helptext
+from toolchain.cli import common, compare, connection, declare
 from toolchain.cli.connection import BoardOptions, DeviceOptions, open_device
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record, same
-from toolchain.cli.reports import ReportingCommand, write_reports
+from toolchain.cli.reports import write_reports
 from toolchain.errors import InputError
 
 if TYPE_CHECKING:
@@ -131,16 +131,13 @@ class TaskOptions:
     cost: bool = common.cost("Show the cost of each untuned kernel, the highest first")
 
 
-@click.command("tasks", cls=helptext.Command)
+@declare.command()
 @common.model_argument
 @gather("options", TaskOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def tasks(console: Console, /, source: str, options: TaskOptions, *, as_json: bool) -> Result:
-    """List the kernels of a model that can be tuned.
-
-    For each one: shape, operator, weight (how often the model runs it) and work.
-    """
+    """For each one: shape, operator, weight (how often the model runs it) and work."""
     from toolchain.compile.request import BuildRequest
     from toolchain.pipeline import task_costs, tune
     from toolchain.records import tasks as extracted
@@ -169,16 +166,13 @@ def tasks(console: Console, /, source: str, options: TaskOptions, *, as_json: bo
     return Result(lines, document, as_json)
 
 
-@click.command("tune", cls=ReportingCommand, reports=common.PAGES)
+@declare.command(common.PAGES)
 @common.model_argument
 @gather("options", TuneOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def tune(console: Console, /, source: str, options: TuneOptions, *, as_json: bool) -> Result:
-    """Search for faster kernels of a model on real boards.
-
-    All boards are of one type. The same command resumes an interrupted run.
-    """
+    """All boards are of one type. The same command resumes an interrupted run."""
     from toolchain.tuning import report as reports
 
     report = run_tune(console, source, options)
@@ -248,15 +242,12 @@ def _connector(device: DeviceOptions, request: BoardRequest) -> Connect | None:
     return lambda: open_device(board, device)
 
 
-@click.command("hardware", cls=helptext.Command)
+@declare.command()
 @connection.device_options
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
-    """Compare a device's hardware with its board file.
-
-    The device reports its hardware over RPC.
-    """
+    """The device reports its hardware over RPC."""
     from toolchain.farm import boards
     from toolchain.pipeline import preflight
     from toolchain.rpc import hardware as examined
@@ -274,14 +265,12 @@ def hardware(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Re
     return Result("\n".join(lines), rows, as_json)
 
 
-@click.command("python-runtime", cls=helptext.Command)
+@declare.command()
 @connection.board_options
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def python_runtime(console: Console, /, board: BoardOptions, *, as_json: bool) -> Result:
-    """Build what Python needs to use an accelerator here.
-
-    It is the device runtime that TVM lacks for the accelerator of the board. Every later `import tvm` loads it:
+    """It is the device runtime that TVM lacks for the accelerator of the board. Every later `import tvm` loads it:
     `tvm.device(KIND).exist` then says whether this machine has such a device.
     """
     from toolchain.backends import backend_of

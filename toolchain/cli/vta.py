@@ -20,7 +20,7 @@ from toolchain.backends.vta.device.devices import profiles_for
 from toolchain.backends.vta.isa import Isa, Revision, config, disasm
 from toolchain.backends.vta.isa.stream import MAGIC, Stream
 from toolchain.board import Board
-from toolchain.cli import common, connection, helptext
+from toolchain.cli import common, connection, declare, helptext
 from toolchain.cli.connection import BoardOptions, DeviceOptions
 from toolchain.cli.console import Console, Result
 from toolchain.cli.gathering import gather, option, record
@@ -63,9 +63,9 @@ class MachineOptions:
 _machine = gather("machine", MachineOptions)
 
 
-@click.group("vta", cls=helptext.Group)
+@declare.group()
 def vta() -> None:
-    """Inspect programs of the VTA accelerator."""
+    pass
 
 
 @vta.command("disasm")
@@ -73,18 +73,17 @@ def vta() -> None:
 @helptext.option("--raw", is_flag=True, help="FILE contains only instructions of 16 bytes, without a header.")
 @_machine
 @helptext.option("--uops", "with_uops", is_flag=True, help="Also show the micro-ops that each instruction runs.")
-@common.json_flag
+@declare.json_flag
 def disassemble(file: Path, *, raw: bool, with_uops: bool, machine: MachineOptions, as_json: bool) -> Result:
     """List the instructions of FILE, a compiled kernel."""
     stream = _read_stream(file, *machine.chosen(), raw=raw)
-    if as_json:  # only one of the two is rendered: a program may be large
-        return Result("", disasm.document(stream, with_uops=with_uops), as_json)
-    return Result(disasm.listing(stream, with_uops=with_uops), None)
+    text = "" if as_json else disasm.listing(stream, with_uops=with_uops)  # a program may be large
+    return Result(text, disasm.document(stream, with_uops=with_uops), as_json)
 
 
 @vta.command("isa")
 @_machine
-@common.json_flag
+@declare.json_flag
 def show_isa(machine: MachineOptions, *, as_json: bool) -> Result:
     """Show the fields of each instruction, with their bits and allowed values."""
     chosen, encoding = machine.chosen()
@@ -132,7 +131,7 @@ class KernelsOptions:
 @vta.command("kernels")
 @common.model_argument
 @gather("options", KernelsOptions)
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def kernels(console: Console, /, source: str, options: KernelsOptions, *, as_json: bool) -> Result:
     """List the kernels of MODEL on the accelerator.
@@ -162,7 +161,7 @@ def kernels(console: Console, /, source: str, options: KernelsOptions, *, as_jso
 
 @vta.command("self-test")
 @connection.device_options
-@common.json_flag
+@declare.json_flag
 @click.pass_obj
 def self_test_command(console: Console, /, device: DeviceOptions, *, as_json: bool) -> Result:
     """Test every kind of instruction on the accelerators of boards.
@@ -184,7 +183,9 @@ def self_test_command(console: Console, /, device: DeviceOptions, *, as_json: bo
 
 def _with_vta(board: Board) -> Board:
     if board.backend != "vta":
-        raise InputError(f"board {board.name} has no VTA", hint="`toolchain boards` lists those whose backend is vta")
+        raise InputError(
+            f"board {board.name} has no VTA", hint="`toolchain board list` lists those whose backend is vta"
+        )
     return board
 
 

@@ -267,7 +267,7 @@ def _compile_errors(name: str) -> Iterator[None]:
         raise BuildError(
             f"TVM cannot compile {name}: {type(fault).__name__}",
             details=str(fault).strip()[-2000:],
-            hint="run it again with --debug to see where; `toolchain model inspect` lists the model's operators",
+            hint="run it again with --debug to see where; `toolchain inspect model` lists the model's operators",
         ) from fault
     interrupts.check()  # a Ctrl-C may have been lost in a callback of compiled code
 

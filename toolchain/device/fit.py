@@ -53,7 +53,7 @@ def check_suits(manifest: Manifest, versions: Mapping[str, str], facts: DeviceFa
     if facts.machine != manifest.machine:
         raise MismatchError(
             f"the bundle is for {manifest.machine}, but the device is {facts.machine}",
-            hint="build for the board type of this device: `toolchain boards` lists the types",
+            hint="build for the board type of this device: `toolchain board list` lists the types",
         )
     check_versions(manifest, versions)
     check_tools(facts)
@@ -105,7 +105,7 @@ def check_runs(program: Program, facts: DeviceFacts) -> None:
     if facts.machine != program.machine:
         raise MismatchError(
             f"{program.path.name} is for {program.machine}, but the device is {facts.machine}",
-            hint="pass the board type of this device with --board: `toolchain boards` lists the types",
+            hint="pass the board type of this device with --board: `toolchain board list` lists the types",
         )
     _check_glibc(program.glibc, facts, program.path.name)
 

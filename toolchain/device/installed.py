@@ -59,7 +59,7 @@ def find_release(store: Store, text: str) -> Generation:
         raise InputError(
             f"{store.name} has {problem}: {text[:_SHOWN]}",
             details="\n".join(["its releases:", *listing]) if listing else "the device has no releases",
-            hint="write `current`, a number from `toolchain releases`, eight or more digits of a digest, or a package",
+            hint="write `current`, a number of `toolchain status --releases`, 8 digits of a digest, or a package",
         )
     return matching[-1]
 

@@ -242,7 +242,7 @@ def check_ended(name: str, result: Result) -> None:
         raise VerificationError(
             f"{name} does not accept this release",
             details=result.stderr.strip(),
-            hint="sign the package with `toolchain sign`, and check the device's trusted keys (docs/security.md)",
+            hint="sign the package with `toolchain trust sign`, and check the device's trusted keys (docs/security.md)",
         )
     if result.returncode != 0:
         raise DeviceError(

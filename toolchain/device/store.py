@@ -370,7 +370,8 @@ class Releases:
     def no_earlier(self) -> DeviceError:
         """Return the error for a roll-back without an earlier release."""
         return DeviceError(
-            f"there is no earlier release on {self._store.name}", hint="list the releases: `toolchain releases`"
+            f"there is no earlier release on {self._store.name}",
+            hint="list the releases: `toolchain status --releases`",
         )
 
     def recover(self) -> None:

@@ -23,7 +23,7 @@ from toolchain.native.programs import RUNNER
 
 _HASHING_S = 300
 _FLOOR = 8  # exit code of the runner if the release itself is below a floor: kExitFloor
-_REMEDY = "sign the package with `toolchain sign`, and check the device's trusted keys (docs/security.md)"
+_REMEDY = "sign the package with `toolchain trust sign`, and check the device's trusted keys (docs/security.md)"
 
 # Prints one line of JSON about the release, or why it is refused, and `code N`. By default the newest runner on the
 # device checks.

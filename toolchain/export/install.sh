@@ -284,7 +284,7 @@ taken() { # MESSAGE
   case $output in
     open | *"code 0") ;;
     *"code 7") fail 5 "$1" "$(printf '%s\n' "$output" | sed '$d')" \
-      "the device keeps its previous release; sign the package with \`toolchain sign\`, and export it again" ;;
+      "the device keeps its previous release; sign the package with \`toolchain trust sign\`, and export it again" ;;
     *) fail 4 "this device cannot check the release" "$output" "apply an update that this toolchain exported" ;;
   esac
 }
@@ -319,7 +319,7 @@ refused() {
   [ $code != 6 ] || fail 5 "this device's outputs differ from the reference for $model" "$1" \
     "the device keeps its previous release; use --tolerance to set another limit"
   [ $code != 7 ] || fail 5 "this device does not accept this release" "$1" \
-    "the device keeps its previous release; sign the package with \`toolchain sign\`, and export it again"
+    "the device keeps its previous release; sign the package with \`toolchain trust sign\`, and export it again"
   fail 4 "the model does not run on this device" "${1:-the runner ended with code $code}" \
     "the device keeps its previous release; check the model on another device, and export it again"
 }
@@ -444,7 +444,7 @@ main() {
     check_space
     [ -n "$signed" ] || ! asks || [ -e "$ROOT/releases/$release/release.signed" ] ||
       fail 5 "this device accepts only signed releases, but this update is not signed" "" \
-        "sign the package with \`toolchain sign\`, and export it again"
+        "sign the package with \`toolchain trust sign\`, and export it again"
     succeed fits "the update can be applied: $(megabytes $needed) would be unpacked"
     return
   fi

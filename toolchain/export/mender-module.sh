@@ -1,5 +1,5 @@
 #!/bin/sh
-# Mender's update module `edge-toolchain`: applies what `toolchain export --as mender` writes. It belongs into
+# Mender's update module `edge-toolchain`: applies what `toolchain package --as mender` writes. It belongs into
 # /usr/share/mender/modules/v3, executable. Options for every update, such as `--user NAME` or `--root DIR`, are the words
 # of /etc/mender/edge-toolchain, if that is there. Mender starts it in the folder of its File API, with a state's name.
 set -uf

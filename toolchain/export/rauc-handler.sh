@@ -1,5 +1,5 @@
 #!/bin/sh
-# RAUC's install handler for what `toolchain export --as rauc` writes: applies the update in the bundle. Options for every
+# RAUC's install handler for what `toolchain package --as rauc` writes: applies the update in the bundle. Options for every
 # update, such as `--user NAME` or `--root DIR`, are the words of /etc/rauc/edge-toolchain, if that is there.
 set -uf
 options=

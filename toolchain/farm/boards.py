@@ -59,7 +59,7 @@ class BoardRequest:
         if is_local and (self.host or self.tracker):
             raise InputError(
                 f"board {self.board.name} is this machine, so --host and --tracker do not apply",
-                hint="pass the device's board type with --board: `toolchain boards` lists the types",
+                hint="pass the device's board type with --board: `toolchain board list` lists the types",
             )
         if self.host and self.tracker:
             raise InputError("--host and --tracker cannot be combined", hint="choose a tracker's board with --key")

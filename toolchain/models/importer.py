@@ -79,7 +79,7 @@ def import_model(source: SourceModel) -> ImportedModel:
         raise InputError(
             f"TVM cannot import {source.name}: {type(fault).__name__} at {_failing_node(fault)}",
             details=str(fault).strip()[-2000:],
-            hint="export the model without that node; `toolchain model inspect` shows the nodes",
+            hint="export the model without that node; `toolchain inspect model` shows the nodes",
         ) from fault
     return ImportedModel(source, module, _output_specs(module, source, proto, bounds))
 
@@ -119,10 +119,10 @@ def _advice(unsupported: Sequence[UnsupportedNode]) -> str:
     if any(node.operator in _RANDOM for node in unsupported):
         return (
             "a compiled model draws no random numbers: export it in inference mode (in PyTorch, model.eval()), or make "
-            "the output of this node an input of the model, and supply the numbers; `toolchain model inspect` lists "
+            "the output of this node an input of the model, and supply the numbers; `toolchain inspect model` lists "
             "the nodes"
         )
-    return "export the model without these operators; list them with `toolchain model inspect`"
+    return "export the model without these operators; list them with `toolchain inspect model`"
 
 
 # The importer's exceptions do not name the node, but its frames have it.

@@ -27,7 +27,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Result of `toolchain model inspect`.
+    """Result of `toolchain inspect model`.
 
     Attributes:
         outputs: As far as known.

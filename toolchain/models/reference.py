@@ -272,7 +272,7 @@ def _explain_errors(source: SourceModel) -> Iterator[None]:
         yield
     except Exception as fault:  # its exceptions share no base class of their own
         opset = protos.opset(source.proto)
-        hint = "check the model with `toolchain model inspect`"
+        hint = "check the model with `toolchain inspect model`"
         if opset < _OLDEST:
             hint = f"its opset is {opset}: export it with {_OLDEST} or newer, or try onnx.version_converter"
         raise InputError(

@@ -188,7 +188,7 @@ def _set_shape(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
         raise InputError(
             f"shape {shape} does not fit input {value.name}, which is {_dims_text(value)} in the model",
             details="only open dimensions can be set",
-            hint="leave --shape out, or set only the open dimensions: `toolchain model inspect` shows them",
+            hint="leave --shape out, or set only the open dimensions: `toolchain inspect model` shows them",
         )
     dims = value.type.tensor_type.shape.dim
     del dims[:]

@@ -227,7 +227,7 @@ def check_board(board: Board, facts: DeviceFacts) -> DeviceFacts:
         raise MismatchError(
             f"board {board.name} is for {board.machine}, and the device is {facts.machine}",
             details=f"boards for {facts.machine}: {', '.join(fitting)}" if fitting else "",
-            hint="use --board with the board type of this device; `toolchain boards` lists them"
+            hint="use --board with the board type of this device; `toolchain board list` lists them"
             if facts.machine in MACHINES
             else f"a device needs a processor that is supported: {', '.join(MACHINES)}",
         )

@@ -67,7 +67,7 @@ def _error(fault: Exception) -> InputError:
     return InputError(
         "ONNX Runtime cannot run the model, so its activations cannot be measured",
         details=str(fault).strip()[-2000:],
-        hint="check the model with `toolchain model inspect`",
+        hint="check the model with `toolchain inspect model`",
     )
 
 

@@ -88,7 +88,7 @@ def plan(graph: Graph, exclude: Collection[str], model: str) -> Plan:
         raise InputError(
             f"{model} has no convolution to quantize",
             details="convolutions whose weights are not constant float32 are not quantized",
-            hint="list its operators: `toolchain model inspect`",
+            hint="list its operators: `toolchain inspect model`",
         )
     float_layers = tuple(name for name in names if name not in {title(node) for node in chosen})
     return Plan(_LayerFinder(graph, chosen, _depths(graph)).layers(), float_layers)

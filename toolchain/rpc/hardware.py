@@ -119,7 +119,7 @@ def check(board: Board, hardware: Hardware, name: str, *, emulated: bool) -> tup
     if hardware.machine != board.machine:
         raise VerificationError(
             f"{name} is {hardware.machine}, but board {board.name} is {board.machine}",
-            hint="pass the board type of this device with --board: `toolchain boards` lists the types",
+            hint="pass the board type of this device with --board: `toolchain board list` lists the types",
         )
     missing = [flag for flag in board.cpu_features if flag not in hardware.features]
     if missing and not emulated:

@@ -190,5 +190,5 @@ def _fault(where: str, why: str) -> VerificationError:
     return VerificationError(
         f"{where} does not contain a valid release signature",
         details=why,
-        hint="sign it with an Ed25519 key: `toolchain sign PACKAGE`",
+        hint="sign it with an Ed25519 key: `toolchain trust sign PACKAGE`",
     )

@@ -106,7 +106,7 @@ def documents(bundle: Bundle) -> tuple[bytes, bytes]:
     if bundle.statement is None or bundle.signatures is None:
         raise VerificationError(
             f"{bundle.manifest.name} {bundle.digest[:16]} is not signed",
-            hint="sign it: `toolchain sign PACKAGE --key FILE --sequence N`",
+            hint="sign it: `toolchain trust sign PACKAGE --key FILE --sequence N`",
         )
     return _read(bundle.statement), _read(bundle.signatures)
 
@@ -133,7 +133,7 @@ def _check_about(release: Statement, bundle: Bundle) -> None:
         raise VerificationError(
             "the statement describes another bundle",
             details=f"statement  {' '.join(described)}\nbundle     {' '.join(has)}",
-            hint="sign this bundle: `toolchain sign`",
+            hint="sign this bundle: `toolchain trust sign`",
         )
 
 
@@ -153,7 +153,7 @@ def _check_signatures(message: bytes, signatures: bytes, trust: Trust, name: str
     if len(names) < trust.threshold:
         raise VerificationError(
             f"only {len(names)} of {trust.threshold} required trusted signatures", details="\n".join(reasons),
-            hint="add a signature: `toolchain sign`",
+            hint="add a signature: `toolchain trust sign`",
         )  # fmt: skip
     return tuple(names.values())
 

@@ -94,7 +94,7 @@ def architecture(board: Board) -> Architecture:
     raise InputError(
         f"there are no virtual boards of type {board.name}: its target is {board.triple} on {board.machine}",
         details=f"virtual boards run GNU/Linux on {' or '.join(emulated)}",
-        hint="`toolchain boards` lists the board types",
+        hint="`toolchain board list` lists the board types",
     )
 
 

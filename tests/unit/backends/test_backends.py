@@ -44,6 +44,6 @@ def test_a_wrong_cpu_is_no_list_of_a_hundred_names():
 
 
 def test_boards_check_tells_them():
-    seen = toolchain("boards", "check", DATA / "misspelt-mcpu.toml")
+    seen = toolchain("board", "check", DATA / "misspelt-mcpu.toml")
     assert seen.code == 2
     assert "did you mean cortex-a7" in seen.err

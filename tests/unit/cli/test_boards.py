@@ -9,8 +9,8 @@ from toolchain.cli.boards import AddOptions
 
 
 def test_boards_are_listed():
-    assert {"local", "x86_64"} <= {board["name"] for board in parsed("boards")}
-    assert "any x86-64 Linux" in done("boards").out
+    assert {"local", "x86_64"} <= {board["name"] for board in parsed("board", "list")}
+    assert "any x86-64 Linux" in done("board", "list").out
 
 
 def test_a_board_file_is_checked(tmp_path):
@@ -18,12 +18,12 @@ def test_a_board_file_is_checked(tmp_path):
     good.write_text(
         'description="d"\nconnection="ssh"\nmachine="x86_64"\ntriple="x86_64-linux-gnu"\n[target]\nmcpu="skylake"\n'
     )
-    assert "valid" in done("boards", "check", good).out
-    assert parsed("boards", "check", good) == []
+    assert "valid" in done("board", "check", good).out
+    assert parsed("board", "check", good) == []
 
 
 def test_the_schema_is_json():
-    assert json.loads(done("boards", "schema").out)["title"] == "Board file"
+    assert json.loads(done("board", "schema").out)["title"] == "Board file"
 
 
 def test_doctor_names_what_is_there():

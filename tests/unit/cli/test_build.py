@@ -29,26 +29,6 @@ def test_build_and_package_tell_the_same_digest(tmp_path):
     assert report["outputs"]["ok"] is True
 
 
-def test_a_package_is_unpacked_into_the_bundle_that_was_packed(tiny, tmp_path):
-    done("package", tiny.folder, "-o", tmp_path / "tiny.tar")
-    unpacked = parsed("package", "--unpack", tmp_path / "tiny.tar", "-o", tmp_path / "bundle")
-    assert unpacked == {"bundle": str(tmp_path / "bundle"), "digest": f"sha256:{tiny.digest}"}
-    again = done("package", "--unpack", tmp_path / "tiny.tar", "-o", tmp_path / "bundle").out
-    assert again == f"{tmp_path / 'bundle'}: {tiny.manifest.name} for local, sha256:{tiny.digest}\n"
-    travelling = {path.name: path.read_bytes() for path in tiny.folder.iterdir()}
-    assert {path.name: path.read_bytes() for path in (tmp_path / "bundle").iterdir()} == travelling
-
-
-def test_an_unpacked_package_does_not_replace_other_files(tiny, tmp_path):
-    done("package", tiny.folder, "-o", tmp_path / "tiny.tar")
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    seen = toolchain("package", "--unpack", tmp_path / "tiny.tar", "-o", tmp_path / "mine")
-    assert seen.code == 2
-    assert "thesis.txt" in seen.err
-    assert (tmp_path / "mine" / "thesis.txt").read_text() == "mine"
-
-
 def test_given_inputs_are_what_the_device_computes_with(tmp_path):
     path = nets.save(nets.relu((2, 3)), tmp_path)
     np.savez(tmp_path / "in.npz", x=np.full((2, 3), -1, np.float32))
@@ -74,12 +54,3 @@ def test_the_usual_folder_is_looked_at_before_the_compiler_runs(tmp_path, monkey
     assert seen.code == 2
     assert "thesis.txt" in seen.err
     assert "compiling" not in seen.err
-
-
-def test_a_package_does_not_replace_other_files(tiny, tmp_path):
-    (tmp_path / "thesis.txt").write_text("mine")
-    seen = toolchain("package", tiny.folder, "-o", tmp_path / "thesis.txt")
-    assert (seen.code, "something other than a package" in seen.err) == (2, True)
-    assert (tmp_path / "thesis.txt").read_text() == "mine"
-    for _ in range(2):
-        done("package", tiny.folder, "-o", tmp_path / "a.tar")

@@ -25,7 +25,7 @@ def command_lines(command: click.Command, *words: str) -> list[tuple[str, ...]]:
 
 def test_every_command_explains_itself():
     found = command_lines(cli)
-    assert {("deploy",), ("boards", "check"), ("farm", "lock"), ("vta", "self-test")} <= set(found)
+    assert {("deploy",), ("board", "check"), ("farm", "lock"), ("vta", "self-test")} <= set(found)
     for words in found:
         usage = done(*words, "--help").out.splitlines()[0]
         assert " ".join(["toolchain", *words, "["]) in usage, usage
@@ -44,7 +44,7 @@ def names():
     time.sleep(60)
 
 toolchain.board.names = names
-sys.argv[1:] = ["boards"]
+sys.argv[1:] = ["board", "list"]
 main()
 """
 

@@ -105,7 +105,7 @@ def test_a_device_tells_its_status(device, tiny):
 def test_a_release_on_trial_shows_until_the_next_change_takes_it_back(device, tiny, tmp_path):
     root = tmp_path / "root"
     shutil.copytree(device / "root", root, symlinks=True)
-    listed = parsed("releases", "--root", root)
+    listed = parsed("status", "--releases", "--root", root)
     assert [release["failed"] for release in listed] == [False, False]
     assert (parsed("status", "--root", root)["trial"], parsed("status", "--root", root)["application"]) == (None, None)
     (root / "trial").write_text("2 1 0\ntrue\n")
@@ -121,7 +121,7 @@ def test_a_release_on_trial_shows_until_the_next_change_takes_it_back(device, ti
     )
     assert parsed("status", "--root", root)["trial"]["state"] == "interrupted"
     assert "was interrupted and taken back" in done("status", "--root", root).out
-    bench_swept = parsed("releases", "--root", root)
+    bench_swept = parsed("status", "--releases", "--root", root)
     assert [release["number"] for release in bench_swept] == [1]
 
 
@@ -136,12 +136,12 @@ def test_bench_measures_the_current_release(device, tiny, tmp_path):
 
 def test_rollback_and_back(device, tiny):
     root = device / "root"
-    numbers = [release["number"] for release in parsed("releases", "--root", root)]
+    numbers = [release["number"] for release in parsed("status", "--releases", "--root", root)]
     back = parsed("rollback", "--root", root)
     assert back["application"] is None
     assert (back["number"], back["current"]) == (numbers[-2], True)
-    assert [release["current"] for release in parsed("releases", "--root", root)] == [True, False]
-    assert "*" in done("releases", "--root", root).out
+    assert [release["current"] for release in parsed("status", "--releases", "--root", root)] == [True, False]
+    assert "*" in done("status", "--releases", "--root", root).out
     done("deploy", tiny.folder, "--root", root, "--budget", 0)
     assert parsed("status", "--root", root)["current"]["digest"] == tiny.digest
 
@@ -240,7 +240,7 @@ def hostile(tiny, tmp_path, monkeypatch):
     return tmp_path / "root"
 
 
-@pytest.mark.parametrize("command", ["status", "releases", "rollback", "bench"])
+@pytest.mark.parametrize("command", ["status", "rollback", "bench"])
 def test_a_hostile_device_does_not_steer_the_terminal(hostile, command):
     seen = toolchain(command, "--root", hostile)
     assert seen.code in {0, 4, 5}
@@ -249,8 +249,8 @@ def test_a_hostile_device_does_not_steer_the_terminal(hostile, command):
 
 
 def test_its_words_are_shown_and_json_has_them_as_they_are(hostile):
-    assert r"\x1b]0;pwned\x07" in done("releases", "--root", hostile).out
-    found = toolchain("releases", "--root", hostile, "--json").out
+    assert r"\x1b]0;pwned\x07" in done("status", "--releases", "--root", hostile).out
+    found = toolchain("status", "--releases", "--root", hostile, "--json").out
     assert EVIL[0] not in found
     assert EVIL in [one["name"] for one in json.loads(found)]
 

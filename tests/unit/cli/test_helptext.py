@@ -58,7 +58,7 @@ def test_many_options_are_grouped_by_subject(monkeypatch):
     heads = [line for line in done("deploy", "--help").out.splitlines() if line.endswith(":") and line[0] != " "]
     assert heads[:3] == ["Device:", "Model and inputs:", "Tuning:"]
     assert heads[-2:] == ["Results:", "Other options:"]
-    assert "Options:" in done("sign", "--help").out
+    assert "Options:" in done("trust", "sign", "--help").out
 
 
 @pytest.mark.parametrize("words", [words for words, one in COMMANDS.items() if len(one.params) > 12], ids=" ".join)
@@ -66,6 +66,16 @@ def test_no_option_of_a_long_list_is_without_a_subject(words):
     options = [param for param in COMMANDS[words].params if isinstance(param, click.Option)]
     if len(options) > 12:
         assert [option.opts for option in options if not getattr(option, "subject", "")] == []
+
+
+def test_json_is_the_same_option_of_every_command():
+    commands = {words: command for words, command in COMMANDS.items() if not isinstance(command, click.Group)}
+    shown = {
+        words: [option.get_help_record(click.Context(command)) for option in command.params if "--json" in option.opts]
+        for words, command in commands.items()
+    }
+    record = ("--json [FILE.json]", "Print the result as JSON, or write it to FILE.json.")
+    assert {words for words, records in shown.items() if records != [record]} == {("completion",)}
 
 
 @pytest.mark.parametrize("words", [words for words in COMMANDS if words], ids=" ".join)
@@ -82,7 +92,7 @@ def test_a_required_option_that_is_left_out_is_missed(words):
 
 def test_these_commands_have_options_that_are_required():
     having = {words for words, one in COMMANDS.items() for option in one.params if option.required and option.opts}
-    assert {("export",), ("sign",), ("verify",), ("pull",), ("run",), ("gate",), ("sdk",), ("package",)} <= having
+    assert {("trust", "sign"), ("trust", "verify"), ("pull",), ("run",), ("gate",), ("sdk",), ("package",)} <= having
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -96,8 +106,9 @@ def test_no_path_that_is_left_out_is_the_current_folder(words):
     ("words", "message", "hint"),
     [
         ("deploy mlp --bord local", "no such option '--bord'", "did you mean --board?"),
-        ("deploy mlp --json", "option '--json' requires an argument", "`--json -` prints"),
-        ("tasks mlp --json report.json", "got unexpected extra argument (report.json)", "`--json > FILE`"),
+        ("deploy mlp --json report", "got unexpected extra argument (report)", "write `--json=report` if that"),
+        ("tasks mlp --json report", "got unexpected extra argument (report)", "write `--json=report` if that"),
+        ("tasks mlp report --json", "got unexpected extra argument (report)", "`toolchain tasks --help`"),
         ("tune mlp --trials x", "invalid value for '--trials': 'x' is not a valid integer", "`toolchain tune --help`"),
         ("deploy", "missing argument 'MODEL-OR-PACKAGE'", "`toolchain deploy --help`"),
     ],

@@ -43,10 +43,10 @@ def test_the_current_release(device, tmp_path):
 
 def test_a_package_leaves_the_release_that_runs(device, tiny, tmp_path):
     other = bundles.reweighted(tiny, tmp_path / "other", seed=3)
-    before = parsed("releases", "--root", device, "--json")
+    before = parsed("status", "--releases", "--root", device, "--json")
     found = json.loads(done("profile", other.folder, "--root", device, "--runs", 3, "--json", "-").out)
     assert found["bundle_digest"] == f"sha256:{other.digest}"
-    assert parsed("releases", "--root", device, "--json") == before
+    assert parsed("status", "--releases", "--root", device, "--json") == before
     assert not (device / "releases" / other.digest).exists()
 
 

@@ -10,11 +10,12 @@ import sys
 import xml.etree.ElementTree as ET
 from html import escape
 
+import click
 import pytest
 
-from tests.support.commands import toolchain
+from tests.support.commands import done, parsed, toolchain
 from toolchain import files, page
-from toolchain.cli import reports
+from toolchain.cli import cli, reports
 from toolchain.errors import BuildError, DeviceError, InputError, VerificationError
 
 GREEN = '<testsuite name="toolchain deploy" tests="2" failures="0" errors="0"/>'
@@ -116,7 +117,7 @@ def test_a_report_that_cannot_be_written_is_told_first(option, place, green, tmp
     (tmp_path / "folder").mkdir()
     monkeypatch.setattr("toolchain.board.load", lambda _name: pytest.fail("a board was looked at"))
     other = green[green.index("--html" if option == "--json" else "--json") :][:2]
-    seen = toolchain("deploy", "mlp", option, tmp_path / place, *other)
+    seen = toolchain("deploy", "mlp", f"{option}={tmp_path / place}", *other)
     assert (seen.code, "cannot write" in seen.err, "hint: " in seen.err) == (2, True, True), seen.err
     assert "cannot write" in other[1].read_text()
 
@@ -125,7 +126,7 @@ def test_a_report_that_cannot_be_written_is_told_first(option, place, green, tmp
 @pytest.mark.parametrize("content", ['{"name": "webapp"}', "[]", '<testsuite name="pytest"/>', "\x08\x0a"])
 def test_files_of_others_are_left_alone(option, content, tmp_path):
     (tmp_path / "mine").write_text(content)
-    seen = toolchain("deploy", "mlp", option, tmp_path / "mine")
+    seen = toolchain("deploy", "mlp", f"{option}={tmp_path / 'mine'}")
     assert (seen.code, "something other than" in seen.err) == (2, True), seen.err
     assert (tmp_path / "mine").read_text() == content
 
@@ -165,8 +166,8 @@ ASKED = [
     ["deploy", "nonesuch", "--json", "-"],
     ["deploy", "nonesuch", "--json=-"],
     ["bench", "--board", "nonesuch", "--json", "-"],
-    ["model", "inspect", "nonesuch", "--json"],
-    ["boards", "check", "none.toml", "--json"],
+    ["inspect", "model", "nonesuch", "--json"],
+    ["board", "check", "none.toml", "--json"],
     ["status", "--board", "nonesuch", "--json"],
     ["tune", "nonesuch", "--json", "--toolchain", "host"],
     ["records", "show", "none.jsonl", "--json"],
@@ -194,7 +195,7 @@ def test_internal_errors_and_interrupts_too(monkeypatch):
             raise fault
 
         monkeypatch.setattr("toolchain.board.names", fails)
-        seen = toolchain("boards", "--json")
+        seen = toolchain("board", "list", "--json")
         assert json.loads(seen.out)["error"]["exit_code"] == seen.code == code
 
 
@@ -205,7 +206,7 @@ def test_where_json_goes_to_a_file_standard_output_is_for_people(tmp_path):
 
 def test_a_result_that_is_a_fault_stays_one_document(tmp_path):
     (tmp_path / "typo.toml").write_text('conection = "ssh"\n')
-    seen = toolchain("boards", "check", tmp_path / "typo.toml", "--json")
+    seen = toolchain("board", "check", tmp_path / "typo.toml", "--json")
     assert seen.code == 2
     assert json.loads(seen.out)
 
@@ -227,7 +228,50 @@ def test_an_option_is_found_in_any_command_line(words, found):
 
 def test_two_reports_for_one_file_are_refused_and_it_tells_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = toolchain("deploy", "mlp", "--json", "both", "--html", tmp_path / "both")
+    result = toolchain("deploy", "mlp", "--json=both", "--html", tmp_path / "both")
     assert result.code == 2
     assert "two reports would be written to" in result.err
     assert "two reports would be written to" in json.loads((tmp_path / "both").read_text())["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "spelled"),
+    [
+        ("models --json", "models --json=-"),
+        ("models --json -", "models --json=-"),
+        ("models --json a.json --debug", "models --json=a.json --debug"),
+        ("inspect package --json a.tar", "inspect package --json=- a.tar"),
+        ("models --json=a", "models --json=a"),
+        ("farm lock a --json -- run --json", "farm lock a --json=- -- run --json"),
+    ],
+)
+def test_only_json_files_are_values_of_json(words, spelled):
+    assert reports.with_json_value(words.split()) == spelled.split()
+
+
+def test_the_result_of_any_command_is_written_to_a_file(tmp_path):
+    file = tmp_path / "models.json"
+    seen = done("models", "--json", file)
+    assert "mobilenet" in seen.out
+    assert json.loads(file.read_text()) == parsed("models") == json.loads(done("models", "--json", "-").out)
+
+
+def test_the_failure_of_any_command_is_written_to_its_file(tmp_path):
+    file = tmp_path / "result.json"
+    done("models", "--json", file)
+    assert toolchain("inspect", "package", tmp_path / "none", "--json", file).code == 2
+    assert "there is no package" in json.loads(file.read_text())["error"]["message"]
+
+
+def test_a_result_does_not_replace_what_is_not_json(tmp_path):
+    (tmp_path / "thesis.json").write_text("years of work")
+    assert toolchain("models", "--json", tmp_path / "thesis.json").code == 2
+    assert (tmp_path / "thesis.json").read_text() == "years of work"
+
+
+def test_completing_a_command_line_writes_no_report(tmp_path):
+    arguments = ["--json", str(tmp_path / "r.json"), "--junit", str(tmp_path / "r.xml")]
+    bench = cli.get_command(click.Context(cli), "bench")
+    assert bench
+    bench.make_context("bench", arguments, resilient_parsing=True)
+    assert list(tmp_path.iterdir()) == []

@@ -373,7 +373,7 @@ def test_roll_back_with_nothing_before(held, tmp_path):
     for _ in range(2):
         with pytest.raises(DeviceError, match="no earlier release") as caught:
             held.releases.roll_back()
-        assert "toolchain releases" in caught.value.hint
+        assert "toolchain status --releases" in caught.value.hint
         release(held, tmp_path, "one")
     assert numbers(held) == [(1, "one", True)]
 

@@ -63,7 +63,7 @@ def test_a_model_that_it_rejects(name):
     with pytest.raises(InputError, match=f"ONNX Runtime cannot run {name}") as caught:
         reference.run(source, inputs.random(source.inputs, 0))
     assert caught.value.details
-    assert "toolchain model inspect" in caught.value.hint
+    assert "toolchain inspect model" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ class Node:
         return InputError(
             f"{self.operator} node {self.name!r} cannot be compiled",
             details=reason,
-            hint=hint or "export the model without this node; list all of them with `toolchain model inspect`",
+            hint=hint or "export the model without this node; list all of them with `toolchain inspect model`",
         )
 
 

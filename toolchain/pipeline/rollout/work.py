@@ -107,6 +107,6 @@ class DeviceWork:
         if previous != before:
             raise DeviceError(
                 f"the previous release on {device.name} is {previous[:16] or 'missing'}, not {before[:16]}",
-                hint="`toolchain releases` lists its releases; something else changed them, or it keeps too few",
+                hint="`toolchain status --releases` lists its releases; something changed them, or it keeps too few",
             )
         return roll_back(device, lambda _line: None)[0].digest

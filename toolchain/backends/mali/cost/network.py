@@ -345,4 +345,4 @@ def html(every: Sequence[Costs]) -> str:
     sections = [section(costs) for costs in every]
     verdict = page.Verdict("\n".join(map(summary, every)), "doubt")
     title = ", ".join(dict.fromkeys(costs.name for costs in every))
-    return page.Page(f"{title}: modelled costs", "mali-cost", verdict, sections, [page.MODELLED]).html()
+    return page.Page(f"{title}: modelled costs", "inspect kernels", verdict, sections, [page.MODELLED]).html()

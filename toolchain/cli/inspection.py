@@ -1,0 +1,93 @@
+"""The `inspect` commands: show what a model or a package contains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolchain.cli import common, declare, helptext
+from toolchain.cli.console import Result
+from toolchain.tables import Table
+
+if TYPE_CHECKING:
+    from toolchain.models.inspection import Inspection, Output
+
+
+@declare.group()
+def inspect() -> None:
+    pass
+
+
+@inspect.command("model")
+@common.model_argument
+@common.shapes
+@common.fixed
+@declare.json_flag
+def inspect_model(source: str, shapes: tuple[str, ...], fixed: tuple[str, ...], *, as_json: bool) -> Result:
+    """Show a model's inputs, outputs, size, work and operators.
+
+    Operators are listed as in the file and as imported; those that cannot be imported are named.
+    """
+    from toolchain.models import inspection
+    from toolchain.models import source as models
+
+    inspected = inspection.inspect(models.load(source, common.parse_shapes(shapes), fixed=common.parse_fixed(fixed)))
+    return Result(_inspection_table(inspected), inspected, as_json)
+
+
+def _inspection_table(inspected: Inspection) -> Table:
+    rows = [
+        ("model", f"{inspected.name}, opset {inspected.opset}"),
+        *(("input", str(spec)) for spec in inspected.inputs),
+        *(("output", _describe_output(spec)) for spec in inspected.outputs),
+        ("parameters", f"{inspected.parameters / 1e6:.2f} million"),
+        ("work", "unknown: a shape is open" if inspected.gflops is None else f"{inspected.gflops:.3f} GFLOPs a run"),
+        ("operators", _format_counts(inspected.operators)),
+        *([("as imported", _format_counts(inspected.imported))] if inspected.imported != inspected.operators else []),
+        *(("note", line) for line in inspected.guessed),
+        *(("not importable", str(node)) for node in inspected.unsupported),
+    ]
+    return Table(rows)
+
+
+def _describe_output(output: Output) -> str:
+    """Describe an output; a size of 0 depends on the data."""
+    if output.shape is None:
+        return f"{output.name} of unknown shape {output.dtype}"
+    sizes = "x".join(str(size or "?") for size in output.shape) or "scalar"
+    return f"{output.name} {sizes} {output.dtype}"
+
+
+def _format_counts(operators: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in operators.items())
+
+
+@inspect.command("package")
+@click.argument("package", type=common.PATH)
+@helptext.option(
+    "--provenance", is_flag=True, help="Show how it was built, as an in-toto statement with SLSA provenance."
+)
+@declare.json_flag
+def inspect_package(package: Path, *, provenance: bool, as_json: bool) -> Result:
+    """List what a package contains and what built it.
+
+    PACKAGE is a package or the folder of a bundle. --json prints CycloneDX.
+    """
+    from toolchain import bundle as bundles
+    from toolchain import files
+    from toolchain.bundle import inventories
+
+    with bundles.at_hand(package) as bundle:
+        document = inventories.document(
+            bundle.folder, bundle.manifest, bundles.PROVENANCE if provenance else bundles.BILL
+        )
+        if provenance:
+            return Result(files.canonical_json(document).decode(), document, as_json)
+        rows = [
+            (component.name, component.version, component.kind, "runtime" if component.required else "build only")
+            for component in inventories.components(bundle.folder, bundle.manifest)
+        ]
+    return Result(Table(rows, ("NAME", "VERSION", "KIND", "USED FOR"), spare=(2,)), document, as_json)
